@@ -1,0 +1,1 @@
+"""taftcache: convex, composable, forgettable fine-tuning from cached features."""

@@ -1,0 +1,108 @@
+"""Every error taftcache raises on purpose.
+
+    TaftcacheError                 exit code 1
+    ├── RecipeError           2    a recipe, an option or an argument is wrong
+    ├── DataError             3    images, labels or ids that cannot be used
+    │   └── UnreadableImage   3    one file that does not decode
+    ├── BackboneError         4    a model that cannot be loaded, cut or linearised; other weights than expected
+    ├── StoreError            5    the feature store
+    │   ├── StoreNotFound     5    no store at that place
+    │   ├── FormatError       5    not a store this version reads, or one that breaks the format's rules
+    │   ├── IdentityError     5    the store was made from something else (names what differs)
+    │   ├── IntegrityError    5    damage: names shard, array, chunk and file
+    │   ├── StoreLocked       5    another process is writing
+    │   ├── StoreWriteError   5    disk full or an I/O error; the last commit is intact
+    │   └── UnknownSample     5    no row of that id
+    ├── SolveError            6    a problem that has no solution as asked
+    └── CompositionError      7    components that do not share one base
+
+An error's text says the rule, what came, and what to do.
+"""
+
+from __future__ import annotations
+
+
+class TaftcacheError(Exception):
+    """Root of the tree: ``rule`` broken, what ``got`` here, what to ``do`` about it."""
+
+    exit_code = 1
+
+    def __init__(self, rule: str, *, got: object = None, do: str | None = None) -> None:
+        super().__init__(rule, got, do)
+        self.rule, self.got, self.do = rule, got, do
+
+    def __str__(self) -> str:
+        lines = [self.rule]
+        if self.got is not None:
+            lines.append(f"  came: {self.got}")
+        if self.do is not None:
+            lines.append(f"  do:   {self.do}")
+        return "\n".join(lines)
+
+
+class RecipeError(TaftcacheError):
+    """A recipe, an option or an argument is wrong."""
+
+    exit_code = 2
+
+
+class DataError(TaftcacheError):
+    """Images, labels or ids that cannot be used."""
+
+    exit_code = 3
+
+
+class UnreadableImage(DataError):
+    """One image that does not decode."""
+
+
+class BackboneError(TaftcacheError):
+    """A model that cannot be loaded, cut or linearised, or weights other than those expected."""
+
+    exit_code = 4
+
+
+class StoreError(TaftcacheError):
+    """The feature store; subclasses say what of it."""
+
+    exit_code = 5
+
+
+class StoreNotFound(StoreError):
+    """No store at that place."""
+
+
+class FormatError(StoreError):
+    """Not a store this version reads, or one that breaks the format's rules."""
+
+
+class IdentityError(StoreError):
+    """The store was made from other weights, data, cut or preprocessing."""
+
+
+class IntegrityError(StoreError):
+    """An object of the store is missing or does not have the digest its manifest names."""
+
+
+class StoreLocked(StoreError):
+    """Another process holds the store's writer lock."""
+
+
+class StoreWriteError(StoreError):
+    """The disk is full or failed while writing; the last commit is intact."""
+
+
+class UnknownSample(StoreError):
+    """No row of the store has that sample id."""
+
+
+class SolveError(TaftcacheError):
+    """A problem that has no solution as asked."""
+
+    exit_code = 6
+
+
+class CompositionError(TaftcacheError):
+    """Components that do not share one base point."""
+
+    exit_code = 7
