@@ -1,0 +1,74 @@
+"""The tail's tensors under the letters of the equations, whatever vector they are views of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from torch import Tensor
+
+from taftcache.tangent.base import TailConfig
+
+
+class TailWeights(NamedTuple):
+    """The last block, final norm and head; None where the model has none or the parameter is frozen.
+
+    H heads of width e = d/H. Shapes: Wq, Wk, Wv [H,e,d]; bq, bv [H,e]; Wo [d,d]; W1 [m,d]; W2 [d,m];
+    Wh [K,d]; everything else is a vector. The key bias is left out: the softmax cancels it.
+    """
+
+    token: Tensor | None
+    gamma1: Tensor | None
+    beta1: Tensor | None
+    Wq: Tensor | None
+    Wk: Tensor | None
+    Wv: Tensor | None
+    bq: Tensor | None
+    bv: Tensor | None
+    Wo: Tensor | None
+    bo: Tensor | None
+    ls1: Tensor | None
+    gamma2: Tensor | None
+    beta2: Tensor | None
+    W1: Tensor | None
+    b1: Tensor | None
+    W2: Tensor | None
+    b2: Tensor | None
+    ls2: Tensor | None
+    gamma: Tensor | None
+    beta: Tensor | None
+    Wh: Tensor | None
+    bh: Tensor | None
+
+
+def tail_weights(config: TailConfig, named: Mapping[str, Tensor]) -> TailWeights:
+    """View ``named`` (timm's names; any may be absent) under the letters of the equations."""
+    p, heads, d = config.prefix, config.heads, config.width
+    qkv, bias = named.get(f"{p}.attn.qkv.weight"), named.get(f"{p}.attn.qkv.bias")
+    q, k, v = (None,) * 3 if qkv is None else qkv.view(3, heads, d // heads, d)
+    bq, _, bv = (None,) * 3 if bias is None else bias.view(3, heads, d // heads)
+    token = named.get(f"{p}.cls_token")
+    return TailWeights(
+        token=None if token is None else token.view(d),
+        gamma1=named.get(f"{p}.norm1.weight"),
+        beta1=named.get(f"{p}.norm1.bias"),
+        Wq=q,
+        Wk=k,
+        Wv=v,
+        bq=bq,
+        bv=bv,
+        Wo=named.get(f"{p}.attn.proj.weight"),
+        bo=named.get(f"{p}.attn.proj.bias"),
+        ls1=named.get(f"{p}.ls1.gamma"),
+        gamma2=named.get(f"{p}.norm2.weight"),
+        beta2=named.get(f"{p}.norm2.bias"),
+        W1=named.get(f"{p}.mlp.fc1.weight"),
+        b1=named.get(f"{p}.mlp.fc1.bias"),
+        W2=named.get(f"{p}.mlp.fc2.weight"),
+        b2=named.get(f"{p}.mlp.fc2.bias"),
+        ls2=named.get(f"{p}.ls2.gamma"),
+        gamma=named.get("norm.weight"),
+        beta=named.get("norm.bias"),
+        Wh=named.get("head.weight"),
+        bh=named.get("head.bias"),
+    )
