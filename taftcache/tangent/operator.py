@@ -1,0 +1,114 @@
+"""J as a linear operator over the rows of a cache, streamed block by block."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from taftcache.tangent.base import Base
+from taftcache.tangent.class_row import State, adjoint, tangent, value
+from taftcache.tangent.parameters import Layout
+from taftcache.tangent.rows import Block, RowSource
+from taftcache.tangent.weights import TailWeights, tail_weights
+
+# Rows that share one product. Part of the result's bytes, so a constant and not a tuning knob:
+# sums run over blocks of this size in row order, whatever was read at a time or by how many.
+BLOCK_ROWS = 256
+
+Respond = Callable[[Tensor, Tensor | None, Tensor], Tensor]
+"""(base logits [b,K], their tangent [b,K] or None, labels [b]) to the vector [b,K] that Jᵀ is applied to."""
+
+
+class TangentOperator:
+    """J [N·K, P] at a base point, over the rows of ``sources`` in order.
+
+    Vectors of length P are float64; rows are worked on in ``dtype`` (float32 for speed, float64 for
+    certificates) and their sums kept in float64. Memory is one block of rows and a few vectors,
+    plus up to ``memory`` bytes in which prepared blocks stay between passes.
+
+    Args:
+        base: the expansion point.
+        sources: row sources, read in the order given.
+        trained: names that Δw ranges over; all of the tail by default.
+        dtype: precision of the products.
+        device: where they run.
+        memory: bytes that may hold prepared blocks; 0 streams every pass.
+    """
+
+    def __init__(
+        self,
+        base: Base,
+        sources: Sequence[RowSource],
+        *,
+        trained: Layout | None = None,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str = "cpu",
+        memory: int = 0,
+    ) -> None:
+        self.base, self.sources, self.dtype, self.device = base.to(dtype, device), list(sources), dtype, device
+        self.layout = trained or base.layout
+        self.weights = tail_weights(self.base.config, self.base.state)
+        self.rows = sum(source.rows for source in self.sources)
+        self.passes = 0
+        self._memory = memory
+        self._kept: list[tuple[State, Tensor]] = []
+
+    @property
+    def classes(self) -> int:
+        """K."""
+        return self.base.config.classes
+
+    def blocks(self) -> Iterator[tuple[State, Tensor]]:
+        """Prepared blocks and their labels, in order; one call is one pass over the rows."""
+        self.passes += 1
+        yield from self._kept
+        for block in self._read(skip=len(self._kept)):
+            labels = torch.from_numpy(np.asarray(block.labels, dtype=np.int64)).to(self.device)
+            held = self.prepare(block.tokens), labels
+            size = sum(tensor.numel() * tensor.element_size() for tensor in held[0])
+            self._memory -= size
+            if self._memory >= 0:  # what is kept is always a prefix: once one block does not fit, none will
+                self._kept.append(held)
+            yield held
+
+    def prepare(self, tokens: np.ndarray) -> State:
+        """The base model's state on rows [b,t,d] of any float dtype."""
+        moved = torch.from_numpy(np.ascontiguousarray(tokens)).to(self.device)
+        return value(self.base.config, self.weights, moved.to(self.dtype))
+
+    def direction(self, vector: Tensor) -> TailWeights:
+        """``vector`` [P] under the letters of the equations, in the operator's precision."""
+        return tail_weights(self.base.config, self.layout.views(vector.to(self.device, self.dtype)))
+
+    def matvec(self, vector: Tensor) -> Iterator[Tensor]:
+        """J v block by block, each [b,K]."""
+        delta = self.direction(vector)
+        for state, _ in self.blocks():
+            yield tangent(self.weights, state, delta)
+
+    def accumulate(self, vector: Tensor | None, respond: Respond) -> Tensor:
+        """Σ over blocks of Jᵀ respond(f₀, J v, labels): a float64 vector [P], in one pass.
+
+        A gradient, a Hessian product and Jᵀ itself are this with different responses.
+        """
+        delta = None if vector is None else self.direction(vector)
+        total = torch.zeros(self.layout.size, dtype=torch.float64, device=self.device)
+        part = torch.zeros(self.layout.size, dtype=self.dtype, device=self.device)
+        out = tail_weights(self.base.config, self.layout.views(part))
+        for state, labels in self.blocks():
+            change = None if delta is None else tangent(self.weights, state, delta)
+            adjoint(self.weights, state, respond(state.logits, change, labels).to(self.dtype), out)
+            total += part
+            part.zero_()
+        return total
+
+    def _read(self, skip: int) -> Iterator[Block]:
+        """Blocks of all sources in order, without the first ``skip``."""
+        for source in self.sources:
+            count = -(-source.rows // BLOCK_ROWS)
+            if skip < count:
+                yield from source.blocks(BLOCK_ROWS, skip * BLOCK_ROWS)
+            skip = max(0, skip - count)
