@@ -1,0 +1,98 @@
+"""Paths that recipes write, and the files that hold a backbone's weights; imports neither torch nor timm."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Literal
+
+import blake3
+
+from taftcache.backbone.spec import BackboneSpec
+from taftcache.errors import BackboneError, RecipeError
+
+BUNDLED = Path(__file__).parent / "bundled"
+WEIGHTS_NAME = "model.safetensors"
+WeightsKind = Literal["bundled", "pretrained", "file", "folder"]
+
+_VARIABLE = re.compile(r"\$\{([^}]*)\}")
+
+
+def expand_path(text: str) -> Path:
+    """``text`` with ``${VAR}`` and a leading ``~`` replaced; RecipeError names a variable that is not set."""
+
+    def value(match: re.Match[str]) -> str:
+        name = match.group(1)
+        if not os.environ.get(name):
+            raise RecipeError(
+                f"A path uses the environment variable {name}, which is not set.",
+                got=text,
+                do=f"set it (export {name}=...) or write the path out",
+            )
+        return os.environ[name]
+
+    return Path(_VARIABLE.sub(value, text)).expanduser()
+
+
+def weights_kind(spec: BackboneSpec) -> WeightsKind:
+    """Which of the four forms ``spec.weights`` has; BackboneError if it names nothing that exists."""
+    if spec.weights == "bundled":
+        return "bundled"
+    if spec.weights == "pretrained":
+        return "pretrained"
+    path = _local(spec.weights)
+    if path.is_dir():
+        return "folder"
+    if not path.is_file():
+        raise BackboneError(
+            "The weights must be 'bundled', 'pretrained', a .safetensors file or a folder in timm's layout.",
+            got=f"{spec.weights!r}, and {path} does not exist",
+            do="correct the path",
+        )
+    if path.suffix != ".safetensors":
+        # .pth and .bin files are pickles, which run code while they load.
+        raise BackboneError(
+            "Weights are read from .safetensors files only: other formats can run code while loading.",
+            got=str(path),
+            do="convert the file with safetensors.torch.save_file",
+        )
+    return "file"
+
+
+def weights_file(spec: BackboneSpec) -> Path | None:
+    """The local file of the weights, or None for "pretrained" (timm's hub keeps those).
+
+    Without torch or timm, so that a re-run can compare ``file_digest`` in milliseconds.
+    """
+    kind = weights_kind(spec)
+    if kind == "pretrained":
+        return None
+    if kind == "file":
+        return _local(spec.weights)
+    folder = weights_folder(spec)
+    path = folder / WEIGHTS_NAME
+    for needed in (path, folder / "config.json"):
+        if not needed.is_file():
+            raise BackboneError(
+                f"A folder in timm's local-dir layout holds config.json and {WEIGHTS_NAME}.",
+                got=f"{folder} without {needed.name}",
+                do="write the folder with timm.models.save_for_hf(..., safe_serialization=True)",
+            )
+    return path
+
+
+def weights_folder(spec: BackboneSpec) -> Path:
+    """The folder of "bundled" or of a local-dir path."""
+    return BUNDLED if spec.weights == "bundled" else _local(spec.weights)
+
+
+def file_digest(path: Path) -> str:
+    """BLAKE3 of a file's bytes, hexadecimal."""
+    hasher = blake3.blake3()
+    hasher.update_mmap(path)
+    return hasher.hexdigest()
+
+
+def _local(weights: str) -> Path:
+    return expand_path(weights.removeprefix("local-dir:"))

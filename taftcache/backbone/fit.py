@@ -1,0 +1,94 @@
+"""Put a file's tensors into a model, or say exactly which do not fit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from timm.models.vision_transformer import VisionTransformer, checkpoint_filter_fn
+from torch import Tensor, nn
+
+from taftcache.errors import BackboneError
+
+_SHOWN = 6
+
+
+def load_into(model: nn.Module, path: Path) -> dict[str, str]:
+    """Copy the tensors of the safetensors file ``path`` into ``model``, cast to the model's dtype.
+
+    Float16 and bfloat16 become float32 exactly. Where names or shapes differ, timm's own conversion
+    is tried (position embeddings of another grid, other spellings). A head that is absent or of
+    another class count is no error, for the head is re-initialised before training anyway: it is
+    filled with zeros, so that the model's digest does not depend on a random draw.
+
+    Returns what was done beyond copying, for the record: {} or "converted" and "head" with a sentence.
+    Raises BackboneError naming missing, unexpected and mis-shaped tensors.
+    """
+    try:
+        stored = load_file(path)
+    except (SafetensorError, OSError) as error:
+        raise BackboneError("The weights must be a readable safetensors file.", got=f"{path}: {error}") from error
+    done: dict[str, str] = {}
+    head = _head_names(model)
+    problems = _differences(model, stored, head)
+    if problems and isinstance(model, VisionTransformer):
+        converted = _convert(stored, model)
+        if converted is not None and not _differences(model, converted, head):
+            done["converted"] = "names or position embeddings converted by timm"
+            stored, problems = converted, []
+    if problems:
+        raise BackboneError(
+            f"The weights in {path.name} must fit the model {type(model).__name__}.",
+            got="; ".join(problems),
+            do="name the model the weights were saved from, with the same model_args",
+        )
+    own = model.state_dict()
+    misfit = [k for k in head if (k in own) != (k in stored) or (k in own and own[k].shape != stored[k].shape)]
+    if misfit:
+        shapes = ", ".join(f"{k} {_shape(stored, k)} for {_shape(own, k)}" for k in misfit)
+        done["head"] = f"zeros, the file's head does not fit: {shapes}"
+    with torch.no_grad():
+        for name, tensor in own.items():
+            if misfit and name in head:
+                tensor.zero_()
+            else:
+                tensor.copy_(stored[name])
+    return done
+
+
+def _head_names(model: nn.Module) -> list[str]:
+    """Names of the classifier's tensors, whether the model has one now or not."""
+    classifier = (getattr(model, "pretrained_cfg", None) or {}).get("classifier") or "head"
+    prefixes = [classifier] if isinstance(classifier, str) else list(classifier)
+    return [f"{prefix}.{part}" for prefix in prefixes for part in ("weight", "bias")]
+
+
+def _differences(model: nn.Module, stored: Mapping[str, Tensor], head: list[str]) -> list[str]:
+    """Sentences on what does not fit, the head left aside; empty if all fits."""
+    own = {k: v for k, v in model.state_dict().items() if k not in head}
+    missing = sorted(own.keys() - stored.keys())
+    unexpected = sorted(stored.keys() - own.keys() - set(head))
+    shared = sorted(own.keys() & stored.keys())
+    misshaped = [f"{k} {_shape(stored, k)} for {_shape(own, k)}" for k in shared if own[k].shape != stored[k].shape]
+    typed = [f"{k} {stored[k].dtype}" for k in shared if own[k].is_floating_point() != stored[k].is_floating_point()]
+    found = {"missing": missing, "unexpected": unexpected, "mis-shaped": misshaped, "of a wrong type": typed}
+    return [
+        f"{len(names)} {what}: {', '.join(names[:_SHOWN])}{' ...' * (len(names) > _SHOWN)}"
+        for what, names in found.items()
+        if names
+    ]
+
+
+def _convert(stored: dict[str, Tensor], model: VisionTransformer) -> dict[str, Tensor] | None:
+    """timm's conversion of ``stored``, or None where it cannot make sense of the file."""
+    try:
+        return checkpoint_filter_fn({k: v.float() if v.is_floating_point() else v for k, v in stored.items()}, model)
+    except (RuntimeError, KeyError, ValueError, AssertionError, IndexError, AttributeError):
+        return None
+
+
+def _shape(tensors: Mapping[str, Tensor], name: str) -> str:
+    return "x".join(map(str, tensors[name].shape)) if name in tensors else "absent"

@@ -1,0 +1,170 @@
+"""The frozen backbone: a timm model with its weights, their digests and its preprocessing.
+
+torch and timm are imported when a model is built, not before: ``weights_file`` and
+``file_digest`` answer whether a stored run still has its weights in milliseconds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import blake3
+
+from taftcache.backbone.device import resolve_device
+from taftcache.backbone.files import file_digest, weights_file, weights_folder, weights_kind
+from taftcache.backbone.spec import BackboneSpec, PreprocessSpec
+from taftcache.errors import BackboneError
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+__all__ = [
+    "Backbone",
+    "file_digest",
+    "load_backbone",
+    "resolve_device",
+    "state_digest",
+    "weights_file",
+    "weights_kind",
+    "wrap_model",
+]
+
+
+_AS_TRAINED = PreprocessSpec()
+
+
+@dataclass(frozen=True)
+class Backbone:
+    """A frozen model in evaluation mode and float32.
+
+    name: the timm architecture. weights_digest: BLAKE3 over the state (see ``state_digest``).
+    file_digest: BLAKE3 of the weights file, None without one. data_config: timm's resolved
+    preprocessing. config: what a store records, JSON only.
+    """
+
+    model: nn.Module
+    name: str
+    weights_digest: str
+    file_digest: str | None
+    data_config: dict[str, Any]
+    config: dict[str, Any]
+
+    @property
+    def device(self) -> torch.device:
+        """Where the parameters are."""
+        return next(self.model.parameters()).device
+
+
+def load_backbone(
+    spec: BackboneSpec, preprocess: PreprocessSpec = _AS_TRAINED, device: str | torch.device = "cpu"
+) -> Backbone:
+    """Build and load the model that ``spec`` names.
+
+    Raises BackboneError for an unknown model, weights that cannot be had or do not fit, and a
+    preprocessing that the model cannot take; RecipeError for a path with an unset variable.
+    """
+    import timm
+
+    from taftcache.backbone.fit import load_into
+
+    kind, path = weights_kind(spec), weights_file(spec)
+    target = resolve_device(str(device))
+    if kind in ("bundled", "folder"):
+        name = f"local-dir:{weights_folder(spec)}"
+    elif spec.model is None:
+        raise BackboneError(
+            "A file of weights does not say which model it belongs to.",
+            got=str(path),
+            do="set model to the timm name, for example 'deit_tiny_patch16_224'",
+        )
+    else:
+        name = spec.model
+    try:
+        model: Any = timm.create_model(name, pretrained=kind == "pretrained", **spec.model_args)
+    except Exception as error:  # timm, the hub client and the model's constructor raise whatever they like
+        hint = "look the name up with timm.list_models()"
+        if kind == "pretrained":
+            hint += "; without a network give weights as a local .safetensors file"
+        raise BackboneError(
+            "The model must be one that timm can build.",
+            got=f"{name} with {spec.model_args}: {type(error).__name__}: {error}",
+            do=hint,
+        ) from error
+    architecture = str(model.pretrained_cfg.get("architecture") or spec.model)
+    if kind == "folder" and spec.model is not None and spec.model.split(".")[0] != architecture:
+        raise BackboneError(
+            "The model and the folder of weights must name the same architecture.",
+            got=f"model = {spec.model!r}, the folder says {architecture!r}",
+            do="leave model out, or correct it",
+        )
+    done = {} if path is None else load_into(model, path)
+    digest = None if path is None else file_digest(path)
+    label = spec.model or architecture
+    return wrap_model(
+        model, label, preprocess, target, model_args=spec.model_args, weights=kind, file_digest=digest, record=done
+    )
+
+
+def wrap_model(
+    model: nn.Module,
+    name: str,
+    preprocess: PreprocessSpec = _AS_TRAINED,
+    device: str | torch.device = "cpu",
+    *,
+    model_args: dict[str, Any] | None = None,
+    weights: str = "given",
+    file_digest: str | None = None,
+    record: dict[str, str] | None = None,
+) -> Backbone:
+    """Freeze a model that is already in memory; it is changed in place to float32 and evaluation mode.
+
+    ``record`` is kept in ``config`` under "loading". Raises BackboneError where the preprocessing
+    and the model disagree on the image size.
+    """
+    model = model.float().eval().requires_grad_(False)
+    digest = state_digest(model.state_dict())
+    config = {
+        "model": name,
+        "model_args": dict(model_args or {}),
+        "weights": weights,
+        "weights_digest": digest,
+        "file_digest": file_digest,
+        "num_classes": int(getattr(model, "num_classes", 0)),
+        "loading": dict(record or {}),
+    }
+    data_config = _data_config(model, preprocess)
+    return Backbone(model.to(resolve_device(str(device))), name, digest, file_digest, data_config, config)
+
+
+def state_digest(state: dict[str, torch.Tensor]) -> str:
+    """BLAKE3 over the tensors in the order of their names: name, dtype, shape and little-endian bytes each."""
+    hasher = blake3.blake3()
+    for name in sorted(state):
+        tensor = state[name].detach().cpu().contiguous()
+        shape = "x".join(map(str, tensor.shape))
+        hasher.update(f"{name}\0{str(tensor.dtype).removeprefix('torch.')}\0{shape}\0".encode())
+        array = tensor.numpy()
+        hasher.update(array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes())
+    return hasher.hexdigest()
+
+
+def _data_config(model: nn.Module, preprocess: PreprocessSpec) -> dict[str, Any]:
+    """timm's configuration for the model, overridden, in JSON types except for tuples."""
+    from timm.data import resolve_model_data_config
+
+    overrides = {k: getattr(preprocess, k) for k in preprocess.__struct_fields__ if getattr(preprocess, k) is not None}
+    config = resolve_model_data_config(model, args=overrides)
+    size = getattr(getattr(model, "patch_embed", None), "img_size", None)
+    if size is not None and not getattr(model, "dynamic_img_size", False):
+        # model_args may have changed the size; the pretrained configuration still tells the old one.
+        if preprocess.input_size is None:
+            config["input_size"] = (3, *size)
+        elif tuple(preprocess.input_size[1:]) != tuple(size):
+            raise BackboneError(
+                "The model's image size is fixed.",
+                got=f"preprocess.input_size {list(preprocess.input_size)}, the model takes {list(size)}",
+                do=f"set model_args = {{ img_size = {list(preprocess.input_size[1:])} }} as well",
+            )
+    return {k: tuple(v) if isinstance(v, list) else v for k, v in config.items()}

@@ -1,0 +1,65 @@
+"""The model's own preprocessing, as timm does it, in two halves.
+
+Resizing and cropping belong to the decoding threads and yield bytes; scaling by 255 and
+normalising are elementwise and happen on the device for a whole batch. Together they give
+the bits of ``timm.data.create_transform(is_training=False)`` on the CPU. Inside the threads
+no torch kernel runs, so the threads do not each start a team of their own beside the model's.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from PIL import Image
+from timm.data import create_transform
+from torch import Tensor
+
+from taftcache.backbone.model import Backbone
+
+# A strip of one pixel by ten thousand, resized to 256 on its short side, would take gigabytes.
+_MOST_PIXELS = 1 << 27
+
+
+class Preprocess:
+    """From a PIL image to the model's input, without augmentation.
+
+    ``pixels`` then ``normalise`` is what extraction uses; calling the object does both for one image.
+    """
+
+    def __init__(self, backbone: Backbone) -> None:
+        self.config = backbone.data_config
+        self.image_shape: tuple[int, int, int] = tuple(self.config["input_size"])
+        self._resize = create_transform(**self.config, is_training=False, normalize=False)
+        self._mean = torch.tensor(self.config["mean"]).view(3, 1, 1)
+        self._std = torch.tensor(self.config["std"]).view(3, 1, 1)
+
+    def pixels(self, image: Image.Image) -> Tensor:
+        """uint8 [3, h, w] of an RGB image, resized and cropped; ValueError for an absurd aspect ratio."""
+        short, long = sorted(image.size)
+        side = max(self.image_shape[1:]) / self.config["crop_pct"]
+        if self.config["crop_mode"] == "center" and side * side * long / short > _MOST_PIXELS:
+            raise ValueError(
+                f"{image.size[0]} x {image.size[1]} pixels: too long and thin to resize to the model's input"
+            )
+        return self._resize(image)
+
+    def normalise(self, pixels: Tensor) -> Tensor:
+        """float32 [n, 3, h, w] on the device of ``pixels`` (uint8, same shape): (x / 255 - mean) / std."""
+        # 255 as a tensor: CUDA replaces division by a Python number with a product, which rounds otherwise.
+        scale = torch.tensor(255.0, device=pixels.device)
+        mean, std = self._mean.to(pixels.device), self._std.to(pixels.device)
+        return pixels.to(torch.float32).div_(scale).sub_(mean).div_(std)
+
+    def __call__(self, image: Image.Image) -> Tensor:
+        """float32 [3, h, w] of one RGB image."""
+        return self.normalise(self.pixels(image)[None])[0]
+
+    def description(self) -> dict[str, Any]:
+        """The preprocessing in JSON types, for a store's identity."""
+        return {k: list(v) if isinstance(v, tuple) else v for k, v in sorted(self.config.items())}
+
+
+def transform_description(backbone: Backbone) -> dict[str, Any]:
+    """``Preprocess(backbone).description()``."""
+    return Preprocess(backbone).description()

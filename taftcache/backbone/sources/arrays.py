@@ -1,0 +1,156 @@
+"""Images in arrays: the part that npz and HDF5 files share.
+
+Two layouts. *Pixels*: images uint8 [n, h, w], [n, h, w, 1 or 3] or [n, 1 or 3, h, w] and labels [n].
+*Encoded*: ``blob`` uint8, the files of all images one after another; ``offset`` [n + 1], where each
+begins and ends; ``label`` [n]. In both, ``classes`` (names) and ``id`` (text) are optional.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from taftcache.backbone.sources.base import Item, check_items, description, unreadable
+from taftcache.backbone.sources.rgb import to_rgb
+from taftcache.errors import DataError
+
+
+class ArraySource:
+    """Images from ``arrays`` (numpy arrays, or HDF5 datasets that are read one image at a time).
+
+    kind: "npz" or "hdf5". file: for messages, and its stem for ids. prefix: put before ids made of the stem.
+    """
+
+    def __init__(
+        self, kind: str, file: Path, arrays: Mapping[str, Any], image_key: str, label_key: str, prefix: str = ""
+    ) -> None:
+        self._kind = kind
+        self._encoded = image_key not in arrays and "blob" in arrays
+        if self._encoded:
+            label_key = label_key if label_key in arrays else "label"
+            self._images, self._offset = arrays["blob"], _offsets(file, arrays)
+            n = len(self._offset) - 1
+        else:
+            self._images = _named(file, arrays, image_key, "image_key")
+            _check_pixels(file, self._images)
+            n = len(self._images)
+        labels = np.asarray(_named(file, arrays, label_key, "label_key")[()])
+        if labels.size != n:
+            raise DataError("There must be one label per image.", got=f"{file}: {n} images, {labels.size} labels")
+        names = _texts(file, "classes", arrays["classes"][()]) if "classes" in arrays else None
+        self.classes, indexes = _labels(file, labels.reshape(-1), names)
+        ids = _ids(file, arrays, n, prefix)
+        self.items = [Item(id, label) for id, label in zip(ids, indexes, strict=True)]
+        check_items(str(file), self.classes, self.items)
+
+    def read(self, index: int) -> Image.Image:
+        id = self.items[index].id
+        try:
+            if self._encoded:
+                encoded = self._images[int(self._offset[index]) : int(self._offset[index + 1])]
+                with Image.open(io.BytesIO(np.asarray(encoded).tobytes())) as image:
+                    return to_rgb(image)
+            pixels = np.asarray(self._images[index])
+        except MemoryError:
+            raise
+        except Exception as error:  # decoders and HDF5 filters raise whatever they like
+            raise unreadable(id, error) from error
+        if pixels.ndim == 3 and pixels.shape[-1] not in (1, 3):
+            pixels = np.moveaxis(pixels, 0, -1)
+        if pixels.ndim == 3 and pixels.shape[-1] == 1:
+            pixels = pixels[..., 0]
+        return to_rgb(Image.fromarray(np.ascontiguousarray(pixels)))
+
+    def describe(self) -> dict[str, Any]:
+        return description(self._kind, self)
+
+
+def _named(file: Path, arrays: Mapping[str, Any], key: str, option: str) -> Any:
+    if key not in arrays:
+        raise DataError(
+            f"The file must hold an array named {key!r}.",
+            got=f"{file} holds {', '.join(sorted(arrays)) or 'nothing'}",
+            do=f"set {option} to the right one",
+        )
+    return arrays[key]
+
+
+def _check_pixels(file: Path, images: Any) -> None:
+    shape, channels = images.shape, (1, 3)
+    square = len(shape) == 3 or (len(shape) == 4 and (shape[3] in channels or shape[1] in channels))
+    if not square or images.dtype != np.uint8 or (len(shape) and 0 in shape[1:]):
+        raise DataError(
+            "Images are uint8 arrays [n, h, w], [n, h, w, channels] or [n, channels, h, w], with 1 or 3 channels.",
+            got=f"{file}: {images.dtype} {list(shape)}",
+            do="convert the pixels to 0 ... 255 in one of those shapes",
+        )
+
+
+def _offsets(file: Path, arrays: Mapping[str, Any]) -> np.ndarray:
+    """Checked: an offset outside the blob or a step back would read another image's bytes."""
+    offset = np.asarray(_named(file, arrays, "offset", "image_key")[()])
+    blob = arrays["blob"]
+    sound = (
+        blob.dtype == np.uint8
+        and len(blob.shape) == 1
+        and offset.ndim == 1
+        and offset.dtype.kind in "iu"
+        and len(offset) > 0
+        and offset[0] >= 0
+        and offset[-1] <= blob.shape[0]
+        and bool(np.all(offset[1:] >= offset[:-1]))
+    )
+    if not sound:
+        raise DataError(
+            "Encoded images are a uint8 blob and ascending offsets into it, one more than images.",
+            got=f"{file}: blob {blob.dtype} {list(blob.shape)}, offset {offset.dtype} {list(offset.shape)}",
+            do="write the file again",
+        )
+    return offset
+
+
+def _labels(file: Path, labels: np.ndarray, names: list[str] | None) -> tuple[list[str], list[int]]:
+    """Class names, and the labels as indexes into them."""
+    if labels.dtype.kind in "iu":
+        values = sorted({int(v) for v in labels})
+        if names is None:
+            # Numbers that are no 0 ... K-1 (years, codes) are names of classes themselves.
+            dense = bool(values) and values[0] >= 0 and values[-1] < 2 * len(values) + 10
+            names = [str(v) for v in (range(values[-1] + 1) if dense else values)]
+            if not dense:
+                return names, [values.index(int(v)) for v in labels]
+        return names, [int(v) for v in labels]
+    texts = _texts(file, "labels", labels)
+    names = sorted(set(texts)) if names is None else names
+    index = {name: k for k, name in enumerate(names)}
+    unknown = sorted(set(texts) - index.keys())
+    if unknown:
+        raise DataError("Every label is one of the classes.", got=f"{file}: {', '.join(unknown[:5])}", do="correct it")
+    return names, [index[text] for text in texts]
+
+
+def _ids(file: Path, arrays: Mapping[str, Any], n: int, prefix: str) -> list[str]:
+    key = next((k for k in ("id", "ids") if k in arrays), None)
+    if key is None:
+        width = max(4, len(str(n - 1)))
+        return [f"{prefix}{file.stem}/{k:0{width}d}" for k in range(n)]
+    ids = _texts(file, key, arrays[key][()])
+    if len(ids) != n:
+        raise DataError("There must be one id per image.", got=f"{file}: {n} images, {len(ids)} ids")
+    return ids
+
+
+def _texts(file: Path, key: str, values: Any) -> list[str]:
+    """Text from numpy strings, bytes (HDF5) or integers."""
+    array = np.asarray(values).reshape(-1)
+    if array.dtype.kind not in "USOiuT":
+        raise DataError(f"{key} must be text or integers.", got=f"{file}: {array.dtype}")
+    try:
+        return [v.decode() if isinstance(v, bytes) else str(v) for v in array.tolist()]
+    except UnicodeDecodeError as error:
+        raise DataError(f"{key} must be UTF-8 text.", got=f"{file}: {error}") from error

@@ -1,0 +1,82 @@
+"""What a source of labelled images is, and what every source checks."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
+
+import blake3
+from PIL import Image
+
+from taftcache.errors import DataError, UnreadableImage
+
+
+class Item(NamedTuple):
+    """One image: its stable id, and its label as an index into the source's classes."""
+
+    id: str
+    label: int
+
+
+class Source(Protocol):
+    """Labelled images in a fixed order; ``read`` may be called from several threads at once."""
+
+    classes: list[str]
+    items: list[Item]
+
+    def read(self, index: int) -> Image.Image:
+        """The image ``items[index]`` in RGB; UnreadableImage, naming it, if it does not decode."""
+        ...
+
+    def describe(self) -> dict[str, Any]:
+        """Kind, number, classes and a digest over the (id, label) pairs, in JSON types."""
+        ...
+
+
+def description(kind: str, source: Source) -> dict[str, Any]:
+    """The common ``describe``: independent of the order of the items."""
+    hasher = blake3.blake3()
+    for item in sorted(source.items):
+        hasher.update(json.dumps([item.id, source.classes[item.label]]).encode() + b"\n")
+    return {"kind": kind, "n": len(source.items), "classes": len(source.classes), "digest": hasher.hexdigest()}
+
+
+def check_items(place: str, classes: Sequence[str], items: Sequence[Item]) -> None:
+    """DataError unless there are images, two classes of distinct names, and ids that are unique text."""
+    if len(classes) < 2:
+        raise DataError(
+            "A classifier needs images of two classes or more.",
+            got=f"{place}: {', '.join(classes) or 'no class'}",
+            do="add a class",
+        )
+    if not items:
+        raise DataError("A source must hold images.", got=f"{place}: none", do="check the path")
+    for what, names in (("class", classes), ("id", [item.id for item in items])):
+        name, times = Counter(names).most_common(1)[0]
+        if times > 1:
+            raise DataError(f"Every {what} has a name of its own.", got=f"{place}: {name!r} {times} times", do="rename")
+    for item in items:
+        if not item.id or not item.id.isprintable():
+            raise DataError(
+                "An id is printable text: stores, ledgers and requests to forget carry it.",
+                got=f"{place}: {item.id!a}",
+                do="rename the file or the id",
+            )
+        if not 0 <= item.label < len(classes):
+            raise DataError(
+                "A label is an index into the classes.",
+                got=f"{place}: {item.id} has label {item.label} of {len(classes)} classes",
+                do="correct the labels or the list of classes",
+            )
+
+
+def unreadable(id: str, error: BaseException | str) -> UnreadableImage:
+    """The error for one image that does not decode."""
+    reason = error if isinstance(error, str) else f"{type(error).__name__}: {error}"
+    return UnreadableImage(
+        f"The image {id} does not decode.",
+        got=reason,
+        do="replace or remove the file, or set unreadable = 'skip' to leave such images out and have them listed",
+    )

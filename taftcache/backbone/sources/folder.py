@@ -1,0 +1,91 @@
+"""One folder per class, images below it at any depth."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+
+from taftcache.backbone.sources.base import Item, check_items, description, unreadable
+from taftcache.backbone.sources.rgb import to_rgb
+from taftcache.errors import DataError
+
+SUFFIXES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"})
+_SPLITS = frozenset({"train", "training", "test", "testing", "val", "valid", "validation"})
+
+
+class FolderSource:
+    """Classes are the folders in ``root`` sorted by name, ids the paths below ``root`` with ``/``.
+
+    prefix: put before every id, to tell two roots apart. Names that begin with a dot and files
+    without an image's suffix are left out. Links are followed, but not in circles.
+    """
+
+    def __init__(self, root: Path, prefix: str = "") -> None:
+        if not root.is_dir():
+            raise DataError("The images must be in a folder.", got=f"{root} is not one", do="correct the path")
+        self._root, self._prefix = root, prefix
+        folders = sorted(e.name for e in os.scandir(root) if not e.name.startswith(".") and e.is_dir())
+        if not folders:
+            raise DataError(
+                "An image folder holds one folder per class.",
+                got=f"{root} holds no folder",
+                do="sort the images into folders named after their classes",
+            )
+        if set(map(str.lower, folders)) <= _SPLITS:
+            raise DataError(
+                "An image folder holds one folder per class.",
+                got=f"{root} holds {', '.join(folders)}, which look like splits",
+                do=f"set train and test to those folders, for example {root / folders[0]}",
+            )
+        self.classes, self.items = folders, []
+        for label, name in enumerate(folders):
+            found = sorted(_images(root / name, name, [_identity(root)]))
+            if not found:
+                raise DataError(
+                    "Every class folder holds images.",
+                    got=f"{root / name} has no file ending in {', '.join(sorted(SUFFIXES))}",
+                    do="remove the folder or add images",
+                )
+            self.items += [Item(prefix + path, label) for path in found]
+        check_items(str(root), self.classes, self.items)
+
+    def read(self, index: int) -> Image.Image:
+        id = self.items[index].id
+        try:
+            with Image.open(self._root / id.removeprefix(self._prefix)) as image:
+                return to_rgb(image)
+        except MemoryError:
+            raise
+        except Exception as error:  # decoders raise OSError, SyntaxError, ValueError, struct.error and more
+            raise unreadable(id, error) from error
+
+    def describe(self) -> dict[str, Any]:
+        return description("folder", self)
+
+
+def _images(folder: Path, relative: str, above: list[tuple[int, int]]) -> Iterator[str]:
+    """Paths of the images below ``folder``; ``above`` identifies the folders that lead to it."""
+    identity = _identity(folder)
+    if identity in above:
+        raise DataError(
+            "The links in an image folder must not lead in a circle.",
+            got=f"{folder} leads back to a folder above it",
+            do="remove the link",
+        )
+    for entry in os.scandir(folder):
+        if entry.name.startswith("."):
+            continue
+        path = f"{relative}/{entry.name}"
+        if entry.is_dir():
+            yield from _images(folder / entry.name, path, [*above, identity])
+        elif os.path.splitext(entry.name)[1].lower() in SUFFIXES:
+            yield path
+
+
+def _identity(folder: Path) -> tuple[int, int]:
+    status = folder.stat()
+    return status.st_dev, status.st_ino

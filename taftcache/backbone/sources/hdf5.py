@@ -1,0 +1,50 @@
+"""Images in an HDF5 file, read one at a time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import h5py
+
+from taftcache.backbone.sources.arrays import ArraySource
+from taftcache.errors import DataError
+
+
+def open_hdf5(file: Path, image_key: str, label_key: str, prefix: str = "") -> ArraySource:
+    """Keep ``file`` open for reading; keys may be paths inside it (``train/images``).
+
+    Links to other files, external storage and virtual datasets are refused: such a file could make
+    the program read any other one.
+    """
+    if not file.is_file():
+        raise DataError("The images must be in an HDF5 file.", got=f"{file} is not a file", do="correct the path")
+    try:
+        handle = h5py.File(file, "r")
+    except OSError as error:
+        raise DataError("The images must be in a readable HDF5 file.", got=f"{file}: {error}") from error
+    arrays = {}
+    for key in dict.fromkeys((*handle, image_key, label_key)):
+        dataset = _dataset(handle, file, key)
+        if dataset is not None:
+            arrays[key] = dataset
+    return ArraySource("hdf5", file, arrays, image_key, label_key, prefix)
+
+
+def _dataset(handle: h5py.File, file: Path, key: str) -> h5py.Dataset | None:
+    """The dataset ``key``, or None for a group or nothing."""
+    node = handle
+    for part in key.strip("/").split("/"):
+        if not isinstance(node, h5py.Group) or part not in node:
+            return None
+        if isinstance(node.get(part, getlink=True), h5py.ExternalLink):
+            raise _elsewhere(file, key, "a link to another file")
+        node = node[part]
+    if not isinstance(node, h5py.Dataset):
+        return None
+    if node.is_virtual or node.external:
+        raise _elsewhere(file, key, "stored in another file")
+    return node
+
+
+def _elsewhere(file: Path, key: str, what: str) -> DataError:
+    return DataError("An HDF5 source holds its own data.", got=f"{file}: {key} is {what}", do="copy the data into it")

@@ -1,0 +1,24 @@
+"""Any PIL image as RGB."""
+
+from __future__ import annotations
+
+import numpy as np
+from PIL import Image
+
+
+def to_rgb(image: Image.Image) -> Image.Image:
+    """Decode and convert like timm's datasets do (first frame, alpha dropped, EXIF rotation not applied).
+
+    Two departures: 16-bit grey is scaled to 8 bits, where PIL would clip nearly all of it to white,
+    and 32-bit modes are a ValueError, for nobody says what range they have.
+    """
+    if image.mode == "RGB":
+        image.load()
+        return image
+    if image.mode.startswith("I;16"):
+        return Image.fromarray((np.asarray(image).astype(np.uint16) >> 8).astype(np.uint8)).convert("RGB")
+    if image.mode in ("I", "F"):
+        raise ValueError(f"32-bit pixels (mode {image.mode}) have no agreed range")
+    if image.mode == "P" and "transparency" in image.info:
+        image = image.convert("RGBA")  # the same colours as straight to RGB, without PIL's warning
+    return image.convert("RGB")

@@ -1,0 +1,31 @@
+"""Some of the images of another source."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import blake3
+from PIL import Image
+
+from taftcache.backbone.sources.base import Source, description
+
+
+class Subset:
+    """At most ``limit`` images of ``source``, in its order.
+
+    They are those whose ids have the smallest digests: the first ones of a folder would all be of one
+    class, and with a digest it depends on nobody else's presence whether an image ranks before another.
+    """
+
+    def __init__(self, source: Source, limit: int) -> None:
+        ranked = sorted(range(len(source.items)), key=lambda k: blake3.blake3(source.items[k].id.encode()).digest())
+        self._source, self._kept = source, sorted(ranked[:limit])
+        self._kind = str(source.describe()["kind"])
+        self.classes = source.classes
+        self.items = [source.items[k] for k in self._kept]
+
+    def read(self, index: int) -> Image.Image:
+        return self._source.read(self._kept[index])
+
+    def describe(self) -> dict[str, Any]:
+        return description(self._kind, self)

@@ -1,0 +1,86 @@
+"""Any map-style dataset that ``timm.data.create_dataset`` makes: torchvision's, folders, archives, Hugging Face's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+
+from taftcache.backbone.sources.base import Item, check_items, description, unreadable
+from taftcache.backbone.sources.rgb import to_rgb
+from taftcache.errors import DataError
+
+
+class TimmSource:
+    """The dataset ``name`` (``torch/cifar10``, ``hfds/user/set``, ...) at ``root``; nothing is downloaded.
+
+    Ids are the paths timm reports below ``root``, or ``<name>/<split>/<index>``.
+    """
+
+    def __init__(self, name: str, split: str, root: Path | None, prefix: str = "") -> None:
+        from timm.data import create_dataset
+
+        self._name = f"{name}/{split}"
+        try:
+            self._dataset = create_dataset(name, root=None if root is None else str(root), split=split)
+            n = len(self._dataset)
+            labels, names = _labels(self._dataset)
+        except DataError:
+            raise
+        except Exception as error:  # every dataset library has its own errors
+            raise DataError(
+                f"timm must be able to open the dataset {name!r}.",
+                got=f"split {split!r} at {root}: {type(error).__name__}: {error}",
+                do="check the name, root and the names of the splits; download the data first",
+            ) from error
+        if len(labels) != n:
+            raise DataError("There must be one label per image.", got=f"{self._name}: {n} images, {len(labels)} labels")
+        self.classes = names if names is not None else [str(k) for k in range(max(labels, default=-1) + 1)]
+        self.items = [Item(id, label) for id, label in zip(self._ids(n, root, prefix), labels, strict=True)]
+        check_items(self._name, self.classes, self.items)
+
+    def read(self, index: int) -> Image.Image:
+        try:
+            return to_rgb(self._dataset[index][0])
+        except MemoryError:
+            raise
+        except Exception as error:
+            raise unreadable(self.items[index].id, error) from error
+
+    def describe(self) -> dict[str, Any]:
+        return description("timm", self)
+
+    def _ids(self, n: int, root: Path | None, prefix: str) -> list[str]:
+        paths = [p for p, _ in getattr(self._dataset, "samples", None) or [] if isinstance(p, str)]
+        if len(paths) != n and getattr(self._dataset, "reader", None) is not None:
+            try:
+                paths = [str(self._dataset.filename(k, absolute=True)) for k in range(n)]
+            except (AttributeError, AssertionError, KeyError, NotImplementedError):
+                paths = []
+        if len(paths) == n and root is not None and all(Path(p).is_relative_to(root) for p in paths):
+            return [prefix + Path(p).relative_to(root).as_posix() for p in paths]
+        width = max(4, len(str(n - 1)))
+        return [f"{self._name}/{k:0{width}d}" for k in range(n)]
+
+
+def _labels(dataset: Any) -> tuple[list[int], list[str] | None]:
+    """Labels and class names without decoding an image."""
+    reader = getattr(dataset, "reader", None)
+    if reader is None:
+        labels, names = getattr(dataset, "targets", None), getattr(dataset, "classes", None)
+    elif getattr(reader, "samples", None) is not None:
+        labels = [sample[1] for sample in reader.samples]
+        index = getattr(reader, "class_to_idx", None)
+        names = sorted(index, key=index.get) if index else None
+    else:  # Hugging Face
+        table, key = getattr(reader, "dataset", None), getattr(reader, "label_key", "label")
+        labels = None if table is None else table[key]
+        names = None if table is None else getattr(table.features[key], "names", None)
+    if labels is None:
+        raise DataError(
+            "A dataset must tell its labels without decoding every image.",
+            got=f"{type(dataset).__name__} has none that can be listed",
+            do="export it to a folder, npz or HDF5 file",
+        )
+    return [int(label) for label in labels], None if names is None else [str(name) for name in names]

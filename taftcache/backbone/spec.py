@@ -1,0 +1,120 @@
+"""What a recipe may say about the backbone, the images and their preprocessing.
+
+Parsing a recipe must stay fast, so nothing here imports torch or timm.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from taftcache.errors import RecipeError
+
+
+class BackboneSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Which frozen model produces the features.
+
+    model: a timm architecture, with or without a pretrained tag; None when the weights name it.
+    weights: "bundled" (the small ViT inside the package), "pretrained" (timm's hub), the path
+        of a ``.safetensors`` file with timm's names, or a folder in timm's local-dir layout.
+    model_args: passed on to ``timm.create_model``.
+    """
+
+    model: str | None = None
+    weights: str = "bundled"
+    model_args: dict[str, Any] = {}
+
+    def __post_init__(self) -> None:
+        if self.weights == "bundled" and self.model is not None:
+            raise RecipeError(
+                "The bundled weights come with their own model.",
+                got=f"model = {self.model!r} with weights = 'bundled'",
+                do="leave model out, or set weights to 'pretrained', a .safetensors file or a folder",
+            )
+        if self.weights == "pretrained" and self.model is None:
+            raise RecipeError(
+                "Pretrained weights need the name of a model.",
+                got="weights = 'pretrained' without model",
+                do="set model to a timm name such as 'deit_tiny_patch16_224.fb_in1k'",
+            )
+        if not self.weights:
+            raise RecipeError(
+                "Weights must be named.", got="weights = ''", do="write 'bundled', 'pretrained' or a path"
+            )
+
+
+class DataSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Where the images and labels come from.
+
+    train, test: folder roots, archive files or timm dataset names; ``${VAR}`` and ``~`` are expanded.
+    held_out: the part of ``train`` that is tested on when there is no ``test``.
+    limit: at most so many images of each source, chosen by a hash of their ids.
+    unreadable: what happens at an image that does not decode.
+    image_key, label_key: names of the arrays in npz and HDF5 files.
+    root, train_split, test_split: for timm datasets, the folder and the names of the two splits.
+    """
+
+    source: Literal["digits", "folder", "npz", "hdf5", "timm"]
+    train: str | None = None
+    test: str | None = None
+    held_out: float = 0.2
+    limit: int | None = None
+    unreadable: Literal["stop", "skip"] = "stop"
+    image_key: str = "images"
+    label_key: str = "labels"
+    root: str | None = None
+    train_split: str = "train"
+    test_split: str = "validation"
+
+    def __post_init__(self) -> None:
+        if self.source == "digits":
+            if self.train is not None or self.test is not None:
+                raise RecipeError(
+                    "The digits are part of scikit-learn and have no path.",
+                    got=f"train = {self.train!r}, test = {self.test!r}",
+                    do="leave train and test out, or choose another source",
+                )
+        elif not self.train:
+            raise RecipeError(
+                f"The source {self.source!r} needs training images.",
+                got="no train",
+                do="set train to " + ("the name of a timm dataset" if self.source == "timm" else "a path"),
+            )
+        if not 0.0 <= self.held_out < 1.0:
+            raise RecipeError(
+                "The held-out part is a fraction of the training images.",
+                got=f"held_out = {self.held_out}",
+                do="choose a number from 0 up to, not including, 1",
+            )
+        if self.limit is not None and self.limit < 1:
+            raise RecipeError(
+                "A limit is at least one image.", got=f"limit = {self.limit}", do="raise it or leave it out"
+            )
+
+
+class PreprocessSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Overrides of the data configuration that timm knows for the model; None leaves it as it is."""
+
+    input_size: tuple[int, int, int] | None = None
+    mean: tuple[float, float, float] | None = None
+    std: tuple[float, float, float] | None = None
+    interpolation: Literal["nearest", "bilinear", "bicubic", "lanczos", "box", "hamming"] | None = None
+    crop_pct: float | None = None
+    crop_mode: Literal["center", "squash", "border"] | None = None
+
+    def __post_init__(self) -> None:
+        if self.input_size is not None and (self.input_size[0] != 3 or min(self.input_size) < 1):
+            raise RecipeError(
+                "The input size is channels, height and width, with three channels.",
+                got=f"input_size = {list(self.input_size)}",
+                do="write for example input_size = [3, 224, 224]",
+            )
+        if self.std is not None and min(self.std) <= 0:
+            raise RecipeError("A standard deviation is positive.", got=f"std = {list(self.std)}", do="correct it")
+        if self.crop_pct is not None and not 0.0 < self.crop_pct <= 4.0:
+            raise RecipeError(
+                "crop_pct is the size of the crop as a fraction of the resized image.",
+                got=f"crop_pct = {self.crop_pct}",
+                do="choose a positive number, usually 0.875 to 1",
+            )
