@@ -1,0 +1,64 @@
+"""BLAKE3 digests, and the one JSON text that each value has."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import msgspec
+from blake3 import blake3
+
+from taftcache.errors import RecipeError
+
+SHORT = 16
+"""Hex digits of a digest that go into a file's name; the manifests carry all 64."""
+
+
+def digest(data: Any) -> str:
+    """BLAKE3 of a contiguous buffer, 64 hex digits."""
+    return blake3(memoryview(data).cast("B")).hexdigest()
+
+
+def canonical(value: Any) -> bytes:
+    """The canonical JSON of ``value``: keys sorted, no spaces, UTF-8, shortest floats."""
+    return msgspec.json.encode(value, order="sorted")
+
+
+def plain(value: Any, what: str) -> Any:
+    """A copy of ``value`` in JSON's own types; RecipeError where it has others, or numbers that JSON cannot carry."""
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        if not value.isascii():
+            _encodable(value, what)
+        return value
+    if isinstance(value, int):
+        if not -(2**63) <= value < 2**63:
+            raise RecipeError(
+                "An integer in a manifest has at most 64 bits.", got=f"{what}: {value}", do="Use a string."
+            )
+        return int(value)
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            raise RecipeError("A number in a manifest is finite.", got=f"{what}: {value}", do="Use null or a string.")
+        return float(value)
+    if isinstance(value, list | tuple):
+        return [plain(v, f"{what}[{i}]") for i, v in enumerate(value)]
+    if isinstance(value, dict):
+        for key in value:
+            if not isinstance(key, str):
+                raise RecipeError("A key in a manifest is a string.", got=f"{what}: {key!r}", do="Use a string.")
+            _encodable(key, what)
+        return {k: plain(v, f"{what}.{k}") for k, v in value.items()}
+    raise RecipeError(
+        "A manifest holds strings, numbers, booleans, null, lists and mappings only.",
+        got=f"{what}: {type(value).__name__}",
+        do="Convert the value first.",
+    )
+
+
+def _encodable(text: str, what: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise RecipeError("Text in a manifest is valid Unicode.", got=f"{what}: {text!r}", do="Rename it.") from None

@@ -1,0 +1,239 @@
+"""A folder tree below one root: no link followed, writes made durable, failures typed."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import shutil
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from taftcache.errors import FormatError, StoreLocked, StoreWriteError
+
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+# O_NONBLOCK: opening a FIFO that someone planted must fail, not hang
+_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+
+
+class Folder:
+    """Files below ``path``, addressed by relative names (``a/b/c``).
+
+    The root may be reached through a link (that is the caller's choice); nothing below it may be one. Reads raise
+    ``OSError`` as the system does (FormatError for a link or anything that is no plain file); writes raise
+    StoreWriteError.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        self._fd = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+    def close(self) -> None:
+        """Let go of the root; further use raises OSError."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def open(self, name: str) -> tuple[int, int]:
+        """A read descriptor of the plain file ``name`` (the caller closes it), and its size in bytes."""
+        with self._parent(name) as (parent, leaf), _no_links(name):
+            fd = os.open(leaf, _FILE, dir_fd=parent)
+        info = os.fstat(fd)
+        if not stat.S_ISREG(info.st_mode):
+            os.close(fd)
+            raise _link(name)
+        return fd, info.st_size
+
+    def read(self, name: str, limit: int) -> bytes:
+        """The bytes of ``name``; FormatError, before anything is allocated, when there are more than ``limit``."""
+        fd, size = self.open(name)
+        try:
+            if size > limit:
+                raise FormatError(
+                    f"The file may have at most {limit} bytes.",
+                    got=f"{name}: {size} bytes",
+                    do="Do not use this store.",
+                )
+            parts = []
+            while size > 0 and (part := os.read(fd, size)):
+                parts.append(part)
+                size -= len(part)
+            return b"".join(parts)
+        finally:
+            os.close(fd)
+
+    def entries(self, name: str = "") -> list[tuple[str, bool]]:
+        """(name, is a real folder) of what lies in the folder ``name``, sorted; nothing where there is none."""
+        try:
+            with self._folder(name) as fd, os.scandir(fd) as found:
+                return sorted((e.name, e.is_dir(follow_symlinks=False)) for e in found)
+        except FileNotFoundError:
+            return []
+
+    def walk(self, name: str = "") -> Iterator[str]:
+        """Every entry below ``name`` that is not a real folder, as names from the root, sorted."""
+        for leaf, is_folder in self.entries(name):
+            full = f"{name}/{leaf}" if name else leaf
+            if is_folder:
+                yield from self.walk(full)
+            else:
+                yield full
+
+    def exists(self, name: str) -> bool:
+        """Whether anything of that name is there, a dangling link included."""
+        try:
+            with self._parent(name) as (parent, leaf):
+                os.stat(leaf, dir_fd=parent, follow_symlinks=False)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def make(self, name: str) -> None:
+        """Create the folder ``name`` with its parents, durably."""
+        made = ""
+        for part in _parts(name):
+            made, parent = (f"{made}/{part}" if made else part), made
+            with writing(made), self._folder(parent) as fd:
+                try:
+                    os.mkdir(part, dir_fd=fd)
+                except FileExistsError:
+                    continue
+                os.fsync(fd)
+
+    def write(self, name: str, data: Any) -> None:
+        """Create or overwrite the file ``name`` and fsync it; its folder is the caller's to ``sync``."""
+        with writing(name):
+            fd = self._create(name, os.O_TRUNC)
+            try:
+                write_all(fd, data)
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+
+    def appender(self, name: str) -> int:
+        """A descriptor that appends to ``name``, created where missing; the caller closes it."""
+        with writing(name):
+            return self._create(name, os.O_APPEND)
+
+    def truncate(self, name: str, size: int) -> None:
+        """Cut the file ``name`` to ``size`` bytes, durably."""
+        with writing(name):
+            fd = self._create(name, 0)
+            try:
+                os.ftruncate(fd, size)
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+
+    def sync(self, name: str = "") -> None:
+        """Make the entries of the folder ``name`` durable."""
+        with writing(name or "."), self._folder(name) as fd:
+            os.fsync(fd)
+
+    def move(self, source: str, target: str) -> None:
+        """Rename, replacing a file of the target's name, and make both folders durable."""
+        with writing(target), self._parent(source) as (a, old), self._parent(target) as (b, new):
+            os.replace(old, new, src_dir_fd=a, dst_dir_fd=b)
+            os.fsync(b)
+            os.fsync(a)
+
+    def remove(self, name: str) -> None:
+        """Delete the file, link or folder tree ``name`` durably; nothing happens where there is none."""
+        with writing(name):
+            try:
+                with self._parent(name) as (parent, leaf):
+                    if stat.S_ISDIR(os.stat(leaf, dir_fd=parent, follow_symlinks=False).st_mode):
+                        shutil.rmtree(leaf, dir_fd=parent)
+                    else:
+                        os.unlink(leaf, dir_fd=parent)
+                    os.fsync(parent)
+            except FileNotFoundError:
+                return
+
+    def lock(self, name: str) -> int:
+        """Take the exclusive lock file ``name``; its descriptor (closing it lets go). StoreLocked when it is held."""
+        with writing(name):
+            fd = self._create(name, 0)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            holder = os.pread(fd, 32, 0).decode("ascii", "replace").strip()
+            os.close(fd)
+            if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
+                raise StoreWriteError(
+                    "The store's writer lock can be taken.", got=f"{name}: {error.strerror}"
+                ) from error
+            raise StoreLocked(
+                "One process at a time writes to a store.",
+                got=f"{self.path} is held" + (f" by process {holder}" if holder else ""),
+                do="Wait until it ends, or open the store for reading.",
+            ) from None
+        return fd
+
+    def _create(self, name: str, flags: int) -> int:
+        with self._parent(name) as (parent, leaf), _no_links(name):
+            flags |= os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+            return os.open(leaf, flags, 0o666, dir_fd=parent)
+
+    @contextmanager
+    def _folder(self, name: str) -> Iterator[int]:
+        fd = os.open(".", _DIRECTORY, dir_fd=self._fd)
+        try:
+            for part in _parts(name) if name else ():
+                with _no_links(name):
+                    fd, parent = os.open(part, _DIRECTORY, dir_fd=fd), fd
+                os.close(parent)
+            yield fd
+        finally:
+            os.close(fd)
+
+    @contextmanager
+    def _parent(self, name: str) -> Iterator[tuple[int, str]]:
+        *folder, leaf = _parts(name)
+        with self._folder("/".join(folder)) as fd:
+            yield fd, leaf
+
+
+def write_all(fd: int, data: Any) -> None:
+    """Write the whole buffer, however few bytes the system takes at a time."""
+    rest = memoryview(data).cast("B")
+    while len(rest):
+        rest = rest[os.write(fd, rest) :]
+
+
+def _parts(name: str) -> list[str]:
+    parts = name.split("/")
+    if any(part in ("", ".", "..") or "\0" in part for part in parts):
+        raise FormatError("A name stays below the store.", got=repr(name), do="Do not use this store.")
+    return parts
+
+
+def _link(name: str) -> FormatError:
+    return FormatError(
+        "A store holds plain files and folders; links are not followed.", got=name, do="Put the file itself there."
+    )
+
+
+@contextmanager
+def _no_links(name: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENOTDIR, errno.ENXIO):
+            raise _link(name) from None
+        raise
+
+
+@contextmanager
+def writing(name: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise StoreWriteError(
+            "The disk takes what is written to the store.",
+            got=f"{name}: {error.strerror or error}",
+            do="Free some space or mend the disk, then run the same command again; the last commit is intact.",
+        ) from error

@@ -1,0 +1,193 @@
+"""How a shard lies in its Zarr v3 group: three arrays, their chunk files, and the shard manifest over them."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from taftcache.cache.digest import canonical
+from taftcache.cache.fault import Fault
+from taftcache.cache.manifest import ShardRef, decode_strict, decode_versioned
+from taftcache.cache.plan import MAX_ID_BYTES
+from taftcache.errors import FormatError, RecipeError
+
+FILE = "shard.json"
+FORMAT = "taftcache-shard"
+VERSION = 1
+MAX_BYTES = 64 << 20
+DTYPES: dict[str, np.dtype[Any]] = {"float16": np.dtype("<f2"), "float32": np.dtype("<f4")}
+MAX_CHUNK_BYTES = 1 << 30
+MAX_CHUNK_ROWS = 1 << 16
+_AUTO_BYTES = 8 << 20
+
+
+class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One file of a shard."""
+
+    digest: str
+    size: int
+
+
+class Statistics(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the rows are like: largest |x|, mean of the tokens' Euclidean norms, rows per class index."""
+
+    max_abs: float
+    mean_token_norm: float
+    rows_per_class: dict[str, int]
+
+
+class ShardManifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """shard.json: what one shard holds, and the digest and size of every other file of it."""
+
+    format: str = FORMAT
+    version: int = VERSION
+    name: str
+    role: str
+    rows: int
+    tokens_shape: tuple[int, int]
+    dtype: str
+    chunk_rows: int
+    statistics: Statistics
+    objects: dict[str, Part]
+
+    @classmethod
+    def decode(cls, raw: bytes, ref: ShardRef) -> ShardManifest:
+        """Read and check shard.json (its digest is the caller's to check): FormatError for what must be refused."""
+        file = f"{ref.path}/{FILE}"
+        decode_versioned(raw, FORMAT, VERSION, Fault(ref.name, None, None, file, "it is not JSON"))
+        made = decode_strict(raw, cls, file)
+        if (made.name, made.role, made.rows) != (ref.name, ref.role, ref.rows):
+            raise FormatError("A shard is the one that the root manifest names.", got=file, do="Do not use this store.")
+        check_shape(made.tokens_shape, made.dtype, made.chunk_rows)
+        expected = expected_sizes(made.rows, made.tokens_shape, made.dtype, made.chunk_rows)
+        if expected.keys() != made.objects.keys():
+            odd = sorted(expected.keys() ^ made.objects.keys())
+            raise FormatError(
+                "A shard has exactly the files that its shape asks for.",
+                got=f"{file}: {', '.join(map(repr, odd[:5]))}",
+                do="Do not use this store.",
+            )
+        for name, part in made.objects.items():
+            low, high = expected[name]
+            if not low <= part.size <= high or len(part.digest) != 64:
+                raise FormatError(
+                    "A shard's files have the sizes that its shape asks for.",
+                    got=f"{file}: {name} with {part.size} bytes, not {low}" + (f" to {high}" if high > low else ""),
+                    do="Do not use this store.",
+                )
+        return made
+
+
+def chunk_name(index: int) -> str:
+    """The file of tokens' chunk ``index`` (rows index·c .. (index + 1)·c)."""
+    return f"tokens/c.{index}.0.0"
+
+
+def chunk_count(rows: int, chunk_rows: int) -> int:
+    """How many chunks ``rows`` rows take."""
+    return -(-rows // chunk_rows)
+
+
+def auto_chunk_rows(tokens_shape: tuple[int, int], dtype: str) -> int:
+    """The largest power of two in 16..512 with a chunk of at most 8 MiB (16 where even that is larger).
+
+    It depends on the shape of a row only, never on how many rows there are.
+    """
+    row = tokens_shape[0] * tokens_shape[1] * DTYPES[dtype].itemsize
+    return max(16, min(512, 1 << max(0, (_AUTO_BYTES // row).bit_length() - 1)))
+
+
+def check_shape(tokens_shape: Sequence[int], dtype: str, chunk_rows: int) -> None:
+    """FormatError unless one chunk is of a size that can be dealt with."""
+    t, d = tokens_shape
+    good = dtype in DTYPES and t >= 1 and d >= 1 and 1 <= chunk_rows <= MAX_CHUNK_ROWS
+    if not good or t * d * chunk_rows * DTYPES[dtype].itemsize > MAX_CHUNK_BYTES:
+        raise FormatError(
+            f"Tokens are float16 or float32 [n, t, d], with t, d >= 1 and chunks of at most {MAX_CHUNK_BYTES} bytes.",
+            got=f"{dtype} [n, {t}, {d}] in chunks of {chunk_rows} rows",
+            do="Use fewer rows per chunk.",
+        )
+
+
+def resolve_chunk_rows(chunk_rows: int | Literal["auto"], tokens_shape: tuple[int, int], dtype: str) -> int:
+    """The number that ``chunk_rows`` means for rows of that shape."""
+    if dtype not in DTYPES:
+        raise RecipeError("Tokens are stored as float16 or float32.", got=repr(dtype))
+    if min(tokens_shape) < 1:
+        raise RecipeError("A row has at least one token of at least one feature.", got=tokens_shape)
+    rows = auto_chunk_rows(tokens_shape, dtype) if chunk_rows == "auto" else int(chunk_rows)
+    check_shape(tokens_shape, dtype, rows)
+    return rows
+
+
+def expected_sizes(rows: int, tokens_shape: tuple[int, int], dtype: str, chunk_rows: int) -> dict[str, tuple[int, int]]:
+    """Every file of a shard but shard.json -> the least and the most bytes it may have."""
+    chunk = chunk_rows * tokens_shape[0] * tokens_shape[1] * DTYPES[dtype].itemsize
+    sizes = {name: len(text) for name, text in metadata(rows, tokens_shape, dtype, chunk_rows).items()}
+    exact = {**sizes, "labels/c.0": 4 * rows} | {chunk_name(i): chunk for i in range(chunk_count(rows, chunk_rows))}
+    return {name: (size, size) for name, size in exact.items()} | {
+        "sample_id/c.0": (4 + 5 * rows, 4 + (4 + MAX_ID_BYTES) * rows)
+    }
+
+
+def metadata(rows: int, tokens_shape: tuple[int, int], dtype: str, chunk_rows: int) -> dict[str, bytes]:
+    """The four zarr.json of a shard. There is one right text for each shape: any other is refused."""
+    t, d = tokens_shape
+    little = {"name": "bytes", "configuration": {"endian": "little"}}
+    vlen: dict[str, Any] = {"name": "vlen-utf8", "configuration": {}}
+    return {
+        "zarr.json": canonical({"zarr_format": 3, "node_type": "group", "attributes": {}}),
+        "tokens/zarr.json": _array((rows, t, d), (chunk_rows, t, d), dtype, 0.0, little, ("row", "token", "feature")),
+        "labels/zarr.json": _array((rows,), (rows,), "int32", 0, little, ("row",)),
+        "sample_id/zarr.json": _array((rows,), (rows,), "string", "", vlen, ("row",)),
+    }
+
+
+def encode_ids(ids: Sequence[str]) -> bytes:
+    """Zarr's ``vlen-utf8`` codec: the count, then length and UTF-8 bytes of each, all lengths little-endian uint32."""
+    texts = [i.encode() for i in ids]
+    return struct.pack("<I", len(texts)) + b"".join(struct.pack("<I", len(text)) + text for text in texts)
+
+
+def ids_are_bounded(data: bytes, rows: int) -> bool:
+    """Whether ``data`` is a ``vlen-utf8`` chunk of exactly ``rows`` strings, so that decoding it allocates no more."""
+    if len(data) < 4 or struct.unpack_from("<I", data)[0] != rows:
+        return False
+    at = 4
+    for _ in range(rows):
+        if at + 4 > len(data):
+            return False
+        at += 4 + struct.unpack_from("<I", data, at)[0]
+    return at == len(data)
+
+
+def pad(tokens: NDArray[Any], chunk_rows: int) -> NDArray[Any]:
+    """``tokens`` [r, t, d] with zero rows after it: [chunk_rows, t, d], as Zarr wants its last chunk."""
+    full = np.zeros((chunk_rows, *tokens.shape[1:]), tokens.dtype)
+    full[: len(tokens)] = tokens
+    return full
+
+
+def _array(
+    shape: Sequence[int], chunk: Sequence[int], dtype: str, fill: Any, codec: dict[str, Any], names: Sequence[str]
+) -> bytes:
+    return canonical(
+        {
+            "zarr_format": 3,
+            "node_type": "array",
+            "shape": shape,
+            "data_type": dtype,
+            "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": chunk}},
+            # flat file names: one folder to fsync for each array, instead of two for each chunk
+            "chunk_key_encoding": {"name": "default", "configuration": {"separator": "."}},
+            "fill_value": fill,
+            "codecs": [codec],
+            "dimension_names": names,
+            "attributes": {},
+        }
+    )

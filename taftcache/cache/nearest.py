@@ -1,0 +1,19 @@
+"""The known ids most like one that is not known."""
+
+from __future__ import annotations
+
+import difflib
+from bisect import bisect_left
+from collections.abc import Collection
+
+_ENOUGH = 5000
+
+
+def nearest(sample_id: str, known: Collection[str], count: int = 3) -> list[str]:
+    """Up to ``count`` of ``known``, most alike first; of a large set only the neighbours in sorted order are tried."""
+    pool = list(known)
+    if len(pool) > _ENOUGH:
+        pool.sort()
+        at = bisect_left(pool, sample_id)
+        pool = pool[max(0, at - _ENOUGH // 2) : at + _ENOUGH // 2]
+    return difflib.get_close_matches(sample_id, pool, n=count, cutoff=0.5)

@@ -1,0 +1,114 @@
+"""Which shard a sample belongs to, and where in it: decided by keyed hashes of its id."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from functools import cache
+from typing import Literal
+
+from blake3 import blake3
+
+from taftcache.errors import DataError, RecipeError
+
+BITS = 128
+MAX_ID_BYTES = 1024
+
+
+def sample_key(sample_id: str, seed: int) -> int:
+    """The place of a sample in the canonical order of rows: 128 bits of a keyed BLAKE3 of its id."""
+    return _key("order", sample_id, seed)
+
+
+def assign(ids: Sequence[str], plan: Literal["hash", "balanced"], shards: int, seed: int) -> dict[str, list[str]]:
+    """Shard name ("000", "001", ...) -> its ids in canonical order.
+
+    ``"hash"``: shard = keyed hash of the id mod ``shards``; nobody else's presence moves a sample.
+    ``"balanced"``: the paper's uniform split without replacement; sizes differ by at most one.
+    DataError for an id twice, an id that cannot be one, and a shard left empty.
+    """
+    if shards < 1:
+        raise RecipeError("A store has at least one shard.", got=shards, do="Set shards to 1 or more.")
+    check_ids(ids)
+    if len(ids) < shards:
+        raise DataError(
+            "Every shard holds at least one sample.",
+            got=f"{len(ids)} samples for {shards} shards",
+            do="Use fewer shards or more samples.",
+        )
+    names = shard_names(shards)
+    parts: dict[str, list[str]] = {name: [] for name in names}
+    if plan == "hash":
+        for i in ids:
+            parts[names[_key("shard", i, seed) % shards]].append(i)
+    elif plan == "balanced":
+        # sorting by a keyed hash is a seeded shuffle that does not depend on the order in which the ids came
+        for place, i in enumerate(sorted(ids, key=lambda i: (_key("balanced", i, seed), i))):
+            parts[names[place % shards]].append(i)
+    else:
+        raise RecipeError('A plan is "hash" or "balanced".', got=repr(plan))
+    empty = [name for name, part in parts.items() if not part]
+    if empty:
+        raise DataError(
+            "Every shard holds at least one sample.",
+            got=f"{len(ids)} samples over {shards} shards leave empty: {', '.join(empty[:8])}",
+            do='Use fewer shards, another seed, or plan = "balanced".',
+        )
+    return {name: in_order(part, seed) for name, part in parts.items()}
+
+
+def held_out(ids: Sequence[str], fraction: float, seed: int) -> set[str]:
+    """The ids kept for testing: about ``fraction`` of them, each by its own keyed hash alone."""
+    if not 0 <= fraction < 1:
+        raise RecipeError("The held-out fraction is at least 0 and below 1.", got=fraction)
+    check_ids(ids)
+    bound = int(fraction * 2**BITS)
+    return {i for i in ids if _key("held-out", i, seed) < bound}
+
+
+def in_order(ids: Sequence[str], seed: int) -> list[str]:
+    """``ids`` in the canonical order of rows."""
+    return sorted(ids, key=lambda i: (sample_key(i, seed), i))
+
+
+def shard_names(shards: int) -> list[str]:
+    """ "000", "001", ...: as many digits as make the order of names the order of numbers."""
+    width = max(3, len(str(shards - 1)))
+    return [f"{k:0{width}d}" for k in range(shards)]
+
+
+def check_ids(ids: Sequence[str]) -> None:
+    """DataError for an id that comes twice, is empty, too long, has control characters or is not Unicode."""
+    for i in ids:
+        check_id(i)
+    if len(set(ids)) != len(ids):
+        twice = [i for i, n in Counter(ids).items() if n > 1]
+        raise DataError(
+            "A sample id comes once.",
+            got=f"{len(twice)} ids more than once: {', '.join(map(repr, twice[:5]))}",
+            do="Give every sample an id of its own.",
+        )
+
+
+def check_id(sample_id: str) -> None:
+    """One id of `check_ids`."""
+    try:
+        size = len(sample_id.encode())
+    except UnicodeEncodeError:
+        size = 0
+    if not 1 <= size <= MAX_ID_BYTES or any(ord(c) < 32 or ord(c) == 127 for c in sample_id):
+        raise DataError(
+            f"A sample id is Unicode text of 1 to {MAX_ID_BYTES} bytes without control characters.",
+            got=repr(sample_id[:80]),
+            do="Rename the sample.",
+        )
+
+
+def _key(purpose: str, sample_id: str, seed: int) -> int:
+    return int.from_bytes(blake3(sample_id.encode(), key=_purpose_key(purpose, seed)).digest(BITS // 8), "big")
+
+
+@cache
+def _purpose_key(purpose: str, seed: int) -> bytes:
+    material = int(seed).to_bytes(16, "big", signed=True)
+    return blake3(material, derive_key_context=f"taftcache plan v1 {purpose}").digest()

@@ -1,0 +1,260 @@
+"""Reading one shard: every byte verified before it is first handed out, mapped without a copy afterwards."""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from taftcache.cache import layout
+from taftcache.cache.digest import canonical, digest
+from taftcache.cache.fault import Fault
+from taftcache.cache.files import Folder
+from taftcache.cache.layout import DTYPES, ShardManifest
+from taftcache.cache.manifest import ShardRef
+from taftcache.errors import FormatError
+
+if TYPE_CHECKING:
+    import zarr
+
+
+@dataclass(frozen=True, slots=True)
+class RowBlock:
+    """Rows ``start .. start + b`` of a shard: ``tokens`` [b, t, d] and ``labels`` [b], both read-only."""
+
+    start: int
+    tokens: NDArray[Any]
+    labels: NDArray[np.int32]
+
+
+class Shard:
+    """One shard of an open store: ``len(shard)`` rows of ``tokens_shape`` (t, d).
+
+    Nothing is read until it is asked for. A file's digest is checked the first time it is touched through this object;
+    IntegrityError names the shard, array, chunk and file of what is damaged or missing.
+    """
+
+    def __init__(self, root: Folder, ref: ShardRef, at: str | None = None) -> None:
+        self.name, self.role, self.rows, self.digest = ref.name, ref.role, ref.rows, ref.digest
+        self._root, self._ref = root, ref
+        self.at = ref.path if at is None else at
+        self._verified: set[int] = set()
+
+    def __len__(self) -> int:
+        return self.rows
+
+    def __repr__(self) -> str:
+        return f"<Shard {self.name}: {self.rows} rows, {self.role}, {self.digest[:16]}>"
+
+    @cached_property
+    def manifest(self) -> ShardManifest:
+        """The shard manifest, verified against the root manifest."""
+        file = f"{self.at}/{layout.FILE}"
+        raw = self._bytes(layout.FILE, layout.MAX_BYTES)
+        if digest(raw) != self.digest:
+            raise self._fault(layout.FILE, "its bytes do not have the digest that the root manifest names").error()
+        made = ShardManifest.decode(raw, self._ref)
+        for name, text in layout.metadata(made.rows, made.tokens_shape, made.dtype, made.chunk_rows).items():
+            if self.read(name, made) != text:
+                raise FormatError(
+                    "A shard's Zarr metadata is the one text that its shape has.",
+                    got=f"{file.removesuffix(layout.FILE)}{name}",
+                    do="Do not use this store.",
+                )
+        return made
+
+    @property
+    def tokens_shape(self) -> tuple[int, int]:
+        """(t, d): tokens per row, features per token."""
+        return self.manifest.tokens_shape
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """float16 or float32."""
+        return DTYPES[self.manifest.dtype]
+
+    @property
+    def chunk_rows(self) -> int:
+        """Rows per chunk file."""
+        return self.manifest.chunk_rows
+
+    @property
+    def statistics(self) -> dict[str, Any]:
+        """``max_abs``, ``mean_token_norm``, and ``rows_per_class`` (class index -> rows, where there are any)."""
+        made = self.manifest.statistics
+        per_class = {int(k): n for k, n in made.rows_per_class.items()}
+        return {
+            "max_abs": made.max_abs,
+            "mean_token_norm": made.mean_token_norm,
+            "rows_per_class": dict(sorted(per_class.items())),
+        }
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all of the shard's files, by their manifests."""
+        return sum(part.size for part in self.manifest.objects.values()) + len(canonical(self.manifest))
+
+    @cached_property
+    def labels(self) -> NDArray[np.int32]:
+        """int32 [n], read-only."""
+        labels = np.asarray(self.group()["labels"][:], np.int32)  # type: ignore[index]
+        labels.flags.writeable = False
+        return labels
+
+    @cached_property
+    def sample_ids(self) -> list[str]:
+        """The rows' sample ids, in row order."""
+        ids: list[str] = self.group()["sample_id"][:].tolist()  # type: ignore[index, union-attr]
+        return ids
+
+    def group(self) -> zarr.Group:
+        """The shard as a read-only Zarr group whose every read is verified (for tools; `blocks` is faster)."""
+        from taftcache.cache.verified import open_group
+
+        return open_group(self)
+
+    def blocks(self, size: int = 256, start: int = 0, stop: int | None = None) -> Iterator[RowBlock]:
+        """Rows ``start .. stop`` in order, in blocks of ``size`` (the last may be shorter) that begin at ``start``.
+
+        The blocks are the same whatever the chunk size: a view of the mapped file when a block lies within one chunk, a
+        copy of its parts otherwise. Close-by blocks read sequentially at nearly the speed of memory.
+        """
+        if size < 1:
+            raise ValueError(f"a block has at least one row, not {size}")
+        first, last, _ = slice(start, stop).indices(self.rows)
+        for at in range(first, last, size):
+            end = min(at + size, last)
+            yield RowBlock(at, self._span(at, end), self.labels[at:end])
+
+    def tokens(self, rows: slice | ArrayLike) -> NDArray[Any]:
+        """Tokens [b, t, d] of a slice (a read-only view where it lies in one chunk) or of an array of row numbers."""
+        if isinstance(rows, slice):
+            start, stop, step = rows.indices(self.rows)
+            if step == 1:
+                return self._span(start, max(start, stop))
+            rows = np.arange(start, stop, step)
+        index = np.asarray(rows)
+        if index.dtype == bool or index.ndim != 1 or not (index.size == 0 or np.issubdtype(index.dtype, np.integer)):
+            raise IndexError(f"rows are a slice or a vector of row numbers, not {index.dtype} {list(index.shape)}")
+        index = index.astype(np.int64)
+        index = np.where(index < 0, index + self.rows, index)
+        if index.size and not (index.min() >= 0 and index.max() < self.rows):
+            raise IndexError(f"shard {self.name} has rows 0 to {self.rows - 1}")
+        out = np.empty((len(index), *self.tokens_shape), self.dtype)
+        chunks = index // self.chunk_rows
+        for chunk in np.unique(chunks):
+            here = chunks == chunk
+            out[here] = self._chunk(int(chunk))[index[here] % self.chunk_rows]
+        return out
+
+    def moved_to(self, at: str) -> None:
+        """The shard's folder was renamed (a commit put it in its place)."""
+        self.at = at
+
+    def read(self, name: str, manifest: ShardManifest | None = None) -> bytes:
+        """The verified bytes of one file of the shard, as `ShardManifest.objects` names it."""
+        part = (manifest or self.manifest).objects[name]
+        raw = self._bytes(name, part.size)
+        if problem := _mismatch(len(raw), part.size) or ("" if digest(raw) == part.digest else _CHANGED):
+            raise self._fault(name, problem).error()
+        return raw
+
+    def check(self, name: str) -> Fault | None:
+        """Read one file of the shard from the disk and say what is wrong with it."""
+        part = self.manifest.objects[name]
+        try:
+            mapped = self._map(name, part.size)
+        except _Damaged as damage:
+            return damage.fault
+        except FormatError as error:
+            return self._fault(name, str(error))
+        if digest(mapped) != part.digest:
+            return self._fault(name, _CHANGED)
+        array, chunk = _place(name)
+        if array == "tokens" and chunk is not None and (chunk + 1) * self.chunk_rows > self.rows:
+            row = len(mapped) // self.chunk_rows
+            if np.frombuffer(mapped, np.uint8)[(self.rows - chunk * self.chunk_rows) * row :].any():
+                return self._fault(name, "there is something in the padding after the last row")
+        return None
+
+    def _span(self, start: int, stop: int) -> NDArray[Any]:
+        if start >= stop:
+            return np.empty((0, *self.tokens_shape), self.dtype)
+        c = self.chunk_rows
+        parts = [
+            self._chunk(k)[max(start - k * c, 0) : min(stop - k * c, c)] for k in range(start // c, (stop - 1) // c + 1)
+        ]
+        if len(parts) == 1:
+            return parts[0]
+        joined = np.concatenate(parts)
+        joined.flags.writeable = False
+        return joined
+
+    def _chunk(self, index: int) -> NDArray[Any]:
+        # Mapped anew at each pass: a map that is kept holds a file descriptor, and a store has many thousand chunks;
+        # mapping a warm file of 5 MB costs under a tenth of reading it.
+        name = layout.chunk_name(index)
+        part = self.manifest.objects[name]
+        try:
+            mapped = self._map(name, part.size)
+        except _Damaged as damage:
+            raise damage.fault.error() from None
+        if index not in self._verified:
+            if digest(mapped) != part.digest:
+                raise self._fault(name, _CHANGED).error()
+            self._verified.add(index)
+        return np.frombuffer(mapped, self.dtype).reshape(self.chunk_rows, *self.tokens_shape)
+
+    def _map(self, name: str, size: int) -> mmap.mmap:
+        try:
+            fd, found = self._root.open(f"{self.at}/{name}")
+        except OSError as error:
+            raise _Damaged(self._fault(name, _unreadable(error))) from None
+        try:
+            if found != size:
+                raise _Damaged(self._fault(name, _mismatch(found, size)))
+            return mmap.mmap(fd, size, access=mmap.ACCESS_READ)
+        finally:
+            os.close(fd)
+
+    def _bytes(self, name: str, limit: int) -> bytes:
+        try:
+            return self._root.read(f"{self.at}/{name}", limit)
+        except OSError as error:
+            raise self._fault(name, _unreadable(error)).error() from None
+
+    def _fault(self, name: str, problem: str) -> Fault:
+        array, chunk = _place(name)
+        return Fault(self.name, array, chunk, f"{self.at}/{name}", problem)
+
+
+class _Damaged(Exception):
+    def __init__(self, fault: Fault) -> None:
+        super().__init__(fault)
+        self.fault = fault
+
+
+_CHANGED = "its bytes do not have the digest that the shard manifest names"
+
+
+def _mismatch(found: int, declared: int) -> str:
+    return "" if found == declared else f"it has {found} bytes, and the shard manifest declares {declared}"
+
+
+def _unreadable(error: OSError) -> str:
+    if isinstance(error, FileNotFoundError):
+        return "it is missing (or the store was committed anew since it was opened: open it again)"
+    return f"it cannot be read: {error.strerror or error}"
+
+
+def _place(name: str) -> tuple[str | None, int | None]:
+    """(array, chunk) of one of a shard's files."""
+    array, _, leaf = name.rpartition("/")
+    chunk = leaf.split(".")[1] if leaf.startswith("c.") else None
+    return array or None, None if chunk is None else int(chunk)

@@ -1,0 +1,112 @@
+"""Reading every object of a store against its digest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from taftcache.cache import layout, ledger
+from taftcache.cache.digest import digest
+from taftcache.cache.fault import Fault
+from taftcache.cache.files import Folder
+from taftcache.cache.manifest import FILE, MAX_BYTES, Manifest, ObjectRef
+from taftcache.cache.shard import Shard
+from taftcache.errors import StoreError
+
+Progress = Callable[[int, int], None]
+"""(bytes done, bytes in all), called after each object."""
+
+
+def verify(root: Folder, named: Manifest, progress: Progress | None = None) -> list[Fault]:
+    """Every fault of a store: the root manifest, each shard's files, the objects beside them, the ledger, the key.
+
+    ``named`` is the manifest as it was opened: one that is another by now is a fault too.
+    """
+    faults: list[Fault] = []
+    # fresh objects: what was verified earlier in this process is read again
+    shards = [Shard(root, ref) for ref in named.shards]
+    sizes: dict[str, int] = {}
+    try:
+        if Manifest.decode(root.read(FILE, MAX_BYTES)).digest != named.digest:
+            faults.append(Fault(None, None, None, FILE, "it is not the manifest that was opened"))
+    except OSError as error:
+        faults.append(Fault(None, None, None, FILE, f"it cannot be read: {error.strerror}"))
+    except StoreError as error:
+        faults.append(Fault(None, None, None, FILE, _text(error)))
+    whole: list[Shard] = []
+    for shard in shards:
+        try:
+            sizes[shard.name] = shard.nbytes
+            whole.append(shard)
+        except StoreError as error:
+            # the shard manifest or the metadata: without them nothing else of the shard can be judged
+            faults.append(Fault(shard.name, None, None, f"{shard.at}/{layout.FILE}", _text(error)))
+    total = sum(sizes.values()) + sum(ref.size for ref in named.objects.values())
+    done = 0
+    for shard in whole:
+        rest = sizes[shard.name]
+        for name, part in shard.manifest.objects.items():
+            fault = shard.check(name)
+            faults += [fault] if fault else []
+            done, rest = done + part.size, rest - part.size
+            if progress:
+                progress(done, total)
+        done += rest
+        if not any(f.shard == shard.name for f in faults):
+            faults += _consistent(shard, len(named.classes))
+    for ref in named.objects.values():
+        fault = check_object(root, ref)
+        faults += [fault] if fault else []
+        done += ref.size
+        if progress:
+            progress(done, total)
+    try:
+        ledger.read_chain(root, named.ledger)
+        if named.tombstone_key:
+            ledger.read_key(root, named)
+    except StoreError as error:
+        faults.append(Fault(None, None, None, "ledger", _text(error)))
+    return faults
+
+
+def read_object(root: Folder, ref: ObjectRef) -> bytes:
+    """The bytes of an object, verified."""
+    fault, raw = _read(root, ref)
+    if fault:
+        raise fault.error()
+    return raw
+
+
+def check_object(root: Folder, ref: ObjectRef) -> Fault | None:
+    """What is wrong with an object."""
+    return _read(root, ref)[0]
+
+
+def _read(root: Folder, ref: ObjectRef) -> tuple[Fault | None, bytes]:
+    try:
+        raw = root.read(ref.path, ref.size)
+    except OSError as error:
+        return Fault(None, None, None, ref.path, f"it cannot be read: {error.strerror}"), b""
+    except StoreError as error:
+        return Fault(None, None, None, ref.path, _text(error)), b""
+    if len(raw) != ref.size or digest(raw) != ref.digest:
+        return Fault(None, None, None, ref.path, "its bytes do not have the digest that the root manifest names"), b""
+    return None, raw
+
+
+def _consistent(shard: Shard, classes: int) -> list[Fault]:
+    """Whether labels, ids and statistics of a shard whose bytes are right also make sense."""
+    labels, ids = shard.labels, shard.sample_ids
+    file = f"{shard.at}/{layout.FILE}"
+    found = []
+    if labels.min() < 0 or labels.max() >= classes:
+        found.append(Fault(shard.name, "labels", 0, f"{shard.at}/labels/c.0", "a label is outside the classes"))
+    if len(set(ids)) != len(ids):
+        found.append(Fault(shard.name, "sample_id", 0, f"{shard.at}/sample_id/c.0", "a sample id comes twice"))
+    per_class = {int(k): int((labels == k).sum()) for k in sorted(set(labels.tolist()))}
+    if per_class != shard.statistics["rows_per_class"]:
+        found.append(Fault(shard.name, None, None, file, "the rows per class are not those of the labels"))
+    return found
+
+
+def _text(error: StoreError) -> str:
+    return str(error.got) if error.got is not None else error.rule
