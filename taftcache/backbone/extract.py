@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -31,15 +31,23 @@ _WRITES_AHEAD = 2
 _GROUP = 8
 
 
+class LeftOut(NamedTuple):
+    """An image that is not among the rows, and why."""
+
+    id: str
+    reason: str
+
+
 class Sink(Protocol):
     """Where tokens go. ``consumed`` counts the entries of the order that are written or recorded as skipped."""
 
-    consumed: int
+    @property
+    def consumed(self) -> int: ...
 
     def append(
-        self, tokens: np.ndarray, ids: Sequence[str], labels: Sequence[int], skipped: Sequence[tuple[str, str]] = ()
+        self, tokens: np.ndarray, ids: Sequence[str], labels: Sequence[int], skipped: Sequence[LeftOut] = ()
     ) -> None:
-        """Rows [n, t, d] with their ids and labels, and (id, reason) of images left out among them."""
+        """Rows [n, t, d] with their ids and labels, in order, and the images left out among them."""
         ...
 
 
@@ -221,7 +229,7 @@ class _Writer:
         self.seconds = 0.0
 
     def submit(
-        self, tokens: Callable[[], np.ndarray], ids: list[str], labels: list[int], skipped: list[tuple[str, str]]
+        self, tokens: Callable[[], np.ndarray], ids: list[str], labels: list[int], skipped: list[LeftOut]
     ) -> None:
         self._pending.append(self._pool.submit(self._append, tokens, ids, labels, skipped))
         while self._pending and (len(self._pending) > _WRITES_AHEAD or self._pending[0].done()):
@@ -240,7 +248,7 @@ class _Writer:
         self._pool.shutdown(wait=True, cancel_futures=True)
 
     def _append(
-        self, tokens: Callable[[], np.ndarray], ids: list[str], labels: list[int], skipped: list[tuple[str, str]]
+        self, tokens: Callable[[], np.ndarray], ids: list[str], labels: list[int], skipped: list[LeftOut]
     ) -> int:
         if self._failed:
             return 0
@@ -256,10 +264,10 @@ class _Writer:
 
 def _gather(
     entries: Iterator[tuple[int, Tensor | UnreadableImage]], source: Source, batch: int, stop: bool
-) -> tuple[list[tuple[int, Tensor]], list[tuple[str, str]], UnreadableImage | None]:
+) -> tuple[list[tuple[int, Tensor]], list[LeftOut], UnreadableImage | None]:
     """Up to ``batch`` rows, what was left out among them, and the image to stop at."""
     rows: list[tuple[int, Tensor]] = []
-    left_out: list[tuple[str, str]] = []
+    left_out: list[LeftOut] = []
     # zip would drop an entry when the batch is full.
     while len(rows) < batch and (entry := next(entries, None)) is not None:
         index, result = entry
@@ -268,7 +276,7 @@ def _gather(
         elif stop:
             return rows, left_out, result
         else:
-            left_out.append((source.items[index].id, str(result.got or result.rule)))
+            left_out.append(LeftOut(source.items[index].id, str(result.got or result.rule)))
     return rows, left_out, None
 
 

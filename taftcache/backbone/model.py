@@ -157,11 +157,11 @@ def _data_config(model: nn.Module, preprocess: PreprocessSpec) -> dict[str, Any]
     overrides = {k: getattr(preprocess, k) for k in preprocess.__struct_fields__ if getattr(preprocess, k) is not None}
     config = resolve_model_data_config(model, args=overrides)
     size = getattr(getattr(model, "patch_embed", None), "img_size", None)
-    if size is not None and not getattr(model, "dynamic_img_size", False):
+    if size is not None:
         # model_args may have changed the size; the pretrained configuration still tells the old one.
         if preprocess.input_size is None:
             config["input_size"] = (3, *size)
-        elif tuple(preprocess.input_size[1:]) != tuple(size):
+        elif tuple(preprocess.input_size[1:]) != tuple(size) and not getattr(model, "dynamic_img_size", False):
             raise BackboneError(
                 "The model's image size is fixed.",
                 got=f"preprocess.input_size {list(preprocess.input_size)}, the model takes {list(size)}",

@@ -28,7 +28,7 @@ class FolderSource:
         if not root.is_dir():
             raise DataError("The images must be in a folder.", got=f"{root} is not one", do="correct the path")
         self._root, self._prefix = root, prefix
-        folders = sorted(e.name for e in os.scandir(root) if not e.name.startswith(".") and e.is_dir())
+        folders = sorted(e.name for e in list(os.scandir(root)) if not e.name.startswith(".") and e.is_dir())
         if not folders:
             raise DataError(
                 "An image folder holds one folder per class.",
@@ -76,7 +76,7 @@ def _images(folder: Path, relative: str, above: list[tuple[int, int]]) -> Iterat
             got=f"{folder} leads back to a folder above it",
             do="remove the link",
         )
-    for entry in os.scandir(folder):
+    for entry in list(os.scandir(folder)):  # a list closes the handle before the descent
         if entry.name.startswith("."):
             continue
         path = f"{relative}/{entry.name}"

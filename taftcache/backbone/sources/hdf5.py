@@ -22,12 +22,13 @@ def open_hdf5(file: Path, image_key: str, label_key: str, prefix: str = "") -> A
         handle = h5py.File(file, "r")
     except OSError as error:
         raise DataError("The images must be in a readable HDF5 file.", got=f"{file}: {error}") from error
-    arrays = {}
-    for key in dict.fromkeys((*handle, image_key, label_key)):
-        dataset = _dataset(handle, file, key)
-        if dataset is not None:
-            arrays[key] = dataset
-    return ArraySource("hdf5", file, arrays, image_key, label_key, prefix)
+    try:
+        found = {key: _dataset(handle, file, key) for key in dict.fromkeys((*handle, image_key, label_key))}
+        arrays = {key: dataset for key, dataset in found.items() if dataset is not None}
+        return ArraySource("hdf5", file, arrays, image_key, label_key, prefix)
+    except BaseException:
+        handle.close()
+        raise
 
 
 def _dataset(handle: h5py.File, file: Path, key: str) -> h5py.Dataset | None:

@@ -17,7 +17,8 @@ def open_npz(file: Path, image_key: str, label_key: str, prefix: str = "") -> Ar
         raise DataError("The images must be in an npz file.", got=f"{file} is not a file", do="correct the path")
     wanted = {image_key, label_key, "blob", "offset", "label", "classes", "id", "ids"}
     try:
-        with np.load(file, allow_pickle=False) as archive:
+        with file.open("rb") as stream:
+            archive = np.load(stream, allow_pickle=False)
             if not isinstance(archive, np.lib.npyio.NpzFile):
                 raise DataError("The images must be in an npz archive.", got=f"{file} is a single array")
             # Only what is used is inflated; other names are kept for the message that lists them.

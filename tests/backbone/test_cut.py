@@ -1,0 +1,172 @@
+"""The cut: prefix and tail together are the model, bit for bit; whatever is not covered is refused by name."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import timm
+import torch
+from torch import nn
+
+from taftcache.backbone.cut import Cut
+from taftcache.backbone.model import wrap_model
+from taftcache.backbone.spec import PreprocessSpec
+from taftcache.errors import BackboneError
+from tests.backbone.registry import SMALL, VARIANTS, images, small_backbone
+
+variants = pytest.mark.parametrize("options", VARIANTS.values(), ids=VARIANTS.keys())
+
+
+@variants
+def test_prefix_then_replay_is_the_model(options):
+    backbone = small_backbone(**options)
+    cut, x = Cut(backbone), images(5)
+    with torch.no_grad():
+        assert torch.equal(cut.replay(cut.prefix(x)), backbone.model(x))
+
+
+@variants
+def test_prefix_is_what_a_hook_on_the_last_block_sees(options):
+    backbone = small_backbone(**options)
+    cut, x, seen = Cut(backbone), images(5), []
+    hook = backbone.model.get_submodule(cut.block_name).register_forward_pre_hook(lambda _, inputs: seen.append(inputs))
+    with torch.no_grad():
+        backbone.model(x)
+    hook.remove()
+    tokens = cut.prefix(x)
+    assert torch.equal(seen[0][0], tokens)
+    assert tuple(tokens.shape[1:]) == cut.tokens_shape
+
+
+@variants
+def test_prefix_agrees_with_timms_forward_intermediates(options):
+    if options.get("depth") == 1:
+        pytest.skip("a model of one block has no block before the cut")
+    backbone = small_backbone(**options)
+    cut, x = Cut(backbone), images(3)
+    with torch.no_grad():
+        ((spatial, leading),) = backbone.model.forward_intermediates(
+            x, indices=[cut.block - 1], return_prefix_tokens=True, output_fmt="NLC", intermediates_only=True
+        )
+    assert torch.equal(torch.cat([leading, spatial], 1), cut.prefix(x))
+
+
+@variants
+def test_the_tail_is_described_completely(options):
+    """A block built anew from ``tail_config`` alone and loaded with ``tail_state`` computes the same logits."""
+    backbone = small_backbone(**options)
+    cut, x = Cut(backbone), images(4)
+    config, state = cut.tail_config(), cut.tail_state()
+    assert json.loads(json.dumps(config)) == config
+    assert all(t.dtype == torch.float32 and not t.requires_grad for t in state.values())
+    d, p = config["width"], config["prefix"]
+    tokens = cut.prefix(x)
+    u = nn.functional.layer_norm(tokens, (d,), state[f"{p}.norm1.weight"], state[f"{p}.norm1.bias"], config["eps1"])
+    qkv = nn.functional.linear(u, state[f"{p}.attn.qkv.weight"], state.get(f"{p}.attn.qkv.bias"))
+    q, k, v = qkv.view(4, config["tokens"], 3, config["heads"], d // config["heads"]).permute(2, 0, 3, 1, 4)
+    o = nn.functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(tokens.shape)
+    o = nn.functional.linear(o, state[f"{p}.attn.proj.weight"], state[f"{p}.attn.proj.bias"])
+    y = tokens + o * state.get(f"{p}.ls1.gamma", torch.ones(d))
+    u = nn.functional.layer_norm(y, (d,), state[f"{p}.norm2.weight"], state[f"{p}.norm2.bias"], config["eps2"])
+    h = nn.functional.linear(u, state[f"{p}.mlp.fc1.weight"], state[f"{p}.mlp.fc1.bias"])
+    h = nn.functional.gelu(h, approximate="tanh" if config["gelu"] == "tanh" else "none")
+    h = nn.functional.linear(h, state[f"{p}.mlp.fc2.weight"], state[f"{p}.mlp.fc2.bias"])
+    y = (y + h * state.get(f"{p}.ls2.gamma", torch.ones(d)))[:, 0]
+    z = nn.functional.layer_norm(y, (d,), state["norm.weight"], state["norm.bias"], config["eps_final"])
+    if config["classes"]:
+        z = nn.functional.linear(z, state["head.weight"], state["head.bias"])
+    with torch.no_grad():
+        torch.testing.assert_close(z, backbone.model(x), rtol=2e-5, atol=2e-5)
+    assert (f"{p}.ls1.gamma" in state) == config["layer_scale"][0]
+    assert (f"{p}.attn.qkv.bias" in state) == config["qkv_bias"]
+
+
+def test_tail_state_is_a_copy():
+    backbone = small_backbone()
+    cut = Cut(backbone)
+    before = cut.tail_state()["head.weight"].clone()
+    cut.tail_state()["head.weight"].zero_()
+    assert torch.equal(cut.tail_state()["head.weight"], before)
+
+
+def test_prefix_digest_ignores_the_tail_and_nothing_else():
+    def digest(name: str | None) -> str:
+        backbone = small_backbone()
+        if name is not None:
+            with torch.no_grad():
+                backbone.model.get_parameter(name).view(-1)[0] += 1
+        return Cut(backbone).prefix_digest()
+
+    for name in ("head.bias", "norm.weight", "blocks.2.mlp.fc1.weight"):
+        assert digest(name) == digest(None)
+    for name in ("cls_token", "patch_embed.proj.bias", "blocks.1.mlp.fc2.weight"):
+        assert digest(name) != digest(None)
+
+
+REFUSED = {
+    "average pooling": ({"global_pool": "avg"}, "global_pool"),
+    "average pooling without fc_norm": ({"global_pool": "avg", "fc_norm": False}, "global_pool"),
+    "no class token": ({"class_token": False, "global_pool": "avg"}, "no class token"),
+    "attention pooling": ({"global_pool": "map"}, "global_pool"),
+    "fc_norm": ({"fc_norm": True}, "norm is a Identity"),
+    "no final norm": ({"final_norm": False}, "norm is a Identity"),
+    "qk-norm": ({"qk_norm": True}, "q_norm"),
+    "attention norm": ({"scale_attn_norm": True}, "attn.norm"),
+    "mlp norm": ({"scale_mlp_norm": True}, "mlp.norm"),
+    "rms norm": ({"norm_layer": "rmsnorm"}, "RmsNorm"),
+    "quick gelu": ({"act_layer": "quick_gelu"}, "QuickGELU"),
+    "relu": ({"act_layer": "relu"}, "ReLU"),
+    "no projection bias": ({"proj_bias": False}, "no bias"),
+}
+
+
+@pytest.mark.parametrize(("options", "named"), REFUSED.values(), ids=REFUSED.keys())
+def test_what_the_tangent_does_not_cover_is_refused_by_name(options, named):
+    with pytest.raises(BackboneError) as raised:
+        Cut(small_backbone(**options))
+    assert named in str(raised.value)
+
+
+def test_other_block_types_and_models_are_refused():
+    from timm.models.vision_transformer import ParallelScalingBlock, ResPostBlock
+
+    for block in (ResPostBlock, ParallelScalingBlock):
+        with pytest.raises(BackboneError, match=block.__name__):
+            Cut(small_backbone(block_fn=block))
+    with pytest.raises(BackboneError, match="ResNet"):
+        Cut(wrap_model(timm.create_model("resnet18", num_classes=2), "resnet18"))
+
+    class Changed(type(small_backbone().model)):  # a subclass may compute something else
+        pass
+
+    with pytest.raises(BackboneError, match="Changed"):
+        Cut(wrap_model(Changed(**SMALL), "changed"))
+
+
+def test_a_gate_in_the_attention_is_refused():
+    backbone = small_backbone()
+    backbone.model.blocks[-1].attn.gate = nn.Linear(48, 48)
+    with pytest.raises(BackboneError, match="gate"):
+        Cut(backbone)
+
+
+def test_images_of_another_size_are_refused():
+    cut = Cut(small_backbone(dynamic_img_size=True))
+    with pytest.raises(BackboneError, match="32"):
+        cut.prefix(images(2, size=40))
+    with pytest.raises(BackboneError):
+        cut.prefix(images(2)[0])
+
+
+def test_a_dynamic_model_takes_the_size_that_preprocessing_says():
+    model = timm.create_model("vit_tiny_patch16_224", **SMALL, dynamic_img_size=True)
+    cut = Cut(wrap_model(model, "small", PreprocessSpec(input_size=(3, 48, 40))))
+    assert cut.tokens_shape == (6 * 5 + 1, 48)
+    assert torch.isfinite(cut.prefix(torch.randn(1, 3, 48, 40))).all()
+
+
+def test_a_size_the_patches_do_not_divide_is_refused():
+    model = timm.create_model("vit_tiny_patch16_224", **SMALL, dynamic_img_size=True)
+    with pytest.raises(BackboneError, match="size"):
+        Cut(wrap_model(model, "small", PreprocessSpec(input_size=(3, 30, 30))))

@@ -1,0 +1,257 @@
+"""Extraction: a sample's bytes depend on the sample alone, runs resume, and every failure surfaces."""
+
+from __future__ import annotations
+
+import _thread
+import threading
+import time
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from taftcache.backbone import preprocess
+from taftcache.backbone.extract import ExtractStats, extract
+from taftcache.backbone.files import BUNDLED
+from taftcache.backbone.model import load_backbone
+from taftcache.backbone.preprocess import Preprocess
+from taftcache.backbone.sources import open_source
+from taftcache.backbone.spec import BackboneSpec, DataSpec
+from taftcache.errors import BackboneError, DataError, RecipeError, UnreadableImage
+from tests.backbone.registry import MemorySink, NoiseSource, pieces
+
+CUT, TRANSFORM = pieces()
+N = 37
+SOURCE = NoiseSource(N)
+
+
+def run(order=range(N), sink=None, source=SOURCE, **options):
+    sink = sink or MemorySink()
+    stats = extract(CUT, TRANSFORM, source, order, sink, **({"batch": 8, "workers": 2} | options))
+    return sink, stats
+
+
+WHOLE, _ = run()
+
+
+@pytest.fixture(autouse=True)
+def no_thread_is_left():
+    yield
+    assert [t.name for t in threading.enumerate() if t.name.startswith("taftcache")] == []
+
+
+def test_the_sink_gets_what_the_prefix_computes():
+    x = torch.stack([TRANSFORM(SOURCE.read(k)) for k in range(N)])
+    tokens = CUT.prefix(x).numpy().astype(np.float16)
+    assert list(WHOLE.rows) == [item.id for item in SOURCE.items]
+    assert WHOLE.labels == [item.label for item in SOURCE.items]
+    assert all(WHOLE.rows[item.id] == tokens[k].tobytes() for k, item in enumerate(SOURCE.items))
+
+
+def test_stats_and_progress():
+    seen = []
+    sink, stats = run(on_batch=seen.append)
+    assert isinstance(stats, ExtractStats)
+    assert (stats.images, stats.skipped, stats.batches, stats.resumed_at) == (N, 0, 5, 0)
+    assert sum(seen) == N
+    assert sink.calls == [8, 8, 8, 8, 5]
+    assert stats.images_per_s > 0
+    assert stats.decode_seconds > 0
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    order=st.permutations(range(N)),
+    keep=st.integers(1, N),
+    batch=st.sampled_from([1, 2, 3, 7, 8, 16, 64]),
+    workers=st.integers(1, 4),
+)
+def test_bytes_depend_neither_on_neighbours_nor_on_workers(order, keep, batch, workers):
+    """The batch is part of the law's premise elsewhere; here not even it matters (checked per machine below)."""
+    sink, _ = run(order[:keep], batch=batch, workers=workers)
+    assert list(sink.rows) == [SOURCE.items[k].id for k in order[:keep]]
+    alone, _ = run([order[0]], batch=batch)
+    assert sink.rows[SOURCE.items[order[0]].id] == alone.rows[SOURCE.items[order[0]].id]
+    shifted, _ = run(order[1:keep], batch=batch)
+    assert all(shifted.rows[id] == sink.rows[id] for id in shifted.rows)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_bytes_do_not_depend_on_torchs_threads(threads):
+    torch.set_num_threads(threads)
+    try:
+        assert run()[0].rows == WHOLE.rows
+    finally:
+        torch.set_num_threads(1)
+
+
+@pytest.mark.skipif(not (BUNDLED / "model.safetensors").is_file(), reason="the bundled weights are not here")
+def test_determinism_of_the_bundled_backbone():
+    from taftcache.backbone.cut import Cut
+
+    backbone = load_backbone(BackboneSpec())
+    cut, transform = Cut(backbone), Preprocess(backbone)
+    source, _ = open_source(DataSpec(source="digits", limit=24))
+    sinks = [MemorySink(), MemorySink()]
+    extract(cut, transform, source, range(24), sinks[0], batch=16, workers=1)
+    extract(cut, transform, source, list(reversed(range(1, 24))), sinks[1], batch=16, workers=3)
+    assert all(sinks[0].rows[id] == row for id, row in sinks[1].rows.items())
+
+
+def test_every_forward_pass_has_the_same_number_of_rows(monkeypatch):
+    shapes = []
+    prefix = type(CUT).prefix
+    monkeypatch.setattr(type(CUT), "prefix", lambda self, x: shapes.append(tuple(x.shape)) or prefix(self, x))
+    run(source=NoiseSource(N, broken=[3, 30]), unreadable="skip")
+    run([5])
+    assert set(shapes) == {(8, 3, 32, 32)}
+
+
+def test_a_run_killed_in_the_middle_is_resumed():
+    for crash_after in range(5):
+        sink = MemorySink(crash_after)
+        with pytest.raises(RuntimeError, match="on fire"):
+            run(sink=sink)
+        assert sink.consumed == 8 * crash_after  # nothing is appended behind a failed append
+        sink.crash_after = None
+        _, stats = run(sink=sink)
+        assert (stats.resumed_at, stats.images) == (8 * crash_after, N - 8 * crash_after)
+        assert list(sink.rows.items()) == list(WHOLE.rows.items())
+        assert sink.labels == WHOLE.labels
+
+
+@pytest.mark.parametrize("start", [1, 5, 8, 36])
+def test_resuming_anywhere_gives_the_same_bytes(start):
+    sink = MemorySink()
+    sink.rows = dict(list(WHOLE.rows.items())[:start])
+    run(sink=sink)
+    assert sink.rows == WHOLE.rows
+
+
+def test_a_finished_run_does_nothing():
+    sink = MemorySink()
+    sink.rows = dict(WHOLE.rows)
+    _, stats = run(sink=sink)
+    assert (stats.batches, stats.images, sink.calls) == (0, 0, [])
+    assert run([])[1].batches == 0
+
+
+def test_unreadable_images_are_skipped_in_place():
+    broken = [0, 7, 8, 20, 36]
+    sink, stats = run(source=NoiseSource(N, broken), unreadable="skip")
+    assert [id for id, _ in sink.skipped] == [SOURCE.items[k].id for k in broken]
+    assert sink.skipped[0].id == "noise/000"
+    assert sink.skipped[0].reason == "broken on purpose"
+    assert (stats.skipped, stats.images, sink.consumed) == (5, N - 5, N)
+    assert sink.rows == {id: row for id, row in WHOLE.rows.items() if int(id[-3:]) not in broken}
+
+
+def test_all_images_unreadable():
+    sink, stats = run(source=NoiseSource(N, range(N)), unreadable="skip")
+    assert (stats.images, stats.skipped, len(sink.skipped), sink.rows) == (0, N, N, {})
+
+
+@pytest.mark.parametrize("bad", [0, 12, 36])
+def test_stop_writes_all_before_the_first_unreadable_image_and_names_it(bad):
+    sink = MemorySink()
+    with pytest.raises(UnreadableImage, match=f"noise/{bad:03d}"):
+        run(source=NoiseSource(N, [bad, 36]), sink=sink)
+    assert list(sink.rows) == [item.id for item in SOURCE.items[:bad]]
+
+
+def test_an_image_that_cannot_be_resized_is_unreadable_too(monkeypatch):
+    monkeypatch.setattr(preprocess, "_MOST_PIXELS", 0)
+    with pytest.raises(UnreadableImage, match="noise/000"):
+        run()
+
+
+def test_other_errors_of_a_reader_surface_as_they_are():
+    class Broken(NoiseSource):
+        def read(self, index):
+            if index == 20:
+                raise ZeroDivisionError("in a decoding thread")
+            return super().read(index)
+
+    for unreadable in ("stop", "skip"):
+        with pytest.raises(ZeroDivisionError):
+            run(source=Broken(N), unreadable=unreadable)
+
+
+def test_errors_of_the_model_and_of_progress_surface(monkeypatch):
+    with pytest.raises(ZeroDivisionError):
+        run(on_batch=lambda n: 1 // 0)
+    monkeypatch.setattr(type(CUT), "prefix", lambda self, x: 1 // 0)
+    with pytest.raises(ZeroDivisionError):
+        run()
+
+
+@pytest.mark.parametrize("where", ["decode", "append"])
+def test_an_interrupt_ends_the_run_and_leaves_a_resumable_sink(where):
+    class Slow(NoiseSource):
+        def read(self, index):
+            if index == 24 and where == "decode":
+                _thread.interrupt_main()
+                time.sleep(0.05)
+            return super().read(index)
+
+    class SlowSink(MemorySink):
+        def append(self, *arguments):
+            if len(self.calls) == 2 and where == "append":
+                _thread.interrupt_main()
+                time.sleep(0.05)
+            super().append(*arguments)
+
+    sink = SlowSink()
+    with pytest.raises(KeyboardInterrupt):
+        run(source=Slow(N), sink=sink)
+    assert list(sink.rows) == [item.id for item in SOURCE.items[: sink.consumed]]
+    where = ""
+    run(sink=sink)
+    assert sink.rows == WHOLE.rows
+
+
+def test_a_slow_sink_bounds_what_is_in_memory():
+    read, release, most = [], threading.Event(), []
+
+    class Counting(NoiseSource):
+        def read(self, index):
+            read.append(index)
+            return super().read(index)
+
+    class Held(MemorySink):
+        def append(self, *arguments):
+            release.wait(10)
+            most.append(len(read))
+            super().append(*arguments)
+
+    timer = threading.Timer(0.5, release.set)
+    timer.start()
+    run(order=range(200), source=Counting(200), sink=Held(), batch=4)
+    timer.join()
+    # One batch at the sink, two waiting, one in the forward pass, two decoded ahead, and a group in progress.
+    assert most[0] <= 4 * 6 + 2 * 2
+
+
+def test_float16_on_the_device_is_what_a_store_rounds_to():
+    assert run(dtype="float16")[0].rows == WHOLE.rows
+
+
+def test_arguments_that_cannot_be():
+    for options in ({"batch": 0}, {"workers": 0}):
+        with pytest.raises(RecipeError):
+            run(**options)
+    sink = MemorySink()
+    sink.rows = dict(WHOLE.rows)
+    with pytest.raises(DataError, match="consumed"):
+        run(range(5), sink=sink)
+    for order in ([N], [-1]):
+        with pytest.raises(DataError, match="items"):
+            run(order)
+    with pytest.raises(BackboneError, match="where the model is"):
+        run(device="meta")
+    run(device="cpu")
+    other = pieces(img_size=40)[1]
+    with pytest.raises(BackboneError, match="size"):
+        extract(CUT, other, SOURCE, [0], MemorySink())

@@ -1,0 +1,248 @@
+"""Loading: float16 files exactly, digests that see every bit, and errors that name what does not fit."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import blake3
+import pytest
+import timm
+import torch
+from safetensors.torch import load_file, save_file
+
+from taftcache.backbone.cut import Cut
+from taftcache.backbone.device import full_float32, resolve_device
+from taftcache.backbone.files import BUNDLED, expand_path, file_digest, weights_file
+from taftcache.backbone.model import load_backbone, state_digest, wrap_model
+from taftcache.backbone.spec import BackboneSpec, PreprocessSpec
+from taftcache.errors import BackboneError, RecipeError
+from tests.backbone.registry import SMALL, images, small_backbone
+
+bundled = pytest.mark.skipif(not (BUNDLED / "model.safetensors").is_file(), reason="the bundled weights are not here")
+
+
+@pytest.fixture
+def saved(tmp_path):
+    """A small model's float16 file, and its float32 state."""
+    state = small_backbone(seed=3).model.state_dict()
+    path = tmp_path / "small.safetensors"
+    save_file({k: v.half().contiguous() for k, v in state.items()}, path)
+    return path, state
+
+
+def spec_of(path, **options):
+    return BackboneSpec(model="vit_tiny_patch16_224", weights=str(path), model_args=SMALL | options)
+
+
+def test_a_float16_file_becomes_float32_exactly(saved):
+    path, state = saved
+    backbone = load_backbone(spec_of(path))
+    loaded = backbone.model.state_dict()
+    assert loaded.keys() == state.keys()
+    for name, tensor in loaded.items():
+        assert tensor.dtype == torch.float32
+        assert torch.equal(tensor, state[name].half().float())
+    assert backbone.file_digest == blake3.blake3(path.read_bytes()).hexdigest()
+    assert backbone.config["loading"] == {}
+    assert not backbone.model.training
+    assert not any(p.requires_grad for p in backbone.model.parameters())
+
+
+def test_loading_twice_gives_one_digest_and_json_config(saved):
+    path, _ = saved
+    first, second = load_backbone(spec_of(path)), load_backbone(spec_of(path))
+    assert first.weights_digest == second.weights_digest == state_digest(first.model.state_dict())
+    assert json.loads(json.dumps(first.config)) == first.config == second.config
+
+
+def test_the_digest_sees_names_shapes_types_and_every_bit():
+    state = {"a": torch.arange(6.0).view(2, 3), "b": torch.zeros(1)}
+    digests = {
+        state_digest(state),
+        state_digest({"a": state["a"].view(3, 2), "b": state["b"]}),
+        state_digest({"c": state["a"], "b": state["b"]}),
+        state_digest({"a": state["a"].double(), "b": state["b"]}),
+        state_digest({"a": state["a"], "b": -state["b"]}),
+        state_digest({"a": state["b"], "b": state["a"]}),
+    }
+    assert len(digests) == 6
+    assert state_digest(dict(reversed(state.items()))) == state_digest(state)
+    # A transposed view has the values, not the memory, of its copy.
+    assert state_digest({"a": state["a"].t()}) == state_digest({"a": state["a"].t().contiguous()})
+
+
+def test_a_head_of_another_class_count_is_zero_and_said(saved):
+    path, state = saved
+    backbone = load_backbone(spec_of(path, num_classes=4))
+    assert not backbone.model.head.weight.any()
+    assert not backbone.model.head.bias.any()
+    assert "head.weight 7x48 for 4x48" in backbone.config["loading"]["head"]
+    assert torch.equal(backbone.model.norm.weight, state["norm.weight"].half().float())
+    again = load_backbone(spec_of(path, num_classes=4))
+    assert again.weights_digest == backbone.weights_digest
+
+
+def test_a_file_without_head_or_a_model_without_head(saved):
+    path, state = saved
+    assert load_backbone(spec_of(path, num_classes=0)).config["num_classes"] == 0
+    save_file({k: v for k, v in state.items() if not k.startswith("head.")}, path)
+    assert "head.bias absent for 7" in load_backbone(spec_of(path)).config["loading"]["head"]
+
+
+def test_tensors_that_do_not_fit_are_named(saved):
+    path, state = saved
+    broken = {k: v.clone() for k, v in state.items() if k != "blocks.1.norm1.bias"}
+    broken["blocks.9.norm1.bias"] = torch.zeros(48)
+    broken["norm.weight"] = torch.zeros(50)
+    broken["norm.bias"] = torch.zeros(48, dtype=torch.int32)
+    save_file(broken, path)
+    with pytest.raises(BackboneError) as raised:
+        load_backbone(spec_of(path))
+    text = str(raised.value)
+    for part in (
+        "1 missing: blocks.1.norm1.bias",
+        "1 unexpected: blocks.9.norm1.bias",
+        "norm.weight 50 for 48",
+        "norm.bias torch.int32",
+    ):
+        assert part in text
+
+
+def test_another_architecture_is_refused(saved):
+    with pytest.raises(BackboneError, match="must fit"):
+        load_backbone(spec_of(saved[0], embed_dim=96))
+
+
+def test_position_embeddings_of_another_grid_are_converted_and_said(saved):
+    backbone = load_backbone(spec_of(saved[0], img_size=48))
+    assert "converted" in backbone.config["loading"]
+    assert backbone.data_config["input_size"] == (3, 48, 48)
+    assert Cut(backbone).tokens_shape == (37, 48)
+
+
+def test_a_folder_in_timms_layout(tmp_path):
+    from timm.models import save_for_hf
+
+    model = timm.create_model("vit_tiny_patch16_224", **SMALL)
+    save_for_hf(model, tmp_path, model_args=SMALL, safe_serialization="both")
+    (tmp_path / "pytorch_model.bin").write_bytes(b"a pickle that must not be read")
+    spec = BackboneSpec(weights=str(tmp_path))
+    backbone = load_backbone(spec)
+    with torch.no_grad():
+        assert torch.equal(backbone.model(images(2)), model.eval()(images(2)))
+    assert weights_file(spec) == tmp_path / "model.safetensors"
+    assert load_backbone(BackboneSpec(weights=f"local-dir:{tmp_path}")).weights_digest == backbone.weights_digest
+    assert backbone.name == "vit_tiny_patch16_224"
+    with pytest.raises(BackboneError, match="deit_tiny"):
+        load_backbone(BackboneSpec(model="deit_tiny_patch16_224", weights=str(tmp_path)))
+    (tmp_path / "model.safetensors").unlink()
+    with pytest.raises(BackboneError, match=r"without model\.safetensors"):
+        load_backbone(spec)
+
+
+@bundled
+def test_the_bundled_backbone():
+    backbone = load_backbone(BackboneSpec())
+    cut = Cut(backbone)
+    stored = load_file(BUNDLED / "model.safetensors")
+    assert all(torch.equal(stored[k].float(), v) for k, v in backbone.model.state_dict().items())
+    assert cut.tokens_shape == (65, 96)
+    assert backbone.config["weights"] == "bundled"
+    assert backbone.file_digest == file_digest(weights_file(BackboneSpec()))
+
+
+def test_weights_that_are_not_there_or_not_safe(tmp_path):
+    def refusal(weights, **options):
+        with pytest.raises(BackboneError) as raised:
+            load_backbone(BackboneSpec(weights=str(weights), **options))
+        return str(raised.value)
+
+    assert "does not exist" in refusal(tmp_path / "none.safetensors")
+    pickled = tmp_path / "model.pth"
+    pickled.write_bytes(b"")
+    assert "run code" in refusal(pickled, model="vit_tiny_patch16_224")
+    garbage = tmp_path / "garbage.safetensors"
+    garbage.write_bytes(b"\xff" * 100)
+    assert "which model" in refusal(garbage)
+    assert "readable safetensors" in refusal(garbage, model="vit_tiny_patch16_224", model_args=SMALL)
+    assert "list_models" in refusal(garbage, model="no_such_model")
+    assert "config.json" in refusal(tmp_path)
+
+
+def test_a_recipe_that_names_too_much_or_too_little():
+    with pytest.raises(RecipeError, match="bundled"):
+        BackboneSpec(model="deit_tiny_patch16_224")
+    with pytest.raises(RecipeError, match="Pretrained"):
+        BackboneSpec(weights="pretrained")
+    with pytest.raises(RecipeError, match="named"):
+        BackboneSpec(weights="")
+
+
+def test_paths_expand_and_name_a_missing_variable(monkeypatch, tmp_path):
+    monkeypatch.setenv("HERE", str(tmp_path))
+    monkeypatch.delenv("NOWHERE", raising=False)
+    assert expand_path("${HERE}/a$b.npz") == tmp_path / "a$b.npz"
+    assert expand_path("~/x").is_absolute()
+    with pytest.raises(RecipeError, match="NOWHERE"):
+        expand_path("${NOWHERE}/a")
+    monkeypatch.setenv("NOWHERE", "")
+    with pytest.raises(RecipeError, match="NOWHERE"):
+        load_backbone(BackboneSpec(model="x", weights="${NOWHERE}/a.safetensors"))
+
+
+def test_preprocessing_overrides_and_their_limits():
+    model = timm.create_model("vit_tiny_patch16_224", **SMALL)
+    changed = PreprocessSpec(mean=(0.1, 0.2, 0.3), crop_pct=0.8, interpolation="bilinear", crop_mode="squash")
+    config = wrap_model(model, "small", changed).data_config
+    assert (config["mean"], config["crop_pct"], config["interpolation"]) == ((0.1, 0.2, 0.3), 0.8, "bilinear")
+    assert config["crop_mode"] == "squash"
+    assert wrap_model(model, "small").data_config["input_size"] == (3, 32, 32)
+    with pytest.raises(BackboneError, match="img_size"):
+        wrap_model(model, "small", PreprocessSpec(input_size=(3, 64, 64)))
+    for wrong in ({"input_size": (1, 32, 32)}, {"std": (0.1, 0.0, 0.1)}, {"crop_pct": 0.0}):
+        with pytest.raises(RecipeError):
+            PreprocessSpec(**wrong)
+
+
+def test_devices():
+    assert resolve_device("cpu") == torch.device("cpu")
+    assert resolve_device("auto").type in ("cpu", "cuda", "mps")
+    for name in ("tpu", "gpu0", "", "cuda:97", "xpu", "meta"):
+        with pytest.raises(BackboneError):
+            resolve_device(name)
+    if not torch.cuda.is_available():
+        with pytest.raises(BackboneError, match="torch sees cpu"):
+            resolve_device("cuda")
+
+
+def test_float32_stays_float32_and_settings_come_back():
+    torch.set_float32_matmul_precision("medium")
+    try:
+        with full_float32(torch.device("cpu")):
+            assert torch.get_float32_matmul_precision() == "highest"
+        assert torch.get_float32_matmul_precision() == "medium"
+    finally:
+        torch.set_float32_matmul_precision("highest")
+    with torch.autocast("cpu", dtype=torch.bfloat16), full_float32(torch.device("cpu")):
+        assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == torch.float32
+
+
+def test_recipes_and_weight_files_need_neither_torch_nor_timm():
+    code = (
+        "import sys; import taftcache.backbone.spec; import taftcache.backbone as b; "
+        "from taftcache.backbone.model import weights_file; b.DataSpec(source='digits'); b.expand_path('x'); "
+        "print([m for m in ('torch', 'timm', 'numpy', 'PIL') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_every_public_name_resolves():
+    import taftcache.backbone as package
+
+    for name in package.__all__:
+        assert getattr(package, name) is not None
+    with pytest.raises(AttributeError):
+        _ = package.nothing

@@ -1,0 +1,41 @@
+"""Preprocessing in two halves has timm's bits."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import timm
+import torch
+from PIL import Image
+from timm.data import create_transform
+
+from taftcache.backbone.model import wrap_model
+from taftcache.backbone.preprocess import Preprocess, transform_description
+from taftcache.backbone.spec import PreprocessSpec
+from tests.backbone.registry import SMALL
+
+CONFIGS = {
+    "model's own": PreprocessSpec(),
+    "squash": PreprocessSpec(crop_mode="squash", crop_pct=0.875),
+    "border": PreprocessSpec(crop_mode="border", interpolation="bilinear"),
+    "other numbers": PreprocessSpec(mean=(0.1, 0.5, 0.9), std=(0.3, 0.2, 0.07), interpolation="lanczos", crop_pct=1.0),
+}
+
+
+@pytest.mark.parametrize("spec", CONFIGS.values(), ids=CONFIGS.keys())
+def test_the_two_halves_are_timms_transform(spec):
+    backbone = wrap_model(timm.create_model("vit_tiny_patch16_224", **SMALL), "small", spec)
+    ours, theirs = Preprocess(backbone), create_transform(**backbone.data_config, is_training=False)
+    generator = np.random.default_rng(0)
+    for height, width in ((32, 32), (8, 8), (300, 200), (31, 97), (1, 5)):
+        image = Image.fromarray(generator.integers(0, 256, (height, width, 3), dtype=np.uint8))
+        assert torch.equal(ours(image), theirs(image))
+    assert json.loads(json.dumps(ours.description())) == transform_description(backbone)
+
+
+def test_a_thin_strip_is_refused_before_it_fills_the_memory():
+    backbone = wrap_model(timm.create_model("vit_tiny_patch16_224", **SMALL), "small")
+    with pytest.raises(ValueError, match="too long"):
+        Preprocess(backbone).pixels(Image.new("RGB", (1, 200_000)))

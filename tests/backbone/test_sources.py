@@ -1,0 +1,399 @@
+"""Sources: stable ids, one order, and an error for everything that would otherwise pass for data."""
+
+from __future__ import annotations
+
+import io
+import os
+
+import h5py
+import numpy as np
+import pytest
+from PIL import Image
+
+from taftcache.backbone.sources import open_source
+from taftcache.backbone.sources.base import Item
+from taftcache.backbone.sources.rgb import to_rgb
+from taftcache.backbone.spec import DataSpec
+from taftcache.errors import DataError, RecipeError, UnreadableImage
+
+PIXELS = np.random.default_rng(2).integers(0, 256, (6, 9, 11, 3), dtype=np.uint8)
+LABELS = np.array([0, 1, 2, 0, 1, 2])
+
+
+def only(**options):
+    train, test = open_source(DataSpec(**options))
+    assert test is None
+    return train
+
+
+def encoded(pixels=PIXELS, form="PNG"):
+    """The layout of image files in one blob."""
+    files = []
+    for image in pixels:
+        buffer = io.BytesIO()
+        Image.fromarray(image).save(buffer, form)
+        files.append(buffer.getvalue())
+    offset = np.cumsum([0, *map(len, files)])
+    return {"blob": np.frombuffer(b"".join(files), np.uint8), "offset": offset, "label": LABELS}
+
+
+def write(path, arrays):
+    if path.suffix == ".npz":
+        np.savez(path, **arrays)
+    else:
+        with h5py.File(path, "w") as file:
+            for key, value in arrays.items():
+                file[key] = [v.encode() for v in value.tolist()] if value.dtype.kind == "U" else value
+    return path
+
+
+@pytest.fixture(params=["npz", "hdf5"])
+def kind(request):
+    return request.param
+
+
+@pytest.fixture
+def opened(kind, tmp_path):
+    def build(arrays, name="set", **options):
+        return only(source=kind, train=str(write(tmp_path / f"{name}.{kind}", arrays)), **options)
+
+    return build
+
+
+# digits
+
+
+def test_digits():
+    source = only(source="digits")
+    assert len(source.items) == 1797
+    assert source.items[42] == Item("digits/0042", 1)
+    image = source.read(0)
+    assert (image.mode, image.size) == ("RGB", (8, 8))
+    assert np.asarray(image).max() == round(15 * 255 / 16)
+    assert source.describe() == only(source="digits").describe()
+
+
+# folders
+
+
+def test_a_folder(folder):
+    source = only(source="folder", train=str(folder))
+    assert source.classes == ["ant", "bee", "cat"]
+    assert [i.id for i in source.items[:5]] == ["ant/0.png", "ant/1.jpg", "ant/2.bmp", "ant/3.JPEG", "bee/0.png"]
+    assert [i.label for i in source.items] == [0] * 4 + [1] * 5 + [2] * 4
+    for k, item in enumerate(source.items):
+        with Image.open(folder / item.id) as image:
+            assert np.array_equal(np.asarray(source.read(k)), np.asarray(image.convert("RGB")))
+    assert source.describe()["n"] == 13
+
+
+def test_a_folders_order_does_not_depend_on_the_file_system(folder, monkeypatch):
+    before = only(source="folder", train=str(folder)).items
+    scandir = os.scandir
+    monkeypatch.setattr(os, "scandir", lambda path: iter(sorted(scandir(path), key=lambda e: e.name, reverse=True)))
+    assert only(source="folder", train=str(folder)).items == before
+
+
+def test_the_description_sees_ids_and_classes_but_not_places(folder, tmp_path):
+    before = only(source="folder", train=str(folder)).describe()
+    moved = folder.rename(tmp_path / "elsewhere")
+    assert only(source="folder", train=str(moved)).describe() == before
+    (moved / "ant" / "0.png").rename(moved / "bee" / "9.png")
+    assert only(source="folder", train=str(moved)).describe()["digest"] != before["digest"]
+
+
+def test_what_is_no_image_is_left_out_and_depth_is_kept(folder):
+    (folder / "ant" / "notes.txt").write_text("x")
+    (folder / "ant" / "._0.png").write_text("a resource fork")
+    (folder / ".cache").mkdir()
+    (folder / "readme.md").write_text("x")
+    (folder / "ant" / "more" / "still").mkdir(parents=True)
+    (folder / "ant" / "1.jpg").rename(folder / "ant" / "more" / "still" / "1.jpg")
+    source = only(source="folder", train=str(folder))
+    assert len(source.items) == 13
+    assert Item("ant/more/still/1.jpg", 0) in source.items
+
+
+def test_two_folders_have_their_role_in_the_ids(folder, tmp_path):
+    other = tmp_path / "other"
+    for name in ("ant", "bee", "cat"):
+        (other / name).mkdir(parents=True)
+        Image.fromarray(PIXELS[0]).save(other / name / "0.png")
+    train, test = open_source(DataSpec(source="folder", train=str(folder), test=str(other)))
+    assert train.items[0].id == "train/ant/0.png"
+    assert test.items[0].id == "test/ant/0.png"
+    assert np.array_equal(np.asarray(test.read(0)), PIXELS[0])
+    (other / "cat").rename(other / "cow")
+    with pytest.raises(DataError, match=r"only in training: cat; only in test: cow"):
+        open_source(DataSpec(source="folder", train=str(folder), test=str(other)))
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        (lambda root: root.rename(root.with_name("gone")), "is not one"),
+        (lambda root: (root.rename(root.with_name("gone")), root.mkdir()), "holds no folder"),
+        (lambda root: (root / "dog").mkdir(), "dog has no file"),
+        (lambda root: [(root / n).rename(root.with_name(n)) for n in ("bee", "cat")], "two classes"),
+        (lambda root: (root / "bee" / "loop").symlink_to(root), "circle"),
+        (lambda root: (root / "bee" / "loop").symlink_to(root / "bee"), "circle"),
+        (lambda root: (root / "ant" / "0.png").rename(root / "ant" / "a\nb.png"), "printable"),
+        (lambda root: os.rename(root / "ant" / "0.png", root / "ant" / os.fsdecode(b"\xff.png")), "printable"),
+    ],
+    ids=["missing", "empty", "empty class", "one class", "circle above", "circle", "line break", "not UTF-8"],
+)
+def test_a_folder_that_is_no_set_of_classes(folder, change, named):
+    change(folder)
+    with pytest.raises(DataError, match=named):
+        only(source="folder", train=str(folder))
+
+
+def test_splits_taken_for_classes(folder, tmp_path):
+    (tmp_path / "both").mkdir()
+    for name in ("train", "test"):
+        (tmp_path / "both" / name).symlink_to(folder)
+    with pytest.raises(DataError, match="look like splits"):
+        only(source="folder", train=str(tmp_path / "both"))
+
+
+def test_links_to_files_and_folders_are_followed(folder, tmp_path):
+    (folder / "bee").rename(tmp_path / "bees")
+    (folder / "bee").symlink_to(tmp_path / "bees")
+    (folder / "ant" / "linked.png").symlink_to(folder / "cat" / "0.png")
+    source = only(source="folder", train=str(folder))
+    assert len(source.items) == 14
+    assert Item("ant/linked.png", 0) in source.items
+
+
+@pytest.mark.parametrize("damage", [b"", b"not an image", None], ids=["empty", "text", "cut short"])
+def test_an_image_that_does_not_decode_is_named(folder, damage):
+    path = folder / "bee" / "1.jpg"
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2] if damage is None else damage)
+    source = only(source="folder", train=str(folder))
+    index = [i.id for i in source.items].index("bee/1.jpg")
+    with pytest.raises(UnreadableImage, match=r"bee/1\.jpg"):
+        source.read(index)
+    path.unlink()
+    with pytest.raises(UnreadableImage, match=r"bee/1\.jpg"):
+        source.read(index)
+
+
+# npz and HDF5
+
+LAYOUTS = {
+    "channels last": PIXELS,
+    "channels first": np.moveaxis(PIXELS, -1, 1),
+    "grey": PIXELS[..., 0],
+    "one channel": PIXELS[..., :1],
+    "one channel first": PIXELS[..., 0][:, None],
+}
+
+
+@pytest.mark.parametrize("pixels", LAYOUTS.values(), ids=LAYOUTS.keys())
+def test_pixel_layouts(opened, pixels):
+    source = opened({"images": pixels, "labels": LABELS})
+    expected = PIXELS if pixels.size == PIXELS.size else np.repeat(PIXELS[..., :1], 3, -1)
+    assert all(np.array_equal(np.asarray(source.read(k)), expected[k]) for k in range(6))
+    assert source.items[5] == Item("set/0005", 2)
+    assert source.classes == ["0", "1", "2"]
+
+
+def test_image_files_in_a_blob(opened):
+    source = opened(encoded() | {"classes": np.array(["x", "y", "z"])})
+    assert all(np.array_equal(np.asarray(source.read(k)), PIXELS[k]) for k in range(6))
+    assert source.classes == ["x", "y", "z"]
+
+
+def test_ids_classes_and_keys_of_ones_own(opened, kind):
+    arrays = {"x": PIXELS, "y": np.array(list("bcabca")), "id": np.array([f"k{7 - k}" for k in range(6)])}
+    source = opened(arrays, image_key="x", label_key="y")
+    assert source.classes == ["a", "b", "c"]
+    assert source.items[:2] == [Item("k7", 1), Item("k6", 2)]
+    named = opened(arrays | {"classes": np.array(["c", "b", "a", "d"])}, "named", image_key="x", label_key="y")
+    assert [i.label for i in named.items] == [1, 0, 2, 1, 0, 2]
+
+
+def test_labels_that_are_codes_become_class_names(opened):
+    source = opened({"images": PIXELS, "labels": np.array([1999, 2005, 1999, 2005, -1, 2005])})
+    assert source.classes == ["-1", "1999", "2005"]
+    assert [i.label for i in source.items] == [1, 2, 1, 2, 0, 2]
+
+
+BAD = {
+    "float pixels": ({"images": PIXELS / 255}, "uint8"),
+    "two channels": ({"images": PIXELS[..., :2]}, "1 or 3 channels"),
+    "no images": ({"images": PIXELS[:0], "labels": LABELS[:0]}, "two classes"),
+    "labels short": ({"labels": LABELS[:5]}, "6 images, 5 labels"),
+    "label floats": ({"labels": LABELS / 2}, "labels must be text"),
+    "label outside": ({"classes": np.array(["a", "b"])}, "label 2 of 2 classes"),
+    "one class": ({"labels": LABELS * 0}, "two classes"),
+    "ids short": ({"id": np.array(["a"])}, "6 images, 1 ids"),
+    "ids twice": ({"id": np.array(list("abcdea"))}, "'a' 2 times"),
+    "id empty": ({"ids": np.array(["a", "b", "c", "d", "e", ""])}, "printable"),
+    "classes twice": ({"classes": np.array(list("aab"))}, "'a' 2 times"),
+    "unknown class": (
+        {"labels": np.array(list("abcabc")), "classes": np.array(["a", "b"])},
+        "one of the classes.*\n.*c",
+    ),
+    "offset beyond": (encoded() | {"offset": encoded()["offset"] + 1}, "ascending offsets"),
+    "offset back": (encoded() | {"offset": encoded()["offset"][::-1]}, "ascending offsets"),
+    "offset floats": (encoded() | {"offset": encoded()["offset"] * 1.0}, "ascending offsets"),
+}
+
+
+@pytest.mark.parametrize(("change", "named"), BAD.values(), ids=BAD.keys())
+def test_arrays_that_do_not_fit_together(opened, change, named):
+    base = {} if "blob" in change else {"images": PIXELS, "labels": LABELS}
+    with pytest.raises(DataError, match=named):
+        opened(base | change)
+
+
+def test_a_missing_array_is_named_with_those_that_are_there(opened):
+    with pytest.raises(DataError, match=r"named 'images'(.|\n)*holds.*pics"):
+        opened({"pics": PIXELS, "labels": LABELS})
+
+
+def test_a_damaged_image_in_a_blob_is_named(opened):
+    arrays = encoded()
+    arrays["blob"] = arrays["blob"].copy()
+    arrays["blob"][arrays["offset"][3] : arrays["offset"][4]] = 7
+    source = opened(arrays)
+    with pytest.raises(UnreadableImage, match="set/0003"):
+        source.read(3)
+    assert np.array_equal(np.asarray(source.read(4)), PIXELS[4])
+
+
+def test_files_that_are_none(kind, tmp_path):
+    with pytest.raises(DataError, match="not a file"):
+        only(source=kind, train=str(tmp_path / "none"))
+    (tmp_path / "junk").write_bytes(b"PK\x03\x04 and no more")
+    with pytest.raises(DataError, match="readable"):
+        only(source=kind, train=str(tmp_path / "junk"))
+
+
+def test_pickled_objects_are_not_loaded(tmp_path):
+    np.savez(tmp_path / "a.npz", images=PIXELS, labels=np.array([{}, 1, 2, 0, 1, 2], dtype=object))
+    with pytest.raises(DataError, match="without objects"):
+        only(source="npz", train=str(tmp_path / "a.npz"))
+    np.save(tmp_path / "b.npy", PIXELS)
+    with pytest.raises(DataError, match="single array"):
+        only(source="npz", train=str(tmp_path / "b.npy"))
+
+
+def test_an_hdf5_file_cannot_point_at_another(tmp_path):
+    write(tmp_path / "other.hdf5", {"images": PIXELS, "labels": LABELS})
+    with h5py.File(tmp_path / "link.hdf5", "w") as file:
+        file["images"] = h5py.ExternalLink(str(tmp_path / "other.hdf5"), "images")
+        file["labels"] = LABELS
+    with h5py.File(tmp_path / "raw.hdf5", "w") as file:
+        (tmp_path / "secret").write_bytes(bytes(PIXELS.size))
+        file.create_dataset("images", PIXELS.shape, "u1", external=[(str(tmp_path / "secret"), 0, PIXELS.size)])
+        file["labels"] = LABELS
+    for name in ("link", "raw"):
+        with pytest.raises(DataError, match="another file"):
+            only(source="hdf5", train=str(tmp_path / f"{name}.hdf5"))
+
+
+def test_keys_inside_hdf5_groups(tmp_path):
+    with h5py.File(tmp_path / "a.hdf5", "w") as file:
+        file["part/x"], file["part/y"] = PIXELS, LABELS
+    source = only(source="hdf5", train=str(tmp_path / "a.hdf5"), image_key="part/x", label_key="/part/y")
+    assert np.array_equal(np.asarray(source.read(3)), PIXELS[3])
+
+
+def test_two_files_of_one_name_keep_their_ids_apart(kind, tmp_path):
+    paths = []
+    for role in ("a", "b"):
+        (tmp_path / role).mkdir()
+        paths.append(str(write(tmp_path / role / f"set.{kind}", {"images": PIXELS, "labels": LABELS})))
+    train, test = open_source(DataSpec(source=kind, train=paths[0], test=paths[1]))
+    assert (train.items[0].id, test.items[0].id) == ("train/set/0000", "test/set/0000")
+
+
+def test_an_id_in_training_and_test_is_refused(kind, tmp_path):
+    arrays = {"images": PIXELS, "labels": LABELS, "id": np.array(list("abcdef"))}
+    train, test = (str(write(tmp_path / f"{n}.{kind}", arrays)) for n in ("train", "test"))
+    with pytest.raises(DataError, match="in both: a, b, c, d, e and 1 more"):
+        open_source(DataSpec(source=kind, train=train, test=test))
+
+
+# timm's datasets
+
+
+def test_a_timm_dataset(folder):
+    source = only(source="timm", train="torch/image_folder", root=str(folder))
+    same = only(source="folder", train=str(folder))
+    assert source.items == same.items
+    assert source.classes == same.classes
+    assert np.array_equal(np.asarray(source.read(6)), np.asarray(same.read(6)))
+
+
+def test_timms_own_folder_reader(folder):
+    source = only(source="timm", train="folder", root=str(folder))
+    same = only(source="folder", train=str(folder))
+    assert {i.id for i in source.items} <= {i.id for i in same.items}  # timm reads png and jpeg only
+    assert len(source.items) == 9
+    assert source.classes == same.classes
+
+
+def test_a_timm_dataset_that_is_not_there(tmp_path):
+    with pytest.raises(DataError, match="cifar10"):
+        only(source="timm", train="torch/cifar10", root=str(tmp_path))
+
+
+# limits, modes, recipes
+
+
+def test_a_limit_takes_from_all_classes_and_is_stable(folder):
+    whole, part = only(source="digits"), only(source="digits", limit=100)
+    assert len(part.items) == 100
+    assert len({i.label for i in part.items}) == 10
+    index = {item: k for k, item in enumerate(whole.items)}
+    places = [index[item] for item in part.items]
+    assert places == sorted(places)
+    assert np.array_equal(np.asarray(part.read(7)), np.asarray(whole.read(places[7])))
+    assert set(only(source="digits", limit=60).items) < set(part.items)
+    assert part.describe()["n"] == 100
+    assert part.describe()["kind"] == "digits"
+    assert only(source="digits", limit=5000).items == whole.items
+
+
+def test_modes_become_rgb():
+    grey16 = Image.fromarray(np.array([[0, 256, 65535]], dtype=np.uint16))
+    assert np.asarray(to_rgb(grey16))[0, :, 0].tolist() == [0, 1, 255]
+    palette = Image.new("P", (2, 2), 1)
+    palette.putpalette([0, 0, 0, 10, 20, 30])
+    palette.info["transparency"] = b"\x00\xff"
+    assert to_rgb(palette).getpixel((0, 0)) == (10, 20, 30)
+    assert to_rgb(Image.new("LA", (1, 1), (77, 0))).getpixel((0, 0)) == (77, 77, 77)
+    assert to_rgb(Image.new("1", (1, 1), 1)).getpixel((0, 0)) == (255, 255, 255)
+    for mode in ("I", "F"):
+        with pytest.raises(ValueError, match="no agreed range"):
+            to_rgb(Image.new(mode, (1, 1)))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"source": "digits", "train": "x"},
+        {"source": "folder"},
+        {"source": "npz", "train": ""},
+        {"source": "digits", "held_out": 1.0},
+        {"source": "digits", "limit": 0},
+    ],
+)
+def test_recipes_that_cannot_be(options):
+    with pytest.raises(RecipeError):
+        DataSpec(**options)
+
+
+@pytest.mark.data
+def test_the_benchmark_data(data):
+    train, test = open_source(
+        DataSpec(source="folder", train=str(data / "caltech101/train"), test=str(data / "caltech101/test"))
+    )
+    assert (len(train.items), len(test.items), len(train.classes)) == (2975, 1395, 101)
+    assert train.read(0).mode == "RGB"
+    cifar, _ = open_source(DataSpec(source="npz", train=str(data / "cifar10_test_jpeg.npz")))
+    assert len(cifar.items) == 2000
+    assert cifar.read(1999).size == (32, 32)
