@@ -1,0 +1,205 @@
+"""Throughput of stage 1 (decode, forward, append to a store) against the bare forward pass.
+
+    python benchmarks/extract.py [--data DIR] [--images N] [--batch B] [--json]
+
+With DIR, or TAFTCACHE_DATA in the environment, DeiT-tiny over the Caltech-101 of that folder;
+without, the bundled backbone over scikit-learn's digits. Repeats are interleaved, figures are medians.
+
+What is timed
+    bare forward     the frozen prefix (all blocks but the last) on the same images, decoded,
+                     normalised and in memory; same batch, same torch threads, nothing else
+    whole forward    the model to its logits, likewise: what a program without a cut would run
+    decoding         reading, decoding, resizing and cropping alone, with all decoding threads
+    from files       the product: source -> threads -> prefix -> store, commit included
+    from memory      the same over images that are already model-sized uint8 arrays: what is left
+                     is the pipeline's own overhead
+
+What is reported
+    fraction_of_bare_forward            from files / bare forward
+    fraction_of_whole_forward           from files / whole forward
+    fraction_of_decode_plus_forward     from files / (decoding, then bare forward, one after the other)
+    memory_fraction_of_bare_forward     from memory / bare forward
+
+Where processors do both, decoding is work that the bare forward pass does not have and no overlap can
+hide: there ``fraction_of_decode_plus_forward`` says how good the pipeline is. On a GPU, or with cores
+to spare for decoding, ``fraction_of_bare_forward`` does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from taftcache.backbone import (
+    BackboneSpec,
+    Cut,
+    DataSpec,
+    Preprocess,
+    PreprocessSpec,
+    Source,
+    load_backbone,
+    open_source,
+    resolve_device,
+    wrap_model,
+)
+from taftcache.backbone.device import full_float32
+from taftcache.backbone.extract import extract
+from taftcache.backbone.sources.arrays import ArraySource
+
+try:
+    from taftcache.cache import FeatureStore
+except ImportError:
+    FeatureStore = None  # type: ignore[assignment, misc]
+
+
+class NullSink:
+    """Takes the rows and forgets them (``--no-store``)."""
+
+    def __init__(self) -> None:
+        self.consumed = 0
+
+    def append(self, tokens: Any, ids: Any, labels: Any, skipped: Any = ()) -> None:
+        self.consumed += len(ids) + len(skipped)
+
+
+def run_stage(cut: Cut, transform: Preprocess, source: Source, args: argparse.Namespace) -> None:
+    """One whole extraction into a new store, which is thrown away."""
+    order = range(len(source.items))
+    options = {"batch": args.batch, "workers": args.workers}
+    if args.no_store:
+        extract(cut, transform, source, order, NullSink(), **options)
+        return
+    with tempfile.TemporaryDirectory(dir=args.scratch) as folder:
+        identity = {"weights": cut.backbone.weights_digest}
+        store = FeatureStore.create(
+            Path(folder) / "store", identity=identity, classes=source.classes, plan={}, recipe={}
+        )
+        ids = [item.id for item in source.items]
+        with store, store.writer("all", "train", tokens_shape=cut.tokens_shape, candidates=ids) as writer:
+            extract(cut, transform, source, order, writer, **options)
+            writer.commit()
+
+
+def decode_all(transform: Preprocess, source: Source, workers: int) -> torch.Tensor:
+    """uint8 [n, 3, h, w] with ``workers`` threads."""
+    with ThreadPoolExecutor(workers) as pool:
+        decoded = pool.map(lambda k: transform.pixels(source.read(k)), range(len(source.items)))
+        return torch.stack(list(decoded))
+
+
+def forward_all(run: Callable[[torch.Tensor], torch.Tensor], batches: list[torch.Tensor]) -> None:
+    with torch.inference_mode(), full_float32(batches[0].device):
+        for batch in batches:
+            run(batch)
+        if batches[0].device.type == "cuda":
+            torch.cuda.synchronize()
+
+
+def measure(args: argparse.Namespace) -> dict[str, Any]:
+    device = resolve_device(args.device)
+    if args.threads:
+        torch.set_num_threads(args.threads)
+    if args.data is None:
+        spec, data = BackboneSpec(), DataSpec(source="digits", limit=args.images)
+    else:
+        weights = str(args.data / "deit_tiny_patch16_224.safetensors")
+        spec = BackboneSpec(model="deit_tiny_patch16_224", weights=weights)
+        data = DataSpec(source="folder", train=str(args.data / "caltech101" / "train"), limit=args.images)
+    backbone = load_backbone(spec, device=device)
+    cut, transform, source = Cut(backbone), Preprocess(backbone), open_source(data)[0]
+
+    pixels = decode_all(transform, source, args.workers)
+    n = len(pixels) // args.batch * args.batch
+    if n < len(source.items):
+        raise SystemExit(f"--images must be a multiple of --batch that the data has: {len(source.items)} came")
+    batches = [transform.normalise(part.to(device)) for part in pixels.split(args.batch)]
+    arrays = {"images": pixels.numpy(), "labels": np.array([source.classes[i.label] for i in source.items])}
+    memory = ArraySource("npz", Path("memory.npz"), arrays, "images", "labels")
+    # At crop_pct 1 images of the model's size pass through resizing and cropping as they are.
+    as_is = Preprocess(wrap_model(backbone.model, backbone.name, PreprocessSpec(crop_pct=1.0), device))
+
+    timed: dict[str, Callable[[], Any]] = {
+        "bare_forward": lambda: forward_all(cut.prefix, batches),
+        "whole_forward": lambda: forward_all(backbone.model, batches),
+        "decoding": lambda: decode_all(transform, source, args.workers),
+        "from_files": lambda: run_stage(cut, transform, source, args),
+        "from_memory": lambda: run_stage(cut, as_is, memory, args),
+    }
+    seconds: dict[str, list[float]] = {name: [] for name in timed}
+    for repeat in range(args.repeats + 1):
+        for name, run in timed.items():
+            begin = time.perf_counter()
+            run()
+            if repeat > 0:  # the first round warms caches and thread pools up
+                seconds[name].append(time.perf_counter() - begin)
+    median = {name: statistics.median(values) for name, values in seconds.items()}
+    rate = {name: n / value for name, value in median.items()}
+    return {
+        "images_per_s": rate["from_files"],
+        "bare_images_per_s": rate["bare_forward"],
+        "fraction_of_bare_forward": rate["from_files"] / rate["bare_forward"],
+        "fraction_of_whole_forward": rate["from_files"] / rate["whole_forward"],
+        "fraction_of_decode_plus_forward": (median["decoding"] + median["bare_forward"]) / median["from_files"],
+        "memory_images_per_s": rate["from_memory"],
+        "memory_fraction_of_bare_forward": rate["from_memory"] / rate["bare_forward"],
+        "whole_forward_images_per_s": rate["whole_forward"],
+        "decoding_images_per_s": rate["decoding"],
+        "seconds": {name: [round(v, 4) for v in values] for name, values in seconds.items()},
+        "model": backbone.name,
+        "data": source.describe()["kind"],
+        "images": n,
+        "tokens_shape": list(cut.tokens_shape),
+        "batch": args.batch,
+        "repeats": args.repeats,
+        "store": "none" if args.no_store else "taftcache.cache.FeatureStore, float16",
+        "device": str(device) if device.type == "cpu" else torch.cuda.get_device_name(device),
+        "torch_threads": torch.get_num_threads(),
+        "decoding_threads": args.workers,
+        "cores": os.cpu_count(),
+        "load_before": args.load,
+        "machine": f"{platform.machine()}, {platform.system()} {platform.release()}",
+        "versions": {"python": platform.python_version(), "torch": torch.__version__},
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    folder = os.environ.get("TAFTCACHE_DATA")
+    parser.add_argument("--data", type=Path, default=Path(folder) if folder else None, help="folder of the data")
+    parser.add_argument("--images", type=int, help="how many, a multiple of the batch (default 256, digits 1024)")
+    parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--workers", type=int, default=os.cpu_count(), help="decoding threads")
+    parser.add_argument("--threads", type=int, help="torch threads (default: torch's own choice)")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--scratch", type=Path, help="where the stores are made (default: the system's)")
+    parser.add_argument("--no-store", action="store_true", help="throw the rows away instead of storing them")
+    parser.add_argument("--json", action="store_true", help="print nothing but the figures as JSON")
+    args = parser.parse_args()
+    args.images = args.images or (1024 if args.data is None else 256)
+    args.no_store = args.no_store or FeatureStore is None
+    args.load = round(os.getloadavg()[0], 2)
+    found = measure(args)
+    if args.json:
+        json.dump(found, sys.stdout, indent=2)
+        print()
+        return
+    for key, value in found.items():
+        print(f"{key:34} {value:.3f}" if isinstance(value, float) else f"{key:34} {value}")
+
+
+if __name__ == "__main__":
+    main()
