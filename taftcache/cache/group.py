@@ -74,7 +74,7 @@ class GroupWriter:
             | {name: Part(digest(data), len(data)) for name, data in files.items()},
         )
         raw = canonical(made)
-        self._root.write(f"{self.at}/{layout.FILE}", raw)
+        self._root.write(layout.manifest_file(self.at), raw)
         for folder in ("tokens", "labels", "sample_id", ""):
             self._root.sync(f"{self.at}/{folder}".rstrip("/"))
         return ShardRef.of(self.name, self.role, n, digest(raw))
@@ -105,6 +105,8 @@ class GroupWriter:
 def to_stored(tokens: ArrayLike, dtype: str, tokens_shape: tuple[int, int], ids: Sequence[str]) -> NDArray[Any]:
     """``tokens`` [b, t, d] of any float dtype as the stored dtype; DataError names the samples that do not fit."""
     given = np.asarray(tokens)
+    if not len(ids) and given.size == 0:
+        return np.empty((0, *tokens_shape), DTYPES[dtype])
     if given.shape != (len(ids), *tokens_shape) or not np.issubdtype(given.dtype, np.floating):
         raise DataError(
             "Rows are floats [b, t, d], with one id each.",
@@ -112,7 +114,7 @@ def to_stored(tokens: ArrayLike, dtype: str, tokens_shape: tuple[int, int], ids:
         )
     with np.errstate(over="ignore", under="ignore"):
         stored = np.ascontiguousarray(given, DTYPES[dtype])
-    if len(ids) == 0 or _magnitude(stored).max() < _infinity(stored.dtype):
+    if _magnitude(stored).max() < _infinity(stored.dtype):
         return stored
     bad = np.flatnonzero(~np.isfinite(stored).all(axis=(1, 2)))
     row = given[bad[0]]

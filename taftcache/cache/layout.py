@@ -16,7 +16,6 @@ from taftcache.cache.manifest import ShardRef, decode_strict, decode_versioned
 from taftcache.cache.plan import MAX_ID_BYTES
 from taftcache.errors import FormatError, RecipeError
 
-FILE = "shard.json"
 FORMAT = "taftcache-shard"
 VERSION = 1
 MAX_BYTES = 64 << 20
@@ -42,7 +41,7 @@ class Statistics(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ShardManifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """shard.json: what one shard holds, and the digest and size of every other file of it."""
+    """What one shard holds, and the digest and size of every file of its group; a file beside the group's folder."""
 
     format: str = FORMAT
     version: int = VERSION
@@ -57,8 +56,8 @@ class ShardManifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
     @classmethod
     def decode(cls, raw: bytes, ref: ShardRef) -> ShardManifest:
-        """Read and check shard.json (its digest is the caller's to check): FormatError for what must be refused."""
-        file = f"{ref.path}/{FILE}"
+        """Read and check one (its digest is the caller's to check): FormatError for what must be refused."""
+        file = manifest_file(ref.path)
         decode_versioned(raw, FORMAT, VERSION, Fault(ref.name, None, None, file, "it is not JSON"))
         made = decode_strict(raw, cls, file)
         if (made.name, made.role, made.rows) != (ref.name, ref.role, ref.rows):
@@ -81,6 +80,11 @@ class ShardManifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
                     do="Do not use this store.",
                 )
         return made
+
+
+def manifest_file(group: str) -> str:
+    """Where the manifest of the group in the folder ``group`` lies: beside it, for inside Zarr would warn of it."""
+    return f"{group}.json"
 
 
 def chunk_name(index: int) -> str:
@@ -126,7 +130,7 @@ def resolve_chunk_rows(chunk_rows: int | Literal["auto"], tokens_shape: tuple[in
 
 
 def expected_sizes(rows: int, tokens_shape: tuple[int, int], dtype: str, chunk_rows: int) -> dict[str, tuple[int, int]]:
-    """Every file of a shard but shard.json -> the least and the most bytes it may have."""
+    """Every file of a shard's group -> the least and the most bytes it may have."""
     chunk = chunk_rows * tokens_shape[0] * tokens_shape[1] * DTYPES[dtype].itemsize
     sizes = {name: len(text) for name, text in metadata(rows, tokens_shape, dtype, chunk_rows).items()}
     exact = {**sizes, "labels/c.0": 4 * rows} | {chunk_name(i): chunk for i in range(chunk_count(rows, chunk_rows))}

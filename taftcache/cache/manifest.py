@@ -25,7 +25,8 @@ _SUFFIX = re.compile(r"\.[a-z0-9]{1,16}")
 
 
 class ShardRef(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One shard: its folder ``path`` is ``shards/<name>-<16 digits of digest>``; ``digest`` is its shard.json's."""
+    """One shard: its folder ``path`` is ``shards/<name>-<16 digits of digest>``; ``digest`` is that of its manifest,
+    ``<path>.json``."""
 
     name: str
     role: str

@@ -55,19 +55,27 @@ class Shard:
     @cached_property
     def manifest(self) -> ShardManifest:
         """The shard manifest, verified against the root manifest."""
-        file = f"{self.at}/{layout.FILE}"
-        raw = self._bytes(layout.FILE, layout.MAX_BYTES)
+        try:
+            raw = self._root.read(self.manifest_file, layout.MAX_BYTES)
+        except OSError as error:
+            raise Fault(self.name, None, None, self.manifest_file, _unreadable(error)).error() from None
         if digest(raw) != self.digest:
-            raise self._fault(layout.FILE, "its bytes do not have the digest that the root manifest names").error()
+            problem = "its bytes do not have the digest that the root manifest names"
+            raise Fault(self.name, None, None, self.manifest_file, problem).error()
         made = ShardManifest.decode(raw, self._ref)
         for name, text in layout.metadata(made.rows, made.tokens_shape, made.dtype, made.chunk_rows).items():
             if self.read(name, made) != text:
                 raise FormatError(
                     "A shard's Zarr metadata is the one text that its shape has.",
-                    got=f"{file.removesuffix(layout.FILE)}{name}",
+                    got=f"{self.at}/{name}",
                     do="Do not use this store.",
                 )
         return made
+
+    @property
+    def manifest_file(self) -> str:
+        """Where the shard manifest lies, below the store."""
+        return layout.manifest_file(self.at)
 
     @property
     def tokens_shape(self) -> tuple[int, int]:
@@ -160,9 +168,12 @@ class Shard:
     def read(self, name: str, manifest: ShardManifest | None = None) -> bytes:
         """The verified bytes of one file of the shard, as `ShardManifest.objects` names it."""
         part = (manifest or self.manifest).objects[name]
-        raw = self._bytes(name, part.size)
-        if problem := _mismatch(len(raw), part.size) or ("" if digest(raw) == part.digest else _CHANGED):
-            raise self._fault(name, problem).error()
+        try:
+            raw = bytes(self._map(name, part.size))
+        except _Damaged as damage:
+            raise damage.fault.error() from None
+        if digest(raw) != part.digest:
+            raise self._fault(name, _CHANGED).error()
         return raw
 
     def check(self, name: str) -> Fault | None:
@@ -222,12 +233,6 @@ class Shard:
             return mmap.mmap(fd, size, access=mmap.ACCESS_READ)
         finally:
             os.close(fd)
-
-    def _bytes(self, name: str, limit: int) -> bytes:
-        try:
-            return self._root.read(f"{self.at}/{name}", limit)
-        except OSError as error:
-            raise self._fault(name, _unreadable(error)).error() from None
 
     def _fault(self, name: str, problem: str) -> Fault:
         array, chunk = _place(name)

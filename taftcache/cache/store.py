@@ -10,7 +10,7 @@ from typing import Any, Literal, Self
 
 from taftcache.cache import ledger
 from taftcache.cache.files import Folder, write_all
-from taftcache.cache.layout import resolve_chunk_rows
+from taftcache.cache.layout import manifest_file, resolve_chunk_rows
 from taftcache.cache.manifest import FILE, MAX_BYTES, ROLES, Manifest, ObjectRef, ShardRef, Skipped, check_name
 from taftcache.cache.nearest import nearest
 from taftcache.cache.plan import check_ids
@@ -333,6 +333,7 @@ class FeatureStore:
 
     def _place_group(self, staged: str, place: str) -> None:
         self.root.make("shards")
+        self.root.move(manifest_file(staged), manifest_file(place))
         if not self.root.exists(place):
             self.root.move(staged, place)
             return

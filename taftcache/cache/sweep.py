@@ -21,7 +21,7 @@ def leftovers(root: Folder, named: Manifest) -> Iterator[str]:
             yield file
     if not named.tombstone_key and root.exists(ledger.KEY_FILE):
         yield ledger.KEY_FILE
-    shards = {ref.path for ref in named.shards}
+    shards = {path for ref in named.shards for path in (ref.path, layout.manifest_file(ref.path))}
     yield from (path for path in _in(root, "shards") if path not in shards)
     objects = {ref.path for ref in named.objects.values()}
     for folder in OBJECT_FOLDERS:
@@ -51,10 +51,10 @@ def strays(root: Folder, named: Manifest) -> list[str]:
     found += [path for path, _ in root.entries() if path not in known and path not in found]
     for ref in named.shards:
         try:
-            made = layout.ShardManifest.decode(root.read(f"{ref.path}/{layout.FILE}", layout.MAX_BYTES), ref)
+            made = layout.ShardManifest.decode(root.read(layout.manifest_file(ref.path), layout.MAX_BYTES), ref)
         except (OSError, StoreError):
             continue
-        known = {f"{ref.path}/{name}" for name in (*made.objects, layout.FILE)}
+        known = {f"{ref.path}/{name}" for name in made.objects}
         found += [path for path in root.walk(ref.path) if path not in known]
     return sorted(found)
 

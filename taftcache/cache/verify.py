@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from taftcache.cache import layout, ledger
+from taftcache.cache import ledger
 from taftcache.cache.digest import digest
 from taftcache.cache.fault import Fault
 from taftcache.cache.files import Folder
@@ -39,7 +39,7 @@ def verify(root: Folder, named: Manifest, progress: Progress | None = None) -> l
             whole.append(shard)
         except StoreError as error:
             # the shard manifest or the metadata: without them nothing else of the shard can be judged
-            faults.append(Fault(shard.name, None, None, f"{shard.at}/{layout.FILE}", _text(error)))
+            faults.append(Fault(shard.name, None, None, shard.manifest_file, _text(error)))
     total = sum(sizes.values()) + sum(ref.size for ref in named.objects.values())
     done = 0
     for shard in whole:
@@ -96,7 +96,7 @@ def _read(root: Folder, ref: ObjectRef) -> tuple[Fault | None, bytes]:
 def _consistent(shard: Shard, classes: int) -> list[Fault]:
     """Whether labels, ids and statistics of a shard whose bytes are right also make sense."""
     labels, ids = shard.labels, shard.sample_ids
-    file = f"{shard.at}/{layout.FILE}"
+    file = shard.manifest_file
     found = []
     if labels.min() < 0 or labels.max() >= classes:
         found.append(Fault(shard.name, "labels", 0, f"{shard.at}/labels/c.0", "a label is outside the classes"))

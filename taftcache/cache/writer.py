@@ -31,7 +31,7 @@ class ShardWriter:
 
     Chunks are hashed, written and fsynced by one thread of the writer, while the caller computes the next rows. Leaving
     the ``with`` block without `commit` keeps what is durable, and the next writer of the same shard, made with the same
-    arguments, goes on after ``consumed`` candidates.
+    arguments, goes on after ``consumed`` candidates (rows and skipped samples, in the candidates' order).
     """
 
     def __init__(self, store: FeatureStore, header: Header, candidates: Sequence[str] | None) -> None:
@@ -69,38 +69,37 @@ class ShardWriter:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"taftcache-{header.name}")
 
     @property
-    def consumed(self) -> int:
-        """How many candidates, in their order, earlier runs and this one have accepted: rows and skipped samples.
-
-        Right after opening it says how many are durable: extraction goes on with ``candidates[consumed:]``.
-        """
-        return self._consumed
-
-    @property
     def accepted_ids(self) -> list[str]:
         """The ids of the rows accepted so far, in row order."""
         return list(self._ids)
 
-    def append(self, tokens: ArrayLike, ids: Sequence[str], labels: ArrayLike, skipped: Sequence[Skipped] = ()) -> None:
-        """Add the rows ``tokens`` [b, t, d] (any float dtype, b ≥ 0) and the samples ``skipped`` among them.
+    def append(
+        self,
+        tokens: ArrayLike,
+        ids: Sequence[str],
+        labels: ArrayLike,
+        skipped: Sequence[Skipped | tuple[str, str]] = (),
+    ) -> None:
+        """Add the rows ``tokens`` [b, t, d] (any float dtype, b ≥ 0) and ``skipped`` samples (id, reason) among them.
 
         Rows, and calls, follow the order of the candidates. DataError, before anything is taken, for NaN, Inf or
         overflow, an id that is there already or was forgotten, a label outside the classes, or a row out of order.
         StoreWriteError when the disk fails; what was durable stays so.
         """
         self._usable()
-        ids, skipped = list(ids), list(skipped)
+        ids = list(ids)
+        left_out = [s if isinstance(s, Skipped) else Skipped(*s) for s in skipped]
         classes = np.asarray(labels)
-        self._check(ids, classes, skipped)
+        self._check(ids, classes, left_out)
         stored = to_stored(tokens, self._header.dtype, self._header.tokens_shape, ids)
-        done, before = self._places(ids, skipped)
+        done, before = self._places(ids, left_out)
         first = len(self._ids)
         self._skipped += [(first + place, Skipped(s.id, s.reason, self.name)) for place, s in before]
         self._done += done
         self._ids += ids
         self._labels += classes.tolist()
-        self._seen.update(ids, (s.id for s in skipped))
-        self._consumed += len(ids) + len(skipped)
+        self._seen.update(ids, (s.id for s in left_out))
+        self.consumed += len(ids) + len(left_out)
         c, at = self._header.chunk_rows, 0
         while at < len(ids):
             filled = first + at - self._flushed
@@ -116,10 +115,10 @@ class ShardWriter:
         A shard of that name is replaced, with its skipped samples. DataError when there are no rows or candidates left.
         """
         self._usable()
-        if self._candidates is not None and self._consumed != len(self._candidates):
+        if self._candidates is not None and self.consumed != len(self._candidates):
             raise DataError(
                 "A shard is committed when every candidate has become a row or was skipped.",
-                got=f"shard {self.name}: {self._consumed} of {len(self._candidates)}",
+                got=f"shard {self.name}: {self.consumed} of {len(self._candidates)}",
             )
         if not self._ids:
             raise DataError(
@@ -174,7 +173,7 @@ class ShardWriter:
 
     def _places(self, ids: list[str], skipped: list[Skipped]) -> tuple[list[int], list[tuple[int, Skipped]]]:
         """For each row how many candidates are done after it (-1: cannot be said); (row it comes before, skipped)."""
-        base = self._consumed
+        base = self.consumed
         if self._candidates is not None:
             reasons = {s.id: s for s in skipped}
             due = self._candidates[base : base + len(ids) + len(skipped)]
@@ -257,7 +256,7 @@ class ShardWriter:
             self._done += line.done[:here]
         self._chunks = [line.chunk for line in lines[:whole]]
         self._flushed = whole * c
-        self._consumed = self._done[-1] if self._done else 0
+        self.consumed = self._done[-1] if self._done else 0
         durable = {f"{self._group_at}/{layout.chunk_name(i)}" for i in range(whole)}
         for file in list(root.walk(self._group_at)):
             if file not in durable:

@@ -1,0 +1,217 @@
+"""Whatever happens to a file, no read hands out anything but what was written."""
+
+from __future__ import annotations
+
+import random
+import shutil
+
+import numpy as np
+import pytest
+
+from taftcache.cache import FeatureStore
+from taftcache.errors import FormatError, IntegrityError, StoreError
+
+from .making import SHAPE, create, fill, label, names, row, tree
+
+IDS = names(14)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    path = tmp_path_factory.mktemp("whole") / "s"
+    with create(path) as store:
+        fill(store, "000", [*IDS[:9], "goner"])
+        fill(store, "held-out", IDS[9:], role="held-out")
+        with store.transaction() as change:
+            change.erase(["goner"])
+            change.put("components/000", b"component" * 9, {"steps": 3})
+            change.record({"action": "erase", "n": 1})
+        with store.transaction() as change:
+            change.record({"action": "note"})
+    return path
+
+
+@pytest.fixture
+def copy(whole, tmp_path):
+    shutil.copytree(whole, tmp_path / "s")
+    return tmp_path / "s"
+
+
+def everything(path) -> None:
+    """Read all there is to read."""
+    with FeatureStore(path) as store:
+        for shard in [*store.shards, store.held_out]:
+            assert shard is not None
+            assert shard.group()["tokens"][:].shape == (len(shard), *SHAPE)
+            for block in shard.blocks(3):
+                for k, i in enumerate(shard.sample_ids[block.start : block.start + len(block.labels)]):
+                    assert np.array_equal(block.tokens[k], row(i).astype(np.float16))
+                    assert block.labels[k] == label(i)
+        assert store.read_object("components/000") == b"component" * 9
+        assert [e["action"] for e in store.ledger()] == ["erase", "note"]
+        assert store.is_forgotten("goner")
+        assert not store.is_forgotten(IDS[0])
+
+
+def detected(path, file: str) -> None:
+    """Both a read of everything and verify must notice; verify names the file, unless nothing can be opened at all."""
+    with pytest.raises(StoreError) as caught:
+        everything(path)
+    try:
+        with FeatureStore(path) as store:
+            faults = store.verify()
+    except StoreError:
+        assert file == "manifest.json"
+        return
+    assert faults
+    where = " ".join(map(str, faults))
+    assert file.split("/")[0].removesuffix(".json") in where or "tombstones" in where, where
+    if file.startswith("shards/"):
+        shard = "000" if "/000-" in file else "held-out"
+        assert f"shard {shard}" in where
+        if isinstance(caught.value, IntegrityError):
+            assert f"shard {shard}" in str(caught.value)
+        if "/c." in file:
+            array, chunk = file.split("/")[2], file.split("c.")[1].split(".")[0]
+            assert f"array {array}, chunk {chunk}, file {file}: " in where
+            assert f"array {array}, chunk {chunk}, file {file}: " in str(caught.value) or not (path / file).is_file()
+
+
+def test_the_whole_store_reads(whole) -> None:
+    everything(whole)
+    with FeatureStore(whole) as store:
+        seen: list[tuple[int, int]] = []
+        assert store.verify(lambda done, total: seen.append((done, total))) == []
+        assert seen[-1][0] == seen[-1][1] == store.nbytes
+        assert store.strays() == []
+
+
+def test_flipped_bytes(copy) -> None:
+    chance = random.Random(0)
+    for file, raw in tree(copy).items():
+        places = {0, len(raw) - 1, *(chance.randrange(len(raw)) for _ in range(4))}
+        for at in sorted(places):
+            bad = bytearray(raw)
+            bad[at] ^= 1 << chance.randrange(8)
+            (copy / file).write_bytes(bad)
+            detected(copy, file)
+        (copy / file).write_bytes(raw)
+    everything(copy)
+
+
+@pytest.mark.full
+def test_flipped_bytes_everywhere(copy) -> None:
+    for file, raw in tree(copy).items():
+        for at in range(len(raw)):
+            bad = bytearray(raw)
+            bad[at] ^= 0x10
+            (copy / file).write_bytes(bad)
+            with pytest.raises(StoreError):
+                everything(copy)
+        (copy / file).write_bytes(raw)
+
+
+@pytest.mark.parametrize("how", ["gone", "short", "empty", "long", "folder"])
+def test_files_gone_or_of_another_size(copy, how) -> None:
+    for file, raw in tree(copy).items():
+        (copy / file).unlink()
+        if how == "folder":
+            (copy / file).mkdir()
+        elif how != "gone":
+            (copy / file).write_bytes({"short": raw[:-1], "empty": b"", "long": raw + b"\0"}[how])
+        detected(copy, file)
+        shutil.rmtree(copy / file) if how == "folder" else (copy / file).unlink(missing_ok=True)
+        (copy / file).write_bytes(raw)
+
+
+def test_swapped_files(copy) -> None:
+    files = tree(copy)
+    chunks = [f for f in files if "/tokens/c." in f]
+    assert len(chunks) == 5
+    pairs = [(a, b) for a in chunks for b in chunks if a < b]
+    labels = [f for f in files if f.endswith("labels/c.0")]
+    shards = [f for f in files if f.startswith("shards/") and f.count("/") == 1]
+    ledger = [f for f in files if f.startswith("ledger/")]
+    for a, b in [*pairs, tuple(labels), tuple(shards), tuple(ledger)]:
+        (copy / a).write_bytes(files[b])
+        (copy / b).write_bytes(files[a])
+        detected(copy, a)
+        (copy / a).write_bytes(files[a])
+        (copy / b).write_bytes(files[b])
+
+
+def test_rolled_back_parts(copy) -> None:
+    """Any one file, or the whole root manifest, of an earlier commit among the files of the present one."""
+    before = tree(copy)
+    with FeatureStore(copy, mode="a") as store:
+        digest = store.root_digest
+        with store.transaction() as change:
+            change.erase([IDS[0]])
+            change.put("components/000", b"retrained")
+    after = tree(copy)
+    (copy / "manifest.json").write_bytes(before["manifest.json"])
+    detected(copy, "shards/000-")
+    with FeatureStore(copy) as store:
+        assert store.root_digest == digest
+    with pytest.raises(IntegrityError, match="older copy"):
+        FeatureStore(copy, expect="not this one")
+    (copy / "manifest.json").write_bytes(after["manifest.json"])
+    now = next(f for f in after if "/000-" in f and f.endswith("/tokens/c.0.0.0"))
+    then = next(f for f in before if "/000-" in f and f.endswith("/tokens/c.0.0.0"))
+    assert after[now] != before[then]
+    (copy / now).write_bytes(before[then])
+    detected(copy, now)
+
+
+def test_damage_after_opening_is_found_at_the_first_touch(copy) -> None:
+    with FeatureStore(copy) as store:
+        shard = store.shards[0]
+        shard.tokens([0])
+        victim = copy / shard.at / "tokens" / "c.2.0.0"
+        raw = bytearray(victim.read_bytes())
+        raw[0] ^= 1
+        victim.write_bytes(raw)
+        list(shard.blocks(4, 0, 8))
+        with pytest.raises(IntegrityError, match="chunk 2"):
+            list(shard.blocks(4))
+        with pytest.raises(IntegrityError, match="chunk 2"):
+            shard.tokens([8])
+
+
+def test_a_missing_chunk_never_reads_as_fill_value(copy) -> None:
+    with FeatureStore(copy) as store:
+        shard = store.shards[0]
+        (copy / shard.at / "tokens" / "c.1.0.0").unlink()
+        with pytest.raises(IntegrityError, match="array tokens, chunk 1"):
+            shard.group()["tokens"][:]
+        with pytest.raises(IntegrityError, match="array tokens, chunk 1"):
+            shard.tokens(slice(4, 5))
+
+
+def test_strays_are_no_faults(copy) -> None:
+    with FeatureStore(copy) as store:
+        place = store.shards[0].at
+    for file in (
+        "note.txt",
+        f"{place}/tokens/c.9.0.0",
+        "shards/old",
+        "components/x",
+        "staging/x",
+        "manifest.json.partial",
+    ):
+        (copy / file).write_bytes(b"x")
+    with FeatureStore(copy) as store:
+        assert store.verify() == []
+        assert store.strays() == sorted(
+            ["note.txt", f"{place}/tokens/c.9.0.0", "shards/old", "components/x", "staging/x", "manifest.json.partial"]
+        )
+    FeatureStore(copy, mode="a").close()
+    with FeatureStore(copy) as store:
+        assert store.strays() == sorted(["note.txt", f"{place}/tokens/c.9.0.0"])
+
+
+def test_a_newer_format_is_refused_by_name(copy) -> None:
+    manifest = copy / "manifest.json"
+    manifest.write_bytes(manifest.read_bytes().replace(b'"version":1', b'"version":2'))
+    with pytest.raises(FormatError, match="version 2"):
+        FeatureStore(copy)

@@ -1,0 +1,37 @@
+"""kill -9 at any point: the last commit or the new one, and the same command again ends in the same bytes."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+def crash(folder: Path, kind: str, points: str) -> str:
+    seed = os.environ.get("TAFTCACHE_CRASH_SEED", str(random.randrange(10**6)))
+    run = subprocess.run(
+        [sys.executable, "-m", "tests.cache.crash", str(folder), kind, seed, points],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 0, f"seed {seed}\n{run.stdout}\n{run.stderr}"
+    return run.stdout
+
+
+@pytest.mark.parametrize("kind", ["write", "erase"])
+def test_kill_at_some_points(tmp_path, kind) -> None:
+    assert "kills at" in crash(tmp_path, kind, "16")
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("kind", ["write", "erase"])
+def test_kill_at_every_point(tmp_path, kind) -> None:
+    print(crash(tmp_path, kind, "all"))
