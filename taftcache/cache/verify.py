@@ -10,7 +10,7 @@ from taftcache.cache.fault import Fault
 from taftcache.cache.files import Folder
 from taftcache.cache.manifest import FILE, MAX_BYTES, Manifest, ObjectRef
 from taftcache.cache.shard import Shard
-from taftcache.errors import StoreError
+from taftcache.errors import IntegrityError, StoreError
 
 Progress = Callable[[int, int], None]
 """(bytes done, bytes in all), called after each object."""
@@ -109,4 +109,4 @@ def _consistent(shard: Shard, classes: int) -> list[Fault]:
 
 
 def _text(error: StoreError) -> str:
-    return str(error.got) if error.got is not None else error.rule
+    return str(error.got) if isinstance(error, IntegrityError) else f"{error.rule} ({error.got})"

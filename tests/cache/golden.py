@@ -1,0 +1,45 @@
+"""Makes the golden store of the present format version: ``python -m tests.cache.golden FOLDER``.
+
+Run once per format version, and the folder committed as ``stores/golden/v<format>-by-<release>``; never run again for a
+version that is out. Everything in it is fixed but the tombstones' key, which is random, and what depends on it.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from taftcache.cache import FeatureStore, Skipped
+
+from .making import CLASSES, IDENTITY, SHAPE, label, names, row
+
+IDS = names(11, "golden/é")
+FORGOTTEN, SKIPPED = IDS[4], IDS[6]
+ROWS = {"000": IDS[:4], "001": [IDS[5], IDS[7], IDS[8]], "held-out": IDS[9:]}
+DTYPES = {"000": "float16", "001": "float16", "held-out": "float32"}
+
+
+def make(path: Path) -> None:
+    plan = {"plan": "balanced", "seed": 0, "shards": 2}
+    with FeatureStore.create(path, identity=IDENTITY, classes=CLASSES, plan=plan, recipe={"note": "golden"}) as store:
+        for name, ids in ROWS.items():
+            some = [*ids, FORGOTTEN] if name == "000" else ids
+            role = "train" if name != "held-out" else "held-out"
+            with store.writer(name, role, tokens_shape=SHAPE, chunk_rows=2, dtype=DTYPES[name]) as writer:
+                skipped = [Skipped(SKIPPED, "does not decode")] if name == "001" else []
+                writer.append(np.stack([row(i) for i in some]), some, [label(i) for i in some], skipped)
+                writer.commit()
+        with store.transaction() as change:
+            change.erase([FORGOTTEN])
+            change.put("components/000", b"not really safetensors", {"shard": "000", "steps": 3})
+            change.record({"action": "erase", "samples": 1})
+        with store.transaction() as change:
+            change.record({"action": "train", "shards": ["000"]})
+    (path / "lock").unlink()
+    (path / "staging").rmdir()
+
+
+if __name__ == "__main__":
+    make(Path(sys.argv[1]))

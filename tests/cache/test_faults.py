@@ -1,0 +1,200 @@
+"""A disk that is full or broken: a typed error, the last commit intact, the space given back."""
+
+from __future__ import annotations
+
+import errno
+import os
+from contextlib import contextmanager
+
+import pytest
+
+from taftcache.cache import FeatureStore
+from taftcache.errors import StoreError, StoreWriteError
+
+from .making import create, fill, holds, names, tree
+
+OLD, NEW = names(9, "old"), names(11, "new")
+CALLS = ("write", "fsync", "mkdir", "replace", "unlink", "rmdir", "ftruncate", "open")
+
+
+@contextmanager
+def failing(code: int, at: int, forever: bool):
+    """The ``at``-th call that changes the disk fails (and, ``forever``, all later ones that need space)."""
+    real = {name: getattr(os, name) for name in CALLS}
+    seen: list[str] = []
+
+    def wrap(name):
+        def wrapped(*args, **kwargs):
+            if name != "open" or args[1] & os.O_CREAT:
+                seen.append(name)
+                if len(seen) == at or (forever and len(seen) > at and name in ("write", "mkdir", "open", "fsync")):
+                    raise OSError(code, os.strerror(code))
+            return real[name](*args, **kwargs)
+
+        return wrapped
+
+    for name in CALLS:
+        setattr(os, name, wrap(name))
+    try:
+        yield seen
+    finally:
+        for name, function in real.items():
+            setattr(os, name, function)
+
+
+@pytest.fixture
+def path(tmp_path):
+    with create(tmp_path / "s") as store:
+        fill(store, "000", [*OLD, "first"])
+        with store.transaction() as change:
+            change.erase(["first"])
+            change.put("components/000", b"old")
+    return tmp_path / "s"
+
+
+def change_much(store) -> None:
+    with store.transaction() as change:
+        change.erase([OLD[1], OLD[8]])
+        change.put("components/000", b"new")
+        change.record({"action": "erase"})
+
+
+def write_shard(store) -> None:
+    fill(store, "001", NEW, batch=3)
+
+
+@pytest.mark.parametrize(("code", "forever"), [(errno.EIO, False), (errno.ENOSPC, True)])
+@pytest.mark.parametrize("work", [change_much, write_shard])
+@pytest.mark.parametrize("step", [3, pytest.param(1, marks=pytest.mark.full)])
+def test_every_call_may_fail(path, work, code, forever, step) -> None:
+    before = tree(path)
+    failed = 0
+    for at in range(1, 500, step):
+        with FeatureStore(path, mode="a") as store:
+            assert tree(path, but=("staging/",)) == before
+            digest = store.root_digest
+            try:
+                with failing(code, at, forever) as seen:
+                    work(store)
+            except StoreWriteError:
+                failed += 1
+            else:
+                assert len(seen) < at
+                break
+            if store.root_digest != digest:
+                # the swap was through: what failed is its last fsync, or the sweep, which the next open does again
+                assert seen.index("replace") < at - 1
+                break
+            assert store.verify() == []
+            assert holds(store, OLD)
+            if work is change_much and not forever and seen[at - 1] not in ("unlink", "rmdir"):
+                assert tree(path) == before, f"space given back at once, call {at}: {seen[at - 1]}"
+        if work is change_much:
+            FeatureStore(path, mode="a").close()
+            assert tree(path) == before
+    assert failed > 20 / step
+    with FeatureStore(path, mode="a") as store:
+        assert store.verify() == []
+        assert store.strays() == []
+        if work is write_shard:
+            if not store.has_shard("001"):
+                write_shard(store)
+            assert holds(store, [*OLD, *NEW])
+        else:
+            assert store.is_forgotten(OLD[1]) == (store.read_object("components/000") == b"new")
+
+
+def test_a_writer_that_failed_takes_no_more(path) -> None:
+    with FeatureStore(path, mode="a") as store:
+        with pytest.raises(StoreWriteError, match="No space"), failing(errno.ENOSPC, 34, True):
+            write_shard(store)
+        assert fill(store, "001", NEW) > 0
+        assert holds(store, [*OLD, *NEW])
+
+
+def test_a_sweep_that_fails_is_said_and_done_again(path) -> None:
+    """After the swap the erasure is committed; that the old bytes are still there must not go unsaid."""
+    with FeatureStore(path, mode="a") as store:
+        real = os.unlink
+
+        def refuse(name, **kwargs):
+            if "tokens" in os.readlink(f"/proc/self/fd/{kwargs['dir_fd']}"):
+                raise OSError(errno.EIO, "Input/output error")
+            real(name, **kwargs)
+
+        os.unlink = refuse
+        try:
+            with pytest.raises(StoreWriteError):
+                change_much(store)
+        finally:
+            os.unlink = real
+        assert store.is_forgotten(OLD[1])
+        assert store.strays()
+    with FeatureStore(path, mode="a") as store:
+        assert store.strays() == []
+        assert store.verify() == []
+        assert len(store.shards[0]) == 7
+
+
+def test_reading_errors_are_faults(path, monkeypatch) -> None:
+    with FeatureStore(path) as store:
+        shard = store.shards[0]
+        shard.labels  # noqa: B018
+        real = store.root.open
+
+        def broken(name):
+            if "tokens/c.1" in name:
+                raise OSError(errno.EIO, "Input/output error")
+            return real(name)
+
+        monkeypatch.setattr(store.root, "open", broken)
+        with pytest.raises(StoreError, match=r"chunk 1.*cannot be read: Input"):
+            list(shard.blocks())
+        assert [f.chunk for f in store.verify()] == [1]
+
+
+def test_everything_is_synced_before_the_manifest_names_it(tmp_path, monkeypatch, real_fsync) -> None:
+    """Each file and each folder's entries are fsynced after their last change and before the manifest's rename."""
+    dirty: set[str] = set()
+    late: list[tuple[str, list[str]]] = []
+    real = {name: getattr(os, name) for name in ("write", "fsync", "replace", "open", "mkdir")}
+
+    def where(fd, name=None):
+        base = os.readlink(f"/proc/self/fd/{fd}")
+        return base if name is None else os.path.normpath(f"{base}/{name}")
+
+    def write(fd, data):
+        dirty.add(where(fd))
+        return real["write"](fd, data)
+
+    def fsync(fd):
+        dirty.discard(where(fd))
+        return real["fsync"](fd)
+
+    def opened(name, flags, mode=0o777, *, dir_fd=None):
+        if flags & os.O_CREAT and dir_fd is not None and not os.path.exists(where(dir_fd, name)):
+            dirty.add(where(dir_fd))
+        return real["open"](name, flags, mode, dir_fd=dir_fd)
+
+    def mkdir(name, mode=0o777, *, dir_fd=None):
+        real["mkdir"](name, mode, dir_fd=dir_fd)
+        dirty.add(where(dir_fd))
+
+    def replace(old, new, *, src_dir_fd=None, dst_dir_fd=None):
+        if new == "manifest.json":
+            late.append((new, sorted(d for d in dirty if not d.endswith("/lock") and d != where(dst_dir_fd))))
+        moved = where(src_dir_fd, old)
+        assert not any(d == moved or d.startswith(f"{moved}/") for d in dirty), f"{moved} is moved before it is durable"
+        real["replace"](old, new, src_dir_fd=src_dir_fd, dst_dir_fd=dst_dir_fd)
+        dirty.update((where(src_dir_fd), where(dst_dir_fd)))
+
+    with create(tmp_path / "s") as store:
+        for name, function in [("write", write), ("fsync", fsync), ("replace", replace), ("mkdir", mkdir)]:
+            monkeypatch.setattr(os, name, function)
+        monkeypatch.setattr(os, "open", opened)
+        fill(store, "000", OLD)
+        change_much(store)
+        monkeypatch.undo()
+    assert len(late) == 2
+    assert all(rest == [] for _, rest in late), late
+    assert not dirty - {str(tmp_path / "s" / "lock")}, dirty

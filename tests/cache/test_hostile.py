@@ -1,0 +1,284 @@
+"""A store that someone else made, with right digests and wrong intentions."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from typing import Any
+
+import msgspec
+import pytest
+
+from taftcache.cache import FeatureStore
+from taftcache.cache.digest import canonical, digest
+from taftcache.cache.manifest import MAX_BYTES
+from taftcache.errors import FormatError, IntegrityError, RecipeError, StoreError
+
+from .making import create, fill, names
+
+IDS = names(10)
+
+
+@pytest.fixture
+def path(tmp_path):
+    with create(tmp_path / "s") as store:
+        fill(store, "000", IDS)
+        with store.transaction() as change:
+            change.put("components/000", b"x" * 32)
+    return tmp_path / "s"
+
+
+def forge(path, change) -> None:
+    """Edit the root manifest and give it its right digest again."""
+    fields = msgspec.json.decode((path / "manifest.json").read_bytes())
+    change(fields)
+    fields.pop("digest", None)
+    fields["digest"] = digest(canonical(fields))
+    (path / "manifest.json").write_bytes(canonical(fields))
+
+
+def forge_shard(path, change, files: dict[str, bytes] | None = None) -> None:
+    """Edit the shard manifest (and files of the shard), with all digests right."""
+
+    def root(fields: dict[str, Any]) -> None:
+        ref = fields["shards"][0]
+        inner = msgspec.json.decode((path / f"{ref['path']}.json").read_bytes())
+        for name, data in (files or {}).items():
+            (path / ref["path"] / name).write_bytes(data)
+            inner["objects"][name] = {"digest": digest(data), "size": len(data)}
+        change(inner)
+        raw = canonical(inner)
+        old, ref["digest"] = ref["path"], digest(raw)
+        ref["path"] = f"shards/000-{digest(raw)[:16]}"
+        (path / old).rename(path / ref["path"])
+        (path / f"{ref['path']}.json").write_bytes(raw)
+
+    forge(path, root)
+
+
+def read_all(path) -> None:
+    with FeatureStore(path) as store:
+        for shard in store.shards:
+            shard.tokens(slice(None))
+            shard.labels  # noqa: B018
+            shard.sample_ids  # noqa: B018
+        store.read_object("components/000")
+
+
+def refused(path, kind: type[Exception] = FormatError, says: str | None = None) -> None:
+    with pytest.raises(kind, match=says):
+        read_all(path)
+
+
+def test_forging_nothing_reads(path) -> None:
+    forge(path, lambda m: None)
+    forge_shard(path, lambda m: None)
+    read_all(path)
+
+
+ROOT = {
+    "unknown field": lambda m: m.update(extra=1),
+    "missing field": lambda m: m.pop("recipe"),
+    "path leaves the store": lambda m: m["shards"][0].update(path="../elsewhere"),
+    "absolute path": lambda m: m["objects"]["components/000"].update(path="/etc/passwd"),
+    "object elsewhere": lambda m: m["objects"]["components/000"].update(path="components/../../x"),
+    "object name": lambda m: m["objects"].update({"../x": m["objects"].pop("components/000")}),
+    "object in shards": lambda m: m["objects"].update({"shards/000": m["objects"].pop("components/000")}),
+    "negative size": lambda m: m["objects"]["components/000"].update(size=-1),
+    "size as text": lambda m: m["objects"]["components/000"].update(size="32"),
+    "shard name": lambda m: m["shards"][0].update(name="../000"),
+    "shard twice": lambda m: m["shards"].append(m["shards"][0]),
+    "role": lambda m: m["shards"][0].update(role="secret"),
+    "rows": lambda m: m["shards"][0].update(rows=2**62),
+    "other rows": lambda m: m["shards"][0].update(rows=11),
+    "no rows": lambda m: m["shards"][0].update(rows=0),
+    "digest": lambda m: m["shards"][0].update(digest="../" + "0" * 61),
+    "tombstone": lambda m: m["tombstones"].append("x"),
+    "tombstone without key": lambda m: m["tombstones"].append("0" * 64),
+    "ledger": lambda m: m.update(ledger={"entries": 10**12, "head": "0" * 64}),
+    "ledger head": lambda m: m.update(ledger={"entries": 1, "head": "../x"}),
+    "format": lambda m: m.update(format="something"),
+    "version": lambda m: m.update(version=True),
+    "newer": lambda m: m.update(version=2),
+}
+
+
+@pytest.mark.parametrize("what", ROOT)
+def test_root_manifest(path, what) -> None:
+    forge(path, ROOT[what])
+    refused(path)
+
+
+SHARD = {
+    "unknown field": lambda m: m.update(extra=1),
+    "key leaves the store": lambda m: m["objects"].update({"../x": m["objects"]["labels/c.0"]}),
+    "one key more": lambda m: m["objects"].update({"tokens/c.9.0.0": m["objects"]["tokens/c.0.0.0"]}),
+    "one chunk less": lambda m: m["objects"].pop("tokens/c.1.0.0"),
+    "no metadata": lambda m: m["objects"].pop("labels/zarr.json"),
+    "huge shape": lambda m: m.update(tokens_shape=[2**40, 2**40]),
+    "huge chunk": lambda m: m.update(chunk_rows=2**40),
+    "huge file": lambda m: m["objects"]["tokens/c.0.0.0"].update(size=2**50),
+    "huge ids": lambda m: m["objects"]["sample_id/c.0"].update(size=2**50),
+    "zero tokens": lambda m: m.update(tokens_shape=[0, 8]),
+    "negative": lambda m: m.update(tokens_shape=[-3, -8]),
+    "dtype": lambda m: m.update(dtype="object"),
+    "other dtype": lambda m: m.update(dtype="float32"),
+    "other shape": lambda m: m.update(tokens_shape=[8, 3]),
+    "other name": lambda m: m.update(name="001"),
+    "other rows": lambda m: m.update(rows=9),
+    "nan": lambda m: m["statistics"].update(max_abs=None),
+    "version": lambda m: m.update(version=0),
+}
+
+
+@pytest.mark.parametrize("what", SHARD)
+def test_shard_manifest(path, what) -> None:
+    forge_shard(path, SHARD[what])
+    refused(path)
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new"),
+    [
+        ("tokens/zarr.json", b'"name":"bytes"', b'"name":"pickl"'),
+        ("tokens/zarr.json", b'"endian":"little"', b'"endian":"bigbig"'),
+        ("tokens/zarr.json", b'"separator":"."', b'"separator":"/"'),
+        ("tokens/zarr.json", b'"shape":[10,3,8]', b'"shape":[99,3,8]'),
+        ("tokens/zarr.json", b'"name":"regular"', b'"name":"ragular"'),
+        ("tokens/zarr.json", b'"fill_value":0.0', b'"fill_value":1.0'),
+        ("labels/zarr.json", b'"int32"', b'"int64"'),
+        ("zarr.json", b'"zarr_format":3', b'"zarr_format":2'),
+    ],
+)
+def test_zarr_metadata_has_one_text(path, file, old, new) -> None:
+    with FeatureStore(path) as store:
+        raw = (path / store.shards[0].at / file).read_bytes()
+    assert old in raw
+    forge_shard(path, lambda m: None, {file: raw.replace(old, new)})
+    refused(path, FormatError, "one text")
+
+
+def test_compressed_metadata_is_refused_before_anything_is_inflated(path) -> None:
+    with FeatureStore(path) as store:
+        raw = (path / store.shards[0].at / "tokens/zarr.json").read_bytes()
+    codec = b'{"configuration":{"level":9},"name":"gzip"}'
+    forge_shard(path, lambda m: None, {"tokens/zarr.json": raw.replace(b'"codecs":[', b'"codecs":[' + codec + b",")})
+    refused(path, FormatError)
+
+
+@pytest.mark.parametrize("count", [9, 11, 2**32 - 1])
+def test_declared_count_of_ids(path, count) -> None:
+    with FeatureStore(path) as store:
+        raw = (path / store.shards[0].at / "sample_id/c.0").read_bytes()
+    forge_shard(path, lambda m: None, {"sample_id/c.0": count.to_bytes(4, "little") + raw[4:]})
+    refused(path, FormatError, "one sample id for each row")
+
+
+def test_declared_length_of_an_id(path) -> None:
+    with FeatureStore(path) as store:
+        raw = (path / store.shards[0].at / "sample_id/c.0").read_bytes()
+    forge_shard(path, lambda m: None, {"sample_id/c.0": raw[:4] + b"\xff\xff\xff\xff" + raw[8:]})
+    refused(path, FormatError, "one sample id for each row")
+
+
+def test_something_in_the_padding(path) -> None:
+    with FeatureStore(path) as store:
+        raw = (path / store.shards[0].at / "tokens/c.2.0.0").read_bytes()
+    forge_shard(path, lambda m: None, {"tokens/c.2.0.0": raw[:-1] + b"\1"})
+    with FeatureStore(path) as store:
+        assert ["padding" in f.problem for f in store.verify()] == [True]
+
+
+def test_labels_outside_the_classes(path) -> None:
+    forge_shard(path, lambda m: None, {"labels/c.0": (77).to_bytes(4, "little") * 10})
+    with FeatureStore(path) as store:
+        assert any("outside the classes" in f.problem for f in store.verify())
+
+
+@pytest.mark.parametrize(
+    "text", [b"", b"null", b"[]", b"{", b"\xff\xfe", b"[" * 10**5, b'{"format":"taftcache-store"}']
+)
+def test_what_is_no_manifest(path, text) -> None:
+    (path / "manifest.json").write_bytes(text)
+    refused(path, StoreError)
+
+
+def test_manifest_in_another_spelling(path) -> None:
+    raw = (path / "manifest.json").read_bytes()
+    for other in (raw + b"\n", raw.replace(b'"version":1', b'"version": 1'), raw[:-1] + b',"version":1}'):
+        (path / "manifest.json").write_bytes(other)
+        refused(path, StoreError)
+
+
+def test_huge_manifest_is_not_read(path) -> None:
+    os.truncate(path / "manifest.json", MAX_BYTES + 1)
+    refused(path, FormatError, "at most")
+
+
+@pytest.mark.parametrize("what", ["manifest.json", "shards", "shard", "shard.json", "chunk", "labels", "component"])
+def test_links_are_not_followed(path, tmp_path, what) -> None:
+    with FeatureStore(path) as store:
+        at = store.shards[0].at
+        component = store.objects()["components/000"].path
+    names = {"shard": at, "shard.json": f"{at}.json", "chunk": f"{at}/tokens/c.0.0.0", "labels": f"{at}/labels"}
+    victim = path / (names | {"component": component}).get(what, what)
+    shutil.move(victim, tmp_path / "outside")
+    victim.symlink_to(tmp_path / "outside")
+    refused(path, StoreError, "links are not followed|plain files and folders")
+    if what != "manifest.json":
+        with FeatureStore(path) as store:
+            assert store.verify() != []
+
+
+def test_the_store_itself_may_be_reached_by_a_link(path, tmp_path) -> None:
+    (tmp_path / "link").symlink_to(path)
+    read_all(tmp_path / "link")
+
+
+def test_sweeping_follows_no_link(path, tmp_path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "precious").write_text("x")
+    (path / "shards" / "999-0000").symlink_to(outside)
+    (path / "staging" / "link").symlink_to(outside)
+    FeatureStore(path, mode="a").close()
+    assert not (path / "shards" / "999-0000").is_symlink()
+    assert (outside / "precious").read_text() == "x"
+    shutil.rmtree(path / "staging")
+    (path / "staging").symlink_to(outside)
+    with pytest.raises(FormatError, match="links"):
+        FeatureStore(path, mode="a")
+    assert (outside / "precious").read_text() == "x"
+
+
+def test_a_fifo_does_not_hang(path) -> None:
+    (path / "manifest.json").unlink()
+    os.mkfifo(path / "manifest.json")
+    refused(path, FormatError)
+
+
+def test_names_stay_below(path) -> None:
+    with FeatureStore(path, mode="a") as store:
+        for name in ("../manifest.json", "/etc/passwd", "a//b", "./x", "a/..", ""):
+            with pytest.raises(FormatError, match="below the store"):
+                store.root.read(name, 10)
+        with pytest.raises(RecipeError):
+            store.writer("..", "train", tokens_shape=(1, 1))
+
+
+def test_ledger_and_key(path) -> None:
+    with FeatureStore(path, mode="a") as store:
+        with store.transaction() as change:
+            change.erase(IDS[:1])
+            change.record({"a": 1})
+        with store.transaction() as change:
+            change.record({"a": 2})
+    os.truncate(path / "tombstones.key", 1 << 20)
+    with FeatureStore(path) as store, pytest.raises(StoreError, match=r"tombstones\.key"):
+        store.is_forgotten("x")
+    # an entry cut out of the middle, its neighbours untouched
+    forge(path, lambda m: m["ledger"].update(entries=1))
+    with FeatureStore(path) as store:
+        with pytest.raises(IntegrityError, match="ledger"):
+            store.ledger()
+        assert any(f.file.startswith("ledger") for f in store.verify())
