@@ -134,8 +134,9 @@ def token_norm_sum(tokens: NDArray[Any]) -> float:
     """Σ over rows and tokens of ‖x‖₂, in float64; the outer sum is exact, so that no order of additions shows in it."""
     norms: list[float] = []
     for row in tokens:  # one row at a time stays in the cache
-        wide = row.astype(np.float64)
-        norms += np.sqrt(np.square(wide, out=wide).sum(axis=-1)).tolist()
+        # the square of a float16 is exact in float32, and numpy gets there from float16 three times as fast
+        wide = row.astype(np.float32 if row.dtype.itemsize == 2 else np.float64)
+        norms += np.sqrt(np.square(wide, out=wide).sum(axis=-1, dtype=np.float64)).tolist()
     return math.fsum(norms)
 
 

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import mmap
 import os
+import resource
+import weakref
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from functools import cached_property
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -45,6 +49,8 @@ class Shard:
         self._root, self._ref = root, ref
         self.at = ref.path if at is None else at
         self._verified: set[int] = set()
+        self._maps: dict[int, NDArray[Any]] = {}
+        weakref.finalize(self, _descriptors.give, self._maps)
 
     def __len__(self) -> int:
         return self.rows
@@ -131,14 +137,24 @@ class Shard:
         """Rows ``start .. stop`` in order, in blocks of ``size`` (the last may be shorter) that begin at ``start``.
 
         The blocks are the same whatever the chunk size: a view of the mapped file when a block lies within one chunk, a
-        copy of its parts otherwise. Close-by blocks read sequentially at nearly the speed of memory.
+        copy of its parts otherwise: ``size=shard.chunk_rows`` reads at nearly the speed of memory. In the first pass
+        a thread verifies the chunk that comes next meanwhile.
         """
         if size < 1:
             raise ValueError(f"a block has at least one row, not {size}")
         first, last, _ = slice(start, stop).indices(self.rows)
-        for at in range(first, last, size):
-            end = min(at + size, last)
-            yield RowBlock(at, self._span(at, end), self.labels[at:end])
+        with ThreadPoolExecutor(1, thread_name_prefix="taftcache-verify") as thread:
+            ahead: Future[Any] | None = None
+            for at in range(first, last, size):
+                end = min(at + size, last)
+                if ahead is not None:
+                    wait([ahead])  # what went wrong there is said when its rows are due
+                tokens = self._span(at, end)
+                following = (end - 1) // self.chunk_rows + 1
+                ahead = None
+                if following * self.chunk_rows < last and following not in self._verified:
+                    ahead = thread.submit(self._chunk, following)
+                yield RowBlock(at, tokens, self.labels[at:end])
 
     def tokens(self, rows: slice | ArrayLike) -> NDArray[Any]:
         """Tokens [b, t, d] of a slice (a read-only view where it lies in one chunk) or of an array of row numbers."""
@@ -208,8 +224,8 @@ class Shard:
         return joined
 
     def _chunk(self, index: int) -> NDArray[Any]:
-        # Mapped anew at each pass: a map that is kept holds a file descriptor, and a store has many thousand chunks;
-        # mapping a warm file of 5 MB costs under a tenth of reading it.
+        if index in self._maps:
+            return self._maps[index]
         name = layout.chunk_name(index)
         part = self.manifest.objects[name]
         try:
@@ -220,7 +236,12 @@ class Shard:
             if digest(mapped) != part.digest:
                 raise self._fault(name, _CHANGED).error()
             self._verified.add(index)
-        return np.frombuffer(mapped, self.dtype).reshape(self.chunk_rows, *self.tokens_shape)
+        tokens = np.frombuffer(mapped, self.dtype).reshape(self.chunk_rows, *self.tokens_shape)
+        # Chunks beyond what may be kept are mapped anew at each pass. First come, first kept: passes go round and
+        # round, and dropping the least recently used would drop each chunk just before it is due.
+        if _descriptors.take():
+            self._maps[index] = tokens
+        return tokens
 
     def _map(self, name: str, size: int) -> mmap.mmap:
         try:
@@ -230,13 +251,37 @@ class Shard:
         try:
             if found != size:
                 raise _Damaged(self._fault(name, _mismatch(found, size)))
-            return mmap.mmap(fd, size, access=mmap.ACCESS_READ)
+            return mmap.mmap(fd, size, flags=_MAPPED, prot=mmap.PROT_READ)
         finally:
             os.close(fd)
 
     def _fault(self, name: str, problem: str) -> Fault:
         array, chunk = _place(name)
         return Fault(self.name, array, chunk, f"{self.at}/{name}", problem)
+
+
+class _Descriptors:
+    """How many more chunks may stay mapped: each map holds one of the process's file descriptors."""
+
+    def __init__(self) -> None:
+        self._left = min(resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4, 16384)
+        self._lock = Lock()
+
+    def take(self) -> bool:
+        with self._lock:
+            if self._left <= 0:
+                return False
+            self._left -= 1
+            return True
+
+    def give(self, maps: dict[int, Any]) -> None:
+        with self._lock:
+            self._left += len(maps)
+
+
+_descriptors = _Descriptors()
+# populated at once: a fault for each page costs as much as the digest
+_MAPPED = mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0)
 
 
 class _Damaged(Exception):

@@ -42,6 +42,7 @@ def verify(root: Folder, named: Manifest, progress: Progress | None = None) -> l
             faults.append(Fault(shard.name, None, None, shard.manifest_file, _text(error)))
     total = sum(sizes.values()) + sum(ref.size for ref in named.objects.values())
     done = 0
+    seen: set[str] = set()
     for shard in whole:
         rest = sizes[shard.name]
         for name, part in shard.manifest.objects.items():
@@ -52,7 +53,7 @@ def verify(root: Folder, named: Manifest, progress: Progress | None = None) -> l
                 progress(done, total)
         done += rest
         if not any(f.shard == shard.name for f in faults):
-            faults += _consistent(shard, len(named.classes))
+            faults += _consistent(shard, len(named.classes), seen)
     for ref in named.objects.values():
         fault = check_object(root, ref)
         faults += [fault] if fault else []
@@ -93,15 +94,16 @@ def _read(root: Folder, ref: ObjectRef) -> tuple[Fault | None, bytes]:
     return None, raw
 
 
-def _consistent(shard: Shard, classes: int) -> list[Fault]:
-    """Whether labels, ids and statistics of a shard whose bytes are right also make sense."""
+def _consistent(shard: Shard, classes: int, seen: set[str]) -> list[Fault]:
+    """Whether labels, ids and statistics of a shard whose bytes are right also make sense beside the ids ``seen``."""
     labels, ids = shard.labels, shard.sample_ids
     file = shard.manifest_file
     found = []
     if labels.min() < 0 or labels.max() >= classes:
         found.append(Fault(shard.name, "labels", 0, f"{shard.at}/labels/c.0", "a label is outside the classes"))
-    if len(set(ids)) != len(ids):
+    if len(set(ids)) != len(ids) or seen & set(ids):
         found.append(Fault(shard.name, "sample_id", 0, f"{shard.at}/sample_id/c.0", "a sample id comes twice"))
+    seen.update(ids)
     per_class = {int(k): int((labels == k).sum()) for k in sorted(set(labels.tolist()))}
     if per_class != shard.statistics["rows_per_class"]:
         found.append(Fault(shard.name, None, None, file, "the rows per class are not those of the labels"))

@@ -7,6 +7,8 @@ import shutil
 
 import numpy as np
 import pytest
+from zarr.core.buffer import default_buffer_prototype
+from zarr.core.sync import sync
 
 from taftcache.cache import FeatureStore
 from taftcache.errors import FormatError, IntegrityError, StoreError
@@ -176,6 +178,29 @@ def test_damage_after_opening_is_found_at_the_first_touch(copy) -> None:
             list(shard.blocks(4))
         with pytest.raises(IntegrityError, match="chunk 2"):
             shard.tokens([8])
+
+
+def test_a_shard_manifest_with_another_number_in_it(copy) -> None:
+    """Well-formed, and plausible: only its digest tells."""
+    with FeatureStore(copy) as store:
+        file = store.shards[0].manifest_file
+        largest = store.shards[0].statistics["max_abs"]
+    raw = (copy / file).read_bytes()
+    changed = raw.replace(f'"max_abs":{largest}'.encode(), b'"max_abs":0.125')
+    assert changed != raw
+    (copy / file).write_bytes(changed)
+    with FeatureStore(copy) as store:
+        with pytest.raises(IntegrityError, match=r"shard 000, file .*root manifest names"):
+            store.shards[0].statistics  # noqa: B018
+        assert [f.file for f in store.verify()] == [file]
+
+
+def test_a_chunk_that_nothing_names_is_an_error(copy) -> None:
+    with FeatureStore(copy) as store:
+        inner = store.shards[0].group().store
+        with pytest.raises(IntegrityError, match="does not name it"):
+            sync(inner.get("tokens/c.99.0.0", default_buffer_prototype()))
+        assert sync(inner.get("nothing/zarr.json", default_buffer_prototype())) is None
 
 
 def test_a_missing_chunk_never_reads_as_fill_value(copy) -> None:

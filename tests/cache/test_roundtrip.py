@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
 
@@ -121,6 +122,23 @@ def test_a_block_within_one_chunk_is_a_view(store) -> None:
     kept = next(blocks).tokens
     list(blocks)
     assert np.array_equal(kept, shard.tokens([0, 1, 2, 3]))
+
+
+def test_few_file_descriptors_are_enough(store, monkeypatch) -> None:
+    from taftcache.cache import shard as module
+
+    want = store.shards[0].tokens(slice(None))
+    few = module._Descriptors()
+    few._left = 2
+    monkeypatch.setattr(module, "_descriptors", few)
+    shard = FeatureStore(store.path).shards[0]
+    for _ in range(3):
+        assert np.array_equal(np.concatenate([b.tokens for b in shard.blocks(4)]), want)
+    assert len(shard._maps) == 2
+    assert few._left == 0
+    del shard
+    gc.collect()
+    assert few._left == 2
 
 
 def test_rows_by_number(store, ids) -> None:
