@@ -14,7 +14,7 @@ from taftcache.backbone.spec import BackboneSpec, DataSpec, PreprocessSpec
 if TYPE_CHECKING:
     from taftcache.backbone.cut import Cut
     from taftcache.backbone.device import full_float32, resolve_device
-    from taftcache.backbone.extract import ExtractStats, LeftOut, Sink
+    from taftcache.backbone.extract import ExtractStats, LeftOut, Sink, default_batch
     from taftcache.backbone.files import expand_path, file_digest, weights_file
     from taftcache.backbone.model import Backbone, load_backbone, state_digest, wrap_model
     from taftcache.backbone.preprocess import Preprocess, transform_description
@@ -32,6 +32,7 @@ __all__ = [
     "PreprocessSpec",
     "Sink",
     "Source",
+    "default_batch",
     "expand_path",
     "file_digest",
     "full_float32",
@@ -48,6 +49,7 @@ _HOMES = {
     "Cut": "cut",
     "ExtractStats": "extract",
     "LeftOut": "extract",
+    "default_batch": "extract",
     "Sink": "extract",
     "Backbone": "model",
     "load_backbone": "model",

@@ -12,8 +12,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import taftcache.backbone.extract as extraction
 from taftcache.backbone import preprocess
-from taftcache.backbone.extract import ExtractStats, extract
+from taftcache.backbone.engine import CpuEngine, DeviceEngine
+from taftcache.backbone.extract import ExtractStats, default_batch, extract
 from taftcache.backbone.files import BUNDLED
 from taftcache.backbone.model import load_backbone
 from taftcache.backbone.preprocess import Preprocess
@@ -36,8 +38,10 @@ def run(order=range(N), sink=None, source=SOURCE, **options):
 WHOLE, _ = run()
 
 
-@pytest.fixture(autouse=True)
-def no_thread_is_left():
+@pytest.fixture(autouse=True, params=[CpuEngine, DeviceEngine])
+def each_engine(request, monkeypatch):
+    """Every test here runs with both engines; the one for other devices works on a CPU as well."""
+    monkeypatch.setattr("taftcache.backbone.extract.CpuEngine", request.param)
     yield
     assert [t.name for t in threading.enumerate() if t.name.startswith("taftcache")] == []
 
@@ -79,10 +83,18 @@ def test_bytes_depend_neither_on_neighbours_nor_on_workers(order, keep, batch, w
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
-def test_bytes_do_not_depend_on_torchs_threads(threads):
+def test_bytes_do_not_depend_on_torchs_threads_which_stay_as_they_were(threads, monkeypatch, each_engine):
+    inside, prefix = set(), type(CUT).prefix
+    monkeypatch.setattr(type(CUT), "prefix", lambda self, x: inside.add(torch.get_num_threads()) or prefix(self, x))
     torch.set_num_threads(threads)
     try:
-        assert run()[0].rows == WHOLE.rows
+        assert run(workers=None)[0].rows == WHOLE.rows
+        elsewhere = []
+        thread = threading.Thread(target=lambda: elsewhere.append(torch.get_num_threads()))
+        thread.start()
+        thread.join()
+        assert (torch.get_num_threads(), elsewhere) == (threads, [threads])
+        assert inside == {1 if extraction.CpuEngine is CpuEngine else threads}
     finally:
         torch.set_num_threads(1)
 
@@ -236,6 +248,13 @@ def test_a_slow_sink_bounds_what_is_in_memory():
 
 def test_float16_on_the_device_is_what_a_store_rounds_to():
     assert run(dtype="float16")[0].rows == WHOLE.rows
+
+
+def test_the_batch_comes_from_the_model_alone():
+    assert default_batch(CUT) == 64
+    assert run(batch=None)[0].rows == WHOLE.rows
+    assert default_batch(pieces(img_size=128)[0]) == 8
+    assert default_batch(pieces(img_size=64)[0]) == 32
 
 
 def test_arguments_that_cannot_be():

@@ -1,0 +1,221 @@
+"""Who decodes and who runs the model.
+
+On a CPU every thread takes whole batches, from file to tokens, and runs the model on its one core.
+The usual way, one batch at a time with each product split over all cores, makes every core wait
+for the slowest at each of some hundred barriers a batch; a decoding thread or another program beside it
+holds all of them up (on two cores shared with another job it was measured 2 to 15 times slower).
+Whole batches have no barriers, and decoding fills what time the cores have. The bytes are the same.
+
+On other devices threads decode to bytes, and the caller's thread sends whole batches to the device.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from taftcache.backbone.cut import Cut
+from taftcache.backbone.preprocess import Preprocess
+from taftcache.backbone.sources.base import Source, unreadable
+from taftcache.errors import UnreadableImage
+
+_GROUP = 8
+
+
+@dataclass
+class Batch:
+    """What became of one span of the order.
+
+    indexes: of the rows of ``tokens()`` [n, t, d], which waits for the device. unreadable: indexes without a row.
+    stopped: the image at which the run ends, with the span up to it in the other fields.
+    """
+
+    indexes: list[int] = field(default_factory=list)
+    pixels: list[Tensor] = field(default_factory=list)
+    unreadable: list[tuple[int, UnreadableImage]] = field(default_factory=list)
+    stopped: UnreadableImage | None = None
+    tokens: Callable[[], np.ndarray] = lambda: np.empty(0)
+    decode_seconds: float = 0.0
+    forward_seconds: float = 0.0
+
+    def extend(self, other: Batch) -> None:
+        """Add the decoded part that follows; nothing counts after a stop."""
+        if self.stopped is None:
+            self.indexes += other.indexes
+            self.pixels += other.pixels
+            self.unreadable += other.unreadable
+            self.stopped = other.stopped
+        self.decode_seconds += other.decode_seconds
+
+
+class Work:
+    """The two halves of the work on a span: decoding, and the prefix on exactly ``batch`` rows."""
+
+    def __init__(self, cut: Cut, transform: Preprocess, source: Source, batch: int, dtype: torch.dtype) -> None:
+        self.cut, self.batch = cut, batch
+        self._transform, self._source, self._dtype = transform, source, dtype
+
+    def decode(self, span: Sequence[int], stop: bool) -> Batch:
+        """Pixels of the images that decode; with ``stop``, of those before the first that does not."""
+        begin, done = time.thread_time(), Batch()
+        for index in map(int, span):
+            result = self._pixels(index)
+            if not isinstance(result, UnreadableImage):
+                done.indexes.append(index)
+                done.pixels.append(result)
+            elif stop:
+                done.stopped = result
+                break
+            else:
+                done.unreadable.append((index, result))
+        done.decode_seconds = time.thread_time() - begin
+        return done
+
+    def forward(self, done: Batch) -> None:
+        """Replace the pixels by tokens."""
+        begin, n, cuda = time.perf_counter(), len(done.pixels), self.cut.device.type == "cuda"
+        if n == 0:
+            empty = np.empty((0, *self.cut.tokens_shape), str(self._dtype).removeprefix("torch."))
+            done.tokens = lambda: empty
+            return
+        with torch.inference_mode():
+            shape = (self.batch, *self._transform.image_shape)
+            pixels = torch.empty(shape, dtype=torch.uint8, pin_memory=cuda)
+            torch.stack(done.pixels, out=pixels[:n])
+            done.pixels = []
+            pixels[n:] = pixels[0]
+            tokens = self.cut.prefix(self._transform.normalise(pixels.to(self.cut.device, non_blocking=True)))
+            done.tokens = _to_host(tokens[:n].to(self._dtype))
+        done.forward_seconds = time.perf_counter() - begin
+
+    def _pixels(self, index: int) -> Tensor | UnreadableImage:
+        try:
+            image = self._source.read(index)
+        except UnreadableImage as error:
+            return error
+        try:
+            return self._transform.pixels(image)
+        except (ValueError, OSError) as error:
+            return unreadable(self._source.items[index].id, error)
+
+
+class Engine(Protocol):
+    """Turns an order into batches, in order, a few at a time."""
+
+    def batches(self, order: Sequence[int]) -> Iterator[Batch]: ...
+
+    def close(self) -> None:
+        """Wait for what has begun and end the threads."""
+        ...
+
+
+class CpuEngine:
+    """``workers`` threads (torch's number by default), each with whole batches on one core."""
+
+    def __init__(self, work: Work, workers: int | None, stop: bool) -> None:
+        self._work, self._stop = work, stop
+        threads = torch.get_num_threads()
+        self._workers = workers or threads
+        self._pool = ThreadPoolExecutor(self._workers, thread_name_prefix="taftcache-batch")
+        # torch.set_num_threads concerns the calling thread and all that have not asked for their number yet, so
+        # every worker asks, then sets its own, and when all have, this thread puts the number back for the rest.
+        ready = threading.Barrier(self._workers + 1)
+        try:
+            for _ in range(self._workers):
+                self._pool.submit(_single_threaded, ready)
+            ready.wait()
+        except BaseException:
+            ready.abort()
+            self.close()
+            raise
+        finally:
+            torch.set_num_threads(threads)
+
+    def batches(self, order: Sequence[int]) -> Iterator[Batch]:
+        return _ahead(
+            lambda span: self._pool.submit(self._whole, span), _spans(order, self._work.batch), self._workers + 1
+        )
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def _whole(self, span: Sequence[int]) -> Batch:
+        done = self._work.decode(span, self._stop)
+        self._work.forward(done)
+        return done
+
+
+class DeviceEngine:
+    """``workers`` decoding threads (all cores by default); the forward passes are launched by the caller."""
+
+    def __init__(self, work: Work, workers: int | None, stop: bool) -> None:
+        self._work, self._stop = work, stop
+        self._workers = workers or os.cpu_count() or 1
+        self._pool = ThreadPoolExecutor(self._workers, thread_name_prefix="taftcache-decode")
+        # Several images a task where images are small: a task costs about 50 microseconds by itself.
+        self._group = max(1, min(_GROUP, work.batch // self._workers))
+
+    def batches(self, order: Sequence[int]) -> Iterator[Batch]:
+        groups = (part for span in _spans(order, self._work.batch) for part in _spans(span, self._group))
+        depth = max(self._workers, -(-2 * self._work.batch // self._group))
+        decoded = _ahead(lambda part: self._pool.submit(self._work.decode, part, self._stop), groups, depth)
+        for span in _spans(order, self._work.batch):
+            done = Batch()
+            for _ in range(-(-len(span) // self._group)):
+                done.extend(next(decoded))
+            self._work.forward(done)
+            yield done
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _ahead(
+    submit: Callable[[Sequence[int]], Future[Batch]], tasks: Iterator[Sequence[int]], depth: int
+) -> Iterator[Batch]:
+    """The results of ``tasks`` in order, with up to ``depth`` of them under way."""
+    pending: deque[Future[Batch]] = deque()
+    for task in tasks:
+        pending.append(submit(task))
+        if len(pending) >= depth:
+            yield pending.popleft().result()
+    while pending:
+        yield pending.popleft().result()
+
+
+def _spans(order: Sequence[int], length: int) -> Iterator[Sequence[int]]:
+    return (order[k : k + length] for k in range(0, len(order), length))
+
+
+def _single_threaded(ready: threading.Barrier) -> None:
+    torch.get_num_threads()
+    torch.set_num_threads(1)
+    ready.wait()
+
+
+def _to_host(tokens: Tensor) -> Callable[[], np.ndarray]:
+    """A function that waits for and returns the array."""
+    if tokens.device.type != "cuda":
+        array = tokens.cpu().numpy()
+        return lambda: array
+    # The copy runs behind the kernels; the writer's thread waits for it while the next batch is launched.
+    host = torch.empty(tokens.shape, dtype=tokens.dtype, pin_memory=True)
+    host.copy_(tokens, non_blocking=True)
+    done = torch.cuda.Event()
+    done.record()
+
+    def wait() -> np.ndarray:
+        done.synchronize()
+        return host.numpy()
+
+    return wait
