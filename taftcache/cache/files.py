@@ -7,6 +7,7 @@ import fcntl
 import os
 import shutil
 import stat
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,12 +31,13 @@ class Folder:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
         self._fd = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        # open shards share the folder and may outlive the store that opened it
+        self._let_go = weakref.finalize(self, os.close, self._fd)
 
     def close(self) -> None:
         """Let go of the root; further use raises OSError."""
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        self._let_go()
+        self._fd = -1
 
     def open(self, name: str) -> tuple[int, int]:
         """A read descriptor of the plain file ``name`` (the caller closes it), and its size in bytes."""

@@ -250,7 +250,7 @@ class FeatureStore:
         return self._transaction
 
     def close(self) -> None:
-        """Close writers, give an open transaction up, and let the lock go."""
+        """Close writers, give an open transaction up, and let the lock go. Shards in hand can still be read."""
         for writer in list(self._writers.values()):
             writer.close()
         if self._transaction is not None:

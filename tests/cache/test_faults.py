@@ -164,6 +164,8 @@ def test_everything_is_synced_before_the_manifest_names_it(tmp_path, monkeypatch
         return base if name is None else os.path.normpath(f"{base}/{name}")
 
     def write(fd, data):
+        if where(fd).endswith("/journal"):
+            assert not any("/group/tokens" in d for d in dirty), "a chunk is in the journal before it is durable"
         dirty.add(where(fd))
         return real["write"](fd, data)
 
