@@ -195,6 +195,13 @@ def test_a_shard_manifest_with_another_number_in_it(copy) -> None:
         assert [f.file for f in store.verify()] == [file]
 
 
+def test_a_root_manifest_with_another_word_in_it(copy) -> None:
+    raw = (copy / "manifest.json").read_bytes()
+    (copy / "manifest.json").write_bytes(raw.replace(b'"ant"', b'"art"'))
+    with pytest.raises(IntegrityError, match="digest it carries"):
+        FeatureStore(copy)
+
+
 def test_a_chunk_that_nothing_names_is_an_error(copy) -> None:
     with FeatureStore(copy) as store:
         inner = store.shards[0].group().store

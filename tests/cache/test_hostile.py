@@ -266,6 +266,15 @@ def test_names_stay_below(path) -> None:
             store.writer("..", "train", tokens_shape=(1, 1))
 
 
+def test_a_ledger_whose_first_entry_names_another(path) -> None:
+    raw = canonical({"seq": 1, "previous": "0" * 64})
+    (path / "ledger").mkdir()
+    (path / "ledger" / f"000001-{digest(raw)[:16]}.json").write_bytes(raw)
+    forge(path, lambda m: m.update(ledger={"entries": 1, "head": digest(raw)}))
+    with FeatureStore(path) as store, pytest.raises(IntegrityError, match="names one before it"):
+        store.ledger()
+
+
 def test_ledger_and_key(path) -> None:
     with FeatureStore(path, mode="a") as store:
         with store.transaction() as change:

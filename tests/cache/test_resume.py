@@ -128,6 +128,17 @@ def test_a_staged_chunk_that_is_not_whole_is_written_again(tmp_path, plain) -> N
     assert tree(tmp_path / "s") == plain
 
 
+def test_what_else_lies_in_the_staged_group_goes(tmp_path, plain) -> None:
+    with create(tmp_path / "s") as store:
+        fill(store, "000", IDS, stop=2)
+        group = store.path / "staging" / "shard-000" / "group"
+        for file in ("tokens/c.77.0.0", "labels/c.0", "note"):
+            (group / file).write_bytes(b"x")
+        fill(store, "000", IDS)
+        assert store.strays() == []
+    assert tree(tmp_path / "s") == plain
+
+
 def test_order_and_completeness(tmp_path) -> None:
     with (
         create(tmp_path / "s") as store,
