@@ -112,6 +112,18 @@ def test_a_torn_journal_line_is_cut_off(tmp_path, plain, cut) -> None:
     assert tree(tmp_path / "s") == plain
 
 
+def test_a_changed_journal_line_is_not_believed(tmp_path, plain) -> None:
+    with create(tmp_path / "s") as store:
+        fill(store, "000", IDS, stop=4)
+        journal = store.path / "staging" / "shard-000" / "journal"
+        lines = journal.read_bytes().split(b"\n")
+        lines[3] = lines[3].replace(b'"img/', b'"gmi/', 1)
+        journal.write_bytes(b"\n".join(lines))
+        assert fill(store, "000", IDS, stop=0) == 8
+        fill(store, "000", IDS)
+    assert tree(tmp_path / "s") == plain
+
+
 def test_a_staged_chunk_that_is_not_whole_is_written_again(tmp_path, plain) -> None:
     with create(tmp_path / "s") as store:
         for damage, resumed in (("short", 4), ("gone", 4), ("flipped", 20)):
