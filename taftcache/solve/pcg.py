@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from taftcache.errors import SolveError
 from taftcache.objective.problem import Problem
 from taftcache.solve.solution import Certificate, Solution, Status
 
@@ -51,83 +52,82 @@ def pcg(
         start: Δw to begin from; zero by default.
         progress: told after each pass.
     """
-    size, device = problem.operator.layout.size, problem.operator.device
-    zero = torch.zeros(size, dtype=torch.float64, device=device)
-    x = zero.clone() if start is None else start.to(zero)
-    passes = 0
+    zero = torch.zeros(problem.operator.layout.size, dtype=torch.float64, device=problem.operator.device)
+    x = zero if start is None else start.to(zero)
+    passes = rounds = 0
 
     def evaluate(at: Tensor) -> tuple[float, Tensor]:
         nonlocal passes
         passes += 1
         objective, gradient = exact.evaluate(at)
-        return objective, gradient.to(device)
+        if not torch.isfinite(gradient).all():
+            raise SolveError(
+                "the gradient must be finite",
+                got=f"F = {objective}",
+                do="lower objective.kappa, or look for extreme activations with taftcache inspect",
+            )
+        return objective, gradient.to(zero)
 
-    def certify(at: Tensor, objective: float, gradient: Tensor, status: Status) -> Solution:
-        certificate = Certificate(gradient.norm().item(), scale, problem.ridge, objective, problem.operator.rows)
-        return Solution(at, status, certificate, {"passes": passes, "rounds": rounds, "solver": "pcg"})
-
-    rounds = 0
     objective, gradient = evaluate(zero)
     scale = gradient.norm().item()
-    if start is not None:
-        objective, gradient = evaluate(x)
     goal = tolerance * scale
     status = Status.converged
     try:
-        while gradient.norm().item() > goal:
+        if start is not None:
+            objective, gradient = evaluate(x)
+        while (before := gradient.norm().item()) > goal:
             if passes + 2 > max_passes:
                 status = Status.max_passes
                 break
             rounds += 1
-            before = gradient.norm().item()
+            correction = _Round(problem, preconditioner, gradient)
             reduction = max(0.5 * goal / before, INNER_REDUCTION)
-
-            def told(count: int, norm: float) -> None:
-                if progress is not None:
-                    progress(count, norm / scale)
-
-            correction, used = _round(problem, preconditioner, gradient, reduction, max_passes - passes - 1, told, passes)
-            passes += used
-            candidate = x + correction
+            try:
+                for norm in correction.iterate(reduction, max_passes - passes - 1):
+                    passes += 1
+                    if progress is not None:
+                        progress(passes, norm / scale)
+            except KeyboardInterrupt:
+                status = Status.interrupted
+            candidate = x + correction.p
             new_objective, new_gradient = evaluate(candidate)
-            if not new_gradient.norm().item() < before:
-                status = Status.stalled
+            # A quadratic falls along the whole of a CG run, though its gradient's norm need not.
+            if new_objective < objective or new_gradient.norm().item() < before:
+                x, objective, gradient = candidate, new_objective, new_gradient
+            if status is Status.interrupted:
                 break
-            x, objective, gradient = candidate, new_objective, new_gradient
-            if new_gradient.norm().item() > max(goal, 0.5 * before) and passes < max_passes:
+            if goal < gradient.norm().item() and passes < max_passes and new_gradient.norm().item() > 0.5 * before:
                 status = Status.stalled
                 break
     except KeyboardInterrupt:
-        objective, gradient = evaluate(x)
         status = Status.interrupted
-    return certify(x, objective, gradient, status)
+    certificate = Certificate(gradient.norm().item(), scale, problem.ridge, objective, problem.operator.rows)
+    return Solution(x, status, certificate, {"solver": "pcg", "passes": passes, "rounds": rounds})
 
 
-def _round(
-    problem: Problem,
-    preconditioner: Preconditioner,
-    gradient: Tensor,
-    reduction: float,
-    limit: int,
-    told: Callable[[int, float], None],
-    before: int,
-) -> tuple[Tensor, int]:
-    """One run of PCG on H p = −∇F to the given reduction of the residual: p and the passes it took."""
-    p = torch.zeros_like(gradient)
-    r = -gradient
-    goal = reduction * r.norm().item()
-    y = preconditioner.apply(r)
-    d, rho = y, r @ y
-    for used in range(1, limit + 1):
-        Hd = problem.hessian(d)
-        step = rho / (d @ Hd)
-        p = p + step * d
-        r = r - step * Hd
-        norm = r.norm().item()
-        told(before + used, norm)
-        if norm <= goal:
-            return p, used
-        y = preconditioner.apply(r)
-        rho, previous = r @ y, rho
-        d = y + (rho / previous) * d
-    return p, limit
+class _Round:
+    """One run of preconditioned CG on H p = −∇F; ``p`` is its best iterate at any time."""
+
+    def __init__(self, problem: Problem, preconditioner: Preconditioner, gradient: Tensor) -> None:
+        self._problem, self._preconditioner = problem, preconditioner
+        self.p = torch.zeros_like(gradient)
+        self._r = -gradient
+
+    def iterate(self, reduction: float, limit: int) -> Iterator[float]:
+        """Run until the residual fell to ``reduction`` of its norm, or for ``limit`` passes; yields it after each."""
+        r = self._r
+        goal = reduction * r.norm().item()
+        d = y = self._preconditioner.apply(r)
+        rho = r @ y
+        for _ in range(limit):
+            Hd = self._problem.hessian(d)
+            step = rho / (d @ Hd)
+            self.p = self.p + step * d
+            r = r - step * Hd
+            norm = r.norm().item()
+            yield norm
+            if norm <= goal:
+                return
+            y = self._preconditioner.apply(r)
+            rho, previous = r @ y, rho
+            d = y + (rho / previous) * d

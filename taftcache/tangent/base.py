@@ -14,30 +14,12 @@ from math import sqrt
 from typing import Literal
 
 import blake3
-import msgspec
 import torch
 from torch import Tensor
 
 from taftcache.errors import BackboneError
 from taftcache.tangent.parameters import Layout
-
-Init = Literal["timm", "torch"]
-
-
-class BaseSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Where the expansion point lies (the paper's switches PT and CLS).
-
-    reset_block: PT = F, the last block is re-initialised from ``seed`` (the final norm is kept).
-    class_token: CLS = T ("reset"): a fresh token at the block's input, shared by all samples and trained.
-    head_init: "timm" draws N(0, 0.02²) truncated at two deviations with zero biases,
-        "torch" draws U(±1/√fan_in) for weights and biases, as the authors' release does.
-    """
-
-    reset_block: bool = False
-    class_token: Literal["keep", "reset"] = "keep"
-    head_init: Init = "timm"
-    seed: int = 0
-
+from taftcache.tangent.spec import Init, TangentSpec
 
 @dataclass(frozen=True)
 class TailConfig:
@@ -66,7 +48,7 @@ class Base:
 
     config: TailConfig
     state: dict[str, Tensor]
-    spec: BaseSpec
+    spec: TangentSpec
 
     @property
     def layout(self) -> Layout:
@@ -95,7 +77,7 @@ class Base:
 
 
 def make_base(
-    tail_state: Mapping[str, Tensor], tail_config: Mapping[str, object], classes: int, spec: BaseSpec | None = None
+    tail_state: Mapping[str, Tensor], tail_config: Mapping[str, object], classes: int, spec: TangentSpec | None = None
 ) -> Base:
     """Build the base point from a cut's tail.
 
@@ -109,7 +91,7 @@ def make_base(
     Raises:
         BackboneError: a tensor of the last block or final norm is missing.
     """
-    spec = spec or BaseSpec()
+    spec = spec or TangentSpec()
     config = TailConfig.from_dict(tail_config, classes)
     names = [n for n in parameter_names(config, tail_state) if not n.startswith("head.")]
     missing = [n for n in names if n not in tail_state]
@@ -118,12 +100,12 @@ def make_base(
     generator = torch.Generator().manual_seed(spec.seed)
     state = {name: tail_state[name].detach().to(torch.float32).clone() for name in names}
     d = config.width
-    state["head.weight"] = _draw(torch.empty(classes, d), d, spec.head_init, generator)
-    state["head.bias"] = _draw(torch.empty(classes), d, spec.head_init, generator)
+    state["head.weight"] = _draw(torch.empty(classes, d), d, spec.init, generator)
+    state["head.bias"] = _draw(torch.empty(classes), d, spec.init, generator)
     if spec.reset_block:
         for name in names:
             if name.startswith(config.prefix):
-                state[name] = _reset(name, state, spec.head_init, generator)
+                state[name] = _reset(name, state, spec.init, generator)
     if spec.class_token == "reset":
         token = torch.empty(1, 1, d).normal_(0.0, 1e-6, generator=generator)
         state = {f"{config.prefix}.cls_token": token, **state}

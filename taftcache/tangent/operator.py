@@ -76,7 +76,9 @@ class TangentOperator:
 
     def prepare(self, tokens: np.ndarray) -> State:
         """The base model's state on rows [b,t,d] of any float dtype."""
-        moved = torch.from_numpy(np.ascontiguousarray(tokens)).to(self.device)
+        # A cache hands out read-only views of mapped files; torch takes only memory that it may write.
+        owned = np.ascontiguousarray(tokens) if tokens.flags.writeable else np.array(tokens)
+        moved = torch.from_numpy(owned).to(self.device)
         return value(self.base.config, self.weights, moved.to(self.dtype))
 
     def direction(self, vector: Tensor) -> TailWeights:

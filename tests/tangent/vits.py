@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 from torch.func import functional_call
 
-from taftcache.tangent.base import Base, BaseSpec, make_base
+from taftcache.tangent.base import Base, make_base
+from taftcache.tangent.spec import TangentSpec
 
 VITS: dict[str, dict] = {
     "plain": {},
@@ -22,10 +23,10 @@ VITS: dict[str, dict] = {
     "tanh-gelu": {"act_layer": "gelu_tanh"},
     "all": {"qkv_bias": False, "init_values": 0.3, "reg_tokens": 2},
 }
-SPECS: dict[str, BaseSpec] = {
-    "keep": BaseSpec(seed=1, head_init="torch"),
-    "class-token": BaseSpec(seed=1, class_token="reset", head_init="torch"),
-    "reset-block": BaseSpec(seed=1, reset_block=True, head_init="torch"),
+SPECS: dict[str, TangentSpec] = {
+    "keep": TangentSpec(seed=1, init="torch"),
+    "class-token": TangentSpec(seed=1, class_token="reset", init="torch"),
+    "reset-block": TangentSpec(seed=1, reset_block=True, init="torch"),
 }
 
 

@@ -1,0 +1,240 @@
+"""The command line: parse, one library call, print."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from taftcache import terminal
+from taftcache.errors import RecipeError, TaftcacheError
+from taftcache.recipe import Recipe, load_recipe
+
+app = typer.Typer(
+    name="taftcache",
+    help="Convex, composable, forgettable fine-tuning from cached features.\n\n"
+    "Start with:  taftcache run pipelines/quickstart.toml",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+RecipePath = Annotated[Path, typer.Argument(metavar="RECIPE", help="a recipe in TOML, see pipelines/")]
+StorePath = Annotated[Path, typer.Argument(metavar="STORE", help="a store's folder")]
+Either = Annotated[Path, typer.Argument(metavar="RECIPE|STORE", help="a recipe in TOML, or a store's folder")]
+Overrides = Annotated[list[str] | None, typer.Option("--set", metavar="SECTION.KEY=VALUE", help="override one value of the recipe")]
+Device = Annotated[str | None, typer.Option("--device", help="auto, cpu, cuda or mps; the recipe's by default")]
+Json = Annotated[bool, typer.Option("--json", help="print the report as JSON, and nothing else")]
+
+
+@app.command()
+def run(recipe: RecipePath, set_: Overrides = None, device: Device = None, as_json: Json = False) -> None:
+    """Every stage of a recipe: extract, train, compose, evaluate, forget. Repeats nothing that is done.
+
+    Example: taftcache run pipelines/quickstart.toml --set store.path=stores/mine
+    """
+    from taftcache import stages
+
+    with terminal.bars(as_json) as progress:
+        report = stages.run(_recipe(recipe, set_, device), progress)
+    _print(report, as_json, terminal.show_run)
+
+
+@app.command()
+def extract(recipe: RecipePath, set_: Overrides = None, device: Device = None, as_json: Json = False) -> None:
+    """Stage 1: run the frozen layers once and cache what the trained ones need. Resumes where it stopped.
+
+    Example: taftcache extract pipelines/quickstart.toml
+    """
+    from taftcache import stages
+
+    with terminal.bars(as_json) as progress:
+        report = stages.extract(_recipe(recipe, set_, device), progress)
+    _print(report, as_json, terminal.show_extract)
+
+
+@app.command()
+def train(
+    target: Either,
+    shard: Annotated[list[str] | None, typer.Option("--shard", help="train only this shard (repeatable)")] = None,
+    set_: Overrides = None,
+    device: Device = None,
+    as_json: Json = False,
+) -> None:
+    """Stage 2: one certified component a shard, from the cache alone, and their composition.
+
+    Example: taftcache train stores/quickstart --set objective.ridge=1e-3
+    """
+    from taftcache import stages
+    from taftcache.cache import FeatureStore
+    from taftcache.recipe import apply_overrides, parse_recipe
+
+    if target.is_dir():
+        with FeatureStore(target) as store:
+            recipe = parse_recipe(apply_overrides(store.manifest.recipe, [*(set_ or []), *_device(device)]), str(target))
+        path = target
+    else:
+        recipe = _recipe(target, set_, device)
+        path = recipe.store_path
+    with FeatureStore(path, mode="a") as store, terminal.bars(as_json) as progress:
+        report = stages.train(store, recipe, shard, progress)
+        if not shard:
+            stages.compose(store, recipe)
+    _print(report, as_json, terminal.show_train)
+
+
+@app.command()
+def compose(store: StorePath, as_json: Json = False) -> None:
+    """Compose the shards' components into models/mean and check the identity that allows it.
+
+    Example: taftcache compose stores/quickstart
+    """
+    from taftcache import stages
+    from taftcache.cache import FeatureStore
+
+    with FeatureStore(store, mode="a") as opened:
+        report = stages.compose(opened)
+    _print(report, as_json, terminal.show_compose)
+
+
+@app.command()
+def evaluate(store: StorePath, as_json: Json = False) -> None:
+    """Accuracy on the held-out rows: base model, head only, every component, the composition.
+
+    Example: taftcache evaluate stores/quickstart --json
+    """
+    from taftcache import stages
+    from taftcache.cache import FeatureStore
+
+    with FeatureStore(store) as opened, terminal.bars(as_json) as progress:
+        report = stages.evaluate(opened, progress)
+    _print(report, as_json, terminal.show_evaluate)
+
+
+@app.command()
+def predict(
+    store: StorePath,
+    images: Annotated[list[Path], typer.Argument(metavar="IMAGE…", help="image files")],
+    model: Annotated[str, typer.Option("--model", help="which of the store's models")] = "models/mean",
+    top: Annotated[int, typer.Option("--top", min=1, help="classes to show for each image")] = 3,
+    device: Device = None,
+    as_json: Json = False,
+) -> None:
+    """Classify image files end to end with one of the store's models.
+
+    Example: taftcache predict stores/quickstart digit.png
+    """
+    from taftcache import stages
+    from taftcache.cache import FeatureStore
+
+    with FeatureStore(store) as opened:
+        report = stages.predict(opened, images, model, top, device or "auto")
+    _print(report, as_json, terminal.show_predict)
+
+
+@app.command()
+def inspect(
+    store: StorePath,
+    sample: Annotated[str | None, typer.Option("--sample", help="one sample: where it lies and what is cached of it")] = None,
+    shard: Annotated[str | None, typer.Option("--shard", help="list the samples of one shard")] = None,
+    label: Annotated[str | None, typer.Option("--class", help="list the samples of one class")] = None,
+    as_json: Json = False,
+) -> None:
+    """What is in a store: shards, rows, bytes, classes, fingerprints, components and certificates.
+
+    Example: taftcache inspect stores/quickstart --class 7
+    """
+    from taftcache.cache import FeatureStore
+    from taftcache.stages import inspect as stage
+
+    with FeatureStore(store) as opened:
+        if sample is not None:
+            _print(stage.inspect_sample(opened, sample), as_json, terminal.show_sample)
+        elif shard is not None or label is not None:
+            _print(stage.list_samples(opened, shard, label), as_json, terminal.show_samples)
+        else:
+            _print(stage.inspect(opened), as_json, terminal.show_inspect)
+
+
+@app.command()
+def verify(
+    store: StorePath,
+    root: Annotated[str | None, typer.Option("--root", help="the root digest you noted: finds a store rolled back")] = None,
+    as_json: Json = False,
+) -> None:
+    """Read every byte again and name whatever is damaged, missing or swapped. Exit code 5 if anything is.
+
+    Example: taftcache verify stores/quickstart
+    """
+    from taftcache.stages.verify import verify as stage
+
+    with terminal.bars(as_json) as progress:
+        report = stage(store, progress, root)
+    _print(report, as_json, terminal.show_verify)
+    if report.faults:
+        raise typer.Exit(5)
+
+
+@app.command()
+def forget(
+    store: StorePath,
+    sample: Annotated[list[str], typer.Option("--sample", help="a sample's id (repeatable)")],
+    mode: Annotated[str, typer.Option("--mode", help="retrain: re-solve the affected shards without the rows")] = "retrain",
+    as_json: Json = False,
+) -> None:
+    """Erase samples from the cache and renew all that was made from them, with a certificate.
+
+    Example: taftcache forget stores/quickstart --sample digits/0042
+    """
+    from taftcache import stages
+    from taftcache.cache import FeatureStore
+
+    if mode != "retrain":
+        raise RecipeError("a forget's mode is retrain", got=mode)
+    with FeatureStore(store, mode="a") as opened, terminal.bars(as_json) as progress:
+        report = stages.forget(opened, sample, progress)
+    _print(report, as_json, terminal.show_forget)
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Entry point: errors of taftcache's own go to stderr without a traceback, each with its exit code."""
+    try:
+        app(args=argv, standalone_mode=True)
+    except TaftcacheError as error:
+        terminal.complain(f"taftcache: {error}")
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        terminal.complain("taftcache: interrupted; what was committed is kept, and the same command goes on from there")
+        sys.exit(130)
+
+
+def _recipe(path: Path, overrides: list[str] | None, device: str | None) -> Recipe:
+    return load_recipe(path, [*(overrides or []), *_device(device)])
+
+
+def _device(device: str | None) -> list[str]:
+    return [] if device is None else [f"device={device}"]
+
+
+def _print(report: Any, as_json: bool, show: Callable[[Any], None]) -> None:
+    if as_json:
+        print(json.dumps(_plain(report), indent=2))
+    else:
+        show(report)
+
+
+def _plain(value: Any) -> Any:
+    """JSON types of a report."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, dict):
+        return {k: _plain(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(v) for v in value]
+    return str(value) if isinstance(value, Path) else value

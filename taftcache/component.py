@@ -1,0 +1,79 @@
+"""A component: one trained Δw, as one safetensors file with timm's parameter names; and how a store keeps them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+from torch import Tensor
+
+from taftcache.cache import FeatureStore
+from taftcache.errors import FormatError, StoreError
+from taftcache.tangent.base import Base, make_base
+from taftcache.tangent.parameters import Layout
+from taftcache.tangent.spec import TangentSpec
+
+# safetensors keeps metadata in a hash map whose order varies between runs: one key makes the bytes certain.
+KEY = "taftcache"
+TAIL = "base/tail"
+
+
+@dataclass(frozen=True)
+class Component:
+    """Δw [P] in float64 around the base with ``base_digest``; ``meta`` is JSON that says where it came from.
+
+    float64, for the certificate speaks of exactly these numbers.
+    """
+
+    base_digest: str
+    layout: Layout
+    delta: Tensor
+    meta: dict[str, Any] = field(default_factory=dict)
+
+    def encode(self) -> bytes:
+        """The file's bytes; the same component gives the same bytes."""
+        header = json.dumps({"base_digest": self.base_digest, "meta": self.meta}, sort_keys=True)
+        tensors = {name: view.contiguous() for name, view in self.layout.views(self.delta.cpu()).items()}
+        return save(tensors, {KEY: header})
+
+    @classmethod
+    def decode(cls, data: bytes, layout: Layout | None = None) -> Component:
+        """Read a component; ``layout`` is the one it must have, for its order is not in the file.
+
+        Raises:
+            FormatError: not a component, or over other parameters than ``layout``.
+        """
+        try:
+            size = int.from_bytes(data[:8], "little")
+            header = json.loads(json.loads(data[8 : 8 + size])["__metadata__"][KEY])
+            tensors = load(data)
+        except (SafetensorError, ValueError, KeyError) as error:
+            raise FormatError("a component is a safetensors file that taftcache wrote", got=str(error)) from error
+        found = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+        layout = layout or Layout(dict(sorted(found.items())))
+        if found != layout.shapes:
+            wrong = sorted(set(found.items()) ^ set(layout.shapes.items()))[:4]
+            raise FormatError("a component holds the parameters of its base", got=wrong)
+        return cls(header["base_digest"], layout, layout.flatten(tensors, torch.float64), header["meta"])
+
+
+def read_base(store: FeatureStore, spec: TangentSpec) -> Base:
+    """The base point of the store's tail under ``spec``; needs neither timm nor the backbone's weights."""
+    return make_base(load(store.read_object(TAIL)), store.objects(TAIL)[TAIL].meta, len(store.classes), spec)
+
+
+def read_component(store: FeatureStore, name: str, base: Base) -> Component:
+    """The component or model ``name`` of a store ("components/000", "models/mean").
+
+    Raises:
+        StoreError: no such name.
+    """
+    ref = store.objects().get(name)
+    if ref is None or not name.startswith(("components/", "models/")):
+        there = [n for n in store.objects() if n.startswith(("components/", "models/"))]
+        raise StoreError("a model is named as the store lists it", got=name, do=f"one of {', '.join(there) or 'none yet'}")
+    return Component.decode(store.read_object(name), base.head_layout if ref.meta["layout"] == "head" else base.layout)

@@ -1,0 +1,211 @@
+"""A run's whole configuration: TOML in, typed sections out, and nothing unknown in between."""
+
+from __future__ import annotations
+
+import copy
+import difflib
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_type_hints
+
+import msgspec
+
+from taftcache.backbone.spec import BackboneSpec, DataSpec, PreprocessSpec
+from taftcache.errors import RecipeError
+from taftcache.tangent.spec import TangentSpec
+
+Positive = Annotated[float, msgspec.Meta(gt=0)]
+Count = Annotated[int, msgspec.Meta(ge=1)]
+
+
+class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Base of the sections defined here: immutable, closed to unknown keys."""
+
+
+class StoreSpec(Section):
+    """Where features are kept and how the samples are split into shards.
+
+    path: the store's folder; ``stores/<recipe name>`` by default.
+    shards, plan, seed: "hash" places a sample by a keyed hash of its id, "balanced" is the paper's uniform split.
+    dtype: of the cached activations.
+    chunk_rows: rows a chunk; "auto" aims at 8 MiB.
+    """
+
+    path: str | None = None
+    shards: Count = 4
+    plan: Literal["hash", "balanced"] = "hash"
+    seed: int = 0
+    dtype: Literal["float16", "float32"] = "float16"
+    chunk_rows: Count | Literal["auto"] = "auto"
+
+
+class ExtractSpec(Section):
+    """How stage 1 runs; none of it changes a byte of what is stored.
+
+    workers: decoding threads; 0 picks one for each core. batch: images a forward pass.
+    """
+
+    workers: Annotated[int, msgspec.Meta(ge=0)] = 0
+
+
+class ObjectiveSpec(Section):
+    """The rescaled square loss RSL(α, κ) and the ridge λ (mean loss + λ/2 ‖Δw‖²)."""
+
+    alpha: Positive = 1.0
+    kappa: Positive = 15.0
+    ridge: Positive = 1e-4
+
+
+class SolverSpec(Section):
+    """When the solve ends and how it computes.
+
+    tolerance: on the float64 gradient norm, relative to its norm at Δw = 0.
+    max_passes: over the shard's rows.
+    precision: of the inner products; certificates are float64 whatever is said here.
+    memory: bytes in which prepared rows stay between passes ("2GiB"); the rest streams.
+    """
+
+    tolerance: Positive = 1e-6
+    max_passes: Count = 1000
+    precision: Literal["float32", "float64"] = "float32"
+    memory: str = "2GiB"
+
+
+class ComposeSpec(Section):
+    """How components become one model: "mean", the paper's uniform average."""
+
+    mode: Literal["mean"] = "mean"
+
+
+class ForgetSpec(Section):
+    """Samples that a run forgets at its end, by id. mode "retrain": re-solve their shards without them."""
+
+    samples: list[str] = []
+    mode: Literal["retrain"] = "retrain"
+
+
+class Recipe(Section):
+    """Everything a run needs; every section and key has a default."""
+
+    name: str = "run"
+    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
+    data: DataSpec = DataSpec(source="digits")
+    backbone: BackboneSpec = BackboneSpec()
+    preprocess: PreprocessSpec = PreprocessSpec()
+    store: StoreSpec = StoreSpec()
+    extract: ExtractSpec = ExtractSpec()
+    tangent: TangentSpec = TangentSpec()
+    objective: ObjectiveSpec = ObjectiveSpec()
+    solver: SolverSpec = SolverSpec()
+    compose: ComposeSpec = ComposeSpec()
+    forget: ForgetSpec = ForgetSpec()
+
+    @property
+    def store_path(self) -> Path:
+        """The store's folder."""
+        return Path(self.store.path or f"stores/{self.name}").expanduser()
+
+    @property
+    def memory_bytes(self) -> int:
+        """``solver.memory`` in bytes."""
+        return parse_bytes(self.solver.memory)
+
+
+def load_recipe(path: str | Path, overrides: Iterable[str] = ()) -> Recipe:
+    """Read a TOML recipe and apply ``section.key=value`` overrides.
+
+    Raises:
+        RecipeError: no such file, not TOML, an unknown key (the nearest right one is named) or a wrong value.
+    """
+    path = Path(path)
+    try:
+        text = path.read_text()
+    except OSError as error:
+        raise RecipeError("a recipe is a readable TOML file", got=f"{path}: {error.strerror}") from error
+    try:
+        values = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise RecipeError("a recipe is a TOML file", got=f"{path}: {error}") from error
+    values.setdefault("name", path.stem)
+    return parse_recipe(apply_overrides(values, overrides), str(path))
+
+
+def apply_overrides(values: Mapping[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
+    """A copy of plain recipe values with each ``section.key=value`` applied."""
+    changed = copy.deepcopy(dict(values))
+    for override in overrides:
+        _override(changed, override)
+    return changed
+
+
+def parse_recipe(values: Mapping[str, Any], where: str = "recipe") -> Recipe:
+    """Typed recipe from plain values; see ``load_recipe`` for the errors."""
+    _check_names(values, Recipe, "", where)
+    try:
+        recipe = msgspec.convert(dict(values), Recipe)
+    except msgspec.ValidationError as error:
+        raise RecipeError("a recipe's values have the types and ranges of its sections", got=f"{where}: {error}") from error
+    parse_bytes(recipe.solver.memory)
+    return recipe
+
+
+def recipe_values(recipe: Recipe) -> dict[str, Any]:
+    """Plain JSON values of a recipe, defaults included."""
+    return msgspec.to_builtins(recipe)
+
+
+def parse_bytes(text: str) -> int:
+    """Bytes in "512MiB", "2 GiB", "4GB" or "1000"."""
+    units = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+    units |= {"KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
+    digits = text.strip().rstrip("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ ")
+    unit = text.strip()[len(digits) :].strip().upper()
+    try:
+        return int(float(digits) * units[unit])
+    except (ValueError, KeyError, OverflowError):
+        raise RecipeError("a size is a number and a unit", got=text, do='write it like "512MiB" or "2GB"') from None
+
+
+def _check_names(values: Mapping[str, Any], struct: type[msgspec.Struct], prefix: str, where: str) -> None:
+    """Refuse unknown keys, naming the nearest right one."""
+    hints = get_type_hints(struct)
+    for key, value in values.items():
+        if key not in struct.__struct_fields__:
+            near = difflib.get_close_matches(key, struct.__struct_fields__, n=1, cutoff=0.5) or _anywhere(key)
+            known = ", ".join(struct.__struct_fields__)
+            raise RecipeError(
+                f"every key of a recipe is one of its section's ({prefix.rstrip('.') or 'top level'}: {known})",
+                got=f"{prefix}{key} in {where}",
+                do=f"did you mean {prefix if near[0] in struct.__struct_fields__ else ''}{near[0]}?" if near else None,
+            )
+        inner = hints[key]
+        if isinstance(value, Mapping) and isinstance(inner, type) and issubclass(inner, msgspec.Struct):
+            _check_names(value, inner, f"{prefix}{key}.", where)
+
+
+def _anywhere(key: str) -> list[str]:
+    """``section.key`` whose key resembles ``key`` most, over all sections."""
+    paths = {}
+    for section, inner in get_type_hints(Recipe).items():
+        if isinstance(inner, type) and issubclass(inner, msgspec.Struct):
+            paths |= {name: f"{section}.{name}" for name in inner.__struct_fields__}
+    return [paths[name] for name in difflib.get_close_matches(key, paths, n=1, cutoff=0.7)]
+
+
+def _override(values: dict[str, Any], text: str) -> None:
+    """Apply one ``section.key=value``; the value is TOML, or else a plain string."""
+    path, sign, raw = text.partition("=")
+    keys = path.strip().split(".")
+    if not sign or not all(keys):
+        raise RecipeError("an override is section.key=value", got=text, do="write it like solver.tolerance=1e-8")
+    try:
+        value = tomllib.loads(f"value = {raw}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = raw
+    for key in keys[:-1]:
+        inner = values.setdefault(key, {})
+        if not isinstance(inner, dict):
+            raise RecipeError("an override names a key inside a section", got=text)
+        values = inner
+    values[keys[-1]] = value

@@ -1,0 +1,213 @@
+"""Stage 1: images in, one verified shard of cached activations each out."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from taftcache.backbone.files import file_digest, weights_file
+from taftcache.backbone.sources import Source, open_source
+from taftcache.cache import FeatureStore, assign, held_out
+from taftcache.cache.manifest import FILE
+from taftcache.cache.plan import in_order
+from taftcache.errors import DataError, IdentityError
+from taftcache.recipe import Recipe, recipe_values
+from taftcache.stages.progress import Progress, Silent
+
+HELD_OUT = "held-out"
+# Libraries whose versions change the numbers: kernels, the model's code, decoding and resizing.
+LIBRARIES = ("torch", "torchvision", "timm", "pillow")
+
+
+@dataclass(frozen=True)
+class ExtractReport:
+    """What stage 1 did; ``images`` were run through the model now, the rest was there."""
+
+    store: Path
+    root_digest: str
+    shards: dict[str, int]
+    images: int = 0
+    skipped: int = 0
+    seconds: float = 0.0
+    bytes: int = 0
+    notes: list[str] = field(default_factory=list)
+
+
+def extract(recipe: Recipe, progress: Progress | None = None) -> ExtractReport:
+    """Run the frozen layers over the recipe's images and cache what the trained ones need.
+
+    Resumes where a killed run stopped and does nothing when the store is complete.
+
+    Raises:
+        IdentityError: the folder holds a store made with other settings, weights or libraries.
+        DataError, BackboneError, StoreError: as the parts do; the store is left as it was.
+    """
+    progress = progress or Silent()
+    begin = time.perf_counter()
+    path = recipe.store_path
+    exists = (path / FILE).is_file()
+    if exists:
+        with FeatureStore(path) as store:
+            _check_request(store, recipe)
+            if _complete(store):
+                return _report(store, notes=_news(store, recipe))
+    source, test = open_source(recipe.data)
+    groups = _plan(recipe, source, test)
+    from safetensors.torch import save
+
+    from taftcache.backbone.cut import Cut
+    from taftcache.backbone.model import load_backbone
+    from taftcache.backbone.preprocess import Preprocess
+    from taftcache.component import TAIL
+
+    backbone = load_backbone(recipe.backbone, recipe.preprocess, recipe.device)
+    cut, transform = Cut(backbone), Preprocess(backbone)
+    identity = _identity(recipe, cut, transform)
+    plan = {"kind": recipe.store.plan, "shards": recipe.store.shards, "seed": recipe.store.seed, "groups": len(groups)}
+    if exists:
+        store = FeatureStore(path, mode="a")
+        store.check_identity(identity)
+    else:
+        store = FeatureStore.create(
+            path, identity=identity, classes=source.classes, plan=plan, recipe=recipe_values(recipe)
+        )
+    with store:
+        if TAIL not in store.objects():
+            with store.transaction() as change:
+                change.put(TAIL, save(cut.tail_state()), cut.tail_config())
+        images = sum(
+            _fill(store, recipe, name, *group, cut, transform, progress)
+            for name, group in groups.items()
+            if not store.has_shard(name)
+        )
+        return _report(store, images, time.perf_counter() - begin)
+
+
+def _plan(recipe: Recipe, source: Source, test: Source | None) -> dict[str, tuple[str, Source, list[str]]]:
+    """Group name → (role, source, ids in the order of the rows)."""
+    spec = recipe.store
+    ids = [item.id for item in source.items]
+    kept: set[str] = set() if test is not None else held_out(ids, recipe.data.held_out, spec.seed)
+    if test is None and recipe.data.held_out > 0 and not kept:
+        raise DataError("a held-out fraction keeps at least one image", got=f"{recipe.data.held_out} of {len(ids)}")
+    training = [i for i in ids if i not in kept]
+    plan = assign(training, spec.plan, spec.shards, spec.seed)
+    groups: dict[str, tuple[str, Source, list[str]]] = {n: ("train", source, part) for n, part in plan.items()}
+    if test is not None:
+        groups[HELD_OUT] = (HELD_OUT, test, in_order([item.id for item in test.items], spec.seed))
+    elif kept:
+        groups[HELD_OUT] = (HELD_OUT, source, in_order(sorted(kept), spec.seed))
+    return groups
+
+
+def _fill(
+    store: FeatureStore,
+    recipe: Recipe,
+    name: str,
+    role: str,
+    source: Source,
+    ids: Sequence[str],
+    cut: Any,
+    transform: Any,
+    progress: Progress,
+) -> int:
+    """Extract one group, or what is left of it; the number of images run."""
+    from taftcache.backbone.extract import extract as run_forward
+
+    ids = [i for i in ids if not store.is_forgotten(i)]
+    index = {item.id: k for k, item in enumerate(source.items)}
+    with (
+        store.writer(
+            name,
+            role,
+            chunk_rows=recipe.store.chunk_rows,
+            dtype=recipe.store.dtype,
+            tokens_shape=cut.tokens_shape,
+            candidates=ids,
+        ) as writer,
+        progress.task(f"extract {name}", len(ids)) as task,
+    ):
+        task.advance(writer.consumed)
+        stats = run_forward(
+            cut,
+            transform,
+            source,
+            [index[i] for i in ids],
+            writer,
+            workers=recipe.extract.workers or None,
+            unreadable=recipe.data.unreadable,
+            on_batch=task.advance,
+            dtype=recipe.store.dtype,
+        )
+        writer.commit()
+    return stats.images
+
+
+def _identity(recipe: Recipe, cut: Any, transform: Any) -> dict[str, Any]:
+    return {
+        "backbone": cut.backbone.config,
+        "cut": {"block": cut.block_name, "tokens": list(cut.tokens_shape)},
+        "preprocess": transform.description(),
+        "dtype": recipe.store.dtype,
+        "libraries": {name: version(name) for name in LIBRARIES},
+    }
+
+
+def _check_request(store: FeatureStore, recipe: Recipe) -> None:
+    """IdentityError unless the store was asked for in the same words, of the same weights; in milliseconds."""
+    ours, theirs = _request(store.manifest.recipe), _request(recipe_values(recipe))
+    different = [f"{k}: the store has {ours.get(k)!r}, the recipe {theirs.get(k)!r}" for k in sorted(ours | theirs) if ours.get(k) != theirs.get(k)]
+    file = weights_file(recipe.backbone)
+    stored = store.identity["backbone"]["file_digest"]
+    if file is not None and stored != file_digest(file):
+        different.append(f"backbone weights: the store's have the digest {stored}, {file} has {file_digest(file)}")
+    if different:
+        raise IdentityError(
+            "a store is reused only for the data, backbone, preprocessing and plan that it was made with",
+            got="; ".join(different[:6]),
+            do="give this recipe its own folder with --set store.path=…, or put the old settings back",
+        )
+
+
+def _request(values: dict[str, Any]) -> dict[str, Any]:
+    """The settings that decide the cached bytes, flat."""
+    sections = {"data", "backbone", "preprocess", "store"}
+    flat = {f"{s}.{k}": v for s in sections for k, v in msgspec.to_builtins(values[s]).items()}
+    return {k: v for k, v in flat.items() if k != "store.path"}
+
+
+def _complete(store: FeatureStore) -> bool:
+    return len(store.manifest.shards) == store.manifest.plan["groups"]
+
+
+def _news(store: FeatureStore, recipe: Recipe) -> list[str]:
+    """What the source holds that the store does not, and the other way round."""
+    source, test = open_source(recipe.data)
+    there = {item.id for part in (source, test) if part is not None for item in part.items}
+    known = {i for ref in store.manifest.shards for i in store.shard(ref.name).sample_ids}
+    known |= {skipped.id for skipped in store.manifest.skipped}
+    notes = []
+    if new := sorted(i for i in there - known if not store.is_forgotten(i)):
+        notes.append(f"{len(new)} images of the source are not in the store (first: {new[0]}); a new store takes them in")
+    if gone := sorted(known - there):
+        notes.append(f"{len(gone)} stored samples are no longer in the source (first: {gone[0]}); forget them by id if they must go")
+    return notes
+
+
+def _report(store: FeatureStore, images: int = 0, seconds: float = 0.0, notes: Sequence[str] = ()) -> ExtractReport:
+    return ExtractReport(
+        store.path,
+        store.root_digest,
+        {ref.name: ref.rows for ref in store.manifest.shards},
+        images,
+        len(store.manifest.skipped),
+        seconds,
+        store.nbytes,
+        list(notes),
+    )

@@ -1,0 +1,42 @@
+"""How a stage tells what it is doing; the terminal's bars are one listener, silence another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Protocol
+
+
+class Task(Protocol):
+    """One piece of work under way."""
+
+    def advance(self, steps: int = 1) -> None:
+        """So many more of its steps are done."""
+        ...
+
+    def note(self, text: str) -> None:
+        """A short figure to show beside the bar."""
+        ...
+
+
+class Progress(Protocol):
+    """Something that shows tasks."""
+
+    def task(self, name: str, total: int | None) -> AbstractContextManager[Task]:
+        """Show a task of ``total`` steps (None: unknown) while the context lasts."""
+        ...
+
+
+class Silent:
+    """Shows nothing."""
+
+    @contextmanager
+    def task(self, name: str, total: int | None) -> Iterator[Silent]:
+        """A task that nobody sees."""
+        yield self
+
+    def advance(self, steps: int = 1) -> None:
+        """Ignored."""
+
+    def note(self, text: str) -> None:
+        """Ignored."""

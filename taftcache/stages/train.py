@@ -1,0 +1,164 @@
+"""Stage 2: one component a shard, solved from the cache, and the head-only baseline over all of them."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from taftcache.cache import FeatureStore, Shard
+from taftcache.errors import StoreError
+from taftcache.recipe import Recipe, parse_recipe, recipe_values
+from taftcache.stages.progress import Progress, Silent
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from taftcache.component import Component
+    from taftcache.solve.solution import Solution
+    from taftcache.tangent.base import Base
+
+COMPONENTS = "components/"
+HEAD = "models/head"
+
+
+@dataclass(frozen=True)
+class TrainReport:
+    """What stage 2 did: ``trained`` now, ``kept`` from before; certificates by component name."""
+
+    store: Path
+    root_digest: str
+    trained: list[str]
+    kept: list[str]
+    certificates: dict[str, dict[str, Any]]
+    seconds: float = 0.0
+    notes: list[str] = field(default_factory=list)
+
+
+def train(
+    store: FeatureStore, recipe: Recipe | None = None, shards: Sequence[str] | None = None, progress: Progress | None = None
+) -> TrainReport:
+    """Solve every shard (or those named) whose component is missing or was made from other rows or settings.
+
+    Args:
+        store: opened for writing.
+        recipe: settings of stage 2; the store's own by default. They are recorded in the store.
+        shards: names of the shards to train; all by default.
+        progress: told of every pass.
+    """
+    from taftcache.component import read_base
+
+    progress = progress or Silent()
+    begin = time.perf_counter()
+    recipe = adopt(store, recipe)
+    base = read_base(store, recipe.tangent)
+    wanted = [shard for shard in store.shards if shards is None or shard.name in shards]
+    if not wanted:
+        raise StoreError("there is a shard to train", got=f"shards {', '.join(shards or [])}" if shards else "an empty store")
+    jobs: list[tuple[str, list[Shard], str]] = [
+        (f"{COMPONENTS}{shard.name}", [shard], recipe.tangent.train) for shard in wanted
+    ]
+    jobs.append((HEAD, store.shards, "head"))
+    trained, kept = [], []
+    for name, sources, mode in jobs:
+        key = training_key(recipe, base, sources, mode)
+        if name in store.objects() and store.objects()[name].meta["key"] == key:
+            kept.append(name)
+            continue
+        component = solve_component(recipe, base, sources, mode, progress, label=name)
+        with store.transaction() as change:
+            change.put(name, component.encode(), {**component.meta, "base_digest": component.base_digest})
+        trained.append(name)
+    return TrainReport(
+        store.path,
+        store.root_digest,
+        trained,
+        kept,
+        {n: store.objects()[n].meta["certificate"] for n, _, _ in jobs},
+        time.perf_counter() - begin,
+        [f"{n}: {store.objects()[n].meta['status']}" for n, _, _ in jobs if not store.objects()[n].meta["converged"]],
+    )
+
+
+def adopt(store: FeatureStore, recipe: Recipe | None) -> Recipe:
+    """The recipe to train with; a given one replaces stage 2's sections in the store's record of it."""
+    stored = parse_recipe(store.manifest.recipe, str(store.path))
+    if recipe is None:
+        return stored
+    values = store.manifest.recipe | {
+        s: recipe_values(recipe)[s] for s in ("tangent", "objective", "solver", "compose", "device")
+    }
+    if values != store.manifest.recipe:
+        with store.transaction() as change:
+            change.update(recipe=values)
+    return parse_recipe(values, str(store.path))
+
+
+def training_key(recipe: Recipe, base: Base, sources: Sequence[Shard], mode: str) -> str:
+    """Everything that decides a component's bytes, as text: equal keys mean nothing needs to be solved again."""
+    solver = recipe_values(recipe)["solver"]
+    settings = {
+        "base": base.digest,
+        "rows": [shard.digest for shard in sources],
+        "train": mode,
+        "objective": recipe_values(recipe)["objective"],
+        "solver": {k: solver[k] for k in ("tolerance", "max_passes", "precision")},
+    }
+    return json.dumps(settings, sort_keys=True)
+
+
+def solve_component(
+    recipe: Recipe,
+    base: Base,
+    sources: Sequence[Shard],
+    mode: str,
+    progress: Progress,
+    *,
+    label: str,
+) -> Component:
+    """Minimise over the rows of ``sources``: the component, its certificate in ``meta``."""
+    import torch
+
+    from taftcache.backbone.device import resolve_device
+    from taftcache.component import Component
+    from taftcache.objective.rsl import RSL
+    from taftcache.solve.minimise import minimise
+
+    objective, solver = recipe.objective, recipe.solver
+    with progress.task(f"solve {label.partition('/')[2]}", None) as task:
+
+        def told(passes: int, residual: float) -> None:
+            task.advance()
+            task.note(f"pass {passes}, residual {residual:.1e}")
+
+        solution: Solution = minimise(
+            base,
+            sources,
+            RSL(alpha=objective.alpha, kappa=objective.kappa),
+            objective.ridge,
+            train="head" if mode == "head" else "full",
+            tolerance=solver.tolerance,
+            max_passes=solver.max_passes,
+            precision=solver.precision,
+            memory=recipe.memory_bytes,
+            device=resolve_device(recipe.device),
+            progress=told,
+        )
+    layout = base.head_layout if mode == "head" else base.layout
+    delta: Tensor = solution.value.to("cpu", torch.float64)
+    meta = {
+        "kind": "component",
+        "layout": mode,
+        "shards": [shard.name for shard in sources],
+        "rows": sum(shard.rows for shard in sources),
+        "key": training_key(recipe, base, sources, mode),
+        "converged": solution.converged,
+        "status": solution.status.value,
+        "stats": solution.stats,
+        "certificate": solution.certificate.as_dict(),
+        "norm": delta.norm().item(),
+    }
+    return Component(base.digest, layout, delta, meta)

@@ -1,0 +1,254 @@
+"""What people see: bars while something runs, tables when it is done."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.table import Table
+
+from taftcache.stages.progress import Progress, Silent, Task
+
+if TYPE_CHECKING:
+    from taftcache.stages.compose import ComposeReport
+    from taftcache.stages.evaluate import EvaluateReport
+    from taftcache.stages.extract import ExtractReport
+    from taftcache.stages.forget import ForgetReport
+    from taftcache.stages.inspect import InspectReport, SampleReport
+    from taftcache.stages.predict import PredictReport
+    from taftcache.stages.run import RunReport
+    from taftcache.stages.train import TrainReport
+    from taftcache.stages.verify import VerifyReport
+
+OUT = Console(highlight=False)
+ERR = Console(stderr=True, highlight=False)
+
+
+def complain(text: str) -> None:
+    """To stderr, as it is."""
+    ERR.print(text, style="red", markup=False)
+
+
+class _Bar:
+    def __init__(self, display: Any, task: Any) -> None:
+        self._display, self._task = display, task
+
+    def advance(self, steps: int = 1) -> None:
+        self._display.advance(self._task, steps)
+
+    def note(self, text: str) -> None:
+        self._display.update(self._task, note=text)
+
+
+class _Bars:
+    def __init__(self, display: Any) -> None:
+        self._display = display
+
+    @contextmanager
+    def task(self, name: str, total: int | None) -> Iterator[Task]:
+        task = self._display.add_task(name, total=total, note="")
+        yield _Bar(self._display, task)
+        self._display.update(task, visible=False)
+
+
+@contextmanager
+def bars(silent: bool = False) -> Iterator[Progress]:
+    """Progress bars on stderr while the context lasts; they leave no trace behind."""
+    if silent:
+        yield Silent()
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import Progress as Display
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.fields[note]}"))
+    with Display(*columns, console=ERR, transient=True) as display:
+        yield _Bars(display)
+
+
+def show_run(report: RunReport) -> None:
+    """The closing table of a run."""
+    e, t, c = report.extract, report.train, report.compose
+    table = Table("stage", "what was done", "seconds", title="taftcache run", title_justify="left")
+    rows = sum(e.shards.values())
+    extracted = f"{e.images} images run and cached" if e.images else "nothing: all rows are cached"
+    table.add_row("extract", f"{extracted}\n{rows} rows in {len(e.shards)} shards, {_size(e.bytes)}", f"{e.seconds:.1f}")
+    trained = f"{len(t.trained)} solved" if t.trained else "nothing: every component is current"
+    worst = max(t.certificates.values(), key=lambda x: x["distance_bound"])
+    table.add_row("train", f"{trained}, {len(t.kept)} kept\n{_certified(worst)}", f"{t.seconds:.1f}")
+    what = f"mean of {len(c.members)} components" + ("" if c.changed else ", unchanged")
+    table.add_row("compose", f"{what}\nΣμf(Δw) = f(ΣμΔw) to {c.identity_error:.0e}", "")
+    if report.evaluate is not None:
+        table.add_row("evaluate", _accuracies(report.evaluate), "")
+    if report.forget is not None:
+        table.add_row("forget", _forgotten(report.forget), f"{report.forget.seconds:.1f}")
+    OUT.print(table)
+    for note in [*e.notes, *t.notes]:
+        OUT.print(f"note: {note}", markup=False)
+    if report.idle:
+        OUT.print(f"Nothing to do: every stage was done before ({report.seconds:.1f} s to make sure).")
+    OUT.print(f"store  {report.store}   root {report.root_digest[:16]}", markup=False, soft_wrap=True)
+    OUT.print(
+        f"next   taftcache inspect {report.store}\n"
+        f"       taftcache verify {report.store}\n"
+        f"       taftcache forget {report.store} --sample ID",
+        markup=False,
+        soft_wrap=True,
+    )
+
+
+def show_extract(report: ExtractReport) -> None:
+    """What stage 1 did."""
+    if report.images:
+        speed = report.images / report.seconds if report.seconds else 0
+        OUT.print(f"{report.images} images run in {report.seconds:.1f} s ({speed:.0f} a second), {report.skipped} skipped")
+    else:
+        OUT.print("Nothing to do: every shard is in the store.")
+    for note in report.notes:
+        OUT.print(f"note: {note}", markup=False)
+    shards = ", ".join(f"{name} {rows}" for name, rows in report.shards.items())
+    OUT.print(f"rows: {shards}\nstore {report.store}: {_size(report.bytes)}, root {report.root_digest[:16]}", markup=False)
+
+
+def show_train(report: TrainReport) -> None:
+    """Certificates by component."""
+    table = Table("component", "rows", "relative gradient", "‖Δw−Δw*‖ ≤", "F−F* ≤", "")
+    for name, c in report.certificates.items():
+        table.add_row(
+            name,
+            str(c["rows"]),
+            f"{c['relative_gradient']:.1e}",
+            f"{c['distance_bound']:.1e}",
+            f"{c['gap_bound']:.1e}",
+            "solved" if name in report.trained else "kept",
+        )
+    OUT.print(table)
+    for note in report.notes:
+        OUT.print(f"note: {note}", markup=False)
+
+
+def show_compose(report: ComposeReport) -> None:
+    """One line."""
+    state = "written" if report.changed else "is current"
+    OUT.print(f"{report.model} {state}: mean of {len(report.members)} components, identity holds to {report.identity_error:.0e}")
+
+
+def show_evaluate(report: EvaluateReport) -> None:
+    """Accuracy of every model."""
+    table = Table("model", "accuracy", title=f"{report.rows} held-out rows", title_justify="left")
+    for name, value in report.accuracy.items():
+        table.add_row(name, f"{100 * value:.2f} %")
+    OUT.print(table)
+
+
+def show_predict(report: PredictReport) -> None:
+    """Classes of every image."""
+    for p in report.predictions:
+        classes = ", ".join(f"{label} ({logit:.2f})" for label, logit in zip(p.labels, p.logits, strict=True))
+        OUT.print(f"{p.image}: {classes}", markup=False, soft_wrap=True)
+
+
+def show_inspect(report: InspectReport) -> None:
+    """A store in two tables."""
+    b = report.identity["backbone"]
+    OUT.print(
+        f"{report.store}: {report.rows} training rows, {len(report.classes)} classes, {_size(report.bytes)}\n"
+        f"backbone {b['model']} ({b['weights']}, {b['weights_digest'][:16]}), cut at {report.identity['cut']['block']},"
+        f" tokens {report.tokens[0]}×{report.tokens[1]} {report.dtype}\n"
+        f"plan {report.plan['kind']}, seed {report.plan['seed']}; {report.skipped} skipped, {report.forgotten} forgotten,"
+        f" {report.ledger_entries} ledger entries\nroot {report.root_digest}",
+        markup=False,
+    )
+    table = Table("shard", "role", "rows", "classes", "size", "max |x|", "mean ‖x‖", "digest")
+    for s in report.shards:
+        table.add_row(
+            s["name"], s["role"], str(s["rows"]), str(s["classes"]), _size(s["bytes"]),
+            f"{s['max_abs']:.3g}", f"{s['mean_token_norm']:.3g}", s["digest"][:12],
+        )  # fmt: skip
+    OUT.print(table)
+    if report.models:
+        table = Table("model", "size", "‖Δw‖", "‖Δw−Δw*‖ ≤", "passes", "digest")
+        for m in report.models:
+            c = m.get("certificate")
+            table.add_row(
+                m["name"], _size(m["bytes"]), f"{m['norm']:.3g}", f"{c['distance_bound']:.1e}" if c else "",
+                str(m["stats"]["passes"]) if "stats" in m else "", m["digest"][:12],
+            )  # fmt: skip
+        OUT.print(table)
+    counts = report.rows_per_class
+    fewest, most = min(counts, key=lambda k: counts[k]), max(counts, key=lambda k: counts[k])
+    OUT.print(f"rows per class: {counts[fewest]} ({fewest}) to {counts[most]} ({most})", markup=False)
+
+
+def show_sample(report: SampleReport) -> None:
+    """One sample."""
+    OUT.print(
+        f"{report.sample}: class {report.label}, shard {report.shard}, row {report.row}\n"
+        f"class token ‖x‖ {report.class_token_norm:.4g}, mean token ‖x‖ {report.mean_token_norm:.4g},"
+        f" max |x| {report.max_abs:.4g}",
+        markup=False,
+    )
+
+
+def show_samples(rows: list[dict[str, str]]) -> None:
+    """Ids, one a line."""
+    for row in rows:
+        OUT.print(f"{row['sample']}\t{row['shard']}\t{row['label']}", markup=False, soft_wrap=True)
+
+
+def show_verify(report: VerifyReport) -> None:
+    """Faults, or that there are none."""
+    for fault in report.faults:
+        OUT.print(f"DAMAGED  {fault}", markup=False, soft_wrap=True)
+    for stray in report.strays:
+        OUT.print(f"stray    {stray} (no manifest names it; the next writing command removes it)", markup=False)
+    state = f"{len(report.faults)} damaged objects" if report.faults else "every object has the digest its manifest names"
+    OUT.print(f"{_size(report.bytes)} read: {state}; {report.ledger_entries} ledger entries in one chain")
+    OUT.print(f"root {report.root_digest}")
+
+
+def show_forget(report: ForgetReport) -> None:
+    """What a request changed and what it proves."""
+    OUT.print(_forgotten(report), markup=False)
+    OUT.print(f"root {report.root_before[:16]} → {report.root_digest[:16]}   ({report.seconds:.1f} s)")
+
+
+def _forgotten(report: ForgetReport) -> str:
+    lines = []
+    if report.already:
+        lines.append(f"forgotten before: {', '.join(report.already)}")
+    if report.forgotten:
+        lines.append(f"forgotten now: {', '.join(report.forgotten)} (shard {', '.join(report.shards)})")
+        lines.append(f"renewed: {', '.join(report.renewed) or 'nothing was made from these rows'}")
+    for name, c in report.certificates.items():
+        lines.append(f"{name}: {_certified(c)}; the removal moved it by {c['moved']:.1e}")
+    return "\n".join(lines)
+
+
+def _accuracies(report: EvaluateReport) -> str:
+    shards = [v for name, v in report.accuracy.items() if name.startswith("components/")]
+    lines = [
+        f"{100 * value:6.2f} %  {_TITLES.get(name, name)}"
+        for name, value in report.accuracy.items()
+        if not name.startswith("components/")
+    ]
+    if shards:
+        lines.append(f"{100 * sum(shards) / len(shards):6.2f} %  one shard's component alone (mean of {len(shards)})")
+    return "\n".join([f"{report.rows} held-out images:", *lines])
+
+
+_TITLES = {"models/mean": "composed tangent model", "models/head": "head only, all shards, exact"}
+
+
+def _certified(c: dict[str, Any]) -> str:
+    return f"‖∇F‖ {c['relative_gradient']:.0e} of its start in float64, so ‖Δw−Δw*‖ ≤ {c['distance_bound']:.1e}"
+
+
+def _size(count: int) -> str:
+    value = float(count)
+    for unit in ("B", "KB", "MB", "GB"):
+        if value < 1000:
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1000
+    return f"{value:.1f} TB"
