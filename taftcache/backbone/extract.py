@@ -76,8 +76,9 @@ class ExtractStats:
 def default_batch(cut: Cut) -> int:
     """Rows of a forward pass, from the model alone, so that every machine takes the same.
 
-    About 2,048 tokens (a power of two from 4 to 64 rows), where one core's caches still hold a layer's activations: measured with
-    DeiT-tiny on a CPU, batches of 8 took a sixth less time than batches of 32. GPUs get 128 rows.
+    About 2,048 tokens (a power of two from 4 to 64 rows), where one core's caches still hold a layer's
+    activations: measured with DeiT-tiny on a CPU, batches of 8 took a sixth less processor time than
+    batches of 32. GPUs get 128 rows.
     """
     if cut.device.type != "cpu":
         return 128

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -73,7 +74,7 @@ class NoiseSource:
 
 
 class MemorySink:
-    """Keeps float16 rows like a store; ``crash_after`` appends it raises."""
+    """Keeps float16 rows like a store; ``crash_after`` appends it raises once."""
 
     def __init__(self, crash_after: int | None = None, error: BaseException | None = None) -> None:
         self.rows: dict[str, bytes] = {}
@@ -94,6 +95,8 @@ class MemorySink:
         skipped: Sequence[tuple[str, str]] = (),
     ) -> None:
         if self.crash_after is not None and len(self.calls) >= self.crash_after:
+            self.crash_after = None  # the next append would succeed: it must not come
+            time.sleep(0.05)
             raise self.error
         assert len(tokens) == len(ids) == len(labels)
         self.calls.append(len(ids))
