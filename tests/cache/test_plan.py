@@ -57,6 +57,17 @@ def test_held_out_depends_on_the_sample_alone() -> None:
     assert min(spread) > 20
 
 
+def test_plans_are_fixed() -> None:
+    """Another outcome would move samples between the shards of existing recipes."""
+
+    def numbers(ids):
+        return [int(i.split("/")[1].removesuffix(".jpg")) for i in ids]
+
+    assert sorted(numbers(held_out(IDS[:12], 0.4, 1))) == [7, 9]
+    assert [numbers(part) for part in assign(IDS[:8], "hash", 2, 1).values()] == [[5, 2, 3, 4], [0, 6, 1, 7]]
+    assert [numbers(part) for part in assign(IDS[:8], "balanced", 3, 1).values()] == [[0, 7, 4], [5, 6, 3], [1, 2]]
+
+
 def test_key_is_fixed() -> None:
     """Another value would put the rows of every existing store in another order."""
     assert sample_key("a/b.png", 7) == 0xBC7984DDF70012C141460116AB7593EA
