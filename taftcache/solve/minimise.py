@@ -11,6 +11,7 @@ from torch import Tensor
 from taftcache.errors import SolveError
 from taftcache.objective.problem import Problem
 from taftcache.objective.rsl import RSL
+from taftcache.solve.dual import DualInverse, dual_fits
 from taftcache.solve.head import solve_head
 from taftcache.solve.kronecker import KroneckerPreconditioner
 from taftcache.solve.pcg import Progress, pcg
@@ -51,6 +52,11 @@ def minimise(
     exact = Problem(TangentOperator(base, sources, trained=layout, dtype=torch.float64, device=certifier), loss, ridge)
     if train == "head":
         return solve_head(exact)
+    if dual_fits(exact):
+        held = Problem(
+            TangentOperator(base, sources, trained=layout, dtype=torch.float64, device=certifier, memory=memory), loss, ridge
+        )
+        return pcg(held, exact, DualInverse(held), tolerance=tolerance, max_passes=max_passes, start=start, progress=progress)
     if precision == "float64":
         problem = Problem(
             TangentOperator(base, sources, trained=layout, dtype=torch.float64, device=certifier, memory=memory), loss, ridge
