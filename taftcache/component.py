@@ -6,6 +6,7 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load, save
@@ -20,6 +21,13 @@ from taftcache.tangent.spec import TangentSpec
 # safetensors keeps metadata in a hash map whose order varies between runs: one key makes the bytes certain.
 KEY = "taftcache"
 TAIL = "base/tail"
+
+
+class _Header(msgspec.Struct, frozen=True):
+    """What the file says beside its tensors."""
+
+    base_digest: str
+    meta: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -49,16 +57,16 @@ class Component:
         """
         try:
             size = int.from_bytes(data[:8], "little")
-            header = json.loads(json.loads(data[8 : 8 + size])["__metadata__"][KEY])
+            header = msgspec.json.decode(json.loads(data[8 : 8 + size])["__metadata__"][KEY], type=_Header)
             tensors = load(data)
-        except (SafetensorError, ValueError, KeyError) as error:
+        except (SafetensorError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise FormatError("a component is a safetensors file that taftcache wrote", got=str(error)) from error
         found = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
         layout = layout or Layout(dict(sorted(found.items())))
         if found != layout.shapes:
             wrong = sorted(set(found.items()) ^ set(layout.shapes.items()))[:4]
             raise FormatError("a component holds the parameters of its base", got=wrong)
-        return cls(header["base_digest"], layout, layout.flatten(tensors, torch.float64), header["meta"])
+        return cls(header.base_digest, layout, layout.flatten(tensors, torch.float64), header.meta)
 
 
 def read_base(store: FeatureStore, spec: TangentSpec) -> Base:

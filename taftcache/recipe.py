@@ -15,7 +15,7 @@ from taftcache.backbone.spec import BackboneSpec, DataSpec, PreprocessSpec
 from taftcache.errors import RecipeError
 from taftcache.tangent.spec import TangentSpec
 
-Positive = Annotated[float, msgspec.Meta(gt=0)]
+Positive = Annotated[float, msgspec.Meta(gt=0, le=1e100)]
 Count = Annotated[int, msgspec.Meta(ge=1)]
 
 
@@ -120,9 +120,11 @@ def load_recipe(path: str | Path, overrides: Iterable[str] = ()) -> Recipe:
     """
     path = Path(path)
     try:
-        text = path.read_text()
+        text = path.read_text("utf-8")
     except OSError as error:
         raise RecipeError("a recipe is a readable TOML file", got=f"{path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise RecipeError("a recipe is a TOML file", got=f"{path}: {error}") from error
     try:
         values = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -162,9 +164,12 @@ def parse_bytes(text: str) -> int:
     digits = text.strip().rstrip("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ ")
     unit = text.strip()[len(digits) :].strip().upper()
     try:
-        return int(float(digits) * units[unit])
+        size = int(float(digits) * units[unit])
     except (ValueError, KeyError, OverflowError):
-        raise RecipeError("a size is a number and a unit", got=text, do='write it like "512MiB" or "2GB"') from None
+        size = -1
+    if size < 0:
+        raise RecipeError("a size is a number and a unit", got=text, do='write it like "512MiB" or "2GB"')
+    return size
 
 
 def _check_names(values: Mapping[str, Any], struct: type[msgspec.Struct], prefix: str, where: str) -> None:
@@ -172,7 +177,8 @@ def _check_names(values: Mapping[str, Any], struct: type[msgspec.Struct], prefix
     hints = get_type_hints(struct)
     for key, value in values.items():
         if key not in struct.__struct_fields__:
-            near = difflib.get_close_matches(key, struct.__struct_fields__, n=1, cutoff=0.5) or _anywhere(key)
+            near = _anywhere(key, 1.0) or difflib.get_close_matches(key, struct.__struct_fields__, n=1, cutoff=0.5)
+            near = near or _anywhere(key, 0.7)
             known = ", ".join(struct.__struct_fields__)
             raise RecipeError(
                 f"every key of a recipe is one of its section's ({prefix.rstrip('.') or 'top level'}: {known})",
@@ -184,13 +190,13 @@ def _check_names(values: Mapping[str, Any], struct: type[msgspec.Struct], prefix
             _check_names(value, inner, f"{prefix}{key}.", where)
 
 
-def _anywhere(key: str) -> list[str]:
-    """``section.key`` whose key resembles ``key`` most, over all sections."""
+def _anywhere(key: str, cutoff: float) -> list[str]:
+    """``section.key`` whose key resembles ``key`` most and at least to the degree ``cutoff``, over all sections."""
     paths = {}
     for section, inner in get_type_hints(Recipe).items():
         if isinstance(inner, type) and issubclass(inner, msgspec.Struct):
             paths |= {name: f"{section}.{name}" for name in inner.__struct_fields__}
-    return [paths[name] for name in difflib.get_close_matches(key, paths, n=1, cutoff=0.7)]
+    return [paths[name] for name in difflib.get_close_matches(key, paths, n=1, cutoff=cutoff)]
 
 
 def _override(values: dict[str, Any], text: str) -> None:
