@@ -1,0 +1,71 @@
+"""Preconditioners: symmetric, positive definite, and the inverse Hessian itself where they say so."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from taftcache.objective.problem import Problem
+from taftcache.objective.rsl import RSL
+from taftcache.solve.dual import DualInverse, dual_fits, kernel
+from taftcache.solve.kronecker import KroneckerPreconditioner
+from tests.solve.problems import K, N, jacobian, make_problem
+
+CASES = [("narrow-mlp", "keep"), ("all", "class-token"), ("plain", "reset-block")]
+every_case = pytest.mark.parametrize(("vit", "spec"), CASES)
+
+
+def draw(problem: Problem, count: int) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(7)
+    size = problem.operator.layout.size
+    return [torch.randn(size, dtype=torch.float64, generator=generator) for _ in range(count)]
+
+
+@every_case
+@pytest.mark.parametrize("make", [KroneckerPreconditioner, DualInverse])
+@pytest.mark.parametrize("alpha", [1.0, 3.0])
+def test_symmetric_and_positive_definite(vit, spec, make, alpha):
+    problem = make_problem(vit, spec, loss=RSL(alpha=alpha, kappa=5.0))
+    M = make(problem)
+    u, v = draw(problem, 2)
+    assert (u @ M.apply(v)).item() == pytest.approx((v @ M.apply(u)).item(), rel=1e-8)
+    assert u @ M.apply(u) > 0
+
+
+@every_case
+@pytest.mark.parametrize("head", [False, True])
+@pytest.mark.parametrize(("alpha", "ridge"), [(1.0, 1e-2), (3.0, 1e-5)])
+def test_dual_is_the_inverse_hessian(vit, spec, head, alpha, ridge):
+    problem = make_problem(vit, spec, loss=RSL(alpha=alpha, kappa=5.0), ridge=ridge, head=head)
+    (v,) = draw(problem, 1)
+    product = problem.hessian(v)
+    assert (DualInverse(problem).apply(product) - v).norm() <= 1e-11 * product.norm() / ridge
+
+
+@every_case
+@pytest.mark.parametrize("head", [False, True])
+def test_kernel_is_the_jacobians(vit, spec, head):
+    J, _ = jacobian(vit, spec, head)
+    by_class = J.view(N, K, -1).transpose(0, 1).reshape(N * K, -1)
+    expected = by_class @ by_class.T
+    assert (kernel(make_problem(vit, spec, head=head)) - expected).norm() <= 1e-11 * expected.norm()
+
+
+def test_kernel_over_several_blocks(monkeypatch):
+    whole = kernel(make_problem())
+    monkeypatch.setattr("taftcache.tangent.operator.BLOCK_ROWS", 8)
+    assert (kernel(make_problem()) - whole).norm() <= 1e-12 * whole.norm()
+
+
+def test_kroneckers_head_is_exact_when_alpha_is_one():
+    """The head's curvature is the same at every row, so its Kronecker pair is no approximation."""
+    problem = make_problem(loss=RSL(alpha=1.0, kappa=5.0), head=True)
+    (v,) = draw(problem, 1)
+    assert (KroneckerPreconditioner(problem).apply(problem.hessian(v)) - v).norm() <= 1e-9 * v.norm()
+
+
+def test_limits_decide_which_is_used(monkeypatch):
+    problem = make_problem()
+    assert dual_fits(problem)
+    monkeypatch.setattr("taftcache.solve.dual.LARGEST_KERNEL", N * K - 1)
+    assert not dual_fits(problem)

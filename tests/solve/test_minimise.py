@@ -1,0 +1,91 @@
+"""The one verb, and the head's closed form, against dense solves."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from taftcache.errors import SolveError
+from taftcache.objective.rsl import RSL
+from taftcache.solve.head import solve_head
+from taftcache.solve.minimise import minimise
+from taftcache.tangent.rows import ArrayRows
+from tests.solve.problems import K, N, case, dense, make_problem, rows
+
+LOSSES = [RSL(alpha=1.0, kappa=5.0), RSL(alpha=3.0, kappa=15.0), RSL(alpha=0.4, kappa=1.0)]
+every_loss = pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: f"{loss.alpha}-{loss.kappa}")
+
+
+@every_loss
+@pytest.mark.parametrize("ridge", [1e-5, 1e-2, 1.0])
+def test_head_is_the_dense_solution(loss, ridge):
+    whole = dense(loss=loss, ridge=ridge, head=True)
+    solution = solve_head(make_problem(loss=loss, ridge=ridge, head=True))
+    assert solution.converged
+    assert (solution.value - whole.solution).norm() <= 1e-8 * whole.solution.norm()
+    assert solution.certificate.relative_gradient <= 1e-10
+    assert solution.certificate.objective == pytest.approx(whole.value(whole.solution), rel=1e-9)
+    assert solution.certificate.gradient_at_zero == pytest.approx(whole.g.norm().item(), rel=1e-9)
+
+
+@pytest.mark.parametrize("classes_a_group", [1, 3])
+def test_head_in_groups_of_classes(monkeypatch, classes_a_group):
+    loss = RSL(alpha=3.0, kappa=5.0)
+    whole = solve_head(make_problem(loss=loss, head=True))
+    monkeypatch.setattr("taftcache.solve.head.GROUP_BYTES", classes_a_group * 8 * 13 * 13)
+    parts = solve_head(make_problem(loss=loss, head=True))
+    assert parts.stats["passes"] - whole.stats["passes"] == -(-K // classes_a_group) - 1
+    assert (parts.value - whole.value).norm() <= 1e-13 * whole.value.norm()
+
+
+@pytest.fixture(params=["kernel", "iterations"])
+def method(request, monkeypatch):
+    """The exact inverse of a small problem, and conjugate gradients as for a large one."""
+    if request.param == "iterations":
+        monkeypatch.setattr("taftcache.solve.dual.LARGEST_KERNEL", 0)
+    return request.param
+
+
+@every_loss
+@pytest.mark.parametrize("precision", ["float32", "float64"])
+@pytest.mark.parametrize("train", ["full", "head"])
+def test_minimise_is_the_dense_solution(method, loss, precision, train):
+    whole = dense(loss=loss, ridge=1e-2, head=train == "head")
+    solution = minimise(case().base, rows(), loss, 1e-2, train=train, precision=precision, tolerance=1e-9)
+    assert solution.converged
+    assert (solution.value - whole.solution).norm() <= 1e-6 * whole.solution.norm()
+
+
+@pytest.mark.parametrize("train", ["full", "head"])
+def test_bytes_depend_on_neither_memory_nor_sources(method, monkeypatch, train):
+    monkeypatch.setattr("taftcache.tangent.operator.BLOCK_ROWS", 8)
+
+    def solved(memory: int, sizes: tuple[int, ...]) -> torch.Tensor:
+        options = {"train": train, "memory": memory, "max_passes": 12}
+        return minimise(case().base, rows(sizes=sizes), LOSSES[0], 1e-3, **options).value
+
+    first = solved(1 << 30, (N,))
+    assert torch.equal(first, solved(0, (N,)))
+    assert torch.equal(first, solved(300_000, (8, 16, 16)))
+
+
+def test_no_rows():
+    with pytest.raises(SolveError, match="at least one row"):
+        minimise(case().base, [ArrayRows(rows()[0].tokens[:0], rows()[0].labels[:0])], LOSSES[0], 1e-2)
+
+
+@pytest.mark.xfail(raises=torch.linalg.LinAlgError, strict=False, reason="factorised before the rows are looked at")
+@pytest.mark.parametrize("train", ["full", "head"])
+@pytest.mark.parametrize("poison", [float("nan"), float("inf")])
+def test_rows_that_are_not_finite(method, train, poison):
+    (source,) = rows()
+    source.tokens[3, 2, 1] = poison
+    with pytest.raises(SolveError):
+        minimise(case().base, [source], LOSSES[0], 1e-2, train=train)
+
+
+@pytest.mark.parametrize("train", ["full", "head"])
+def test_one_row_and_one_class(train):
+    (source,) = rows()
+    solution = minimise(case().base, [ArrayRows(source.tokens[:1], source.labels[:1])], LOSSES[0], 1e-2, train=train)
+    assert solution.converged

@@ -1,0 +1,82 @@
+"""What decides an operator's bytes: the block size, and neither memory nor how the rows are stored."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from taftcache.tangent.rows import ArrayBlock, ArrayRows
+from tests.solve.problems import N, make_problem, rows, tokens
+
+SPLITS = {"one": (N,), "two": (16, 24), "many": (8,) * 5, "uneven": (24, 8, 8)}
+BLOCK = 8
+DTYPES = [torch.float32, torch.float64]
+
+
+def block_bytes(dtype: torch.dtype) -> int:
+    """What one prepared block takes."""
+    ((state, _), *_) = make_problem(dtype=dtype).operator.blocks()
+    return sum(tensor.numel() * tensor.element_size() for tensor in state)
+
+
+def outcomes(dtype: torch.dtype, memory: int, sizes: tuple[int, ...]) -> list[torch.Tensor]:
+    """Gradients and a product, some of them from blocks that were kept."""
+    problem = make_problem(dtype=dtype, memory=memory, sizes=sizes)
+    v = torch.randn(problem.operator.layout.size, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    (value, gradient), product, (again, repeated) = problem.evaluate(v), problem.hessian(v), problem.evaluate(v)
+    return [torch.tensor([value, again], dtype=torch.float64), gradient, product, repeated]
+
+
+@pytest.fixture
+def small_blocks(monkeypatch):
+    monkeypatch.setattr("taftcache.tangent.operator.BLOCK_ROWS", BLOCK)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("split", SPLITS)
+@pytest.mark.parametrize("blocks_kept", [0, 1, 2.5, 99])
+def test_bytes_depend_on_neither_memory_nor_sources(small_blocks, dtype, split, blocks_kept):
+    expected = outcomes(dtype, 0, (N,))
+    got = outcomes(dtype, int(blocks_kept * block_bytes(dtype)), SPLITS[split])
+    assert all(torch.equal(a, b) for a, b in zip(expected, got, strict=True))
+
+
+def test_block_size_decides_the_bytes(monkeypatch):
+    whole = outcomes(torch.float32, 0, (N,))
+    monkeypatch.setattr("taftcache.tangent.operator.BLOCK_ROWS", BLOCK)
+    pieces = outcomes(torch.float32, 0, (N,))
+    assert not torch.equal(whole[1], pieces[1])
+    assert torch.allclose(whole[1], pieces[1], rtol=1e-3, atol=1e-4)
+
+
+class Counting(ArrayRows):
+    """Rows that count how often each block is read."""
+
+    reads = 0
+
+    def blocks(self, size: int, start: int = 0) -> Iterator[ArrayBlock]:
+        for block in super().blocks(size, start):
+            self.reads += 1
+            yield block
+
+
+@pytest.mark.parametrize(("kept", "reads"), [(0, 15), (2.5, 5 + 3 + 3), (99, 5)])
+def test_rows_kept_in_memory_are_not_read_again(small_blocks, kept, reads):
+    problem = make_problem(memory=int(kept * block_bytes(torch.float64)))
+    source = Counting(*vars(rows()[0]).values())
+    problem.operator.sources[:] = [source]
+    for _ in range(3):
+        problem.evaluate(torch.zeros(problem.operator.layout.size))
+    assert (source.reads, problem.operator.passes) == (reads, 3)
+
+
+def test_rows_of_a_cache_are_left_as_they_are(small_blocks):
+    """A cache hands out views of mapped files: torch must not get memory that it could write to."""
+    frozen = tokens()
+    frozen.flags.writeable = False
+    problem = make_problem()
+    problem.operator.sources[:] = [ArrayRows(frozen, rows()[0].labels)]
+    zero = torch.zeros(problem.operator.layout.size)
+    assert torch.equal(problem.evaluate(zero)[1], make_problem().evaluate(zero)[1])

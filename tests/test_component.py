@@ -1,0 +1,200 @@
+"""Components as bytes, and their composition."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from taftcache.component import Component
+from taftcache.compose import compose, identity_error
+from taftcache.errors import CompositionError, FormatError
+from taftcache.tangent.operator import TangentOperator
+from taftcache.tangent.parameters import Layout
+from taftcache.tangent.rows import ArrayRows
+from tests.tangent.vits import make_case
+
+SHAPES = {"blocks.1.mlp.fc1.bias": (3,), "head.weight": (2, 3), "blocks.1.cls_token": (1, 1, 2)}
+META = {"kind": "component", "rows": 7, "certificate": {"gradient": 1e-300}, "shards": ["000"], "ü": None}
+
+
+def made(seed: int = 0, base: str = "ab" * 32, shapes: dict = SHAPES) -> Component:
+    layout = Layout(shapes)
+    generator = torch.Generator().manual_seed(seed)
+    return Component(base, layout, torch.randn(layout.size, dtype=torch.float64, generator=generator), dict(META))
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e-310, 1e300])
+def test_decode_gives_back_what_was_encoded(scale):
+    component = made()
+    component.delta.mul_(scale)
+    back = Component.decode(component.encode(), component.layout)
+    assert torch.equal(back.delta, component.delta)
+    assert (back.base_digest, back.layout, back.meta) == (component.base_digest, component.layout, component.meta)
+    assert back.encode() == component.encode()
+
+
+def test_decode_without_a_layout_takes_the_names_in_order():
+    back = Component.decode(made().encode())
+    assert list(back.layout) == sorted(SHAPES)
+    assert all(torch.equal(back.layout.views(back.delta)[n], x) for n, x in made().layout.views(made().delta).items())
+
+
+def test_bytes_are_the_same_in_every_process():
+    """Hash seeds differ between processes; the bytes must not."""
+    code = """
+import sys, torch
+from taftcache.component import Component
+from taftcache.tangent.parameters import Layout
+layout = Layout({f"p{k}": (2,) for k in range(20)})
+component = Component("ab", layout, torch.arange(40.0, dtype=torch.float64), {f"m{k}": {k: None} for k in range(9)})
+sys.stdout.buffer.write(component.encode())
+"""
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    runs = [
+        subprocess.Popen([sys.executable, "-c", code], env={**env, "PYTHONHASHSEED": seed}, stdout=subprocess.PIPE)
+        for seed in ("1", "2")
+    ]
+    first, second = (run.communicate()[0] for run in runs)
+    assert first == second
+    assert len(first) > 40 * 8
+
+
+@pytest.mark.parametrize(
+    "shapes",
+    [
+        {**SHAPES, "head.bias": (2,)},
+        {name: shape for name, shape in SHAPES.items() if name != "head.weight"},
+        {**SHAPES, "head.weight": (3, 2)},
+        {**SHAPES, "head.weight": (6,)},
+    ],
+)
+def test_other_parameters_are_refused(shapes):
+    with pytest.raises(FormatError, match="parameters of its base"):
+        Component.decode(made().encode(), Layout(shapes))
+
+
+def framed(header: str, data: bytes = b"") -> bytes:
+    return len(header.encode()).to_bytes(8, "little") + header.encode() + data
+
+
+def with_header(text: str) -> bytes:
+    """A good safetensors file of one number, with ``text`` where a component's header is."""
+    tensor = {"dtype": "F64", "shape": [1], "data_offsets": [0, 8]}
+    return framed(json.dumps({"__metadata__": {"taftcache": text}, "head.bias": tensor}), bytes(8))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\0",
+        b"\xff" * 64,
+        framed("[]"),
+        framed("{}"),
+        framed('{"__metadata__": 5}'),
+        framed('{"__metadata__": {"taftcache": 5}}'),
+        with_header("[]"),
+        with_header("{}"),
+        with_header('{"base_digest":3,"meta":{}}'),
+        with_header('{"base_digest":"a","meta":[]}'),
+        framed("[" * 100_000),
+    ],
+    ids=range(12),
+)
+def test_garbage_is_refused(data):
+    with pytest.raises(FormatError):
+        Component.decode(data)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.binary(max_size=80) | st.tuples(st.integers(0, 10**6), st.integers(1, 255)))
+def test_damaged_bytes_are_refused_or_still_a_component(damage):
+    data = bytearray(made().encode())
+    if isinstance(damage, bytes):
+        data = bytearray(damage)
+    else:
+        data[damage[0] % len(data)] ^= damage[1]
+    with contextlib.suppress(FormatError):
+        assert Component.decode(bytes(data)).delta.dtype == torch.float64
+
+
+def test_cut_short():
+    data = made().encode()
+    for length in range(0, len(data), 7):
+        with pytest.raises(FormatError):
+            Component.decode(data[:length])
+
+
+def test_one_component_composes_to_itself():
+    assert torch.equal(compose({"components/000": made()}).delta, made().delta)
+
+
+@given(st.permutations(["c", "a", "b"]))
+def test_the_order_given_changes_nothing(order):
+    parts = {name: made(ord(name)) for name in order}
+    composed = compose(parts)
+    expected = (made(97).delta + made(98).delta + made(99).delta) / 3
+    assert torch.allclose(composed.delta, expected, rtol=1e-15, atol=1e-16)
+    assert composed.encode() == compose(dict(sorted(parts.items()))).encode()
+    assert composed.base_digest == made().base_digest
+
+
+@pytest.mark.parametrize("n", [1, 2, 5])
+@pytest.mark.parametrize("uniform", [True, False])
+def test_weighted_sum_of_logits_is_the_logits_of_the_weighted_sum(n, uniform):
+    case = make_case("all", "class-token")
+    size = case.base.layout.size
+    generator = torch.Generator().manual_seed(n)
+    parts = {
+        f"{k:03d}": Component("b", case.base.layout, torch.randn(size, dtype=torch.float64, generator=generator))
+        for k in range(n)
+    }
+    raw = torch.rand(n, dtype=torch.float64, generator=generator) - 0.3
+    mu = dict(zip(parts, (raw / raw.sum()).tolist(), strict=True))
+    composed = compose(parts, None if uniform else mu)
+    weights = composed.meta["coefficients"]
+    assert sum(weights.values()) == pytest.approx(1)
+    operator = TangentOperator(
+        case.base, [ArrayRows(case.tokens.numpy(), case.tokens.new_zeros(5).numpy())], dtype=torch.float64
+    )
+
+    def logits(delta: torch.Tensor) -> torch.Tensor:
+        (change,) = operator.matvec(delta)
+        return case.forward(case.base.state) + change
+
+    each = [logits(parts[name].delta) for name in sorted(parts)]
+    coefficients = [weights[name] for name in sorted(parts)]
+    assert identity_error(each, coefficients, logits(composed.delta)) < 1e-12
+    if n > 1:
+        assert identity_error(each, [2 * mu for mu in coefficients], logits(composed.delta)) > 0.1
+
+
+def test_other_bases_do_not_compose():
+    with pytest.raises(CompositionError, match="one base point") as caught:
+        compose({"a": made(), "b": made(base="cd" * 32)})
+    assert "abab" in caught.value.got
+    assert "cdcd" in caught.value.got
+
+
+def test_other_parameters_do_not_compose():
+    with pytest.raises(CompositionError, match="same parameters"):
+        compose({"a": made(), "b": made(shapes={"head.weight": (13,)})})
+
+
+@pytest.mark.parametrize("mu", [{}, {"a": 1.0}, {"a": 0.5, "c": 0.5}, {"a": 0.3, "b": 0.3, "c": 0.4}])
+def test_coefficients_name_the_components(mu):
+    with pytest.raises(CompositionError):
+        compose({"a": made(), "b": made(1)}, mu)
+
+
+def test_nothing_to_compose():
+    with pytest.raises(CompositionError, match="at least one"):
+        compose({})

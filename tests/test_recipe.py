@@ -1,0 +1,192 @@
+"""Recipes: what is written is what runs, and anything else is refused with the right name beside it."""
+
+from __future__ import annotations
+
+import contextlib
+import tomllib
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from taftcache.errors import RecipeError
+from taftcache.recipe import Recipe, apply_overrides, load_recipe, parse_bytes, parse_recipe, recipe_values
+
+DATA = {"data": {"source": "digits"}}
+
+
+def test_an_empty_recipe_is_whole():
+    recipe = parse_recipe({})
+    assert recipe == Recipe()
+    assert parse_recipe(recipe_values(recipe)) == recipe
+    assert recipe.store_path == Path("stores/run")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "right"),
+    [
+        ({"objectiv": {}}, "objective?"),
+        ({"solver": {"tolerence": 1e-3}}, "solver.tolerance?"),
+        ({"store": {"shard": 3}}, "store.shards?"),
+        ({"data": {"source": "digits", "heldout": 0.1}}, "data.held_out?"),
+        ({"solver": {"ridge": 1e-3}}, "objective.ridge?"),
+        ({"ridge": 1e-3}, "objective.ridge?"),
+        ({"kappa": 3}, "objective.kappa?"),
+        ({"shards": 3}, "store.shards?"),
+        ({"tangent": {"kapa": 3}}, "objective.kappa?"),
+        ({"backbone": {"reset_blok": True}}, "tangent.reset_block?"),
+    ],
+)
+def test_unknown_key_names_the_nearest_right_one(wrong, right):
+    with pytest.raises(RecipeError) as caught:
+        parse_recipe(wrong)
+    assert caught.value.do == f"did you mean {right}"
+    assert next(iter(wrong)) in str(caught.value.got)
+
+
+def test_key_like_no_other():
+    with pytest.raises(RecipeError, match="xyzzy") as caught:
+        parse_recipe({"solver": {"xyzzy": 1}})
+    assert caught.value.do is None
+    assert "max_passes" in caught.value.rule
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "store.shards=0",
+        "store.shards=2.5",
+        "store.shards=many",
+        "store.plan=random",
+        "store.dtype=bfloat16",
+        "store.chunk_rows=0",
+        "data.source=photos",
+        "data.held_out=1.0",
+        "data.held_out=-0.1",
+        "data.limit=0",
+        "data.train=somewhere",
+        "data=5",
+        "data={}",
+        "objective.ridge=0",
+        "objective.ridge=-1e-4",
+        "objective.ridge=nan",
+        "objective.ridge=inf",
+        "objective.kappa=inf",
+        "objective.alpha=0",
+        "solver.max_passes=0",
+        "solver.precision=float16",
+        "solver.memory=lots",
+        "solver.memory=-1GiB",
+        "solver.memory=5",
+        "extract.workers=-1",
+        "tangent.train=everything",
+        "forget.samples=digits/0001",
+        "forget.samples=[1, 2]",
+        "device=tpu",
+        "name=5",
+    ],
+)
+def test_wrong_types_and_ranges(override):
+    with pytest.raises(RecipeError) as caught:
+        parse_recipe(apply_overrides(DATA, [override]))
+    assert caught.value.got is not None
+
+
+@pytest.mark.parametrize(
+    ("override", "read", "value"),
+    [
+        ("store.shards=7", lambda r: r.store.shards, 7),
+        ("solver.tolerance=1e-8", lambda r: r.solver.tolerance, 1e-8),
+        ("objective.kappa=3", lambda r: r.objective.kappa, 3.0),
+        ("tangent.reset_block=true", lambda r: r.tangent.reset_block, True),
+        ("store.path=a/b=c.d", lambda r: r.store.path, "a/b=c.d"),
+        ('store.path="quoted"', lambda r: r.store.path, "quoted"),
+        ('forget.samples=["a", "b c"]', lambda r: r.forget.samples, ["a", "b c"]),
+        ("preprocess.mean=[0.1, 0.2, 0.3]", lambda r: r.preprocess.mean, (0.1, 0.2, 0.3)),
+        ("backbone.model_args.depth=3", lambda r: r.backbone.model_args, {"depth": 3}),
+        ("backbone.model_args.a.b=x", lambda r: r.backbone.model_args, {"a": {"b": "x"}}),
+        (" store.seed = 5", lambda r: r.store.seed, 5),
+        ("name=other", lambda r: r.name, "other"),
+    ],
+)
+def test_overrides(override, read, value):
+    assert read(parse_recipe(apply_overrides(DATA, [override]))) == value
+
+
+def test_last_override_wins_and_the_given_values_stay():
+    values = {"store": {"shards": 2}}
+    assert apply_overrides(values, ["store.shards=3", "store.shards=4"]) == {"store": {"shards": 4}}
+    assert values == {"store": {"shards": 2}}
+
+
+@pytest.mark.parametrize("override", ["store.shards", "=3", ".shards=3", "store.=3", "store..shards=3", "", "name.x=1"])
+def test_malformed_overrides(override):
+    with pytest.raises(RecipeError, match="override"):
+        parse_recipe(apply_overrides({"name": "n"}, [override]))
+
+
+def test_a_files_name_is_the_recipes(tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_text('[data]\nsource = "digits"\n')
+    recipe = load_recipe(path, ["store.shards=9"])
+    assert (recipe.name, recipe.store.shards, recipe.store_path) == ("mine", 9, Path("stores/mine"))
+    path.write_text('name = "own"\n')
+    assert load_recipe(path).name == "own"
+
+
+@pytest.mark.parametrize("contents", [None, "not = = toml", "[data\n", b"\xff\xfe\x00", "folder"])
+def test_files_that_are_no_recipe(tmp_path, contents):
+    path = tmp_path / "mine.toml"
+    if contents == "folder":
+        path.mkdir()
+    elif contents is not None:
+        path.write_bytes(contents if isinstance(contents, bytes) else contents.encode())
+    with pytest.raises(RecipeError) as caught:
+        load_recipe(path)
+    assert str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize("path", sorted(Path(__file__).parents[1].glob("pipelines/*.toml")), ids=lambda p: p.name)
+def test_shipped_recipes(path):
+    values = tomllib.loads(path.read_text())
+    assert parse_recipe(values, str(path)) is not None
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("2GiB", 2 << 30),
+        ("512MiB", 512 << 20),
+        ("1.5 kib", 1536),
+        ("4GB", 4 * 10**9),
+        ("1000", 1000),
+        ("10 B", 10),
+        ("0", 0),
+        (" 3 tb ", 3 * 10**12),
+    ],
+)
+def test_sizes(text, size):
+    assert parse_bytes(text) == size
+    assert parse_recipe({"solver": {"memory": text}}).memory_bytes == size
+
+
+@pytest.mark.parametrize("text", ["", "GiB", "lots", "2 XB", "2GiB2", "-1", "-2GiB", "nan", "inf", "1e999", "1,5GB"])
+def test_what_is_no_size(text):
+    with pytest.raises(RecipeError, match="size"):
+        parse_bytes(text)
+
+
+SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5)
+KEYS = st.sampled_from(["data", "store", "solver", "shards", "source", "path", "name", "kappa", "x", "memory"])
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.dictionaries(
+        KEYS, st.recursive(SCALARS, lambda s: st.lists(s, max_size=2) | st.dictionaries(KEYS, s, max_size=3))
+    )
+)
+def test_any_values_are_a_recipe_or_a_recipe_error(values):
+    with contextlib.suppress(RecipeError):
+        assert isinstance(parse_recipe(values), Recipe)
