@@ -28,7 +28,9 @@ app = typer.Typer(
 RecipePath = Annotated[Path, typer.Argument(metavar="RECIPE", help="a recipe in TOML, see pipelines/")]
 StorePath = Annotated[Path, typer.Argument(metavar="STORE", help="a store's folder")]
 Either = Annotated[Path, typer.Argument(metavar="RECIPE|STORE", help="a recipe in TOML, or a store's folder")]
-Overrides = Annotated[list[str] | None, typer.Option("--set", metavar="SECTION.KEY=VALUE", help="override one value of the recipe")]
+Overrides = Annotated[
+    list[str] | None, typer.Option("--set", metavar="SECTION.KEY=VALUE", help="override one value of the recipe")
+]
 Device = Annotated[str | None, typer.Option("--device", help="auto, cpu, cuda or mps; the recipe's by default")]
 Json = Annotated[bool, typer.Option("--json", help="print the report as JSON, and nothing else")]
 
@@ -77,7 +79,9 @@ def train(
 
     if target.is_dir():
         with FeatureStore(target) as store:
-            recipe = parse_recipe(apply_overrides(store.manifest.recipe, [*(set_ or []), *_device(device)]), str(target))
+            recipe = parse_recipe(
+                apply_overrides(store.manifest.recipe, [*(set_ or []), *_device(device)]), str(target)
+            )
         path = target
     else:
         recipe = _recipe(target, set_, device)
@@ -141,7 +145,9 @@ def predict(
 @app.command()
 def inspect(
     store: StorePath,
-    sample: Annotated[str | None, typer.Option("--sample", help="one sample: where it lies and what is cached of it")] = None,
+    sample: Annotated[
+        str | None, typer.Option("--sample", help="one sample: where it lies and what is cached of it")
+    ] = None,
     shard: Annotated[str | None, typer.Option("--shard", help="list the samples of one shard")] = None,
     label: Annotated[str | None, typer.Option("--class", help="list the samples of one class")] = None,
     as_json: Json = False,
@@ -151,7 +157,7 @@ def inspect(
     Example: taftcache inspect stores/quickstart --class 7
     """
     from taftcache.cache import FeatureStore
-    from taftcache.stages import inspect as stage
+    from taftcache.stages import inspection as stage
 
     with FeatureStore(store) as opened:
         if sample is not None:
@@ -165,14 +171,16 @@ def inspect(
 @app.command()
 def verify(
     store: StorePath,
-    root: Annotated[str | None, typer.Option("--root", help="the root digest you noted: finds a store rolled back")] = None,
+    root: Annotated[
+        str | None, typer.Option("--root", help="the root digest you noted: finds a store rolled back")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Read every byte again and name whatever is damaged, missing or swapped. Exit code 5 if anything is.
 
     Example: taftcache verify stores/quickstart
     """
-    from taftcache.stages.verify import verify as stage
+    from taftcache.stages import verify as stage
 
     with terminal.bars(as_json) as progress:
         report = stage(store, progress, root)
@@ -185,7 +193,9 @@ def verify(
 def forget(
     store: StorePath,
     sample: Annotated[list[str], typer.Option("--sample", help="a sample's id (repeatable)")],
-    mode: Annotated[str, typer.Option("--mode", help="retrain: re-solve the affected shards without the rows")] = "retrain",
+    mode: Annotated[
+        str, typer.Option("--mode", help="retrain: re-solve the affected shards without the rows")
+    ] = "retrain",
     as_json: Json = False,
 ) -> None:
     """Erase samples from the cache and renew all that was made from them, with a certificate.

@@ -13,7 +13,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from taftcache.cache import FeatureStore
-from taftcache.errors import FormatError, StoreError
+from taftcache.errors import CompositionError, FormatError, StoreError
 from taftcache.tangent.base import Base, make_base
 from taftcache.tangent.parameters import Layout
 from taftcache.tangent.spec import TangentSpec
@@ -78,10 +78,18 @@ def read_component(store: FeatureStore, name: str, base: Base) -> Component:
     """The component or model ``name`` of a store ("components/000", "models/mean").
 
     Raises:
-        StoreError: no such name.
+        StoreError: no such name. CompositionError: it was trained around another base.
     """
     ref = store.objects().get(name)
     if ref is None or not name.startswith(("components/", "models/")):
         there = [n for n in store.objects() if n.startswith(("components/", "models/"))]
-        raise StoreError("a model is named as the store lists it", got=name, do=f"one of {', '.join(there) or 'none yet'}")
+        raise StoreError(
+            "a model is named as the store lists it", got=name, do=f"one of {', '.join(there) or 'none yet'}"
+        )
+    if ref.meta["base_digest"] != base.digest:
+        raise CompositionError(
+            "a component is used around the base point that it was trained at",
+            got=f"{name}: base {ref.meta['base_digest'][:16]}, the store's settings make {base.digest[:16]}",
+            do="taftcache train, which renews every component of another base",
+        )
     return Component.decode(store.read_object(name), base.head_layout if ref.meta["layout"] == "head" else base.layout)

@@ -19,11 +19,7 @@ Positive = Annotated[float, msgspec.Meta(gt=0, le=1e100)]
 Count = Annotated[int, msgspec.Meta(ge=1)]
 
 
-class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Base of the sections defined here: immutable, closed to unknown keys."""
-
-
-class StoreSpec(Section):
+class StoreSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Where features are kept and how the samples are split into shards.
 
     path: the store's folder; ``stores/<recipe name>`` by default.
@@ -40,7 +36,7 @@ class StoreSpec(Section):
     chunk_rows: Count | Literal["auto"] = "auto"
 
 
-class ExtractSpec(Section):
+class ExtractSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """How stage 1 runs; none of it changes a byte of what is stored.
 
     workers: decoding threads; 0 picks one for each core. batch: images a forward pass.
@@ -49,7 +45,7 @@ class ExtractSpec(Section):
     workers: Annotated[int, msgspec.Meta(ge=0)] = 0
 
 
-class ObjectiveSpec(Section):
+class ObjectiveSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The rescaled square loss RSL(α, κ) and the ridge λ (mean loss + λ/2 ‖Δw‖²)."""
 
     alpha: Positive = 1.0
@@ -57,7 +53,7 @@ class ObjectiveSpec(Section):
     ridge: Positive = 1e-4
 
 
-class SolverSpec(Section):
+class SolverSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """When the solve ends and how it computes.
 
     tolerance: on the float64 gradient norm, relative to its norm at Δw = 0.
@@ -72,20 +68,23 @@ class SolverSpec(Section):
     memory: str = "2GiB"
 
 
-class ComposeSpec(Section):
-    """How components become one model: "mean", the paper's uniform average."""
+class ComposeSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """How components become one model.
 
-    mode: Literal["mean"] = "mean"
+    mode: "mean", the paper's uniform average; "exact" also solves over the rows of all shards together.
+    """
+
+    mode: Literal["mean", "exact"] = "mean"
 
 
-class ForgetSpec(Section):
+class ForgetSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Samples that a run forgets at its end, by id. mode "retrain": re-solve their shards without them."""
 
     samples: list[str] = []
     mode: Literal["retrain"] = "retrain"
 
 
-class Recipe(Section):
+class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Everything a run needs; every section and key has a default."""
 
     name: str = "run"
@@ -147,7 +146,9 @@ def parse_recipe(values: Mapping[str, Any], where: str = "recipe") -> Recipe:
     try:
         recipe = msgspec.convert(dict(values), Recipe)
     except msgspec.ValidationError as error:
-        raise RecipeError("a recipe's values have the types and ranges of its sections", got=f"{where}: {error}") from error
+        raise RecipeError(
+            "a recipe's values have the types and ranges of its sections", got=f"{where}: {error}"
+        ) from error
     parse_bytes(recipe.solver.memory)
     return recipe
 
@@ -192,7 +193,7 @@ def _check_names(values: Mapping[str, Any], struct: type[msgspec.Struct], prefix
 
 def _anywhere(key: str, cutoff: float) -> list[str]:
     """``section.key`` whose key resembles ``key`` most and at least to the degree ``cutoff``, over all sections."""
-    paths = {}
+    paths: dict[str, str] = {}
     for section, inner in get_type_hints(Recipe).items():
         if isinstance(inner, type) and issubclass(inner, msgspec.Struct):
             paths |= {name: f"{section}.{name}" for name in inner.__struct_fields__}

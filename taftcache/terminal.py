@@ -12,15 +12,15 @@ from rich.table import Table
 from taftcache.stages.progress import Progress, Silent, Task
 
 if TYPE_CHECKING:
-    from taftcache.stages.compose import ComposeReport
-    from taftcache.stages.evaluate import EvaluateReport
-    from taftcache.stages.extract import ExtractReport
-    from taftcache.stages.forget import ForgetReport
-    from taftcache.stages.inspect import InspectReport, SampleReport
-    from taftcache.stages.predict import PredictReport
-    from taftcache.stages.run import RunReport
-    from taftcache.stages.train import TrainReport
-    from taftcache.stages.verify import VerifyReport
+    from taftcache.stages.composing import ComposeReport
+    from taftcache.stages.evaluation import EvaluateReport
+    from taftcache.stages.extraction import ExtractReport
+    from taftcache.stages.forgetting import ForgetReport
+    from taftcache.stages.inspection import InspectReport, SampleReport
+    from taftcache.stages.main_job import RunReport
+    from taftcache.stages.prediction import PredictReport
+    from taftcache.stages.training import TrainReport
+    from taftcache.stages.verification import VerifyReport
 
 OUT = Console(highlight=False)
 ERR = Console(stderr=True, highlight=False)
@@ -62,7 +62,13 @@ def bars(silent: bool = False) -> Iterator[Progress]:
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
     from rich.progress import Progress as Display
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.fields[note]}"))
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[note]}"),
+    )
     with Display(*columns, console=ERR, transient=True) as display:
         yield _Bars(display)
 
@@ -73,7 +79,9 @@ def show_run(report: RunReport) -> None:
     table = Table("stage", "what was done", "seconds", title="taftcache run", title_justify="left")
     rows = sum(e.shards.values())
     extracted = f"{e.images} images run and cached" if e.images else "nothing: all rows are cached"
-    table.add_row("extract", f"{extracted}\n{rows} rows in {len(e.shards)} shards, {_size(e.bytes)}", f"{e.seconds:.1f}")
+    table.add_row(
+        "extract", f"{extracted}\n{rows} rows in {len(e.shards)} shards, {_size(e.bytes)}", f"{e.seconds:.1f}"
+    )
     trained = f"{len(t.trained)} solved" if t.trained else "nothing: every component is current"
     worst = max(t.certificates.values(), key=lambda x: x["distance_bound"])
     table.add_row("train", f"{trained}, {len(t.kept)} kept\n{_certified(worst)}", f"{t.seconds:.1f}")
@@ -102,13 +110,17 @@ def show_extract(report: ExtractReport) -> None:
     """What stage 1 did."""
     if report.images:
         speed = report.images / report.seconds if report.seconds else 0
-        OUT.print(f"{report.images} images run in {report.seconds:.1f} s ({speed:.0f} a second), {report.skipped} skipped")
+        OUT.print(
+            f"{report.images} images run in {report.seconds:.1f} s ({speed:.0f} a second), {report.skipped} skipped"
+        )
     else:
         OUT.print("Nothing to do: every shard is in the store.")
     for note in report.notes:
         OUT.print(f"note: {note}", markup=False)
     shards = ", ".join(f"{name} {rows}" for name, rows in report.shards.items())
-    OUT.print(f"rows: {shards}\nstore {report.store}: {_size(report.bytes)}, root {report.root_digest[:16]}", markup=False)
+    OUT.print(
+        f"rows: {shards}\nstore {report.store}: {_size(report.bytes)}, root {report.root_digest[:16]}", markup=False
+    )
 
 
 def show_train(report: TrainReport) -> None:
@@ -131,7 +143,7 @@ def show_train(report: TrainReport) -> None:
 def show_compose(report: ComposeReport) -> None:
     """One line."""
     state = "written" if report.changed else "is current"
-    OUT.print(f"{report.model} {state}: mean of {len(report.members)} components, identity holds to {report.identity_error:.0e}")
+    OUT.print(f"{report.model} {state}: mean of {len(report.members)}, identity holds to {report.identity_error:.0e}")
 
 
 def show_evaluate(report: EvaluateReport) -> None:
@@ -156,8 +168,8 @@ def show_inspect(report: InspectReport) -> None:
         f"{report.store}: {report.rows} training rows, {len(report.classes)} classes, {_size(report.bytes)}\n"
         f"backbone {b['model']} ({b['weights']}, {b['weights_digest'][:16]}), cut at {report.identity['cut']['block']},"
         f" tokens {report.tokens[0]}×{report.tokens[1]} {report.dtype}\n"
-        f"plan {report.plan['kind']}, seed {report.plan['seed']}; {report.skipped} skipped, {report.forgotten} forgotten,"
-        f" {report.ledger_entries} ledger entries\nroot {report.root_digest}",
+        f"plan {report.plan['kind']}, seed {report.plan['seed']}; {report.skipped} skipped,"
+        f" {report.forgotten} forgotten, {report.ledger_entries} ledger entries\nroot {report.root_digest}",
         markup=False,
     )
     table = Table("shard", "role", "rows", "classes", "size", "max |x|", "mean ‖x‖", "digest")
@@ -203,7 +215,9 @@ def show_verify(report: VerifyReport) -> None:
         OUT.print(f"DAMAGED  {fault}", markup=False, soft_wrap=True)
     for stray in report.strays:
         OUT.print(f"stray    {stray} (no manifest names it; the next writing command removes it)", markup=False)
-    state = f"{len(report.faults)} damaged objects" if report.faults else "every object has the digest its manifest names"
+    state = (
+        f"{len(report.faults)} damaged objects" if report.faults else "every object has the digest its manifest names"
+    )
     OUT.print(f"{_size(report.bytes)} read: {state}; {report.ledger_entries} ledger entries in one chain")
     OUT.print(f"root {report.root_digest}")
 
@@ -238,7 +252,11 @@ def _accuracies(report: EvaluateReport) -> str:
     return "\n".join([f"{report.rows} held-out images:", *lines])
 
 
-_TITLES = {"models/mean": "composed tangent model", "models/head": "head only, all shards, exact"}
+_TITLES = {
+    "models/mean": "composed tangent model",
+    "models/exact": "exact tangent model of all shards",
+    "models/head": "head only, all shards, exact",
+}
 
 
 def _certified(c: dict[str, Any]) -> str:

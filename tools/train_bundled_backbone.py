@@ -20,6 +20,7 @@ import json
 import math
 import os
 import time
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -40,7 +41,7 @@ def read_split(path: Path) -> tuple[torch.Tensor, torch.Tensor, list[str]]:
     with np.load(path) as archive:
         blob, offset, label = archive["blob"].tobytes(), archive["offset"], archive["label"]
         classes = [str(name) for name in archive["classes"]]
-    decoded = [np.asarray(Image.open(io.BytesIO(blob[a:b])).convert("RGB")) for a, b in zip(offset[:-1], offset[1:])]
+    decoded = [np.asarray(Image.open(io.BytesIO(blob[a:b])).convert("RGB")) for a, b in pairwise(offset)]
     images = torch.from_numpy(np.stack(decoded)).permute(0, 3, 1, 2).contiguous()
     return images, torch.from_numpy(label.astype(np.int64)), classes
 
@@ -82,12 +83,10 @@ def train(model: torch.nn.Module, images: torch.Tensor, labels: torch.Tensor, te
     schedule = torch.optim.lr_scheduler.LambdaLR(
         optimiser, lambda k: min(k / warm, 0.5 * (1 + math.cos(math.pi * min(1.0, k / steps)))) + 1e-4
     )
-    average = torch.optim.swa_utils.AveragedModel(
-        model, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(0.999)
-    )
+    average = torch.optim.swa_utils.AveragedModel(model, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(0.999))
     # bfloat16 activations and gradients over float32 weights: a 30 % shorter step than autocast.
     worker = copy.deepcopy(model).to(torch.bfloat16)
-    pairs = list(zip(model.parameters(), worker.parameters()))
+    pairs = list(zip(model.parameters(), worker.parameters(), strict=True))
     generator = torch.Generator().manual_seed(args.seed)
     for epoch in range(args.epochs):
         start, total = time.perf_counter(), 0.0
@@ -121,7 +120,9 @@ def train(model: torch.nn.Module, images: torch.Tensor, labels: torch.Tensor, te
 def save(model: torch.nn.Module, folder: Path, classes: list[str]) -> None:
     """Write timm's folder layout with float16 weights."""
     folder.mkdir(parents=True, exist_ok=True)
-    save_file({k: v.to(torch.float16).contiguous() for k, v in model.state_dict().items()}, folder / "model.safetensors")
+    save_file(
+        {k: v.to(torch.float16).contiguous() for k, v in model.state_dict().items()}, folder / "model.safetensors"
+    )
     config = {
         "architecture": ARCHITECTURE,
         "num_classes": 10,
@@ -151,7 +152,9 @@ def save(model: torch.nn.Module, folder: Path, classes: list[str]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, default=os.environ.get("TAFTCACHE_DATA"), help="folder with the two archives")
+    parser.add_argument(
+        "--data", type=Path, default=os.environ.get("TAFTCACHE_DATA"), help="folder with the two archives"
+    )
     parser.add_argument("--out", type=Path, default=Path("taftcache/backbone/bundled"))
     parser.add_argument("--epochs", type=int, default=40)
     parser.add_argument("--batch", type=int, default=256)

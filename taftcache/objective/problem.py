@@ -32,17 +32,17 @@ class Problem:
             value.add_(self.loss.value(z.double(), labels).sum().cpu())
             return self.loss.gradient(z, labels)
 
-        gradient = self.operator.accumulate(delta, respond) / self.operator.rows
+        gradient = self.operator.accumulate(delta, respond).div_(self.operator.rows)
         delta = delta.to(gradient)
         total = value.item() / self.operator.rows + 0.5 * self.ridge * (delta @ delta).item()
         return total, gradient.add_(delta, alpha=self.ridge)
 
-    def hessian(self, vector: Tensor) -> Tensor:
-        """(1/N JᵀDJ + λI) v in float64, in one pass."""
+    def hessian(self, vector: Tensor, out: Tensor | None = None) -> Tensor:
+        """(1/N JᵀDJ + λI) v in float64, in one pass; written to ``out`` where one is given."""
 
         def respond(logits: Tensor, change: Tensor | None, labels: Tensor) -> Tensor:
             assert change is not None
-            return self.loss.curvature(logits, labels) * change
+            return (self.loss.curvature(logits, labels) * change).div_(self.operator.rows)
 
-        product = self.operator.accumulate(vector, respond) / self.operator.rows
+        product = self.operator.accumulate(vector, respond, out)
         return product.add_(vector.to(product), alpha=self.ridge)

@@ -71,7 +71,9 @@ def kernel(problem: Problem) -> Tensor:
             unit[:, k] = 1
             g = cotangents(operator.weights, state, unit, trained)
             parts.append(row_gradients(operator.base.config, operator.layout, operator.weights, state, g))
-        matrices = [m[0]._replace(out=_join(m, "out"), into=_join(m, "into")) for m in zip(*(p[0] for p in parts), strict=True)]
+        matrices = [
+            m[0]._replace(out=_join(m, "out"), into=_join(m, "into")) for m in zip(*(p[0] for p in parts), strict=True)
+        ]
         direct = [d[0]._replace(rows=torch.cat([x.rows for x in d])) for d in zip(*(p[1] for p in parts), strict=True)]
         per_class.append((matrices, direct))
     total = torch.zeros(K * N, K * N, dtype=operator.dtype, device=operator.device)

@@ -94,7 +94,9 @@ class KroneckerPreconditioner:
         self._small = small
         if small:
             dense = moments[-1, "S"] / count
-            self._dense = torch.linalg.cholesky(dense + _ridge_of(dense, self._ridge)) if dense.ndim == 2 else dense + self._ridge
+            self._dense = (
+                torch.linalg.cholesky(dense + _ridge_of(dense, self._ridge)) if dense.ndim == 2 else dense + self._ridge
+            )
 
     def apply(self, vector: Tensor) -> Tensor:
         """M⁻¹ v [P]."""

@@ -54,12 +54,18 @@ def minimise(
         return solve_head(exact)
     if dual_fits(exact):
         held = Problem(
-            TangentOperator(base, sources, trained=layout, dtype=torch.float64, device=certifier, memory=memory), loss, ridge
+            TangentOperator(base, sources, trained=layout, dtype=torch.float64, device=certifier, memory=memory),
+            loss,
+            ridge,
         )
-        return pcg(held, exact, DualInverse(held), tolerance=tolerance, max_passes=max_passes, start=start, progress=progress)
+        return pcg(
+            held, exact, DualInverse(held), tolerance=tolerance, max_passes=max_passes, start=start, progress=progress
+        )
     if precision == "float64":
         problem = Problem(
-            TangentOperator(base, sources, trained=layout, dtype=torch.float64, device=certifier, memory=memory), loss, ridge
+            TangentOperator(base, sources, trained=layout, dtype=torch.float64, device=certifier, memory=memory),
+            loss,
+            ridge,
         )
     else:
         problem = Problem(TangentOperator(base, sources, trained=layout, device=device, memory=memory), loss, ridge)

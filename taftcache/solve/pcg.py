@@ -117,17 +117,18 @@ class _Round:
         """Run until the residual fell to ``reduction`` of its norm, or for ``limit`` passes; yields it after each."""
         r = self._r
         goal = reduction * r.norm().item()
-        d = y = self._preconditioner.apply(r)
-        rho = r @ y
+        y = self._preconditioner.apply(r)
+        d, rho = y.clone(), r @ y
+        Hd = torch.empty_like(r)
         for _ in range(limit):
-            Hd = self._problem.hessian(d)
-            step = rho / (d @ Hd)
-            self.p = self.p + step * d
-            r = r - step * Hd
+            Hd = self._problem.hessian(d, Hd)
+            step = (rho / (d @ Hd)).item()
+            self.p.add_(d, alpha=step)
+            r.sub_(Hd, alpha=step)
             norm = r.norm().item()
             yield norm
             if norm <= goal:
                 return
             y = self._preconditioner.apply(r)
             rho, previous = r @ y, rho
-            d = y + (rho / previous) * d
+            d.mul_(rho / previous).add_(y)

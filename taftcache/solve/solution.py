@@ -14,7 +14,7 @@ class Status(Enum):
 
     converged = "The gradient, recomputed in float64 from the cached rows, is below the tolerance."
     max_passes = "The pass limit was reached before the tolerance; raise solver.max_passes or solver.tolerance."
-    stalled = "Rounding stopped the progress above the tolerance; set solver.precision = \"float64\" or raise the ridge."
+    stalled = 'Rounding stopped the progress above the tolerance; set solver.precision = "float64" or raise the ridge.'
     interrupted = "The solve was interrupted; this is the best iterate so far."
 
 

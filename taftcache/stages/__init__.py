@@ -1,13 +1,13 @@
 """The pipeline's verbs, each a function from a recipe or a store to a report."""
 
-from taftcache.stages.compose import compose
-from taftcache.stages.evaluate import evaluate
-from taftcache.stages.extract import extract
-from taftcache.stages.forget import forget
-from taftcache.stages.inspect import inspect
-from taftcache.stages.predict import predict
-from taftcache.stages.run import run
-from taftcache.stages.train import train
-from taftcache.stages.verify import verify
+from taftcache.stages.composing import compose
+from taftcache.stages.evaluation import evaluate
+from taftcache.stages.extraction import extract
+from taftcache.stages.forgetting import forget
+from taftcache.stages.inspection import inspect
+from taftcache.stages.main_job import run
+from taftcache.stages.prediction import predict
+from taftcache.stages.training import train
+from taftcache.stages.verification import verify
 
 __all__ = ["compose", "evaluate", "extract", "forget", "inspect", "predict", "run", "train", "verify"]

@@ -21,6 +21,7 @@ from taftcache.errors import BackboneError
 from taftcache.tangent.parameters import Layout
 from taftcache.tangent.spec import Init, TangentSpec
 
+
 @dataclass(frozen=True)
 class TailConfig:
     """Shape and constants of the linearised tail: last block, final norm and head."""

@@ -32,11 +32,11 @@ from taftcache.tangent.layers import (
     plus,
     scaled,
 )
-from taftcache.tangent.weights import TailWeights
+from taftcache.tangent.weights import Entry, TailWeights
 
-# Token products run over pieces of about this many bytes, which stay in a core's own cache
-# between the two reads of one covariance product.
-PIECE_BYTES = 1 << 20
+# Token products run over pieces of about this many bytes, so that the second read of a covariance
+# product finds the tokens in a shared cache; smaller pieces starve the threads.
+PIECE_BYTES = 16 << 20
 
 
 class State(NamedTuple):
@@ -64,7 +64,7 @@ class State(NamedTuple):
 
 def value(config: TailConfig, w: TailWeights, tokens: Tensor) -> State:
     """The base model on ``tokens`` [n,t,d] (the raw input of the block), keeping what J and Jᵀ need."""
-    n, (H, e) = len(tokens), w.Wq.shape[:2]
+    n, e = len(tokens), w.Wq.shape[1]
     if w.token is not None:  # CLS = T: the shared, trained token stands in row 0 for every sample
         tokens = torch.cat([w.token.expand(n, 1, -1), tokens[:, 1:]], 1)
     u, r = normalise(tokens, config.eps1)
@@ -81,12 +81,12 @@ def value(config: TailConfig, w: TailWeights, tokens: Tensor) -> State:
         o = o + w.bv[:, None]
     o = _rows(o)
     branch1 = torch.addmm(w.bo, o, w.Wo.T)
-    h = tokens[:, 0] + scaled(w.ls1, branch1)
+    h = tokens[:, 0] + (branch1 if w.ls1 is None else w.ls1 * branch1)
     u2, r2 = normalise(h, config.eps2)
     z = torch.addmm(w.b1, torch.addcmul(w.beta2, u2, w.gamma2), w.W1.T)
     g = gelu(z, config.gelu)
     branch2 = torch.addmm(w.b2, g, w.W2.T)
-    uf, rf = normalise(h + scaled(w.ls2, branch2), config.eps_final)
+    uf, rf = normalise(h + (branch2 if w.ls2 is None else w.ls2 * branch2), config.eps_final)
     feature = torch.addcmul(w.beta, uf, w.gamma)
     logits = torch.addmm(w.bh, feature, w.Wh.T)
     slope = gelu_slope(z, config.gelu)
@@ -96,7 +96,7 @@ def value(config: TailConfig, w: TailWeights, tokens: Tensor) -> State:
 
 def tangent(w: TailWeights, s: State, delta: TailWeights) -> Tensor:
     """J Δw: the logits' tangent [n,K] for the direction ``delta``; None entries are zero and cost nothing."""
-    n, (H, e) = len(s.u), w.Wq.shape[:2]
+    n, e = len(s.u), w.Wq.shape[1]
     scale = 1 / sqrt(e)
     dx = None if delta.token is None else delta.token.expand(n, -1)
     du0 = None if dx is None else normalise_tangent(dx, s.u[:, 0], s.r0)
@@ -150,20 +150,20 @@ class Cotangents(NamedTuple):
     """
 
     logits: Tensor  # [n,K]
-    feature: Tensor | None = None  # [n,d] at γ⊙u_f + β
-    y: Tensor | None = None  # [n,d] at the block's output
-    branch2: Tensor | None = None  # [n,d] at g W₂ᵀ + b₂
-    z: Tensor | None = None  # [n,m] at x̂₂ W₁ᵀ + b₁
-    x2: Tensor | None = None  # [n,d] at γ₂⊙u₂ + β₂
-    h: Tensor | None = None  # [n,d] after the attention branch
-    branch1: Tensor | None = None  # [n,d] at o W_oᵀ + b_o
-    o: Tensor | None = None  # [H,n,e] at W_v,h x̄_h + b_v,h
-    xbar: Tensor | None = None  # [n,H,d] at γ₁⊙ū_h + β₁
-    c: Tensor | None = None  # [n,H,d] at γ₁⊙a_h
-    k: Tensor | None = None  # [H,n,d] at a_h, that is γ₁⊙c
-    q: Tensor | None = None  # [H,n,e] at W_q,h x̂₀ + b_q,h
-    xhat: Tensor | None = None  # [n,d] at γ₁⊙u₀ + β₁
-    x0: Tensor | None = None  # [n,d] at the class token
+    feature: Entry = None  # [n,d] at γ⊙u_f + β
+    y: Entry = None  # [n,d] at the block's output
+    branch2: Entry = None  # [n,d] at g W₂ᵀ + b₂
+    z: Entry = None  # [n,m] at x̂₂ W₁ᵀ + b₁
+    x2: Entry = None  # [n,d] at γ₂⊙u₂ + β₂
+    h: Entry = None  # [n,d] after the attention branch
+    branch1: Entry = None  # [n,d] at o W_oᵀ + b_o
+    o: Entry = None  # [H,n,e] at W_v,h x̄_h + b_v,h
+    xbar: Entry = None  # [n,H,d] at γ₁⊙ū_h + β₁
+    c: Entry = None  # [n,H,d] at γ₁⊙a_h
+    k: Entry = None  # [H,n,d] at a_h, that is γ₁⊙c
+    q: Entry = None  # [H,n,e] at W_q,h x̂₀ + b_q,h
+    xhat: Entry = None  # [n,d] at γ₁⊙u₀ + β₁
+    x0: Entry = None  # [n,d] at the class token
 
 
 def adjoint(w: TailWeights, s: State, r: Tensor, out: TailWeights) -> None:

@@ -15,7 +15,7 @@ from torch import Tensor
 from taftcache.tangent.base import TailConfig
 from taftcache.tangent.class_row import Cotangents, State
 from taftcache.tangent.parameters import Layout
-from taftcache.tangent.weights import TailWeights
+from taftcache.tangent.weights import Entry, TailWeights
 
 
 class RankOne(NamedTuple):
@@ -43,7 +43,7 @@ def row_gradients(
     where = layout.slices
     matrices: list[RankOne] = []
 
-    def add(name: str, out: Tensor | None, into: Tensor) -> None:
+    def add(name: str, out: Entry, into: Tensor) -> None:
         if f"{name}.weight" in layout and out is not None:
             bias = where.get(f"{name}.bias")
             matrices.append(RankOne(where[f"{name}.weight"], bias, out[:, None], into[:, None], name == "head"))

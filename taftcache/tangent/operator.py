@@ -54,6 +54,7 @@ class TangentOperator:
         self.rows = sum(source.rows for source in self.sources)
         self.passes = 0
         self._memory = memory
+        self._buffers: dict[str, Tensor] = {}
         self._kept: list[tuple[State, Tensor]] = []
 
     @property
@@ -83,7 +84,8 @@ class TangentOperator:
 
     def direction(self, vector: Tensor) -> TailWeights:
         """``vector`` [P] under the letters of the equations, in the operator's precision."""
-        return tail_weights(self.base.config, self.layout.views(vector.to(self.device, self.dtype)))
+        narrow = self._buffer("direction").copy_(vector)
+        return tail_weights(self.base.config, self.layout.views(narrow))
 
     def matvec(self, vector: Tensor) -> Iterator[Tensor]:
         """J v block by block, each [b,K]."""
@@ -91,21 +93,29 @@ class TangentOperator:
         for state, _ in self.blocks():
             yield tangent(self.weights, state, delta)
 
-    def accumulate(self, vector: Tensor | None, respond: Respond) -> Tensor:
+    def accumulate(self, vector: Tensor | None, respond: Respond, out: Tensor | None = None) -> Tensor:
         """Σ over blocks of Jᵀ respond(f₀, J v, labels): a float64 vector [P], in one pass.
 
-        A gradient, a Hessian product and Jᵀ itself are this with different responses.
+        A gradient, a Hessian product and Jᵀ itself are this with different responses. The sum is
+        written to ``out`` where one is given: for large P, fresh memory costs as much as the product.
         """
         delta = None if vector is None else self.direction(vector)
-        total = torch.zeros(self.layout.size, dtype=torch.float64, device=self.device)
-        part = torch.zeros(self.layout.size, dtype=self.dtype, device=self.device)
-        out = tail_weights(self.base.config, self.layout.views(part))
+        total = torch.empty(self.layout.size, dtype=torch.float64, device=self.device) if out is None else out
+        part = self._buffer("part")
+        views = tail_weights(self.base.config, self.layout.views(part))
+        first = True
         for state, labels in self.blocks():
             change = None if delta is None else tangent(self.weights, state, delta)
-            adjoint(self.weights, state, respond(state.logits, change, labels).to(self.dtype), out)
-            total += part
             part.zero_()
+            adjoint(self.weights, state, respond(state.logits, change, labels).to(self.dtype), views)
+            total = total.copy_(part) if first else total.add_(part)
+            first = False
         return total
+
+    def _buffer(self, name: str) -> Tensor:
+        if name not in self._buffers:
+            self._buffers[name] = torch.empty(self.layout.size, dtype=self.dtype, device=self.device)
+        return self._buffers[name]
 
     def _read(self, skip: int) -> Iterator[Block]:
         """Blocks of all sources in order, without the first ``skip``."""

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
 from taftcache.tangent.base import TailConfig
+
+# A Tensor, or None. Which entries are None follows from the model and from what is trained, and the code that
+# reads an entry has asked; a type checker cannot follow that.
+Entry = Any
 
 
 class TailWeights(NamedTuple):
@@ -17,28 +21,28 @@ class TailWeights(NamedTuple):
     Wh [K,d]; everything else is a vector. The key bias is left out: the softmax cancels it.
     """
 
-    token: Tensor | None
-    gamma1: Tensor | None
-    beta1: Tensor | None
-    Wq: Tensor | None
-    Wk: Tensor | None
-    Wv: Tensor | None
-    bq: Tensor | None
-    bv: Tensor | None
-    Wo: Tensor | None
-    bo: Tensor | None
-    ls1: Tensor | None
-    gamma2: Tensor | None
-    beta2: Tensor | None
-    W1: Tensor | None
-    b1: Tensor | None
-    W2: Tensor | None
-    b2: Tensor | None
-    ls2: Tensor | None
-    gamma: Tensor | None
-    beta: Tensor | None
-    Wh: Tensor | None
-    bh: Tensor | None
+    token: Entry
+    gamma1: Entry
+    beta1: Entry
+    Wq: Entry
+    Wk: Entry
+    Wv: Entry
+    bq: Entry
+    bv: Entry
+    Wo: Entry
+    bo: Entry
+    ls1: Entry
+    gamma2: Entry
+    beta2: Entry
+    W1: Entry
+    b1: Entry
+    W2: Entry
+    b2: Entry
+    ls2: Entry
+    gamma: Entry
+    beta: Entry
+    Wh: Entry
+    bh: Entry
 
 
 def tail_weights(config: TailConfig, named: Mapping[str, Tensor]) -> TailWeights:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from taftcache.cache import FeatureStore, Shard
 from taftcache.errors import CompositionError
-from taftcache.stages.train import COMPONENTS, adopt
+from taftcache.stages.training import COMPONENTS, adopt
 
 if TYPE_CHECKING:
     from taftcache.component import Component
@@ -46,7 +46,9 @@ def compose(store: FeatureStore, recipe: Recipe | None = None) -> ComposeReport:
     names = [f"{COMPONENTS}{shard.name}" for shard in store.shards]
     missing = [name for name in names if name not in store.objects()]
     if missing:
-        raise CompositionError("every shard has a component before they are composed", got=missing, do="taftcache train")
+        raise CompositionError(
+            "every shard has a component before they are composed", got=missing, do="taftcache train"
+        )
     members = {name: store.objects()[name].digest for name in names}
     before = store.objects().get(MEAN)
     if before is not None and before.meta["members"] == members:
@@ -63,8 +65,8 @@ def mean_of(components: Mapping[str, Component], members: dict[str, str], base: 
     """The mean with its proof in ``meta``; ``members`` are the components' digests by name."""
     import torch
 
-    from taftcache.compose import compose as weighted
-    from taftcache.compose import identity_error
+    from taftcache.composition import compose as weighted
+    from taftcache.composition import identity_error
     from taftcache.tangent.operator import TangentOperator
     from taftcache.tangent.rows import ArrayRows
 
@@ -84,5 +86,10 @@ def mean_of(components: Mapping[str, Component], members: dict[str, str], base: 
             "the composed model's logits are the weighted sum of its members'",
             got=f"relative error {error:.1e} on {few.rows} rows",
         )
-    mean.meta.update(members=members, layout="head" if mean.layout == base.head_layout else "full", identity_error=error, norm=mean.delta.norm().item())
+    mean.meta.update(
+        members=members,
+        layout="head" if mean.layout == base.head_layout else "full",
+        identity_error=error,
+        norm=mean.delta.norm().item(),
+    )
     return mean

@@ -1,6 +1,6 @@
 """Composition: a weighted sum of components is the component of the weighted sum.
 
-    Σ_i μ_i f_lin(·; Δw_i) = f_lin(·; Σ_i μ_i Δw_i)   when Σ_i μ_i = 1 and all share one base point
+Σ_i μ_i f_lin(·; Δw_i) = f_lin(·; Σ_i μ_i Δw_i)   when Σ_i μ_i = 1 and all share one base point
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from pathlib import Path
 from taftcache.cache import FeatureStore, Shard
 from taftcache.errors import StoreError
 from taftcache.stages.progress import Progress, Silent
-from taftcache.stages.train import adopt
+from taftcache.stages.training import adopt
 
 UNTOUCHED = "base model untouched"
 

@@ -1,4 +1,4 @@
-"""Stage 2: one component a shard, solved from the cache, and the head-only baseline over all of them."""
+"""Stage 2: one component a shard, solved from the cache, and what is solved over all shards together."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 COMPONENTS = "components/"
 HEAD = "models/head"
+EXACT = "models/exact"
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,10 @@ class TrainReport:
 
 
 def train(
-    store: FeatureStore, recipe: Recipe | None = None, shards: Sequence[str] | None = None, progress: Progress | None = None
+    store: FeatureStore,
+    recipe: Recipe | None = None,
+    shards: Sequence[str] | None = None,
+    progress: Progress | None = None,
 ) -> TrainReport:
     """Solve every shard (or those named) whose component is missing or was made from other rows or settings.
 
@@ -57,11 +61,15 @@ def train(
     base = read_base(store, recipe.tangent)
     wanted = [shard for shard in store.shards if shards is None or shard.name in shards]
     if not wanted:
-        raise StoreError("there is a shard to train", got=f"shards {', '.join(shards or [])}" if shards else "an empty store")
+        raise StoreError(
+            "there is a shard to train", got=f"shards {', '.join(shards or [])}" if shards else "an empty store"
+        )
     jobs: list[tuple[str, list[Shard], str]] = [
         (f"{COMPONENTS}{shard.name}", [shard], recipe.tangent.train) for shard in wanted
     ]
     jobs.append((HEAD, store.shards, "head"))
+    if recipe.compose.mode == "exact" and shards is None:
+        jobs.append((EXACT, store.shards, recipe.tangent.train))
     trained, kept = [], []
     for name, sources, mode in jobs:
         key = training_key(recipe, base, sources, mode)
@@ -126,6 +134,7 @@ def solve_component(
     from taftcache.component import Component
     from taftcache.objective.rsl import RSL
     from taftcache.solve.minimise import minimise
+    from taftcache.solve.solution import Status
 
     objective, solver = recipe.objective, recipe.solver
     with progress.task(f"solve {label.partition('/')[2]}", None) as task:
@@ -147,6 +156,8 @@ def solve_component(
             device=resolve_device(recipe.device),
             progress=told,
         )
+    if solution.status is Status.interrupted:  # a component of the full key must be the full solve's
+        raise KeyboardInterrupt
     layout = base.head_layout if mode == "head" else base.layout
     delta: Tensor = solution.value.to("cpu", torch.float64)
     meta = {

@@ -8,12 +8,12 @@ from pathlib import Path
 
 from taftcache.cache import FeatureStore
 from taftcache.recipe import Recipe
-from taftcache.stages.compose import ComposeReport, compose
-from taftcache.stages.evaluate import EvaluateReport, evaluate
-from taftcache.stages.extract import ExtractReport, extract
-from taftcache.stages.forget import ForgetReport, forget
+from taftcache.stages.composing import ComposeReport, compose
+from taftcache.stages.evaluation import EvaluateReport, evaluate
+from taftcache.stages.extraction import ExtractReport, extract
+from taftcache.stages.forgetting import ForgetReport, forget
 from taftcache.stages.progress import Progress
-from taftcache.stages.train import TrainReport, train
+from taftcache.stages.training import TrainReport, train
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from taftcache.cache import FeatureStore, Shard
 from taftcache.errors import RecipeError
-from taftcache.stages.compose import MEAN, mean_of
+from taftcache.stages.composing import MEAN, mean_of
 from taftcache.stages.progress import Progress, Silent
-from taftcache.stages.train import COMPONENTS, HEAD, adopt, solve_component
+from taftcache.stages.training import COMPONENTS, EXACT, HEAD, adopt, solve_component
 
 if TYPE_CHECKING:
     from taftcache.component import Component
@@ -55,7 +55,9 @@ def forget(store: FeatureStore, samples: Sequence[str], progress: Progress | Non
     begin = time.perf_counter()
     progress = progress or Silent()
     if not samples:
-        raise RecipeError("a request to forget names samples", got="none", do="give ids as taftcache inspect lists them")
+        raise RecipeError(
+            "a request to forget names samples", got="none", do="give ids as taftcache inspect lists them"
+        )
     wanted = list(dict.fromkeys(samples))
     already = [i for i in wanted if store.is_forgotten(i)]
     wanted = [i for i in wanted if i not in already]
@@ -75,8 +77,11 @@ def forget(store: FeatureStore, samples: Sequence[str], progress: Progress | Non
             name = f"{COMPONENTS}{shard.name}"
             if shard.name in touched and name in objects:
                 renewed[name] = solve_component(recipe, base, [shard], recipe.tangent.train, progress, label=name)
-        if touched and HEAD in objects:
-            renewed[HEAD] = solve_component(recipe, base, shards, "head", progress, label=HEAD)
+        for name in (HEAD, EXACT):
+            if touched and name in objects:
+                renewed[name] = solve_component(
+                    recipe, base, shards, objects[name].meta["layout"], progress, label=name
+                )
         certificates = {}
         for name, component in renewed.items():
             change.put(name, component.encode(), {**component.meta, "base_digest": component.base_digest})
@@ -92,9 +97,10 @@ def forget(store: FeatureStore, samples: Sequence[str], progress: Progress | Non
             members = {f"{COMPONENTS}{shard.name}": store.objects()[f"{COMPONENTS}{shard.name}"] for shard in shards}
             components = {n: renewed.get(n) or read_component(store, n, base) for n in members}
             digests = {n: _digest(renewed[n]) if n in renewed else ref.digest for n, ref in members.items()}
-            rows = store.held_out if "held-out" not in new else new["held-out"]
+            rows = new.get("held-out", store.held_out)
             mean = mean_of(components, digests, base, rows or shards[0])
             change.put(MEAN, mean.encode(), {**mean.meta, "base_digest": mean.base_digest})
+        names = sorted(renewed) + ([MEAN] if touched and MEAN in objects else [])
         receipt = {
             "event": "forget",
             "time": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -102,7 +108,7 @@ def forget(store: FeatureStore, samples: Sequence[str], progress: Progress | Non
             "samples": len(wanted),
             "root_before": before,
             "shards": {n: {"digest": s.digest, "rows": s.rows} for n, s in new.items()},
-            "renewed": sorted(renewed) + ([MEAN] if touched and MEAN in objects else []),
+            "renewed": names,
             "certificates": certificates,
             "convention": "mean loss + ridge/2 |dw|^2 over the remaining rows",
             "not_covered": "the class list, and whoever kept a copy of the earlier models; forgetting is not privacy",
@@ -115,7 +121,7 @@ def forget(store: FeatureStore, samples: Sequence[str], progress: Progress | Non
         wanted,
         already,
         sorted(new),
-        receipt["renewed"],
+        names,
         certificates,
         time.perf_counter() - begin,
     )

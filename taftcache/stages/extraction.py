@@ -75,7 +75,7 @@ def extract(recipe: Recipe, progress: Progress | None = None) -> ExtractReport:
         store.check_identity(identity)
     else:
         store = FeatureStore.create(
-            path, identity=identity, classes=source.classes, plan=plan, recipe=recipe_values(recipe)
+            path, identity=identity, classes=source.classes, plan=plan, recipe=_record(recipe)
         )
     with store:
         if TAIL not in store.objects():
@@ -162,7 +162,11 @@ def _identity(recipe: Recipe, cut: Any, transform: Any) -> dict[str, Any]:
 def _check_request(store: FeatureStore, recipe: Recipe) -> None:
     """IdentityError unless the store was asked for in the same words, of the same weights; in milliseconds."""
     ours, theirs = _request(store.manifest.recipe), _request(recipe_values(recipe))
-    different = [f"{k}: the store has {ours.get(k)!r}, the recipe {theirs.get(k)!r}" for k in sorted(ours | theirs) if ours.get(k) != theirs.get(k)]
+    different = [
+        f"{k}: the store has {ours.get(k)!r}, the recipe {theirs.get(k)!r}"
+        for k in sorted(ours | theirs)
+        if ours.get(k) != theirs.get(k)
+    ]
     file = weights_file(recipe.backbone)
     stored = store.identity["backbone"]["file_digest"]
     if file is not None and stored != file_digest(file):
@@ -173,6 +177,13 @@ def _check_request(store: FeatureStore, recipe: Recipe) -> None:
             got="; ".join(different[:6]),
             do="give this recipe its own folder with --set store.path=…, or put the old settings back",
         )
+
+
+def _record(recipe: Recipe) -> dict[str, Any]:
+    """What the store keeps of the recipe: not what changes no byte of it, and no id that is to be forgotten."""
+    values = recipe_values(recipe)
+    values["store"]["path"] = None
+    return {name: value for name, value in values.items() if name not in ("extract", "forget")}
 
 
 def _request(values: dict[str, Any]) -> dict[str, Any]:
@@ -194,9 +205,13 @@ def _news(store: FeatureStore, recipe: Recipe) -> list[str]:
     known |= {skipped.id for skipped in store.manifest.skipped}
     notes = []
     if new := sorted(i for i in there - known if not store.is_forgotten(i)):
-        notes.append(f"{len(new)} images of the source are not in the store (first: {new[0]}); a new store takes them in")
+        notes.append(
+            f"{len(new)} images of the source are not in the store (first: {new[0]}); a new store takes them in"
+        )
     if gone := sorted(known - there):
-        notes.append(f"{len(gone)} stored samples are no longer in the source (first: {gone[0]}); forget them by id if they must go")
+        notes.append(
+            f"{len(gone)} stored samples are not in the source now (first: {gone[0]}); forget them by id to drop them"
+        )
     return notes
 
 

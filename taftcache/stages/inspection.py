@@ -57,7 +57,11 @@ def inspect(store: FeatureStore) -> InspectReport:
             "name": name,
             "bytes": ref.size,
             "digest": ref.digest,
-            **{k: ref.meta[k] for k in ("base_digest", "norm", "rows", "converged", "status", "certificate", "stats") if k in ref.meta},
+            **{
+                k: ref.meta[k]
+                for k in ("base_digest", "norm", "rows", "converged", "status", "certificate", "stats")
+                if k in ref.meta
+            },
         }
         for name, ref in store.objects().items()
         if name.startswith(("components/", "models/"))

@@ -1,0 +1,174 @@
+"""One JᵀDJ·v product: the class-row tangent against torch.func on the same tail and data.
+
+    python benchmarks/tangent.py [--shape vit-large|vit-tiny|bundled] [--device cpu|cuda] [--json]
+
+The product is what one solver iteration costs: a tangent, the loss's curvature, an adjoint, and the
+float64 sum. The peer is ``torch.func.jvp`` and ``vjp`` of timm's own last block, final norm and head on
+all tokens with eager attention (forward-mode AD does not go through the fused kernel). Both run on the
+same tokens, weights and direction in float32, and their results are compared.
+
+``roofline_fraction`` is the time that the machine needs at least, the larger of bytes over copy
+bandwidth and operations over the rate of a large matrix product, both measured in the same run, over
+the product's time. Bytes: tokens once, weights, direction and gradient once each.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable
+
+import numpy as np
+import timm
+import torch
+from torch.func import functional_call, jvp, vjp
+
+from taftcache.objective.problem import Problem
+from taftcache.objective.rsl import RSL
+from taftcache.tangent.base import make_base
+from taftcache.tangent.operator import TangentOperator
+from taftcache.tangent.rows import ArrayRows
+from taftcache.tangent.spec import TangentSpec
+
+SHAPES = {
+    "vit-large": {"samples": 64, "tokens": 197, "width": 1024, "heads": 16},
+    "vit-tiny": {"samples": 256, "tokens": 197, "width": 192, "heads": 3},
+    "bundled": {"samples": 256, "tokens": 65, "width": 96, "heads": 3},
+}
+
+
+def seconds(run: Callable[[], object], repeats: int, device: str) -> float:
+    """Median of ``repeats`` runs after one to warm up."""
+    times = []
+    for _ in range(repeats + 1):
+        if device == "cuda":
+            torch.cuda.synchronize()
+        begin = time.perf_counter()
+        run()
+        if device == "cuda":
+            torch.cuda.synchronize()
+        times.append(time.perf_counter() - begin)
+    return statistics.median(times[1:])
+
+
+def machine_rates(device: str) -> tuple[float, float]:
+    """Bytes a second of a copy (read and write counted) and float32 operations a second of a matrix product."""
+    source = torch.zeros(64 << 20, device=device)
+    target = torch.empty_like(source)
+    a = torch.randn(4096, 4096, device=device)
+    out = torch.empty_like(a)
+    copy = 2 * source.nbytes / seconds(lambda: target.copy_(source), 7, device)
+    gemm = 2 * 4096**3 / seconds(lambda: torch.matmul(a, a, out=out), 3, device)
+    return copy, gemm
+
+
+def least(shape: dict[str, int], classes: int, parameters: int) -> tuple[float, float]:
+    """Bytes and operations that one product cannot do without, J and Jᵀ together."""
+    n, t, d, H = (shape[k] for k in ("samples", "tokens", "width", "heads"))
+    # Base, direction and gradient, each as many numbers as there are parameters; the tokens once.
+    moved = 4 * (n * t * d + 3 * parameters)
+    token = 2 * 4 * H * t * d  # two covariance products, each two reads of the tokens against H rows
+    maps = 2 * 4 * (12 * d * d + classes * d)  # every matrix: W δx and δW x forward, Wᵀ g and g ⊗ x back
+    return moved, n * (token + maps)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "--shape", choices=SHAPES, action="append", help="repeatable; vit-large and vit-tiny by default"
+    )
+    parser.add_argument("--classes", type=int, default=101)
+    parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--peer-repeats", type=int, default=2)
+    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
+    parser.add_argument("--json", action="store_true")
+    args = parser.parse_args()
+    copy, gemm = machine_rates(args.device)
+    report: dict[str, object] = {
+        "machine": platform.processor() or platform.machine(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+        "device": torch.cuda.get_device_name() if args.device == "cuda" else "cpu",
+        "copy_bytes_per_s": copy,
+        "gemm_flop_per_s": gemm,
+    }
+    results = {name: measure(name, args, copy, gemm) for name in args.shape or ["vit-large", "vit-tiny"]}
+    report["shapes"] = results
+    if args.json:
+        print(json.dumps(report, indent=2))
+        return
+    print(f"copy {copy / 1e9:.1f} GB/s, float32 product {gemm / 1e9:.0f} GFLOP/s, {torch.get_num_threads()} threads")
+    for name, r in results.items():
+        print(
+            f"{name}: {1e3 * r['product_s']:.1f} ms a product, torch.func {1e3 * r['torch_func_s']:.0f} ms:"
+            f" {r['ratio_vs_torch_func']:.0f}x; roofline {1e3 * r['roofline_s']:.1f} ms"
+            f" ({r['roofline_fraction']:.2f} of it); relative difference {r['relative_difference']:.1e}"
+        )
+
+
+def measure(name: str, args: argparse.Namespace, copy: float, gemm: float) -> dict[str, float]:
+    """Both products at one shape, and how far apart their results are."""
+    shape, device = SHAPES[name], args.device
+    n, t, d, H = (shape[k] for k in ("samples", "tokens", "width", "heads"))
+    torch.manual_seed(0)
+    model = timm.models.vision_transformer.VisionTransformer(
+        img_size=16, patch_size=16, embed_dim=d, depth=1, num_heads=H, num_classes=args.classes
+    )
+    model = model.to(device).eval()
+    block = model.blocks[0]
+    block.attn.fused_attn = False
+    tail = {k: v for k, v in model.state_dict().items() if k.startswith(("blocks.0.", "norm."))}
+    config = {"prefix": "blocks.0", "width": d, "heads": H, "tokens": t, "eps1": 1e-6, "eps2": 1e-6, "eps_final": 1e-6}
+    base = make_base(tail, config, args.classes, TangentSpec())
+    tokens = torch.randn(n, t, d)
+    labels = np.arange(n) % args.classes
+    operator = TangentOperator(base, [ArrayRows(tokens.numpy(), labels)], device=device, memory=1 << 40)
+    problem = Problem(operator, RSL(), 1e-9)
+    v = torch.randn(base.layout.size, dtype=torch.float64, generator=torch.Generator().manual_seed(1)).to(device)
+    tokens = tokens.to(device)
+    state = {k: x.to(device) for k, x in base.state.items()}
+    named = base.layout.views(v.float())
+    curvature = problem.loss.curvature(torch.zeros(n, args.classes), torch.from_numpy(labels)).to(device) / n
+
+    def forward(parameters: dict[str, torch.Tensor]) -> torch.Tensor:
+        inner = {k[9:]: x for k, x in parameters.items() if k.startswith("blocks.0.")}
+        rows = functional_call(block, inner, (tokens,))
+        rows = functional_call(model.norm, {k[5:]: x for k, x in parameters.items() if k.startswith("norm.")}, (rows,))
+        return functional_call(
+            model.head, {k[5:]: x for k, x in parameters.items() if k.startswith("head.")}, (rows[:, 0],)
+        )
+
+    def peer() -> dict[str, torch.Tensor]:
+        _, change = jvp(forward, (state,), (named,))
+        _, back = vjp(forward, state)
+        return back(curvature * change)[0]
+
+    ours = problem.hessian(v) - 1e-9 * v
+    theirs = base.layout.flatten(peer())
+    out = torch.empty_like(v)
+    product = seconds(lambda: problem.hessian(v, out), args.repeats, device)
+    slow = seconds(peer, args.peer_repeats, device)
+    moved, operations = least(shape, args.classes, base.layout.size)
+    roofline = max(moved / copy, operations / gemm)
+    return {
+        **shape,
+        "classes": args.classes,
+        "parameters": base.layout.size,
+        "product_s": product,
+        "torch_func_s": slow,
+        "ratio_vs_torch_func": slow / product,
+        "roofline_s": roofline,
+        "roofline_bytes_s": moved / copy,
+        "roofline_flop_s": operations / gemm,
+        "roofline_fraction": roofline / product,
+        "relative_difference": ((ours - theirs).norm() / theirs.norm()).item(),
+    }
+
+
+if __name__ == "__main__":
+    main()
