@@ -1,1 +1,106 @@
-"""taftcache: convex, composable, forgettable fine-tuning from cached features."""
+"""taftcache: convex, composable, forgettable fine-tuning from cached features.
+
+Every public name is below and loads on first use: ``import taftcache`` alone imports neither torch nor
+timm nor zarr. No name is also a module's, so none changes its meaning with what was imported first.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from taftcache.cache import FeatureStore
+    from taftcache.component import Component
+    from taftcache.errors import (
+        BackboneError,
+        CompositionError,
+        DataError,
+        FormatError,
+        IdentityError,
+        IntegrityError,
+        RecipeError,
+        SolveError,
+        StoreError,
+        StoreLocked,
+        StoreNotFound,
+        StoreWriteError,
+        TaftcacheError,
+        UnknownSample,
+        UnreadableImage,
+    )
+    from taftcache.model import TangentModel
+    from taftcache.objective.rsl import RSL
+    from taftcache.recipe import Recipe, load_recipe
+    from taftcache.solve.minimise import minimise
+    from taftcache.stages import compose, evaluate, extract, forget, inspect, predict, run, train, verify
+    from taftcache.tangent.base import make_base
+    from taftcache.tangent.operator import TangentOperator
+
+    __version__: str
+
+__all__ = [
+    "RSL",
+    "BackboneError",
+    "Component",
+    "CompositionError",
+    "DataError",
+    "FeatureStore",
+    "FormatError",
+    "IdentityError",
+    "IntegrityError",
+    "Recipe",
+    "RecipeError",
+    "SolveError",
+    "StoreError",
+    "StoreLocked",
+    "StoreNotFound",
+    "StoreWriteError",
+    "TaftcacheError",
+    "TangentModel",
+    "TangentOperator",
+    "UnknownSample",
+    "UnreadableImage",
+    "__version__",
+    "compose",
+    "evaluate",
+    "extract",
+    "forget",
+    "inspect",
+    "load_recipe",
+    "make_base",
+    "minimise",
+    "predict",
+    "run",
+    "train",
+    "verify",
+]
+
+_HOMES = {
+    "Component": "component",
+    "FeatureStore": "cache",
+    "RSL": "objective.rsl",
+    "Recipe": "recipe",
+    "TangentModel": "model",
+    "TangentOperator": "tangent.operator",
+    "load_recipe": "recipe",
+    "make_base": "tangent.base",
+    "minimise": "solve.minimise",
+    **dict.fromkeys(
+        ("compose", "evaluate", "extract", "forget", "inspect", "predict", "run", "train", "verify"), "stages"
+    ),
+}  # every other name of __all__ is an error
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("taftcache")
+    if name in __all__:
+        return getattr(import_module(f"taftcache.{_HOMES.get(name, 'errors')}"), name)
+    raise AttributeError(f"module 'taftcache' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,53 @@
+# Everything happens in .venv, made on first use; nothing is installed twice.
+# pip's own settings (PIP_*, proxies) are honoured. Once installed, no network is needed.
+PYTHON ?= python3
+ARGS ?=
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-full check format docs clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
+
+demo: .venv/installed ## the main job, on data and weights that come along
+	$(BIN)/taftcache run pipelines/quickstart.toml
+
+test: .venv/installed-dev ## the tests, short forms only; ARGS="-k name" chooses. TAFTCACHE_DATA names real data
+	$(BIN)/python -m pytest -m "not full" $(ARGS)
+
+test-full: .venv/installed-dev ## the tests, the long forms too
+	$(BIN)/python -m pytest $(ARGS)
+
+check: .venv/installed-dev ## lint, formatting, types, generated pages
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python tools/make_docs.py --check
+
+format: .venv/installed-dev ## put the formatting right
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+docs: .venv/installed-dev ## write the generated pages anew
+	$(BIN)/python tools/make_docs.py
+
+clean: ## remove .venv and caches; stores are kept
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis dist build
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+.venv/made:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+	  echo "taftcache needs Python 3.11 or newer; $(PYTHON) is: $$($(PYTHON) --version 2>&1 || true)"; \
+	  echo "Name another one:  make $(MAKECMDGOALS) PYTHON=python3.12"; exit 1; }
+	$(PYTHON) -m venv .venv
+	@touch $@
+
+.venv/installed: .venv/made pyproject.toml
+	$(PIP) install --editable .
+	@touch $@
+
+.venv/installed-dev: .venv/made pyproject.toml
+	$(PIP) install --editable '.[dev]'
+	@touch .venv/installed $@

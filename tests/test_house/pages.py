@@ -1,0 +1,73 @@
+"""Blocks of the project's pages, and how each kind is tried."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from taftcache.cli import main
+from taftcache.recipe import parse_recipe
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = sorted(
+    [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), ROOT / "pipelines/README.md", ROOT / "stores/README.md"]
+)
+
+
+class BlockOf(NamedTuple):
+    """A fenced block: its language, its text, and the line that it begins at."""
+
+    language: str
+    text: str
+    line: int
+
+
+def blocks(page: str) -> Iterator[BlockOf]:
+    """The fenced blocks of a page, in order."""
+    for match in re.finditer(r"^```(\w*)\n(.*?)^```$", page, re.MULTILINE | re.DOTALL):
+        yield BlockOf(match[1], match[2], page[: match.start()].count("\n") + 2)
+
+
+def try_block(block: BlockOf, file: Path, namespace: dict[str, Any]) -> None:
+    """Run it, or read it with what it is written for; fails where it is wrong or of a kind that nobody tries."""
+    if block.language == "python":
+        # Blank lines in front, so that a traceback names the page's own line.
+        exec(compile("\n" * (block.line - 1) + block.text, str(file), "exec"), namespace)
+    elif block.language == "sh":
+        for line in block.text.replace("\\\n", " ").splitlines():
+            try_command(line, f"{file.name}:{block.line}")
+    elif block.language == "toml":
+        parse_recipe(tomllib.loads(block.text), file.name)
+    elif block.language != "text":
+        pytest.fail(f"{file.name}:{block.line}: a block is python, sh, toml or text, not {block.language!r}")
+
+
+def try_command(line: str, where: str) -> None:
+    """Run a ``taftcache`` command; of any other, see that what it names is there."""
+    words = shlex.split(line, comments=True)
+    if not words:
+        return
+    if words[0] == "taftcache":
+        with pytest.raises(SystemExit) as end:
+            main(words[1:])
+        assert end.value.code in (0, None), f"{where}: {line}"
+    elif words[0] == "make":
+        targets = re.findall(r"^([a-z-]+):.*## ", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+        assert words[1] in targets, f"{where}: {line}"
+    elif words[0] in ("python", "python3"):
+        assert words[1] == "-m" or (ROOT / words[1]).is_file(), f"{where}: {line}"
+    else:
+        assert words[0] in ("git", "cd", ".ci/run"), f"{where}: nobody tries {line!r}"
+
+
+def links(page: str) -> set[str]:
+    """Relative links and pictures of a page, without their anchors."""
+    found = re.findall(r"\]\(([^)\s]+)\)|(?:src|href)=\"([^\"]+)\"", page)
+    targets = {(a or b).partition("#")[0] for a, b in found}
+    return {t for t in targets if t and not re.match(r"[a-z]+:", t)}

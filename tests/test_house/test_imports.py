@@ -1,0 +1,82 @@
+"""Imports point one way, and every outside library has one home."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.test_house.imports import LIGHT, PACKAGE, breaches, module_name
+
+FILES = sorted(PACKAGE.rglob("*.py"))
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: module_name(file) or "taftcache")
+def test_a_module_imports_only_what_lies_below_it(file):
+    assert breaches(module_name(file), file.read_text(encoding="utf-8")) == []
+
+
+@pytest.mark.parametrize(
+    ("module", "line"),
+    [
+        ("tangent.operator", "from taftcache.cache import FeatureStore"),
+        ("cache.store", "from taftcache.tangent.rows import Block"),
+        ("cache.store", "import torch"),
+        ("cache.store", "def f():\n    from taftcache.recipe import Recipe"),
+        ("errors", "import taftcache.cache"),
+        ("objective.rsl", "from taftcache.solve.pcg import pcg"),
+        ("solve.pcg", "from taftcache import stages"),
+        ("recipe", "from taftcache.backbone.model import load_backbone"),
+        ("backbone.cut", "from taftcache.component import TAIL"),
+        ("terminal", "from taftcache.cli import app"),
+        ("stages.run", "from rich.table import Table"),
+        ("stages.run", "import typer"),
+        ("stages.extract", "import timm"),
+        ("backbone.model", "from sklearn.datasets import load_digits"),
+        ("component", "import zarr"),
+        ("cache.store", "from . import plan"),
+        ("cache.store", "import pickle"),
+        ("component", "import torch\ntorch.load('x')"),
+        ("component", "from torch import load"),
+        ("cache.shard", "import numpy as np\nnp.load('x', allow_pickle=True)"),
+        ("recipe", "eval('1')"),
+        ("elsewhere", ""),
+    ],
+)
+def test_a_breach_is_seen(module, line):
+    assert breaches(module, line)
+
+
+@pytest.mark.parametrize(
+    ("module", "line"),
+    [
+        ("cache.store", "from taftcache.cache.plan import assign\nimport zarr"),
+        ("recipe", "from taftcache.backbone.spec import DataSpec"),
+        ("stages.train", "from taftcache.solve.minimise import minimise"),
+        ("backbone.sources.digits", "from sklearn.datasets import load_digits"),
+        ("cache.shard", "np.load('x', allow_pickle=False)"),
+    ],
+)
+def test_what_is_allowed_is_no_breach(module, line):
+    assert breaches(module, line) == []
+
+
+@pytest.mark.parametrize("name", ["", *LIGHT])
+def test_light_modules_load_no_heavy_library(name):
+    module = "taftcache" + (f".{name}" if name else "")
+    code = f"import sys, {module}; print(*{{'torch', 'timm', 'zarr', 'h5py', 'sklearn'}} & set(sys.modules))"
+    assert run_python("-c", code).stdout.split() == []
+
+
+def test_help_loads_no_torch():
+    code = (
+        "import sys\nfrom taftcache.cli import main\ntry:\n    main(['--help'])\nexcept SystemExit as end:\n"
+        "    heavy = {'torch', 'timm', 'zarr', 'h5py', 'sklearn'} & set(sys.modules)\n"
+        "    print('ended', end.code, *heavy)"
+    )
+    assert run_python("-c", code).stdout.splitlines()[-1].split() == ["ended", "0"]
+
+
+def run_python(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, *arguments], check=True, capture_output=True, text=True)

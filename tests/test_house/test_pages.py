@@ -1,0 +1,111 @@
+"""The pages say what is so: their blocks run, their links lead somewhere, generated parts are current."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import shutil
+import subprocess
+import tomllib
+
+import pytest
+
+from taftcache import load_recipe
+from taftcache.errors import RecipeError
+from tests.test_house.pages import PAGES, ROOT, BlockOf, blocks, links, try_block
+
+
+def _text(name):
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name", [n for n, page in zip(NAMES, PAGES, strict=True) if list(blocks(page.read_text("utf-8")))]
+)
+def test_blocks_run(name, workplace, capsys):
+    namespace: dict[str, object] = {"__name__": "page"}
+    for block in blocks(_text(name)):
+        try_block(block, ROOT / name, namespace)
+
+
+@pytest.mark.parametrize(
+    ("language", "text"),
+    [
+        ("python", "import taftcache\ntaftcache.nothing_like_it"),
+        ("sh", "taftcache inspect stores/not-there"),
+        ("sh", "taftcache dance"),
+        ("sh", "make dance"),
+        ("sh", "rm -r stores"),
+        ("sh", "python tools/not_there.py"),
+        ("toml", "[solver]\ntolerence = 1e-3"),
+        ("yaml", "a: 1"),
+    ],
+)
+def test_a_wrong_block_is_seen(language, text, capsys):
+    with pytest.raises((AttributeError, AssertionError, RecipeError, pytest.fail.Exception)):
+        try_block(BlockOf(language, text, 1), ROOT / "README.md", {})
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_links_lead_somewhere(name):
+    page = ROOT / name
+    missing = {link for link in links(page.read_text(encoding="utf-8")) if not (page.parent / link).exists()}
+    assert not missing
+
+
+@pytest.mark.parametrize("name", ["ARCHITECTURE.md", "stores/README.md"])
+def test_tests_that_a_page_names_exist(name):
+    text = _text(name)
+    for file, test in re.findall(r"(tests/[\w/]+\.py)(?:::(\w+))?", text):
+        assert f"\ndef {test}(" in (ROOT / file).read_text(encoding="utf-8") if test else (ROOT / file).is_file()
+
+
+def test_generated_pages_are_current():
+    maker = _tool("make_docs")
+    for path, text in maker.pages().items():
+        assert path.read_text(encoding="utf-8") == text, f"{path.name} is out of date: make docs"
+
+
+def test_every_key_of_a_recipe_is_in_the_guide_and_explained():
+    rows = re.findall(r"^\| `(\w+)` \| .* \| (.*) \|$", _tool("make_docs").recipe_keys(), re.MULTILINE)
+    assert len(rows) > 30
+    assert {key for key, _ in rows} >= {"train", "shards", "kappa", "tolerance"}
+
+
+@pytest.mark.parametrize("file", sorted((ROOT / "pipelines").glob("*.toml")), ids=lambda file: file.name)
+def test_recipes(file):
+    recipe = load_recipe(file)
+    assert recipe.name == file.stem or "name" in tomllib.loads(file.read_text(encoding="utf-8"))
+    assert file.read_text(encoding="utf-8").startswith("# "), "a recipe begins with a comment that says what it is for"
+
+
+def test_the_readme_shows_the_main_jobs_output():
+    readme = _text("README.md")
+    _, _, rest = readme.partition("<!-- output:quickstart -->")
+    shown, end, _ = rest.partition("<!-- /output:quickstart -->")
+    assert end
+    (block,) = blocks(shown)
+    assert block.language == "text"
+    assert all(word in block.text for word in ("extract", "train", "compose", "evaluate", "forget", "root"))
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
+def test_an_unfit_python_is_refused_in_words(tmp_path):
+    shutil.copy(ROOT / "Makefile", tmp_path)
+    done = subprocess.run(["make", "demo", "PYTHON=false"], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode != 0
+    assert "needs Python 3.11 or newer" in done.stdout
+    assert not (tmp_path / ".venv").exists()
+
+
+def _tool(name):
+    spec = importlib.util.spec_from_file_location(name, ROOT / "tools" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
