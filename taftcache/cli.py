@@ -10,13 +10,29 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from taftcache import terminal
 from taftcache.errors import RecipeError, TaftcacheError
 from taftcache.recipe import Recipe, load_recipe
 
+
+class _Commands(TyperGroup):
+    """Says how an interrupted command ended, before typer ends the process in its own way."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            terminal.complain(
+                "taftcache: interrupted; what was committed is kept, and the same command goes on from there"
+            )
+            sys.exit(130)
+
+
 app = typer.Typer(
     name="taftcache",
+    cls=_Commands,
     help="Convex, composable, forgettable fine-tuning from cached features.\n\n"
     "Start with:  taftcache run pipelines/quickstart.toml",
     no_args_is_help=True,
@@ -219,9 +235,6 @@ def main(argv: list[str] | None = None) -> None:
     except TaftcacheError as error:
         terminal.complain(f"taftcache: {error}")
         sys.exit(error.exit_code)
-    except KeyboardInterrupt:
-        terminal.complain("taftcache: interrupted; what was committed is kept, and the same command goes on from there")
-        sys.exit(130)
 
 
 def _recipe(path: Path, overrides: list[str] | None, device: str | None) -> Recipe:

@@ -147,7 +147,9 @@ def parse_recipe(values: Mapping[str, Any], where: str = "recipe") -> Recipe:
         recipe = msgspec.convert(dict(values), Recipe)
     except msgspec.ValidationError as error:
         raise RecipeError(
-            "a recipe's values have the types and ranges of its sections", got=f"{where}: {error}"
+            "a recipe's values have the types and ranges of its sections",
+            got=f"{where}: {error}",
+            do="change it in the recipe, or with --set section.key=value",
         ) from error
     parse_bytes(recipe.solver.memory)
     return recipe

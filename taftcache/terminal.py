@@ -28,7 +28,7 @@ ERR = Console(stderr=True, highlight=False)
 
 def complain(text: str) -> None:
     """To stderr, as it is."""
-    ERR.print(text, style="red", markup=False)
+    ERR.print(text, style="red", markup=False, soft_wrap=True)
 
 
 class _Bar:
@@ -55,8 +55,8 @@ class _Bars:
 
 @contextmanager
 def bars(silent: bool = False) -> Iterator[Progress]:
-    """Progress bars on stderr while the context lasts; they leave no trace behind."""
-    if silent:
+    """Progress bars on stderr while the context lasts; they leave no trace behind, and none in a file or pipe."""
+    if silent or not ERR.is_terminal:
         yield Silent()
         return
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
@@ -204,9 +204,9 @@ def show_sample(report: SampleReport) -> None:
 
 
 def show_samples(rows: list[dict[str, str]]) -> None:
-    """Ids, one a line."""
+    """Ids, one a line, with tabs between the columns as other tools want them."""
     for row in rows:
-        OUT.print(f"{row['sample']}\t{row['shard']}\t{row['label']}", markup=False, soft_wrap=True)
+        print(f"{row['sample']}\t{row['shard']}\t{row['label']}")
 
 
 def show_verify(report: VerifyReport) -> None:

@@ -93,14 +93,15 @@ def forget(store: FeatureStore, samples: Sequence[str], progress: Progress | Non
                 "moved": moved,
                 "decisive": bound <= 0.1 * moved,
             }
-        if touched and MEAN in objects:
+        mean_moves = bool(new) and MEAN in objects  # its proof speaks of held-out rows, so they renew it too
+        if mean_moves:
             members = {f"{COMPONENTS}{shard.name}": store.objects()[f"{COMPONENTS}{shard.name}"] for shard in shards}
             components = {n: renewed.get(n) or read_component(store, n, base) for n in members}
             digests = {n: _digest(renewed[n]) if n in renewed else ref.digest for n, ref in members.items()}
             rows = new.get("held-out", store.held_out)
             mean = mean_of(components, digests, base, rows or shards[0])
             change.put(MEAN, mean.encode(), {**mean.meta, "base_digest": mean.base_digest})
-        names = sorted(renewed) + ([MEAN] if touched and MEAN in objects else [])
+        names = sorted(renewed) + ([MEAN] if mean_moves else [])
         receipt = {
             "event": "forget",
             "time": datetime.now(UTC).isoformat(timespec="seconds"),
