@@ -62,8 +62,8 @@ def kernel(problem: Problem) -> Tensor:
     operator = problem.operator
     N, K = operator.rows, operator.classes
     trained = operator.direction(torch.zeros(operator.layout.size))
-    per_class: list[tuple[list[RankOne], list[Direct]]] = []
     blocks = list(operator.blocks())
+    per_class: list[tuple[list[RankOne], list[Direct]]] = []
     for k in range(K):
         parts = []
         for state, _ in blocks:
@@ -71,23 +71,29 @@ def kernel(problem: Problem) -> Tensor:
             unit[:, k] = 1
             g = cotangents(operator.weights, state, unit, trained)
             parts.append(row_gradients(operator.base.config, operator.layout, operator.weights, state, g))
-        matrices = [
-            m[0]._replace(out=_join(m, "out"), into=_join(m, "into")) for m in zip(*(p[0] for p in parts), strict=True)
-        ]
-        direct = [d[0]._replace(rows=torch.cat([x.rows for x in d])) for d in zip(*(p[1] for p in parts), strict=True)]
-        per_class.append((matrices, direct))
+        per_class.append(_joined(parts))
     total = torch.zeros(K * N, K * N, dtype=operator.dtype, device=operator.device)
-    for j, first in enumerate(per_class[0][0]):
-        for h in range(first.out.shape[1]):
-            out = torch.cat([matrices[j].out[:, h] for matrices, _ in per_class])
-            into = torch.cat([matrices[j].into[:, h] for matrices, _ in per_class])
-            product = into @ into.T
-            total.addcmul_(out @ out.T, product.add_(1) if first.bias is not None else product)
-    for j in range(len(per_class[0][1])):
-        rows = torch.cat([direct[j].rows for _, direct in per_class])
+    product = torch.empty_like(total)  # written over by every term: fresh pages would cost as much as the sums
+    for same in zip(*(matrices for matrices, _ in per_class), strict=True):
+        for h in range(same[0].out.shape[1]):
+            fixed = same[0].into if same[0].follows == "out" else same[0].out
+            rows = torch.cat([(m.out if m.follows == "out" else m.into)[:, h] for m in same])
+            gram = fixed[:, h] @ fixed[:, h].T  # [N,N], the same for every pair of classes
+            if same[0].bias is not None:
+                gram += 1
+            torch.mm(rows, rows.T, out=product)
+            total.view(K, N, K, N).addcmul_(product.view(K, N, K, N), gram[None, :, None, :])
+    for direct in zip(*(direct for _, direct in per_class), strict=True):
+        rows = torch.cat([part.rows for part in direct])
         total.addmm_(rows, rows.T)
     return total
 
 
-def _join(matrices: tuple[RankOne, ...], field: str) -> Tensor:
-    return torch.cat([getattr(m, field) for m in matrices])
+def _joined(parts: list[tuple[list[RankOne], list[Direct]]]) -> tuple[list[RankOne], list[Direct]]:
+    """The factors of several blocks of rows as those of one."""
+    matrices = [
+        m[0]._replace(out=torch.cat([x.out for x in m]), into=torch.cat([x.into for x in m]))
+        for m in zip(*(matrices for matrices, _ in parts), strict=True)
+    ]
+    direct = [d[0]._replace(rows=torch.cat([x.rows for x in d])) for d in zip(*(d for _, d in parts), strict=True)]
+    return matrices, direct

@@ -7,7 +7,7 @@ without any gradient being formed.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -26,6 +26,7 @@ class RankOne(NamedTuple):
     out: Tensor  # [n,H,o]
     into: Tensor  # [n,H,i]
     of_head: bool = False  # the classifier's own: out is the cotangent that came in
+    follows: Literal["out", "into"] = "out"  # the factor that depends on the cotangents; the other is the state's alone
 
 
 class Direct(NamedTuple):
@@ -58,7 +59,7 @@ def row_gradients(
         biases = [_third(where[bias], k) if bias in layout else None for k in range(3)]
         q = g.q.transpose(0, 1).reshape(-1, 1, d)
         matrices.append(RankOne(weights[0], biases[0], q, s.xhat[:, None]))
-        matrices.append(RankOne(weights[1], None, s.q.transpose(0, 1), g.k.transpose(0, 1)))
+        matrices.append(RankOne(weights[1], None, s.q.transpose(0, 1), g.k.transpose(0, 1), follows="into"))
         xbar = torch.addcmul(w.beta1, s.ubar, w.gamma1)
         matrices.append(RankOne(weights[2], biases[2], g.o.transpose(0, 1), xbar))
     rules = {
