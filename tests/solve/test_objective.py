@@ -77,6 +77,9 @@ def test_hessian_is_the_gradients_slope_and_the_dense_one(loss):
     slope = problem.evaluate(u + v)[1] - problem.evaluate(u)[1]
     assert (product - slope).norm() <= 1e-11 * product.norm()
     assert (product - whole.H @ v).norm() <= 1e-11 * product.norm()
+    used = torch.full_like(v, 7.0)
+    assert problem.hessian(v, used).data_ptr() == used.data_ptr()
+    assert torch.equal(used, product)
     assert problem.evaluate(u)[0] == pytest.approx(whole.value(u), rel=1e-11)
 
 

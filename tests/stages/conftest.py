@@ -1,0 +1,53 @@
+"""Stores that several tests share; a test that writes takes a copy."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from taftcache import stages
+from tests.stages.making import recipe, write_images
+
+
+@pytest.fixture(scope="session", autouse=True)
+def quick() -> Iterator[None]:
+    """One thread, for the products are tiny; and no fsync, which only a power cut would miss."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda fd: None)
+        yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory) -> Path:
+    """Sixty digits through every stage: two shards and a held-out one. Not to be written to."""
+    path = tmp_path_factory.mktemp("finished") / "store"
+    stages.run(recipe(path))
+    return path
+
+
+@pytest.fixture
+def store(finished, tmp_path) -> Path:
+    """A copy of ``finished``."""
+    return shutil.copytree(finished, tmp_path / "copy")
+
+
+@pytest.fixture(scope="session")
+def images(tmp_path_factory) -> Path:
+    """Three classes of fourteen PNG files. Not to be written to."""
+    return write_images(tmp_path_factory.mktemp("images") / "digits")
+
+
+@pytest.fixture(scope="session")
+def photographed(tmp_path_factory, images) -> Path:
+    """The store of ``images`` after every stage. Not to be written to."""
+    path = tmp_path_factory.mktemp("photographed") / "store"
+    stages.run(recipe(path, data={"source": "folder", "train": str(images)}))
+    return path

@@ -1,0 +1,89 @@
+"""Tiny recipes, their stores, and images on disk."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from taftcache.cache import FeatureStore
+from taftcache.recipe import Recipe, parse_recipe
+from tests.cache.making import tree
+
+__all__ = ["DIGITS", "commits", "digits", "open_store", "recipe", "toml", "tree", "write_images"]
+
+SETTINGS: dict[str, Any] = {
+    "name": "tiny",
+    "device": "cpu",
+    "data": {"source": "digits", "limit": 60},
+    "store": {"shards": 2, "chunk_rows": 8},
+    "extract": {"workers": 1},
+    "objective": {"ridge": 1e-3},
+}
+DIGITS = 60
+
+
+def values(path: Path | str, **sections: dict[str, Any]) -> dict[str, Any]:
+    """A recipe's values with ``sections`` merged in; ``data`` replaces the default's."""
+    merged = {k: dict(v) if isinstance(v, dict) else v for k, v in SETTINGS.items()}
+    for name, section in sections.items():
+        merged[name] = section if name == "data" else {**merged.get(name, {}), **section}
+    merged["store"]["path"] = str(path)
+    return merged
+
+
+def recipe(path: Path | str, **sections: dict[str, Any]) -> Recipe:
+    return parse_recipe(values(path, **sections))
+
+
+def toml(file: Path, path: Path | str, **sections: dict[str, Any]) -> Path:
+    """The same recipe as a file."""
+    lines = []
+    for name, section in values(path, **sections).items():
+        if isinstance(section, dict):
+            lines += [f"[{name}]", *(f"{key} = {_toml(value)}" for key, value in section.items())]
+        else:
+            lines.insert(0, f"{name} = {_toml(section)}")
+    file.write_text("\n".join(lines) + "\n")
+    return file
+
+
+def _toml(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else repr(value)
+
+
+@cache
+def digits() -> tuple[np.ndarray, np.ndarray]:
+    """scikit-learn's digits as uint8 [n,8,8], and their labels."""
+    from sklearn.datasets import load_digits
+
+    loaded = load_digits()
+    return np.round(loaded.images * (255 / 16)).astype(np.uint8), loaded.target
+
+
+def write_images(root: Path, per_class: int = 14, classes: int = 3) -> Path:
+    """One folder per digit with ``per_class`` PNG files: root/<digit>/<nnnn>.png."""
+    images, labels = digits()
+    for digit in range(classes):
+        folder = root / str(digit)
+        folder.mkdir(parents=True)
+        for k in np.flatnonzero(labels == digit)[:per_class]:
+            Image.fromarray(images[k]).convert("RGB").save(folder / f"{k:04d}.png")
+    return root
+
+
+def commits(path: Path) -> dict[str, Any]:
+    """What a store holds but for the ledger, the tombstones and the digests that cover them."""
+    with FeatureStore(path) as store:
+        fields = {
+            name: getattr(store.manifest, name)
+            for name in ("identity", "classes", "plan", "recipe", "shards", "objects", "skipped")
+        }
+    return fields | {"files": tree(path, but=("manifest.json", "ledger/", "tombstones.key"))}
+
+
+def open_store(path: Path) -> FeatureStore:
+    return FeatureStore(path, mode="a")

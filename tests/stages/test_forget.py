@@ -1,0 +1,235 @@
+"""Forgotten is never seen: a store after an erasure against one whose source never had the sample."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from taftcache import stages
+from taftcache.cache import FeatureStore
+from taftcache.errors import DataError, RecipeError, SolveError, UnknownSample
+from tests.stages.making import commits, open_store, recipe, tree
+
+SETTINGS = {
+    "mean": {},
+    "exact": {"compose": {"mode": "exact"}, "objective": {"alpha": 3.0}},
+    "head-only": {"tangent": {"train": "head"}},
+    "class-token": {"tangent": {"class_token": "reset", "reset_block": True}},
+}
+
+
+def some_ids(path: Path) -> dict[str, list[str]]:
+    """Requests by what they touch."""
+    with FeatureStore(path) as store:
+        first, second, held = ([*part.sample_ids] for part in (*store.shards, store.held_out))
+    return {
+        "one": [first[3]],
+        "several": [first[0], first[-1], second[2]],
+        "held-out": [held[1]],
+        "both": [held[-1], second[0]],
+    }
+
+
+def forget(path: Path, *samples: str):
+    with open_store(path) as store:
+        return stages.forget(store, samples)
+
+
+def never_seen(photographed: Path, images: Path, tmp_path: Path, which: str, sections: dict) -> tuple[Path, Path]:
+    """Two stores of the same settings: one that forgot ``which``, one whose source never had it."""
+    source = shutil.copytree(images, tmp_path / "images")
+    sections = {"data": {"source": "folder", "train": str(source)}, **sections}
+    gone = some_ids(photographed)[which]
+    stages.run(recipe(tmp_path / "forgot", **sections))
+    forget(tmp_path / "forgot", *gone)
+    for name in gone:
+        (source / name).unlink()
+    stages.run(recipe(tmp_path / "never", **sections))
+    return tmp_path / "forgot", tmp_path / "never"
+
+
+@pytest.mark.parametrize(
+    ("which", "settings"),
+    [("one", "mean"), ("several", "mean"), ("held-out", "mean"), ("both", "mean")]
+    + [("several", name) for name in SETTINGS if name != "mean"],
+)
+def test_forgotten_is_never_seen(photographed, images, tmp_path, which, settings):
+    forgot, never = never_seen(photographed, images, tmp_path, which, SETTINGS[settings])
+    assert commits(forgot) == commits(never)
+    assert stages.run(recipe_of(forgot, tmp_path)).idle
+
+
+def recipe_of(path: Path, tmp_path: Path):
+    from taftcache.recipe import parse_recipe
+
+    with FeatureStore(path) as store:
+        values = dict(store.manifest.recipe)
+    values["store"] = {**values["store"], "path": str(path)}
+    return parse_recipe(values)
+
+
+def test_one_by_one_is_all_at_once(photographed, tmp_path):
+    once, twice = (shutil.copytree(photographed, tmp_path / name) for name in ("once", "twice"))
+    gone = some_ids(photographed)["several"]
+    forget(once, *gone)
+    for sample in gone:
+        forget(twice, sample)
+    assert commits(once) == commits(twice)
+
+
+def test_nothing_of_the_sample_is_left(photographed, tmp_path):
+    path = shutil.copytree(photographed, tmp_path / "store")
+    (gone,) = some_ids(path)["one"]
+    with FeatureStore(path) as store:
+        shard, row = store.locate(gone)
+        pixels = shard.tokens(slice(row, row + 1))[0, 1:].tobytes()  # the class token's row is every image's
+    assert any(pixels in data for data in tree(path).values())
+    report = forget(path, gone)
+    for name, data in tree(path).items():
+        assert gone.encode() not in data, name
+        assert pixels not in data, name
+    assert report.forgotten == [gone]
+    with FeatureStore(path) as store:
+        assert store.is_forgotten(gone)
+        assert not store.holds(gone)
+        assert store.verify() == store.strays() == []
+
+
+def test_ledger_has_the_receipt(photographed, tmp_path):
+    path = shutil.copytree(photographed, tmp_path / "store")
+    gone = some_ids(path)["several"]
+    report = forget(path, *gone)
+    with FeatureStore(path) as store:
+        (receipt,) = store.ledger()
+        assert store.root_digest == report.root_digest
+    assert receipt["event"] == "forget"
+    assert receipt["samples"] == 3
+    assert receipt["root_before"] == report.root_before
+    assert receipt["renewed"] == report.renewed == ["components/000", "components/001", "models/head", "models/mean"]
+    assert receipt["certificates"] == report.certificates
+    for certificate in report.certificates.values():
+        assert certificate["converged"]
+        assert 0 < certificate["distance_bound"] < certificate["moved"]
+    assert not any(sample in str(receipt) for sample in gone)
+
+
+def test_only_what_was_made_from_the_rows_is_renewed(store):
+    with FeatureStore(store) as opened:
+        before = {name: ref.digest for name, ref in opened.objects().items()}
+        sample = opened.shard("001").sample_ids[0]
+    report = forget(store, sample)
+    with FeatureStore(store) as opened:
+        after = {name: ref.digest for name, ref in opened.objects().items()}
+    assert [name for name in before if before[name] == after[name]] == ["base/tail", "components/000"]
+    assert (report.shards, report.renewed) == (["001"], ["components/001", "models/head", "models/mean"])
+
+
+def test_forgetting_twice_changes_nothing(store):
+    with FeatureStore(store) as opened:
+        first, second = opened.shard("000").sample_ids[:2]
+    forget(store, first)
+    before = tree(store)
+    again = forget(store, first, first)
+    assert (again.already, again.forgotten, again.renewed) == ([first], [], [])
+    assert again.root_before == again.root_digest
+    assert tree(store) == before
+    both = forget(store, first, second)
+    assert (both.already, both.forgotten) == ([first], [second])
+
+
+def test_a_forgotten_sample_does_not_come_back(photographed, images, tmp_path):
+    path = shutil.copytree(photographed, tmp_path / "store")
+    forget(path, some_ids(path)["one"][0])
+    before = tree(path)
+    report = stages.run(recipe(path, data={"source": "folder", "train": str(images)}))
+    assert report.idle
+    assert report.extract.notes == []
+    assert tree(path) == before
+
+
+def test_extracting_a_shard_again_leaves_the_forgotten_out(photographed, images, tmp_path):
+    path = shutil.copytree(photographed, tmp_path / "store")
+    forget(path, *some_ids(path)["several"])
+    whole = commits(path)
+    with open_store(path) as store, store.transaction() as change:
+        change.drop_shard("001")
+    stages.run(recipe(path, data={"source": "folder", "train": str(images)}))
+    assert commits(path) == whole
+
+
+@pytest.mark.parametrize("extra", [False, True])
+def test_unknown_id_names_near_ones_and_changes_nothing(store, extra):
+    with FeatureStore(store) as opened:
+        known = opened.shard("000").sample_ids[0]
+    before = tree(store)
+    with pytest.raises(UnknownSample) as caught:
+        forget(store, *([known] if extra else []), known[:-1] + "x")
+    assert "digits/" in caught.value.do
+    assert tree(store) == before
+
+
+def test_no_sample_named(store):
+    with pytest.raises(RecipeError, match="names samples"):
+        forget(store)
+
+
+@pytest.mark.parametrize("shard", ["001", "held-out"])
+def test_shard_is_not_emptied(store, shard):
+    with FeatureStore(store) as opened:
+        everyone = list(opened.shard(shard).sample_ids)
+    before = tree(store)
+    with pytest.raises(DataError, match="at least one sample") as caught:
+        forget(store, *everyone)
+    assert shard in caught.value.got
+    assert tree(store) == before
+    assert forget(store, *everyone[1:]).forgotten == everyone[1:]
+
+
+@pytest.mark.parametrize("error", [SolveError("no"), KeyboardInterrupt(), OSError(28, "disk full")], ids=type)
+@pytest.mark.parametrize("at", ["components/000", "models/head"])
+def test_failure_in_the_middle_leaves_the_store_as_it_was(store, monkeypatch, error, at):
+    from taftcache.stages import forgetting
+
+    def failing(*args, label: str, **options):
+        if label == at:
+            raise error
+        return solve(*args, label=label, **options)
+
+    solve = forgetting.solve_component
+    with FeatureStore(store) as opened:
+        sample = opened.shard("000").sample_ids[4]
+    before = tree(store)
+    with monkeypatch.context() as patch:
+        patch.setattr(forgetting, "solve_component", failing)
+        with pytest.raises(type(error)):
+            forget(store, sample)
+    assert tree(store) == before
+    assert forget(store, sample).forgotten == [sample]
+
+
+def test_forgetting_before_training(finished, tmp_path):
+    path = tmp_path / "store"
+    stages.extract(recipe(path))
+    with FeatureStore(path) as opened:
+        sample = opened.shard("000").sample_ids[0]
+    report = forget(path, sample)
+    assert (report.forgotten, report.renewed) == ([sample], [])
+    trained = shutil.copytree(finished, tmp_path / "trained")
+    forget(trained, sample)
+    stages.run(recipe(path))
+    assert commits(path) == commits(trained)
+
+
+def test_run_forgets_what_the_recipe_names(finished, tmp_path):
+    with FeatureStore(finished) as opened:
+        sample = opened.shard("000").sample_ids[0]
+    path = tmp_path / "store"
+    wishes = recipe(path, forget={"samples": [sample]})
+    first = stages.run(wishes)
+    assert first.forget.forgotten == [sample]
+    assert not any(sample.encode() in data for data in tree(path).values())
+    again = stages.run(wishes)
+    assert again.idle
+    assert again.root_digest == first.root_digest

@@ -1,0 +1,102 @@
+"""From an image file to logits: the same as from the cached row."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from taftcache import stages
+from taftcache.cache import FeatureStore
+from taftcache.component import read_base, read_component
+from taftcache.errors import UnreadableImage
+from taftcache.model import TangentModel
+from taftcache.stages.training import adopt
+from taftcache.tangent.operator import TangentOperator
+from tests.stages.making import open_store, recipe
+
+
+def from_cache(path: Path, name: str) -> tuple[list[str], torch.Tensor, torch.Tensor]:
+    """Ids, labels and logits of every row, in float64 from the cached tokens."""
+    with FeatureStore(path) as store:
+        base = read_base(store, adopt(store, None).tangent)
+        component = read_component(store, name, base)
+        rows = [*store.shards, store.held_out]
+        operator = TangentOperator(base, rows, trained=component.layout, dtype=torch.float64, memory=1 << 30)
+        changes = torch.cat(list(operator.matvec(component.delta)))
+        blocks = list(operator.blocks())
+        ids = [i for shard in rows for i in shard.sample_ids]
+        return ids, torch.cat([y for _, y in blocks]), torch.cat([state.logits for state, _ in blocks]) + changes
+
+
+def worst(path: Path, images: Path, name: str) -> float:
+    """Largest difference of logits, relative to the largest logit."""
+    ids, _, cached = from_cache(path, name)
+    model = TangentModel.load(path, name, "cpu")
+    predictions = model.predict([images / i for i in ids], top=3, batch=16)
+    seen = torch.tensor([[dict(zip(p.labels, p.logits, strict=True))[c] for c in model.classes] for p in predictions])
+    return ((seen - cached).abs().max() / cached.abs().max()).item()
+
+
+@pytest.mark.parametrize("name", ["models/mean", "models/head", "components/001"])
+def test_logits_from_the_image_are_those_from_the_cache(photographed, images, name):
+    """To the rounding of the cache: float16 keeps eleven bits."""
+    assert worst(photographed, images, name) < 4 * 2**-11
+
+
+def test_float32_cache_agrees_to_float32(images, tmp_path):
+    path = tmp_path / "store"
+    stages.run(recipe(path, data={"source": "folder", "train": str(images)}, store={"dtype": "float32"}))
+    assert worst(path, images, "models/mean") < 1e-4
+
+
+def test_evaluate_counts_what_the_logits_say(photographed):
+    with FeatureStore(photographed) as store:
+        report = stages.evaluate(store)
+        n = store.held_out.rows
+    for name in ("models/mean", "models/head", "components/000"):
+        _, labels, logits = from_cache(photographed, name)
+        right = (logits.argmax(1) == labels)[-n:].double().mean().item()
+        assert report.accuracy[name] == pytest.approx(right, abs=1e-6)
+    assert set(report.accuracy) == {
+        "base model untouched",
+        "models/mean",
+        "models/head",
+        "components/000",
+        "components/001",
+    }
+
+
+def test_predict_stage_sorts_classes(photographed, images):
+    file = next(iter(sorted(images.glob("1/*.png"))))
+    with FeatureStore(photographed) as store:
+        (prediction,) = stages.predict(store, [file], top=2, device="cpu").predictions
+    assert prediction.logits == sorted(prediction.logits, reverse=True)
+    assert len(prediction.labels) == 2
+
+
+def test_trained_class_token_reaches_the_images(images, tmp_path):
+    """CLS = T replaces the backbone's class token, in the cache's rows and in the images' alike."""
+    path = tmp_path / "store"
+    tangent = {"class_token": "reset", "reset_block": True}
+    stages.run(recipe(path, data={"source": "folder", "train": str(images)}, tangent=tangent))
+    assert worst(path, images, "models/mean") < 0.02
+
+
+@pytest.mark.parametrize("kind", ["missing", "text"])
+def test_file_that_does_not_decode(photographed, tmp_path, kind):
+    file = tmp_path / "digit.png"
+    if kind == "text":
+        file.write_text("not an image")
+    with FeatureStore(photographed) as store, pytest.raises(UnreadableImage, match=r"digit\.png"):
+        stages.predict(store, [file], device="cpu")
+
+
+def test_images_are_classified_in_batches(photographed, images):
+    model = TangentModel.load(open_store(photographed), "models/mean", "cpu")
+    files = sorted(images.glob("*/*.png"))[:5]
+    whole, single = model.predict(files), model.predict(files, batch=1)
+    for a, b in zip(whole, single, strict=True):
+        assert a.labels == b.labels
+        assert a.logits == pytest.approx(b.logits, rel=1e-3, abs=1e-3)

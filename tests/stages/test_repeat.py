@@ -1,0 +1,193 @@
+"""Nothing is done twice, and the same settings give the same bytes whatever happened on the way."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+import torch
+
+from taftcache import stages
+from taftcache.cache import FeatureStore
+from taftcache.component import read_base, read_component
+from taftcache.errors import StoreError
+from taftcache.recipe import apply_overrides, parse_recipe
+from taftcache.stages.progress import Silent
+from taftcache.stages.training import adopt
+from tests.stages.making import open_store, recipe, tree, values
+
+
+def changed(path, *overrides: str):
+    """The store's recipe with overrides."""
+    with FeatureStore(path) as opened:
+        return parse_recipe(apply_overrides(opened.manifest.recipe, overrides))
+
+
+def objects(path) -> dict[str, str]:
+    with FeatureStore(path) as opened:
+        return {name: ref.digest for name, ref in opened.objects().items()}
+
+
+def shards(path) -> dict[str, str]:
+    with FeatureStore(path) as opened:
+        return {ref.name: ref.digest for ref in opened.manifest.shards}
+
+
+def test_a_run_again_does_nothing(store, monkeypatch):
+    """It does not even load the backbone."""
+    before = tree(store)
+    monkeypatch.setattr("taftcache.backbone.model.load_backbone", None)
+    report = stages.run(recipe(store))
+    assert report.idle
+    assert (report.extract.images, report.train.trained, report.compose.changed) == (0, [], False)
+    assert tree(store) == before
+
+
+def test_every_stage_reports_the_root_digest(finished):
+    with FeatureStore(finished) as opened:
+        root = opened.root_digest
+        assert stages.evaluate(opened).root_digest == stages.inspect(opened).root_digest == root
+    assert stages.verify(finished).root_digest == root
+    assert stages.extract(recipe(finished)).root_digest == root
+
+
+@pytest.mark.parametrize("sections", [{}, {"extract": {"workers": 3}}, {"forget": {"samples": ["digits/0001"]}}])
+def test_place_workers_and_wishes_change_no_byte(finished, tmp_path, sections):
+    """The same data and settings have one root digest, wherever they lie and however they were made."""
+    path = tmp_path / "elsewhere" / "store"
+    report = stages.extract(recipe(path, **sections))
+    assert report.images == 60
+    with open_store(path) as opened:
+        stages.train(opened)
+        stages.compose(opened)
+    assert tree(path) == tree(finished)
+
+
+def test_rows_in_other_chunks_give_the_same_components(finished, tmp_path):
+    path = tmp_path / "store"
+    stages.extract(recipe(path, store={"chunk_rows": 3}))
+    with open_store(path) as opened:
+        stages.train(opened)
+    for name in ("components/000", "components/001", "models/head"):
+        assert torch.equal(delta(path, name), delta(finished, name))
+
+
+def delta(path, name: str) -> torch.Tensor:
+    with FeatureStore(path) as opened:
+        return read_component(opened, name, read_base(opened, adopt(opened, None).tangent)).delta
+
+
+def test_training_needs_the_store_alone(photographed, images, tmp_path, monkeypatch):
+    """Neither images nor backbone are opened; the shards keep their bytes, whatever was made from them is renewed."""
+    path = shutil.copytree(photographed, tmp_path / "store")
+    monkeypatch.setattr("taftcache.backbone.model.load_backbone", None)
+    monkeypatch.setattr("taftcache.backbone.sources.open_source", None)
+    with open_store(path) as opened:
+        report = stages.train(opened, changed(path, "objective.ridge=1e-2"))
+        stages.compose(opened)
+    assert report.trained == ["components/000", "components/001", "models/head"]
+    assert shards(path) == shards(photographed)
+    before, after = objects(photographed), objects(path)
+    assert [n for n in before if before[n] == after[n]] == ["base/tail"]
+    with FeatureStore(path) as opened:
+        now, then = opened.manifest.recipe, FeatureStore(photographed).manifest.recipe
+    assert now["objective"]["ridge"] == 1e-2
+    assert {k: v for k, v in now.items() if k != "objective"} == {k: v for k, v in then.items() if k != "objective"}
+
+
+@pytest.mark.parametrize(
+    ("override", "kept"),
+    [
+        ("solver.memory=1GiB", ["components/000", "components/001", "models/head"]),
+        ("compose.mode=mean", ["components/000", "components/001", "models/head"]),
+        ("tangent.train=head", ["models/head"]),
+        ("objective.kappa=3", []),
+        ("solver.tolerance=1e-9", []),
+        ("tangent.seed=1", []),
+        ("tangent.class_token=reset", []),
+    ],
+)
+def test_only_what_settings_decide_is_solved_again(store, override, kept):
+    with open_store(store) as opened:
+        assert stages.train(opened, changed(store, override)).kept == kept
+        assert stages.compose(opened).changed == (kept == [] or "head" in override)
+        assert stages.train(opened).trained == []
+        assert not stages.compose(opened).changed
+        assert stages.evaluate(opened).rows > 0
+
+
+def test_only_shards_of_other_rows_are_solved_again(store):
+    with open_store(store) as opened:
+        with opened.transaction() as change:
+            change.erase([opened.shard("001").sample_ids[0]])
+        assert stages.train(opened).trained == ["components/001", "models/head"]
+        assert stages.compose(opened).changed
+
+
+def test_settings_put_back_give_the_bytes_back(store):
+    before = tree(store)
+    there = changed(store)
+    for settings in (changed(store, "objective.ridge=0.1"), there):
+        with open_store(store) as opened:
+            assert stages.train(opened, settings).trained
+            stages.compose(opened)
+    assert tree(store) == before
+
+
+def test_one_shard(store):
+    before = objects(store)
+    with open_store(store) as opened:
+        assert stages.train(opened, changed(store, "objective.kappa=3"), ["001"]).trained == [
+            "components/001",
+            "models/head",
+        ]
+        assert opened.objects()["components/000"].digest == before["components/000"]
+        with pytest.raises(StoreError, match="shard"):
+            stages.train(opened, shards=["777"])
+
+
+def test_components_of_another_base_are_not_used_silently(store):
+    """After one shard moved to another expansion point the others' components mean nothing beside it."""
+    settings = changed(store, "tangent.seed=1")
+    with open_store(store) as opened:
+        stages.train(opened, settings, ["001"])
+        for use in (stages.evaluate, stages.compose, lambda s: stages.forget(s, [s.shards[1].sample_ids[0]])):
+            with pytest.raises(Exception, match="base") as caught:
+                use(opened)
+            assert caught.type.__name__ == "CompositionError"
+        assert stages.train(opened, settings).trained == ["components/000"]
+        assert stages.compose(opened).changed
+        assert stages.evaluate(opened).rows
+
+
+class Interrupting:
+    """Progress that presses Ctrl-C in the n-th solve's first pass."""
+
+    def __init__(self, solve: str) -> None:
+        self._solve = solve
+
+    def task(self, name: str, total: int | None):
+        from contextlib import nullcontext
+
+        return nullcontext(self if name == self._solve else Silent())
+
+    def advance(self, steps: int = 1) -> None:
+        raise KeyboardInterrupt
+
+    def note(self, text: str) -> None:
+        pass
+
+
+def test_interrupted_training_keeps_no_half_solved_component(finished, tmp_path):
+    path = tmp_path / "store"
+    stages.extract(recipe(path))
+    with open_store(path) as opened:
+        with pytest.raises(KeyboardInterrupt):
+            stages.train(opened, progress=Interrupting("solve 001"))
+        assert [n for n in opened.objects() if n != "base/tail"] == ["components/000"]
+    assert stages.run(recipe(path)).train.trained == ["components/001", "models/head"]
+    assert tree(path) == tree(finished)
+
+
+def test_values_helper_writes_what_the_recipe_says(tmp_path):
+    assert parse_recipe(values(tmp_path)) == recipe(tmp_path)

@@ -1,0 +1,346 @@
+"""The command line: exit codes, what is said on which stream, and JSON whose keys stay."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from taftcache import stages
+from taftcache.cache import FeatureStore
+from taftcache.cli import app, main
+from tests.stages.conftest import finished, images, photographed, quick, store  # noqa: F401
+from tests.stages.making import open_store, recipe, toml, tree, write_images
+from tests.stages.test_damage import chunk_of, flip
+
+COMMANDS = ["run", "extract", "train", "compose", "evaluate", "predict", "inspect", "verify", "forget"]
+
+
+@dataclass
+class Outcome:
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> dict:
+        return json.loads(self.out)
+
+
+@pytest.fixture
+def cli(capsys, monkeypatch):
+    """Call the entry point as a shell would."""
+    monkeypatch.setenv("COLUMNS", "200")  # for the tables; errors are never wrapped
+
+    def call(*arguments: object) -> Outcome:
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main([str(a) for a in arguments])
+        return Outcome(ended.value.code or 0, *capsys.readouterr())
+
+    return call
+
+
+def refused(outcome: Outcome, code: int, *says: str) -> None:
+    """The exit code, nothing on stdout, and an error in the form that all of them have."""
+    assert outcome.code == code, outcome
+    assert outcome.out == ""
+    assert outcome.err.startswith("taftcache: ")
+    assert "Traceback" not in outcome.err
+    assert "\n  came: " in outcome.err
+    assert "\n  do:   " in outcome.err
+    for text in says:
+        assert text in outcome.err, (text, outcome.err)
+
+
+RUN = {"store", "root_digest", "extract", "train", "compose", "evaluate", "forget", "seconds"}
+EXTRACT = {"store", "root_digest", "shards", "images", "skipped", "seconds", "bytes", "notes"}
+TRAIN = {"store", "root_digest", "trained", "kept", "certificates", "seconds", "notes"}
+COMPOSE = {"store", "root_digest", "model", "members", "identity_error", "changed"}
+EVALUATE = {"store", "root_digest", "rows", "accuracy"}
+PREDICT = {"store", "root_digest", "model", "predictions"}
+INSPECT = {"store", "root_digest", "bytes", "rows", "classes", "rows_per_class", "tokens", "dtype", "identity", "plan"}
+INSPECT |= {"shards", "models", "skipped", "forgotten", "ledger_entries"}
+SAMPLE = {"sample", "shard", "row", "label", "class_token_norm", "mean_token_norm", "max_abs"}
+VERIFY = {"store", "root_digest", "bytes", "faults", "strays", "ledger_entries"}
+FORGET = {"store", "root_before", "root_digest", "forgotten", "already", "shards", "renewed", "certificates", "seconds"}
+CERTIFICATE = {"gradient", "gradient_at_zero", "ridge", "objective", "rows"}
+CERTIFICATE |= {"relative_gradient", "distance_bound", "gap_bound"}
+
+
+def test_json_of_every_command(cli, store, images, tmp_path):  # noqa: F811
+    """Scripts read these keys: a change here is a change of the interface."""
+    file = toml(tmp_path / "tiny.toml", store)
+    sample = FeatureStore(store).shards[0].sample_ids[0]
+    calls = [
+        (("run", file), RUN),
+        (("extract", file), EXTRACT),
+        (("train", file), TRAIN),
+        (("train", store), TRAIN),
+        (("compose", store), COMPOSE),
+        (("evaluate", store), EVALUATE),
+        (("predict", store, next(images.glob("*/*.png")), "--device", "cpu"), PREDICT),
+        (("inspect", store), INSPECT),
+        (("inspect", store, "--sample", sample), SAMPLE),
+        (("verify", store), VERIFY),
+        (("forget", store, "--sample", sample), FORGET),
+    ]
+    seen = {}
+    for arguments, keys in calls:
+        outcome = cli(*arguments, "--json")
+        assert (outcome.code, outcome.err) == (0, ""), arguments
+        assert set(outcome.json) == keys, arguments
+        seen[arguments[0]] = outcome.json
+    assert {c for c, *_ in (a for a, _ in calls)} == set(COMMANDS)
+    assert set(seen["run"]["train"]["certificates"]["components/000"]) == CERTIFICATE
+    assert set(seen["forget"]["certificates"]["components/000"]) == CERTIFICATE | {"converged", "moved", "decisive"}
+    assert set(seen["predict"]["predictions"][0]) == {"image", "labels", "logits"}
+    assert seen["run"]["store"] == str(store)
+    listed = json.loads(cli("inspect", store, "--shard", "000", "--json").out)
+    assert {frozenset(row) for row in listed} == {frozenset({"sample", "shard", "label"})}
+
+
+def test_tables_of_every_command(cli, store, images, tmp_path):  # noqa: F811
+    file = toml(tmp_path / "tiny.toml", store)
+    with FeatureStore(store) as opened:
+        sample, root = opened.shards[0].sample_ids[0], opened.root_digest
+    for arguments, says in [
+        (("run", file), ["Nothing to do", "held-out", root[:16]]),
+        (("extract", file), ["Nothing to do", root[:16]]),
+        (("train", store, "--set", "objective.kappa=3", "--device", "cpu"), ["components/001", "solved"]),
+        (("compose", store), ["models/mean", "mean of 2"]),
+        (("evaluate", store), ["base model untouched", "models/mean", "%"]),
+        (("predict", store, next(images.glob("*/*.png"))), [".png"]),
+        (("inspect", store), ["held-out", "components/000", "root "]),
+        (("inspect", store, "--sample", sample), [sample, "shard 000"]),
+        (("inspect", store, "--class", "7"), ["digits/", "\t7"]),
+        (("verify", store), ["every object has the digest"]),
+        (("forget", store, "--sample", sample), ["forgotten now", sample, "models/mean"]),
+        (("forget", store, "--sample", sample), ["forgotten before"]),
+    ]:
+        outcome = cli(*arguments)
+        assert outcome.code == 0, (arguments, outcome)
+        for text in says:
+            assert text in outcome.out, (arguments, text, outcome.out)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_has_an_example(command):
+    result = CliRunner().invoke(app, [command, "--help"])
+    assert result.exit_code == 0
+    assert f"Example: taftcache {command} " in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("overrides", "code", "says"),
+    [
+        (["solver.tolerence=1"], 2, ["did you mean solver.tolerance?"]),
+        (["store.shards"], 2, ["override"]),
+        (["data={source='folder', train='nowhere'}"], 3, ["nowhere"]),
+        (["data.limit=5", "store.shards=9", 'store.plan="balanced"'], 3, ["Every shard holds at least one sample"]),
+        (["device=tpu"], 2, ["tpu", "$.device"]),
+        (["backbone.weights=nowhere.safetensors"], 4, ["nowhere.safetensors"]),
+        (["preprocess.input_size=[3, 40, 40]"], 4, ["40"]),
+    ],
+)
+def test_refusals_of_run_make_no_store(cli, tmp_path, overrides, code, says):
+    """Nothing is left that would block the next run."""
+    path = tmp_path / "store"
+    file = toml(tmp_path / "tiny.toml", path, data={"source": "digits", "limit": 30})
+    refused(cli("run", file, *(x for o in overrides for x in ("--set", o))), code, *says)
+    assert not path.exists()
+
+
+def test_one_class_only(cli, tmp_path):
+    path, folder = tmp_path / "store", write_images(tmp_path / "images", classes=1)
+    file = toml(tmp_path / "tiny.toml", path, data={"source": "folder", "train": str(folder)})
+    refused(cli("run", file), 3, "two classes")
+    assert not path.exists()
+    write_images(tmp_path / "more", classes=2).rename(tmp_path / "both")
+    shutil.copytree(tmp_path / "both" / "1", folder / "1")
+    assert cli("run", file).code == 0
+
+
+@pytest.mark.parametrize("cure", ["skip", "replace", "remove"])
+def test_unreadable_image(cli, tmp_path, cure):
+    path, folder = tmp_path / "store", write_images(tmp_path / "images")
+    bad = sorted((folder / "1").iterdir())[3]
+    good = bad.read_bytes()
+    bad.write_bytes(good[:60])
+    data = {"source": "folder", "train": str(folder)}
+    refused(cli("run", toml(tmp_path / "tiny.toml", path, data=data)), 3, f"1/{bad.name}", "unreadable = 'skip'")
+    if cure == "replace":
+        bad.write_bytes(good)
+    elif cure == "remove":
+        bad.unlink()
+    else:
+        path = tmp_path / "other"
+        data["unreadable"] = "skip"
+    outcome = cli("run", toml(tmp_path / "tiny.toml", path, data=data), "--json")
+    assert outcome.code == 0, outcome
+    report = outcome.json["extract"]
+    assert report["skipped"] == (cure == "skip")
+    assert sum(report["shards"].values()) == 42 - (cure != "replace")
+    with FeatureStore(path) as opened:
+        skipped = [s.id for s in opened.manifest.skipped]
+        assert skipped == ([f"1/{bad.name}"] if cure == "skip" else [])
+        assert opened.strays() == opened.verify() == []
+    before = tree(path)
+    assert cli("run", tmp_path / "tiny.toml").code == 0
+    assert tree(path) == before
+
+
+def test_forget_of_a_skipped_image(cli, tmp_path):
+    path, folder = tmp_path / "store", write_images(tmp_path / "images")
+    bad = sorted((folder / "1").iterdir())[3]
+    bad.write_bytes(b"")
+    data = {"source": "folder", "train": str(folder), "unreadable": "skip"}
+    assert cli("run", toml(tmp_path / "tiny.toml", path, data=data)).code == 0
+    assert cli("forget", path, "--sample", f"1/{bad.name}").code == 0
+    assert not any(bad.name.encode() in content for content in tree(path).values())
+    assert cli("run", tmp_path / "tiny.toml", "--json").json["extract"]["images"] == 0
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("train", "{}"),
+        ("compose", "{}"),
+        ("evaluate", "{}"),
+        ("predict", "{}", "x.png"),
+        ("inspect", "{}"),
+        ("verify", "{}"),
+        ("forget", "{}", "--sample", "a"),
+    ],
+)
+@pytest.mark.parametrize("there", [True, False])
+def test_no_store_there(cli, tmp_path, arguments, there):
+    place = tmp_path / "nothing"
+    if there:
+        place.mkdir()
+    code = 2 if arguments[0] == "train" and not there else 5  # what is no folder is taken for a recipe
+    outcome = cli(*(a.format(place) for a in arguments))
+    assert outcome.code == code, outcome
+    assert str(place) in outcome.err
+    assert list(tmp_path.iterdir()) == [place] * there
+
+
+def test_wrong_arguments_of_store_commands(cli, store, tmp_path):  # noqa: F811
+    before = tree(store)
+    for arguments, code, says in [
+        (("forget", store, "--sample", "digits/00x1"), 5, ["digits/0", "Nearest"]),
+        (("forget", store, "--sample", "digits/0001", "--mode", "pretend"), 2, ["retrain"]),
+        (("inspect", store, "--sample", "nobody"), 5, ["nobody"]),
+        (("inspect", store, "--shard", "9"), 5, ["000"]),
+        (("inspect", store, "--class", "cat"), 2, ["cat"]),
+        (("predict", store, tmp_path / "x.png", "--device", "cpu"), 3, ["x.png"]),
+        (("predict", store, tmp_path / "x.png", "--model", "models/no"), 5, ["models/mean"]),
+        (("verify", store, "--root", "ab" * 32), 5, ["expected"]),
+        (("train", store, "--set", "objective.ridge=0"), 2, ["ridge"]),
+    ]:
+        outcome = cli(*arguments)
+        assert outcome.code == code, (arguments, outcome)
+        assert outcome.err.startswith("taftcache: ")
+        assert all(text in outcome.err for text in says), (arguments, outcome.err)
+    assert tree(store) == before
+    assert cli("forget", store).code == cli("predict", store).code == cli("dance").code == 2
+
+
+def test_flipped_byte(cli, store):  # noqa: F811
+    flip(chunk_of(store, "001", 0))
+    outcome = cli("verify", store)
+    assert outcome.code == 5
+    for text in ("DAMAGED", "shard 001", "array tokens", "chunk 0"):
+        assert text in outcome.out
+    (fault,) = cli("verify", store, "--json").json["faults"]
+    assert (fault["shard"], fault["array"], fault["chunk"]) == ("001", "tokens", 0)
+
+
+def test_truncated_chunk_ends_training(cli, store):  # noqa: F811
+    with open_store(store) as opened, opened.transaction() as change:
+        change.drop("components/001")
+    chunk = chunk_of(store, "001", 0)
+    chunk.write_bytes(chunk.read_bytes()[:100])
+    before = tree(store)
+    refused(cli("train", store), 5, "shard 001", "array tokens", "chunk 0", "Extract shard 001 again")
+    assert tree(store) == before
+
+
+def test_other_weights(cli, store, tmp_path):  # noqa: F811
+    before = tree(store)
+    file = toml(tmp_path / "tiny.toml", store)
+    refused(cli("run", file, "--set", "backbone.model_args.depth=5"), 5, "backbone.model_args", "store.path")
+    assert tree(store) == before
+
+
+@pytest.mark.parametrize("stage", ["extract", "train"])
+def test_interruption(cli, finished, tmp_path, monkeypatch, stage):  # noqa: F811
+    """Ctrl-C ends with 130 and keeps what was committed; the same command goes on to the same bytes."""
+    path = tmp_path / "store"
+    file = toml(tmp_path / "tiny.toml", path)
+
+    def interrupt(*arguments, **options):
+        raise KeyboardInterrupt
+
+    places = {"extract": "taftcache.cache.writer.ShardWriter.append", "train": "taftcache.solve.pcg._Round.iterate"}
+    with monkeypatch.context() as patch:
+        patch.setattr(places[stage], interrupt)
+        outcome = cli("run", file)
+    assert outcome.code == 130, outcome
+    assert "interrupted" in outcome.err
+    with FeatureStore(path) as opened:
+        assert not [name for name in opened.objects() if name.startswith("components/")]
+    assert cli("run", file).code == 0
+    assert tree(path) == tree(finished)
+
+
+KILLED = """
+import os, signal
+from taftcache.cache.writer import ShardWriter
+calls, append, commit = 0, ShardWriter.append, ShardWriter.commit
+
+def count(*arguments):
+    global calls
+    calls += 1
+    if calls == {after}:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+def killed_append(self, *a, **k):
+    append(self, *a, **k)
+    count()
+
+def killed_commit(self):
+    count()
+    commit(self)
+
+ShardWriter.append, ShardWriter.commit = killed_append, killed_commit
+from taftcache.cli import main
+main(["extract", "{file}"])
+"""
+
+
+def test_killed_extraction_goes_on_to_the_same_root(tmp_path):
+    """The heavy version is tests/cache/crash.py; here the whole command is killed, in the middle and at a commit."""
+    file, path = toml(tmp_path / "tiny.toml", tmp_path / "store"), tmp_path / "store"
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    for after in (2, 3):
+        code = KILLED.format(after=after, file=file)
+        killed = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=False)
+        assert killed.returncode == -signal.SIGKILL, killed.stderr
+    resumed = stages.extract(recipe(path))
+    whole = stages.extract(recipe(tmp_path / "whole"))
+    assert resumed.root_digest == whole.root_digest
+    assert tree(path) == tree(tmp_path / "whole")
+    assert 0 < resumed.images < whole.images
+
+
+def test_module_level_names_are_paths(tmp_path):
+    assert isinstance(toml(tmp_path / "a.toml", tmp_path), Path)
