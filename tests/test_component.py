@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from taftcache.component import Component
-from taftcache.compose import compose, identity_error
+from taftcache.composition import compose, identity_error
 from taftcache.errors import CompositionError, FormatError
 from taftcache.tangent.operator import TangentOperator
 from taftcache.tangent.parameters import Layout

@@ -126,6 +126,13 @@ def test_only_what_was_made_from_the_rows_is_renewed(store):
     assert (report.shards, report.renewed) == (["001"], ["components/001", "models/head", "models/mean"])
 
 
+def test_held_out_rows_renew_the_mean_that_was_proved_on_them(store):
+    with FeatureStore(store) as opened:
+        sample = opened.held_out.sample_ids[0]
+    report = forget(store, sample)
+    assert (report.shards, report.renewed) == (["held-out"], ["models/mean"])
+
+
 def test_forgetting_twice_changes_nothing(store):
     with FeatureStore(store) as opened:
         first, second = opened.shard("000").sample_ids[:2]
