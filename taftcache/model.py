@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from taftcache.backbone.cut import Cut
 from taftcache.backbone.model import load_backbone
 from taftcache.backbone.preprocess import Preprocess
+from taftcache.backbone.sources.rgb import to_rgb
 from taftcache.cache import FeatureStore
 from taftcache.component import read_base, read_component
 from taftcache.errors import IdentityError, UnreadableImage
@@ -98,6 +99,8 @@ class TangentModel(nn.Module):
 def _open(path: Path | str) -> Any:
     try:
         with Image.open(path) as image:
-            return image.convert("RGB")
-    except (OSError, ValueError) as error:
+            return to_rgb(image)
+    except MemoryError:
+        raise
+    except Exception as error:  # decoders raise OSError, SyntaxError, ValueError, struct.error and more
         raise UnreadableImage("an image is a file that decodes", got=f"{path}: {error}") from error

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from taftcache import stages
 from taftcache.cache import FeatureStore
@@ -82,6 +84,16 @@ def test_trained_class_token_reaches_the_images(images, tmp_path):
     tangent = {"class_token": "reset", "reset_block": True}
     stages.run(recipe(path, data={"source": "folder", "train": str(images)}, tangent=tangent))
     assert worst(path, images, "models/mean") < 0.02
+
+
+def test_sixteen_bits_are_read_as_extraction_reads_them(photographed, images, tmp_path):
+    """PIL alone would clip nearly all of such an image to white."""
+    file = next(iter(sorted(images.glob("2/*.png"))))
+    grey = np.asarray(Image.open(file).convert("L"))
+    Image.fromarray(grey.astype(np.uint16) * 257).save(tmp_path / "deep.png")
+    model = TangentModel.load(photographed, "models/mean", "cpu")
+    plain, deep = model.predict([file, tmp_path / "deep.png"])
+    assert plain.logits == deep.logits
 
 
 @pytest.mark.parametrize("kind", ["missing", "text"])
