@@ -39,14 +39,19 @@ class StoreSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 class ExtractSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """How stage 1 runs; none of it changes a byte of what is stored.
 
-    workers: decoding threads; 0 picks one for each core. batch: images a forward pass.
+    workers: decoding threads; 0 picks one for each core.
     """
 
     workers: Annotated[int, msgspec.Meta(ge=0)] = 0
 
 
 class ObjectiveSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The rescaled square loss RSL(α, κ) and the ridge λ (mean loss + λ/2 ‖Δw‖²)."""
+    """The rescaled square loss RSL(α, κ) and the ridge λ: mean loss + λ/2 ‖Δw‖².
+
+    alpha: weight of the true class in the loss.
+    kappa: the logit that the true class is pulled to.
+    ridge: λ; since the loss is a mean, it means the same when samples leave.
+    """
 
     alpha: Positive = 1.0
     kappa: Positive = 15.0
@@ -78,7 +83,11 @@ class ComposeSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 
 
 class ForgetSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Samples that a run forgets at its end, by id. mode "retrain": re-solve their shards without them."""
+    """What a run forgets at its end.
+
+    samples: ids, as ``taftcache inspect`` lists them.
+    mode: "retrain", re-solve the affected shards without the rows.
+    """
 
     samples: list[str] = []
     mode: Literal["retrain"] = "retrain"

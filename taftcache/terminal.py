@@ -218,7 +218,7 @@ def show_verify(report: VerifyReport) -> None:
     state = (
         f"{len(report.faults)} damaged objects" if report.faults else "every object has the digest its manifest names"
     )
-    OUT.print(f"{_size(report.bytes)} read: {state}; {report.ledger_entries} ledger entries in one chain")
+    OUT.print(f"{_size(report.bytes)} read: {state}; ledger of {report.ledger_entries} in one chain")
     OUT.print(f"root {report.root_digest}")
 
 

@@ -47,6 +47,7 @@ class BackboneSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 class DataSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Where the images and labels come from.
 
+    source: scikit-learn's "digits", a "folder" of one folder a class, "npz" or "hdf5" arrays, a "timm" dataset.
     train, test: folder roots, archive files or timm dataset names; ``${VAR}`` and ``~`` are expanded.
     held_out: the part of ``train`` that is tested on when there is no ``test``.
     limit: at most so many images of each source, chosen by a hash of their ids.
@@ -94,7 +95,14 @@ class DataSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 
 
 class PreprocessSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Overrides of the data configuration that timm knows for the model; None leaves it as it is."""
+    """Overrides of the data configuration that timm knows for the model; what is left out stays as it is.
+
+    input_size: channels, height and width.
+    mean, std: of each channel, for images scaled to 0 to 1.
+    interpolation: of the resize.
+    crop_pct: size of the crop as a fraction of the resized image.
+    crop_mode: "center" crops, "squash" ignores the aspect ratio, "border" pads.
+    """
 
     input_size: tuple[int, int, int] | None = None
     mean: tuple[float, float, float] | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from taftcache.errors import SolveError
 from taftcache.objective.problem import Problem
 from taftcache.solve.solution import Certificate, Solution, Status
 
@@ -30,6 +31,10 @@ def solve_head(problem: Problem) -> Solution:
         x = torch.cat([state.feature, torch.ones_like(state.feature[:, :1])], 1).double()
         total += x.T @ x
         right -= loss.gradient(state.logits, labels).double().T @ x
+    if not (torch.isfinite(total).all() and torch.isfinite(right).all()):
+        raise SolveError(
+            "the head's features and logits must be finite", got=f"{N} rows with NaN or infinity among them"
+        )
     total *= 2 / (K * N)
     right /= N
     ridge = problem.ridge * torch.eye(size, dtype=torch.float64, device=operator.device)

@@ -14,7 +14,7 @@ from taftcache.objective.rsl import RSL
 from taftcache.solve.dual import DualInverse, dual_fits
 from taftcache.solve.head import solve_head
 from taftcache.solve.kronecker import KroneckerPreconditioner
-from taftcache.solve.pcg import Progress, pcg
+from taftcache.solve.pcg import Lazy, Progress, pcg
 from taftcache.solve.solution import Solution
 from taftcache.tangent.base import Base
 from taftcache.tangent.operator import TangentOperator
@@ -38,8 +38,9 @@ def minimise(
 ) -> Solution:
     """The change Δw of the base's weights that minimises mean loss + ridge over all rows of ``sources``.
 
-    train = "head" is solved in closed form; "full" (last block, final norm, head) by conjugate gradients
-    with a Kronecker-factored preconditioner made from the same rows. Either way the certificate is
+    train = "head" is solved in closed form. "full" (last block, final norm, head) is solved by conjugate
+    gradients: with the exact inverse Hessian where the kernel of all rows and classes is small enough to
+    factorise, else with a Kronecker-factored preconditioner made from the same rows. The certificate is
     a float64 gradient recomputed from the rows. The result depends on nothing but the arguments.
 
     Raises:
@@ -48,33 +49,17 @@ def minimise(
     if sum(source.rows for source in sources) == 0:
         raise SolveError("a solve needs at least one row", got="sources without rows")
     layout = base.head_layout if train == "head" else base.layout
-    certifier = "cpu" if str(device).startswith("mps") else device  # MPS has no float64
-    exact = Problem(TangentOperator(base, sources, trained=layout, dtype=torch.float64, device=certifier), loss, ridge)
+    if torch.device(device).type == "mps":  # it has no float64, in which sums and certificates are kept
+        device = "cpu"
+
+    def problem(dtype: torch.dtype, memory: int = 0) -> Problem:
+        operator = TangentOperator(base, sources, trained=layout, dtype=dtype, device=device, memory=memory)
+        return Problem(operator, loss, ridge)
+
+    exact = problem(torch.float64)
     if train == "head":
         return solve_head(exact)
-    if dual_fits(exact):
-        held = Problem(
-            TangentOperator(base, sources, trained=layout, dtype=torch.float64, device=certifier, memory=memory),
-            loss,
-            ridge,
-        )
-        return pcg(
-            held, exact, DualInverse(held), tolerance=tolerance, max_passes=max_passes, start=start, progress=progress
-        )
-    if precision == "float64":
-        problem = Problem(
-            TangentOperator(base, sources, trained=layout, dtype=torch.float64, device=certifier, memory=memory),
-            loss,
-            ridge,
-        )
-    else:
-        problem = Problem(TangentOperator(base, sources, trained=layout, device=device, memory=memory), loss, ridge)
-    return pcg(
-        problem,
-        exact,
-        KroneckerPreconditioner(problem),
-        tolerance=tolerance,
-        max_passes=max_passes,
-        start=start,
-        progress=progress,
-    )
+    small = dual_fits(exact)
+    inner = problem(torch.float64 if small or precision == "float64" else torch.float32, memory)
+    preconditioner = Lazy(lambda: DualInverse(inner) if small else KroneckerPreconditioner(inner))
+    return pcg(inner, exact, preconditioner, tolerance=tolerance, max_passes=max_passes, start=start, progress=progress)

@@ -27,6 +27,20 @@ class Preconditioner(Protocol):
         ...
 
 
+class Lazy:
+    """A preconditioner that is made when it is first needed: after the rows proved finite, or never."""
+
+    def __init__(self, make: Callable[[], Preconditioner]) -> None:
+        self._make = make
+        self._made: Preconditioner | None = None
+
+    def apply(self, vector: Tensor) -> Tensor:
+        """M⁻¹ v."""
+        if self._made is None:
+            self._made = self._make()
+        return self._made.apply(vector)
+
+
 def pcg(
     problem: Problem,
     exact: Problem,
@@ -122,7 +136,10 @@ class _Round:
         Hd = torch.empty_like(r)
         for _ in range(limit):
             Hd = self._problem.hessian(d, Hd)
-            step = (rho / (d @ Hd)).item()
+            bend = (d @ Hd).item()
+            if not bend > 0:  # rounding has eaten the direction: what is reached is all that these products give
+                return
+            step = rho.item() / bend
             self.p.add_(d, alpha=step)
             r.sub_(Hd, alpha=step)
             norm = r.norm().item()

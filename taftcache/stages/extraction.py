@@ -74,9 +74,7 @@ def extract(recipe: Recipe, progress: Progress | None = None) -> ExtractReport:
         store = FeatureStore(path, mode="a")
         store.check_identity(identity)
     else:
-        store = FeatureStore.create(
-            path, identity=identity, classes=source.classes, plan=plan, recipe=_record(recipe)
-        )
+        store = FeatureStore.create(path, identity=identity, classes=source.classes, plan=plan, recipe=_record(recipe))
     with store:
         if TAIL not in store.objects():
             with store.transaction() as change:

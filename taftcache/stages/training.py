@@ -70,6 +70,8 @@ def train(
     jobs.append((HEAD, store.shards, "head"))
     if recipe.compose.mode == "exact" and shards is None:
         jobs.append((EXACT, store.shards, recipe.tangent.train))
+    elif EXACT in store.objects():
+        _drop_stale(store, EXACT, training_key(recipe, base, store.shards, recipe.tangent.train))
     trained, kept = [], []
     for name, sources, mode in jobs:
         key = training_key(recipe, base, sources, mode)
@@ -89,6 +91,13 @@ def train(
         time.perf_counter() - begin,
         [f"{n}: {store.objects()[n].meta['status']}" for n, _, _ in jobs if not store.objects()[n].meta["converged"]],
     )
+
+
+def _drop_stale(store: FeatureStore, name: str, key: str) -> None:
+    """Drop a model that this run does not renew, unless it is what the settings ask for."""
+    if store.objects()[name].meta["key"] != key:
+        with store.transaction() as change:
+            change.drop(name)
 
 
 def adopt(store: FeatureStore, recipe: Recipe | None) -> Recipe:

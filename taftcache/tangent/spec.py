@@ -17,6 +17,7 @@ class TangentSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     class_token: CLS = T ("reset"): a fresh token at the block's input, shared by all samples and trained.
     init: of the new head and a reset block. "timm" draws N(0, 0.02²) truncated at two deviations with zero
         biases, "torch" draws U(±1/√fan_in) for weights and biases, as the authors' release does.
+    seed: of those draws; it is part of the base point, and components of other seeds do not compose.
     """
 
     train: Literal["full", "head"] = "full"
