@@ -3,7 +3,7 @@
     python benchmarks/tangent.py [--shape vit-large|vit-tiny|bundled] [--device cpu|cuda] [--json]
 
 The product is what one solver iteration costs: a tangent, the loss's curvature, an adjoint, and the
-float64 sum. The peer is ``torch.func.jvp`` and ``vjp`` of timm's own last block, final norm and head on
+sum over rows. The peer is ``torch.func.jvp`` and ``vjp`` of timm's own last block, final norm and head on
 all tokens with eager attention (forward-mode AD does not go through the fused kernel). Both run on the
 same tokens, weights and direction in float32, and their results are compared.
 
@@ -150,6 +150,7 @@ def measure(name: str, args: argparse.Namespace, copy: float, gemm: float) -> di
 
     ours = problem.hessian(v) - 1e-9 * v
     theirs = base.layout.flatten(peer())
+    v = v.float()
     out = torch.empty_like(v)
     product = seconds(lambda: problem.hessian(v, out), args.repeats, device)
     slow = seconds(peer, args.peer_repeats, device)

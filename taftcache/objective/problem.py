@@ -24,25 +24,29 @@ class Problem:
     ridge: float
 
     def evaluate(self, delta: Tensor) -> tuple[float, Tensor]:
-        """F(Δw) and ∇F(Δw) [P] in float64, in one pass."""
+        """F(Δw), and ∇F(Δw) [P] in the operator's precision, in one pass."""
+        operator = self.operator
+        delta = delta.to(operator.device, operator.dtype)
         value = torch.zeros((), dtype=torch.float64)
 
         def respond(logits: Tensor, change: Tensor | None, labels: Tensor) -> Tensor:
             z = logits if change is None else logits + change
             value.add_(self.loss.value(z.double(), labels).sum().cpu())
-            return self.loss.gradient(z, labels)
+            return self.loss.gradient(z, labels).div_(operator.rows)
 
-        gradient = self.operator.accumulate(delta, respond).div_(self.operator.rows)
-        delta = delta.to(gradient)
-        total = value.item() / self.operator.rows + 0.5 * self.ridge * (delta @ delta).item()
-        return total, gradient.add_(delta, alpha=self.ridge)
+        gradient = operator.accumulate(delta, respond, self.ridge * delta)
+        return value.item() / operator.rows + 0.5 * self.ridge * (delta @ delta).item(), gradient
 
     def hessian(self, vector: Tensor, out: Tensor | None = None) -> Tensor:
-        """(1/N JᵀDJ + λI) v in float64, in one pass; written to ``out`` where one is given."""
+        """(1/N JᵀDJ + λI) v in the operator's precision, in one pass; written to ``out`` where one is given.
+
+        For large P, fresh memory for the result costs as much as the product.
+        """
+        operator = self.operator
 
         def respond(logits: Tensor, change: Tensor | None, labels: Tensor) -> Tensor:
             assert change is not None
-            return (self.loss.curvature(logits, labels) * change).div_(self.operator.rows)
+            return self.loss.curvature(logits, labels).mul_(change).div_(operator.rows)
 
-        product = self.operator.accumulate(vector, respond, out)
-        return product.add_(vector.to(product), alpha=self.ridge)
+        vector = vector.to(operator.device, operator.dtype)
+        return operator.accumulate(vector, respond, torch.mul(vector, self.ridge, out=out))

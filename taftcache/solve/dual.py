@@ -54,7 +54,7 @@ class DualInverse:
         solved = torch.cholesky_solve(pushed.T.reshape(-1, 1), self._factor).view(K, N).T * self._root
         parts = iter(solved.split([len(s.logits) for s, _ in operator.blocks()]))
         pulled = operator.accumulate(None, lambda logits, change, labels: next(parts))
-        return (vector - pulled) / self._problem.ridge
+        return ((vector - pulled) / self._problem.ridge).to(vector)
 
 
 def kernel(problem: Problem) -> Tensor:

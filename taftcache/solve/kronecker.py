@@ -107,7 +107,7 @@ class KroneckerPreconditioner:
         for pair in self._pairs:
             pair.apply(vector, out)
         if self._small:
-            inner = torch.cat([vector[where] for where in self._small]).to(wide)
+            inner = torch.cat([vector[where] for where in self._small]).to(self._dense)
             if self._dense.ndim == 2:
                 inner = torch.cholesky_solve(inner[:, None], self._dense)[:, 0]
             else:

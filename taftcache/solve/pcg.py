@@ -23,7 +23,7 @@ class Preconditioner(Protocol):
     """An approximate inverse of the Hessian."""
 
     def apply(self, vector: Tensor) -> Tensor:
-        """M⁻¹ v for v [P], symmetric and positive definite."""
+        """M⁻¹ v for v [P], in the precision of v; symmetric and positive definite."""
         ...
 
 
@@ -53,7 +53,7 @@ def pcg(
 ) -> Solution:
     """Solve ∇F(Δw) = 0 to ‖∇F(Δw)‖ ≤ tolerance·‖∇F(0)‖.
 
-    Conjugate gradients on ``problem`` (usually float32) solve for a correction; the residual that
+    Conjugate gradients on ``problem`` (usually float32, vectors included) solve for a correction; the residual that
     starts each round, and the certificate that ends the solve, are ``exact``'s float64 gradient,
     recomputed from the rows. The recurrence's own residual never decides the status.
 
@@ -103,7 +103,7 @@ def pcg(
                         progress(passes, norm / scale)
             except KeyboardInterrupt:
                 status = Status.interrupted
-            candidate = x + correction.p
+            candidate = x + correction.p.to(x)
             new_objective, new_gradient = evaluate(candidate)
             # A quadratic falls along the whole of a CG run, though its gradient's norm need not.
             if new_objective < objective or new_gradient.norm().item() < before:
@@ -120,12 +120,12 @@ def pcg(
 
 
 class _Round:
-    """One run of preconditioned CG on H p = −∇F; ``p`` is its best iterate at any time."""
+    """One run of preconditioned CG on H p = −∇F in the products' precision; ``p`` is its last iterate at any time."""
 
     def __init__(self, problem: Problem, preconditioner: Preconditioner, gradient: Tensor) -> None:
         self._problem, self._preconditioner = problem, preconditioner
-        self.p = torch.zeros_like(gradient)
-        self._r = -gradient
+        self._r = -gradient.to(problem.operator.dtype)
+        self.p = torch.zeros_like(self._r)
 
     def iterate(self, reduction: float, limit: int) -> Iterator[float]:
         """Run until the residual fell to ``reduction`` of its norm, or for ``limit`` passes; yields it after each."""

@@ -49,6 +49,7 @@ class State(NamedTuple):
     a: Tensor  # [n,H,d] W_k,hᵀ q_h
     phi: Tensor  # [n,H,t] attention of the class row
     ubar: Tensor  # [n,H,d] Σ_j φ_hj u_j
+    xbar: Tensor  # [n,H,d] γ₁⊙ū_h + β₁
     o: Tensor  # [n,d] attention output before the projection
     branch1: Tensor  # [n,d] projection's output before LayerScale
     u2: Tensor  # [n,d]
@@ -75,8 +76,8 @@ def value(config: TailConfig, w: TailWeights, tokens: Tensor) -> State:
     a = torch.bmm(q, w.Wk).transpose(0, 1).contiguous()
     phi = torch.softmax(torch.bmm(a * (w.gamma1 / sqrt(e)), u.transpose(1, 2)), -1)
     ubar = torch.bmm(phi, u)
-    xbar = torch.addcmul(w.beta1, ubar, w.gamma1).transpose(0, 1)
-    o = torch.bmm(xbar, w.Wv.transpose(1, 2))
+    xbar = torch.addcmul(w.beta1, ubar, w.gamma1)
+    o = torch.bmm(xbar.transpose(0, 1), w.Wv.transpose(1, 2))
     if w.bv is not None:
         o = o + w.bv[:, None]
     o = _rows(o)
@@ -91,7 +92,7 @@ def value(config: TailConfig, w: TailWeights, tokens: Tensor) -> State:
     logits = torch.addmm(w.bh, feature, w.Wh.T)
     slope = gelu_slope(z, config.gelu)
     r0 = r[:, 0].contiguous()
-    return State(u, r0, xhat, q, a, phi, ubar, o, branch1, u2, r2, slope, g, branch2, uf, rf, feature, logits)
+    return State(u, r0, xhat, q, a, phi, ubar, xbar, o, branch1, u2, r2, slope, g, branch2, uf, rf, feature, logits)
 
 
 def tangent(w: TailWeights, s: State, delta: TailWeights) -> Tensor:
@@ -110,9 +111,10 @@ def tangent(w: TailWeights, s: State, delta: TailWeights) -> Tensor:
     da = None if dq is None else torch.bmm(dq, w.Wk)
     if delta.Wk is not None:
         da = torch.bmm(s.q, delta.Wk) if da is None else torch.baddbmm(da, s.q, delta.Wk)
-    c = None if da is None else da.transpose(0, 1) * (w.gamma1 * scale)
-    if delta.gamma1 is not None:
-        c = plus(c, s.a * (delta.gamma1 * scale))
+    c = None if delta.gamma1 is None else s.a * (delta.gamma1 * scale)
+    if da is not None:
+        da = da.transpose(0, 1)
+        c = da * (w.gamma1 * scale) if c is None else torch.addcmul(c, da, w.gamma1 * scale)
 
     dubar = None
     if c is not None or du0 is not None:
@@ -122,8 +124,7 @@ def tangent(w: TailWeights, s: State, delta: TailWeights) -> Tensor:
     dxbar = affine_tangent(w.gamma1, s.ubar, dubar, delta.gamma1, delta.beta1)
     do = None if dxbar is None else torch.bmm(dxbar.transpose(0, 1), w.Wv.transpose(1, 2))
     if delta.Wv is not None:
-        xbar = torch.addcmul(w.beta1, s.ubar, w.gamma1).transpose(0, 1)
-        do = plus(do, torch.bmm(xbar, delta.Wv.transpose(1, 2)))
+        do = plus(do, torch.bmm(s.xbar.transpose(0, 1), delta.Wv.transpose(1, 2)))
     do = None if do is None else _rows(do)
     if delta.bv is not None:
         bias = delta.bv.reshape(1, -1)
@@ -218,7 +219,7 @@ def contract(w: TailWeights, s: State, g: Cotangents, out: TailWeights) -> None:
     _affine_adjoint(g.h, s.branch1, out.ls1, None)
     linear_adjoint(g.branch1, s.o, out.Wo, out.bo)
     if out.Wv is not None:
-        out.Wv.baddbmm_(g.o.transpose(1, 2), torch.addcmul(w.beta1, s.ubar, w.gamma1).transpose(0, 1))
+        out.Wv.baddbmm_(g.o.transpose(1, 2), s.xbar.transpose(0, 1))
     if out.bv is not None:
         out.bv.add_(g.o.sum(1))
     _affine_adjoint(g.xbar, s.ubar, out.gamma1, out.beta1)

@@ -60,8 +60,7 @@ def row_gradients(
         q = g.q.transpose(0, 1).reshape(-1, 1, d)
         matrices.append(RankOne(weights[0], biases[0], q, s.xhat[:, None]))
         matrices.append(RankOne(weights[1], None, s.q.transpose(0, 1), g.k.transpose(0, 1), follows="into"))
-        xbar = torch.addcmul(w.beta1, s.ubar, w.gamma1)
-        matrices.append(RankOne(weights[2], biases[2], g.o.transpose(0, 1), xbar))
+        matrices.append(RankOne(weights[2], biases[2], g.o.transpose(0, 1), s.xbar))
     rules = {
         f"{p}.cls_token": lambda: g.x0,
         f"{p}.norm1.weight": lambda: (g.xbar * s.ubar + g.c * s.a).sum(1) + g.xhat * s.u[:, 0],

@@ -51,11 +51,12 @@ def scaled(factor: Tensor | None, x: Tensor | None) -> Tensor | None:
 
 def affine_tangent(gamma: Tensor, u: Tensor, du: Tensor | None, dgamma: Tensor | None, dbeta: Tensor | None):
     """Tangent of γ⊙u + β; any argument may be a None zero."""
-    total = scaled(gamma, du)
-    total = plus(total, None if dgamma is None else dgamma * u)
-    if dbeta is None:
-        return total
-    return dbeta.expand_as(u) if total is None else total + dbeta
+    total = None if dbeta is None else dbeta.expand_as(u)
+    if dgamma is not None:
+        total = dgamma * u if total is None else torch.addcmul(total, u, dgamma)
+    if du is not None:
+        total = gamma * du if total is None else torch.addcmul(total, du, gamma)
+    return total
 
 
 def linear_tangent(W: Tensor, x: Tensor, dx: Tensor | None, dW: Tensor | None, db: Tensor | None) -> Tensor | None:

@@ -25,8 +25,8 @@ Respond = Callable[[Tensor, Tensor | None, Tensor], Tensor]
 class TangentOperator:
     """J [N·K, P] at a base point, over the rows of ``sources`` in order.
 
-    Vectors of length P are float64; rows are worked on in ``dtype`` (float32 for speed, float64 for
-    certificates) and their sums kept in float64. Memory is one block of rows and a few vectors,
+    Rows, products and sums are in ``dtype``: float32 for a solver's inner iterations, float64 for the
+    gradients that start, refine and certify a solve. Memory is one block of rows and a few vectors,
     plus up to ``memory`` bytes in which prepared blocks stay between passes.
 
     Args:
@@ -54,7 +54,6 @@ class TangentOperator:
         self.rows = sum(source.rows for source in self.sources)
         self.passes = 0
         self._memory = memory
-        self._buffers: dict[str, Tensor] = {}
         self._kept: list[tuple[State, Tensor]] = []
 
     @property
@@ -84,8 +83,7 @@ class TangentOperator:
 
     def direction(self, vector: Tensor) -> TailWeights:
         """``vector`` [P] under the letters of the equations, in the operator's precision."""
-        narrow = self._buffer("direction").copy_(vector)
-        return tail_weights(self.base.config, self.layout.views(narrow))
+        return tail_weights(self.base.config, self.layout.views(vector.to(self.device, self.dtype)))
 
     def matvec(self, vector: Tensor) -> Iterator[Tensor]:
         """J v block by block, each [b,K]."""
@@ -93,29 +91,20 @@ class TangentOperator:
         for state, _ in self.blocks():
             yield tangent(self.weights, state, delta)
 
-    def accumulate(self, vector: Tensor | None, respond: Respond, out: Tensor | None = None) -> Tensor:
-        """Σ over blocks of Jᵀ respond(f₀, J v, labels): a float64 vector [P], in one pass.
+    def accumulate(self, vector: Tensor | None, respond: Respond, onto: Tensor | None = None) -> Tensor:
+        """onto + Σ over blocks of Jᵀ respond(f₀, J v, labels), a vector [P] in the operator's precision, in one pass.
 
-        A gradient, a Hessian product and Jᵀ itself are this with different responses. The sum is
-        written to ``out`` where one is given: for large P, fresh memory costs as much as the product.
+        A gradient, a Hessian product and Jᵀ itself are this with different responses. ``onto`` is
+        added to in place; without it, a vector of zeros is.
         """
+        if onto is None:
+            onto = torch.zeros(self.layout.size, dtype=self.dtype, device=self.device)
         delta = None if vector is None else self.direction(vector)
-        total = torch.empty(self.layout.size, dtype=torch.float64, device=self.device) if out is None else out
-        part = self._buffer("part")
-        views = tail_weights(self.base.config, self.layout.views(part))
-        first = True
+        out = tail_weights(self.base.config, self.layout.views(onto))
         for state, labels in self.blocks():
             change = None if delta is None else tangent(self.weights, state, delta)
-            part.zero_()
-            adjoint(self.weights, state, respond(state.logits, change, labels).to(self.dtype), views)
-            total = total.copy_(part) if first else total.add_(part)
-            first = False
-        return total
-
-    def _buffer(self, name: str) -> Tensor:
-        if name not in self._buffers:
-            self._buffers[name] = torch.empty(self.layout.size, dtype=self.dtype, device=self.device)
-        return self._buffers[name]
+            adjoint(self.weights, state, respond(state.logits, change, labels), out)
+        return onto
 
     def _read(self, skip: int) -> Iterator[Block]:
         """Blocks of all sources in order, without the first ``skip``."""
