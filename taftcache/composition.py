@@ -26,6 +26,12 @@ def compose(components: Mapping[str, Component], coefficients: Mapping[str, floa
     mu = {name: 1 / len(names) for name in names} if coefficients is None else dict(coefficients)
     if sorted(mu) != names:
         raise CompositionError("coefficients name exactly the components", got=sorted(set(mu) ^ set(names)))
+    if not abs(sum(mu.values()) - 1) <= 1e-9:
+        raise CompositionError(
+            "coefficients sum to one: each component brings the base model along",
+            got=f"{sum(mu.values())}",
+            do="divide them by their sum",
+        )
     first = components[names[0]]
     for name in names:
         if components[name].base_digest != first.base_digest:

@@ -189,8 +189,10 @@ def test_other_parameters_do_not_compose():
         compose({"a": made(), "b": made(shapes={"head.weight": (13,)})})
 
 
-@pytest.mark.parametrize("mu", [{}, {"a": 1.0}, {"a": 0.5, "c": 0.5}, {"a": 0.3, "b": 0.3, "c": 0.4}])
-def test_coefficients_name_the_components(mu):
+@pytest.mark.parametrize(
+    "mu", [{}, {"a": 1.0}, {"a": 0.5, "c": 0.5}, {"a": 0.3, "b": 0.3, "c": 0.4}, {"a": 0.5, "b": 0.6}]
+)
+def test_coefficients_name_the_components_and_sum_to_one(mu):
     with pytest.raises(CompositionError):
         compose({"a": made(), "b": made(1)}, mu)
 

@@ -157,18 +157,28 @@ def _identity(recipe: Recipe, cut: Any, transform: Any) -> dict[str, Any]:
     }
 
 
-def _check_request(store: FeatureStore, recipe: Recipe) -> None:
-    """IdentityError unless the store was asked for in the same words, of the same weights; in milliseconds."""
+def check_words(store: FeatureStore, recipe: Recipe) -> None:
+    """IdentityError unless the recipe asks for what the store was made from, in the same words."""
     ours, theirs = _request(store.manifest.recipe), _request(recipe_values(recipe))
-    different = [
-        f"{k}: the store has {ours.get(k)!r}, the recipe {theirs.get(k)!r}"
-        for k in sorted(ours | theirs)
-        if ours.get(k) != theirs.get(k)
-    ]
+    _refuse(
+        [
+            f"{k}: the store has {ours.get(k)!r}, the recipe {theirs.get(k)!r}"
+            for k in sorted(ours | theirs)
+            if ours.get(k) != theirs.get(k)
+        ]
+    )
+
+
+def _check_request(store: FeatureStore, recipe: Recipe) -> None:
+    """`check_words`, and that the file of weights is the one that made the features; in milliseconds."""
+    check_words(store, recipe)
     file = weights_file(recipe.backbone)
     stored = store.identity["backbone"]["file_digest"]
     if file is not None and stored != file_digest(file):
-        different.append(f"backbone weights: the store's have the digest {stored}, {file} has {file_digest(file)}")
+        _refuse([f"backbone weights: the store's have the digest {stored}, {file} has {file_digest(file)}"])
+
+
+def _refuse(different: list[str]) -> None:
     if different:
         raise IdentityError(
             "a store is reused only for the data, backbone, preprocessing and plan that it was made with",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from taftcache.cache import FeatureStore, Shard
 from taftcache.errors import StoreError
 from taftcache.recipe import Recipe, parse_recipe, recipe_values
+from taftcache.stages.extraction import check_words
 from taftcache.stages.progress import Progress, Silent
 
 if TYPE_CHECKING:
@@ -60,10 +61,14 @@ def train(
     recipe = adopt(store, recipe)
     base = read_base(store, recipe.tangent)
     wanted = [shard for shard in store.shards if shards is None or shard.name in shards]
-    if not wanted:
+    if unknown := sorted(set(shards or []) - {shard.name for shard in wanted}):
         raise StoreError(
-            "there is a shard to train", got=f"shards {', '.join(shards or [])}" if shards else "an empty store"
+            "a shard to train is one of the store's",
+            got=", ".join(unknown),
+            do=f"one of {', '.join(shard.name for shard in store.shards)}",
         )
+    if not wanted:
+        raise StoreError("there is a shard to train", got=f"{store.path} has none", do="taftcache extract")
     jobs: list[tuple[str, list[Shard], str]] = [
         (f"{COMPONENTS}{shard.name}", [shard], recipe.tangent.train) for shard in wanted
     ]
@@ -89,8 +94,17 @@ def train(
         kept,
         {n: store.objects()[n].meta["certificate"] for n, _, _ in jobs},
         time.perf_counter() - begin,
-        [f"{n}: {store.objects()[n].meta['status']}" for n, _, _ in jobs if not store.objects()[n].meta["converged"]],
+        _unfinished({n: store.objects()[n].meta for n, _, _ in jobs}),
     )
+
+
+def _unfinished(metas: Mapping[str, dict[str, Any]]) -> list[str]:
+    """One note for each way in which solves ended above the tolerance, with the components it befell."""
+    by_status: dict[str, list[str]] = {}
+    for name, meta in metas.items():
+        if not meta["converged"]:
+            by_status.setdefault(meta["status"], []).append(name)
+    return [f"{len(names)} of {len(metas)} solves ({', '.join(names)}): {s}" for s, names in by_status.items()]
 
 
 def _drop_stale(store: FeatureStore, name: str, key: str) -> None:
@@ -101,10 +115,14 @@ def _drop_stale(store: FeatureStore, name: str, key: str) -> None:
 
 
 def adopt(store: FeatureStore, recipe: Recipe | None) -> Recipe:
-    """The recipe to train with; a given one replaces stage 2's sections in the store's record of it."""
-    stored = parse_recipe(store.manifest.recipe, str(store.path))
+    """The recipe to train with; a given one replaces stage 2's sections in the store's record of it.
+
+    Raises:
+        IdentityError: the recipe asks for other data, another backbone or another plan than the store holds.
+    """
     if recipe is None:
-        return stored
+        return parse_recipe(store.manifest.recipe, str(store.path))
+    check_words(store, recipe)
     values = store.manifest.recipe | {
         s: recipe_values(recipe)[s] for s in ("tangent", "objective", "solver", "compose", "device")
     }

@@ -1,0 +1,31 @@
+"""The real-scale recipe, on as many of its images as a short test allows."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from taftcache.cache import FeatureStore
+from taftcache.recipe import load_recipe
+from taftcache.stages import run
+
+RECIPE = Path(__file__).parents[2] / "pipelines" / "caltech101.toml"
+
+
+@pytest.mark.data
+@pytest.mark.slow
+@pytest.mark.skipif(not os.environ.get("TAFTCACHE_DATA"), reason="TAFTCACHE_DATA names no folder with Caltech-101")
+def test_caltech101_from_images_to_a_composed_model(tmp_path):
+    store = tmp_path / "store"
+    short = [f"store.path={store}", "data.limit=160", "store.shards=2", "solver.max_passes=30", "device=cpu"]
+    report = run(load_recipe(RECIPE, short))
+    assert sum(report.extract.shards.values()) == 320
+    assert report.evaluate is not None
+    accuracy = report.evaluate.accuracy
+    assert accuracy["models/mean"] > 10 * accuracy["base model untouched"]
+    with FeatureStore(store) as opened:
+        assert len(opened.classes) == 101
+        assert not opened.verify()
+    assert run(load_recipe(RECIPE, short)).idle
