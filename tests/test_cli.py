@@ -255,10 +255,10 @@ def test_wrong_arguments_of_store_commands(cli, store, tmp_path):  # noqa: F811
 
 
 def test_training_asks_for_what_the_store_holds(cli, store):  # noqa: F811
-    before = open_store(store).root_digest
+    before = FeatureStore(store).root_digest
     refused(cli("train", store, "--set", "store.shards=9"), 5, "store.shards", "9")
     refused(cli("train", store, "--shard", "000", "--shard", "777"), 5, "777", "000")
-    assert open_store(store).root_digest == before
+    assert FeatureStore(store).root_digest == before
 
 
 def test_flipped_byte(cli, store):  # noqa: F811

@@ -110,7 +110,7 @@ def tangent(w: TailWeights, s: State, delta: TailWeights) -> Tensor:
         dq = delta.bq[:, None].expand(-1, n, -1) if dq is None else dq + delta.bq[:, None]
     da = None if dq is None else torch.bmm(dq, w.Wk)
     if delta.Wk is not None:
-        da = torch.bmm(s.q, delta.Wk) if da is None else torch.baddbmm(da, s.q, delta.Wk)
+        da = torch.bmm(s.q, delta.Wk) if da is None else da.baddbmm_(s.q, delta.Wk)
     c = None if delta.gamma1 is None else s.a * (delta.gamma1 * scale)
     if da is not None:
         da = da.transpose(0, 1)
