@@ -18,7 +18,7 @@ from taftcache.objective.problem import Problem
 from taftcache.tangent.class_row import cotangents
 from taftcache.tangent.factors import Direct, RankOne, row_gradients
 
-LARGEST_KERNEL = 8192  # M: 0.5 GB in float64, and a Cholesky of some seconds
+LARGEST_KERNEL = 8192  # M: three matrices of 0.5 GB in float64, and a Cholesky of some seconds
 LARGEST_FACTORS = 2 << 30  # bytes of the K·N rows' factors
 
 
