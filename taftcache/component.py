@@ -12,7 +12,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
-from taftcache.cache import FeatureStore
+from taftcache.cache import FeatureStore, Transaction
 from taftcache.errors import CompositionError, FormatError, StoreError
 from taftcache.tangent.base import Base, make_base
 from taftcache.tangent.parameters import Layout
@@ -72,6 +72,11 @@ class Component:
 def read_base(store: FeatureStore, spec: TangentSpec) -> Base:
     """The base point of the store's tail under ``spec``; needs neither timm nor the backbone's weights."""
     return make_base(load(store.read_object(TAIL)), store.objects(TAIL)[TAIL].meta, len(store.classes), spec)
+
+
+def put_component(change: Transaction, name: str, component: Component) -> None:
+    """Stage a component under ``name``, its meta and its base's digest beside it in the manifest."""
+    change.put(name, component.encode(), {**component.meta, "base_digest": component.base_digest})
 
 
 def read_component(store: FeatureStore, name: str, base: Base) -> Component:

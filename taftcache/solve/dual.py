@@ -50,9 +50,10 @@ class DualInverse:
     def apply(self, vector: Tensor) -> Tensor:
         """H⁻¹ v [P]."""
         operator, (N, K) = self._problem.operator, self._root.shape
-        pushed = self._root * torch.cat(list(operator.matvec(vector)))
+        changes = list(operator.matvec(vector))
+        pushed = self._root * torch.cat(changes)
         solved = torch.cholesky_solve(pushed.T.reshape(-1, 1), self._factor).view(K, N).T * self._root
-        parts = iter(solved.split([len(s.logits) for s, _ in operator.blocks()]))
+        parts = iter(solved.split([len(change) for change in changes]))
         pulled = operator.accumulate(None, lambda logits, change, labels: next(parts))
         return ((vector - pulled) / self._problem.ridge).to(vector)
 

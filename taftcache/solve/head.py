@@ -13,7 +13,7 @@ from taftcache.solve.solution import Certificate, Solution, Status
 GROUP_BYTES = 512 << 20
 
 
-def solve_head(problem: Problem) -> Solution:
+def solve_head(problem: Problem, tolerance: float = 1e-6) -> Solution:
     """Minimise F over the head's weight and bias.
 
     With x̃ = [feature; 1], class k's normal matrix is (2/K)/N (Σ x̃x̃ᵀ + (α − 1) Σ_{y=k} x̃x̃ᵀ) + λI:
@@ -21,6 +21,7 @@ def solve_head(problem: Problem) -> Solution:
 
     Args:
         problem: in float64, over a layout that holds ``head.weight`` and ``head.bias`` only.
+        tolerance: what the recomputed gradient must meet to be called converged, relative to Δw = 0.
     """
     operator, loss = problem.operator, problem.loss
     K, size = operator.classes, operator.base.config.width + 1
@@ -46,7 +47,8 @@ def solve_head(problem: Problem) -> Solution:
     objective, gradient = problem.evaluate(value)
     scale = problem.evaluate(torch.zeros_like(value))[1].norm().item()
     certificate = Certificate(gradient.norm().item(), scale, problem.ridge, objective, N)
-    return Solution(value, Status.converged, certificate, {"solver": "closed form", "passes": operator.passes})
+    status = Status.converged if certificate.gradient <= tolerance * scale else Status.stalled
+    return Solution(value, status, certificate, {"solver": "closed form", "passes": operator.passes})
 
 
 def _groups(K: int, size: int) -> list[range]:

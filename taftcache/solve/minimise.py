@@ -58,7 +58,7 @@ def minimise(
 
     exact = problem(torch.float64)
     if train == "head":
-        return solve_head(exact)
+        return solve_head(exact, tolerance)
     small = dual_fits(exact)
     inner = problem(torch.float64 if small or precision == "float64" else torch.float32, memory)
     preconditioner = Lazy(lambda: DualInverse(inner) if small else KroneckerPreconditioner(inner))

@@ -40,7 +40,7 @@ def compose(store: FeatureStore, recipe: Recipe | None = None) -> ComposeReport:
     Raises:
         CompositionError: a shard has no component, or components do not share one base.
     """
-    from taftcache.component import read_base, read_component
+    from taftcache.component import put_component, read_base, read_component
 
     recipe = adopt(store, recipe)
     names = [f"{COMPONENTS}{shard.name}" for shard in store.shards]
@@ -57,7 +57,7 @@ def compose(store: FeatureStore, recipe: Recipe | None = None) -> ComposeReport:
     components = {name: read_component(store, name, base) for name in names}
     mean = mean_of(components, members, base, store.held_out or store.shards[0])
     with store.transaction() as change:
-        change.put(MEAN, mean.encode(), {**mean.meta, "base_digest": mean.base_digest})
+        put_component(change, MEAN, mean)
     return ComposeReport(store.path, store.root_digest, MEAN, names, mean.meta["identity_error"], True)
 
 

@@ -50,7 +50,7 @@ def forget(store: FeatureStore, samples: Sequence[str], progress: Progress | Non
         RecipeError: no sample named. UnknownSample: an id that is neither stored nor forgotten before.
         DataError: a shard would be left without rows.
     """
-    from taftcache.component import read_base, read_component
+    from taftcache.component import put_component, read_base, read_component
 
     begin = time.perf_counter()
     progress = progress or Silent()
@@ -67,11 +67,10 @@ def forget(store: FeatureStore, samples: Sequence[str], progress: Progress | Non
     recipe = adopt(store, None)
     base = read_base(store, recipe.tangent)
     objects = store.objects()
-    old_rows = {shard.name: shard.rows for shard in store.shards}
     with store.transaction() as change:
         new = change.erase(wanted)
         shards: list[Shard] = [new.get(shard.name, shard) for shard in store.shards]
-        touched = [name for name in new if name in old_rows]
+        touched = [shard.name for shard in shards if shard.name in new]
         renewed: dict[str, Component] = {}
         for shard in shards:
             name = f"{COMPONENTS}{shard.name}"
@@ -84,7 +83,7 @@ def forget(store: FeatureStore, samples: Sequence[str], progress: Progress | Non
                 )
         certificates = {}
         for name, component in renewed.items():
-            change.put(name, component.encode(), {**component.meta, "base_digest": component.base_digest})
+            put_component(change, name, component)
             moved = (component.delta - read_component(store, name, base).delta).norm().item()
             bound = component.meta["certificate"]["distance_bound"]
             certificates[name] = {
@@ -100,7 +99,7 @@ def forget(store: FeatureStore, samples: Sequence[str], progress: Progress | Non
             digests = {n: _digest(renewed[n]) if n in renewed else ref.digest for n, ref in members.items()}
             rows = new.get("held-out", store.held_out)
             mean = mean_of(components, digests, base, rows or shards[0])
-            change.put(MEAN, mean.encode(), {**mean.meta, "base_digest": mean.base_digest})
+            put_component(change, MEAN, mean)
         names = sorted(renewed) + ([MEAN] if mean_moves else [])
         receipt = {
             "event": "forget",

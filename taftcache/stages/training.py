@@ -54,7 +54,7 @@ def train(
         shards: names of the shards to train; all by default.
         progress: told of every pass.
     """
-    from taftcache.component import read_base
+    from taftcache.component import put_component, read_base
 
     progress = progress or Silent()
     begin = time.perf_counter()
@@ -85,7 +85,7 @@ def train(
             continue
         component = solve_component(recipe, base, sources, mode, progress, label=name)
         with store.transaction() as change:
-            change.put(name, component.encode(), {**component.meta, "base_digest": component.base_digest})
+            put_component(change, name, component)
         trained.append(name)
     return TrainReport(
         store.path,

@@ -16,7 +16,6 @@ import taftcache.backbone.extract as extraction
 from taftcache.backbone import preprocess
 from taftcache.backbone.engine import CpuEngine, DeviceEngine
 from taftcache.backbone.extract import ExtractStats, default_batch, extract
-from taftcache.backbone.files import BUNDLED
 from taftcache.backbone.model import load_backbone
 from taftcache.backbone.preprocess import Preprocess
 from taftcache.backbone.sources import open_source
@@ -99,7 +98,6 @@ def test_bytes_do_not_depend_on_torchs_threads_which_stay_as_they_were(threads, 
         torch.set_num_threads(1)
 
 
-@pytest.mark.skipif(not (BUNDLED / "model.safetensors").is_file(), reason="the bundled weights are not here")
 def test_determinism_of_the_bundled_backbone():
     from taftcache.backbone.cut import Cut
 

@@ -20,8 +20,6 @@ from taftcache.backbone.spec import BackboneSpec, PreprocessSpec
 from taftcache.errors import BackboneError, RecipeError
 from tests.backbone.registry import SMALL, images, small_backbone
 
-bundled = pytest.mark.skipif(not (BUNDLED / "model.safetensors").is_file(), reason="the bundled weights are not here")
-
 
 @pytest.fixture
 def saved(tmp_path):
@@ -142,7 +140,6 @@ def test_a_folder_in_timms_layout(tmp_path):
         load_backbone(spec)
 
 
-@bundled
 def test_the_bundled_backbone():
     backbone = load_backbone(BackboneSpec())
     cut = Cut(backbone)
