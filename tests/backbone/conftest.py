@@ -3,22 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
 
-
-@pytest.fixture(scope="package", autouse=True)
-def one_thread() -> Iterator[None]:
-    """The models here are so small that two threads only wait for each other."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+from tests.threads import one_thread  # noqa: F401
 
 
 @pytest.fixture

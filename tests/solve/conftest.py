@@ -1,15 +1,3 @@
-from __future__ import annotations
+"""Small problems run on one thread."""
 
-from collections.abc import Iterator
-
-import pytest
-import torch
-
-
-@pytest.fixture(scope="package", autouse=True)
-def one_thread() -> Iterator[None]:
-    """The problems here are so small that two threads only wait for each other."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+from tests.threads import one_thread  # noqa: F401
