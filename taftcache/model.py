@@ -20,8 +20,6 @@ from taftcache.component import read_base, read_component
 from taftcache.errors import IdentityError, UnreadableImage
 from taftcache.recipe import parse_recipe
 from taftcache.tangent.base import Base
-from taftcache.tangent.class_row import tangent, value
-from taftcache.tangent.weights import tail_weights
 
 
 @dataclass(frozen=True)
@@ -43,9 +41,9 @@ class TangentModel(nn.Module):
         super().__init__()
         self.cut, self.transform, self.classes = cut, transform, list(classes)
         self._base = base.to(torch.float32, cut.device)
-        self._weights = tail_weights(base.config, self._base.state)
+        self._weights = base.tail.bind(self._base.state)
         layout = base.layout if delta.numel() == base.layout.size else base.head_layout
-        self._delta = tail_weights(base.config, layout.views(delta.to(cut.device, torch.float32)))
+        self._delta = base.tail.bind(layout.views(delta.to(cut.device, torch.float32)))
 
     @classmethod
     def load(cls, store: FeatureStore | Path | str, name: str = "models/mean", device: str = "auto") -> TangentModel:
@@ -73,8 +71,9 @@ class TangentModel(nn.Module):
     @torch.inference_mode()
     def forward(self, images: Tensor) -> Tensor:
         """Logits [n,K] of preprocessed images [n,3,h,w]."""
-        state = value(self._base.config, self._weights, self.cut.prefix(images.to(self.cut.device)))
-        return state.logits + tangent(self._weights, state, self._delta)
+        tail = self._base.tail
+        state = tail.value(self._weights, self.cut.prefix(images.to(self.cut.device)))
+        return state.logits + tail.tangent(self._weights, state, self._delta)
 
     def predict(self, images: Sequence[Path | str], top: int = 3, batch: int = 32) -> list[Prediction]:
         """The ``top`` classes of each image file.

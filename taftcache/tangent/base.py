@@ -10,37 +10,19 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from math import sqrt
-from typing import Literal
 
 import blake3
 import torch
 from torch import Tensor
 
 from taftcache.errors import BackboneError
+from taftcache.tangent.class_row_tail import ClassRowTail
+from taftcache.tangent.config import TailConfig
 from taftcache.tangent.parameters import Layout
 from taftcache.tangent.spec import Init, TangentSpec
-
-
-@dataclass(frozen=True)
-class TailConfig:
-    """Shape and constants of the linearised tail: last block, final norm and head."""
-
-    prefix: str
-    width: int
-    heads: int
-    tokens: int
-    classes: int
-    eps1: float
-    eps2: float
-    eps_final: float
-    gelu: Literal["exact", "tanh"] = "exact"
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, object], classes: int) -> TailConfig:
-        """From the JSON that a store keeps beside the tail's weights; ``classes`` is the new head's."""
-        named = {name: values[name] for name in cls.__dataclass_fields__ if name in values}
-        return cls(**{**named, "classes": classes})  # type: ignore[arg-type]
+from taftcache.tangent.tail import Tail
 
 
 @dataclass(frozen=True)
@@ -50,6 +32,11 @@ class Base:
     config: TailConfig
     state: dict[str, Tensor]
     spec: TangentSpec
+
+    @cached_property
+    def tail(self) -> Tail:
+        """f, J and Jᵀ at this point."""
+        return ClassRowTail(self.config)
 
     @property
     def layout(self) -> Layout:

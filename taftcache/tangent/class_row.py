@@ -20,7 +20,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from taftcache.tangent.base import TailConfig
+from taftcache.tangent.config import TailConfig
 from taftcache.tangent.layers import (
     affine_tangent,
     gelu,

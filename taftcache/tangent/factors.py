@@ -12,8 +12,8 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from taftcache.tangent.base import TailConfig
 from taftcache.tangent.class_row import Cotangents, State
+from taftcache.tangent.config import TailConfig
 from taftcache.tangent.parameters import Layout
 from taftcache.tangent.weights import Entry, TailWeights
 

@@ -1,0 +1,51 @@
+"""The last block of a token-pooled ViT as a tail: the class-row tangent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import torch
+from torch import Tensor
+
+from taftcache.tangent.class_row import State, adjoint, cotangents, tangent, value
+from taftcache.tangent.config import TailConfig
+from taftcache.tangent.factors import Direct, RankOne, row_gradients
+from taftcache.tangent.parameters import Layout
+from taftcache.tangent.weights import TailWeights, tail_weights
+
+
+class ClassRowTail:
+    """One block, final norm and head, of which only the class row is ever formed; see ``class_row``."""
+
+    def __init__(self, config: TailConfig) -> None:
+        self.config = config
+
+    def bind(self, named: Mapping[str, Tensor]) -> TailWeights:
+        """``named`` under the letters of the equations."""
+        return tail_weights(self.config, named)
+
+    def value(self, w: TailWeights, rows: Tensor) -> State:
+        """The base model on ``rows`` [n,t,d], the raw input of the block."""
+        return value(self.config, w, rows)
+
+    def tangent(self, w: TailWeights, state: State, delta: TailWeights) -> Tensor:
+        """J Δw [n,K]."""
+        return tangent(w, state, delta)
+
+    def adjoint(self, w: TailWeights, state: State, r: Tensor, out: TailWeights) -> None:
+        """Add Jᵀ r to ``out`` in place, for r [n,K]."""
+        adjoint(w, state, r, out)
+
+    def factors(self, layout: Layout, w: TailWeights, state: State, r: Tensor) -> tuple[list[RankOne], list[Direct]]:
+        """Each row's Jᵀ r: one outer product for each matrix (and head), and the small parameters' own."""
+        trained = self.bind(layout.views(torch.empty(layout.size, device="meta")))  # which entries there are
+        return row_gradients(self.config, layout, w, state, cotangents(w, state, r, trained))
+
+    @property
+    def factor_width(self) -> int:
+        """Numbers that the factors of one row's gradient hold, about."""
+        return self.config.width * (3 * self.config.heads + 12)
+
+    def tensors(self, state: State) -> Iterator[Tensor]:
+        """All that ``state`` holds in memory."""
+        return iter(state)
