@@ -16,7 +16,7 @@ from taftcache.backbone.model import load_backbone
 from taftcache.backbone.preprocess import Preprocess
 from taftcache.backbone.sources.rgb import to_rgb
 from taftcache.cache import FeatureStore
-from taftcache.component import read_base, read_component
+from taftcache.component import Component, read_base, read_component
 from taftcache.errors import IdentityError, UnreadableImage
 from taftcache.recipe import parse_recipe
 from taftcache.tangent.base import Base
@@ -37,13 +37,16 @@ class TangentModel(nn.Module):
     ``forward`` takes preprocessed images [n,3,h,w] and gives logits [n,K].
     """
 
-    def __init__(self, cut: Cut, transform: Preprocess, base: Base, delta: Tensor, classes: Sequence[str]) -> None:
+    def __init__(
+        self, cut: Cut, transform: Preprocess, base: Base, component: Component, classes: Sequence[str]
+    ) -> None:
         super().__init__()
         self.cut, self.transform, self.classes = cut, transform, list(classes)
-        self._base = base.to(torch.float32, cut.device)
-        self._weights = base.tail.bind(self._base.state)
-        layout = base.layout if delta.numel() == base.layout.size else base.head_layout
-        self._delta = base.tail.bind(layout.views(delta.to(cut.device, torch.float32)))
+        self._base = base.unreduced().to(torch.float32, cut.device)
+        self._weights = self._base.tail.bind(self._base.state)
+        delta = component.delta.to(cut.device, torch.float32)
+        self._delta = self._base.tail.bind(component.layout.views(delta))
+        self._trained = component.layout.size
 
     @classmethod
     def load(cls, store: FeatureStore | Path | str, name: str = "models/mean", device: str = "auto") -> TangentModel:
@@ -65,8 +68,8 @@ class TangentModel(nn.Module):
                 do="put the original weights back",
             )
         base = read_base(store, recipe.tangent)
-        delta = read_component(store, name, base).delta
-        return cls(Cut(backbone), Preprocess(backbone), base, delta, store.classes)
+        component = read_component(store, name, base)
+        return cls(Cut(backbone, recipe.tangent.blocks), Preprocess(backbone), base, component, store.classes)
 
     @torch.inference_mode()
     def forward(self, images: Tensor) -> Tensor:
@@ -92,7 +95,7 @@ class TangentModel(nn.Module):
 
     def extra_repr(self) -> str:
         """Classes and size, for ``print``."""
-        return f"classes={len(self.classes)}, trained={sum(t.numel() for t in self._delta if t is not None):,}"
+        return f"classes={len(self.classes)}, trained={self._trained:,}"
 
 
 def _open(path: Path | str) -> Any:

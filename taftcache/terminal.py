@@ -52,6 +52,9 @@ class _Bars:
         yield _Bar(self._display, task)
         self._display.update(task, visible=False)
 
+    def say(self, text: str) -> None:
+        self._display.console.print(text, highlight=False)
+
 
 @contextmanager
 def bars(silent: bool = False) -> Iterator[Progress]:
@@ -163,11 +166,12 @@ def show_predict(report: PredictReport) -> None:
 
 def show_inspect(report: InspectReport) -> None:
     """A store in two tables."""
-    b = report.identity["backbone"]
+    b, cut = report.identity["backbone"], report.cut
     OUT.print(
         f"{report.store}: {report.rows} training rows, {len(report.classes)} classes, {_size(report.bytes)}\n"
-        f"backbone {b['model']} ({b['weights']}, {b['weights_digest'][:16]}), cut at {report.identity['cut']['block']},"
-        f" tokens {report.tokens[0]}×{report.tokens[1]} {report.dtype}\n"
+        f"backbone {b['model']} ({b['weights']}, {b['weights_digest'][:16]}), cut at {cut['start']}\n"
+        f"caches the {cut['rows']} of a sample, {cut['shape'][0]}×{cut['shape'][1]} {report.dtype};"
+        f" tangent by {report.tangent.get('path', 'nothing yet')}\n"
         f"plan {report.plan['kind']}, seed {report.plan['seed']}; {report.skipped} skipped,"
         f" {report.forgotten} forgotten, {report.ledger_entries} ledger entries\nroot {report.root_digest}",
         markup=False,
@@ -197,7 +201,7 @@ def show_sample(report: SampleReport) -> None:
     """One sample."""
     OUT.print(
         f"{report.sample}: class {report.label}, shard {report.shard}, row {report.row}\n"
-        f"class token ‖x‖ {report.class_token_norm:.4g}, mean token ‖x‖ {report.mean_token_norm:.4g},"
+        f"first token ‖x‖ {report.first_token_norm:.4g}, mean token ‖x‖ {report.mean_token_norm:.4g},"
         f" max |x| {report.max_abs:.4g}",
         markup=False,
     )

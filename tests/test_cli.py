@@ -67,9 +67,21 @@ TRAIN = {"store", "root_digest", "trained", "kept", "certificates", "seconds", "
 COMPOSE = {"store", "root_digest", "model", "members", "identity_error", "changed"}
 EVALUATE = {"store", "root_digest", "rows", "accuracy"}
 PREDICT = {"store", "root_digest", "model", "predictions"}
-INSPECT = {"store", "root_digest", "bytes", "rows", "classes", "rows_per_class", "tokens", "dtype", "identity", "plan"}
-INSPECT |= {"shards", "models", "skipped", "forgotten", "ledger_entries"}
-SAMPLE = {"sample", "shard", "row", "label", "class_token_norm", "mean_token_norm", "max_abs"}
+INSPECT = {
+    "store",
+    "root_digest",
+    "bytes",
+    "rows",
+    "classes",
+    "rows_per_class",
+    "cut",
+    "tangent",
+    "dtype",
+    "identity",
+    "plan",
+}
+INSPECT |= {"tangent", "shards", "models", "skipped", "forgotten", "ledger_entries"}
+SAMPLE = {"sample", "shard", "row", "label", "first_token_norm", "mean_token_norm", "max_abs"}
 VERIFY = {"store", "root_digest", "bytes", "faults", "strays", "ledger_entries"}
 FORGET = {"store", "root_before", "root_digest", "forgotten", "already", "shards", "renewed", "certificates", "seconds"}
 CERTIFICATE = {"gradient", "gradient_at_zero", "ridge", "objective", "rows"}

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -19,6 +19,12 @@ from taftcache.cache.plan import in_order
 from taftcache.errors import DataError, IdentityError
 from taftcache.recipe import Recipe, recipe_values
 from taftcache.stages.progress import Progress, Silent
+from taftcache.tangent.config import TAIL, TailConfig
+from taftcache.tangent.selection import select
+
+if TYPE_CHECKING:
+    from taftcache.backbone.preprocess import Preprocess
+    from taftcache.stages.reduction import Reduction
 
 HELD_OUT = "held-out"
 # Libraries whose versions change the numbers: kernels, the model's code, decoding and resizing.
@@ -55,6 +61,7 @@ def extract(recipe: Recipe, progress: Progress | None = None) -> ExtractReport:
     if exists:
         with FeatureStore(path) as store:
             _check_request(store, recipe)
+            _check_tail(store, recipe)
             if _complete(store):
                 return _report(store, notes=_news(store, recipe))
     source, test = open_source(recipe.data)
@@ -64,11 +71,12 @@ def extract(recipe: Recipe, progress: Progress | None = None) -> ExtractReport:
     from taftcache.backbone.cut import Cut
     from taftcache.backbone.model import load_backbone
     from taftcache.backbone.preprocess import Preprocess
-    from taftcache.component import TAIL
+    from taftcache.stages.reduction import Reduction
 
     backbone = load_backbone(recipe.backbone, recipe.preprocess, recipe.device)
-    cut, transform = Cut(backbone), Preprocess(backbone)
-    identity = _identity(recipe, cut, transform)
+    transform = Preprocess(backbone)
+    frozen = Reduction(Cut(backbone, recipe.tangent.blocks), recipe, len(source.classes))
+    identity = _identity(recipe, frozen, transform)
     plan = {"kind": recipe.store.plan, "shards": recipe.store.shards, "seed": recipe.store.seed, "groups": len(groups)}
     if exists:
         store = FeatureStore(path, mode="a")
@@ -78,9 +86,10 @@ def extract(recipe: Recipe, progress: Progress | None = None) -> ExtractReport:
     with store:
         if TAIL not in store.objects():
             with store.transaction() as change:
-                change.put(TAIL, save(cut.tail_state()), cut.tail_config())
+                change.put(TAIL, save(frozen.tail_state()), frozen.config.as_dict())
+        progress.say(f"caching the {frozen.describe()}")
         images = sum(
-            _fill(store, recipe, name, *group, cut, transform, progress)
+            _fill(store, recipe, name, *group, frozen, transform, progress)
             for name, group in groups.items()
             if not store.has_shard(name)
         )
@@ -111,11 +120,12 @@ def _fill(
     role: str,
     source: Source,
     ids: Sequence[str],
-    cut: Any,
-    transform: Any,
+    frozen: Reduction,
+    transform: Preprocess,
     progress: Progress,
 ) -> int:
     """Extract one group, or what is left of it; the number of images run."""
+    from taftcache.backbone.extract import default_batch
     from taftcache.backbone.extract import extract as run_forward
 
     ids = [i for i in ids if not store.is_forgotten(i)]
@@ -126,18 +136,19 @@ def _fill(
             role,
             chunk_rows=recipe.store.chunk_rows,
             dtype=recipe.store.dtype,
-            tokens_shape=cut.tokens_shape,
+            tokens_shape=frozen.tokens_shape,
             candidates=ids,
         ) as writer,
         progress.task(f"extract {name}", len(ids)) as task,
     ):
         task.advance(writer.consumed)
         stats = run_forward(
-            cut,
+            frozen,
             transform,
             source,
             [index[i] for i in ids],
             writer,
+            batch=default_batch(frozen.cut),
             workers=recipe.extract.workers or None,
             unreadable=recipe.data.unreadable,
             on_batch=task.advance,
@@ -147,10 +158,12 @@ def _fill(
     return stats.images
 
 
-def _identity(recipe: Recipe, cut: Any, transform: Any) -> dict[str, Any]:
+def _identity(recipe: Recipe, frozen: Reduction, transform: Preprocess) -> dict[str, Any]:
+    config = frozen.config
+    kept = {"rows": config.rows, "shape": list(frozen.tokens_shape), "reduced_by": config.reduced_by}
     return {
-        "backbone": cut.backbone.config,
-        "cut": {"block": cut.block_name, "tokens": list(cut.tokens_shape)},
+        "backbone": frozen.backbone.config,
+        "cut": {"start": config.start, **kept},
         "preprocess": transform.description(),
         "dtype": recipe.store.dtype,
         "libraries": {name: version(name) for name in LIBRARIES},
@@ -176,6 +189,12 @@ def _check_request(store: FeatureStore, recipe: Recipe) -> None:
     stored = store.identity["backbone"]["file_digest"]
     if file is not None and stored != file_digest(file):
         _refuse([f"backbone weights: the store's have the digest {stored}, {file} has {file_digest(file)}"])
+
+
+def _check_tail(store: FeatureStore, recipe: Recipe) -> None:
+    """RecipeError unless the rows suffice for what the recipe trains, without torch."""
+    if TAIL in store.objects():
+        select(TailConfig.from_dict(store.objects()[TAIL].meta), recipe.tangent)
 
 
 def _refuse(different: list[str]) -> None:

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from taftcache.tangent.config import TailConfig
+from taftcache.tangent.config import ClassRow, Rows
 from taftcache.tangent.layers import (
     affine_tangent,
     gelu,
@@ -40,18 +40,21 @@ PIECE_BYTES = 16 << 20
 
 
 class State(NamedTuple):
-    """What one pass over a block of rows needs of the base point; everything but ``u`` is O(H(t + d)) a row."""
+    """What one pass over a block of rows needs of the base point; everything but ``u`` is O(H(t + d)) a row.
 
-    u: Tensor  # [n,t,d] normalised tokens, no affine
-    r0: Tensor  # [n,1] 1/std of the class token
-    xhat: Tensor  # [n,d] x̂₀ = γ₁⊙u₀ + β₁
-    q: Tensor  # [H,n,e] queries of the class row
-    a: Tensor  # [n,H,d] W_k,hᵀ q_h
-    phi: Tensor  # [n,H,t] attention of the class row
-    ubar: Tensor  # [n,H,d] Σ_j φ_hj u_j
-    xbar: Tensor  # [n,H,d] γ₁⊙ū_h + β₁
-    o: Tensor  # [n,d] attention output before the projection
-    branch1: Tensor  # [n,d] projection's output before LayerScale
+    Rows that are cached less than whole leave the entries before them None.
+    """
+
+    u: Entry  # [n,t,d] normalised tokens, no affine
+    r0: Entry  # [n,1] 1/std of the class token
+    xhat: Entry  # [n,d] x̂₀ = γ₁⊙u₀ + β₁
+    q: Entry  # [H,n,e] queries of the class row
+    a: Entry  # [n,H,d] W_k,hᵀ q_h
+    phi: Entry  # [n,H,t] attention of the class row
+    ubar: Entry  # [n,H,d] Σ_j φ_hj u_j
+    xbar: Entry  # [n,H,d] γ₁⊙ū_h + β₁
+    o: Entry  # [n,d] attention output before the projection
+    branch1: Entry  # [n,d] projection's output before LayerScale
     u2: Tensor  # [n,d]
     r2: Tensor  # [n,1]
     slope: Tensor  # [n,m] GELU'(z)
@@ -63,26 +66,38 @@ class State(NamedTuple):
     logits: Tensor  # [n,K] f_w(x)
 
 
-def value(config: TailConfig, w: TailWeights, tokens: Tensor) -> State:
-    """The base model on ``tokens`` [n,t,d] (the raw input of the block), keeping what J and Jᵀ need."""
-    n, e = len(tokens), w.Wq.shape[1]
-    if w.token is not None:  # CLS = T: the shared, trained token stands in row 0 for every sample
-        tokens = torch.cat([w.token.expand(n, 1, -1), tokens[:, 1:]], 1)
-    u, r = normalise(tokens, config.eps1)
-    xhat = torch.addcmul(w.beta1, u[:, 0], w.gamma1)
-    q = torch.matmul(xhat, w.Wq.transpose(1, 2))
-    if w.bq is not None:
-        q = q + w.bq[:, None]
-    a = torch.bmm(q, w.Wk).transpose(0, 1).contiguous()
-    phi = torch.softmax(torch.bmm(a * (w.gamma1 / sqrt(e)), u.transpose(1, 2)), -1)
-    ubar = torch.bmm(phi, u)
-    xbar = torch.addcmul(w.beta1, ubar, w.gamma1)
-    o = torch.bmm(xbar.transpose(0, 1), w.Wv.transpose(1, 2))
-    if w.bv is not None:
-        o = o + w.bv[:, None]
-    o = _rows(o)
-    branch1 = torch.addmm(w.bo, o, w.Wo.T)
-    h = tokens[:, 0] + (branch1 if w.ls1 is None else w.ls1 * branch1)
+def value(config: ClassRow, w: TailWeights, rows: Tensor, kind: Rows = "tokens") -> State:
+    """The base model on ``rows``, keeping what J and Jᵀ need.
+
+    rows: by ``kind`` the raw input of the block [n,t,d]; x₀ and the heads' attended means ū_h [n,1+H,d]; or the
+    class row after attention [n,1,d]. Smaller rows are exact for the parameters that come after them.
+    """
+    n, e = len(rows), w.Wq.shape[1]
+    u = r0 = xhat = q = a = phi = ubar = xbar = o = branch1 = None
+    h = rows[:, 0]
+    if kind == "tokens":
+        if w.token is not None:  # CLS = T: the shared, trained token stands in row 0 for every sample
+            rows = torch.cat([w.token.expand(n, 1, -1), rows[:, 1:]], 1)
+            h = rows[:, 0]
+        u, r = normalise(rows, config.eps1)
+        r0 = r[:, 0].contiguous()
+        xhat = torch.addcmul(w.beta1, u[:, 0], w.gamma1)
+        q = torch.matmul(xhat, w.Wq.transpose(1, 2))
+        if w.bq is not None:
+            q = q + w.bq[:, None]
+        a = torch.bmm(q, w.Wk).transpose(0, 1).contiguous()
+        phi = torch.softmax(torch.bmm(a * (w.gamma1 / sqrt(e)), u.transpose(1, 2)), -1)
+        ubar = torch.bmm(phi, u)
+    elif kind == "attended":
+        ubar = rows[:, 1:].contiguous()
+    if ubar is not None:
+        xbar = torch.addcmul(w.beta1, ubar, w.gamma1)
+        o = torch.bmm(xbar.transpose(0, 1), w.Wv.transpose(1, 2))
+        if w.bv is not None:
+            o = o + w.bv[:, None]
+        o = _rows(o)
+        branch1 = torch.addmm(w.bo, o, w.Wo.T)
+        h = h + (branch1 if w.ls1 is None else w.ls1 * branch1)
     u2, r2 = normalise(h, config.eps2)
     z = torch.addmm(w.b1, torch.addcmul(w.beta2, u2, w.gamma2), w.W1.T)
     g = gelu(z, config.gelu)
@@ -91,17 +106,27 @@ def value(config: TailConfig, w: TailWeights, tokens: Tensor) -> State:
     feature = torch.addcmul(w.beta, uf, w.gamma)
     logits = torch.addmm(w.bh, feature, w.Wh.T)
     slope = gelu_slope(z, config.gelu)
-    r0 = r[:, 0].contiguous()
     return State(u, r0, xhat, q, a, phi, ubar, xbar, o, branch1, u2, r2, slope, g, branch2, uf, rf, feature, logits)
+
+
+def reduce(config: ClassRow, w: TailWeights, tokens: Tensor, kind: Rows) -> Tensor:
+    """What ``value`` takes as rows of ``kind``, out of the tokens [n,t,d]."""
+    s = value(config, w, tokens)
+    if kind == "attended":
+        return torch.cat([tokens[:, :1], s.ubar], 1)
+    if kind == "residual":
+        return (tokens[:, 0] + (s.branch1 if w.ls1 is None else w.ls1 * s.branch1))[:, None]
+    return s.feature[:, None]
 
 
 def tangent(w: TailWeights, s: State, delta: TailWeights) -> Tensor:
     """J Δw: the logits' tangent [n,K] for the direction ``delta``; None entries are zero and cost nothing."""
-    n, e = len(s.u), w.Wq.shape[1]
+    n, e = len(s.logits), w.Wq.shape[1]
     scale = 1 / sqrt(e)
+    u0: Entry = None if s.u is None else s.u[:, 0]
     dx = None if delta.token is None else delta.token.expand(n, -1)
-    du0 = None if dx is None else normalise_tangent(dx, s.u[:, 0], s.r0)
-    dxhat = affine_tangent(w.gamma1, s.u[:, 0], du0, delta.gamma1, delta.beta1)
+    du0 = None if dx is None else normalise_tangent(dx, u0, s.r0)
+    dxhat = affine_tangent(w.gamma1, u0, du0, delta.gamma1, delta.beta1)
 
     dq = None if dxhat is None else torch.matmul(dxhat, w.Wq.transpose(1, 2))
     if delta.Wq is not None:
@@ -230,7 +255,8 @@ def contract(w: TailWeights, s: State, g: Cotangents, out: TailWeights) -> None:
         out.Wq.view(-1, s.xhat.shape[1]).addmm_(_rows(g.q).T, s.xhat)
     if out.bq is not None:
         out.bq.add_(g.q.sum(1))
-    _affine_adjoint(g.xhat, s.u[:, 0], out.gamma1, out.beta1)
+    if out.gamma1 is not None or out.beta1 is not None:
+        _affine_adjoint(g.xhat, s.u[:, 0], out.gamma1, out.beta1)
     if out.token is not None:
         out.token.add_(g.x0.sum(0))
 
@@ -299,10 +325,12 @@ def _branch_tangent(
     return plus(total, None if dls is None else dls * out)
 
 
-def _affine_adjoint(g: Tensor | None, u: Tensor, ggamma: Tensor | None, gbeta: Tensor | None) -> None:
+def _affine_adjoint(g: Tensor | None, u: Entry, ggamma: Tensor | None, gbeta: Tensor | None) -> None:
     """Add the gradients of γ⊙u + β, summed over rows (and heads), to ``ggamma`` and ``gbeta`` in place."""
-    rows = tuple(range(u.ndim - 1))
-    if ggamma is not None and g is not None:
+    if g is None:
+        return
+    rows = tuple(range(g.ndim - 1))
+    if ggamma is not None:
         ggamma.add_((g * u).sum(rows))
-    if gbeta is not None and g is not None:
+    if gbeta is not None:
         gbeta.add_(g.sum(rows))

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 import torch
 from torch import Tensor
 
-from taftcache.tangent.class_row import State, adjoint, cotangents, tangent, value
-from taftcache.tangent.config import TailConfig
+from taftcache.tangent.class_row import State, adjoint, cotangents, reduce, tangent, value
+from taftcache.tangent.config import ClassRow, Rows
 from taftcache.tangent.factors import Direct, RankOne, row_gradients
 from taftcache.tangent.parameters import Layout
 from taftcache.tangent.weights import TailWeights, tail_weights
@@ -17,16 +17,20 @@ from taftcache.tangent.weights import TailWeights, tail_weights
 class ClassRowTail:
     """One block, final norm and head, of which only the class row is ever formed; see ``class_row``."""
 
-    def __init__(self, config: TailConfig) -> None:
-        self.config = config
+    def __init__(self, config: ClassRow, rows: Rows = "tokens") -> None:
+        self.config, self.rows = config, rows
 
     def bind(self, named: Mapping[str, Tensor]) -> TailWeights:
         """``named`` under the letters of the equations."""
         return tail_weights(self.config, named)
 
     def value(self, w: TailWeights, rows: Tensor) -> State:
-        """The base model on ``rows`` [n,t,d], the raw input of the block."""
-        return value(self.config, w, rows)
+        """The base model on ``rows``: the raw input of the block [n,t,d], or what is left of it."""
+        return value(self.config, w, rows, self.rows)
+
+    def reduce(self, w: TailWeights, tokens: Tensor, rows: Rows) -> Tensor:
+        """What a tail over ``rows`` takes, out of the tokens [n,t,d]."""
+        return reduce(self.config, w, tokens, rows)
 
     def tangent(self, w: TailWeights, state: State, delta: TailWeights) -> Tensor:
         """J Δw [n,K]."""
@@ -48,4 +52,4 @@ class ClassRowTail:
 
     def tensors(self, state: State) -> Iterator[Tensor]:
         """All that ``state`` holds in memory."""
-        return iter(state)
+        return (tensor for tensor in state if tensor is not None)

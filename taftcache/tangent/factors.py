@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from taftcache.tangent.class_row import Cotangents, State
-from taftcache.tangent.config import TailConfig
+from taftcache.tangent.config import ClassRow
 from taftcache.tangent.parameters import Layout
 from taftcache.tangent.weights import Entry, TailWeights
 
@@ -37,7 +37,7 @@ class Direct(NamedTuple):
 
 
 def row_gradients(
-    config: TailConfig, layout: Layout, w: TailWeights, s: State, g: Cotangents
+    config: ClassRow, layout: Layout, w: TailWeights, s: State, g: Cotangents
 ) -> tuple[list[RankOne], list[Direct]]:
     """All of J's rows in factored form, for the cotangents ``g`` of one direction per row."""
     p, d = config.prefix, config.width
@@ -61,6 +61,9 @@ def row_gradients(
         matrices.append(RankOne(weights[0], biases[0], q, s.xhat[:, None]))
         matrices.append(RankOne(weights[1], None, s.q.transpose(0, 1), g.k.transpose(0, 1), follows="into"))
         matrices.append(RankOne(weights[2], biases[2], g.o.transpose(0, 1), s.xbar))
+    elif f"{p}.attn.v.weight" in layout:
+        out = g.o.transpose(0, 1)
+        matrices.append(RankOne(where[f"{p}.attn.v.weight"], where.get(f"{p}.attn.v.bias"), out, s.xbar))
     rules = {
         f"{p}.cls_token": lambda: g.x0,
         f"{p}.norm1.weight": lambda: (g.xbar * s.ubar + g.c * s.a).sum(1) + g.xhat * s.u[:, 0],

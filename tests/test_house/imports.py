@@ -16,7 +16,7 @@ MAY_IMPORT = {
     "tangent": {"errors"},
     "objective": {"errors", "tangent"},
     "solve": {"errors", "tangent", "objective"},
-    "backbone": {"errors", "cache"},
+    "backbone": {"errors", "cache", "tangent.config"},
     "component": {"errors", "cache", "tangent", "solve"},
     "composition": {"errors", "tangent", "component"},
     "recipe": {"errors", "backbone.spec", "tangent.spec"},
