@@ -72,7 +72,7 @@ def value(config: ClassRow, w: TailWeights, rows: Tensor, kind: Rows = "tokens")
     rows: by ``kind`` the raw input of the block [n,t,d]; x₀ and the heads' attended means ū_h [n,1+H,d]; or the
     class row after attention [n,1,d]. Smaller rows are exact for the parameters that come after them.
     """
-    n, e = len(rows), w.Wq.shape[1]
+    n, e = rows.shape[0], w.Wq.shape[1]
     u = r0 = xhat = q = a = phi = ubar = xbar = o = branch1 = None
     h = rows[:, 0]
     if kind == "tokens":
@@ -121,7 +121,7 @@ def reduce(config: ClassRow, w: TailWeights, tokens: Tensor, kind: Rows) -> Tens
 
 def tangent(w: TailWeights, s: State, delta: TailWeights) -> Tensor:
     """J Δw: the logits' tangent [n,K] for the direction ``delta``; None entries are zero and cost nothing."""
-    n, e = len(s.logits), w.Wq.shape[1]
+    n, e = s.logits.shape[0], w.Wq.shape[1]
     scale = 1 / sqrt(e)
     u0: Entry = None if s.u is None else s.u[:, 0]
     dx = None if delta.token is None else delta.token.expand(n, -1)
@@ -272,6 +272,8 @@ def _rows(per_head: Tensor) -> Tensor:
 
 def _pieces(s: State) -> list[slice]:
     """Row ranges whose tokens fit a core's cache."""
+    if torch.compiler.is_exporting():  # a program is traced for any number of rows
+        return [slice(None)]
     rows = max(1, PIECE_BYTES // (s.u[0].numel() * s.u.element_size()))
     return [slice(k, k + rows) for k in range(0, len(s.u), rows)]
 
