@@ -137,24 +137,47 @@ def evaluate(store: StorePath, as_json: Json = False) -> None:
     _print(report, as_json, terminal.show_evaluate)
 
 
+@app.command("export-model")
+def export_model(
+    store: StorePath,
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="a new folder for the model")],
+    model: Annotated[str, typer.Option("--model", help="which of the store's models")] = "models/mean",
+    merged: Annotated[
+        bool, typer.Option("--merged", help="an ordinary timm model, where only the head has moved")
+    ] = False,
+    program: Annotated[
+        bool, typer.Option("--program", help="also as a torch.export program, which needs torch alone")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Save one model for use without its store: weights as safetensors, a description, a model card.
+
+    Example: taftcache export-model stores/quickstart digits-model --program
+    """
+    from taftcache import stages
+    from taftcache.cache import FeatureStore
+
+    with FeatureStore(store) as opened:
+        report = stages.export_model(opened, folder, model, merged=merged, program=program)
+    _print(report, as_json, terminal.show_export_model)
+
+
 @app.command()
 def predict(
-    store: StorePath,
+    store: Annotated[Path, typer.Argument(metavar="STORE|MODEL", help="a store's folder, or an exported model's")],
     images: Annotated[list[Path], typer.Argument(metavar="IMAGE…", help="image files")],
     model: Annotated[str, typer.Option("--model", help="which of the store's models")] = "models/mean",
     top: Annotated[int, typer.Option("--top", min=1, help="classes to show for each image")] = 3,
     device: Device = None,
     as_json: Json = False,
 ) -> None:
-    """Classify image files end to end with one of the store's models.
+    """Classify image files end to end with one of the store's models, or with an exported one.
 
     Example: taftcache predict stores/quickstart digit.png
     """
     from taftcache import stages
-    from taftcache.cache import FeatureStore
 
-    with FeatureStore(store) as opened:
-        report = stages.predict(opened, images, model, top, device or "auto")
+    report = stages.predict(store, images, model, top, device or "auto")
     _print(report, as_json, terminal.show_predict)
 
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from taftcache.stages.forgetting import ForgetReport
     from taftcache.stages.inspection import InspectReport, SampleReport
     from taftcache.stages.main_job import RunReport
+    from taftcache.stages.model_export import ExportModelReport
     from taftcache.stages.prediction import PredictReport
     from taftcache.stages.training import TrainReport
     from taftcache.stages.verification import VerifyReport
@@ -155,6 +156,16 @@ def show_evaluate(report: EvaluateReport) -> None:
     for name, value in report.accuracy.items():
         table.add_row(name, f"{100 * value:.2f} %")
     OUT.print(table)
+
+
+def show_export_model(report: ExportModelReport) -> None:
+    """Where the model lies now, and how to use it."""
+    OUT.print(f"{report.model} of {report.store}: {report.folder}, {_size(report.bytes)}", markup=False)
+    OUT.print(f"files  {', '.join(report.files)}", markup=False)
+    if "taftcache.json" in report.files:
+        OUT.print(f"next   taftcache predict {report.folder} IMAGE", markup=False)
+    else:
+        OUT.print(f'next   timm.create_model("local-dir:{report.folder}", pretrained=True)', markup=False)
 
 
 def show_predict(report: PredictReport) -> None:

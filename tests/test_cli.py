@@ -100,6 +100,7 @@ def test_json_of_every_command(cli, store, images, tmp_path):  # noqa: F811
         (("compose", store), COMPOSE),
         (("evaluate", store), EVALUATE),
         (("predict", store, next(images.glob("*/*.png")), "--device", "cpu"), PREDICT),
+        (("export-model", store, tmp_path / "model"), EXPORT_MODEL),
         (("inspect", store), INSPECT),
         (("inspect", store, "--sample", sample), SAMPLE),
         (("verify", store), VERIFY),

@@ -6,8 +6,9 @@ from taftcache.stages.extraction import extract
 from taftcache.stages.forgetting import forget
 from taftcache.stages.inspection import inspect
 from taftcache.stages.main_job import run
+from taftcache.stages.model_export import export_model
 from taftcache.stages.prediction import predict
 from taftcache.stages.training import train
 from taftcache.stages.verification import verify
 
-__all__ = ["compose", "evaluate", "extract", "forget", "inspect", "predict", "run", "train", "verify"]
+__all__ = ["compose", "evaluate", "export_model", "extract", "forget", "inspect", "predict", "run", "train", "verify"]

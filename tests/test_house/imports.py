@@ -22,6 +22,7 @@ MAY_IMPORT = {
     "recipe": {"errors", "backbone.spec", "tangent.spec"},
     "model": {"errors", "cache", "tangent", "component", "composition", "recipe", "backbone"},
 }
+MAY_IMPORT["model_folder"] = {"errors", "tangent", "component", "backbone", "model"}
 MAY_IMPORT["stages"] = set(MAY_IMPORT)
 MAY_IMPORT["terminal"] = {"errors", "stages"}
 MAY_IMPORT["cli"] = {"errors", "cache", "recipe", "stages", "terminal"}
@@ -35,7 +36,17 @@ HOMES = {
     "sklearn": {"backbone.sources"},
     "typer": {"cli"},
     "rich": {"terminal"},
-    "torch": {"backbone", "tangent", "objective", "solve", "component", "composition", "model", "stages"},
+    "torch": {
+        "backbone",
+        "tangent",
+        "objective",
+        "solve",
+        "component",
+        "composition",
+        "model",
+        "model_folder",
+        "stages",
+    },
 }
 # Reading a file with one of these can run code that the file brings along.
 UNSAFE = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "shelve", "marshal", "joblib"}
