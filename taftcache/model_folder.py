@@ -230,7 +230,7 @@ def _card(described: Description, model: TangentModel, program: bool) -> str:
         'print(model.predict(["image.jpg"]))',
         "```",
         "",
-        '`timm.create_model("local-dir:…", pretrained=True)` on this folder gives the backbone alone, untrained.',
+        '`timm.create_model("local-dir:…", pretrained=True)` on this folder gives the backbone alone, without Δw.',
     ]
     if program:
         lines += [

@@ -67,6 +67,7 @@ TRAIN = {"store", "root_digest", "trained", "kept", "certificates", "seconds", "
 COMPOSE = {"store", "root_digest", "model", "members", "identity_error", "changed"}
 EVALUATE = {"store", "root_digest", "rows", "accuracy"}
 PREDICT = {"store", "root_digest", "model", "predictions"}
+EXPORT_MODEL = {"store", "root_digest", "model", "folder", "files", "bytes"}
 INSPECT = {
     "store",
     "root_digest",

@@ -13,7 +13,7 @@ import pytest
 import taftcache
 from taftcache import errors, stages
 
-VERBS = ["compose", "evaluate", "extract", "forget", "inspect", "predict", "run", "train", "verify"]
+VERBS = ["compose", "evaluate", "export_model", "extract", "forget", "inspect", "predict", "run", "train", "verify"]
 
 
 @pytest.mark.parametrize("name", taftcache.__all__)
