@@ -21,7 +21,7 @@ from tests.stages.conftest import finished, images, photographed, quick, store  
 from tests.stages.making import open_store, recipe, toml, tree, write_images
 from tests.stages.test_damage import chunk_of, flip
 
-COMMANDS = ["run", "extract", "train", "compose", "evaluate", "predict", "inspect", "verify", "forget"]
+COMMANDS = ["run", "extract", "train", "compose", "evaluate", "predict", "export-model", "inspect", "verify", "forget"]
 
 
 @dataclass
@@ -133,6 +133,7 @@ def test_tables_of_every_command(cli, store, images, tmp_path):  # noqa: F811
         (("compose", store), ["models/mean", "mean of 2"]),
         (("evaluate", store), ["base model untouched", "models/mean", "%"]),
         (("predict", store, next(images.glob("*/*.png"))), [".png"]),
+        (("export-model", store, tmp_path / "model"), ["models/mean", "taftcache predict"]),
         (("inspect", store), ["held-out", "components/000", "root "]),
         (("inspect", store, "--sample", sample), [sample, "shard 000"]),
         (("inspect", store, "--class", "7"), ["digits/", "\t7"]),
