@@ -9,7 +9,8 @@ from torch import Tensor
 
 from taftcache.tangent.class_row import State, adjoint, cotangents, reduce, tangent, value
 from taftcache.tangent.config import ClassRow, Rows
-from taftcache.tangent.factors import Direct, RankOne, row_gradients
+from taftcache.tangent.class_row_factors import row_gradients
+from taftcache.tangent.factors import Direct, RankOne
 from taftcache.tangent.parameters import Layout
 from taftcache.tangent.weights import TailWeights, tail_weights
 
