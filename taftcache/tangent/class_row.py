@@ -20,7 +20,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from taftcache.tangent.config import ClassRow, Rows
+from taftcache.tangent.class_row_config import ClassRow
+from taftcache.tangent.config import Rows
 from taftcache.tangent.layers import (
     affine_tangent,
     gelu,

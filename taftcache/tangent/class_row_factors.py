@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from taftcache.tangent.class_row import Cotangents, State
-from taftcache.tangent.config import ClassRow
+from taftcache.tangent.class_row_config import ClassRow
 from taftcache.tangent.factors import Direct, RankOne
 from taftcache.tangent.parameters import Layout
 from taftcache.tangent.weights import Entry, TailWeights
