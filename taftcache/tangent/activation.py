@@ -68,7 +68,9 @@ def function(kind: Kind, x: Tensor) -> Tensor:
         return gelu(x, "exact" if kind == "gelu" else "tanh")
     if kind == "quick_gelu":
         return x * torch.sigmoid(1.702 * x)
-    return {"silu": F.silu, "relu": F.relu, "sigmoid": torch.sigmoid}[kind](x)
+    if kind == "silu":
+        return F.silu(x)
+    return F.relu(x) if kind == "relu" else torch.sigmoid(x)
 
 
 def slope(kind: Kind, x: Tensor) -> Tensor:

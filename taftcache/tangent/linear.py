@@ -65,7 +65,7 @@ class Linear(Primitive, frozen=True, kw_only=True, tag="linear"):
         """The gradient G̃ = Σ g ⊗ u of W̃, split among the parameters of which W̃ is made."""
         rows, total = g.flatten(0, -2), g.flatten(0, -2).sum(0)
         W, s, gamma, beta = self._joined(w), self._get(w, self.scale), self._get(w, self.gamma), self._get(w, self.beta)
-        summed = scaled(s, total)
+        summed = total if s is None else s * total
         for name, part in self._bias_parts(out):
             out[name].add_(summed[part])
         if self.beta in out:
@@ -94,7 +94,7 @@ class Linear(Primitive, frozen=True, kw_only=True, tag="linear"):
         """Sums over tokens of outer products; the affine's and LayerScale's own rows."""
         u, g = (x[:, None] if x.ndim == 2 else x for x in (saved, g))
         W, s = self._joined(w), self._get(w, self.scale)
-        out = scaled(s, g)
+        out: Tensor = g if s is None else s * g
         x = _affine(u, self._get(w, self.gamma), self._get(w, self.beta))
         slices, matrices, direct = where.slices, list[Factor](), list[Direct]()
         paired = dict(zip(self.weights, self.biases, strict=True)) if len(self.weights) == len(self.biases) else {}
@@ -133,9 +133,8 @@ class Linear(Primitive, frozen=True, kw_only=True, tag="linear"):
 
     def _bias_parts(self, there: Named | Layout) -> Iterator[tuple[str, slice]]:
         """The biases that are there, and which outputs they move."""
-        sizes = {
-            n: there.shapes[n][0] if isinstance(there, Layout) else len(there[n]) for n in self.biases if n in there
-        }
+        shapes = there.shapes if isinstance(there, Layout) else {n: t.shape for n, t in there.items()}
+        sizes = {name: shapes[name][0] for name in self.biases if name in shapes}
         for k, name in enumerate(self.biases):
             if name in sizes:
                 yield name, slice(k * sizes[name], (k + 1) * sizes[name])
