@@ -19,7 +19,8 @@ from torch import Tensor, nn
 
 from taftcache.backbone.model import Backbone, state_digest
 from taftcache.errors import BackboneError
-from taftcache.tangent.config import ClassRow, TailConfig
+from taftcache.tangent.class_row_config import ClassRow
+from taftcache.tangent.config import TailConfig
 
 
 class Cut:

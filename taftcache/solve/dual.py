@@ -22,10 +22,11 @@ LARGEST_FACTORS = 2 << 30  # bytes of the K·N rows' factors
 
 
 def dual_fits(problem: Problem) -> bool:
-    """Whether the kernel and the factors of all rows fit the limits above."""
+    """Whether the kernel and the factors of all rows fit the limits above, and the kernel has a cheap form."""
     operator = problem.operator
     rows = operator.rows * operator.classes
-    return rows <= LARGEST_KERNEL and rows * operator.tail.factor_width * 8 <= LARGEST_FACTORS
+    small = rows <= LARGEST_KERNEL and rows * operator.tail.factor_width * 8 <= LARGEST_FACTORS
+    return small and operator.tail.rank_one
 
 
 class DualInverse:
@@ -67,7 +68,8 @@ def kernel(problem: Problem) -> Tensor:
         for state, _ in blocks:
             unit = torch.zeros_like(state.logits)
             unit[:, k] = 1
-            parts.append(operator.factors(state, unit))
+            matrices, direct = operator.factors(state, unit)
+            parts.append(([m for m in matrices if isinstance(m, RankOne)], direct))
         per_class.append(_joined(parts))
     total = torch.zeros(K * N, K * N, dtype=operator.dtype, device=operator.device)
     product = torch.empty_like(total)  # written over by every term: fresh pages would cost as much as the sums

@@ -18,9 +18,11 @@ import torch
 from torch import Tensor
 
 from taftcache.errors import BackboneError, IdentityError
+from taftcache.tangent.class_row_config import ClassRow
 from taftcache.tangent.class_row_tail import ClassRowTail
 from taftcache.tangent.config import TailConfig
 from taftcache.tangent.feature_tail import FeatureTail
+from taftcache.tangent.layers_tail import LayersTail
 from taftcache.tangent.parameters import Layout
 from taftcache.tangent.selection import select, values
 from taftcache.tangent.spec import Init, TangentSpec, Train
@@ -40,7 +42,9 @@ class Base:
         """f, J and Jᵀ at this point."""
         if self.config.rows == "feature" or self.config.path == "feature":
             return FeatureTail(self.config)
-        assert self.config.end is not None
+        if self.config.path == "layers":
+            return LayersTail(self.config)
+        assert isinstance(self.config.end, ClassRow)
         return ClassRowTail(self.config.end, self.config.rows)
 
     @property

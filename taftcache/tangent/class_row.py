@@ -20,7 +20,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from taftcache.tangent.config import ClassRow, Rows
+from taftcache.tangent.class_row_config import ClassRow
+from taftcache.tangent.config import Rows
 from taftcache.tangent.layers import (
     affine_tangent,
     gelu,
@@ -46,7 +47,7 @@ class State(NamedTuple):
     """
 
     u: Entry  # [n,t,d] normalised tokens, no affine
-    r0: Entry  # [n,1] 1/std of the class token
+    r: Entry  # [n,t,1] 1/std of the tokens
     xhat: Entry  # [n,d] x̂₀ = γ₁⊙u₀ + β₁
     q: Entry  # [H,n,e] queries of the class row
     a: Entry  # [n,H,d] W_k,hᵀ q_h
@@ -73,14 +74,13 @@ def value(config: ClassRow, w: TailWeights, rows: Tensor, kind: Rows = "tokens")
     class row after attention [n,1,d]. Smaller rows are exact for the parameters that come after them.
     """
     n, e = rows.shape[0], w.Wq.shape[1]
-    u = r0 = xhat = q = a = phi = ubar = xbar = o = branch1 = None
+    u = r = xhat = q = a = phi = ubar = xbar = o = branch1 = None
     h = rows[:, 0]
     if kind == "tokens":
         if w.token is not None:  # CLS = T: the shared, trained token stands in row 0 for every sample
             rows = torch.cat([w.token.expand(n, 1, -1), rows[:, 1:]], 1)
             h = rows[:, 0]
         u, r = normalise(rows, config.eps1)
-        r0 = r[:, 0].contiguous()
         xhat = torch.addcmul(w.beta1, u[:, 0], w.gamma1)
         q = torch.matmul(xhat, w.Wq.transpose(1, 2))
         if w.bq is not None:
@@ -106,7 +106,7 @@ def value(config: ClassRow, w: TailWeights, rows: Tensor, kind: Rows = "tokens")
     feature = torch.addcmul(w.beta, uf, w.gamma)
     logits = torch.addmm(w.bh, feature, w.Wh.T)
     slope = gelu_slope(z, config.gelu)
-    return State(u, r0, xhat, q, a, phi, ubar, xbar, o, branch1, u2, r2, slope, g, branch2, uf, rf, feature, logits)
+    return State(u, r, xhat, q, a, phi, ubar, xbar, o, branch1, u2, r2, slope, g, branch2, uf, rf, feature, logits)
 
 
 def reduce(config: ClassRow, w: TailWeights, tokens: Tensor, kind: Rows) -> Tensor:
@@ -119,13 +119,19 @@ def reduce(config: ClassRow, w: TailWeights, tokens: Tensor, kind: Rows) -> Tens
     return s.feature[:, None]
 
 
-def tangent(w: TailWeights, s: State, delta: TailWeights) -> Tensor:
-    """J Δw: the logits' tangent [n,K] for the direction ``delta``; None entries are zero and cost nothing."""
+def tangent(w: TailWeights, s: State, delta: TailWeights, dtokens: Tensor | None = None) -> Tensor:
+    """J Δw: the logits' tangent [n,K] for the direction ``delta``; None entries are zero and cost nothing.
+
+    dtokens: tangent [n,t,d] of the block's input, where a trained layer comes before it.
+    """
     n, e = s.logits.shape[0], w.Wq.shape[1]
     scale = 1 / sqrt(e)
     u0: Entry = None if s.u is None else s.u[:, 0]
+    du = None if dtokens is None else normalise_tangent(dtokens, s.u, s.r)
     dx = None if delta.token is None else delta.token.expand(n, -1)
-    du0 = None if dx is None else normalise_tangent(dx, u0, s.r0)
+    du0 = None if dx is None else normalise_tangent(dx, u0, s.r[:, 0].contiguous())
+    if dtokens is not None and du is not None:
+        dx, du0 = dtokens[:, 0], du[:, 0]
     dxhat = affine_tangent(w.gamma1, u0, du0, delta.gamma1, delta.beta1)
 
     dq = None if dxhat is None else torch.matmul(dxhat, w.Wq.transpose(1, 2))
@@ -143,9 +149,7 @@ def tangent(w: TailWeights, s: State, delta: TailWeights) -> Tensor:
 
     dubar = None
     if c is not None or du0 is not None:
-        dubar = _covariance(s, c, None if du0 is None else _token_logit(w, s, du0))
-        if du0 is not None:
-            dubar += s.phi[:, :, :1] * du0[:, None]
+        dubar = _covariance(s, c, None if du0 is None else s.a * (w.gamma1 * scale), du0 if du is None else du)
     dxbar = affine_tangent(w.gamma1, s.ubar, dubar, delta.gamma1, delta.beta1)
     do = None if dxbar is None else torch.bmm(dxbar.transpose(0, 1), w.Wv.transpose(1, 2))
     if delta.Wv is not None:
@@ -190,6 +194,7 @@ class Cotangents(NamedTuple):
     q: Entry = None  # [H,n,e] at W_q,h x̂₀ + b_q,h
     xhat: Entry = None  # [n,d] at γ₁⊙u₀ + β₁
     x0: Entry = None  # [n,d] at the class token
+    tokens: Entry = None  # [n,t,d] at the block's input
 
 
 def adjoint(w: TailWeights, s: State, r: Tensor, out: TailWeights) -> None:
@@ -197,13 +202,16 @@ def adjoint(w: TailWeights, s: State, r: Tensor, out: TailWeights) -> None:
     contract(w, s, cotangents(w, s, r, out), out)
 
 
-def cotangents(w: TailWeights, s: State, r: Tensor, trained: TailWeights) -> Cotangents:
-    """Back-propagate r [n,K] through the class row, no further than the deepest entry of ``trained``."""
+def cotangents(w: TailWeights, s: State, r: Tensor, trained: TailWeights, tokens: bool = False) -> Cotangents:
+    """Back-propagate r [n,K] through the class row, no further than the deepest entry of ``trained``.
+
+    tokens: go on to the gradient of the block's whole input, for trained layers before it.
+    """
     H, e = w.Wq.shape[:2]
-    if _frozen(trained[:-2]):
+    if _frozen(trained[:-2]) and not tokens:
         return Cotangents(r)
     feature = r @ w.Wh
-    if _frozen(trained[:-4]):
+    if _frozen(trained[:-4]) and not tokens:
         return Cotangents(r, feature)
     y = normalise_tangent(feature * w.gamma, s.uf, s.rf)
     branch2 = scaled(w.ls2, y)
@@ -212,24 +220,33 @@ def cotangents(w: TailWeights, s: State, r: Tensor, trained: TailWeights) -> Cot
     h = y + normalise_tangent(x2 * w.gamma2, s.u2, s.r2)
     branch1 = scaled(w.ls1, h)
     upper = Cotangents(r, feature, y, branch2, z, x2, h, branch1)
-    if _frozen(trained[:8]):
+    if _frozen(trained[:8]) and not tokens:
         return upper
     o = (branch1 @ w.Wo).view(-1, H, e).transpose(0, 1)
     xbar = torch.bmm(o, w.Wv).transpose(0, 1)
     upper = upper._replace(o=o, xbar=xbar)
-    if _frozen((trained.token, trained.gamma1, trained.beta1, trained.Wq, trained.Wk, trained.bq)):
+    before = (trained.token, trained.gamma1, trained.beta1, trained.Wq, trained.Wk, trained.bq)
+    if _frozen(before) and not tokens:
         return upper
-    c, logit0 = _covariance_adjoint(s, xbar * w.gamma1)
+    gubar = xbar * w.gamma1
+    c, gell = _covariance_adjoint(s, gubar)
     c *= 1 / sqrt(e)
     k = (c * w.gamma1).transpose(0, 1)
     q = torch.bmm(k, w.Wk.transpose(1, 2))
     xhat = _rows(q) @ w.Wq.reshape(H * e, -1)
-    if trained.token is None:
-        return upper._replace(c=c, k=k, q=q, xhat=xhat)
-    u0 = xhat * w.gamma1 + (s.phi[:, :, :1] * xbar).sum(1) * w.gamma1
-    u0 += (logit0[:, :, None] * s.a).sum(1) * (w.gamma1 / sqrt(e))
-    x0 = h + normalise_tangent(u0, s.u[:, 0], s.r0)
-    return upper._replace(c=c, k=k, q=q, xhat=xhat, x0=x0)
+    upper = upper._replace(c=c, k=k, q=q, xhat=xhat)
+    if trained.token is None and not tokens:
+        return upper
+    a = s.a * (w.gamma1 / sqrt(e))
+    if not tokens:
+        u0 = (gell[:, :, :1] * a + s.phi[:, :, :1] * gubar).sum(1) + xhat * w.gamma1
+        return upper._replace(x0=h + normalise_tangent(u0, s.u[:, 0], s.r[:, 0].contiguous()))
+    # Each token is read twice: as a key, through its logit, and as a value.
+    u = torch.bmm(torch.cat([gell, s.phi], 1).transpose(1, 2), torch.cat([a, gubar], 1))
+    u[:, 0].addcmul_(xhat, w.gamma1)
+    gtokens = normalise_tangent(u, s.u, s.r)
+    gtokens[:, 0] += h
+    return upper._replace(x0=gtokens[:, 0], tokens=gtokens)
 
 
 def contract(w: TailWeights, s: State, g: Cotangents, out: TailWeights) -> None:
@@ -278,13 +295,11 @@ def _pieces(s: State) -> list[slice]:
     return [slice(k, k + rows) for k in range(0, len(s.u), rows)]
 
 
-def _token_logit(w: TailWeights, s: State, du0: Tensor) -> Tensor:
-    """Tangent [n,H] of the logit of row 0 when row 0 itself moves: s(γ₁⊙a_h)·δu₀."""
-    return torch.matmul(s.a, (du0 * (w.gamma1 / sqrt(w.Wq.shape[1])))[:, :, None])[..., 0]
+def _covariance(s: State, c: Tensor | None, a: Tensor | None, du: Tensor | None) -> Tensor:
+    """Cov_φh(u) c_h [n,H,d], plus what a tangent of the tokens does as keys and as values.
 
-
-def _covariance(s: State, c: Tensor | None, logit0: Tensor | None) -> Tensor:
-    """Cov_φh(u) c_h [n,H,d], plus the part of a logit tangent ``logit0`` [n,H] at row 0."""
+    a [n,H,d] is s γ₁⊙a_h; du is δu [n,t,d], or [n,d] where row 0 alone moves.
+    """
     out = torch.empty_like(s.ubar)
     for piece in _pieces(s):
         u, phi = s.u[piece], s.phi[piece]
@@ -292,24 +307,28 @@ def _covariance(s: State, c: Tensor | None, logit0: Tensor | None) -> Tensor:
             ell = torch.zeros_like(phi)
         else:
             ell = torch.bmm(c[piece], u.transpose(1, 2))
-        if logit0 is not None:
-            ell[:, :, 0] += logit0[piece]
+        moved = None
+        if a is not None and du is not None:
+            moved = du[piece] if du.ndim == 3 else du[piece, None]
+            keys = torch.bmm(a[piece], moved.transpose(1, 2))
+            ell[:, :, : keys.shape[2]] += keys
         ell -= (phi * ell).sum(-1, keepdim=True)
         torch.bmm(ell.mul_(phi), u, out=out[piece])
+        if moved is not None:
+            out[piece].baddbmm_(phi[:, :, : moved.shape[1]], moved)
     return out
 
 
 def _covariance_adjoint(s: State, gubar: Tensor) -> tuple[Tensor, Tensor]:
-    """Gradients of c [n,H,d] and of the logit tangent at row 0 [n,H]; the same symmetric operator."""
-    gc, glogit0 = torch.empty_like(s.ubar), torch.empty_like(s.ubar[:, :, 0])
+    """Gradients of c [n,H,d] and of the attention logits [n,H,t]; the same symmetric operator."""
+    gc, gell = torch.empty_like(s.ubar), torch.empty_like(s.phi)
     for piece in _pieces(s):
-        u, phi = s.u[piece], s.phi[piece]
-        gell = torch.bmm(gubar[piece], u.transpose(1, 2))
-        gell -= (phi * gell).sum(-1, keepdim=True)
-        gell *= phi
-        glogit0[piece] = gell[:, :, 0]
-        torch.bmm(gell, u, out=gc[piece])
-    return gc, glogit0
+        u, phi, part = s.u[piece], s.phi[piece], gell[piece]
+        torch.bmm(gubar[piece], u.transpose(1, 2), out=part)
+        part -= (phi * part).sum(-1, keepdim=True)
+        part *= phi
+        torch.bmm(part, u, out=gc[piece])
+    return gc, gell
 
 
 def _branch_tangent(

@@ -8,14 +8,18 @@ import torch
 from torch import Tensor
 
 from taftcache.tangent.class_row import State, adjoint, cotangents, reduce, tangent, value
-from taftcache.tangent.config import ClassRow, Rows
-from taftcache.tangent.factors import Direct, RankOne, row_gradients
+from taftcache.tangent.class_row_config import ClassRow
+from taftcache.tangent.class_row_factors import row_gradients
+from taftcache.tangent.config import Rows
+from taftcache.tangent.factors import Direct, RankOne
 from taftcache.tangent.parameters import Layout
 from taftcache.tangent.weights import TailWeights, tail_weights
 
 
 class ClassRowTail:
     """One block, final norm and head, of which only the class row is ever formed; see ``class_row``."""
+
+    rank_one = True
 
     def __init__(self, config: ClassRow, rows: Rows = "tokens") -> None:
         self.config, self.rows = config, rows

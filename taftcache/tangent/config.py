@@ -8,26 +8,13 @@ from typing import Any, Literal
 import msgspec
 
 from taftcache.errors import FormatError
+from taftcache.tangent.class_row_config import ClassRow
+from taftcache.tangent.layer_config import Layer, Readout
 
 TAIL = "base/tail"  # where a store keeps the tail's weights, and this description beside them
 
 Path = Literal["class row", "layers", "functional", "feature"]
 Rows = Literal["tokens", "attended", "residual", "feature"]
-
-
-class ClassRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A plain transformer block of which only the class row is formed, then final norm and head.
-
-    prefix: timm's name of the block. width, heads: d and H. eps1, eps2, eps_final: of its LayerNorms.
-    """
-
-    prefix: str
-    width: int
-    heads: int
-    eps1: float
-    eps2: float
-    eps_final: float
-    gelu: Literal["exact", "tanh"] = "exact"
 
 
 class TailConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,7 +32,8 @@ class TailConfig(msgspec.Struct, frozen=True, kw_only=True):
     parameters: timm's names in forward order without the head: what may be trained.
     norms: those of them that are affines of normalisation layers.
     buffers: tensors that belong to the state and are never trained.
-    end: the class row, where it ends the tail.
+    layers: the closed-form layers on all tokens, where the path is "layers".
+    end: the class row, or what pools the tokens into the head's input.
     """
 
     path: Path
@@ -62,7 +50,8 @@ class TailConfig(msgspec.Struct, frozen=True, kw_only=True):
     parameters: tuple[str, ...]
     norms: tuple[str, ...] = ()
     buffers: tuple[str, ...] = ()
-    end: ClassRow | None = None
+    layers: tuple[Layer, ...] = ()
+    end: ClassRow | Readout | None = None
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> TailConfig:

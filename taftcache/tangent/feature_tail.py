@@ -32,6 +32,8 @@ class Head(NamedTuple):
 class FeatureTail:
     """A linear head on cached features [n,1,d]."""
 
+    rank_one = True
+
     def __init__(self, config: TailConfig) -> None:
         self.names = config.head_names
         self.factor_width = config.width + config.classes

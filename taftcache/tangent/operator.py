@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from taftcache.tangent.base import Base
-from taftcache.tangent.factors import Direct, RankOne
+from taftcache.tangent.factors import Direct, Factor
 from taftcache.tangent.parameters import Layout
 from taftcache.tangent.rows import Block, RowSource
 from taftcache.tangent.tail import State
@@ -91,7 +91,7 @@ class TangentOperator:
         """J Δw [b,K] on one prepared block, for a ``direction``."""
         return self.tail.tangent(self.weights, state, delta)
 
-    def factors(self, state: State, r: Tensor) -> tuple[list[RankOne], list[Direct]]:
+    def factors(self, state: State, r: Tensor) -> tuple[Sequence[Factor], list[Direct]]:
         """The gradients Jᵀ r of a block's rows one by one, in factored form, for r [b,K]."""
         return self.tail.factors(self.layout, self.weights, state, r)
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from fnmatch import fnmatchcase
 
 from taftcache.errors import RecipeError
+from taftcache.tangent.class_row_config import ClassRow
 from taftcache.tangent.config import Rows, TailConfig
 from taftcache.tangent.spec import TangentSpec, Train
 
@@ -102,7 +103,7 @@ def trained_names(config: TailConfig, available: Iterable[str], train: Train) ->
 
 def values(config: TailConfig) -> list[str]:
     """Names of the value part of the class row's packed attention map, which may be trained without the rest."""
-    if config.end is None:
+    if not isinstance(config.end, ClassRow):
         return []
     packed = [f"{config.end.prefix}.attn.qkv.{kind}" for kind in ("weight", "bias")]
     return [name.replace(".qkv.", ".v.") for name in packed if name in config.parameters]
@@ -116,7 +117,7 @@ def smallest_rows(config: TailConfig, trained: Iterable[str]) -> Rows:
     names = set(trained)
     if names <= set(config.head_names):
         return "feature"
-    if config.end is None or config.path != "class row":
+    if not isinstance(config.end, ClassRow) or config.path != "class row":
         return "tokens"
     before = {f"{config.end.prefix}.{n}" for n in ("norm1.weight", "norm1.bias", "cls_token")}
     packed = {f"{config.end.prefix}.{n}" for n in ("attn.qkv.weight", "attn.qkv.bias")}
@@ -131,7 +132,7 @@ def row_shape(config: TailConfig, rows: Rows) -> tuple[int, int]:
     """Shape of one stored row: the array of a shard is [n, *shape]."""
     if rows == "feature":
         return 1, config.width
-    if rows == "tokens" or config.end is None:
+    if rows == "tokens" or not isinstance(config.end, ClassRow):
         size = 1
         for length in config.shape:
             size *= length

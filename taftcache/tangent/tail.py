@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from torch import Tensor
 
-from taftcache.tangent.factors import Direct, RankOne
+from taftcache.tangent.factors import Direct, Factor
 from taftcache.tangent.parameters import Layout
 
 
@@ -50,11 +50,16 @@ class Tail(Protocol):
         ...
 
     @property
+    def rank_one(self) -> bool:
+        """Whether every matrix's factor is a ``RankOne``."""
+        ...
+
+    @property
     def factor_width(self) -> int:
         """Numbers that the factors of one row's gradient hold, about."""
         ...
 
-    def factors(self, layout: Layout, w: Any, state: Any, r: Tensor) -> tuple[list[RankOne], list[Direct]]:
+    def factors(self, layout: Layout, w: Any, state: Any, r: Tensor) -> tuple[Sequence[Factor], list[Direct]]:
         """Each row's Jᵀ r in factored form, for r [n,K]."""
         ...
 

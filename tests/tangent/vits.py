@@ -11,7 +11,8 @@ from torch import Tensor
 from torch.func import functional_call
 
 from taftcache.tangent.base import Base, make_base
-from taftcache.tangent.config import ClassRow, TailConfig
+from taftcache.tangent.class_row_config import ClassRow
+from taftcache.tangent.config import TailConfig
 from taftcache.tangent.spec import TangentSpec
 
 VITS: dict[str, dict] = {
