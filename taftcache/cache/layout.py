@@ -158,16 +158,19 @@ def encode_ids(ids: Sequence[str]) -> bytes:
     return struct.pack("<I", len(texts)) + b"".join(struct.pack("<I", len(text)) + text for text in texts)
 
 
-def ids_are_bounded(data: bytes, rows: int) -> bool:
-    """Whether ``data`` is a ``vlen-utf8`` chunk of exactly ``rows`` strings, so that decoding it allocates no more."""
+def decode_ids(data: bytes, rows: int) -> list[str] | None:
+    """The strings of a ``vlen-utf8`` chunk; None when they are not exactly ``rows``, or not UTF-8."""
     if len(data) < 4 or struct.unpack_from("<I", data)[0] != rows:
-        return False
-    at = 4
-    for _ in range(rows):
-        if at + 4 > len(data):
-            return False
-        at += 4 + struct.unpack_from("<I", data, at)[0]
-    return at == len(data)
+        return None
+    length, ids, at = struct.Struct("<I"), [], 4
+    try:
+        for _ in range(rows):
+            end = at + 4 + length.unpack_from(data, at)[0]
+            ids.append(data[at + 4 : end].decode())
+            at = end
+    except (struct.error, UnicodeDecodeError):
+        return None
+    return ids if at == len(data) else None
 
 
 def pad(tokens: NDArray[Any], chunk_rows: int) -> NDArray[Any]:

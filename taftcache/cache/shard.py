@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
-import os
 import resource
 import weakref
 from collections.abc import Iterator
@@ -19,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from taftcache.cache import layout
 from taftcache.cache.digest import canonical, digest
 from taftcache.cache.fault import Fault
-from taftcache.cache.files import Folder
+from taftcache.cache.home import Home
 from taftcache.cache.layout import DTYPES, ShardManifest
 from taftcache.cache.manifest import ShardRef
 from taftcache.errors import FormatError
@@ -44,7 +42,7 @@ class Shard:
     IntegrityError names the shard, array, chunk and file of what is damaged or missing.
     """
 
-    def __init__(self, root: Folder, ref: ShardRef, at: str | None = None) -> None:
+    def __init__(self, root: Home, ref: ShardRef, at: str | None = None) -> None:
         self.name, self.role, self.rows, self.digest = ref.name, ref.role, ref.rows, ref.digest
         self._root, self._ref = root, ref
         self.at = ref.path if at is None else at
@@ -117,21 +115,26 @@ class Shard:
     @cached_property
     def labels(self) -> NDArray[np.int32]:
         """int32 [n], read-only."""
-        labels = np.asarray(self.group()["labels"][:], np.int32)  # type: ignore[index]
-        labels.flags.writeable = False
-        return labels
+        return np.frombuffer(self.read("labels/c.0"), "<i4").astype(np.int32, copy=False)
 
     @cached_property
     def sample_ids(self) -> list[str]:
         """The rows' sample ids, in row order."""
-        ids: list[str] = self.group()["sample_id"][:].tolist()  # type: ignore[index, union-attr]
+        ids = layout.decode_ids(self.read("sample_id/c.0"), self.rows)
+        if ids is None:
+            raise FormatError("A shard has one sample id for each row.", got=repr(self), do="Do not use this store.")
         return ids
 
     def group(self) -> zarr.Group:
         """The shard as a read-only Zarr group whose every read is verified (for tools; `blocks` is faster)."""
         from taftcache.cache.verified import open_group
 
-        return open_group(self)
+        def read(name: str) -> bytes:
+            if name == "sample_id/c.0":
+                self.sample_ids  # noqa: B018  Zarr would allocate whatever count the file declares
+            return self.read(name)
+
+        return open_group(self.name, self.manifest.objects, read)
 
     def blocks(self, size: int = 256, start: int = 0, stop: int | None = None) -> Iterator[RowBlock]:
         """Rows ``start .. stop`` in order, in blocks of ``size`` (the last may be shorter) that begin at ``start``.
@@ -177,15 +180,15 @@ class Shard:
             out[here] = self._chunk(int(chunk))[index[here] % self.chunk_rows]
         return out
 
-    def moved_to(self, at: str) -> None:
-        """The shard's folder was renamed (a commit put it in its place)."""
-        self.at = at
+    def moved_to(self, root: Home, at: str) -> None:
+        """A commit put the shard in its place."""
+        self._root, self.at = root, at
 
     def read(self, name: str, manifest: ShardManifest | None = None) -> bytes:
         """The verified bytes of one file of the shard, as `ShardManifest.objects` names it."""
         part = (manifest or self.manifest).objects[name]
         try:
-            raw = bytes(self._map(name, part.size))
+            raw = bytes(self._view(name, part.size))
         except _Damaged as damage:
             raise damage.fault.error() from None
         if digest(raw) != part.digest:
@@ -196,17 +199,17 @@ class Shard:
         """Read one file of the shard from the disk and say what is wrong with it."""
         part = self.manifest.objects[name]
         try:
-            mapped = self._map(name, part.size)
+            data = self._view(name, part.size)
         except _Damaged as damage:
             return damage.fault
         except FormatError as error:
             return self._fault(name, str(error))
-        if digest(mapped) != part.digest:
+        if digest(data) != part.digest:
             return self._fault(name, _CHANGED)
         array, chunk = _place(name)
         if array == "tokens" and chunk is not None and (chunk + 1) * self.chunk_rows > self.rows:
-            row = len(mapped) // self.chunk_rows
-            if np.frombuffer(mapped, np.uint8)[(self.rows - chunk * self.chunk_rows) * row :].any():
+            row = len(data) // self.chunk_rows
+            if np.frombuffer(data, np.uint8)[(self.rows - chunk * self.chunk_rows) * row :].any():
                 return self._fault(name, "there is something in the padding after the last row")
         return None
 
@@ -229,31 +232,28 @@ class Shard:
         name = layout.chunk_name(index)
         part = self.manifest.objects[name]
         try:
-            mapped = self._map(name, part.size)
+            data = self._view(name, part.size)
         except _Damaged as damage:
             raise damage.fault.error() from None
-        if index not in self._verified:
-            if digest(mapped) != part.digest:
+        if index not in self._verified or not self._root.stable:
+            if digest(data) != part.digest:
                 raise self._fault(name, _CHANGED).error()
             self._verified.add(index)
-        tokens = np.frombuffer(mapped, self.dtype).reshape(self.chunk_rows, *self.tokens_shape)
+        tokens = np.frombuffer(data, self.dtype).reshape(self.chunk_rows, *self.tokens_shape)
         # Chunks beyond what may be kept are mapped anew at each pass. First come, first kept: passes go round and
         # round, and dropping the least recently used would drop each chunk just before it is due.
-        if _descriptors.take():
+        if self._root.stable and _descriptors.take():
             self._maps[index] = tokens
         return tokens
 
-    def _map(self, name: str, size: int) -> mmap.mmap:
+    def _view(self, name: str, size: int) -> Any:
         try:
-            fd, found = self._root.open(f"{self.at}/{name}")
+            found, data = self._root.view(f"{self.at}/{name}", size)
         except OSError as error:
             raise _Damaged(self._fault(name, _unreadable(error))) from None
-        try:
-            if found != size:
-                raise _Damaged(self._fault(name, _mismatch(found, size)))
-            return mmap.mmap(fd, size, flags=_MAPPED, prot=mmap.PROT_READ)
-        finally:
-            os.close(fd)
+        if data is None:
+            raise _Damaged(self._fault(name, f"it has {found} bytes, and the shard manifest declares {size}"))
+        return data
 
     def _fault(self, name: str, problem: str) -> Fault:
         array, chunk = _place(name)
@@ -280,8 +280,6 @@ class _Descriptors:
 
 
 _descriptors = _Descriptors()
-# populated at once: a fault for each page costs as much as the digest
-_MAPPED = mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0)
 
 
 class _Damaged(Exception):
@@ -291,10 +289,6 @@ class _Damaged(Exception):
 
 
 _CHANGED = "its bytes do not have the digest that the shard manifest names"
-
-
-def _mismatch(found: int, declared: int) -> str:
-    return "" if found == declared else f"it has {found} bytes, and the shard manifest declares {declared}"
 
 
 def _unreadable(error: OSError) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from taftcache.cache import ledger
 from taftcache.cache.digest import digest
 from taftcache.cache.fault import Fault
-from taftcache.cache.files import Folder
+from taftcache.cache.home import Home
 from taftcache.cache.manifest import FILE, MAX_BYTES, Manifest, ObjectRef
 from taftcache.cache.shard import Shard
 from taftcache.errors import IntegrityError, StoreError
@@ -16,7 +16,7 @@ Progress = Callable[[int, int], None]
 """(bytes done, bytes in all), called after each object."""
 
 
-def verify(root: Folder, named: Manifest, progress: Progress | None = None) -> list[Fault]:
+def verify(root: Home, named: Manifest, progress: Progress | None = None) -> list[Fault]:
     """Every fault of a store: the root manifest, each shard's files, the objects beside them, the ledger, the key.
 
     ``named`` is the manifest as it was opened: one that is another by now is a fault too.
@@ -69,7 +69,7 @@ def verify(root: Folder, named: Manifest, progress: Progress | None = None) -> l
     return faults
 
 
-def read_object(root: Folder, ref: ObjectRef) -> bytes:
+def read_object(root: Home, ref: ObjectRef) -> bytes:
     """The bytes of an object, verified."""
     fault, raw = _read(root, ref)
     if fault:
@@ -77,12 +77,12 @@ def read_object(root: Folder, ref: ObjectRef) -> bytes:
     return raw
 
 
-def check_object(root: Folder, ref: ObjectRef) -> Fault | None:
+def check_object(root: Home, ref: ObjectRef) -> Fault | None:
     """What is wrong with an object."""
     return _read(root, ref)[0]
 
 
-def _read(root: Folder, ref: ObjectRef) -> tuple[Fault | None, bytes]:
+def _read(root: Home, ref: ObjectRef) -> tuple[Fault | None, bytes]:
     try:
         raw = root.read(ref.path, ref.size)
     except OSError as error:
