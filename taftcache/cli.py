@@ -190,19 +190,53 @@ def verify(
     root: Annotated[
         str | None, typer.Option("--root", help="the root digest you noted: finds a store rolled back")
     ] = None,
+    repair: Annotated[
+        bool,
+        typer.Option(
+            "--repair", help="make damaged files again from their images; only bytes with the right digest are written"
+        ),
+    ] = False,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="SECTION.KEY=VALUE", help="for --repair: where the data lies now, say"),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Read every byte again and name whatever is damaged, missing or swapped. Exit code 5 if anything is.
 
+    With --repair, damaged chunks are extracted again from the images of their rows, and put in place only if they come
+    out with the digest that the manifest names. Damaged components are dropped, for training makes them again.
+
     Example: taftcache verify stores/quickstart
+
+    Example: taftcache verify stores/quickstart --repair
     """
     from taftcache.stages import verify as stage
 
     with terminal.bars(as_json) as progress:
-        report = stage(store, progress, root)
+        report = stage(store, progress, root, repair=repair, overrides=set_ or [])
     _print(report, as_json, terminal.show_verify)
     if report.faults:
         raise typer.Exit(5)
+
+
+@app.command()
+def gc(
+    store: StorePath,
+    dry: Annotated[bool, typer.Option("--dry-run", help="list, and remove nothing")] = False,
+    work: Annotated[bool, typer.Option("--unfinished", help="interrupted extractions too")] = False,
+    strange: Annotated[bool, typer.Option("--foreign", help="files too that the format knows nothing of")] = False,
+    hours: Annotated[float, typer.Option("--hours", min=0, help="in a bucket, what is younger stays")] = 24.0,
+    as_json: Json = False,
+) -> None:
+    """Remove what no manifest names: leftovers of crashes and of interrupted copies.
+
+    Example: taftcache gc stores/quickstart --dry-run
+    """
+    from taftcache import stages
+
+    report = stages.gc(store, work=work, strange=strange, hours=hours, dry=dry)
+    _print(report, as_json, terminal.show_gc)
 
 
 @app.command()

@@ -12,6 +12,7 @@ from rich.table import Table
 from taftcache.stages.progress import Progress, Silent, Task
 
 if TYPE_CHECKING:
+    from taftcache.stages.collection import CollectReport
     from taftcache.stages.composing import ComposeReport
     from taftcache.stages.evaluation import EvaluateReport
     from taftcache.stages.extraction import ExtractReport
@@ -211,15 +212,33 @@ def show_samples(rows: list[dict[str, str]]) -> None:
 
 def show_verify(report: VerifyReport) -> None:
     """Faults, or that there are none."""
+    for file, how in report.mended.items():
+        OUT.print(f"mended   {file}: {how}", markup=False, soft_wrap=True)
+    for name in report.dropped:
+        OUT.print(f"dropped  {name}: taftcache train {report.store} makes it again", markup=False, soft_wrap=True)
     for fault in report.faults:
-        OUT.print(f"DAMAGED  {fault}", markup=False, soft_wrap=True)
+        reason = report.reasons.get(fault.file)
+        OUT.print(f"DAMAGED  {fault}" + (f"\n         {reason}" if reason else ""), markup=False, soft_wrap=True)
     for stray in report.strays:
-        OUT.print(f"stray    {stray} (no manifest names it; the next writing command removes it)", markup=False)
+        OUT.print(f"stray    {stray} (no manifest names it; taftcache gc tells more)", markup=False)
     state = (
         f"{len(report.faults)} damaged objects" if report.faults else "every object has the digest its manifest names"
     )
     OUT.print(f"{_size(report.bytes)} read: {state}; ledger of {report.ledger_entries} in one chain")
     OUT.print(f"root {report.root_digest}")
+
+
+def show_gc(report: CollectReport) -> None:
+    """What went, and what stays though nothing names it."""
+    for path, size in report.removed.items():
+        verb = "would go" if report.dry else "removed "
+        OUT.print(f"{verb} {path}  {_size(size)}", markup=False, soft_wrap=True)
+    for path, size in report.kept.items():
+        OUT.print(f"kept     {path}  {_size(size)}", markup=False, soft_wrap=True)
+    total = _size(sum(report.removed.values()))
+    OUT.print(
+        f"{len(report.removed)} {'to remove' if report.dry else 'removed'}, {total}; root {report.root_digest[:16]}"
+    )
 
 
 def show_forget(report: ForgetReport) -> None:

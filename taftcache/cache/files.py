@@ -85,10 +85,11 @@ class Folder:
 
     def size(self, name: str) -> int:
         """Bytes of the file ``name``, or of all plain files below the folder; 0 where there is nothing, or a link."""
-        kind, size = self._stat(name)
-        if kind != stat.S_IFDIR:
-            return size if kind == stat.S_IFREG else 0
-        return sum(self._stat(file)[1] for file in self.walk(name) if self._stat(file)[0] == stat.S_IFREG)
+        return sum(info.st_size for info in self._below(name))
+
+    def changed(self, name: str) -> float:
+        """When the file ``name``, or the youngest below it, was written: seconds since 1970; 0 where there is none."""
+        return max((info.st_mtime for info in self._below(name)), default=0.0)
 
     def entries(self, name: str = "") -> list[tuple[str, bool]]:
         """(name, is a real folder) of what lies in the folder ``name``, sorted; nothing where there is none."""
@@ -109,7 +110,7 @@ class Folder:
 
     def exists(self, name: str) -> bool:
         """Whether anything of that name is there, a dangling link included."""
-        return self._stat(name)[0] != 0
+        return self._stat(name) is not None
 
     def make(self, name: str) -> None:
         """Create the folder ``name`` with its parents, durably."""
@@ -164,7 +165,7 @@ class Folder:
             raise ValueError("a folder's work is staged in itself: a rename does not cross file systems")
         if "/" in name:
             self.make(name.rpartition("/")[0])
-        kinds = [self._stat(staged)[0], self._stat(name)[0]]
+        kinds = [stat.S_IFMT(info.st_mode) if info else 0 for info in (self._stat(staged), self._stat(name))]
         if kinds != [stat.S_IFDIR, stat.S_IFDIR]:
             if stat.S_IFDIR in kinds:
                 self.remove(name)  # damage: a file in a folder's place, or a folder in a file's
@@ -223,14 +224,19 @@ class Folder:
             ) from None
         return fd
 
-    def _stat(self, name: str) -> tuple[int, int]:
-        """(kind of entry, bytes); (0, 0) where there is none."""
+    def _stat(self, name: str) -> os.stat_result | None:
         try:
             with self._parent(name) as (parent, leaf):
-                info = os.stat(leaf, dir_fd=parent, follow_symlinks=False)
+                return os.stat(leaf, dir_fd=parent, follow_symlinks=False)
         except FileNotFoundError:
-            return 0, 0
-        return stat.S_IFMT(info.st_mode), info.st_size
+            return None
+
+    def _below(self, name: str) -> list[os.stat_result]:
+        """Of the plain file ``name``, or of all plain files below the folder."""
+        info = self._stat(name)
+        files = self.walk(name) if info is not None and stat.S_ISDIR(info.st_mode) else [name]
+        found = (self._stat(file) for file in files)
+        return [info for info in found if info is not None and stat.S_ISREG(info.st_mode)]
 
     def _create(self, name: str, flags: int) -> int:
         with self._parent(name) as (parent, leaf), _no_links(name):

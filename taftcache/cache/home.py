@@ -40,6 +40,10 @@ class Home(Protocol):
         """Bytes of the file ``name``, or of all files below it."""
         ...
 
+    def changed(self, name: str) -> float:
+        """When the file ``name``, or the youngest below it, was written: seconds since 1970."""
+        ...
+
     def entries(self, name: str = "") -> list[tuple[str, bool]]:
         """(name, is a folder) of what lies in the folder ``name``, sorted."""
         ...

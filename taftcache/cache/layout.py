@@ -20,6 +20,7 @@ FORMAT = "taftcache-shard"
 VERSION = 1
 MAX_BYTES = 64 << 20
 DTYPES: dict[str, np.dtype[Any]] = {"float16": np.dtype("<f2"), "float32": np.dtype("<f4")}
+METADATA = ("zarr.json", "tokens/zarr.json", "labels/zarr.json", "sample_id/zarr.json")
 MAX_CHUNK_BYTES = 1 << 30
 MAX_CHUNK_ROWS = 1 << 16
 _AUTO_BYTES = 8 << 20

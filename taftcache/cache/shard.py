@@ -58,7 +58,19 @@ class Shard:
 
     @cached_property
     def manifest(self) -> ShardManifest:
-        """The shard manifest, verified against the root manifest."""
+        """The shard manifest, verified against the root manifest, and the group's metadata against it."""
+        for name, text in self._metadata().items():
+            if self._bytes(name) != text:
+                raise FormatError(
+                    "A shard's Zarr metadata is the one text that its shape has.",
+                    got=f"{self.at}/{name}",
+                    do="Do not use this store.",
+                )
+        return self.listing
+
+    @cached_property
+    def listing(self) -> ShardManifest:
+        """The shard manifest alone: what files there are, while nothing is known of them yet."""
         try:
             raw = self._root.read(self.manifest_file, layout.MAX_BYTES)
         except OSError as error:
@@ -66,15 +78,7 @@ class Shard:
         if digest(raw) != self.digest:
             problem = "its bytes do not have the digest that the root manifest names"
             raise Fault(self.name, None, None, self.manifest_file, problem).error()
-        made = ShardManifest.decode(raw, self._ref)
-        for name, text in layout.metadata(made.rows, made.tokens_shape, made.dtype, made.chunk_rows).items():
-            if self.read(name, made) != text:
-                raise FormatError(
-                    "A shard's Zarr metadata is the one text that its shape has.",
-                    got=f"{self.at}/{name}",
-                    do="Do not use this store.",
-                )
-        return made
+        return ShardManifest.decode(raw, self._ref)
 
     @property
     def manifest_file(self) -> str:
@@ -110,7 +114,7 @@ class Shard:
     @property
     def nbytes(self) -> int:
         """Bytes of all of the shard's files, by their manifests."""
-        return sum(part.size for part in self.manifest.objects.values()) + len(canonical(self.manifest))
+        return sum(part.size for part in self.listing.objects.values()) + len(canonical(self.listing))
 
     @cached_property
     def labels(self) -> NDArray[np.int32]:
@@ -184,20 +188,15 @@ class Shard:
         """A commit put the shard in its place."""
         self._root, self.at = root, at
 
-    def read(self, name: str, manifest: ShardManifest | None = None) -> bytes:
+    def read(self, name: str) -> bytes:
         """The verified bytes of one file of the shard, as `ShardManifest.objects` names it."""
-        part = (manifest or self.manifest).objects[name]
-        try:
-            raw = bytes(self._view(name, part.size))
-        except _Damaged as damage:
-            raise damage.fault.error() from None
-        if digest(raw) != part.digest:
-            raise self._fault(name, _CHANGED).error()
-        return raw
+        self.manifest  # noqa: B018  whose metadata is verified first
+        return self._bytes(name)
 
     def check(self, name: str) -> Fault | None:
         """Read one file of the shard from the disk and say what is wrong with it."""
-        part = self.manifest.objects[name]
+        made = self.listing
+        part = made.objects[name]
         try:
             data = self._view(name, part.size)
         except _Damaged as damage:
@@ -206,12 +205,29 @@ class Shard:
             return self._fault(name, str(error))
         if digest(data) != part.digest:
             return self._fault(name, _CHANGED)
+        if name in layout.METADATA:
+            right = bytes(data) == self._metadata()[name]
+            return None if right else self._fault(name, "it is not the one text that its shape has")
         array, chunk = _place(name)
-        if array == "tokens" and chunk is not None and (chunk + 1) * self.chunk_rows > self.rows:
-            row = len(data) // self.chunk_rows
-            if np.frombuffer(data, np.uint8)[(self.rows - chunk * self.chunk_rows) * row :].any():
+        if array == "tokens" and chunk is not None and (chunk + 1) * made.chunk_rows > self.rows:
+            row = len(data) // made.chunk_rows
+            if np.frombuffer(data, np.uint8)[(self.rows - chunk * made.chunk_rows) * row :].any():
                 return self._fault(name, "there is something in the padding after the last row")
         return None
+
+    def _metadata(self) -> dict[str, bytes]:
+        made = self.listing
+        return layout.metadata(made.rows, made.tokens_shape, made.dtype, made.chunk_rows)
+
+    def _bytes(self, name: str) -> bytes:
+        part = self.listing.objects[name]
+        try:
+            raw = bytes(self._view(name, part.size))
+        except _Damaged as damage:
+            raise damage.fault.error() from None
+        if digest(raw) != part.digest:
+            raise self._fault(name, _CHANGED).error()
+        return raw
 
     def _span(self, start: int, stop: int) -> NDArray[Any]:
         if start >= stop:

@@ -16,6 +16,7 @@ from taftcache.cache.layout import resolve_chunk_rows
 from taftcache.cache.manifest import FILE, MAX_BYTES, ROLES, Manifest, ObjectRef, ShardRef, Skipped, check_name
 from taftcache.cache.nearest import nearest
 from taftcache.cache.plan import check_ids
+from taftcache.cache.repair import Maker, Outcome, repair
 from taftcache.cache.shard import Shard
 from taftcache.cache.sweep import LOCK, TRANSACTION, strays, sweep
 from taftcache.cache.transaction import Transaction
@@ -202,6 +203,12 @@ class FeatureStore:
     def strays(self) -> list[str]:
         """What lies in the folder and no manifest names: leftovers of a crash, or someone else's files. No faults."""
         return strays(self.root, self.desk, self.manifest)
+
+    def repair(self, faults: Sequence[Fault], maker: Maker | None) -> Outcome:
+        """Mend damaged files with bytes that ``maker`` makes again, where those have the digest that is named."""
+        self._writable()
+        self._no_transaction("Repair")
+        return repair(self, faults, maker)
 
     def writer(
         self,

@@ -38,14 +38,14 @@ def verify(root: Home, named: Manifest, progress: Progress | None = None) -> lis
             sizes[shard.name] = shard.nbytes
             whole.append(shard)
         except StoreError as error:
-            # the shard manifest or the metadata: without them nothing else of the shard can be judged
+            # without the shard manifest nothing else of the shard can be judged
             faults.append(Fault(shard.name, None, None, shard.manifest_file, _text(error)))
     total = sum(sizes.values()) + sum(ref.size for ref in named.objects.values())
     done = 0
     seen: set[str] = set()
     for shard in whole:
         rest = sizes[shard.name]
-        for name, part in shard.manifest.objects.items():
+        for name, part in shard.listing.objects.items():
             fault = shard.check(name)
             faults += [fault] if fault else []
             done, rest = done + part.size, rest - part.size

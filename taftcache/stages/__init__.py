@@ -1,5 +1,6 @@
 """The pipeline's verbs, each a function from a recipe or a store to a report."""
 
+from taftcache.stages.collection import gc
 from taftcache.stages.composing import compose
 from taftcache.stages.evaluation import evaluate
 from taftcache.stages.extraction import extract
@@ -10,4 +11,4 @@ from taftcache.stages.prediction import predict
 from taftcache.stages.training import train
 from taftcache.stages.verification import verify
 
-__all__ = ["compose", "evaluate", "extract", "forget", "inspect", "predict", "run", "train", "verify"]
+__all__ = ["compose", "evaluate", "extract", "forget", "gc", "inspect", "predict", "run", "train", "verify"]

@@ -7,18 +7,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from taftcache.backbone.files import file_digest, weights_file
 from taftcache.backbone.sources import Source, open_source
 from taftcache.cache import FeatureStore, assign, held_out
-from taftcache.cache.manifest import FILE
 from taftcache.cache.plan import in_order
 from taftcache.errors import DataError, IdentityError
 from taftcache.recipe import Recipe, recipe_values
 from taftcache.stages.progress import Progress, Silent
+
+if TYPE_CHECKING:
+    from taftcache.backbone.cut import Cut
+    from taftcache.backbone.preprocess import Preprocess
 
 HELD_OUT = "held-out"
 # Libraries whose versions change the numbers: kernels, the model's code, decoding and resizing.
@@ -51,23 +54,19 @@ def extract(recipe: Recipe, progress: Progress | None = None) -> ExtractReport:
     progress = progress or Silent()
     begin = time.perf_counter()
     path = recipe.store_path
-    exists = (path / FILE).is_file()
+    exists = FeatureStore.exists(path)
     if exists:
         with FeatureStore(path) as store:
             _check_request(store, recipe)
             if _complete(store):
                 return _report(store, notes=_news(store, recipe))
     source, test = open_source(recipe.data)
-    groups = _plan(recipe, source, test)
+    groups = plan_groups(recipe, source, test)
     from safetensors.torch import save
 
-    from taftcache.backbone.cut import Cut
-    from taftcache.backbone.model import load_backbone
-    from taftcache.backbone.preprocess import Preprocess
     from taftcache.component import TAIL
 
-    backbone = load_backbone(recipe.backbone, recipe.preprocess, recipe.device)
-    cut, transform = Cut(backbone), Preprocess(backbone)
+    cut, transform = load_cut(recipe)
     identity = _identity(recipe, cut, transform)
     plan = {"kind": recipe.store.plan, "shards": recipe.store.shards, "seed": recipe.store.seed, "groups": len(groups)}
     if exists:
@@ -87,7 +86,17 @@ def extract(recipe: Recipe, progress: Progress | None = None) -> ExtractReport:
         return _report(store, images, time.perf_counter() - begin)
 
 
-def _plan(recipe: Recipe, source: Source, test: Source | None) -> dict[str, tuple[str, Source, list[str]]]:
+def load_cut(recipe: Recipe) -> tuple[Cut, Preprocess]:
+    """The recipe's backbone, cut, and the preprocessing of its images."""
+    from taftcache.backbone.cut import Cut
+    from taftcache.backbone.model import load_backbone
+    from taftcache.backbone.preprocess import Preprocess
+
+    backbone = load_backbone(recipe.backbone, recipe.preprocess, recipe.device)
+    return Cut(backbone), Preprocess(backbone)
+
+
+def plan_groups(recipe: Recipe, source: Source, test: Source | None) -> dict[str, tuple[str, Source, list[str]]]:
     """Group name → (role, source, ids in the order of the rows)."""
     spec = recipe.store
     ids = [item.id for item in source.items]
