@@ -1,5 +1,6 @@
 """The pipeline's verbs, each a function from a recipe or a store to a report."""
 
+from taftcache.stages.appending import append
 from taftcache.stages.collection import gc
 from taftcache.stages.composing import compose
 from taftcache.stages.evaluation import evaluate
@@ -11,4 +12,4 @@ from taftcache.stages.prediction import predict
 from taftcache.stages.training import train
 from taftcache.stages.verification import verify
 
-__all__ = ["compose", "evaluate", "extract", "forget", "gc", "inspect", "predict", "run", "train", "verify"]
+__all__ = ["append", "compose", "evaluate", "extract", "forget", "gc", "inspect", "predict", "run", "train", "verify"]

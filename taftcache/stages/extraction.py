@@ -58,7 +58,7 @@ def extract(recipe: Recipe, progress: Progress | None = None) -> ExtractReport:
     if exists:
         with FeatureStore(path) as store:
             _check_request(store, recipe)
-            if _complete(store):
+            if is_complete(store):
                 return _report(store, notes=_news(store, recipe))
     source, test = open_source(recipe.data)
     groups = plan_groups(recipe, source, test)
@@ -67,7 +67,7 @@ def extract(recipe: Recipe, progress: Progress | None = None) -> ExtractReport:
     from taftcache.component import TAIL
 
     cut, transform = load_cut(recipe)
-    identity = _identity(recipe, cut, transform)
+    identity = made_from(recipe, cut, transform)
     plan = {"kind": recipe.store.plan, "shards": recipe.store.shards, "seed": recipe.store.seed, "groups": len(groups)}
     if exists:
         store = FeatureStore(path, mode="a")
@@ -156,7 +156,8 @@ def _fill(
     return stats.images
 
 
-def _identity(recipe: Recipe, cut: Any, transform: Any) -> dict[str, Any]:
+def made_from(recipe: Recipe, cut: Any, transform: Any) -> dict[str, Any]:
+    """A store's identity: whatever decides a row's bytes beside the image."""
     return {
         "backbone": cut.backbone.config,
         "cut": {"block": cut.block_name, "tokens": list(cut.tokens_shape)},
@@ -166,14 +167,14 @@ def _identity(recipe: Recipe, cut: Any, transform: Any) -> dict[str, Any]:
     }
 
 
-def check_words(store: FeatureStore, recipe: Recipe) -> None:
-    """IdentityError unless the recipe asks for what the store was made from, in the same words."""
+def check_words(store: FeatureStore, recipe: Recipe, but: Sequence[str] = ()) -> None:
+    """IdentityError unless the recipe asks, in all sections ``but`` these, for what the store was made from."""
     ours, theirs = _request(store.manifest.recipe), _request(recipe_values(recipe))
     _refuse(
         [
             f"{k}: the store has {ours.get(k)!r}, the recipe {theirs.get(k)!r}"
             for k in sorted(ours | theirs)
-            if ours.get(k) != theirs.get(k)
+            if ours.get(k) != theirs.get(k) and k.partition(".")[0] not in but
         ]
     )
 
@@ -210,7 +211,8 @@ def _request(values: dict[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in flat.items() if k != "store.path"}
 
 
-def _complete(store: FeatureStore) -> bool:
+def is_complete(store: FeatureStore) -> bool:
+    """Whether every shard of the store's plan is there."""
     return len(store.manifest.shards) == store.manifest.plan["groups"]
 
 
@@ -223,7 +225,7 @@ def _news(store: FeatureStore, recipe: Recipe) -> list[str]:
     notes = []
     if new := sorted(i for i in there - known if not store.is_forgotten(i)):
         notes.append(
-            f"{len(new)} images of the source are not in the store (first: {new[0]}); a new store takes them in"
+            f"{len(new)} images of the source are not in the store (first: {new[0]}); taftcache append takes them in"
         )
     if gone := sorted(known - there):
         notes.append(
