@@ -8,6 +8,7 @@ import mmap
 import os
 import shutil
 import stat
+import threading
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -79,7 +80,9 @@ class Folder:
         """How many bytes ``name`` has, and a read-only map of them (None when they are not ``size``)."""
         fd, found = self.open(name)
         try:
-            return found, mmap.mmap(fd, size, flags=_MAPPED, prot=mmap.PROT_READ) if found == size else None
+            if found != size or not size:  # nothing cannot be mapped
+                return found, b"" if found == size else None
+            return found, mmap.mmap(fd, size, flags=_MAPPED, prot=mmap.PROT_READ)
         finally:
             os.close(fd)
 
@@ -159,6 +162,18 @@ class Folder:
         self.write(f"{name}.partial", data)
         self.move(f"{name}.partial", name)
 
+    def put(self, name: str, data: Any) -> None:
+        """Write the file ``name`` aside and put it, durable, in its place."""
+        staged = f"staging/put-{threading.get_ident()}"
+        self.make("staging")
+        self.write(staged, data)
+        self.place(self, staged, name)
+
+    def is_folder(self, name: str) -> bool:
+        """Whether ``name`` is a real folder."""
+        info = self._stat(name)
+        return info is not None and stat.S_ISDIR(info.st_mode)
+
     def place(self, desk: Folder, staged: str, name: str) -> None:
         """Bring the file or folder ``staged`` of ``desk``, which is durable, to the place ``name``, durably."""
         if desk is not self:
@@ -233,8 +248,7 @@ class Folder:
 
     def _below(self, name: str) -> list[os.stat_result]:
         """Of the plain file ``name``, or of all plain files below the folder."""
-        info = self._stat(name)
-        files = self.walk(name) if info is not None and stat.S_ISDIR(info.st_mode) else [name]
+        files = self.walk(name) if self.is_folder(name) else [name]
         found = (self._stat(file) for file in files)
         return [info for info in found if info is not None and stat.S_ISREG(info.st_mode)]
 

@@ -107,10 +107,7 @@ def _put(store: FeatureStore, file: str, wanted: str, data: Any, how: str, done:
     if (got := digest(data)) != wanted:
         done.left[file] = f"what was made again has the digest {got[:16]}, not {wanted[:16]}: {_OTHER}"
         return False
-    store.desk.make(REPAIR)
-    store.desk.write(f"{REPAIR}/file", data)
-    store.desk.sync(REPAIR)
-    store.root.place(store.desk, f"{REPAIR}/file", file)
+    store.root.put(file, data)
     done.mended[file] = how
     return True
 

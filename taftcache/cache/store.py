@@ -81,7 +81,7 @@ class FeatureStore:
     ) -> FeatureStore:
         """Make an empty store in a folder that is empty or not there yet, and open it for writing."""
         first = Manifest(identity=identity, classes=list(classes), plan=plan, recipe=recipe).replace()
-        bring(path, first.encode(), FILE)
+        bring(path, first.encode())
         return cls(path, mode="a")
 
     @staticmethod

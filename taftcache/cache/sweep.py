@@ -9,10 +9,11 @@ from taftcache.cache.files import Folder
 from taftcache.cache.home import Home
 from taftcache.cache.journal import Journal
 from taftcache.cache.manifest import OBJECT_FOLDERS, Manifest, ShardRef
-from taftcache.errors import StoreError
+from taftcache.errors import StoreError, StoreUnreachable
 
 TRANSACTION = "staging/transaction"
 LOCK = "lock"
+KEY_FILE = ledger.KEY_FILE
 
 
 def leftovers(root: Home, desk: Folder, named: Manifest) -> Iterator[str]:
@@ -29,6 +30,8 @@ def leftovers(root: Home, desk: Folder, named: Manifest) -> Iterator[str]:
         yield from (path for path in _in(root, folder) if path not in objects)
     try:
         chain = {file for file, _ in ledger.read_chain(root, named.ledger)}
+    except StoreUnreachable:
+        raise
     except StoreError:
         pass  # a damaged ledger is for verify to report: nothing of it may be removed
     else:
@@ -103,6 +106,8 @@ def _resumable(root: Home, desk: Folder, path: str, named: Manifest) -> bool:
     if named.tombstones and not header.relearn:
         try:
             key = ledger.read_key(root, named)
+        except StoreUnreachable:
+            raise
         except StoreError:
             return False
         stones = set(named.tombstones)

@@ -29,6 +29,7 @@ MAY_IMPORT["cli"] = {"errors", "cache", "recipe", "stages", "terminal"}
 # Outside library → the only parts that know it.
 HOMES = {
     "zarr": {"cache"},
+    "obstore": {"cache"},
     "timm": {"backbone"},
     "torchvision": {"backbone"},
     "h5py": {"backbone", "cache"},
