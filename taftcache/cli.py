@@ -42,8 +42,9 @@ app = typer.Typer(
 )
 
 RecipePath = Annotated[Path, typer.Argument(metavar="RECIPE", help="a recipe in TOML, see pipelines/")]
-StorePath = Annotated[Path, typer.Argument(metavar="STORE", help="a store's folder")]
-Either = Annotated[Path, typer.Argument(metavar="RECIPE|STORE", help="a recipe in TOML, or a store's folder")]
+StorePath = Annotated[Path, typer.Argument(metavar="STORE", help="a store: its folder, or s3://bucket/prefix")]
+Target = Annotated[Path, typer.Argument(metavar="TARGET", help="a new folder, or s3://bucket/prefix")]
+Either = Annotated[Path, typer.Argument(metavar="RECIPE|STORE", help="a recipe in TOML, or a store")]
 Overrides = Annotated[
     list[str] | None, typer.Option("--set", metavar="SECTION.KEY=VALUE", help="override one value of the recipe")
 ]
@@ -91,17 +92,8 @@ def train(
     """
     from taftcache import stages
     from taftcache.cache import FeatureStore
-    from taftcache.recipe import apply_overrides, parse_recipe
 
-    if target.is_dir():
-        with FeatureStore(target) as store:
-            recipe = parse_recipe(
-                apply_overrides(store.manifest.recipe, [*(set_ or []), *_device(device)]), str(target)
-            )
-        path = target
-    else:
-        recipe = _recipe(target, set_, device)
-        path = recipe.store_path
+    recipe, path = _either(target, set_, device)
     with FeatureStore(path, mode="a") as store, terminal.bars(as_json) as progress:
         report = stages.train(store, recipe, shard, progress)
         if not shard:
@@ -221,6 +213,85 @@ def verify(
 
 
 @app.command()
+def append(
+    target: Either,
+    new_shard: Annotated[
+        bool,
+        typer.Option("--new-shard", help="into one further shard; the others and their components stay as they are"),
+    ] = False,
+    set_: Overrides = None,
+    device: Device = None,
+    as_json: Json = False,
+) -> None:
+    """Extract the images that the store does not hold yet, into their shards or into a further one.
+
+    Without --new-shard the store ends with the bytes of one made from all images at once; shards that get nothing keep
+    their files, and rows that are there are copied, not run again. Images are known by their ids.
+
+    Example: taftcache append pipelines/quickstart.toml
+
+    Example: taftcache append stores/quickstart --new-shard
+    """
+    from taftcache import stages
+
+    recipe, _ = _either(target, set_, device)
+    with terminal.bars(as_json) as progress:
+        report = stages.append(recipe, progress, new_shard=new_shard)
+    _print(report, as_json, terminal.show_append)
+
+
+@app.command()
+def copy(
+    store: StorePath,
+    target: Target,
+    update: Annotated[
+        bool, typer.Option("--update", help="the target may hold another state of the same store")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Copy a store to a folder or a bucket: the same bytes, the same root digest, verified on the way and at the end.
+
+    A copy that was cut off goes on, and mends files of the target that are damaged. Buckets need the package obstore
+    and the usual variables (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION, AWS_ENDPOINT_URL).
+
+    Example: taftcache copy stores/quickstart stores/copy
+
+    Example: taftcache copy stores/quickstart s3://bucket/quickstart
+    """
+    from taftcache import stages
+
+    with terminal.bars(as_json) as progress:
+        report = stages.copy(store, target, progress, update=update)
+    _print(report, as_json, terminal.show_copy)
+
+
+@app.command()
+def convert(
+    store: StorePath,
+    target: Target,
+    dtype: Annotated[str | None, typer.Option("--dtype", help="float16 or float32")] = None,
+    chunk_rows: Annotated[str | None, typer.Option("--chunk-rows", help='rows a chunk, or "auto"')] = None,
+    as_json: Json = False,
+) -> None:
+    """Write a store's rows into a new one with another dtype or chunk size.
+
+    Components and models stay behind: train makes them from the new rows.
+
+    Example: taftcache convert stores/quickstart stores/float32 --dtype float32
+    """
+    from taftcache import stages
+
+    if dtype not in (None, "float16", "float32"):
+        raise RecipeError("A store's dtype is float16 or float32.", got=dtype)
+    if not (chunk_rows is None or chunk_rows == "auto" or (chunk_rows.isdecimal() and int(chunk_rows) > 0)):
+        raise RecipeError('The rows of a chunk are a positive number, or "auto".', got=chunk_rows)
+    rows: Any = int(chunk_rows) if chunk_rows and chunk_rows != "auto" else chunk_rows
+    with terminal.bars(as_json) as progress:
+        report = stages.convert(store, target, progress, dtype=dtype, chunk_rows=rows)  # type: ignore[arg-type]
+    _print(report, as_json, terminal.show_convert)
+
+
+@app.command()
 def gc(
     store: StorePath,
     dry: Annotated[bool, typer.Option("--dry-run", help="list, and remove nothing")] = False,
@@ -273,6 +344,20 @@ def main(argv: list[str] | None = None) -> None:
 
 def _recipe(path: Path, overrides: list[str] | None, device: str | None) -> Recipe:
     return load_recipe(path, [*(overrides or []), *_device(device)])
+
+
+def _either(target: Path, overrides: list[str] | None, device: str | None) -> tuple[Recipe, Path]:
+    """The recipe of a file or of a store, and where the store is."""
+    if not (target.is_dir() or str(target).startswith("s3:")):
+        recipe = _recipe(target, overrides, device)
+        return recipe, recipe.store_path
+    from taftcache.cache import FeatureStore
+    from taftcache.recipe import apply_overrides, parse_recipe
+
+    with FeatureStore(target) as store:
+        values = apply_overrides(store.manifest.recipe, [*(overrides or []), *_device(device)])
+    values["store"]["path"] = str(target)
+    return parse_recipe(values, str(target)), target
 
 
 def _device(device: str | None) -> list[str]:

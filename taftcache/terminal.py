@@ -12,6 +12,7 @@ from rich.table import Table
 from taftcache.stages.progress import Progress, Silent, Task
 
 if TYPE_CHECKING:
+    from taftcache.stages.appending import AppendReport
     from taftcache.stages.collection import CollectReport
     from taftcache.stages.composing import ComposeReport
     from taftcache.stages.evaluation import EvaluateReport
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from taftcache.stages.main_job import RunReport
     from taftcache.stages.prediction import PredictReport
     from taftcache.stages.training import TrainReport
+    from taftcache.stages.transfer import ConvertReport, CopyReport
     from taftcache.stages.verification import VerifyReport
 
 OUT = Console(highlight=False)
@@ -226,6 +228,43 @@ def show_verify(report: VerifyReport) -> None:
     )
     OUT.print(f"{_size(report.bytes)} read: {state}; ledger of {report.ledger_entries} in one chain")
     OUT.print(f"root {report.root_digest}")
+
+
+def show_append(report: AppendReport) -> None:
+    """Which shards got rows."""
+    if not report.added:
+        OUT.print(f"Nothing to do: all {report.known} images are in the store.")
+    for name, rows in report.added.items():
+        OUT.print(f"shard {name}: {rows} samples more", markup=False)
+    if report.added:
+        OUT.print(
+            f"{report.images} images run in {report.seconds:.1f} s, {report.skipped} skipped, {report.known} known"
+        )
+        OUT.print(f"shards that kept their files: {', '.join(report.untouched) or 'none'}", markup=False)
+    OUT.print(f"root {report.root_before[:16]} → {report.root_digest[:16]}")
+
+
+def show_copy(report: CopyReport) -> None:
+    """How much was copied."""
+    OUT.print(
+        f"{report.files} files copied, {_size(report.bytes)} in {report.seconds:.1f} s; {report.there} were there\n"
+        f"store {report.store}: every file has the digest that its manifest names; root {report.root_digest[:16]}",
+        markup=False,
+        soft_wrap=True,
+    )
+
+
+def show_convert(report: ConvertReport) -> None:
+    """The new store in two lines."""
+    sizes = ", ".join(map(str, sorted(set(report.chunk_rows.values()))))
+    OUT.print(
+        f"store {report.store}: {report.rows} rows in {report.dtype}, chunks of {sizes} rows, {_size(report.bytes)},"
+        f" root {report.root_digest[:16]} ({report.seconds:.1f} s)",
+        markup=False,
+        soft_wrap=True,
+    )
+    if report.left:
+        OUT.print(f"left behind: {', '.join(report.left)}; taftcache train {report.store} makes them", markup=False)
 
 
 def show_gc(report: CollectReport) -> None:

@@ -10,6 +10,21 @@ from taftcache.stages.inspection import inspect
 from taftcache.stages.main_job import run
 from taftcache.stages.prediction import predict
 from taftcache.stages.training import train
+from taftcache.stages.transfer import convert, copy
 from taftcache.stages.verification import verify
 
-__all__ = ["append", "compose", "evaluate", "extract", "forget", "gc", "inspect", "predict", "run", "train", "verify"]
+__all__ = [
+    "append",
+    "compose",
+    "convert",
+    "copy",
+    "evaluate",
+    "extract",
+    "forget",
+    "gc",
+    "inspect",
+    "predict",
+    "run",
+    "train",
+    "verify",
+]
