@@ -292,6 +292,63 @@ def convert(
 
 
 @app.command()
+def export(
+    store: StorePath,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="a file that is not there yet")],
+    format_: Annotated[str, typer.Option("--format", metavar="FORMAT", help="hdf5")] = "hdf5",
+    as_json: Json = False,
+) -> None:
+    """Write rows, labels and ids of all shards to one file for other tools.
+
+    Example: taftcache export stores/quickstart features.h5
+    """
+    from taftcache import stages
+
+    with terminal.bars(as_json) as progress:
+        report = stages.export(store, file, format_, progress)
+    _print(report, as_json, terminal.show_export)
+
+
+@app.command(name="import")
+def import_(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="an HDF5 file of features")],
+    store: Annotated[Path, typer.Argument(metavar="STORE", help="the new store")],
+    recipe: Annotated[
+        Path | None,
+        typer.Option("--recipe", help="a recipe whose backbone made the features: its tail goes on from them"),
+    ] = None,
+    tokens: Annotated[str, typer.Option("--tokens", help="the dataset of floats [n, t, d] or [n, d]")] = "tokens",
+    labels: Annotated[str, typer.Option("--labels", help="the dataset of integers or texts [n]")] = "labels",
+    ids: Annotated[
+        str, typer.Option("--ids", help="the dataset of ids [n]; rows are numbered without one")
+    ] = "sample_id",
+    classes: Annotated[str, typer.Option("--classes", help="the dataset of class names, if there is one")] = "classes",
+    set_: Overrides = None,
+    as_json: Json = False,
+) -> None:
+    """Make a store of features that are there already: of an export, or of a file that someone else wrote.
+
+    An export comes back with the bytes and digests of its shards. For other files the recipe, or --set, says how rows
+    are split into shards and held out. NaN, overflow, an id twice, rows that were never written, links and plug-ins
+    are refused.
+
+    Example: taftcache import features.h5 stores/imported
+
+    Example: taftcache import others.h5 stores/others --tokens feats --labels y --set store.shards=8
+    """
+    from taftcache import stages
+    from taftcache.cache.hdf5 import Columns
+    from taftcache.recipe import apply_overrides, parse_recipe
+
+    there = [*(set_ or []), f"store.path={store}"]
+    asked = load_recipe(recipe, there) if recipe else parse_recipe(apply_overrides({"name": store.name}, there))
+    with terminal.bars(as_json) as progress:
+        columns = Columns(tokens, labels, ids, classes)
+        report = stages.import_(file, asked, progress, columns=columns, backbone=recipe is not None)
+    _print(report, as_json, terminal.show_import)
+
+
+@app.command()
 def gc(
     store: StorePath,
     dry: Annotated[bool, typer.Option("--dry-run", help="list, and remove nothing")] = False,

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from taftcache.stages.collection import CollectReport
     from taftcache.stages.composing import ComposeReport
     from taftcache.stages.evaluation import EvaluateReport
+    from taftcache.stages.exchange import ExportReport, ImportReport
     from taftcache.stages.extraction import ExtractReport
     from taftcache.stages.forgetting import ForgetReport
     from taftcache.stages.inspection import InspectReport, SampleReport
@@ -265,6 +266,30 @@ def show_convert(report: ConvertReport) -> None:
     )
     if report.left:
         OUT.print(f"left behind: {', '.join(report.left)}; taftcache train {report.store} makes them", markup=False)
+
+
+def show_export(report: ExportReport) -> None:
+    """The file."""
+    OUT.print(
+        f"{report.file}: {report.rows} rows of root {report.root_digest[:16]} as {report.format},"
+        f" {_size(report.bytes)} ({report.seconds:.1f} s)",
+        markup=False,
+        soft_wrap=True,
+    )
+
+
+def show_import(report: ImportReport) -> None:
+    """The store."""
+    came = "an export, shards as they were" if report.exported else "someone else's features"
+    shards = ", ".join(f"{name} {rows}" for name, rows in report.shards.items())
+    OUT.print(
+        f"{report.file}: {came}\nrows: {shards}; {report.tokens[0]}×{report.tokens[1]}, {report.classes} classes\n"
+        f"store {report.store}: root {report.root_digest[:16]} ({report.seconds:.1f} s)",
+        markup=False,
+        soft_wrap=True,
+    )
+    if not report.trainable:
+        OUT.print("It has no base to train from: import with --recipe to name the backbone that made the features.")
 
 
 def show_gc(report: CollectReport) -> None:

@@ -17,7 +17,7 @@ from taftcache.cache.group import ChunkRecord, GroupWriter, to_stored
 from taftcache.cache.journal import Header, Journal, Line, Seal
 from taftcache.cache.manifest import Skipped
 from taftcache.cache.plan import check_ids
-from taftcache.errors import DataError, StoreError
+from taftcache.errors import DataError, IntegrityError, StoreError
 
 if TYPE_CHECKING:
     from taftcache.cache.store import FeatureStore
@@ -109,11 +109,12 @@ class ShardWriter:
             if filled + take == c:
                 self._flush()
 
-    def commit(self, *, plan: dict[str, Any] | None = None) -> None:
+    def commit(self, *, plan: dict[str, Any] | None = None, expect: str | None = None) -> None:
         """Make the shard part of the store: all of its rows, or (after any failure) none of them.
 
         A shard of that name is replaced, with its skipped samples; ``plan`` becomes the store's in the same step.
-        DataError when there are no rows or candidates left.
+        DataError when there are no rows or candidates left, IntegrityError when the shard that ``expect`` is the
+        digest of has other rows.
         """
         self._usable()
         if self._candidates is not None and self.consumed != len(self._candidates):
@@ -133,6 +134,11 @@ class ShardWriter:
         if rest := len(self._ids) - self._flushed:
             chunks.append(self._group.put_chunk(len(chunks), self._buffer, rest))
         ref = self._group.finish(chunks, self._ids, np.asarray(self._labels, np.int32))
+        if expect is not None and ref.digest != expect:
+            raise IntegrityError(
+                "The rows are those that the digest was made from.",
+                got=f"shard {self.name}: digest {ref.digest[:16]}, expected {expect[:16]}",
+            )
         self._journal.append(Seal(ref.digest))
         self._store.publish_shard(
             ref, self._group_at, self._ids, [s for _, s in self._skipped], self._header.relearn, plan

@@ -4,6 +4,7 @@ from taftcache.stages.appending import append
 from taftcache.stages.collection import gc
 from taftcache.stages.composing import compose
 from taftcache.stages.evaluation import evaluate
+from taftcache.stages.exchange import export, import_
 from taftcache.stages.extraction import extract
 from taftcache.stages.forgetting import forget
 from taftcache.stages.inspection import inspect
@@ -19,9 +20,11 @@ __all__ = [
     "convert",
     "copy",
     "evaluate",
+    "export",
     "extract",
     "forget",
     "gc",
+    "import_",
     "inspect",
     "predict",
     "run",

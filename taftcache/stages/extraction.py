@@ -182,6 +182,8 @@ def check_words(store: FeatureStore, recipe: Recipe, but: Sequence[str] = ()) ->
 def _check_request(store: FeatureStore, recipe: Recipe) -> None:
     """`check_words`, and that the file of weights is the one that made the features; in milliseconds."""
     check_words(store, recipe)
+    if "imported" in store.identity:
+        _refuse([f"data: the store's rows were imported from {store.identity['imported']['file']}"])
     if "converted" in store.identity:
         _refuse([f"store.dtype: the store's rows were extracted in {store.identity['converted']['from']}"])
     file = weights_file(recipe.backbone)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from taftcache.cache import Fault, FeatureStore
+from taftcache.cache.repair import Maker
 from taftcache.recipe import apply_overrides, parse_recipe
 from taftcache.stages.progress import Progress, Silent
 
@@ -51,12 +52,19 @@ def verify(
         faults = _faults(store, progress)
         if not (repair and faults):
             return _report(store, faults)
-        from taftcache.stages.reextraction import Reextraction
-
-        recipe = parse_recipe(apply_overrides(store.manifest.recipe, overrides), str(store.path))
-        outcome = store.repair(faults, Reextraction(store, recipe, progress))
+        outcome = store.repair(faults, _maker(store, overrides, progress))
     with FeatureStore(path) as store:
         return _report(store, _faults(store, progress), outcome.mended, outcome.dropped, outcome.left)
+
+
+def _maker(store: FeatureStore, overrides: Sequence[str], progress: Progress) -> Maker | None:
+    """What makes rows again; nothing does where they were imported."""
+    if "imported" in store.identity:
+        return None
+    from taftcache.stages.reextraction import Reextraction
+
+    recipe = parse_recipe(apply_overrides(store.manifest.recipe, overrides), str(store.path))
+    return Reextraction(store, recipe, progress)
 
 
 def _faults(store: FeatureStore, progress: Progress) -> list[Fault]:
