@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from taftcache.cache import ledger
 from taftcache.cache.digest import digest, plain
 from taftcache.cache.group import GroupWriter
-from taftcache.cache.manifest import Manifest, ObjectRef, ShardRef, check_object, object_path
+from taftcache.cache.manifest import MAX_OBJECT_BYTES, Manifest, ObjectRef, ShardRef, check_object, object_path
 from taftcache.cache.shard import Shard
 from taftcache.cache.sweep import TRANSACTION
 from taftcache.errors import DataError, RecipeError, StoreError
@@ -89,6 +89,8 @@ class Transaction:
         """Store ``data`` as the object ``name`` ("components/000"), in place of one of that name."""
         self._usable()
         check_object(name, suffix)
+        if len(data) > MAX_OBJECT_BYTES:
+            raise DataError(f"An object has at most {MAX_OBJECT_BYTES} bytes.", got=f"{name}: {len(data)} bytes")
         ref = ObjectRef(object_path(name, digest(data), suffix), digest(data), len(data), plain(meta or {}, name))
         self._stage(data, ref.path)
         self._objects[name] = ref
