@@ -6,7 +6,6 @@ import errno
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from datetime import timedelta
 from itertools import count
 from pathlib import Path
@@ -119,8 +118,8 @@ class Bucket:
 
     def put(self, name: str, data: Any) -> None:
         """Put the object ``name``: as a whole, and durable once the service has said so."""
-        with self._writing(name):
-            self._api.put(self._store, _checked(name), memoryview(data).cast("B"))
+        raw = memoryview(data).cast("B")
+        self._ask(name, lambda: self._api.put(self._store, _checked(name), raw), writes=True)
 
     def place(self, desk: Folder, staged: str, name: str) -> None:
         """Upload the file or folder ``staged`` of the desk, where it stays until its commit is through."""
@@ -157,9 +156,9 @@ class Bucket:
     def remove(self, name: str) -> None:
         """Delete the object ``name`` and all below it."""
         files = [meta["path"] for meta in self._below(name)]
-        with self._writing(name):
-            for at in range(0, len(files), 1000):
-                self._api.delete(self._store, files[at : at + 1000])
+        for at in range(0, len(files), 1000):
+            some = files[at : at + 1000]
+            self._ask(name, lambda some=some: self._api.delete(self._store, some), writes=True)  # type: ignore[misc]
 
     def _below(self, name: str) -> list[Any]:
         """Of the object ``name`` and of all below it: size, date and so on."""
@@ -175,9 +174,9 @@ class Bucket:
         except FileNotFoundError:
             return None
 
-    def _ask(self, name: str, ask: Callable[[], T]) -> T:
-        """What ``ask`` returns. The library repeats what was not answered, but not every answer that was cut off:
-        those come at once, and are asked for again here."""
+    def _ask(self, name: str, ask: Callable[[], T], writes: bool = False) -> T:
+        """What ``ask`` returns; it may be called again. The library repeats what was not answered, but not every answer
+        that was cut off: those come at once, and are asked for again here."""
         errors = self._api.exceptions
         begin = time.monotonic()
         for attempt in count():
@@ -188,19 +187,14 @@ class Bucket:
             except errors.BaseError as error:
                 if isinstance(error, errors.GenericError) and attempt < 4 and time.monotonic() - begin < 1:
                     continue
+                if writes:
+                    raise self._failed(name, error) from error
                 raise StoreUnreachable(
                     "The object store answers, and lets the bucket be read.",
                     got=f"{self.path}, {name}: {_short(error)}",
                     do="Look at the endpoint, the region and the credentials (AWS_*), or try again later.",
                 ) from error
         raise AssertionError
-
-    @contextmanager
-    def _writing(self, name: str) -> Iterator[None]:
-        try:
-            yield
-        except self._api.exceptions.BaseError as error:
-            raise self._failed(name, error) from error
 
     def _failed(self, name: str, error: Exception) -> StoreWriteError:
         return StoreWriteError(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import resource
 import weakref
-from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from threading import Lock
@@ -140,35 +142,55 @@ class Shard:
 
         return open_group(self.name, self.manifest.objects, read)
 
-    def blocks(self, size: int = 256, start: int = 0, stop: int | None = None) -> Iterator[RowBlock]:
+    def blocks(
+        self, size: int = 256, start: int = 0, stop: int | None = None, ring: Sequence[NDArray[Any]] = ()
+    ) -> Iterator[RowBlock]:
         """Rows ``start .. stop`` in order, in blocks of ``size`` (the last may be shorter) that begin at ``start``.
 
         The blocks are the same whatever the chunk size: a view of the mapped file when a block lies within one chunk, a
-        copy of its parts otherwise: ``size=shard.chunk_rows`` reads at nearly the speed of memory. In the first pass
-        a thread verifies the chunk that comes next meanwhile.
+        copy of its parts otherwise: ``size=shard.chunk_rows`` reads at nearly the speed of memory. Chunks that come
+        next are verified (or fetched, from a bucket) by a few threads meanwhile.
+
+        With a ``ring`` of arrays [size, t, d] of the shard's dtype every block is a view of one of them in turn, filled
+        by a thread while the caller is at those before: page-locked memory for a GPU, say, or memory that need not be
+        allocated for each block. A block is then valid until the next one is asked for.
         """
         if size < 1:
             raise ValueError(f"a block has at least one row, not {size}")
         first, last, _ = slice(start, stop).indices(self.rows)
-        with ThreadPoolExecutor(1, thread_name_prefix="taftcache-verify") as thread:
-            ahead: Future[Any] | None = None
-            for at in range(first, last, size):
-                end = min(at + size, last)
-                if ahead is not None:
-                    wait([ahead])  # what went wrong there is said when its rows are due
-                tokens = self._span(at, end)
-                following = (end - 1) // self.chunk_rows + 1
-                ahead = None
-                if following * self.chunk_rows < last and following not in self._verified:
-                    ahead = thread.submit(self._chunk, following)
-                yield RowBlock(at, tokens, self.labels[at:end])
+        for place in ring:
+            if place.shape != (size, *self.tokens_shape) or place.dtype != self.dtype or len(ring) < 2:
+                raise ValueError(
+                    f"a ring has two arrays or more of {self.dtype} {[size, *self.tokens_shape]}, not {len(ring)} of"
+                    f" {place.dtype} {list(place.shape)}"
+                )
+        with ThreadPoolExecutor(self._threads, thread_name_prefix="taftcache-verify") as pool:
+            chunks = _Ahead(self, pool, last)
+            spans = [(at, min(at + size, last)) for at in range(first, last, size)]
+            if not ring:
+                for at, end in spans:
+                    yield RowBlock(at, self._span(at, end, chunks.get), self.labels[at:end])
+                return
+            with ThreadPoolExecutor(1, thread_name_prefix="taftcache-fill") as filler:
+                ahead: deque[Future[NDArray[Any]]] = deque()
+                for k, (at, end) in enumerate(spans):
+                    while len(ahead) < len(ring) and k + len(ahead) < len(spans):
+                        n = k + len(ahead)
+                        ahead.append(filler.submit(self._fill, ring[n % len(ring)], *spans[n], chunks.get))
+                    yield RowBlock(at, ahead.popleft().result(), self.labels[at:end])
+
+    def read_into(self, out: NDArray[Any], start: int = 0) -> None:
+        """Copy rows ``start .. start + len(out)`` into ``out`` [b, t, d], of any dtype that holds the shard's."""
+        if out.shape[1:] != self.tokens_shape or not 0 <= start <= start + len(out) <= self.rows:
+            raise IndexError(f"shard {self.name} has rows 0 to {self.rows - 1} of {self.tokens_shape}")
+        self._fill(out, start, start + len(out), self._chunk)
 
     def tokens(self, rows: slice | ArrayLike) -> NDArray[Any]:
         """Tokens [b, t, d] of a slice (a read-only view where it lies in one chunk) or of an array of row numbers."""
         if isinstance(rows, slice):
             start, stop, step = rows.indices(self.rows)
             if step == 1:
-                return self._span(start, max(start, stop))
+                return self._span(start, max(start, stop), self._chunk)
             rows = np.arange(start, stop, step)
         index = np.asarray(rows)
         if index.dtype == bool or index.ndim != 1 or not (index.size == 0 or np.issubdtype(index.dtype, np.integer)):
@@ -229,18 +251,34 @@ class Shard:
             raise self._fault(name, _CHANGED).error()
         return raw
 
-    def _span(self, start: int, stop: int) -> NDArray[Any]:
+    @property
+    def _threads(self) -> int:
+        """Enough to keep the processors hashing; more where each answer is waited for."""
+        return max(2, min(4, os.cpu_count() or 1)) if self._root.stable else 8
+
+    def _parts(self, start: int, stop: int, chunk: Callable[[int], NDArray[Any]]) -> Iterator[NDArray[Any]]:
+        c = self.chunk_rows
+        for k in range(start // c, -(-stop // c)):
+            yield chunk(k)[max(start - k * c, 0) : min(stop - k * c, c)]
+
+    def _span(self, start: int, stop: int, chunk: Callable[[int], NDArray[Any]]) -> NDArray[Any]:
         if start >= stop:
             return np.empty((0, *self.tokens_shape), self.dtype)
-        c = self.chunk_rows
-        parts = [
-            self._chunk(k)[max(start - k * c, 0) : min(stop - k * c, c)] for k in range(start // c, (stop - 1) // c + 1)
-        ]
+        parts = list(self._parts(start, stop, chunk))
         if len(parts) == 1:
             return parts[0]
         joined = np.concatenate(parts)
         joined.flags.writeable = False
         return joined
+
+    def _fill(self, out: NDArray[Any], start: int, stop: int, chunk: Callable[[int], NDArray[Any]]) -> NDArray[Any]:
+        at = 0
+        for part in self._parts(start, stop, chunk):
+            np.copyto(out[at : at + len(part)], part, casting="safe")
+            at += len(part)
+        filled = out[:at]
+        filled.flags.writeable = False
+        return filled
 
     def _chunk(self, index: int) -> NDArray[Any]:
         if index in self._maps:
@@ -258,7 +296,7 @@ class Shard:
         tokens = np.frombuffer(data, self.dtype).reshape(self.chunk_rows, *self.tokens_shape)
         # Chunks beyond what may be kept are mapped anew at each pass. First come, first kept: passes go round and
         # round, and dropping the least recently used would drop each chunk just before it is due.
-        if self._root.stable and _descriptors.take():
+        if self._root.stable and index not in self._maps and _descriptors.take():
             self._maps[index] = tokens
         return tokens
 
@@ -274,6 +312,25 @@ class Shard:
     def _fault(self, name: str, problem: str) -> Fault:
         array, chunk = _place(name)
         return Fault(self.name, array, chunk, f"{self.at}/{name}", problem)
+
+
+class _Ahead:
+    """The chunks of one pass: those that come next are asked for by threads, and kept while a block needs them."""
+
+    def __init__(self, shard: Shard, pool: ThreadPoolExecutor, last: int) -> None:
+        self._shard, self._pool = shard, pool
+        self._end = layout.chunk_count(last, shard.chunk_rows)
+        self._coming: dict[int, Future[NDArray[Any]]] = {}
+
+    def get(self, index: int) -> NDArray[Any]:
+        """Chunk ``index``; called in order. What went wrong with one that was asked for ahead is said here."""
+        coming = self._coming
+        for old in [k for k in coming if k < index]:
+            del coming[old]
+        for k in range(index, min(index + 1 + self._shard._threads, self._end)):
+            if k not in coming and k not in self._shard._maps:
+                coming[k] = self._pool.submit(self._shard._chunk, k)
+        return coming[index].result() if index in coming else self._shard._chunk(index)
 
 
 class _Descriptors:
