@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         StoreError,
         StoreLocked,
         StoreNotFound,
+        StoreUnreachable,
         StoreWriteError,
         TaftcacheError,
         UnknownSample,
@@ -34,7 +35,24 @@ if TYPE_CHECKING:
     from taftcache.objective.rsl import RSL
     from taftcache.recipe import Recipe, load_recipe
     from taftcache.solve.minimise import minimise
-    from taftcache.stages import compose, evaluate, export_model, extract, forget, inspect, predict, run, train, verify
+    from taftcache.stages import (
+        append,
+        compose,
+        convert,
+        copy,
+        evaluate,
+        export,
+        export_model,
+        extract,
+        forget,
+        gc,
+        import_,
+        inspect,
+        predict,
+        run,
+        train,
+        verify,
+    )
     from taftcache.tangent.base import make_base
     from taftcache.tangent.operator import TangentOperator
 
@@ -56,6 +74,7 @@ __all__ = [
     "StoreError",
     "StoreLocked",
     "StoreNotFound",
+    "StoreUnreachable",
     "StoreWriteError",
     "TaftcacheError",
     "TangentModel",
@@ -63,11 +82,17 @@ __all__ = [
     "UnknownSample",
     "UnreadableImage",
     "__version__",
+    "append",
     "compose",
+    "convert",
+    "copy",
     "evaluate",
+    "export",
     "export_model",
     "extract",
     "forget",
+    "gc",
+    "import_",
     "inspect",
     "load_recipe",
     "make_base",
@@ -92,11 +117,7 @@ _HOMES = {
     "minimise": "solve.minimise",
     "open_model": "model_folder",
     "save_model": "model_folder",
-    **dict.fromkeys(
-        ("compose", "evaluate", "export_model", "extract", "forget", "inspect", "predict", "run", "train", "verify"),
-        "stages",
-    ),
-}  # every other name of __all__ is an error
+}  # of the other names, classes are errors and functions stages
 
 
 def __getattr__(name: str) -> Any:
@@ -105,7 +126,9 @@ def __getattr__(name: str) -> Any:
 
         return version("taftcache")
     if name in __all__:
-        return getattr(import_module(f"taftcache.{_HOMES.get(name, 'errors')}"), name)
+        return getattr(
+            import_module(f"taftcache.{_HOMES.get(name, 'errors' if name[0].isupper() else 'stages')}"), name
+        )
     raise AttributeError(f"module 'taftcache' has no attribute {name!r}")
 
 

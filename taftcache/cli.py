@@ -42,8 +42,9 @@ app = typer.Typer(
 )
 
 RecipePath = Annotated[Path, typer.Argument(metavar="RECIPE", help="a recipe in TOML, see pipelines/")]
-StorePath = Annotated[Path, typer.Argument(metavar="STORE", help="a store's folder")]
-Either = Annotated[Path, typer.Argument(metavar="RECIPE|STORE", help="a recipe in TOML, or a store's folder")]
+StorePath = Annotated[Path, typer.Argument(metavar="STORE", help="a store: its folder, or s3://bucket/prefix")]
+Target = Annotated[Path, typer.Argument(metavar="TARGET", help="a new folder, or s3://bucket/prefix")]
+Either = Annotated[Path, typer.Argument(metavar="RECIPE|STORE", help="a recipe in TOML, or a store")]
 Overrides = Annotated[
     list[str] | None, typer.Option("--set", metavar="SECTION.KEY=VALUE", help="override one value of the recipe")
 ]
@@ -91,17 +92,8 @@ def train(
     """
     from taftcache import stages
     from taftcache.cache import FeatureStore
-    from taftcache.recipe import apply_overrides, parse_recipe
 
-    if target.is_dir():
-        with FeatureStore(target) as store:
-            recipe = parse_recipe(
-                apply_overrides(store.manifest.recipe, [*(set_ or []), *_device(device)]), str(target)
-            )
-        path = target
-    else:
-        recipe = _recipe(target, set_, device)
-        path = recipe.store_path
+    recipe, path = _either(target, set_, device)
     with FeatureStore(path, mode="a") as store, terminal.bars(as_json) as progress:
         report = stages.train(store, recipe, shard, progress)
         if not shard:
@@ -213,19 +205,189 @@ def verify(
     root: Annotated[
         str | None, typer.Option("--root", help="the root digest you noted: finds a store rolled back")
     ] = None,
+    repair: Annotated[
+        bool,
+        typer.Option(
+            "--repair", help="make damaged files again from their images; only bytes with the right digest are written"
+        ),
+    ] = False,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="SECTION.KEY=VALUE", help="for --repair: where the data lies now, say"),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Read every byte again and name whatever is damaged, missing or swapped. Exit code 5 if anything is.
 
+    With --repair, damaged chunks are extracted again from the images of their rows, and put in place only if they come
+    out with the digest that the manifest names. Damaged components are dropped, for training makes them again.
+
     Example: taftcache verify stores/quickstart
+
+    Example: taftcache verify stores/quickstart --repair
     """
     from taftcache.stages import verify as stage
 
     with terminal.bars(as_json) as progress:
-        report = stage(store, progress, root)
+        report = stage(store, progress, root, repair=repair, overrides=set_ or [])
     _print(report, as_json, terminal.show_verify)
     if report.faults:
         raise typer.Exit(5)
+
+
+@app.command()
+def append(
+    target: Either,
+    new_shard: Annotated[
+        bool,
+        typer.Option("--new-shard", help="into one further shard; the others and their components stay as they are"),
+    ] = False,
+    set_: Overrides = None,
+    device: Device = None,
+    as_json: Json = False,
+) -> None:
+    """Extract the images that the store does not hold yet, into their shards or into a further one.
+
+    Without --new-shard the store ends with the bytes of one made from all images at once; shards that get nothing keep
+    their files, and rows that are there are copied, not run again. Images are known by their ids.
+
+    Example: taftcache append pipelines/quickstart.toml
+
+    Example: taftcache append stores/quickstart --new-shard
+    """
+    from taftcache import stages
+
+    recipe, _ = _either(target, set_, device)
+    with terminal.bars(as_json) as progress:
+        report = stages.append(recipe, progress, new_shard=new_shard)
+    _print(report, as_json, terminal.show_append)
+
+
+@app.command()
+def copy(
+    store: StorePath,
+    target: Target,
+    update: Annotated[
+        bool, typer.Option("--update", help="the target may hold another state of the same store")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Copy a store to a folder or a bucket: the same bytes, the same root digest, verified on the way and at the end.
+
+    A copy that was cut off goes on, and mends files of the target that are damaged. Buckets need the package obstore
+    and the usual variables (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION, AWS_ENDPOINT_URL).
+
+    Example: taftcache copy stores/quickstart stores/copy
+
+    Example: taftcache copy stores/quickstart s3://bucket/quickstart
+    """
+    from taftcache import stages
+
+    with terminal.bars(as_json) as progress:
+        report = stages.copy(store, target, progress, update=update)
+    _print(report, as_json, terminal.show_copy)
+
+
+@app.command()
+def convert(
+    store: StorePath,
+    target: Target,
+    dtype: Annotated[str | None, typer.Option("--dtype", help="float16 or float32")] = None,
+    chunk_rows: Annotated[str | None, typer.Option("--chunk-rows", help='rows a chunk, or "auto"')] = None,
+    as_json: Json = False,
+) -> None:
+    """Write a store's rows into a new one with another dtype or chunk size.
+
+    Components and models stay behind: train makes them from the new rows.
+
+    Example: taftcache convert stores/quickstart stores/float32 --dtype float32
+    """
+    from taftcache import stages
+
+    if dtype not in (None, "float16", "float32"):
+        raise RecipeError("A store's dtype is float16 or float32.", got=dtype)
+    if not (chunk_rows is None or chunk_rows == "auto" or (chunk_rows.isdecimal() and int(chunk_rows) > 0)):
+        raise RecipeError('The rows of a chunk are a positive number, or "auto".', got=chunk_rows)
+    rows: Any = int(chunk_rows) if chunk_rows and chunk_rows != "auto" else chunk_rows
+    with terminal.bars(as_json) as progress:
+        report = stages.convert(store, target, progress, dtype=dtype, chunk_rows=rows)  # type: ignore[arg-type]
+    _print(report, as_json, terminal.show_convert)
+
+
+@app.command()
+def export(
+    store: StorePath,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="a file that is not there yet")],
+    format_: Annotated[str, typer.Option("--format", metavar="FORMAT", help="hdf5")] = "hdf5",
+    as_json: Json = False,
+) -> None:
+    """Write rows, labels and ids of all shards to one file for other tools.
+
+    Example: taftcache export stores/quickstart features.h5
+    """
+    from taftcache import stages
+
+    with terminal.bars(as_json) as progress:
+        report = stages.export(store, file, format_, progress)
+    _print(report, as_json, terminal.show_export)
+
+
+@app.command(name="import")
+def import_(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="an HDF5 file of features")],
+    store: Annotated[Path, typer.Argument(metavar="STORE", help="the new store")],
+    recipe: Annotated[
+        Path | None,
+        typer.Option("--recipe", help="a recipe whose backbone made the features: its tail goes on from them"),
+    ] = None,
+    tokens: Annotated[str, typer.Option("--tokens", help="the dataset of floats [n, t, d] or [n, d]")] = "tokens",
+    labels: Annotated[str, typer.Option("--labels", help="the dataset of integers or texts [n]")] = "labels",
+    ids: Annotated[
+        str, typer.Option("--ids", help="the dataset of ids [n]; rows are numbered without one")
+    ] = "sample_id",
+    classes: Annotated[str, typer.Option("--classes", help="the dataset of class names, if there is one")] = "classes",
+    set_: Overrides = None,
+    as_json: Json = False,
+) -> None:
+    """Make a store of features that are there already: of an export, or of a file that someone else wrote.
+
+    An export comes back with the bytes and digests of its shards. For other files the recipe, or --set, says how rows
+    are split into shards and held out. NaN, overflow, an id twice, rows that were never written, links and plug-ins
+    are refused.
+
+    Example: taftcache import features.h5 stores/imported
+
+    Example: taftcache import others.h5 stores/others --tokens feats --labels y --set store.shards=8
+    """
+    from taftcache import stages
+    from taftcache.cache.hdf5 import Columns
+    from taftcache.recipe import apply_overrides, parse_recipe
+
+    there = [*(set_ or []), f"store.path={store}"]
+    asked = load_recipe(recipe, there) if recipe else parse_recipe(apply_overrides({"name": store.name}, there))
+    with terminal.bars(as_json) as progress:
+        columns = Columns(tokens, labels, ids, classes)
+        report = stages.import_(file, asked, progress, columns=columns, backbone=recipe is not None)
+    _print(report, as_json, terminal.show_import)
+
+
+@app.command()
+def gc(
+    store: StorePath,
+    dry: Annotated[bool, typer.Option("--dry-run", help="list, and remove nothing")] = False,
+    work: Annotated[bool, typer.Option("--unfinished", help="interrupted extractions too")] = False,
+    strange: Annotated[bool, typer.Option("--foreign", help="files too that the format knows nothing of")] = False,
+    hours: Annotated[float, typer.Option("--hours", min=0, help="in a bucket, what is younger stays")] = 24.0,
+    as_json: Json = False,
+) -> None:
+    """Remove what no manifest names: leftovers of crashes and of interrupted copies.
+
+    Example: taftcache gc stores/quickstart --dry-run
+    """
+    from taftcache import stages
+
+    report = stages.gc(store, work=work, strange=strange, hours=hours, dry=dry)
+    _print(report, as_json, terminal.show_gc)
 
 
 @app.command()
@@ -262,6 +424,20 @@ def main(argv: list[str] | None = None) -> None:
 
 def _recipe(path: Path, overrides: list[str] | None, device: str | None) -> Recipe:
     return load_recipe(path, [*(overrides or []), *_device(device)])
+
+
+def _either(target: Path, overrides: list[str] | None, device: str | None) -> tuple[Recipe, Path]:
+    """The recipe of a file or of a store, and where the store is."""
+    if not (target.is_dir() or str(target).startswith("s3:")):
+        recipe = _recipe(target, overrides, device)
+        return recipe, recipe.store_path
+    from taftcache.cache import FeatureStore
+    from taftcache.recipe import apply_overrides, parse_recipe
+
+    with FeatureStore(target) as store:
+        values = apply_overrides(store.manifest.recipe, [*(overrides or []), *_device(device)])
+    values["store"]["path"] = str(target)
+    return parse_recipe(values, str(target)), target
 
 
 def _device(device: str | None) -> list[str]:

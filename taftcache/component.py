@@ -15,9 +15,9 @@ from torch import Tensor
 from taftcache.cache import FeatureStore, Transaction
 from taftcache.errors import CompositionError, FormatError, StoreError
 from taftcache.tangent.base import Base, make_base
-from taftcache.tangent.config import TAIL, TailConfig
+from taftcache.tangent.config import TailConfig
 from taftcache.tangent.parameters import Layout
-from taftcache.tangent.spec import TangentSpec
+from taftcache.tangent.spec import TAIL, TangentSpec
 
 # safetensors keeps metadata in a hash map whose order varies between runs: one key makes the bytes certain.
 KEY = "taftcache"
@@ -76,8 +76,9 @@ class Component:
 
 def read_base(store: FeatureStore, spec: TangentSpec) -> Base:
     """The base point of the store's tail under ``spec``; needs neither timm nor the backbone's weights."""
+    weights = load(store.read_object(TAIL))
     config = TailConfig.from_dict(store.objects(TAIL)[TAIL].meta)
-    return make_base(load(store.read_object(TAIL)), config, len(store.classes), spec)
+    return make_base(weights, config, len(store.classes), spec)
 
 
 def put_component(change: Transaction, name: str, component: Component) -> None:

@@ -11,6 +11,7 @@
     │   ├── IdentityError     5    the store was made from something else (names what differs)
     │   ├── IntegrityError    5    damage: names shard, array, chunk and file
     │   ├── StoreLocked       5    another process is writing
+    │   ├── StoreUnreachable  5    an object store that does not answer, or refuses
     │   ├── StoreWriteError   5    disk full or an I/O error; the last commit is intact
     │   └── UnknownSample     5    no row of that id
     ├── SolveError            6    a problem that has no solution as asked
@@ -86,6 +87,10 @@ class IntegrityError(StoreError):
 
 class StoreLocked(StoreError):
     """Another process holds the store's writer lock."""
+
+
+class StoreUnreachable(StoreError):
+    """The object store does not answer, or does not let the bucket be read."""
 
 
 class StoreWriteError(StoreError):

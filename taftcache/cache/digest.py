@@ -19,6 +19,12 @@ def digest(data: Any) -> str:
     return blake3(memoryview(data).cast("B")).hexdigest()
 
 
+def digest_without(data: bytes, start: int, stop: int) -> str:
+    """`digest` of ``data`` less its bytes ``start .. stop``, without a copy."""
+    whole = memoryview(data)
+    return blake3(whole[:start]).update(whole[stop:]).hexdigest()
+
+
 def canonical(value: Any) -> bytes:
     """The canonical JSON of ``value``: keys sorted, no spaces, UTF-8, shortest floats."""
     return msgspec.json.encode(value, order="sorted")

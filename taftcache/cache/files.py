@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import mmap
 import os
 import shutil
 import stat
+import threading
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,15 +20,22 @@ from taftcache.errors import FormatError, StoreLocked, StoreWriteError
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # O_NONBLOCK: opening a FIFO that someone planted must fail, not hang
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+# populated at once: a fault for each page costs as much as the digest
+_MAPPED = mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0)
 
 
 class Folder:
-    """Files below ``path``, addressed by relative names (``a/b/c``).
+    """Files below ``path``, addressed by relative names (``a/b/c``): a home for stores, and the desk they are made on.
 
     The root may be reached through a link (that is the caller's choice); nothing below it may be one. Reads raise
     ``OSError`` as the system does (FormatError for a link or anything that is no plain file); writes raise
     StoreWriteError.
     """
+
+    stable = True
+    """A view stays what it was when its digest was checked: files are immutable while they are named."""
+    locked = True
+    """The writer's lock keeps every other writer out."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
@@ -67,6 +76,24 @@ class Folder:
         finally:
             os.close(fd)
 
+    def view(self, name: str, size: int) -> tuple[int, Any]:
+        """How many bytes ``name`` has, and a read-only map of them (None when they are not ``size``)."""
+        fd, found = self.open(name)
+        try:
+            if found != size or not size:  # nothing cannot be mapped
+                return found, b"" if found == size else None
+            return found, mmap.mmap(fd, size, flags=_MAPPED, prot=mmap.PROT_READ)
+        finally:
+            os.close(fd)
+
+    def size(self, name: str) -> int:
+        """Bytes of the file ``name``, or of all plain files below the folder; 0 where there is nothing, or a link."""
+        return sum(info.st_size for info in self._below(name))
+
+    def changed(self, name: str) -> float:
+        """When the file ``name``, or the youngest below it, was written: seconds since 1970; 0 where there is none."""
+        return max((info.st_mtime for info in self._below(name)), default=0.0)
+
     def entries(self, name: str = "") -> list[tuple[str, bool]]:
         """(name, is a real folder) of what lies in the folder ``name``, sorted; nothing where there is none."""
         try:
@@ -86,12 +113,7 @@ class Folder:
 
     def exists(self, name: str) -> bool:
         """Whether anything of that name is there, a dangling link included."""
-        try:
-            with self._parent(name) as (parent, leaf):
-                os.stat(leaf, dir_fd=parent, follow_symlinks=False)
-        except FileNotFoundError:
-            return False
-        return True
+        return self._stat(name) is not None
 
     def make(self, name: str) -> None:
         """Create the folder ``name`` with its parents, durably."""
@@ -115,11 +137,6 @@ class Folder:
             finally:
                 os.close(fd)
 
-    def appender(self, name: str) -> int:
-        """A descriptor that appends to ``name``, created where missing; the caller closes it."""
-        with writing(name):
-            return self._create(name, os.O_APPEND)
-
     def truncate(self, name: str, size: int) -> None:
         """Cut the file ``name`` to ``size`` bytes, durably."""
         with writing(name):
@@ -129,6 +146,53 @@ class Folder:
                 os.fsync(fd)
             finally:
                 os.close(fd)
+
+    def append(self, name: str, data: bytes) -> None:
+        """Add ``data`` to the end of ``name``, durably."""
+        with writing(name):
+            fd = self._create(name, os.O_APPEND)
+            try:
+                write_all(fd, data)
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+
+    def swap(self, name: str, data: bytes) -> None:
+        """Replace the file ``name`` at once and durably: a reader finds the old bytes or the new ones."""
+        self.write(f"{name}.partial", data)
+        self.move(f"{name}.partial", name)
+
+    def put(self, name: str, data: Any) -> None:
+        """Write the file ``name`` aside and put it, durable, in its place."""
+        staged = f"staging/put-{threading.get_ident()}"
+        self.make("staging")
+        self.write(staged, data)
+        self.place(self, staged, name)
+
+    def is_folder(self, name: str) -> bool:
+        """Whether ``name`` is a real folder."""
+        info = self._stat(name)
+        return info is not None and stat.S_ISDIR(info.st_mode)
+
+    def place(self, desk: Folder, staged: str, name: str) -> None:
+        """Bring the file or folder ``staged`` of ``desk``, which is durable, to the place ``name``, durably."""
+        if desk is not self:
+            raise ValueError("a folder's work is staged in itself: a rename does not cross file systems")
+        if "/" in name:
+            self.make(name.rpartition("/")[0])
+        kinds = [stat.S_IFMT(info.st_mode) if info else 0 for info in (self._stat(staged), self._stat(name))]
+        if kinds != [stat.S_IFDIR, stat.S_IFDIR]:
+            if stat.S_IFDIR in kinds:
+                self.remove(name)  # damage: a file in a folder's place, or a folder in a file's
+            self.move(staged, name)
+            return
+        # The same bytes are there already, or were before they were damaged: file by file, so that a reader of the
+        # present commit always finds each of them.
+        for file in list(self.walk(staged)):
+            target = f"{name}/{file.removeprefix(f'{staged}/')}"
+            self.make(target.rpartition("/")[0])
+            self.move(file, target)
+        self.remove(staged)
 
     def sync(self, name: str = "") -> None:
         """Make the entries of the folder ``name`` durable."""
@@ -174,6 +238,19 @@ class Folder:
                 do="Wait until it ends, or open the store for reading.",
             ) from None
         return fd
+
+    def _stat(self, name: str) -> os.stat_result | None:
+        try:
+            with self._parent(name) as (parent, leaf):
+                return os.stat(leaf, dir_fd=parent, follow_symlinks=False)
+        except FileNotFoundError:
+            return None
+
+    def _below(self, name: str) -> list[os.stat_result]:
+        """Of the plain file ``name``, or of all plain files below the folder."""
+        files = self.walk(name) if self.is_folder(name) else [name]
+        found = (self._stat(file) for file in files)
+        return [info for info in found if info is not None and stat.S_ISREG(info.st_mode)]
 
     def _create(self, name: str, flags: int) -> int:
         with self._parent(name) as (parent, leaf), _no_links(name):

@@ -43,41 +43,20 @@ class GroupWriter:
         """Write chunk ``index`` durably: ``tokens`` [chunk_rows, t, d], of which rows from ``rows`` on are 0."""
         self._root.write(f"{self.at}/{layout.chunk_name(index)}", tokens)
         self._root.sync(f"{self.at}/tokens")
-        largest = float(_magnitude(tokens).max().view(tokens.dtype))
-        return ChunkRecord(digest(tokens), tokens.nbytes, largest, token_norm_sum(tokens[:rows]))
+        return chunk_record(tokens, rows)
 
     def finish(self, chunks: Sequence[ChunkRecord], ids: Sequence[str], labels: NDArray[np.int32]) -> ShardRef:
         """Write everything but the chunks, durably, and return what the root manifest needs to name the shard."""
-        n = len(ids)
-        files = {
-            "labels/c.0": labels.astype("<i4").tobytes(),
-            "sample_id/c.0": layout.encode_ids(ids),
-            **layout.metadata(n, self.tokens_shape, self.dtype, self.chunk_rows),
-        }
+        made, files = describe(
+            self.name, self.role, self.tokens_shape, self.dtype, self.chunk_rows, chunks, ids, labels
+        )
         for name, data in files.items():
             self._root.write(f"{self.at}/{name}", data)
-        counts = np.bincount(labels)
-        made = ShardManifest(
-            name=self.name,
-            role=self.role,
-            rows=n,
-            tokens_shape=self.tokens_shape,
-            dtype=self.dtype,
-            chunk_rows=self.chunk_rows,
-            statistics=Statistics(
-                max_abs=max(chunk.max_abs for chunk in chunks),
-                # nine digits: below what the order of additions inside one token's norm could change
-                mean_token_norm=float(f"{math.fsum(c.norm_sum for c in chunks) / (n * self.tokens_shape[0]):.9g}"),
-                rows_per_class={str(k): int(counts[k]) for k in np.flatnonzero(counts)},
-            ),
-            objects={layout.chunk_name(i): Part(c.digest, c.size) for i, c in enumerate(chunks)}
-            | {name: Part(digest(data), len(data)) for name, data in files.items()},
-        )
         raw = canonical(made)
         self._root.write(layout.manifest_file(self.at), raw)
         for folder in ("tokens", "labels", "sample_id", ""):
             self._root.sync(f"{self.at}/{folder}".rstrip("/"))
-        return ShardRef.of(self.name, self.role, n, digest(raw))
+        return ShardRef.of(self.name, self.role, len(ids), digest(raw))
 
     def put_all(self, rows: Iterable[NDArray[Any]], ids: Sequence[str], labels: NDArray[np.int32]) -> ShardRef:
         """Write the whole group from blocks of rows [b, t, d] of the right dtype, any b."""
@@ -100,6 +79,49 @@ class GroupWriter:
     def buffer(self) -> NDArray[Any]:
         """A zeroed chunk [chunk_rows, t, d]."""
         return np.zeros((self.chunk_rows, *self.tokens_shape), DTYPES[self.dtype])
+
+
+def chunk_record(tokens: NDArray[Any], rows: int) -> ChunkRecord:
+    """What a manifest says of the chunk ``tokens`` [chunk_rows, t, d], of which rows from ``rows`` on are 0."""
+    largest = float(_magnitude(tokens).max().view(tokens.dtype))
+    return ChunkRecord(digest(tokens), tokens.nbytes, largest, token_norm_sum(tokens[:rows]))
+
+
+def describe(
+    name: str,
+    role: str,
+    tokens_shape: tuple[int, int],
+    dtype: str,
+    chunk_rows: int,
+    chunks: Sequence[ChunkRecord],
+    ids: Sequence[str],
+    labels: NDArray[np.int32],
+) -> tuple[ShardManifest, dict[str, bytes]]:
+    """The manifest of a shard with these rows, and the files of its group other than the chunks."""
+    n = len(ids)
+    files = {
+        "labels/c.0": labels.astype("<i4").tobytes(),
+        "sample_id/c.0": layout.encode_ids(ids),
+        **layout.metadata(n, tokens_shape, dtype, chunk_rows),
+    }
+    counts = np.bincount(labels)
+    made = ShardManifest(
+        name=name,
+        role=role,
+        rows=n,
+        tokens_shape=tokens_shape,
+        dtype=dtype,
+        chunk_rows=chunk_rows,
+        statistics=Statistics(
+            max_abs=max(chunk.max_abs for chunk in chunks),
+            # nine digits: below what the order of additions inside one token's norm could change
+            mean_token_norm=float(f"{math.fsum(c.norm_sum for c in chunks) / (n * tokens_shape[0]):.9g}"),
+            rows_per_class={str(k): int(counts[k]) for k in np.flatnonzero(counts)},
+        ),
+        objects={layout.chunk_name(i): Part(c.digest, c.size) for i, c in enumerate(chunks)}
+        | {name: Part(digest(data), len(data)) for name, data in files.items()},
+    )
+    return made, files
 
 
 def to_stored(tokens: ArrayLike, dtype: str, tokens_shape: tuple[int, int], ids: Sequence[str]) -> NDArray[Any]:

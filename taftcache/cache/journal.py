@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
-
 import msgspec
 
 from taftcache.cache.digest import SHORT, canonical, digest
-from taftcache.cache.files import Folder, write_all, writing
+from taftcache.cache.files import Folder
 from taftcache.cache.group import ChunkRecord
 from taftcache.cache.manifest import Skipped
 from taftcache.errors import StoreError
@@ -75,13 +73,7 @@ class Journal:
 
     def append(self, item: Line | Seal) -> None:
         """Add one line and make it durable."""
-        fd = self._root.appender(self._file)
-        try:
-            with writing(self._file):
-                write_all(fd, _encode(item))
-                os.fsync(fd)
-        finally:
-            os.close(fd)
+        self._root.append(self._file, _encode(item))
 
     def _scan(self) -> tuple[Header | None, list[Line], Seal | None, int]:
         try:

@@ -12,14 +12,16 @@ from numpy.typing import NDArray
 
 from taftcache.cache.digest import canonical
 from taftcache.cache.fault import Fault
-from taftcache.cache.manifest import ShardRef, decode_strict, decode_versioned
+from taftcache.cache.manifest import Hex, ShardRef, check_version, decode_strict
 from taftcache.cache.plan import MAX_ID_BYTES
 from taftcache.errors import FormatError, RecipeError
 
 FORMAT = "taftcache-shard"
 VERSION = 1
-MAX_BYTES = 64 << 20
+MAX_BYTES = 32 << 20
+MAX_STATISTICS = 2 << 20
 DTYPES: dict[str, np.dtype[Any]] = {"float16": np.dtype("<f2"), "float32": np.dtype("<f4")}
+METADATA = ("zarr.json", "tokens/zarr.json", "labels/zarr.json", "sample_id/zarr.json")
 MAX_CHUNK_BYTES = 1 << 30
 MAX_CHUNK_ROWS = 1 << 16
 _AUTO_BYTES = 8 << 20
@@ -28,7 +30,7 @@ _AUTO_BYTES = 8 << 20
 class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One file of a shard."""
 
-    digest: str
+    digest: Hex
     size: int
 
 
@@ -58,7 +60,8 @@ class ShardManifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     def decode(cls, raw: bytes, ref: ShardRef) -> ShardManifest:
         """Read and check one (its digest is the caller's to check): FormatError for what must be refused."""
         file = manifest_file(ref.path)
-        decode_versioned(raw, FORMAT, VERSION, Fault(ref.name, None, None, file, "it is not JSON"))
+        check_version(raw, FORMAT, VERSION, Fault(ref.name, None, None, file, "it is not JSON"))
+        _bounded(raw, ref, file)
         made = decode_strict(raw, cls, file)
         if (made.name, made.role, made.rows) != (ref.name, ref.role, ref.rows):
             raise FormatError("A shard is the one that the root manifest names.", got=file, do="Do not use this store.")
@@ -80,6 +83,35 @@ class ShardManifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
                     do="Do not use this store.",
                 )
         return made
+
+
+class _Declared(msgspec.Struct):
+    rows: int
+    tokens_shape: tuple[int, int]
+    dtype: str
+    chunk_rows: int
+    statistics: msgspec.Raw
+
+
+def _bounded(raw: bytes, ref: ShardRef, file: str) -> None:
+    """FormatError, before the list of files is decoded, when it cannot be the one that the declared shape asks for."""
+    try:
+        declared = msgspec.json.decode(raw, type=_Declared)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise FormatError("A manifest has exactly the fields of its version.", got=f"{file}: {error}") from None
+    check_shape(declared.tokens_shape, declared.dtype, declared.chunk_rows)
+    files = len(METADATA) + 2 + chunk_count(max(declared.rows, 0), declared.chunk_rows)
+    # "tokens/c.0.0.0":{"digest":"…64…","size":1}, is the shortest entry of a chunk, the longest is 40 longer
+    if not 90 * files <= len(raw) - len(declared.statistics) <= 140 * files + 4096 or declared.rows != ref.rows:
+        raise FormatError(
+            "A shard has exactly the files that its shape asks for.",
+            got=f"{file}: {len(raw)} bytes for {declared.rows} rows, {declared.chunk_rows} a chunk",
+            do="Do not use this store.",
+        )
+    if len(declared.statistics) > MAX_STATISTICS:
+        raise FormatError(
+            f"A shard's statistics take at most {MAX_STATISTICS} bytes.", got=file, do="Do not use this store."
+        )
 
 
 def manifest_file(group: str) -> str:
@@ -158,16 +190,19 @@ def encode_ids(ids: Sequence[str]) -> bytes:
     return struct.pack("<I", len(texts)) + b"".join(struct.pack("<I", len(text)) + text for text in texts)
 
 
-def ids_are_bounded(data: bytes, rows: int) -> bool:
-    """Whether ``data`` is a ``vlen-utf8`` chunk of exactly ``rows`` strings, so that decoding it allocates no more."""
+def decode_ids(data: bytes, rows: int) -> list[str] | None:
+    """The strings of a ``vlen-utf8`` chunk; None when they are not exactly ``rows``, or not UTF-8."""
     if len(data) < 4 or struct.unpack_from("<I", data)[0] != rows:
-        return False
-    at = 4
-    for _ in range(rows):
-        if at + 4 > len(data):
-            return False
-        at += 4 + struct.unpack_from("<I", data, at)[0]
-    return at == len(data)
+        return None
+    length, ids, at = struct.Struct("<I"), [], 4
+    try:
+        for _ in range(rows):
+            end = at + 4 + length.unpack_from(data, at)[0]
+            ids.append(data[at + 4 : end].decode())
+            at = end
+    except (struct.error, UnicodeDecodeError):
+        return None
+    return ids if at == len(data) else None
 
 
 def pad(tokens: NDArray[Any], chunk_rows: int) -> NDArray[Any]:

@@ -9,7 +9,7 @@ from blake3 import blake3
 
 from taftcache.cache.digest import SHORT, canonical, digest
 from taftcache.cache.fault import Fault
-from taftcache.cache.files import Folder
+from taftcache.cache.home import Home
 from taftcache.cache.manifest import LedgerRef, Manifest
 
 KEY_FILE = "tombstones.key"
@@ -30,7 +30,7 @@ def encode_entry(entry: dict[str, Any], before: LedgerRef | None) -> tuple[bytes
     return raw, LedgerRef(seq, digest(raw))
 
 
-def read_chain(root: Folder, ref: LedgerRef | None) -> list[tuple[str, dict[str, Any]]]:
+def read_chain(root: Home, ref: LedgerRef | None) -> list[tuple[str, dict[str, Any]]]:
     """(file, entry) of the ledger, oldest first, each verified against the one after it."""
     chain: list[tuple[str, dict[str, Any]]] = []
     head = ref.head if ref else ""
@@ -49,7 +49,7 @@ def tombstone(sample_id: str, key: bytes) -> str:
     return blake3(sample_id.encode(), key=key).hexdigest()
 
 
-def read_key(root: Folder, manifest: Manifest) -> bytes:
+def read_key(root: Home, manifest: Manifest) -> bytes:
     """The tombstones' key, verified."""
     try:
         key = root.read(KEY_FILE, KEY_BYTES)
@@ -60,7 +60,7 @@ def read_key(root: Folder, manifest: Manifest) -> bytes:
     return key
 
 
-def _entry(root: Folder, file: str, head: str, seq: int) -> dict[str, Any]:
+def _entry(root: Home, file: str, head: str, seq: int) -> dict[str, Any]:
     try:
         raw = root.read(file, MAX_ENTRY_BYTES)
     except OSError as error:

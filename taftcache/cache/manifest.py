@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 
-from taftcache.cache.digest import SHORT, canonical, digest, plain
+from taftcache.cache.digest import SHORT, canonical, digest, digest_without, plain
 from taftcache.cache.fault import Fault
 from taftcache.errors import FormatError, RecipeError
 
@@ -15,13 +15,22 @@ T = TypeVar("T")
 FILE = "manifest.json"
 FORMAT = "taftcache-store"
 VERSION = 1
-MAX_BYTES = 64 << 20
+MAX_BYTES = 32 << 20
+MAX_OBJECT_BYTES = 1 << 30
+MAX_CLASSES = 1 << 17
+MAX_FREE_BYTES = 8 << 20
+MAX_VALUES = 1 << 18
+"""Values in the free-form parts of a manifest (identity, plan, recipe, the objects' meta) together."""
 ROLES = ("train", "held-out")
 OBJECT_FOLDERS = ("base", "components", "models", "state")
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _SUFFIX = re.compile(r"\.[a-z0-9]{1,16}")
+_OWN_DIGEST = re.compile(rb'"digest":"([0-9a-f]{64})",?')
+
+Hex = Annotated[str, msgspec.Meta(min_length=64, max_length=64)]
+"""A digest's text; checked while a manifest is decoded, so that no other text of millions is kept."""
 
 
 class ShardRef(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -32,7 +41,7 @@ class ShardRef(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     role: str
     rows: int
     path: str
-    digest: str
+    digest: Hex
 
     @classmethod
     def of(cls, name: str, role: str, rows: int, digest: str) -> ShardRef:
@@ -43,7 +52,7 @@ class ObjectRef(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One file beside the shards (a component, a base): ``path`` is ``<folder>/<name>-<16 digits><suffix>``."""
 
     path: str
-    digest: str
+    digest: Hex
     size: int
     meta: dict[str, Any]
 
@@ -78,7 +87,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     shards: list[ShardRef] = []
     objects: dict[str, ObjectRef] = {}
     skipped: list[Skipped] = []
-    tombstones: list[str] = []
+    tombstones: list[Hex] = []
     tombstone_key: str = ""
     ledger: LedgerRef | None = None
     digest: str = ""
@@ -105,32 +114,76 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     @classmethod
     def decode(cls, raw: bytes) -> Manifest:
         """Read and check a manifest: IntegrityError for damage, FormatError for anything this version must refuse."""
-        fields = decode_versioned(raw, FORMAT, VERSION, Fault(None, None, None, FILE, "it is not JSON"))
-        if fields.get("digest") != _digest(fields):
+        check_version(raw, FORMAT, VERSION, Fault(None, None, None, FILE, "it is not JSON"))
+        # The canonical text without its digest is what the digest is of: nothing is decoded before that is so. The
+        # first match is the manifest's own: only classes come before it, and texts in JSON have no bare quotes.
+        own = _OWN_DIGEST.search(raw)
+        if own is None or digest_without(raw, *own.span()) != own[1].decode():
             raise Fault(None, None, None, FILE, "its contents do not have the digest it carries").error()
+        _bounded(raw)
         manifest = decode_strict(raw, cls, FILE)
         _check(manifest)
         return manifest
 
 
-def decode_versioned(raw: bytes, form: str, version: int, damage: Fault) -> dict[str, Any]:
-    """The fields of a JSON file whose ``format`` and ``version`` are the ones expected."""
+def check_version(raw: bytes, form: str, version: int, damage: Fault) -> None:
+    """Refuse a JSON file whose ``format`` and ``version`` are not the ones expected; the rest of it is skipped over."""
     try:
-        fields = msgspec.json.decode(raw)
+        head = msgspec.json.decode(raw, type=_Head)
+    except msgspec.ValidationError:
+        head = _Head()
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise damage.error() from None
-    if not isinstance(fields, dict) or fields.get("format") != form:
-        got = fields.get("format") if isinstance(fields, dict) else type(fields).__name__
+    if memoryview(head.format) != canonical(form):
         raise FormatError(
-            f"The file {damage.file} has the format {form!r}.", got=repr(got), do="Name a store's folder."
+            f"The file {damage.file} has the format {form!r}.",
+            got=bytes(memoryview(head.format)[:80]).decode("utf-8", "replace") or "something else",
+            do="Name a store's folder.",
         )
-    if fields.get("version") != version:
+    if memoryview(head.version) != canonical(version):
         raise FormatError(
             f"This version of taftcache reads version {version} of the format {form!r}.",
-            got=f"{damage.file}: version {fields.get('version')!r}",
+            got=f"{damage.file}: version {bytes(memoryview(head.version)[:40]).decode('utf-8', 'replace')}",
             do="Use the version of taftcache that wrote the store, or a newer one.",
         )
-    return fields
+
+
+def _bounded(raw: bytes) -> None:
+    """FormatError when the parts of a root manifest that may hold any JSON hold millions of values: an empty list
+    takes two bytes of text and twenty times as many in memory."""
+    try:
+        free = msgspec.json.decode(raw, type=_Free)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise FormatError("A manifest has exactly the fields of its version.", got=f"{FILE}: {error}") from None
+    parts = [free.identity, free.plan, free.recipe, *(thing.meta for thing in free.objects.values())]
+    size = sum(len(part) for part in parts)
+    small = size <= MAX_FREE_BYTES
+    values = sum(bytes(part).count(mark) for part in parts for mark in (b",", b"[", b"{")) if small else MAX_VALUES
+    # the list of classes ends where the manifest's own digest begins
+    classes = raw.count(b",", 0, raw.find(b'"digest":'))
+    if values >= MAX_VALUES or classes > MAX_CLASSES:
+        raise FormatError(
+            f"A manifest has less than {MAX_VALUES} values, in {MAX_FREE_BYTES} bytes, in its free parts, and at most"
+            f" {MAX_CLASSES} classes.",
+            got=f"{FILE}: {values} or more in {size} bytes, and {classes} classes",
+            do="Do not use this store.",
+        )
+
+
+class _Head(msgspec.Struct):
+    format: msgspec.Raw = msgspec.Raw(b"")
+    version: msgspec.Raw = msgspec.Raw(b"")
+
+
+class _FreeObject(msgspec.Struct):
+    meta: msgspec.Raw = msgspec.Raw(b"")
+
+
+class _Free(msgspec.Struct):
+    identity: msgspec.Raw = msgspec.Raw(b"")
+    plan: msgspec.Raw = msgspec.Raw(b"")
+    recipe: msgspec.Raw = msgspec.Raw(b"")
+    objects: dict[str, _FreeObject] = {}
 
 
 def decode_strict(raw: bytes, kind: type[T], file: str) -> T:
@@ -214,7 +267,7 @@ def _check(manifest: Manifest) -> None:
         require(
             thing.path == object_path(name, thing.digest, suffix), "An object lies where it should.", repr(thing.path)
         )
-        require(thing.size >= 0, "An object's size is not negative.", thing.size)
+        require(0 <= thing.size <= MAX_OBJECT_BYTES, f"An object has at most {MAX_OBJECT_BYTES} bytes.", thing.size)
     for stone in manifest.tombstones:
         require(bool(_DIGEST.fullmatch(stone)), "A tombstone has 64 hex digits.", repr(stone))
     key = manifest.tombstone_key

@@ -40,7 +40,7 @@ def assign(ids: Sequence[str], plan: Literal["hash", "balanced"], shards: int, s
     parts: dict[str, list[str]] = {name: [] for name in names}
     if plan == "hash":
         for i in ids:
-            parts[names[_key("shard", i, seed) % shards]].append(i)
+            parts[shard_of(i, shards, seed)].append(i)
     elif plan == "balanced":
         # sorting by a keyed hash is a seeded shuffle that does not depend on the order in which the ids came
         for place, i in enumerate(sorted(ids, key=lambda i: (_key("balanced", i, seed), i))):
@@ -55,6 +55,24 @@ def assign(ids: Sequence[str], plan: Literal["hash", "balanced"], shards: int, s
             do='Use fewer shards, another seed, or plan = "balanced".',
         )
     return {name: in_order(part, seed) for name, part in parts.items()}
+
+
+def shard_of(sample_id: str, shards: int, seed: int) -> str:
+    """The shard of a sample under the plan ``"hash"``."""
+    return _name(_key("shard", sample_id, seed) % shards, shards)
+
+
+def next_name(names: Sequence[str]) -> str:
+    """The name of one further training shard; RecipeError where it would not sort after ``names``."""
+    numbers = [int(name) for name in names if name.isdecimal()]
+    name = f"{max(numbers, default=-1) + 1:0{max((len(name) for name in names), default=3)}d}"
+    if names and name <= max(names):
+        raise RecipeError(
+            "Shards are named by numbers with as many digits as make the order of names the order of numbers.",
+            got=f"{name} after {max(names)}",
+            do="make a new store with more shards",
+        )
+    return name
 
 
 def held_out(ids: Sequence[str], fraction: float, seed: int) -> set[str]:
@@ -73,8 +91,11 @@ def in_order(ids: Sequence[str], seed: int) -> list[str]:
 
 def shard_names(shards: int) -> list[str]:
     """ "000", "001", ...: as many digits as make the order of names the order of numbers."""
-    width = max(3, len(str(shards - 1)))
-    return [f"{k:0{width}d}" for k in range(shards)]
+    return [_name(k, shards) for k in range(shards)]
+
+
+def _name(k: int, shards: int) -> str:
+    return f"{k:0{max(3, len(str(shards - 1)))}d}"
 
 
 def check_ids(ids: Sequence[str]) -> None:

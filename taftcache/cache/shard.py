@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import mmap
 import os
 import resource
 import weakref
-from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from threading import Lock
@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 from taftcache.cache import layout
 from taftcache.cache.digest import canonical, digest
 from taftcache.cache.fault import Fault
-from taftcache.cache.files import Folder
+from taftcache.cache.home import Home
 from taftcache.cache.layout import DTYPES, ShardManifest
 from taftcache.cache.manifest import ShardRef
 from taftcache.errors import FormatError
@@ -44,7 +44,7 @@ class Shard:
     IntegrityError names the shard, array, chunk and file of what is damaged or missing.
     """
 
-    def __init__(self, root: Folder, ref: ShardRef, at: str | None = None) -> None:
+    def __init__(self, root: Home, ref: ShardRef, at: str | None = None) -> None:
         self.name, self.role, self.rows, self.digest = ref.name, ref.role, ref.rows, ref.digest
         self._root, self._ref = root, ref
         self.at = ref.path if at is None else at
@@ -60,7 +60,19 @@ class Shard:
 
     @cached_property
     def manifest(self) -> ShardManifest:
-        """The shard manifest, verified against the root manifest."""
+        """The shard manifest, verified against the root manifest, and the group's metadata against it."""
+        for name, text in self._metadata().items():
+            if self._bytes(name) != text:
+                raise FormatError(
+                    "A shard's Zarr metadata is the one text that its shape has.",
+                    got=f"{self.at}/{name}",
+                    do="Do not use this store.",
+                )
+        return self.listing
+
+    @cached_property
+    def listing(self) -> ShardManifest:
+        """The shard manifest alone: what files there are, while nothing is known of them yet."""
         try:
             raw = self._root.read(self.manifest_file, layout.MAX_BYTES)
         except OSError as error:
@@ -68,15 +80,7 @@ class Shard:
         if digest(raw) != self.digest:
             problem = "its bytes do not have the digest that the root manifest names"
             raise Fault(self.name, None, None, self.manifest_file, problem).error()
-        made = ShardManifest.decode(raw, self._ref)
-        for name, text in layout.metadata(made.rows, made.tokens_shape, made.dtype, made.chunk_rows).items():
-            if self.read(name, made) != text:
-                raise FormatError(
-                    "A shard's Zarr metadata is the one text that its shape has.",
-                    got=f"{self.at}/{name}",
-                    do="Do not use this store.",
-                )
-        return made
+        return ShardManifest.decode(raw, self._ref)
 
     @property
     def manifest_file(self) -> str:
@@ -112,56 +116,81 @@ class Shard:
     @property
     def nbytes(self) -> int:
         """Bytes of all of the shard's files, by their manifests."""
-        return sum(part.size for part in self.manifest.objects.values()) + len(canonical(self.manifest))
+        return sum(part.size for part in self.listing.objects.values()) + len(canonical(self.listing))
 
     @cached_property
     def labels(self) -> NDArray[np.int32]:
         """int32 [n], read-only."""
-        labels = np.asarray(self.group()["labels"][:], np.int32)  # type: ignore[index]
-        labels.flags.writeable = False
-        return labels
+        return np.frombuffer(self.read("labels/c.0"), "<i4").astype(np.int32, copy=False)
 
     @cached_property
     def sample_ids(self) -> list[str]:
         """The rows' sample ids, in row order."""
-        ids: list[str] = self.group()["sample_id"][:].tolist()  # type: ignore[index, union-attr]
+        ids = layout.decode_ids(self.read("sample_id/c.0"), self.rows)
+        if ids is None:
+            raise FormatError("A shard has one sample id for each row.", got=repr(self), do="Do not use this store.")
         return ids
 
     def group(self) -> zarr.Group:
         """The shard as a read-only Zarr group whose every read is verified (for tools; `blocks` is faster)."""
         from taftcache.cache.verified import open_group
 
-        return open_group(self)
+        def read(name: str) -> bytes:
+            if name == "sample_id/c.0":
+                self.sample_ids  # noqa: B018  Zarr would allocate whatever count the file declares
+            return self.read(name)
 
-    def blocks(self, size: int = 256, start: int = 0, stop: int | None = None) -> Iterator[RowBlock]:
+        return open_group(self.name, self.manifest.objects, read)
+
+    def blocks(
+        self, size: int = 256, start: int = 0, stop: int | None = None, ring: Sequence[NDArray[Any]] = ()
+    ) -> Iterator[RowBlock]:
         """Rows ``start .. stop`` in order, in blocks of ``size`` (the last may be shorter) that begin at ``start``.
 
         The blocks are the same whatever the chunk size: a view of the mapped file when a block lies within one chunk, a
-        copy of its parts otherwise: ``size=shard.chunk_rows`` reads at nearly the speed of memory. In the first pass
-        a thread verifies the chunk that comes next meanwhile.
+        copy of its parts otherwise: ``size=shard.chunk_rows`` reads at nearly the speed of memory. Chunks that come
+        next are verified (or fetched, from a bucket) by a few threads meanwhile.
+
+        With a ``ring`` of arrays [size, t, d] of the shard's dtype every block is a view of one of them in turn, filled
+        by a thread while the caller is at those before: page-locked memory for a GPU, say, or memory that need not be
+        allocated for each block. A block is then valid until the next one is asked for.
         """
         if size < 1:
             raise ValueError(f"a block has at least one row, not {size}")
         first, last, _ = slice(start, stop).indices(self.rows)
-        with ThreadPoolExecutor(1, thread_name_prefix="taftcache-verify") as thread:
-            ahead: Future[Any] | None = None
-            for at in range(first, last, size):
-                end = min(at + size, last)
-                if ahead is not None:
-                    wait([ahead])  # what went wrong there is said when its rows are due
-                tokens = self._span(at, end)
-                following = (end - 1) // self.chunk_rows + 1
-                ahead = None
-                if following * self.chunk_rows < last and following not in self._verified:
-                    ahead = thread.submit(self._chunk, following)
-                yield RowBlock(at, tokens, self.labels[at:end])
+        for place in ring:
+            if place.shape != (size, *self.tokens_shape) or place.dtype != self.dtype or len(ring) < 2:
+                raise ValueError(
+                    f"a ring has two arrays or more of {self.dtype} {[size, *self.tokens_shape]}, not {len(ring)} of"
+                    f" {place.dtype} {list(place.shape)}"
+                )
+        with ThreadPoolExecutor(self._threads, thread_name_prefix="taftcache-verify") as pool:
+            chunks = _Ahead(self, pool, last)
+            spans = [(at, min(at + size, last)) for at in range(first, last, size)]
+            if not ring:
+                for at, end in spans:
+                    yield RowBlock(at, self._span(at, end, chunks.get), self.labels[at:end])
+                return
+            with ThreadPoolExecutor(1, thread_name_prefix="taftcache-fill") as filler:
+                ahead: deque[Future[NDArray[Any]]] = deque()
+                for k, (at, end) in enumerate(spans):
+                    while len(ahead) < len(ring) and k + len(ahead) < len(spans):
+                        n = k + len(ahead)
+                        ahead.append(filler.submit(self._fill, ring[n % len(ring)], *spans[n], chunks.get))
+                    yield RowBlock(at, ahead.popleft().result(), self.labels[at:end])
+
+    def read_into(self, out: NDArray[Any], start: int = 0) -> None:
+        """Copy rows ``start .. start + len(out)`` into ``out`` [b, t, d], of any dtype that holds the shard's."""
+        if out.shape[1:] != self.tokens_shape or not 0 <= start <= start + len(out) <= self.rows:
+            raise IndexError(f"shard {self.name} has rows 0 to {self.rows - 1} of {self.tokens_shape}")
+        self._fill(out, start, start + len(out), self._chunk)
 
     def tokens(self, rows: slice | ArrayLike) -> NDArray[Any]:
         """Tokens [b, t, d] of a slice (a read-only view where it lies in one chunk) or of an array of row numbers."""
         if isinstance(rows, slice):
             start, stop, step = rows.indices(self.rows)
             if step == 1:
-                return self._span(start, max(start, stop))
+                return self._span(start, max(start, stop), self._chunk)
             rows = np.arange(start, stop, step)
         index = np.asarray(rows)
         if index.dtype == bool or index.ndim != 1 or not (index.size == 0 or np.issubdtype(index.dtype, np.integer)):
@@ -177,51 +206,79 @@ class Shard:
             out[here] = self._chunk(int(chunk))[index[here] % self.chunk_rows]
         return out
 
-    def moved_to(self, at: str) -> None:
-        """The shard's folder was renamed (a commit put it in its place)."""
-        self.at = at
+    def moved_to(self, root: Home, at: str) -> None:
+        """A commit put the shard in its place."""
+        self._root, self.at = root, at
 
-    def read(self, name: str, manifest: ShardManifest | None = None) -> bytes:
+    def read(self, name: str) -> bytes:
         """The verified bytes of one file of the shard, as `ShardManifest.objects` names it."""
-        part = (manifest or self.manifest).objects[name]
+        self.manifest  # noqa: B018  whose metadata is verified first
+        return self._bytes(name)
+
+    def check(self, name: str) -> Fault | None:
+        """Read one file of the shard from the disk and say what is wrong with it."""
+        made = self.listing
+        part = made.objects[name]
         try:
-            raw = bytes(self._map(name, part.size))
+            data = self._view(name, part.size)
+        except _Damaged as damage:
+            return damage.fault
+        except FormatError as error:
+            return self._fault(name, str(error))
+        if digest(data) != part.digest:
+            return self._fault(name, _CHANGED)
+        if name in layout.METADATA:
+            right = bytes(data) == self._metadata()[name]
+            return None if right else self._fault(name, "it is not the one text that its shape has")
+        array, chunk = _place(name)
+        if array == "tokens" and chunk is not None and (chunk + 1) * made.chunk_rows > self.rows:
+            row = len(data) // made.chunk_rows
+            if np.frombuffer(data, np.uint8)[(self.rows - chunk * made.chunk_rows) * row :].any():
+                return self._fault(name, "there is something in the padding after the last row")
+        return None
+
+    def _metadata(self) -> dict[str, bytes]:
+        made = self.listing
+        return layout.metadata(made.rows, made.tokens_shape, made.dtype, made.chunk_rows)
+
+    def _bytes(self, name: str) -> bytes:
+        part = self.listing.objects[name]
+        try:
+            raw = bytes(self._view(name, part.size))
         except _Damaged as damage:
             raise damage.fault.error() from None
         if digest(raw) != part.digest:
             raise self._fault(name, _CHANGED).error()
         return raw
 
-    def check(self, name: str) -> Fault | None:
-        """Read one file of the shard from the disk and say what is wrong with it."""
-        part = self.manifest.objects[name]
-        try:
-            mapped = self._map(name, part.size)
-        except _Damaged as damage:
-            return damage.fault
-        except FormatError as error:
-            return self._fault(name, str(error))
-        if digest(mapped) != part.digest:
-            return self._fault(name, _CHANGED)
-        array, chunk = _place(name)
-        if array == "tokens" and chunk is not None and (chunk + 1) * self.chunk_rows > self.rows:
-            row = len(mapped) // self.chunk_rows
-            if np.frombuffer(mapped, np.uint8)[(self.rows - chunk * self.chunk_rows) * row :].any():
-                return self._fault(name, "there is something in the padding after the last row")
-        return None
+    @property
+    def _threads(self) -> int:
+        """Enough to keep the processors hashing; more where each answer is waited for."""
+        return max(2, min(4, os.cpu_count() or 1)) if self._root.stable else 8
 
-    def _span(self, start: int, stop: int) -> NDArray[Any]:
+    def _parts(self, start: int, stop: int, chunk: Callable[[int], NDArray[Any]]) -> Iterator[NDArray[Any]]:
+        c = self.chunk_rows
+        for k in range(start // c, -(-stop // c)):
+            yield chunk(k)[max(start - k * c, 0) : min(stop - k * c, c)]
+
+    def _span(self, start: int, stop: int, chunk: Callable[[int], NDArray[Any]]) -> NDArray[Any]:
         if start >= stop:
             return np.empty((0, *self.tokens_shape), self.dtype)
-        c = self.chunk_rows
-        parts = [
-            self._chunk(k)[max(start - k * c, 0) : min(stop - k * c, c)] for k in range(start // c, (stop - 1) // c + 1)
-        ]
+        parts = list(self._parts(start, stop, chunk))
         if len(parts) == 1:
             return parts[0]
         joined = np.concatenate(parts)
         joined.flags.writeable = False
         return joined
+
+    def _fill(self, out: NDArray[Any], start: int, stop: int, chunk: Callable[[int], NDArray[Any]]) -> NDArray[Any]:
+        at = 0
+        for part in self._parts(start, stop, chunk):
+            np.copyto(out[at : at + len(part)], part, casting="safe")
+            at += len(part)
+        filled = out[:at]
+        filled.flags.writeable = False
+        return filled
 
     def _chunk(self, index: int) -> NDArray[Any]:
         if index in self._maps:
@@ -229,35 +286,51 @@ class Shard:
         name = layout.chunk_name(index)
         part = self.manifest.objects[name]
         try:
-            mapped = self._map(name, part.size)
+            data = self._view(name, part.size)
         except _Damaged as damage:
             raise damage.fault.error() from None
-        if index not in self._verified:
-            if digest(mapped) != part.digest:
+        if index not in self._verified or not self._root.stable:
+            if digest(data) != part.digest:
                 raise self._fault(name, _CHANGED).error()
             self._verified.add(index)
-        tokens = np.frombuffer(mapped, self.dtype).reshape(self.chunk_rows, *self.tokens_shape)
+        tokens = np.frombuffer(data, self.dtype).reshape(self.chunk_rows, *self.tokens_shape)
         # Chunks beyond what may be kept are mapped anew at each pass. First come, first kept: passes go round and
         # round, and dropping the least recently used would drop each chunk just before it is due.
-        if _descriptors.take():
+        if self._root.stable and index not in self._maps and _descriptors.take():
             self._maps[index] = tokens
         return tokens
 
-    def _map(self, name: str, size: int) -> mmap.mmap:
+    def _view(self, name: str, size: int) -> Any:
         try:
-            fd, found = self._root.open(f"{self.at}/{name}")
+            found, data = self._root.view(f"{self.at}/{name}", size)
         except OSError as error:
             raise _Damaged(self._fault(name, _unreadable(error))) from None
-        try:
-            if found != size:
-                raise _Damaged(self._fault(name, _mismatch(found, size)))
-            return mmap.mmap(fd, size, flags=_MAPPED, prot=mmap.PROT_READ)
-        finally:
-            os.close(fd)
+        if data is None:
+            raise _Damaged(self._fault(name, f"it has {found} bytes, and the shard manifest declares {size}"))
+        return data
 
     def _fault(self, name: str, problem: str) -> Fault:
         array, chunk = _place(name)
         return Fault(self.name, array, chunk, f"{self.at}/{name}", problem)
+
+
+class _Ahead:
+    """The chunks of one pass: those that come next are asked for by threads, and kept while a block needs them."""
+
+    def __init__(self, shard: Shard, pool: ThreadPoolExecutor, last: int) -> None:
+        self._shard, self._pool = shard, pool
+        self._end = layout.chunk_count(last, shard.chunk_rows)
+        self._coming: dict[int, Future[NDArray[Any]]] = {}
+
+    def get(self, index: int) -> NDArray[Any]:
+        """Chunk ``index``; called in order. What went wrong with one that was asked for ahead is said here."""
+        coming = self._coming
+        for old in [k for k in coming if k < index]:
+            del coming[old]
+        for k in range(index, min(index + 1 + self._shard._threads, self._end)):
+            if k not in coming and k not in self._shard._maps:
+                coming[k] = self._pool.submit(self._shard._chunk, k)
+        return coming[index].result() if index in coming else self._shard._chunk(index)
 
 
 class _Descriptors:
@@ -280,8 +353,6 @@ class _Descriptors:
 
 
 _descriptors = _Descriptors()
-# populated at once: a fault for each page costs as much as the digest
-_MAPPED = mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0)
 
 
 class _Damaged(Exception):
@@ -291,10 +362,6 @@ class _Damaged(Exception):
 
 
 _CHANGED = "its bytes do not have the digest that the shard manifest names"
-
-
-def _mismatch(found: int, declared: int) -> str:
-    return "" if found == declared else f"it has {found} bytes, and the shard manifest declares {declared}"
 
 
 def _unreadable(error: OSError) -> str:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
 
 from taftcache.cache import ledger
-from taftcache.cache.files import Folder, write_all
-from taftcache.cache.layout import manifest_file, resolve_chunk_rows
+from taftcache.cache.address import bring, open_home
+from taftcache.cache.commit import commit
+from taftcache.cache.files import write_all
+from taftcache.cache.identity import differences
+from taftcache.cache.layout import resolve_chunk_rows
 from taftcache.cache.manifest import FILE, MAX_BYTES, ROLES, Manifest, ObjectRef, ShardRef, Skipped, check_name
 from taftcache.cache.nearest import nearest
 from taftcache.cache.plan import check_ids
+from taftcache.cache.repair import Maker, Outcome, repair
 from taftcache.cache.shard import Shard
 from taftcache.cache.sweep import LOCK, TRANSACTION, strays, sweep
 from taftcache.cache.transaction import Transaction
@@ -35,7 +38,6 @@ class FeatureStore:
     ) -> None:
         if mode not in ("r", "a"):
             raise RecipeError('A store is opened with mode "r" or "a".', got=repr(mode))
-        self.path = Path(path)
         self.mode = mode
         self._lock = -1
         self._writers: dict[str, ShardWriter] = {}
@@ -44,9 +46,11 @@ class FeatureStore:
         self._where: dict[str, tuple[str, int]] | None = None
         self._stones: tuple[bytes, frozenset[str]] | None = None
         try:
-            self.root = Folder(self.path)
+            self.root, self.desk = open_home(path)
         except OSError as error:
-            raise StoreNotFound("A store is a folder.", got=f"{self.path}: {error.strerror}", do=_HOW) from None
+            raise StoreNotFound("A store is a folder.", got=f"{path}: {error.strerror}", do=_HOW) from None
+        self.path = self.root.path
+        self.swept: list[tuple[str, int]] = []
         try:
             if mode == "a":
                 if not self.root.exists(FILE):
@@ -60,7 +64,7 @@ class FeatureStore:
                     do="Look whether an older copy was put in its place.",
                 )
             if mode == "a":
-                sweep(self.root, self.manifest)
+                self.swept = sweep(self.root, self.desk, self.manifest, self.manifest)
         except BaseException:
             self.close()
             raise
@@ -77,29 +81,21 @@ class FeatureStore:
     ) -> FeatureStore:
         """Make an empty store in a folder that is empty or not there yet, and open it for writing."""
         first = Manifest(identity=identity, classes=list(classes), plan=plan, recipe=recipe).replace()
-        place = Path(path)
+        bring(path, first.encode())
+        return cls(path, mode="a")
+
+    @staticmethod
+    def exists(path: str | os.PathLike[str]) -> bool:
+        """Whether there is a store at ``path``, whatever its state."""
         try:
-            place.mkdir(parents=True, exist_ok=True)
-            there = sorted(entry.name for entry in place.iterdir() if entry.name not in (LOCK, f"{FILE}.partial"))
-        except OSError as error:
-            raise StoreError("A store can be made there.", got=f"{place}: {error.strerror}") from None
-        if there:
-            raise StoreError(
-                "A store is made in an empty folder.",
-                got=f"{place} holds {', '.join(there[:3])}",
-                do='Name another folder, or open the store that is there with mode="a".',
-            )
-        root = Folder(place)
+            root, desk = open_home(path)
+        except OSError:
+            return False
         try:
-            lock = root.lock(LOCK)
-            try:
-                root.write(f"{FILE}.partial", first.encode())
-                root.move(f"{FILE}.partial", FILE)
-            finally:
-                os.close(lock)
+            return root.exists(FILE)
         finally:
             root.close()
-        return cls(place, mode="a")
+            desk.close()
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -192,7 +188,7 @@ class FeatureStore:
 
     def check_identity(self, identity: dict[str, Any]) -> None:
         """IdentityError, naming what differs, unless the store was made from exactly ``identity``."""
-        different = sorted(_differences("", self.identity, identity))
+        different = sorted(differences("", self.identity, identity))
         if different:
             raise IdentityError(
                 "A store is used with what it was made from.",
@@ -206,7 +202,13 @@ class FeatureStore:
 
     def strays(self) -> list[str]:
         """What lies in the folder and no manifest names: leftovers of a crash, or someone else's files. No faults."""
-        return strays(self.root, self.manifest)
+        return strays(self.root, self.desk, self.manifest)
+
+    def repair(self, faults: Sequence[Fault], maker: Maker | None) -> Outcome:
+        """Mend damaged files with bytes that ``maker`` makes again, where those have the digest that is named."""
+        self._writable()
+        self._no_transaction("Repair")
+        return repair(self, faults, maker)
 
     def writer(
         self,
@@ -289,9 +291,17 @@ class FeatureStore:
     def abandon(self) -> None:
         """The transaction has ended without a commit."""
         self._transaction = None
-        self.root.remove(TRANSACTION)
+        self.desk.remove(TRANSACTION)
 
-    def publish_shard(self, ref: ShardRef, group: str, ids: list[str], skipped: list[Skipped], relearn: bool) -> None:
+    def publish_shard(
+        self,
+        ref: ShardRef,
+        group: str,
+        ids: list[str],
+        skipped: list[Skipped],
+        relearn: bool,
+        plan: dict[str, Any] | None,
+    ) -> None:
         """Commit a finished group as the shard ``ref``."""
         self._writable()
         self._no_transaction("Committing a shard")
@@ -304,9 +314,10 @@ class FeatureStore:
             shards=[s for s in named.shards if s.name != ref.name] + [ref],
             skipped=[s for s in named.skipped if s.shard != ref.name] + skipped,
             tombstones=list(stones),
+            plan=named.plan if plan is None else plan,
         )
         self.publish(new, [(group, ref.path)], [], [])
-        self.root.remove(f"staging/shard-{ref.name}")
+        self.desk.remove(f"staging/shard-{ref.name}")
 
     def publish(
         self, new: Manifest, groups: list[tuple[str, str]], files: list[tuple[str, str]], shards: list[Shard]
@@ -314,36 +325,15 @@ class FeatureStore:
         """Put staged groups and files in their places, make ``new`` the root manifest, and sweep what it replaced."""
         old = self.manifest
         try:
-            for staged, place in groups:
-                self._place_group(staged, place)
-            for staged, place in files:
-                if "/" in place:
-                    self.root.make(place.rpartition("/")[0])
-                self.root.move(staged, place)
-            self.root.write(f"{FILE}.partial", new.encode())
-            self.root.move(f"{FILE}.partial", FILE)
+            commit(self.root, self.desk, new, groups, files)
         except BaseException:
             self._recover(old)
             raise
         self._adopt(new)
         for shard in shards:
-            shard.moved_to(ShardRef.of(shard.name, shard.role, shard.rows, shard.digest).path)
+            shard.moved_to(self.root, ShardRef.of(shard.name, shard.role, shard.rows, shard.digest).path)
             self._cache[shard.digest] = shard
-        sweep(self.root, new)
-
-    def _place_group(self, staged: str, place: str) -> None:
-        self.root.make("shards")
-        self.root.move(manifest_file(staged), manifest_file(place))
-        if not self.root.exists(place):
-            self.root.move(staged, place)
-            return
-        # The same bytes are there already, or were before they were damaged: file by file, so that a reader of the
-        # present commit always finds each of them.
-        for file in list(self.root.walk(staged)):
-            target = f"{place}/{file.removeprefix(f'{staged}/')}"
-            self.root.make(target.rpartition("/")[0])
-            self.root.move(file, target)
-        self.root.remove(staged)
+        sweep(self.root, self.desk, new, old)
 
     def _recover(self, old: Manifest) -> None:
         """After a failed commit: take up what the disk says, and give the space back if that is the last commit.
@@ -355,7 +345,7 @@ class FeatureStore:
         try:
             found = self._read_manifest()
             if found.digest == old.digest:
-                sweep(self.root, old)
+                sweep(self.root, self.desk, old, old)
             else:
                 self._adopt(found)
         except (OSError, StoreError):
@@ -390,7 +380,7 @@ class FeatureStore:
         return Manifest.decode(raw)
 
     def _take_lock(self) -> None:
-        self._lock = self.root.lock(LOCK)
+        self._lock = self.desk.lock(LOCK)
         try:
             os.ftruncate(self._lock, 0)
             write_all(self._lock, f"{os.getpid()}\n".encode())
@@ -409,23 +399,3 @@ class FeatureStore:
 
 
 _HOW = "Name a store's folder, or make one first with `taftcache extract`."
-
-
-def _differences(at: str, ours: Any, theirs: Any) -> list[str]:
-    if isinstance(ours, dict) and isinstance(theirs, dict):
-        keys = sorted(ours.keys() | theirs.keys())
-        return [
-            line
-            for k in keys
-            for line in _differences(f"{at}.{k}" if at else str(k), ours.get(k, _ABSENT), theirs.get(k, _ABSENT))
-        ]
-    theirs = list(theirs) if isinstance(theirs, tuple) else theirs
-    return [] if ours == theirs else [f"{at}: the store has {ours!r}, here it is {theirs!r}"]
-
-
-class _Absent:
-    def __repr__(self) -> str:
-        return "nothing"
-
-
-_ABSENT = _Absent()

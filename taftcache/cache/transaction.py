@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from taftcache.cache import ledger
 from taftcache.cache.digest import digest, plain
 from taftcache.cache.group import GroupWriter
-from taftcache.cache.manifest import Manifest, ObjectRef, ShardRef, check_object, object_path
+from taftcache.cache.manifest import MAX_OBJECT_BYTES, Manifest, ObjectRef, ShardRef, check_object, object_path
 from taftcache.cache.shard import Shard
 from taftcache.cache.sweep import TRANSACTION
 from taftcache.errors import DataError, RecipeError, StoreError
@@ -32,7 +32,7 @@ class Transaction:
     """
 
     def __init__(self, store: FeatureStore) -> None:
-        self._store, self._root = store, store.root
+        self._store, self._root, self._desk = store, store.root, store.desk
         self._moves: list[tuple[str, str]] = []  # staged -> its place
         self._shards: dict[str, Shard] = {}
         self._dropped: set[str] = set()
@@ -42,8 +42,8 @@ class Transaction:
         self._fields: dict[str, Any] = {}
         self._count = 0
         self._open = True
-        self._root.remove(TRANSACTION)
-        self._root.make(TRANSACTION)
+        self._desk.remove(TRANSACTION)
+        self._desk.make(TRANSACTION)
 
     def erase(self, sample_ids: Iterable[str]) -> dict[str, Shard]:
         """Write the shards that hold ``sample_ids`` anew without them, as if those samples had never been extracted.
@@ -89,6 +89,8 @@ class Transaction:
         """Store ``data`` as the object ``name`` ("components/000"), in place of one of that name."""
         self._usable()
         check_object(name, suffix)
+        if len(data) > MAX_OBJECT_BYTES:
+            raise DataError(f"An object has at most {MAX_OBJECT_BYTES} bytes.", got=f"{name}: {len(data)} bytes")
         ref = ObjectRef(object_path(name, digest(data), suffix), digest(data), len(data), plain(meta or {}, name))
         self._stage(data, ref.path)
         self._objects[name] = ref
@@ -175,14 +177,14 @@ class Transaction:
         self._count += 1
         at = f"{TRANSACTION}/{self._count}"
         made = old.manifest
-        group = GroupWriter(self._root, at, old.name, old.role, made.tokens_shape, made.dtype, made.chunk_rows)
+        group = GroupWriter(self._desk, at, old.name, old.role, made.tokens_shape, made.dtype, made.chunk_rows)
         ids = [i for i, kept in zip(old.sample_ids, keep, strict=True) if kept]
-        return Shard(self._root, group.put_all(rows(), ids, old.labels[keep]), at)
+        return Shard(self._desk, group.put_all(rows(), ids, old.labels[keep]), at)
 
     def _stage(self, data: bytes, place: str) -> None:
         self._count += 1
         staged = f"{TRANSACTION}/{self._count}"
-        self._root.write(staged, data)
+        self._desk.write(staged, data)
         self._moves.append((staged, place))
 
     def _usable(self) -> None:

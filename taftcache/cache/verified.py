@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from typing import Any
 
 import zarr
 from zarr.abc.store import ByteRequest, OffsetByteRequest, RangeByteRequest, Store, SuffixByteRequest
 from zarr.core.buffer import Buffer, BufferPrototype
 
-from taftcache.cache import layout
 from taftcache.cache.fault import Fault
-from taftcache.errors import FormatError
-
-if TYPE_CHECKING:
-    from taftcache.cache.shard import Shard
 
 _NODES = ("zarr.json", ".zarray", ".zgroup", ".zattrs", ".zmetadata")
 
@@ -26,27 +21,22 @@ class VerifiedStore(Store):
     verified file or an IntegrityError.
     """
 
-    def __init__(self, shard: Shard) -> None:
+    def __init__(self, shard: str, objects: Mapping[str, object], read: Callable[[str], bytes]) -> None:
         super().__init__(read_only=True)
-        self._shard = shard
+        self._shard, self._objects, self._read = shard, objects, read
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, VerifiedStore) and other._shard is self._shard
+        return isinstance(other, VerifiedStore) and other._objects is self._objects
 
     def __repr__(self) -> str:
         return f"VerifiedStore({self._shard!r})"
 
     async def get(self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None) -> Buffer | None:
-        if key not in self._shard.manifest.objects:
+        if key not in self._objects:
             if key.rpartition("/")[2] in _NODES:
                 return None  # a node that does not exist is no data
-            raise Fault(self._shard.name, None, None, key, "the shard manifest does not name it").error()
-        raw = self._shard.read(key)
-        if key == "sample_id/c.0" and not layout.ids_are_bounded(raw, self._shard.rows):
-            raise FormatError(
-                "A shard has one sample id for each row.", got=repr(self._shard), do="Do not use this store."
-            )
-        return prototype.buffer.from_bytes(raw[_slice(byte_range)])
+            raise Fault(self._shard, None, None, key, "the shard manifest does not name it").error()
+        return prototype.buffer.from_bytes(self._read(key)[_slice(byte_range)])
 
     async def get_partial_values(
         self, prototype: BufferPrototype, key_ranges: Iterable[tuple[str, ByteRequest | None]]
@@ -54,7 +44,7 @@ class VerifiedStore(Store):
         return [await self.get(key, prototype, byte_range) for key, byte_range in key_ranges]
 
     async def exists(self, key: str) -> bool:
-        return key in self._shard.manifest.objects
+        return key in self._objects
 
     @property
     def supports_writes(self) -> bool:
@@ -75,24 +65,24 @@ class VerifiedStore(Store):
         self._check_writable()
 
     async def list(self) -> AsyncIterator[str]:
-        for key in self._shard.manifest.objects:
+        for key in self._objects:
             yield key
 
     async def list_prefix(self, prefix: str) -> AsyncIterator[str]:
-        for key in self._shard.manifest.objects:
+        for key in self._objects:
             if key.startswith(prefix):
                 yield key
 
     async def list_dir(self, prefix: str) -> AsyncIterator[str]:
         prefix = f"{prefix.rstrip('/')}/" if prefix else ""
-        heads = (k.removeprefix(prefix).split("/")[0] for k in self._shard.manifest.objects if k.startswith(prefix))
+        heads = (k.removeprefix(prefix).split("/")[0] for k in self._objects if k.startswith(prefix))
         for head in dict.fromkeys(heads):
             yield head
 
 
-def open_group(shard: Shard) -> zarr.Group:
-    """The shard's Zarr group over a `VerifiedStore`."""
-    return zarr.open_group(VerifiedStore(shard), mode="r", zarr_format=3, use_consolidated=False)
+def open_group(shard: str, objects: Mapping[str, object], read: Callable[[str], bytes]) -> zarr.Group:
+    """A shard's Zarr group over its files ``objects``; ``read`` gives the verified bytes of one."""
+    return zarr.open_group(VerifiedStore(shard, objects, read), mode="r", zarr_format=3, use_consolidated=False)
 
 
 def _slice(wanted: Any) -> slice:

@@ -7,45 +7,43 @@ from collections.abc import Callable
 from taftcache.cache import ledger
 from taftcache.cache.digest import digest
 from taftcache.cache.fault import Fault
-from taftcache.cache.files import Folder
+from taftcache.cache.home import Home
 from taftcache.cache.manifest import FILE, MAX_BYTES, Manifest, ObjectRef
 from taftcache.cache.shard import Shard
-from taftcache.errors import IntegrityError, StoreError
+from taftcache.errors import IntegrityError, StoreError, StoreUnreachable
 
 Progress = Callable[[int, int], None]
 """(bytes done, bytes in all), called after each object."""
 
 
-def verify(root: Folder, named: Manifest, progress: Progress | None = None) -> list[Fault]:
+def verify(root: Home, named: Manifest, progress: Progress | None = None, *, manifest: bool = True) -> list[Fault]:
     """Every fault of a store: the root manifest, each shard's files, the objects beside them, the ledger, the key.
 
-    ``named`` is the manifest as it was opened: one that is another by now is a fault too.
+    ``named`` is the manifest as it was opened: one that is another by now is a fault too, unless ``manifest`` says that
+    it is not in its place yet.
     """
     faults: list[Fault] = []
     # fresh objects: what was verified earlier in this process is read again
     shards = [Shard(root, ref) for ref in named.shards]
     sizes: dict[str, int] = {}
-    try:
-        if Manifest.decode(root.read(FILE, MAX_BYTES)).digest != named.digest:
-            faults.append(Fault(None, None, None, FILE, "it is not the manifest that was opened"))
-    except OSError as error:
-        faults.append(Fault(None, None, None, FILE, f"it cannot be read: {error.strerror}"))
-    except StoreError as error:
-        faults.append(Fault(None, None, None, FILE, _text(error)))
+    if manifest:
+        faults += _root_faults(root, named)
     whole: list[Shard] = []
     for shard in shards:
         try:
             sizes[shard.name] = shard.nbytes
             whole.append(shard)
+        except StoreUnreachable:
+            raise
         except StoreError as error:
-            # the shard manifest or the metadata: without them nothing else of the shard can be judged
+            # without the shard manifest nothing else of the shard can be judged
             faults.append(Fault(shard.name, None, None, shard.manifest_file, _text(error)))
     total = sum(sizes.values()) + sum(ref.size for ref in named.objects.values())
     done = 0
     seen: set[str] = set()
     for shard in whole:
         rest = sizes[shard.name]
-        for name, part in shard.manifest.objects.items():
+        for name, part in shard.listing.objects.items():
             fault = shard.check(name)
             faults += [fault] if fault else []
             done, rest = done + part.size, rest - part.size
@@ -64,12 +62,27 @@ def verify(root: Folder, named: Manifest, progress: Progress | None = None) -> l
         ledger.read_chain(root, named.ledger)
         if named.tombstone_key:
             ledger.read_key(root, named)
+    except StoreUnreachable:
+        raise
     except StoreError as error:
         faults.append(Fault(None, None, None, "ledger", _text(error)))
     return faults
 
 
-def read_object(root: Folder, ref: ObjectRef) -> bytes:
+def _root_faults(root: Home, named: Manifest) -> list[Fault]:
+    try:
+        if Manifest.decode(root.read(FILE, MAX_BYTES)).digest != named.digest:
+            return [Fault(None, None, None, FILE, "it is not the manifest that was opened")]
+    except OSError as error:
+        return [Fault(None, None, None, FILE, f"it cannot be read: {error.strerror}")]
+    except StoreUnreachable:
+        raise
+    except StoreError as error:
+        return [Fault(None, None, None, FILE, _text(error))]
+    return []
+
+
+def read_object(root: Home, ref: ObjectRef) -> bytes:
     """The bytes of an object, verified."""
     fault, raw = _read(root, ref)
     if fault:
@@ -77,16 +90,18 @@ def read_object(root: Folder, ref: ObjectRef) -> bytes:
     return raw
 
 
-def check_object(root: Folder, ref: ObjectRef) -> Fault | None:
+def check_object(root: Home, ref: ObjectRef) -> Fault | None:
     """What is wrong with an object."""
     return _read(root, ref)[0]
 
 
-def _read(root: Folder, ref: ObjectRef) -> tuple[Fault | None, bytes]:
+def _read(root: Home, ref: ObjectRef) -> tuple[Fault | None, bytes]:
     try:
         raw = root.read(ref.path, ref.size)
     except OSError as error:
         return Fault(None, None, None, ref.path, f"it cannot be read: {error.strerror}"), b""
+    except StoreUnreachable:
+        raise
     except StoreError as error:
         return Fault(None, None, None, ref.path, _text(error)), b""
     if len(raw) != ref.size or digest(raw) != ref.digest:

@@ -17,7 +17,7 @@ from taftcache.cache.group import ChunkRecord, GroupWriter, to_stored
 from taftcache.cache.journal import Header, Journal, Line, Seal
 from taftcache.cache.manifest import Skipped
 from taftcache.cache.plan import check_ids
-from taftcache.errors import DataError, StoreError
+from taftcache.errors import DataError, IntegrityError, StoreError
 
 if TYPE_CHECKING:
     from taftcache.cache.store import FeatureStore
@@ -40,7 +40,7 @@ class ShardWriter:
         self._candidates = None if candidates is None else list(candidates)
         at = f"staging/shard-{header.name}"
         self._group_at = f"{at}/group"
-        self._journal = Journal(store.root, at)
+        self._journal = Journal(store.desk, at)
         self._ids: list[str] = []
         self._labels: list[int] = []
         self._done: list[int] = []
@@ -52,7 +52,7 @@ class ShardWriter:
         self._pending: deque[Future[None]] = deque()
         found, lines, seal = self._journal.read()
         if found != header:
-            store.root.remove(at)
+            store.desk.remove(at)
             lines = []
             self._journal.start(header)
         elif seal is not None:
@@ -60,7 +60,7 @@ class ShardWriter:
         else:
             self._journal.mend()
         self._group = GroupWriter(
-            store.root, self._group_at, header.name, header.role, header.tokens_shape, header.dtype, header.chunk_rows
+            store.desk, self._group_at, header.name, header.role, header.tokens_shape, header.dtype, header.chunk_rows
         )
         self._buffer = self._group.buffer()
         self._resume(lines)
@@ -109,10 +109,12 @@ class ShardWriter:
             if filled + take == c:
                 self._flush()
 
-    def commit(self) -> None:
+    def commit(self, *, plan: dict[str, Any] | None = None, expect: str | None = None) -> None:
         """Make the shard part of the store: all of its rows, or (after any failure) none of them.
 
-        A shard of that name is replaced, with its skipped samples. DataError when there are no rows or candidates left.
+        A shard of that name is replaced, with its skipped samples; ``plan`` becomes the store's in the same step.
+        DataError when there are no rows or candidates left, IntegrityError when the shard that ``expect`` is the
+        digest of has other rows.
         """
         self._usable()
         if self._candidates is not None and self.consumed != len(self._candidates):
@@ -132,8 +134,15 @@ class ShardWriter:
         if rest := len(self._ids) - self._flushed:
             chunks.append(self._group.put_chunk(len(chunks), self._buffer, rest))
         ref = self._group.finish(chunks, self._ids, np.asarray(self._labels, np.int32))
+        if expect is not None and ref.digest != expect:
+            raise IntegrityError(
+                "The rows are those that the digest was made from.",
+                got=f"shard {self.name}: digest {ref.digest[:16]}, expected {expect[:16]}",
+            )
         self._journal.append(Seal(ref.digest))
-        self._store.publish_shard(ref, self._group_at, self._ids, [s for _, s in self._skipped], self._header.relearn)
+        self._store.publish_shard(
+            ref, self._group_at, self._ids, [s for _, s in self._skipped], self._header.relearn, plan
+        )
         self.close()
 
     def close(self) -> None:
@@ -228,7 +237,7 @@ class ShardWriter:
 
     def _resume(self, lines: list[Line]) -> None:
         """Take up the durable rows: whole chunks, up to the last row after which the candidates done are known."""
-        root, c = self._store.root, self._header.chunk_rows
+        root, c = self._store.desk, self._header.chunk_rows
         size = self._buffer.nbytes
         kept = 0
         for index, line in enumerate(lines):

@@ -1,7 +1,10 @@
 """The pipeline's verbs, each a function from a recipe or a store to a report."""
 
+from taftcache.stages.appending import append
+from taftcache.stages.collection import gc
 from taftcache.stages.composing import compose
 from taftcache.stages.evaluation import evaluate
+from taftcache.stages.exchange import export, import_
 from taftcache.stages.extraction import extract
 from taftcache.stages.forgetting import forget
 from taftcache.stages.inspection import inspect
@@ -9,6 +12,24 @@ from taftcache.stages.main_job import run
 from taftcache.stages.model_export import export_model
 from taftcache.stages.prediction import predict
 from taftcache.stages.training import train
+from taftcache.stages.transfer import convert, copy
 from taftcache.stages.verification import verify
 
-__all__ = ["compose", "evaluate", "export_model", "extract", "forget", "inspect", "predict", "run", "train", "verify"]
+__all__ = [
+    "append",
+    "compose",
+    "convert",
+    "copy",
+    "evaluate",
+    "export",
+    "export_model",
+    "extract",
+    "forget",
+    "gc",
+    "import_",
+    "inspect",
+    "predict",
+    "run",
+    "train",
+    "verify",
+]

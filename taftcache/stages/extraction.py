@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
 from taftcache.backbone.files import file_digest, weights_file
 from taftcache.backbone.sources import Source, open_source
 from taftcache.cache import FeatureStore, assign, held_out
-from taftcache.cache.manifest import FILE
 from taftcache.cache.plan import in_order
 from taftcache.errors import DataError, IdentityError
 from taftcache.recipe import Recipe, recipe_values
 from taftcache.stages.progress import Progress, Silent
-from taftcache.tangent.config import TAIL, TailConfig
-from taftcache.tangent.selection import select
+from taftcache.tangent.spec import TAIL
 
 if TYPE_CHECKING:
+    from taftcache.backbone.extract import ExtractStats
     from taftcache.backbone.preprocess import Preprocess
     from taftcache.stages.reduction import Reduction
 
@@ -57,26 +56,19 @@ def extract(recipe: Recipe, progress: Progress | None = None) -> ExtractReport:
     progress = progress or Silent()
     begin = time.perf_counter()
     path = recipe.store_path
-    exists = (path / FILE).is_file()
+    exists = FeatureStore.exists(path)
     if exists:
         with FeatureStore(path) as store:
             _check_request(store, recipe)
             _check_tail(store, recipe)
-            if _complete(store):
+            if is_complete(store):
                 return _report(store, notes=_news(store, recipe))
     source, test = open_source(recipe.data)
-    groups = _plan(recipe, source, test)
+    groups = plan_groups(recipe, source, test)
     from safetensors.torch import save
 
-    from taftcache.backbone.cut import Cut
-    from taftcache.backbone.model import load_backbone
-    from taftcache.backbone.preprocess import Preprocess
-    from taftcache.stages.reduction import Reduction
-
-    backbone = load_backbone(recipe.backbone, recipe.preprocess, recipe.device)
-    transform = Preprocess(backbone)
-    frozen = Reduction(Cut(backbone, recipe.tangent.blocks), recipe, len(source.classes))
-    identity = _identity(recipe, frozen, transform)
+    frozen, transform = load_frozen(recipe, source.classes)
+    identity = made_from(recipe, frozen, transform)
     plan = {"kind": recipe.store.plan, "shards": recipe.store.shards, "seed": recipe.store.seed, "groups": len(groups)}
     if exists:
         store = FeatureStore(path, mode="a")
@@ -89,14 +81,53 @@ def extract(recipe: Recipe, progress: Progress | None = None) -> ExtractReport:
                 change.put(TAIL, save(frozen.tail_state()), frozen.config.as_dict())
         progress.say(f"caching the {frozen.describe()}")
         images = sum(
-            _fill(store, recipe, name, *group, frozen, transform, progress)
+            _fill(store, recipe, name, *group, (frozen, transform), progress)
             for name, group in groups.items()
             if not store.has_shard(name)
         )
         return _report(store, images, time.perf_counter() - begin)
 
 
-def _plan(recipe: Recipe, source: Source, test: Source | None) -> dict[str, tuple[str, Source, list[str]]]:
+def load_frozen(recipe: Recipe, classes: Sequence[str]) -> tuple[Reduction, Preprocess]:
+    """The recipe's frozen layers, up to what is kept of a sample, and the preprocessing of its images."""
+    from taftcache.backbone.cut import Cut
+    from taftcache.backbone.model import load_backbone
+    from taftcache.backbone.preprocess import Preprocess
+    from taftcache.stages.reduction import Reduction
+
+    backbone = load_backbone(recipe.backbone, recipe.preprocess, recipe.device)
+    return Reduction(Cut(backbone, recipe.tangent.blocks), recipe, len(classes)), Preprocess(backbone)
+
+
+def run_frozen(
+    model: tuple[Reduction, Preprocess],
+    recipe: Recipe,
+    source: Source,
+    order: Sequence[int],
+    sink: Any,
+    on_batch: Callable[[int], None] | None = None,
+    unreadable: Literal["stop", "skip"] = "stop",
+) -> ExtractStats:
+    """The rows of some of a source's items into ``sink``, as ``backbone.extract`` makes them."""
+    from taftcache.backbone.extract import default_batch
+    from taftcache.backbone.extract import extract as run_forward
+
+    frozen, transform = model
+    return run_forward(
+        frozen,
+        transform,
+        source,
+        order,
+        sink,
+        batch=default_batch(frozen.cut),
+        workers=recipe.extract.workers or None,
+        unreadable=unreadable,
+        on_batch=on_batch,
+        dtype=recipe.store.dtype,
+    )
+
+
+def plan_groups(recipe: Recipe, source: Source, test: Source | None) -> dict[str, tuple[str, Source, list[str]]]:
     """Group name → (role, source, ids in the order of the rows)."""
     spec = recipe.store
     ids = [item.id for item in source.items]
@@ -120,14 +151,10 @@ def _fill(
     role: str,
     source: Source,
     ids: Sequence[str],
-    frozen: Reduction,
-    transform: Preprocess,
+    model: tuple[Reduction, Preprocess],
     progress: Progress,
 ) -> int:
     """Extract one group, or what is left of it; the number of images run."""
-    from taftcache.backbone.extract import default_batch
-    from taftcache.backbone.extract import extract as run_forward
-
     ids = [i for i in ids if not store.is_forgotten(i)]
     index = {item.id: k for k, item in enumerate(source.items)}
     with (
@@ -136,29 +163,20 @@ def _fill(
             role,
             chunk_rows=recipe.store.chunk_rows,
             dtype=recipe.store.dtype,
-            tokens_shape=frozen.tokens_shape,
+            tokens_shape=model[0].tokens_shape,
             candidates=ids,
         ) as writer,
         progress.task(f"extract {name}", len(ids)) as task,
     ):
         task.advance(writer.consumed)
-        stats = run_forward(
-            frozen,
-            transform,
-            source,
-            [index[i] for i in ids],
-            writer,
-            batch=default_batch(frozen.cut),
-            workers=recipe.extract.workers or None,
-            unreadable=recipe.data.unreadable,
-            on_batch=task.advance,
-            dtype=recipe.store.dtype,
-        )
+        order = [index[i] for i in ids]
+        stats = run_frozen(model, recipe, source, order, writer, task.advance, recipe.data.unreadable)
         writer.commit()
     return stats.images
 
 
-def _identity(recipe: Recipe, frozen: Reduction, transform: Preprocess) -> dict[str, Any]:
+def made_from(recipe: Recipe, frozen: Reduction, transform: Preprocess) -> dict[str, Any]:
+    """A store's identity: whatever decides a row's bytes beside the image."""
     config = frozen.config
     kept = {"rows": config.rows, "shape": list(frozen.tokens_shape), "reduced_by": config.reduced_by}
     return {
@@ -170,14 +188,14 @@ def _identity(recipe: Recipe, frozen: Reduction, transform: Preprocess) -> dict[
     }
 
 
-def check_words(store: FeatureStore, recipe: Recipe) -> None:
-    """IdentityError unless the recipe asks for what the store was made from, in the same words."""
+def check_words(store: FeatureStore, recipe: Recipe, but: Sequence[str] = ()) -> None:
+    """IdentityError unless the recipe asks, in all sections ``but`` these, for what the store was made from."""
     ours, theirs = _request(store.manifest.recipe), _request(recipe_values(recipe))
     _refuse(
         [
             f"{k}: the store has {ours.get(k)!r}, the recipe {theirs.get(k)!r}"
             for k in sorted(ours | theirs)
-            if ours.get(k) != theirs.get(k)
+            if ours.get(k) != theirs.get(k) and k.partition(".")[0] not in but
         ]
     )
 
@@ -185,6 +203,10 @@ def check_words(store: FeatureStore, recipe: Recipe) -> None:
 def _check_request(store: FeatureStore, recipe: Recipe) -> None:
     """`check_words`, and that the file of weights is the one that made the features; in milliseconds."""
     check_words(store, recipe)
+    if "imported" in store.identity:
+        _refuse([f"data: the store's rows were imported from {store.identity['imported']['file']}"])
+    if "converted" in store.identity:
+        _refuse([f"store.dtype: the store's rows were extracted in {store.identity['converted']['from']}"])
     file = weights_file(recipe.backbone)
     stored = store.identity["backbone"]["file_digest"]
     if file is not None and stored != file_digest(file):
@@ -192,7 +214,10 @@ def _check_request(store: FeatureStore, recipe: Recipe) -> None:
 
 
 def _check_tail(store: FeatureStore, recipe: Recipe) -> None:
-    """RecipeError unless the rows suffice for what the recipe trains, without torch."""
+    """RecipeError unless the rows suffice for what the recipe trains."""
+    from taftcache.tangent.config import TailConfig
+    from taftcache.tangent.selection import select
+
     if TAIL in store.objects():
         select(TailConfig.from_dict(store.objects()[TAIL].meta), recipe.tangent)
 
@@ -220,7 +245,8 @@ def _request(values: dict[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in flat.items() if k != "store.path"}
 
 
-def _complete(store: FeatureStore) -> bool:
+def is_complete(store: FeatureStore) -> bool:
+    """Whether every shard of the store's plan is there."""
     return len(store.manifest.shards) == store.manifest.plan["groups"]
 
 
@@ -233,7 +259,7 @@ def _news(store: FeatureStore, recipe: Recipe) -> list[str]:
     notes = []
     if new := sorted(i for i in there - known if not store.is_forgotten(i)):
         notes.append(
-            f"{len(new)} images of the source are not in the store (first: {new[0]}); a new store takes them in"
+            f"{len(new)} images of the source are not in the store (first: {new[0]}); taftcache append takes them in"
         )
     if gone := sorted(known - there):
         notes.append(

@@ -35,3 +35,16 @@ def test_kill_at_some_points(tmp_path, kind) -> None:
 @pytest.mark.parametrize("kind", ["write", "erase"])
 def test_kill_at_every_point(tmp_path, kind) -> None:
     print(crash(tmp_path, kind, "all"))
+
+
+@pytest.mark.parametrize(
+    ("samples", "kills"),
+    [pytest.param(40, 6, id="short"), pytest.param(1000, 50, id="long", marks=pytest.mark.full)],
+)
+def test_erasures_one_by_one_some_of_them_killed(tmp_path, samples, kills) -> None:
+    seed = os.environ.get("TAFTCACHE_CRASH_SEED", str(random.randrange(10**6)))
+    command = [sys.executable, "-m", "tests.cache.erasing", str(tmp_path), str(samples), str(kills), seed]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, f"seed {seed}\n{run.stdout}\n{run.stderr}"
+    assert f"{samples} samples erased" in run.stdout
+    print(run.stdout)

@@ -1,0 +1,360 @@
+"""Features in HDF5 files, in both directions; a file that someone else made is looked at before a row is read."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import h5py
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from taftcache.cache import layout
+from taftcache.cache.digest import canonical, digest
+from taftcache.cache.manifest import ObjectRef, Skipped
+from taftcache.cache.plan import check_ids
+from taftcache.cache.store import FeatureStore
+from taftcache.cache.transfer import BASE
+from taftcache.cache.verify import Progress
+from taftcache.errors import DataError, FormatError, StoreWriteError
+
+FORMAT = "taftcache-features"
+VERSION = 1
+MAX_TEXT = 64 << 20
+# deflate, shuffle, fletcher32, szip, and h5py's lzf: any other filter is a plug-in that HDF5 would load and run
+_FILTERS = {1, 2, 3, 4, 32000}
+_CACHE = 64 << 20
+_TEXTS = ("identity", "plan", "recipe", "skipped", "objects")
+
+
+def export(store: FeatureStore, file: str | os.PathLike[str], progress: Progress | None = None) -> int:
+    """Write all rows of ``store`` to a new HDF5 file, whole or not at all; its bytes.
+
+    ``/shards/<name>/tokens`` [n, t, d], ``labels`` int32 [n], ``sample_id`` UTF-8 [n]; ``/classes``; the base's files;
+    identity, plan, recipe and skipped samples as JSON. Components, ledger and tombstones are not features and stay.
+
+    Raises:
+        DataError: the file is there already. IntegrityError: a damaged row. StoreWriteError: the disk is full.
+    """
+    place = Path(file)
+    if place.exists():
+        raise DataError("An export makes a new file.", got=f"{place} exists", do="Name another, or remove it.")
+    partial = place.with_name(f"{place.name}.partial")
+    total, done = sum(ref.rows for ref in store.manifest.shards), 0
+    try:
+        with h5py.File(partial, "w", libver="v110") as out:
+            out.attrs["format"], out.attrs["version"] = FORMAT, VERSION
+            out.attrs["root_digest"] = store.root_digest
+            out["classes"] = np.array(store.classes, dtype=h5py.string_dtype())
+            for name, value in _texts(store).items():
+                out[name] = np.frombuffer(canonical(value), np.uint8)
+            for name in store.objects(BASE):
+                out[f"files/{name}"] = np.frombuffer(store.read_object(name), np.uint8)
+            for ref in store.manifest.shards:
+                shard = store.shard(ref.name)
+                group = out.create_group(f"shards/{ref.name}")
+                group.attrs["role"], group.attrs["digest"] = ref.role, ref.digest
+                group.attrs["chunk_rows"] = shard.chunk_rows
+                group["labels"] = shard.labels
+                group["sample_id"] = np.array(shard.sample_ids, dtype=h5py.string_dtype())
+                tokens = group.create_dataset("tokens", (ref.rows, *shard.tokens_shape), shard.dtype)
+                for block in shard.blocks(shard.chunk_rows):
+                    tokens[block.start : block.start + len(block.labels)] = block.tokens
+                    done += len(block.labels)
+                    if progress:
+                        progress(done, total)
+        _publish(partial, place)
+    except OSError as error:
+        raise StoreWriteError("The disk takes the export.", got=f"{place}: {error}", do="Free some space.") from error
+    finally:
+        partial.unlink(missing_ok=True)
+    return place.stat().st_size
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Where the features lie in a file that is not an export, as paths; ``ids`` and ``classes`` may be missing."""
+
+    tokens: str = "tokens"
+    labels: str = "labels"
+    ids: str = "sample_id"
+    classes: str = "classes"
+
+
+class FeatureFile:
+    """An HDF5 file of features, open for reading: ``is_export`` or someone else's, then read by `Columns`.
+
+    DataError for whatever could make a reader read something else than the file's own rows: links to other files,
+    external or virtual storage, filters that load plug-ins, chunks that were never written and would read as zeros.
+    """
+
+    def __init__(self, file: str | os.PathLike[str], columns: Columns | None = None) -> None:
+        self.path = Path(file)
+        if not self.path.is_file():
+            raise DataError("Features are imported from an HDF5 file.", got=f"{self.path} is not a file")
+        with self._reading():
+            self._file = h5py.File(self.path, "r", rdcc_nbytes=_CACHE)
+        try:
+            with self._reading():
+                form = self._file.attrs.get("format")
+                self.is_export = form == FORMAT
+                if self.is_export and self._file.attrs.get("version") != VERSION:
+                    raise FormatError(
+                        f"This version of taftcache imports version {VERSION} of {FORMAT!r}.",
+                        got=f"version {self._file.attrs.get('version')!r}",
+                    )
+                if self.is_export:
+                    self._open_export()
+                else:
+                    self._open_columns(columns or Columns())
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def rows(self, tokens: h5py.Dataset, index: Sequence[int]) -> NDArray[Any]:
+        """Rows ``index`` of a dataset [n, t, d], or [n, d] as [n, 1, d], in that order."""
+        with self._reading():
+            found = np.stack([tokens[i] for i in index])
+        return found if found.ndim == 3 else found[:, None, :]
+
+    def block(self, tokens: h5py.Dataset, start: int, stop: int) -> NDArray[Any]:
+        """Rows ``start .. stop`` of a dataset [n, t, d]."""
+        with self._reading():
+            return np.asarray(tokens[start:stop])
+
+    def file(self, name: str) -> bytes:
+        """The bytes of an exported object."""
+        with self._reading():
+            return self._bytes(f"files/{name}")
+
+    def _open_export(self) -> None:
+        texts = {name: self._json(name) for name in _TEXTS}
+        self.identity, self.plan, self.recipe = texts["identity"], texts["plan"], texts["recipe"]
+        self.skipped = _typed(texts["skipped"], list[Skipped], "skipped")
+        self.objects = _typed(texts["objects"], dict[str, ObjectRef], "objects")
+        self.classes = self._strings("classes")
+        self.shards: dict[str, Part] = {}
+        group = self._node("shards")
+        if not isinstance(group, h5py.Group):
+            raise _bad(self.path, "shards is no group")
+        for name in sorted(group):
+            attributes = self._node(f"shards/{name}").attrs
+            tokens, labels, ids = self._columns(
+                f"shards/{name}/tokens", f"shards/{name}/labels", f"shards/{name}/sample_id"
+            )
+            if (
+                tokens.ndim != 3
+                or tokens.dtype.name not in layout.DTYPES
+                or ids is None
+                or labels.dtype.kind not in "iu"
+            ):
+                raise _bad(self.path, f"shards/{name} is not what an export writes")
+            role, wanted, rows = (attributes.get(key) for key in ("role", "digest", "chunk_rows"))
+            if not (isinstance(role, str) and isinstance(wanted, str) and isinstance(rows, np.integer)):
+                raise _bad(self.path, f"shards/{name} lacks role, digest or chunk_rows")
+            self.shards[name] = Part(tokens, labels.astype(np.int64), ids, role, wanted, int(rows))
+
+    def _open_columns(self, columns: Columns) -> None:
+        self.tokens, labels, ids = self._columns(columns.tokens, columns.labels, columns.ids)
+        self.ids = ids or [f"{self.path.stem}/{k:08d}" for k in range(len(labels))]
+        check_ids(self.ids)
+        named = self._strings(columns.classes) if columns.classes in self._file else None
+        if labels.dtype.kind in "iu":
+            if labels.size and (labels.min() < 0 or (named is not None and labels.max() >= len(named))):
+                raise _bad(self.path, f"labels from {labels.min()} to {labels.max()} for {len(named or [])} classes")
+            self.classes = named or [str(k) for k in range(int(labels.max()) + 1)]
+            self.labels = labels.astype(np.int64)
+        else:
+            texts = labels.tolist()
+            self.classes = named or sorted(set(texts))
+            place = {name: k for k, name in enumerate(self.classes)}
+            if unknown := sorted(set(texts) - place.keys()):
+                raise _bad(self.path, f"labels that are no classes, the first: {unknown[0]!r}")
+            self.labels = np.array([place[text] for text in texts], np.int64)
+
+    def _columns(self, tokens: str, labels: str, ids: str) -> tuple[h5py.Dataset, NDArray[Any], list[str] | None]:
+        rows = self._dataset(tokens)
+        if rows.dtype.kind != "f" or rows.dtype.itemsize > 8 or rows.ndim not in (2, 3) or not rows.size:
+            raise _bad(self.path, f"{tokens} is {rows.dtype} {list(rows.shape)}, not floats [n, t, d] or [n, d]")
+        t, d = rows.shape[1:] if rows.ndim == 3 else (1, rows.shape[1])
+        layout.check_shape((t, d), "float32", 1)
+        n = rows.shape[0]
+        column = self._dataset(labels)
+        if column.shape != (n,) or not (column.dtype.kind in "iu" or h5py.check_string_dtype(column.dtype)):
+            raise _bad(self.path, f"{labels} is {column.dtype} {list(column.shape)}, not {n} integers or texts")
+        found = np.array(self._strings(labels)) if column.dtype.kind not in "iu" else column[:]
+        names = self._strings(ids) if ids in self._file else None
+        if names is not None and len(names) != n:
+            raise _bad(self.path, f"{ids} has {len(names)} entries for {n} rows")
+        return rows, found, names
+
+    def _strings(self, name: str) -> list[str]:
+        dataset = self._dataset(name)
+        if h5py.check_string_dtype(dataset.dtype) is None or dataset.ndim != 1:
+            raise _bad(self.path, f"{name} is {dataset.dtype} {list(dataset.shape)}, not a list of texts")
+        try:
+            return list(dataset.asstr()[:])
+        except UnicodeDecodeError:
+            raise _bad(self.path, f"{name} is not UTF-8") from None
+
+    def _bytes(self, name: str) -> bytes:
+        dataset = self._dataset(name)
+        if dataset.dtype != np.uint8 or dataset.ndim != 1 or dataset.nbytes > layout.MAX_CHUNK_BYTES:
+            raise _bad(self.path, f"{name} is {dataset.dtype} {list(dataset.shape)}, not bytes")
+        return dataset[:].tobytes()
+
+    def _json(self, name: str) -> Any:
+        raw = self._bytes(name)
+        try:
+            return msgspec.json.decode(raw if len(raw) <= MAX_TEXT else b"")
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            raise _bad(self.path, f"{name} is not JSON") from None
+
+    def _node(self, name: str) -> h5py.Group | h5py.Dataset:
+        node: Any = self._file
+        for part in name.strip("/").split("/"):
+            if not isinstance(node, h5py.Group) or part not in node:
+                raise _bad(self.path, f"there is no {name}; at the top: {', '.join(list(self._file)[:8]) or 'nothing'}")
+            if not isinstance(node.get(part, getlink=True), h5py.HardLink):
+                raise _bad(self.path, f"{name} is reached by a link")
+            node = node[part]
+        return node
+
+    def _dataset(self, name: str) -> h5py.Dataset:
+        node = self._node(name)
+        if not isinstance(node, h5py.Dataset) or node.shape is None:
+            raise _bad(self.path, f"{name} is no dataset")
+        if node.is_virtual or node.external:
+            raise _bad(self.path, f"{name} is stored in another file")
+        made, width = node.id.get_create_plist(), node.id.get_type().get_size()
+        filters = {made.get_filter(k)[0] for k in range(made.get_nfilters())}
+        if odd := filters - _FILTERS:
+            raise _bad(self.path, f"{name} needs the filter {min(odd)}, which would be loaded as a plug-in")
+        if node.chunks is not None:
+            size = math.prod(node.chunks) * width
+            wanted = math.prod(-(-n // c) for n, c in zip(node.shape, node.chunks, strict=True))
+            if size > layout.MAX_CHUNK_BYTES:
+                raise _bad(self.path, f"{name} has chunks of {size} bytes")
+            if node.id.get_num_chunks() != wanted:
+                raise _bad(
+                    self.path, f"{name} has {node.id.get_num_chunks()} of its {wanted} chunks; the rest reads as zeros"
+                )
+        elif node.size and node.id.get_space_status() != h5py.h5d.SPACE_STATUS_ALLOCATED:
+            raise _bad(self.path, f"{name} was never written")
+        return node
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, KeyError, RuntimeError) as error:
+            raise _bad(self.path, f"{error}") from error
+
+
+@dataclass(frozen=True)
+class Part:
+    """One exported shard: its rows, and the digest that it had."""
+
+    tokens: h5py.Dataset
+    labels: NDArray[np.int64]
+    ids: list[str]
+    role: str
+    digest: str
+    chunk_rows: int
+
+
+def restore(file: FeatureFile, path: str | os.PathLike[str], progress: Progress | None = None) -> FeatureStore:
+    """The store of an export, open for writing: shards with the bytes and digests that they had, and the base.
+
+    IntegrityError when rows in the file are not those that were exported. One that was cut off goes on.
+    """
+    if FeatureStore.exists(path):
+        store = FeatureStore(path, mode="a")
+    else:
+        store = FeatureStore.create(
+            path, identity=file.identity, classes=file.classes, plan=file.plan, recipe=file.recipe
+        )
+    try:
+        store.check_identity(file.identity)
+        total, done = sum(len(part.ids) for part in file.shards.values()), 0
+        for name, part in file.shards.items():
+            left_out = [s for s in file.skipped if s.shard == name]
+            if not store.has_shard(name):
+                with store.writer(
+                    name,
+                    part.role,
+                    chunk_rows=part.chunk_rows,
+                    dtype=part.tokens.dtype.name,
+                    tokens_shape=part.tokens.shape[1:],
+                    candidates=[*part.ids, *(s.id for s in left_out)],
+                ) as writer:
+                    for at in range(writer.consumed, len(part.ids), part.chunk_rows):
+                        stop = min(at + part.chunk_rows, len(part.ids))
+                        writer.append(file.block(part.tokens, at, stop), part.ids[at:stop], part.labels[at:stop])
+                        if progress:
+                            progress(done + stop, total)
+                    if writer.consumed == len(part.ids):
+                        writer.append(np.empty(0), [], [], left_out)
+                    writer.commit(expect=part.digest)
+            done += len(part.ids)
+        with store.transaction() as change:
+            for name, ref in file.objects.items():
+                data = file.file(name)
+                if digest(data) != ref.digest:
+                    raise _bad(file.path, f"files/{name} does not have the digest that it was exported with")
+                change.put(name, data, ref.meta, suffix=Path(ref.path).suffix)
+    except BaseException:
+        store.close()
+        raise
+    return store
+
+
+def _texts(store: FeatureStore) -> dict[str, Any]:
+    named = store.manifest
+    return {
+        "identity": named.identity,
+        "plan": named.plan,
+        "recipe": named.recipe,
+        "skipped": named.skipped,
+        "objects": store.objects(BASE),
+    }
+
+
+def _publish(partial: Path, place: Path) -> None:
+    """Durable, then under its name."""
+    for target, flags in ((partial, os.O_RDONLY), (place.parent, os.O_RDONLY | os.O_DIRECTORY)):
+        if target == place.parent:
+            os.replace(partial, place)
+        fd = os.open(target, flags)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+
+def _typed(value: Any, kind: Any, name: str) -> Any:
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        raise DataError("An export's texts are those that an export writes.", got=f"{name}: {error}") from None
+
+
+def _bad(path: Path, what: str) -> DataError:
+    return DataError("An HDF5 file of features holds its own rows, all of them.", got=f"{path}: {what}")

@@ -1,0 +1,277 @@
+"""A store in a bucket: a real S3 server, and one that answers badly."""
+
+from __future__ import annotations
+
+import urllib.request
+
+import numpy as np
+import pytest
+
+from taftcache.cache import FeatureStore
+from taftcache.cache.address import open_home
+from taftcache.cache.collect import collect
+from taftcache.cache.transfer import copy
+from taftcache.errors import (
+    IntegrityError,
+    RecipeError,
+    StoreError,
+    StoreLocked,
+    StoreNotFound,
+    StoreUnreachable,
+    StoreWriteError,
+)
+
+from .making import create, fill, holds, names, row, tree
+from .s3 import Proxy, no_fault, server
+
+pytest.importorskip("obstore")
+pytest.importorskip("moto")
+
+IDS, MORE = names(9), names(8, "more")
+
+
+@pytest.fixture(scope="module")
+def proxy():
+    with server() as port:
+        proxy = Proxy(port)
+        yield proxy
+        proxy.shutdown()
+        proxy.server_close()
+
+
+@pytest.fixture
+def address(proxy, monkeypatch, tmp_path, request):
+    """A fresh bucket's ``s3://bucket/prefix``, and the environment in which it is reached."""
+    bucket = f"b{abs(hash(request.node.name)) % 10**9}"
+    proxy.fault, proxy.seen, proxy.hurt = no_fault, [], []
+    made = urllib.request.Request(f"http://127.0.0.1:{proxy.to}/{bucket}", method="PUT")
+    urllib.request.urlopen(made, timeout=30).close()
+    for name, value in {
+        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{proxy.server_port}",
+        "AWS_ACCESS_KEY_ID": "testing",
+        "AWS_SECRET_ACCESS_KEY": "testing",
+        "AWS_REGION": "us-east-1",
+        "TAFTCACHE_STAGING": str(tmp_path / "desk"),
+    }.items():
+        monkeypatch.setenv(name, value)
+    return f"s3://{bucket}/some/stores/mine"
+
+
+def objects(address: str) -> dict[str, bytes]:
+    """Every object of the store in the bucket."""
+    root, desk = open_home(address)
+    desk.close()
+    return {name: root.read(name, 1 << 30) for name in root.walk()}
+
+
+def make(path) -> None:
+    """A shard, a held-out one, an erasure, an object: the same calls for a folder and for a bucket."""
+    with create(path) as store:
+        fill(store, "000", [*IDS, "goner"])
+        fill(store, "held-out", MORE, role="held-out", dtype="float32")
+        with store.transaction() as change:
+            change.erase(["goner"])
+            change.put("components/000", b"component")
+            change.put("state/empty", b"")
+            change.record({"action": "erase"})
+
+
+def read(address) -> None:
+    with FeatureStore(address) as store:
+        assert holds(store, IDS)
+        assert holds(store, MORE, "float32")
+        assert store.is_forgotten("goner")
+        assert store.read_object("components/000") == b"component"
+        assert store.read_object("state/empty") == b""
+        for shard in (*store.shards, store.held_out):
+            assert np.array_equal(np.concatenate([b.tokens for b in shard.blocks(5)]), shard.tokens(slice(None)))
+        assert store.shards[0].group()["tokens"][:].shape == (9, 3, 8)
+        assert store.verify() == []
+        assert store.strays() == []
+
+
+def test_a_store_in_a_bucket_is_one_in_a_folder(address, tmp_path) -> None:
+    make(tmp_path / "s")
+    make(address)
+    read(address)
+    local, far = tree(tmp_path / "s"), objects(address)
+    memory = ("tombstones.key", "manifest.json")  # a random key
+    assert {f: d for f, d in far.items() if f not in memory} == {f: d for f, d in local.items() if f not in memory}
+    assert tree(tmp_path / "desk", but=()) == {} or all(f.endswith("/lock") for f in tree(tmp_path / "desk"))
+    with FeatureStore(address) as store:
+        assert str(store.path) == address
+        with FeatureStore(store.path) as same:
+            assert same.root_digest == store.root_digest
+
+
+def test_erased_rows_are_in_no_object_and_not_on_the_desk(address, tmp_path) -> None:
+    with create(address) as store:
+        fill(store, "000", IDS)
+        with store.transaction() as change:
+            change.erase(IDS[:2])
+    for name, data in (objects(address) | tree(tmp_path / "desk")).items():
+        for i in IDS[:2]:
+            assert row(i).astype(np.float16).tobytes()[:16] not in data, name
+            assert i.encode() not in data, name
+
+
+def test_there_and_back(address, tmp_path) -> None:
+    make(tmp_path / "s")
+    for source, target in ((tmp_path / "s", address), (address, tmp_path / "back")):
+        with FeatureStore(source) as store:
+            done = copy(store, target)
+            assert (done.files, done.there) == (len(tree(tmp_path / "s")) - 1, 0)
+    read(address)
+    assert tree(tmp_path / "back") == tree(tmp_path / "s") == objects(address)
+
+
+def test_resumes_on_the_desk(address) -> None:
+    with create(address) as store:
+        fill(store, "000", IDS, batch=4, stop=2)
+        assert list(objects(address)) == ["manifest.json"], "nothing unfinished in the bucket"
+    with FeatureStore(address, mode="a") as store:
+        assert fill(store, "000", IDS, batch=4) == 8
+        assert holds(store, IDS)
+
+
+def test_of_two_writers_one_wins(address, tmp_path, monkeypatch) -> None:
+    make(address)
+    first = FeatureStore(address, mode="a")
+    with pytest.raises(StoreLocked):
+        FeatureStore(address, mode="a")  # on the same machine the desk's lock tells at once
+    monkeypatch.setenv("TAFTCACHE_STAGING", str(tmp_path / "another machine"))
+    second = FeatureStore(address, mode="a")
+    with second.transaction() as change:
+        change.put("components/001", b"second")
+    with pytest.raises(StoreLocked, match="another writer"), first.transaction() as change:
+        change.put("components/001", b"first")
+    with FeatureStore(address) as store:
+        assert store.read_object("components/001") == b"second"
+        assert store.verify() == []
+    with first.transaction() as change:  # which has seen the other's commit by now
+        change.put("components/001", b"first, after the second")
+    first.close()
+    second.close()
+    with FeatureStore(address) as store:
+        assert store.read_object("components/001") == b"first, after the second"
+    with pytest.raises(StoreError, match="empty folder"):
+        create(address)
+
+
+def test_gc_spares_what_is_young(address) -> None:
+    make(address)
+    root, desk = open_home(address)
+    desk.close()
+    root.put("shards/999-0000000000000000/tokens/c.0.0.0", b"a commit on its way, or a crash's leftover")
+    with FeatureStore(address, mode="a") as store:
+        assert root.exists("shards/999-0000000000000000"), "opening for writing removes nothing of another writer"
+        found = collect(store)
+        assert (list(found.removed), list(found.kept)) == ([], ["shards/999-0000000000000000"])
+        assert list(collect(store, older=-5).removed) == ["shards/999-0000000000000000"]
+        assert store.strays() == []
+
+
+@pytest.mark.parametrize("what", ["503", "drop", "lost"])
+def test_every_fourth_request_goes_wrong(address, proxy, what) -> None:
+    proxy.fault = lambda method, path, before: what if before % 4 == 3 else None
+    make(address)
+    read(address)
+    assert len(proxy.hurt) > 40
+
+
+@pytest.mark.parametrize("what", ["lost", "503", "drop"])
+def test_the_answer_to_the_swap_is_lost(address, proxy, what) -> None:
+    """The put went through, nobody said so: the next look tells, and the writer does not take it for another's."""
+    make(address)
+    answers = iter([what])
+
+    def fault(method, path, before):
+        return next(answers, None) if method == "PUT" and path.endswith("manifest.json") else None
+
+    with FeatureStore(address, mode="a") as store:
+        proxy.fault = fault
+        with store.transaction() as change:
+            change.put("components/001", b"new")
+    assert proxy.hurt == [what]
+    with FeatureStore(address) as store:
+        assert store.read_object("components/001") == b"new"
+
+
+def brief(monkeypatch) -> None:
+    from datetime import timedelta
+
+    from taftcache.cache import bucket
+
+    monkeypatch.setattr(bucket, "RETRIES", {"max_retries": 1, "retry_timeout": timedelta(seconds=2)})
+
+
+def test_a_service_that_is_gone(address, proxy, monkeypatch) -> None:
+    make(address)
+    brief(monkeypatch)
+    with FeatureStore(address, mode="a") as store:
+        before = objects(address)
+        proxy.fault = lambda method, path, before: "503" if method == "PUT" else None
+        with pytest.raises(StoreWriteError, match="object store"), store.transaction() as change:
+            change.put("components/001", b"new")
+        with pytest.raises(StoreWriteError):
+            fill(store, "001", names(5, "new"))
+        proxy.fault = lambda method, path, before: "503"
+        with pytest.raises(StoreUnreachable, match="AWS_"):
+            store.verify()  # an outage is no damage
+        with pytest.raises(StoreUnreachable):
+            FeatureStore(address)
+        proxy.fault = no_fault
+        assert {name: data for name, data in objects(address).items() if name in before} == before
+        assert store.verify() == []
+        assert fill(store, "001", names(5, "new")) == 4
+        assert store.verify() == []
+
+
+def test_damage_in_a_bucket_is_found(address) -> None:
+    make(address)
+    root, desk = open_home(address)
+    desk.close()
+    whole = objects(address)
+    kinds = ("manifest.json", ".json", "tokens/c.1.0.0", "sample_id/c.0", "tombstones.key")
+    for name in [next(name for name in whole if name.endswith(kind)) for kind in kinds]:
+        data = whole[name]
+        root.put(name, bytes([data[0] ^ 1]) + data[1:])
+        with pytest.raises(StoreError):
+            read_strictly(address)
+        root.remove(name)
+        with pytest.raises(StoreError):
+            read_strictly(address)
+        root.put(name, data)
+    read_strictly(address)
+
+
+def read_strictly(address) -> None:
+    with FeatureStore(address) as store:
+        if faults := store.verify():
+            raise faults[0].error()
+
+
+def test_an_object_that_changes_between_two_passes_is_noticed(address) -> None:
+    """A view of a bucket comes anew at each pass: so does its digest."""
+    make(address)
+    root, desk = open_home(address)
+    desk.close()
+    with FeatureStore(address) as store:
+        shard = store.shards[0]
+        list(shard.blocks(4))
+        name = f"{shard.at}/tokens/c.1.0.0"
+        data = root.read(name, 1 << 20)
+        root.put(name, data[:-1] + bytes([data[-1] ^ 1]))
+        with pytest.raises(IntegrityError, match="chunk 1"):
+            list(shard.blocks(4))
+
+
+def test_no_bucket_no_store_no_address(address) -> None:
+    with pytest.raises(StoreNotFound):
+        FeatureStore(address)
+    with pytest.raises(StoreNotFound):
+        FeatureStore("s3://no-such-bucket-at-all/x")
+    assert not FeatureStore.exists(address)
+    for wrong in ("s3://", "s3:///x", "s3://Upper/x"):
+        with pytest.raises(RecipeError, match="s3://bucket/prefix"):
+            FeatureStore(wrong)

@@ -1,0 +1,260 @@
+"""Rows to HDF5 and back; files that are not what they say are refused."""
+
+from __future__ import annotations
+
+import errno
+
+import h5py
+import numpy as np
+import pytest
+
+from taftcache.cache import FeatureStore
+from taftcache.cache.hdf5 import Columns, FeatureFile, export, restore
+from taftcache.errors import DataError, IdentityError, IntegrityError, RecipeError, StoreError
+
+from .making import CLASSES, row, tree
+from .test_transfer import IDS, TEST, make
+
+
+@pytest.fixture
+def path(tmp_path):
+    return make(tmp_path / "s")
+
+
+@pytest.fixture
+def file(path, tmp_path):
+    with FeatureStore(path) as store:
+        export(store, tmp_path / "f.h5")
+    return tmp_path / "f.h5"
+
+
+def shards(path) -> dict[str, bytes]:
+    return {name: data for name, data in tree(path).items() if name.startswith("shards/")}
+
+
+def test_other_tools_read_it(path, file) -> None:
+    with h5py.File(file) as found:
+        assert list(found["shards"]) == ["000", "001", "held-out"]
+        for part in found["shards"].values():
+            for tokens, name in zip(part["tokens"][:], part["sample_id"].asstr()[:], strict=True):
+                assert np.array_equal(tokens, row(name).astype(np.float16))
+        assert list(found["classes"].asstr()) == CLASSES
+        names = {i for part in found["shards"].values() for i in part["sample_id"].asstr()[:]}
+    assert names == {*IDS, *TEST} - {IDS[3]}, "neither the skipped one nor the forgotten"
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_there_and_back(tmp_path, dtype) -> None:
+    path = make(tmp_path / "s", dtype)
+    with FeatureStore(path) as store:
+        assert export(store, tmp_path / "f.h5") == (tmp_path / "f.h5").stat().st_size
+        with FeatureFile(tmp_path / "f.h5") as features:
+            assert features.is_export
+            seen: list[tuple[int, int]] = []
+            with restore(features, tmp_path / "back", lambda *x: seen.append(x)) as back:
+                assert back.verify() == []
+                assert list(back.objects()) == ["base/tail"]
+                assert back.objects() == store.objects("base/")
+                for field in ("identity", "classes", "plan", "recipe", "skipped", "shards"):
+                    assert getattr(back.manifest, field) == getattr(store.manifest, field)
+                root = back.root_digest
+            with restore(features, tmp_path / "back") as again:
+                assert again.root_digest == root
+    assert seen[-1] == (23, 23)
+    assert shards(tmp_path / "back") == shards(path)
+
+
+def test_an_export_replaces_nothing_and_leaves_nothing_half(path, tmp_path, monkeypatch) -> None:
+    with FeatureStore(path) as store:
+        export(store, tmp_path / "f.h5")
+        with pytest.raises(DataError, match="exists"):
+            export(store, tmp_path / "f.h5")
+        victim = path / store.shard("001").at / "tokens/c.1.0.0"
+        victim.write_bytes(bytes([victim.read_bytes()[0] ^ 1]) + victim.read_bytes()[1:])
+    with FeatureStore(path) as store, pytest.raises(IntegrityError, match="chunk 1"):
+        export(store, tmp_path / "g.h5")
+
+    def full(self, *given, **more):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(h5py.Group, "create_dataset", full)
+    with FeatureStore(path) as store, pytest.raises(StoreError, match="No space"):
+        export(store, tmp_path / "g.h5")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["f.h5", "s"]
+
+
+def test_rows_changed_in_an_export_are_noticed(file, tmp_path) -> None:
+    with h5py.File(file, "a") as found:
+        found["shards/001/tokens"][2, 1, 5] += np.float16(0.25)
+    with FeatureFile(file) as features, pytest.raises(IntegrityError, match="shard 001"):
+        restore(features, tmp_path / "back")
+    with FeatureStore(tmp_path / "back") as back:
+        assert [s.name for s in back.shards] == ["000"]
+        assert back.verify() == []
+
+
+EXPORTS = {
+    "version": lambda f: f.attrs.modify("version", 2),
+    "no classes": lambda f: f.__delitem__("classes"),
+    "no identity": lambda f: f.__delitem__("identity"),
+    "identity": lambda f: (f.__delitem__("identity"), f.create_dataset("identity", data=np.frombuffer(b"{", np.uint8))),
+    "skipped": lambda f: (f.__delitem__("skipped"), f.create_dataset("skipped", data=np.frombuffer(b"[1]", np.uint8))),
+    "no digest": lambda f: f["shards/000"].attrs.__delitem__("digest"),
+    "labels short": lambda f: (
+        f["shards/000"].__delitem__("labels"),
+        f["shards/000"].create_dataset("labels", data=np.zeros(3, np.int32)),
+    ),
+    "ids missing": lambda f: f["shards/000"].__delitem__("sample_id"),
+    "a shard is a file": lambda f: f["shards"].create_dataset("002", data=np.zeros(3)),
+    "another file": lambda f: f["shards"].__setitem__("002", h5py.ExternalLink("/etc/passwd", "/")),
+    "base": lambda f: f["files/base/tail"].write_direct(np.zeros(8, np.uint8)),
+    "no base": lambda f: f.__delitem__("files"),
+    "chunk rows": lambda f: f["shards/000"].attrs.modify("chunk_rows", 2**40),
+    "name": lambda f: f["shards"].move("000", "NAME"),
+}
+
+
+@pytest.mark.parametrize("what", EXPORTS)
+def test_exports_that_are_none(file, tmp_path, what) -> None:
+    with h5py.File(file, "a") as found:
+        EXPORTS[what](found)
+    with pytest.raises((DataError, RecipeError, StoreError)), FeatureFile(file) as features:
+        restore(features, tmp_path / "back").close()
+
+
+def test_another_store_is_not_mixed_in(file, tmp_path) -> None:
+    other = make(tmp_path / "other", "float32")
+    with FeatureFile(file) as features, pytest.raises(IdentityError, match="dtype"):
+        restore(features, other)
+
+
+def foreign(path, n=6, **datasets) -> None:
+    given = {
+        "tokens": np.arange(n * 6, dtype=np.float32).reshape(n, 2, 3),
+        "labels": np.arange(n) % 3,
+        "sample_id": np.array([f"id{k}" for k in range(n)], dtype=h5py.string_dtype()),
+    }
+    with h5py.File(path, "w") as out:
+        for name, value in (given | datasets).items():
+            if value is not None:
+                out[name] = value
+
+
+def test_someone_elses_features(tmp_path) -> None:
+    file = tmp_path / "others.h5"
+    foreign(file)
+    with FeatureFile(file) as features:
+        assert not features.is_export
+        assert features.ids == [f"id{k}" for k in range(6)]
+        assert features.classes == ["0", "1", "2"]
+        assert np.array_equal(features.rows(features.tokens, [4, 1])[:, 0, 0], [24.0, 6.0])
+    foreign(file, sample_id=None, labels=np.array([*"bbaabc"], dtype=h5py.string_dtype()), tokens=np.eye(6))
+    with FeatureFile(file) as features:
+        assert features.ids[0] == "others/00000000"
+        assert features.classes == ["a", "b", "c"]
+        assert features.labels.tolist() == [1, 1, 0, 0, 1, 2]
+        assert features.rows(features.tokens, [2]).shape == (1, 1, 6)
+    with h5py.File(file, "w") as out:
+        out["deep/feats"] = np.ones((2, 3, 4), ">f2")
+        out["y"] = np.array([1, 0])
+        out["names"] = np.array(["ant", "bee"], dtype=h5py.string_dtype())
+    with FeatureFile(file, Columns("deep/feats", "y", "none", "names")) as features:
+        assert features.classes == ["ant", "bee"]
+        assert features.rows(features.tokens, [0, 1]).dtype.kind == "f"
+
+
+def sparse(f) -> None:
+    del f["tokens"]
+    f.create_dataset("tokens", (10**9, 4, 4), "f4", chunks=(16, 4, 4))
+
+
+def never_written(f) -> None:
+    del f["tokens"]
+    f.create_dataset("tokens", (6, 2, 3), "f4")
+
+
+def external(f) -> None:
+    del f["tokens"]
+    f.create_dataset("tokens", (6, 2, 3), "f4", external=[("/etc/passwd", 0, 144)])
+
+
+def virtual(f) -> None:
+    del f["tokens"]
+    layout = h5py.VirtualLayout((6, 2, 3), "f4")
+    layout[:] = h5py.VirtualSource("/etc/other.h5", "x", (6, 2, 3))
+    f.create_virtual_dataset("tokens", layout)
+
+
+def plugin(f) -> None:
+    del f["tokens"]
+    made = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    made.set_chunk((2, 2, 3))
+    made.set_filter(32015, h5py.h5z.FLAG_OPTIONAL, (3,))  # zstd, as a plug-in
+    space = h5py.h5s.create_simple((6, 2, 3))
+    made_set = h5py.h5d.create(f.id, b"tokens", h5py.h5t.IEEE_F32LE, space, made)
+    h5py.Dataset(made_set)[:] = np.ones((6, 2, 3), "f4")
+
+
+def bomb(f) -> None:
+    """A few kilobytes on disk, two gigabytes in memory."""
+    del f["tokens"]
+    f.create_dataset("tokens", (2**15, 2, 2**13), "f4", chunks=(2**15, 2, 2**13), compression="gzip")
+
+
+BAD = {
+    "too few chunks": (sparse, "reads as zeros"),
+    "never written": (never_written, "never written"),
+    "external storage": (external, "another file"),
+    "virtual": (virtual, "another file"),
+    "soft link": (lambda f: (f.move("tokens", "t"), f.__setitem__("tokens", h5py.SoftLink("/t"))), "a link"),
+    "external link": (
+        lambda f: (f.__delitem__("tokens"), f.__setitem__("tokens", h5py.ExternalLink("x.h5", "/t"))),
+        "a link",
+    ),
+    "a plug-in": (plugin, "plug-in"),
+    "a bomb": (bomb, "chunks of|of its"),
+    "no tokens": (lambda f: f.__delitem__("tokens"), "there is no tokens"),
+    "a group": (lambda f: (f.__delitem__("tokens"), f.create_group("tokens")), "no dataset"),
+}
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_what_is_no_plain_array(tmp_path, what) -> None:
+    change, says = BAD[what]
+    foreign(tmp_path / "f.h5")
+    with h5py.File(tmp_path / "f.h5", "a") as found:
+        change(found)
+    with pytest.raises(DataError, match=says), FeatureFile(tmp_path / "f.h5"):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("datasets", "says"),
+    [
+        ({"tokens": np.zeros((6, 2, 3), np.int16)}, "not floats"),
+        ({"tokens": np.zeros((6, 2, 3), np.complex64)}, "not floats"),
+        ({"tokens": np.zeros((6, 2, 3, 4), np.float32)}, "not floats"),
+        ({"tokens": np.zeros((0, 2, 3), np.float32)}, "not floats"),
+        ({"tokens": np.zeros((6,), np.float32)}, "not floats"),
+        ({"labels": np.zeros(5, int)}, "not 6"),
+        ({"labels": np.zeros(6)}, "not 6"),
+        ({"labels": np.array([0, 1, 2, -1, 0, 0])}, "labels from -1"),
+        ({"classes": np.array(["a", "b"], dtype=h5py.string_dtype())}, "labels from 0 to 2 for 2"),
+        ({"sample_id": np.array(["a"] * 6, dtype=h5py.string_dtype())}, "more than once"),
+        ({"sample_id": np.array(["a", "b"], dtype=h5py.string_dtype())}, "2 entries for 6 rows"),
+        ({"sample_id": np.arange(6)}, "not a list of texts"),
+        ({"sample_id": np.array([b"\xff\xfe"] * 6, dtype=h5py.string_dtype())}, "not UTF-8"),
+        ({"sample_id": np.array(["a\nb", *"cdefg"], dtype=h5py.string_dtype())}, "control"),
+    ],
+)
+def test_columns_that_do_not_fit(tmp_path, datasets, says) -> None:
+    foreign(tmp_path / "f.h5", **datasets)
+    with pytest.raises(DataError, match=says), FeatureFile(tmp_path / "f.h5"):
+        pass
+
+
+def test_no_hdf5_at_all(tmp_path) -> None:
+    (tmp_path / "f.h5").write_bytes(b"\x89HDF\r\n\x1a\n" + b"\0" * 500)
+    for name in ("f.h5", "missing.h5", "."):
+        with pytest.raises(DataError), FeatureFile(tmp_path / name):
+            pass

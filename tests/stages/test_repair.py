@@ -1,0 +1,100 @@
+"""verify --repair on a real store: chunks come back from their images, bit for bit."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from taftcache import stages
+from taftcache.cache import FeatureStore
+from tests.stages.making import tree, write_images
+
+
+def chunks(path: Path) -> list[str]:
+    return [file for file in tree(path) if "/tokens/c." in file]
+
+
+def flip(file: Path) -> None:
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 1
+    file.write_bytes(data)
+
+
+def test_chunks_are_extracted_again_alone(store):
+    whole = tree(store)
+    victims = chunks(store)[::3]
+    for file in victims:
+        flip(store / file)
+    report = stages.verify(store, repair=True)
+    assert (report.faults, report.dropped, report.strays) == ([], [], [])
+    assert sorted(report.mended) == sorted(victims)
+    assert tree(store) == whole
+    assert stages.verify(store, repair=True).mended == {}
+
+
+def test_a_lost_shard_a_lost_tail_and_lost_ids(store):
+    whole = tree(store)
+    with FeatureStore(store) as opened:
+        shard, other = opened.shards
+        tail = opened.objects()["base/tail"].path
+    shutil.rmtree(store / shard.at)
+    (store / shard.manifest_file).unlink()
+    (store / tail).unlink()
+    (store / other.at / "sample_id" / "c.0").unlink()
+    flip(store / other.at / "tokens" / "c.0.0.0")
+    first = stages.verify(store, repair=True)
+    assert first.faults == []
+    assert tree(store) == whole
+
+
+def test_a_lost_component_is_trained_again_to_its_bytes(store):
+    whole = tree(store)
+    with FeatureStore(store) as opened:
+        for name in ("components/001", "models/mean"):
+            flip(store / opened.objects()[name].path)
+    report = stages.verify(store, repair=True)
+    assert report.dropped == ["components/001", "models/mean"]
+    with FeatureStore(store, mode="a") as opened:
+        stages.train(opened)
+        stages.compose(opened)
+    assert tree(store) == whole
+
+
+def test_other_pixels_are_refused_and_moved_data_is_found(tmp_path, photographed):
+    path = shutil.copytree(photographed, tmp_path / "store")
+    images = write_images(tmp_path / "elsewhere")
+    whole = tree(path)
+    with FeatureStore(path) as opened:
+        shard = opened.shards[0]
+        victims = [f"{shard.at}/tokens/c.{k}.0.0" for k in (0, 1)]
+        touched = shard.sample_ids[8]  # a row of the second chunk
+    for file in victims:
+        flip(path / file)
+    picture = images / touched
+    pixels = np.asarray(Image.open(picture)).copy()
+    pixels[3, 3] ^= 255
+    Image.fromarray(pixels).save(picture)
+    report = stages.verify(path, repair=True, overrides=[f"data.train={images}"])
+    assert list(report.mended) == victims[:1]
+    assert [fault.file for fault in report.faults] == victims[1:]
+    assert "nothing was written" in report.reasons[victims[1]]
+    picture.unlink()
+    report = stages.verify(path, repair=True, overrides=[f"data.train={images}"])
+    assert touched in report.reasons[victims[1]]
+    assert stages.verify(path, repair=True).faults == []
+    assert tree(path) == whole
+
+
+@pytest.mark.parametrize("override", ["data.train=/nowhere/at/all", "backbone.weights=/nowhere/at/all.safetensors"])
+def test_without_source_or_backbone_the_store_is_left_as_it_is(tmp_path, photographed, override):
+    path = shutil.copytree(photographed, tmp_path / "store")
+    flip(path / chunks(path)[0])
+    before = tree(path)
+    report = stages.verify(path, repair=True, overrides=[override])
+    assert len(report.faults) == 1
+    assert "/nowhere/at/all" in report.reasons[report.faults[0].file]
+    assert tree(path) == before
