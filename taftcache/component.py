@@ -75,10 +75,15 @@ class Component:
 
 
 def read_base(store: FeatureStore, spec: TangentSpec) -> Base:
-    """The base point of the store's tail under ``spec``; needs neither timm nor the backbone's weights."""
-    weights = load(store.read_object(TAIL))
+    """The base point of the store's tail under ``spec``; a functional tail needs timm's code, none needs weights."""
+    state = load(store.read_object(TAIL))
     config = TailConfig.from_dict(store.objects(TAIL)[TAIL].meta)
-    return make_base(weights, config, len(store.classes), spec)
+    module = None
+    if config.path == "functional" and config.rows != "feature":
+        from taftcache.backbone.architecture import tail_module
+
+        module = tail_module(store.identity, config, state)
+    return make_base(state, config, len(store.classes), spec, module)
 
 
 def put_component(change: Transaction, name: str, component: Component) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +45,7 @@ class TangentModel(nn.Module):
         super().__init__()
         self.cut, self.transform, self.classes = cut, transform, list(classes)
         self.backbone = cut.backbone.model
-        self.base, self.component = base.unreduced(), component
+        self.base, self.component = replace(base.unreduced(), module=cut.module()), component
         self._tail = self.base.tail
         self._base = _Named(self.base.state)
         self._delta = _Named(component.layout.views(component.delta))

@@ -76,8 +76,7 @@ class Cut:
             size = torch.Size(self.shape).numel()
             self.tokens_shape: tuple[int, int] = (size // self.shape[-1], self.shape[-1])
             if self.start:
-                self._switch = _Switch()
-                self._model.get_submodule(self.start).register_forward_pre_hook(self._stop)
+                self._switch = _stop_before(self._model.get_submodule(self.start))
                 self._probe()
 
     @property
@@ -102,6 +101,8 @@ class Cut:
                 f"Images must be [n, {', '.join(map(str, self._image_shape))}].", got=list(images.shape)
             )
         with torch.no_grad():
+            if type(self._model) is VisionTransformer and self.start in self._trace.blocks:
+                return self._before_block(images)
             return self._input(images).reshape(len(images), *self.tokens_shape).contiguous()
 
     def replay(self, rows: Tensor) -> Tensor:
@@ -113,7 +114,7 @@ class Cut:
         return x if weight is None else nn.functional.linear(x, weight, bias)
 
     def tail_state(self) -> dict[str, Tensor]:
-        """Copies of the tail's tensors on the CPU in float32, by timm's names: what it trains, its buffers, its head."""
+        """Copies of the tail's tensors on the CPU in float32, by timm's names: parameters, buffers, head."""
         state = self._model.state_dict()
         named = {name: state[name] for name in (*self.parameters, *self.buffers)}
         weight, bias = self._head()
@@ -151,7 +152,9 @@ class Cut:
         """BLAKE3 of the weights before the cut: the only ones on which the cached rows depend."""
         shared = set() if self._rest is None else self._rest.shared
         tail = {*self.parameters, *(set(self.buffers) - shared)}
-        heads = ("head.", "head_dist.") if isinstance(self._model, VisionTransformerDistilled) else f"{self._classifier}."
+        heads = (
+            ("head.", "head_dist.") if isinstance(self._model, VisionTransformerDistilled) else f"{self._classifier}."
+        )
         state = self._model.state_dict()
         return state_digest({k: v for k, v in state.items() if k not in tail and not k.startswith(heads)})
 
@@ -187,9 +190,11 @@ class Cut:
             self._switch.on = False
         raise BackboneError("a model calls the same layers every time", got=f"{self.start} was not called")
 
-    def _stop(self, _: nn.Module, args: tuple[Any, ...]) -> None:
-        if self._switch.on:
-            raise _Reached(args[0])
+    def _before_block(self, images: Tensor) -> Tensor:
+        """``_input`` of a plain ViT without hooks and exceptions, which torch.export cannot trace."""
+        model: Any = self._model
+        x = model._pos_embed(model.patch_embed(images))
+        return model.blocks[: int(self.start.removeprefix("blocks."))](model.norm_pre(model.patch_drop(x)))
 
     def _held(self) -> dict[str, Tensor]:
         """The model's own tensors of the tail, as the rest takes them."""
@@ -256,6 +261,19 @@ class Cut:
             for parameter in parameters:
                 parameter.requires_grad_(False)
         return {name for name, gradient in zip(names, gradients, strict=True) if gradient is not None}
+
+
+def _stop_before(module: nn.Module) -> _Switch:
+    """A switch with which a thread's forward pass stops before ``module`` with its input."""
+    switch = _Switch()
+
+    # Not a method: a copy of the model copies its hooks, and must not copy what they belong to.
+    def hook(_: nn.Module, args: tuple[Any, ...]) -> None:
+        if switch.on:
+            raise _Reached(args[0])
+
+    module.register_forward_pre_hook(hook)
+    return switch
 
 
 def _classifier(backbone: Backbone) -> str:

@@ -85,7 +85,7 @@ class Trace:
         return [name for name in found if not any(other.startswith(f"{name}.") for other in found)]
 
 
-def feature(model: nn.Module, images: Tensor) -> Tensor:
+def feature(model: Any, images: Tensor) -> Tensor:
     """The classifier's input [n,width]; of a distilled DeiT [x_cls | x_dist]/2, as its two heads are averaged."""
     tokens = model.forward_features(images)
     if isinstance(model, VisionTransformerDistilled):

@@ -7,7 +7,8 @@ models that have none. A pass costs a forward pass of the tail for f, about two 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+from contextlib import contextmanager
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -92,8 +93,8 @@ class FunctionalTail:
         back = _usable(r @ w[weight])
         for piece, g in zip(state.rows.split(self._piece), back.split(self._piece), strict=True):
             with _exact():
-                _, pull = vjp(lambda p, piece=piece: self._run(w, p, piece), at)
-                (gradients,) = pull(g)
+                pulled: tuple[Any, ...] = vjp(lambda p, piece=piece: self._run(w, p, piece), at)
+                (gradients,) = pulled[1](g)
             for name, gradient in gradients.items():
                 out[name] += gradient
 
@@ -135,20 +136,14 @@ class FunctionalTail:
 _NO_FACTORS = "a functional tail has no factored gradients; solvers ask `factored` first"
 
 
-class _exact:
-    """Inside, derivatives of every order exist: no inference mode, and attention that is written out.
+@contextmanager
+def _exact() -> Iterator[None]:
+    """Inside, derivatives of every kind exist: no inference mode, and attention that is written out.
 
     Forward mode through fused attention raises NotImplementedError.
     """
-
-    def __enter__(self) -> None:
-        self._inference, self._attention = torch.inference_mode(False), sdpa_kernel(SDPBackend.MATH)
-        self._inference.__enter__()
-        self._attention.__enter__()
-
-    def __exit__(self, *error: object) -> None:
-        self._attention.__exit__(*error)
-        self._inference.__exit__(*error)
+    with torch.inference_mode(False), sdpa_kernel(SDPBackend.MATH):
+        yield
 
 
 def _usable(tensor: Tensor) -> Tensor:

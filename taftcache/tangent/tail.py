@@ -50,6 +50,11 @@ class Tail(Protocol):
         ...
 
     @property
+    def factored(self) -> bool:
+        """Whether per-row gradients are to be had in factored form; without, ``factors`` raises SolveError."""
+        ...
+
+    @property
     def rank_one(self) -> bool:
         """Whether every matrix's factor is a ``RankOne``."""
         ...

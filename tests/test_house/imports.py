@@ -17,7 +17,7 @@ MAY_IMPORT = {
     "objective": {"errors", "tangent"},
     "solve": {"errors", "tangent", "objective"},
     "backbone": {"errors", "cache", "tangent"},
-    "component": {"errors", "cache", "tangent", "solve"},
+    "component": {"errors", "cache", "tangent", "solve", "backbone.architecture"},
     "composition": {"errors", "tangent", "component"},
     "recipe": {"errors", "backbone.spec", "tangent.spec"},
     "model": {"errors", "cache", "tangent", "component", "composition", "recipe", "backbone"},
