@@ -24,7 +24,7 @@ def class_row(model: nn.Module, start: str) -> ClassRow | str:
     assert isinstance(model, VisionTransformer)
     last = f"blocks.{len(model.blocks) - 1}"
     if start != last:
-        return f"the tail begins at {start}, before the last block"
+        return "the tail is more than the last block"
     block: Any = model.blocks[-1]
     if why := _in_block(last, block, model.embed_dim):
         return why
@@ -42,7 +42,7 @@ def class_row(model: nn.Module, start: str) -> ClassRow | str:
 def _in_model(model: nn.Module) -> str:
     """What the class row does not cover outside the last block; "" for nothing."""
     if type(model) is not VisionTransformer:
-        return f"the model is a {type(model).__name__}, not a VisionTransformer"
+        return f"{type(model).__name__} is not the plain VisionTransformer"
     if not model.has_class_token:
         return "it has no class token"
     if model.global_pool != "token":

@@ -7,7 +7,7 @@ Which way is decided from the model, and said: ``path`` and ``why`` of the descr
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from threading import local
 from typing import Any
 
@@ -65,7 +65,7 @@ class Cut:
         with full_float32(backbone.device):
             self._trace = trace(self._model, backbone.name, self._image_shape)
             assert self._trace.feature is not None
-            self.start = _start(backbone.name, self._trace, blocks, self._model)
+            self.start = locate(backbone.name, self._trace, blocks, self._model)
             self._rest: Remainder | None = None
             self.parameters: tuple[str, ...] = ()
             self.buffers: tuple[str, ...] = ()
@@ -218,10 +218,8 @@ class Cut:
         fixed = {name: state[name].detach() for name in rest.buffers_live if not name.endswith("num_batches_tracked")}
         tensors = {f"{PREFIX}{name}": tensor for name, tensor in (live | fixed).items()}
         with torch.enable_grad():
-            gradients = torch.autograd.grad(
-                functional_call(rest, tensors, (rows,)).sum(), list(live.values()), allow_unused=True
-            )
-        used = [name for name, gradient in zip(live, gradients, strict=True) if gradient is not None]
+            total = functional_call(rest, tensors, (rows,)).sum()
+        used = _reached(total, live)
         early = self._before(images[:1], [name for name in used if name in rest.shared])
         self.parameters = tuple(name for name in used if name not in early)
         self.buffers = (*(name for name in used if name in early), *fixed)
@@ -246,21 +244,23 @@ class Cut:
 
     def _before(self, images: Tensor, names: Sequence[str]) -> set[str]:
         """Those of the parameters on which the rows depend too: they stay as they are."""
-        parameters = [self._model.get_parameter(name) for name in names]
-        if not parameters:
-            return set()
+        parameters = {name: self._model.get_parameter(name) for name in names}
         try:
-            for parameter in parameters:
+            for parameter in parameters.values():
                 parameter.requires_grad_(True)
             with torch.enable_grad():
-                rows = self._input(images)
-                if not rows.requires_grad:
-                    return set()
-                gradients = torch.autograd.grad(rows.sum(), parameters, allow_unused=True)
+                return set(_reached(self._input(images).sum(), parameters))
         finally:
-            for parameter in parameters:
+            for parameter in parameters.values():
                 parameter.requires_grad_(False)
-        return {name for name, gradient in zip(names, gradients, strict=True) if gradient is not None}
+
+
+def _reached(total: Tensor, named: Mapping[str, Tensor]) -> list[str]:
+    """Names of the tensors that ``total`` was computed from."""
+    if not named or not total.requires_grad:
+        return []
+    gradients = torch.autograd.grad(total, list(named.values()), allow_unused=True)
+    return [name for name, gradient in zip(named, gradients, strict=True) if gradient is not None]
 
 
 def _stop_before(module: nn.Module) -> _Switch:
@@ -297,7 +297,7 @@ def _classifier(backbone: Backbone) -> str:
     return name
 
 
-def _start(name: str, trace: Trace, blocks: int | str, model: nn.Module) -> str:
+def locate(name: str, trace: Trace, blocks: int | str, model: nn.Module) -> str:
     """timm's name of the module before which ``blocks`` cuts; "" for the head."""
     if blocks == 0:
         return ""
