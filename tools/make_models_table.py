@@ -121,7 +121,7 @@ def small_backbone(family: Family) -> Backbone:
 def check(cut: Cut, images: Tensor) -> Checked:
     """The tail's f, J and Jᵀ in float64 against the whole model's; turns the cut's model into float64."""
     base = make_base(cut.tail_state(), cut.tail_config(), CLASSES, module=cut.module()).to(torch.float64)
-    cut.backbone.model.double()
+    _widen(cut.backbone.model, base)
     images = images.double()
     generator = torch.Generator().manual_seed(2)
     v = torch.randn(base.layout.size, dtype=torch.float64, generator=generator)
@@ -143,6 +143,14 @@ def check(cut: Cut, images: Tensor) -> Checked:
         _off(pulled, adjoint),
         (abs(left - right) / (r.norm() * found.norm())).item(),
     )
+
+
+def _widen(model: Any, base: Base) -> None:
+    """To float64. A table of rotary embeddings that the state keeps in float32 stays the one that it is."""
+    if base.config.path == "layers" and any(name.startswith("rope") for name in base.config.buffers):
+        single = copy.deepcopy(model.rope)
+        model.rope.get_embed = lambda *args, **named: single.get_embed(*args, **named).double()
+    model.double()
 
 
 def whole_model(cut: Cut, base: Base) -> Any:

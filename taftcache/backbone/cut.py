@@ -19,13 +19,14 @@ from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from taftcache.backbone.class_row import class_row
+from taftcache.backbone.describe import Description, describe
 from taftcache.backbone.device import full_float32
 from taftcache.backbone.model import Backbone, state_digest
 from taftcache.backbone.remainder import PREFIX, Remainder
 from taftcache.backbone.trace import Shape, Trace, feature, trace
 from taftcache.errors import BackboneError
-from taftcache.tangent.config import ClassRow, Path, TailConfig
+from taftcache.tangent.class_row_config import ClassRow
+from taftcache.tangent.config import Path, TailConfig
 
 AGREEMENT = 1e-5  # of prefix and rest with the whole model in float32, relative; a leak would be a NaN instead
 
@@ -69,15 +70,20 @@ class Cut:
             self._rest: Remainder | None = None
             self.parameters: tuple[str, ...] = ()
             self.buffers: tuple[str, ...] = ()
+            self._fixed: tuple[str, ...] = ()  # what the model's own code reads besides the parameters
             self.shape: tuple[int, ...] = self._trace.feature.lengths[1:]
             if self.start:
                 self._rest = Remainder(self._model, self._trace, self.start, self._image_shape)
                 self.shape = self._rest.shape
             size = torch.Size(self.shape).numel()
             self.tokens_shape: tuple[int, int] = (size // self.shape[-1], self.shape[-1])
+            self._closed: Description | str = ""
             if self.start:
                 self._switch = _stop_before(self._model.get_submodule(self.start))
                 self._probe()
+                self._closed = self._describe()
+            if isinstance(self._closed, Description):
+                self.buffers = tuple(self._closed.buffers)
 
     @property
     def device(self) -> torch.device:
@@ -116,7 +122,8 @@ class Cut:
     def tail_state(self) -> dict[str, Tensor]:
         """Copies of the tail's tensors on the CPU in float32, by timm's names: parameters, buffers, head."""
         state = self._model.state_dict()
-        named = {name: state[name] for name in (*self.parameters, *self.buffers)}
+        tables = self._closed.buffers if isinstance(self._closed, Description) else {}
+        named = {name: tables[name] if name in tables else state[name] for name in (*self.parameters, *self.buffers)}
         weight, bias = self._head()
         named |= {f"{self._classifier}.{k}": t for k, t in (("weight", weight), ("bias", bias)) if t is not None}
         return {name: tensor.detach().cpu().clone() for name, tensor in named.items()}
@@ -124,10 +131,14 @@ class Cut:
     def tail_config(self) -> TailConfig:
         """What the tail is, and how it is linearised."""
         assert self._trace.feature is not None
-        path, why, end = self._path()
+        closed = self._closed
+        row = isinstance(closed, Description) and not closed.layers and isinstance(closed.end, ClassRow)
+        path: Path = "class row" if row else "layers"
+        if isinstance(closed, str):
+            path = "functional" if self.start else "feature"
         return TailConfig(
             path=path,
-            why=why,
+            why=closed if isinstance(closed, str) else "",
             start=self.start,
             blocks=self.blocks,
             shape=self.shape,
@@ -138,7 +149,8 @@ class Cut:
             parameters=self.parameters,
             norms=tuple(name for name in self.parameters if _is_norm(self._model, name)),
             buffers=self.buffers,
-            end=end,
+            layers=() if isinstance(closed, str) else closed.layers,
+            end=None if isinstance(closed, str) else closed.end,
         )
 
     def module(self) -> nn.Module | None:
@@ -151,21 +163,24 @@ class Cut:
     def prefix_digest(self) -> str:
         """BLAKE3 of the weights before the cut: the only ones on which the cached rows depend."""
         shared = set() if self._rest is None else self._rest.shared
-        tail = {*self.parameters, *(set(self.buffers) - shared)}
+        tail = {*self.parameters, *(set(self._fixed) - shared)}
         heads = (
             ("head.", "head_dist.") if isinstance(self._model, VisionTransformerDistilled) else f"{self._classifier}."
         )
         state = self._model.state_dict()
         return state_digest({k: v for k, v in state.items() if k not in tail and not k.startswith(heads)})
 
-    def _path(self) -> tuple[Path, str, ClassRow | None]:
-        """How the tail is linearised, why not in a faster way, and the class row."""
-        if not self.start:
-            return "feature", "", None
-        row = class_row(self._model, self.start)
-        if isinstance(row, ClassRow):
-            return "class row", "", row
-        return "functional", row, None
+    def _describe(self) -> Description | str:
+        """The tail as closed-form layers, or why not."""
+        model: Any = self._model
+        grid = None
+        if type(model) in (VisionTransformer, Eva):
+            names = [f"blocks.{k}" for k in range(len(model.blocks))]
+            if self.start not in names:
+                return f"the tail begins inside the model's last blocks, at {self.start}"
+            grid = model.patch_embed.dynamic_feat_size(self._image_shape[1:])
+            return describe(model, len(names) - names.index(self.start), grid)
+        return describe(model, 1)
 
     def _head(self) -> tuple[Tensor | None, Tensor | None]:
         """The model's own classifier on the head's input; None where it has none."""
@@ -199,7 +214,7 @@ class Cut:
     def _held(self) -> dict[str, Tensor]:
         """The model's own tensors of the tail, as the rest takes them."""
         state = self._model.state_dict()
-        return {f"{PREFIX}{name}": state[name] for name in (*self.parameters, *self.buffers)}
+        return {f"{PREFIX}{name}": state[name] for name in (*self.parameters, *self._fixed)}
 
     def _probe(self) -> None:
         """Find what the tail depends on by a backward pass, and see that prefix and rest are the model."""
@@ -222,8 +237,8 @@ class Cut:
         used = _reached(total, live)
         early = self._before(images[:1], [name for name in used if name in rest.shared])
         self.parameters = tuple(name for name in used if name not in early)
-        self.buffers = (*(name for name in used if name in early), *fixed)
-        rest.fill(self._model, (*self.parameters, *self.buffers))
+        self.buffers = self._fixed = (*(name for name in used if name in early), *fixed)
+        rest.fill(self._model, (*self.parameters, *self._fixed))
         with torch.no_grad():
             found = functional_call(rest, self._held(), (rows,))
         name = self.backbone.name

@@ -45,7 +45,7 @@ class FunctionalTail:
         module: a function of rows alone in evaluation mode. Tensors of it that the state does not name are constants.
     """
 
-    factored = False
+    factored = rank_one = False
 
     def __init__(self, config: TailConfig, module: nn.Module) -> None:
         self.config, self.module = config, module

@@ -53,6 +53,7 @@ class LayersState(NamedTuple):
 class LayersTail:
     """Closed-form layers, then the class row of the last block or a readout and the head."""
 
+    factored = True
     rank_one = False  # a matrix's gradient is a sum over tokens, so the rows' kernel has no cheap form
 
     def __init__(self, config: TailConfig) -> None:

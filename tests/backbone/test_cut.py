@@ -107,32 +107,34 @@ def test_prefix_digest_ignores_the_tail_and_nothing_else():
 
 
 NOT_A_CLASS_ROW = {
-    "average pooling": ({"global_pool": "avg"}, "global_pool"),
-    "average pooling without fc_norm": ({"global_pool": "avg", "fc_norm": False}, "global_pool"),
-    "no class token": ({"class_token": False, "global_pool": "avg"}, "no class token"),
-    "attention pooling": ({"global_pool": "map"}, "global_pool"),
-    "fc_norm": ({"fc_norm": True}, "norm is a Identity"),
-    "no final norm": ({"final_norm": False}, "norm is a Identity"),
-    "qk-norm": ({"qk_norm": True}, "q_norm"),
-    "attention norm": ({"scale_attn_norm": True}, "attn.norm"),
-    "mlp norm": ({"scale_mlp_norm": True}, "mlp.norm"),
-    "rms norm": ({"norm_layer": "rmsnorm"}, "RmsNorm"),
-    "quick gelu": ({"act_layer": "quick_gelu"}, "QuickGELU"),
-    "relu": ({"act_layer": "relu"}, "ReLU"),
-    "no projection bias": ({"proj_bias": False}, "no bias"),
-    "post-norm block": ({"block_fn": ResPostBlock}, "ResPostBlock"),
+    "average pooling": ({"global_pool": "avg"}, ""),
+    "average pooling without fc_norm": ({"global_pool": "avg", "fc_norm": False}, ""),
+    "no class token": ({"class_token": False, "global_pool": "avg"}, ""),
+    "largest token": ({"global_pool": "max"}, "global_pool"),
+    "attention pooling": ({"global_pool": "map"}, "attention"),
+    "fc_norm": ({"fc_norm": True}, ""),
+    "no final norm": ({"final_norm": False}, ""),
+    "qk-norm": ({"qk_norm": True}, ""),
+    "attention norm": ({"scale_attn_norm": True}, ""),
+    "mlp norm": ({"scale_mlp_norm": True}, ""),
+    "rms norm": ({"norm_layer": "rmsnorm"}, ""),
+    "quick gelu": ({"act_layer": "quick_gelu"}, ""),
+    "hard sigmoid": ({"act_layer": "hard_sigmoid"}, "HardSigmoid"),
+    "relu": ({"act_layer": "relu"}, ""),
+    "no projection bias": ({"proj_bias": False}, ""),
+    "post-norm block": ({"block_fn": ResPostBlock}, ""),
     "parallel block": ({"block_fn": ParallelScalingBlock}, "ParallelScalingBlock"),
 }
 
 
 @pytest.mark.parametrize(("options", "named"), NOT_A_CLASS_ROW.values(), ids=NOT_A_CLASS_ROW.keys())
-def test_what_the_class_row_does_not_cover_takes_another_path_and_is_named(options, named):
+def test_what_the_class_row_does_not_cover_takes_another_path_and_what_no_layer_does_is_named(options, named):
     backbone = small_backbone(**options)
     cut, x = Cut(backbone), images(3)
     config = cut.tail_config()
-    assert config.path != "class row"
-    assert config.end is None or config.path == "layers"
+    assert config.path == ("functional" if named else "layers")
     assert named in config.why
+    assert bool(named) == bool(config.why)
     with torch.no_grad():
         torch.testing.assert_close(cut.replay(cut.prefix(x)), backbone.model(x), rtol=1e-5, atol=1e-5)
 
