@@ -60,6 +60,11 @@ class Reduction:
         return self.cut.backbone
 
     @property
+    def shape(self) -> tuple[int, ...]:
+        """Of one sample at the cut, as the model has it."""
+        return self.cut.shape
+
+    @property
     def device(self) -> torch.device:
         """Where the model is."""
         return self.cut.device

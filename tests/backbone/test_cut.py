@@ -119,7 +119,7 @@ NOT_A_CLASS_ROW = {
     "mlp norm": ({"scale_mlp_norm": True}, ""),
     "rms norm": ({"norm_layer": "rmsnorm"}, ""),
     "quick gelu": ({"act_layer": "quick_gelu"}, ""),
-    "hard sigmoid": ({"act_layer": "hard_sigmoid"}, "HardSigmoid"),
+    "hard sigmoid": ({"act_layer": "hard_sigmoid"}, "Hardsigmoid"),
     "relu": ({"act_layer": "relu"}, ""),
     "no projection bias": ({"proj_bias": False}, ""),
     "post-norm block": ({"block_fn": ResPostBlock}, ""),
