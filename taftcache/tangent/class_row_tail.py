@@ -20,6 +20,7 @@ class ClassRowTail:
     """One block, final norm and head, of which only the class row is ever formed; see ``class_row``."""
 
     rank_one = True
+    block_rows = 256
 
     def __init__(self, config: ClassRow, rows: Rows = "tokens") -> None:
         self.config, self.rows = config, rows

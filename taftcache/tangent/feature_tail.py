@@ -33,6 +33,7 @@ class FeatureTail:
     """A linear head on cached features [n,1,d]."""
 
     rank_one = True
+    block_rows = 256
 
     def __init__(self, config: TailConfig) -> None:
         self.names = config.head_names

@@ -55,6 +55,11 @@ class Tail(Protocol):
         ...
 
     @property
+    def block_rows(self) -> int:
+        """Rows to compute at once, at most."""
+        ...
+
+    @property
     def factor_width(self) -> int:
         """Numbers that the factors of one row's gradient hold, about."""
         ...
