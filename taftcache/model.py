@@ -78,8 +78,8 @@ class TangentModel(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         """Logits [n,K] of preprocessed images [n,3,h,w]."""
         w, delta = self._tail.bind(self._base.named()), self._tail.bind(self._delta.named())
-        state = self._tail.value(w, self.cut.prefix(images.to(_device(self.backbone))))
-        return state.logits + self._tail.tangent(w, state, delta)
+        value, change = self._tail.value_and_tangent(w, self.cut.prefix(images.to(_device(self.backbone))), delta)
+        return value + change
 
     def predict(self, images: Sequence[Path | str], top: int = 3, batch: int = 32) -> list[Prediction]:
         """The ``top`` classes of each image file.

@@ -46,6 +46,7 @@ class FunctionalTail:
     """
 
     factored = rank_one = False
+    block_rows = 256
 
     def __init__(self, config: TailConfig, module: nn.Module) -> None:
         self.config, self.module = config, module
@@ -82,6 +83,11 @@ class FunctionalTail:
                 du = torch.cat([change(piece) for piece in state.rows.split(self._piece)])
         out = linear_tangent(w[weight], state.feature, du, delta.get(weight), delta.get(bias))
         return torch.zeros_like(state.logits) if out is None else out
+
+    def value_and_tangent(self, w: Named, rows: Tensor, delta: Named) -> tuple[Tensor, Tensor]:
+        """f_w(x) and J Δw, both [n,K]."""
+        state = self.value(w, rows)
+        return state.logits, self.tangent(w, state, delta)
 
     def adjoint(self, w: Named, state: FunctionalState, r: Tensor, out: Named) -> None:
         """Add Jᵀ r to ``out`` in place, for r [n,K]: reverse mode through the names that ``out`` has."""
