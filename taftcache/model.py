@@ -72,7 +72,9 @@ class TangentModel(nn.Module):
             )
         base = read_base(store, recipe.tangent)
         component = read_component(store, name, base)
-        return cls(Cut(backbone, recipe.tangent.blocks), Preprocess(backbone), base, component, store.classes)
+        # Where the rows were taken, which may be further up than what is trained.
+        cut = Cut(backbone, base.config.start or 0)
+        return cls(cut, Preprocess(backbone), base, component, store.classes)
 
     @torch.no_grad()
     def forward(self, images: Tensor) -> Tensor:

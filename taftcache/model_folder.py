@@ -65,7 +65,6 @@ def is_model_folder(folder: Path | str) -> bool:
 
 def save_model(
     model: TangentModel,
-    spec: BackboneSpec,
     folder: Path | str,
     *,
     name: str,
@@ -76,7 +75,6 @@ def save_model(
 
     Args:
         model: base, Δw, classes and preprocessing.
-        spec: what its backbone was loaded by.
         folder: where to.
         name: what the store called it ("models/mean").
         root_digest: of that store.
@@ -87,7 +85,7 @@ def save_model(
     """
     exported = model.program() if program else None  # what can fail comes before anything is written
     folder = _new(folder)
-    save_backbone(model.cut.backbone, spec, folder)
+    save_backbone(model.cut.backbone, folder)
     frozen = model.backbone.state_dict()
     tensors = {
         f"base/{n}": t.contiguous() for n, t in model.base.state.items() if n not in frozen or not _equal(t, frozen[n])
@@ -136,7 +134,7 @@ def read_description(folder: Path | str) -> Description:
     return described
 
 
-def save_merged(model: TangentModel, spec: BackboneSpec, folder: Path | str) -> list[str]:
+def save_merged(model: TangentModel, folder: Path | str) -> list[str]:
     """Write ``model.merged()`` in timm's layout, for ``timm.create_model("local-dir:…", pretrained=True)``.
 
     Raises:
@@ -145,7 +143,7 @@ def save_merged(model: TangentModel, spec: BackboneSpec, folder: Path | str) -> 
     merged: Any = model.merged()
     merged.pretrained_cfg = {**merged.pretrained_cfg, "label_names": model.classes}
     folder = _new(folder)
-    save_backbone(replace(model.cut.backbone, model=merged), spec, folder)
+    save_backbone(replace(model.cut.backbone, model=merged), folder)
     return sorted(path.name for path in folder.iterdir())
 
 
@@ -164,8 +162,8 @@ def open_model(folder: Path | str, device: str = "auto") -> TangentModel:
     backbone = load_backbone(BackboneSpec(weights=str(folder)), described.preprocess, device)
     if backbone.weights_digest != described.weights_digest or file_digest(folder / WEIGHTS) != described.digest:
         raise IntegrityError("a saved model's weights are those that were saved", got=str(folder), do="copy it again")
-    cut = Cut(backbone, described.tangent.blocks)
     config = TailConfig.from_dict(described.tail)
+    cut = Cut(backbone, config.start or 0)
     own = {name.removeprefix("base/"): tensor for name, tensor in tensors.items() if name.startswith("base/")}
     state = cut.tail_state()
     names = [*config.parameters, *config.buffers, *config.head_names]

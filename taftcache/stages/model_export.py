@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from taftcache.cache import FeatureStore
-from taftcache.recipe import parse_recipe
 from taftcache.stages.composing import MEAN
 
 
@@ -47,11 +46,10 @@ def export_model(
     from taftcache.model import TangentModel
     from taftcache.model_folder import save_merged, save_model
 
-    spec = parse_recipe(store.manifest.recipe, str(store.path)).backbone
     loaded = TangentModel.load(store, model, device)
     if merged:
-        files = save_merged(loaded, spec, folder)
+        files = save_merged(loaded, folder)
     else:
-        files = save_model(loaded, spec, folder, name=model, root_digest=store.root_digest, program=program)
+        files = save_model(loaded, folder, name=model, root_digest=store.root_digest, program=program)
     size = sum((Path(folder) / file).stat().st_size for file in files)
     return ExportModelReport(store.path, store.root_digest, model, Path(folder), files, size)

@@ -53,6 +53,23 @@ def test_float32_cache_agrees_to_float32(images, tmp_path):
     assert worst(path, images, "models/mean") < 1e-4
 
 
+@pytest.mark.parametrize("train", ["bitfit", ["blocks.4.mlp.*", "head.*"]], ids=str)
+def test_several_blocks(images, tmp_path, train):
+    """A tail of two blocks, and then the last of them alone from the same store."""
+    path = tmp_path / "store"
+    made = {"data": {"source": "folder", "train": str(images)}, "store": {"dtype": "float32"}}
+    deep = recipe(path, tangent={"blocks": 2, "train": train}, solver={"tolerance": 1e-4}, **made)
+    stages.run(deep)
+    assert worst(path, images, "models/mean") < 1e-4
+    shallow = recipe(path, tangent={"blocks": 1}, solver={"tolerance": 1e-3}, **made)
+    assert stages.run(shallow).extract.images == 0
+    with FeatureStore(path) as store:
+        names = list(read_component(store, "components/000", read_base(store, shallow.tangent)).layout)
+    assert names
+    assert not any(name.startswith("blocks.4.") for name in names)
+    assert worst(path, images, "models/mean") < 1e-4
+
+
 def test_evaluate_counts_what_the_logits_say(photographed):
     with FeatureStore(photographed) as store:
         report = stages.evaluate(store)
