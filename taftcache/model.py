@@ -13,7 +13,9 @@ from PIL import Image
 from torch import Tensor, nn
 
 from taftcache.backbone.cut import Cut
+from taftcache.backbone.extract import default_batch
 from taftcache.backbone.model import load_backbone
+from taftcache.backbone.pool import one_core_pool
 from taftcache.backbone.preprocess import Preprocess
 from taftcache.backbone.sources.rgb import to_rgb
 from taftcache.cache import FeatureStore
@@ -79,8 +81,21 @@ class TangentModel(nn.Module):
     @torch.no_grad()
     def forward(self, images: Tensor) -> Tensor:
         """Logits [n,K] of preprocessed images [n,3,h,w]."""
+        device = _device(self.backbone)
+        images = images.to(device)
+        threads, few = torch.get_num_threads(), default_batch(self.cut)
+        # A functional tail has one module for all threads, and a program is traced in one.
+        alone = self.base.config.path == "functional" or torch.compiler.is_exporting()
+        if alone or device.type != "cpu" or threads == 1 or len(images) < 2:
+            return self._logits(images)
+        pieces = images.split(min(few, -(-len(images) // threads)))
+        with one_core_pool(min(threads, len(pieces)), "taftcache-predict") as pool:
+            return torch.cat(list(pool.map(self._logits, pieces)))
+
+    @torch.no_grad()
+    def _logits(self, images: Tensor) -> Tensor:
         w, delta = self._tail.bind(self._base.named()), self._tail.bind(self._delta.named())
-        value, change = self._tail.value_and_tangent(w, self.cut.prefix(images.to(_device(self.backbone))), delta)
+        value, change = self._tail.value_and_tangent(w, self.cut.prefix(images), delta)
         return value + change
 
     def predict(self, images: Sequence[Path | str], top: int = 3, batch: int = 32) -> list[Prediction]:

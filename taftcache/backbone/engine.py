@@ -12,7 +12,6 @@ On other devices threads decode to bytes, and the caller's thread sends whole ba
 from __future__ import annotations
 
 import os
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -25,6 +24,7 @@ import torch
 from torch import Tensor
 
 from taftcache.backbone.model import Backbone
+from taftcache.backbone.pool import one_core_pool
 from taftcache.backbone.preprocess import Preprocess
 from taftcache.backbone.sources.base import Source, unreadable
 from taftcache.errors import UnreadableImage
@@ -144,22 +144,8 @@ class CpuEngine:
 
     def __init__(self, work: Work, workers: int | None, stop: bool) -> None:
         self._work, self._stop = work, stop
-        threads = torch.get_num_threads()
-        self._workers = workers or threads
-        self._pool = ThreadPoolExecutor(self._workers, thread_name_prefix="taftcache-batch")
-        # torch.set_num_threads concerns the calling thread and all that have not asked for their number yet, so
-        # every worker asks, then sets its own, and when all have, this thread puts the number back for the rest.
-        ready = threading.Barrier(self._workers + 1)
-        try:
-            for _ in range(self._workers):
-                self._pool.submit(_single_threaded, ready)
-            ready.wait()
-        except BaseException:
-            ready.abort()
-            self.close()
-            raise
-        finally:
-            torch.set_num_threads(threads)
+        self._workers = workers or torch.get_num_threads()
+        self._pool = one_core_pool(self._workers, "taftcache-batch")
 
     def batches(self, order: Sequence[int]) -> Iterator[Batch]:
         return _ahead(
@@ -215,12 +201,6 @@ def _ahead(
 
 def _spans(order: Sequence[int], length: int) -> Iterator[Sequence[int]]:
     return (order[k : k + length] for k in range(0, len(order), length))
-
-
-def _single_threaded(ready: threading.Barrier) -> None:
-    torch.get_num_threads()
-    torch.set_num_threads(1)
-    ready.wait()
 
 
 def _to_host(tokens: Tensor) -> Callable[[], np.ndarray]:
