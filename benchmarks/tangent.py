@@ -30,6 +30,8 @@ from torch.func import functional_call, jvp, vjp
 from taftcache.objective.problem import Problem
 from taftcache.objective.rsl import RSL
 from taftcache.tangent.base import make_base
+from taftcache.tangent.class_row_config import ClassRow
+from taftcache.tangent.config import TailConfig
 from taftcache.tangent.operator import TangentOperator
 from taftcache.tangent.rows import ArrayRows
 from taftcache.tangent.spec import TangentSpec
@@ -123,7 +125,18 @@ def measure(name: str, args: argparse.Namespace, copy: float, gemm: float) -> di
     block = model.blocks[0]
     block.attn.fused_attn = False
     tail = {k: v for k, v in model.state_dict().items() if k.startswith(("blocks.0.", "norm."))}
-    config = {"prefix": "blocks.0", "width": d, "heads": H, "tokens": t, "eps1": 1e-6, "eps2": 1e-6, "eps_final": 1e-6}
+    end = ClassRow(prefix="blocks.0", width=d, heads=H, eps1=1e-6, eps2=1e-6, eps_final=1e-6)
+    config = TailConfig(
+        path="class row",
+        start="blocks.0",
+        blocks=("blocks.0",),
+        shape=(t, d),
+        class_token=True,
+        width=d,
+        classes=args.classes,
+        parameters=tuple(tail),
+        end=end,
+    )
     base = make_base(tail, config, args.classes, TangentSpec())
     tokens = torch.randn(n, t, d)
     labels = np.arange(n) % args.classes

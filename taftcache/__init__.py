@@ -31,10 +31,28 @@ if TYPE_CHECKING:
         UnreadableImage,
     )
     from taftcache.model import TangentModel
+    from taftcache.model_folder import open_model, save_model
     from taftcache.objective.rsl import RSL
     from taftcache.recipe import Recipe, load_recipe
     from taftcache.solve.minimise import minimise
-    from taftcache.stages import compose, evaluate, extract, forget, inspect, predict, run, train, verify
+    from taftcache.stages import (
+        append,
+        compose,
+        convert,
+        copy,
+        evaluate,
+        export,
+        export_model,
+        extract,
+        forget,
+        gc,
+        import_,
+        inspect,
+        predict,
+        run,
+        train,
+        verify,
+    )
     from taftcache.tangent.base import make_base
     from taftcache.tangent.operator import TangentOperator
 
@@ -64,16 +82,25 @@ __all__ = [
     "UnknownSample",
     "UnreadableImage",
     "__version__",
+    "append",
     "compose",
+    "convert",
+    "copy",
     "evaluate",
+    "export",
+    "export_model",
     "extract",
     "forget",
+    "gc",
+    "import_",
     "inspect",
     "load_recipe",
     "make_base",
     "minimise",
+    "open_model",
     "predict",
     "run",
+    "save_model",
     "train",
     "verify",
 ]
@@ -88,8 +115,14 @@ _HOMES = {
     "load_recipe": "recipe",
     "make_base": "tangent.base",
     "minimise": "solve.minimise",
+    "open_model": "model_folder",
+    "save_model": "model_folder",
     **dict.fromkeys(
-        ("compose", "evaluate", "extract", "forget", "inspect", "predict", "run", "train", "verify"), "stages"
+        (
+            *("append", "compose", "convert", "copy", "evaluate", "export", "export_model", "extract", "forget", "gc"),
+            *("import_", "inspect", "predict", "run", "train", "verify"),
+        ),
+        "stages",
     ),
 }  # every other name of __all__ is an error
 

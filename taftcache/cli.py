@@ -129,24 +129,47 @@ def evaluate(store: StorePath, as_json: Json = False) -> None:
     _print(report, as_json, terminal.show_evaluate)
 
 
+@app.command("export-model")
+def export_model(
+    store: StorePath,
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="a new folder for the model")],
+    model: Annotated[str, typer.Option("--model", help="which of the store's models")] = "models/mean",
+    merged: Annotated[
+        bool, typer.Option("--merged", help="an ordinary timm model, where only the head has moved")
+    ] = False,
+    program: Annotated[
+        bool, typer.Option("--program", help="also as a torch.export program, which needs torch alone")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Save one model for use without its store: weights as safetensors, a description, a model card.
+
+    Example: taftcache export-model stores/quickstart digits-model --program
+    """
+    from taftcache import stages
+    from taftcache.cache import FeatureStore
+
+    with FeatureStore(store) as opened:
+        report = stages.export_model(opened, folder, model, merged=merged, program=program)
+    _print(report, as_json, terminal.show_export_model)
+
+
 @app.command()
 def predict(
-    store: StorePath,
+    store: Annotated[Path, typer.Argument(metavar="STORE|MODEL", help="a store's folder, or an exported model's")],
     images: Annotated[list[Path], typer.Argument(metavar="IMAGE…", help="image files")],
     model: Annotated[str, typer.Option("--model", help="which of the store's models")] = "models/mean",
     top: Annotated[int, typer.Option("--top", min=1, help="classes to show for each image")] = 3,
     device: Device = None,
     as_json: Json = False,
 ) -> None:
-    """Classify image files end to end with one of the store's models.
+    """Classify image files end to end with one of the store's models, or with an exported one.
 
     Example: taftcache predict stores/quickstart digit.png
     """
     from taftcache import stages
-    from taftcache.cache import FeatureStore
 
-    with FeatureStore(store) as opened:
-        report = stages.predict(opened, images, model, top, device or "auto")
+    report = stages.predict(store, images, model, top, device or "auto")
     _print(report, as_json, terminal.show_predict)
 
 
@@ -254,9 +277,9 @@ def copy(
     A copy that was cut off goes on, and mends files of the target that are damaged. Buckets need the package obstore
     and the usual variables (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION, AWS_ENDPOINT_URL).
 
-    Example: taftcache copy stores/quickstart stores/copy
+    Source and target may be s3://bucket/prefix.
 
-    Example: taftcache copy stores/quickstart s3://bucket/quickstart
+    Example: taftcache copy stores/quickstart stores/copy
     """
     from taftcache import stages
 
@@ -282,9 +305,9 @@ def convert(
     from taftcache import stages
 
     if dtype not in (None, "float16", "float32"):
-        raise RecipeError("A store's dtype is float16 or float32.", got=dtype)
+        raise RecipeError("A store's dtype is float16 or float32.", got=dtype, do="--dtype float16")
     if not (chunk_rows is None or chunk_rows == "auto" or (chunk_rows.isdecimal() and int(chunk_rows) > 0)):
-        raise RecipeError('The rows of a chunk are a positive number, or "auto".', got=chunk_rows)
+        raise RecipeError('The rows of a chunk are a positive number, or "auto".', got=chunk_rows, do="--chunk-rows 16")
     rows: Any = int(chunk_rows) if chunk_rows and chunk_rows != "auto" else chunk_rows
     with terminal.bars(as_json) as progress:
         report = stages.convert(store, target, progress, dtype=dtype, chunk_rows=rows)  # type: ignore[arg-type]
@@ -332,9 +355,9 @@ def import_(
     are split into shards and held out. NaN, overflow, an id twice, rows that were never written, links and plug-ins
     are refused.
 
-    Example: taftcache import features.h5 stores/imported
+    Someone else's file: --tokens feats --labels y --ids name --set store.shards=8
 
-    Example: taftcache import others.h5 stores/others --tokens feats --labels y --set store.shards=8
+    Example: taftcache import features.h5 stores/imported
     """
     from taftcache import stages
     from taftcache.cache.hdf5 import Columns

@@ -15,12 +15,12 @@ from torch import Tensor
 from taftcache.cache import FeatureStore, Transaction
 from taftcache.errors import CompositionError, FormatError, StoreError
 from taftcache.tangent.base import Base, make_base
+from taftcache.tangent.config import TAIL, TailConfig
 from taftcache.tangent.parameters import Layout
 from taftcache.tangent.spec import TangentSpec
 
 # safetensors keeps metadata in a hash map whose order varies between runs: one key makes the bytes certain.
 KEY = "taftcache"
-TAIL = "base/tail"
 
 
 class _Header(msgspec.Struct, frozen=True):
@@ -49,11 +49,11 @@ class Component:
         return save(tensors, {KEY: header})
 
     @classmethod
-    def decode(cls, data: bytes, layout: Layout | None = None) -> Component:
-        """Read a component; ``layout`` is the one it must have, for its order is not in the file.
+    def decode(cls, data: bytes, within: Base | Layout | None = None) -> Component:
+        """Read a component; the order of its parameters is that of ``within``, for the file has none.
 
         Raises:
-            FormatError: not a component, or over other parameters than ``layout``.
+            FormatError: not a component, or over parameters that ``within`` does not have.
         """
         try:
             size = int.from_bytes(data[:8], "little")
@@ -62,16 +62,28 @@ class Component:
         except (SafetensorError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise FormatError("a component is a safetensors file that taftcache wrote", got=str(error)) from error
         found = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
-        layout = layout or Layout(dict(sorted(found.items())))
-        if found != layout.shapes:
-            wrong = sorted(set(found.items()) ^ set(layout.shapes.items()))[:4]
-            raise FormatError("a component holds the parameters of its base", got=wrong)
+        layout = Layout(dict(sorted(found.items())))
+        if within is not None:
+            try:
+                layout = within.named(found)
+            except KeyError as error:
+                raise FormatError("a component holds parameters of its base", got=str(error.args[0])) from error
+            if layout.shapes != found:
+                wrong = sorted(set(found.items()) ^ set(layout.shapes.items()))[:4]
+                raise FormatError("a component's parameters have the shapes of its base", got=wrong)
         return cls(header.base_digest, layout, layout.flatten(tensors, torch.float64), header.meta)
 
 
 def read_base(store: FeatureStore, spec: TangentSpec) -> Base:
     """The base point of the store's tail under ``spec``; needs neither timm nor the backbone's weights."""
-    return make_base(load(store.read_object(TAIL)), store.objects(TAIL)[TAIL].meta, len(store.classes), spec)
+    if TAIL not in store.objects():
+        raise StoreError(
+            "a store is trained from its base",
+            got=f"{store.path} has rows alone",
+            do="import its rows with --recipe, which names the backbone that made them",
+        )
+    config = TailConfig.from_dict(store.objects(TAIL)[TAIL].meta)
+    return make_base(load(store.read_object(TAIL)), config, len(store.classes), spec)
 
 
 def put_component(change: Transaction, name: str, component: Component) -> None:
@@ -97,4 +109,4 @@ def read_component(store: FeatureStore, name: str, base: Base) -> Component:
             got=f"{name}: base {ref.meta['base_digest'][:16]}, the store's settings make {base.digest[:16]}",
             do="taftcache train, which renews every component of another base",
         )
-    return Component.decode(store.read_object(name), base.head_layout if ref.meta["layout"] == "head" else base.layout)
+    return Component.decode(store.read_object(name), base)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import copy
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,12 +17,10 @@ from taftcache.backbone.model import load_backbone
 from taftcache.backbone.preprocess import Preprocess
 from taftcache.backbone.sources.rgb import to_rgb
 from taftcache.cache import FeatureStore
-from taftcache.component import read_base, read_component
-from taftcache.errors import IdentityError, UnreadableImage
+from taftcache.component import Component, read_base, read_component
+from taftcache.errors import CompositionError, IdentityError, RecipeError, UnreadableImage
 from taftcache.recipe import parse_recipe
 from taftcache.tangent.base import Base
-from taftcache.tangent.class_row import tangent, value
-from taftcache.tangent.weights import tail_weights
 
 
 @dataclass(frozen=True)
@@ -36,16 +35,21 @@ class Prediction:
 class TangentModel(nn.Module):
     """f_w(x) + J(x) Δw: the frozen layers once, then value and tangent of the tail together.
 
-    ``forward`` takes preprocessed images [n,3,h,w] and gives logits [n,K].
+    ``forward`` takes preprocessed images [n,3,h,w] and gives logits [n,K]. Weights are buffers, so that ``to``
+    moves the whole model. Evaluation only: no gradient reaches the weights.
     """
 
-    def __init__(self, cut: Cut, transform: Preprocess, base: Base, delta: Tensor, classes: Sequence[str]) -> None:
+    def __init__(
+        self, cut: Cut, transform: Preprocess, base: Base, component: Component, classes: Sequence[str]
+    ) -> None:
         super().__init__()
         self.cut, self.transform, self.classes = cut, transform, list(classes)
-        self._base = base.to(torch.float32, cut.device)
-        self._weights = tail_weights(base.config, self._base.state)
-        layout = base.layout if delta.numel() == base.layout.size else base.head_layout
-        self._delta = tail_weights(base.config, layout.views(delta.to(cut.device, torch.float32)))
+        self.backbone = cut.backbone.model
+        self.base, self.component = base.unreduced(), component
+        self._tail = self.base.tail
+        self._base = _Named(self.base.state)
+        self._delta = _Named(component.layout.views(component.delta))
+        self.to(cut.device)
 
     @classmethod
     def load(cls, store: FeatureStore | Path | str, name: str = "models/mean", device: str = "auto") -> TangentModel:
@@ -67,14 +71,15 @@ class TangentModel(nn.Module):
                 do="put the original weights back",
             )
         base = read_base(store, recipe.tangent)
-        delta = read_component(store, name, base).delta
-        return cls(Cut(backbone), Preprocess(backbone), base, delta, store.classes)
+        component = read_component(store, name, base)
+        return cls(Cut(backbone, recipe.tangent.blocks), Preprocess(backbone), base, component, store.classes)
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def forward(self, images: Tensor) -> Tensor:
         """Logits [n,K] of preprocessed images [n,3,h,w]."""
-        state = value(self._base.config, self._weights, self.cut.prefix(images.to(self.cut.device)))
-        return state.logits + tangent(self._weights, state, self._delta)
+        w, delta = self._tail.bind(self._base.named()), self._tail.bind(self._delta.named())
+        state = self._tail.value(w, self.cut.prefix(images.to(_device(self.backbone))))
+        return state.logits + self._tail.tangent(w, state, delta)
 
     def predict(self, images: Sequence[Path | str], top: int = 3, batch: int = 32) -> list[Prediction]:
         """The ``top`` classes of each image file.
@@ -91,9 +96,75 @@ class TangentModel(nn.Module):
                 out.append(Prediction(str(name), [self.classes[i] for i in places], row))
         return out
 
+    def merged(self) -> nn.Module:
+        """The same function as an ordinary timm model, where that exists: when the head alone has moved.
+
+        Raises:
+            CompositionError: other parameters moved (a first-order change is not a network with other
+                weights), or the base point has a tensor that timm's model does not.
+        """
+        config = self.base.config
+        if moved := [name for name in self.component.layout if name not in config.head_names]:
+            raise CompositionError(
+                "only a model whose head alone moved is an ordinary network with other weights",
+                got=f"{len(moved)} other tensors moved, {moved[0]} among them",
+                do="train the head alone, or save the tangent model itself",
+            )
+        model: Any = copy.deepcopy(self.backbone)
+        model.reset_classifier(len(self.classes))
+        state = {name: tensor.clone() for name, tensor in self.base.state.items()}
+        for name, change in self.component.layout.views(self.component.delta).items():
+            state[name] += change.to(state[name])
+        there = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+        if strange := [name for name, tensor in state.items() if there.get(name) != tuple(tensor.shape)]:
+            raise CompositionError(
+                "a merged model has the tensors of timm's", got=strange[:3], do="save the tangent model itself"
+            )
+        model.load_state_dict(state, strict=False)
+        return model.eval()
+
+    def program(self, batch: int = 2) -> torch.export.ExportedProgram:
+        """The whole model as a ``torch.export`` program of images [n,3,h,w] that needs neither us nor timm.
+
+        Args:
+            batch: rows of the example that it is traced with; n is free afterwards.
+
+        Raises:
+            RecipeError: a tail that torch.export cannot trace.
+        """
+        if self.base.config.path == "functional":
+            raise RecipeError(
+                "torch.export traces closed-form tails",
+                got=f"a functional tail: {self.base.config.why}",
+                do="save the model without the program",
+            )
+        example = torch.zeros(batch, *self.transform.image_shape, device=_device(self.backbone))
+        shapes = {"images": {0: torch.export.Dim("n", min=1)}}
+        return torch.export.export(self, (example,), dynamic_shapes=shapes)
+
     def extra_repr(self) -> str:
         """Classes and size, for ``print``."""
-        return f"classes={len(self.classes)}, trained={sum(t.numel() for t in self._delta if t is not None):,}"
+        return f"classes={len(self.classes)}, trained={self.component.layout.size:,}"
+
+
+class _Named(nn.Module):
+    """float32 buffers under timm's names, whose dots a buffer's name may not have."""
+
+    def __init__(self, tensors: Mapping[str, Tensor]) -> None:
+        super().__init__()
+        self._names = list(tensors)
+        for name, tensor in tensors.items():
+            wide = tensor.float() if tensor.is_floating_point() else tensor
+            self.register_buffer(name.replace(".", "/"), wide.detach().clone())
+
+    def named(self) -> dict[str, Tensor]:
+        """The buffers by name."""
+        return {name: self.get_buffer(name.replace(".", "/")) for name in self._names}
+
+
+def _device(model: nn.Module) -> torch.device:
+    """Where a model's parameters are."""
+    return next(model.parameters()).device
 
 
 def _open(path: Path | str) -> Any:

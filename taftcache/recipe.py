@@ -24,6 +24,9 @@ class StoreSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
     path: the store's folder; ``stores/<recipe name>`` by default.
     shards, plan, seed: "hash" places a sample by a keyed hash of its id, "balanced" is the paper's uniform split.
+    cache: what is kept of a sample. "auto" is the least that is exact for tangent.train: the "tokens" that enter the
+        tail, the "attended" means of its heads, the "residual" row after attention, or the "feature" of the head.
+        Only "tokens" serve every base point and every choice of parameters.
     dtype: of the cached activations.
     chunk_rows: rows a chunk; "auto" aims at 8 MiB.
     """
@@ -32,6 +35,7 @@ class StoreSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     shards: Count = 4
     plan: Literal["hash", "balanced"] = "hash"
     seed: int = 0
+    cache: Literal["auto", "tokens", "attended", "residual", "feature"] = "auto"
     dtype: Literal["float16", "float32"] = "float16"
     chunk_rows: Count | Literal["auto"] = "auto"
 

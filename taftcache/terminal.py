@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from taftcache.stages.forgetting import ForgetReport
     from taftcache.stages.inspection import InspectReport, SampleReport
     from taftcache.stages.main_job import RunReport
+    from taftcache.stages.model_export import ExportModelReport
     from taftcache.stages.prediction import PredictReport
     from taftcache.stages.training import TrainReport
     from taftcache.stages.transfer import ConvertReport, CopyReport
@@ -55,6 +56,9 @@ class _Bars:
         task = self._display.add_task(name, total=total, note="")
         yield _Bar(self._display, task)
         self._display.update(task, visible=False)
+
+    def say(self, text: str) -> None:
+        self._display.console.print(text, highlight=False)
 
 
 @contextmanager
@@ -158,6 +162,16 @@ def show_evaluate(report: EvaluateReport) -> None:
     OUT.print(table)
 
 
+def show_export_model(report: ExportModelReport) -> None:
+    """Where the model lies now, and how to use it."""
+    OUT.print(f"{report.model} of {report.store}: {report.folder}, {_size(report.bytes)}", markup=False)
+    OUT.print(f"files  {', '.join(report.files)}", markup=False)
+    if "taftcache.json" in report.files:
+        OUT.print(f"next   taftcache predict {report.folder} IMAGE", markup=False)
+    else:
+        OUT.print(f'next   timm.create_model("local-dir:{report.folder}", pretrained=True)', markup=False)
+
+
 def show_predict(report: PredictReport) -> None:
     """Classes of every image."""
     for p in report.predictions:
@@ -167,11 +181,12 @@ def show_predict(report: PredictReport) -> None:
 
 def show_inspect(report: InspectReport) -> None:
     """A store in two tables."""
-    b = report.identity["backbone"]
+    b, cut = report.identity["backbone"], report.cut
     OUT.print(
         f"{report.store}: {report.rows} training rows, {len(report.classes)} classes, {_size(report.bytes)}\n"
-        f"backbone {b['model']} ({b['weights']}, {b['weights_digest'][:16]}), cut at {report.identity['cut']['block']},"
-        f" tokens {report.tokens[0]}×{report.tokens[1]} {report.dtype}\n"
+        f"backbone {b['model']} ({b['weights']}, {b['weights_digest'][:16]}), cut at {cut['start']}\n"
+        f"caches the {cut['rows']} of a sample, {cut['shape'][0]}×{cut['shape'][1]} {report.dtype};"
+        f" tangent by {report.tangent.get('path', 'nothing yet')}\n"
         f"plan {report.plan['kind']}, seed {report.plan['seed']}; {report.skipped} skipped,"
         f" {report.forgotten} forgotten, {report.ledger_entries} ledger entries\nroot {report.root_digest}",
         markup=False,
@@ -201,7 +216,7 @@ def show_sample(report: SampleReport) -> None:
     """One sample."""
     OUT.print(
         f"{report.sample}: class {report.label}, shard {report.shard}, row {report.row}\n"
-        f"class token ‖x‖ {report.class_token_norm:.4g}, mean token ‖x‖ {report.mean_token_norm:.4g},"
+        f"first token ‖x‖ {report.first_token_norm:.4g}, mean token ‖x‖ {report.mean_token_norm:.4g},"
         f" max |x| {report.max_abs:.4g}",
         markup=False,
     )

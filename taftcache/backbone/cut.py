@@ -7,7 +7,7 @@ anything that the closed form does not cover, and names it.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from timm.layers import Attention, LayerScale, Mlp
@@ -19,6 +19,8 @@ from torch import Tensor, nn
 
 from taftcache.backbone.model import Backbone, state_digest
 from taftcache.errors import BackboneError
+from taftcache.tangent.class_row_config import ClassRow
+from taftcache.tangent.config import TailConfig
 
 
 class Cut:
@@ -28,7 +30,7 @@ class Cut:
     included. Raises BackboneError naming the first thing that the class-row tangent does not cover.
     """
 
-    def __init__(self, backbone: Backbone) -> None:
+    def __init__(self, backbone: Backbone, blocks: int | str = 1) -> None:
         model = backbone.model
         _check_model(backbone.name, model)
         assert isinstance(model, VisionTransformer)
@@ -77,28 +79,34 @@ class Cut:
         state = self._model.state_dict()
         return {k: v.detach().cpu().clone() for k, v in state.items() if k.startswith(keep)}
 
-    def tail_config(self) -> dict[str, Any]:
-        """Shape and constants of the tail, in JSON types."""
-        model = self._model
-        block: Any = model.blocks[-1]
-        return {
-            "prefix": self.block_name,
-            "block": self.block,
-            "depth": len(model.blocks),
-            "tokens": self.tokens_shape[0],
-            "width": self.tokens_shape[1],
-            "heads": block.attn.num_heads,
-            "hidden": block.mlp.fc1.out_features,
-            "classes": model.num_classes,
-            "eps1": block.norm1.eps,
-            "eps2": block.norm2.eps,
-            "eps_final": model.norm.eps,
-            "gelu": _gelu(block.mlp.act),
-            "layer_scale": [type(block.ls1) is LayerScale, type(block.ls2) is LayerScale],
-            "qkv_bias": block.attn.qkv.bias is not None,
-            "prefix_tokens": model.num_prefix_tokens,
-            "has_class_token": model.has_class_token,
-        }
+    def tail_config(self) -> TailConfig:
+        """Shape and constants of the tail."""
+        model: Any = self._model
+        block = model.blocks[-1]
+        return TailConfig(
+            path="class row",
+            start=self.block_name,
+            blocks=(self.block_name,),
+            shape=self.tokens_shape,
+            class_token=True,
+            width=self.tokens_shape[1],
+            classes=model.num_classes,
+            parameters=tuple(name for name in self.tail_state() if not name.startswith("head.")),
+            norms=tuple(
+                f"{at}.{kind}"
+                for at in (f"{self.block_name}.norm1", f"{self.block_name}.norm2", "norm")
+                for kind in ("weight", "bias")
+            ),
+            end=ClassRow(
+                prefix=self.block_name,
+                width=self.tokens_shape[1],
+                heads=block.attn.num_heads,
+                eps1=block.norm1.eps,
+                eps2=block.norm2.eps,
+                eps_final=model.norm.eps,
+                gelu=_gelu(block.mlp.act) or "exact",
+            ),
+        )
 
     def prefix_digest(self) -> str:
         """BLAKE3 of the weights before the cut: the only ones on which the cached tokens depend."""
@@ -180,8 +188,10 @@ def _check_norm(name: str, at: str, norm: nn.Module) -> None:
         raise _refuse(name, f"{at} lacks its weight or bias")
 
 
-def _gelu(layer: nn.Module) -> str | None:
+def _gelu(layer: nn.Module) -> Literal["exact", "tanh"] | None:
     """ "exact", "tanh", or None for any other activation."""
     if type(layer) is nn.GELU:
         return "tanh" if layer.approximate == "tanh" else "exact"
-    return {TimmGELU: "exact", GELUTanh: "tanh"}.get(type(layer))
+    if type(layer) is TimmGELU:
+        return "exact"
+    return "tanh" if type(layer) is GELUTanh else None

@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from taftcache.backbone.cut import Cut
+from taftcache.backbone.model import Backbone
 from taftcache.backbone.preprocess import Preprocess
 from taftcache.backbone.sources.base import Source, unreadable
 from taftcache.errors import UnreadableImage
@@ -58,10 +58,27 @@ class Batch:
         self.decode_seconds += other.decode_seconds
 
 
+class Prefix(Protocol):
+    """The frozen layers: a ``Cut``, or what keeps less of a sample than a cut does."""
+
+    @property
+    def backbone(self) -> Backbone: ...
+
+    @property
+    def device(self) -> torch.device: ...
+
+    @property
+    def tokens_shape(self) -> tuple[int, int]: ...
+
+    def prefix(self, images: Tensor) -> Tensor:
+        """Rows [n, *tokens_shape] of preprocessed images [n,3,h,w]; called by several threads at once."""
+        ...
+
+
 class Work:
     """The two halves of the work on a span: decoding, and the prefix on exactly ``batch`` rows."""
 
-    def __init__(self, cut: Cut, transform: Preprocess, source: Source, batch: int, dtype: torch.dtype) -> None:
+    def __init__(self, cut: Prefix, transform: Preprocess, source: Source, batch: int, dtype: torch.dtype) -> None:
         self.cut, self.batch = cut, batch
         self._transform, self._source, self._dtype = transform, source, dtype
 

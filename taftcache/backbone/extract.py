@@ -19,9 +19,8 @@ from typing import Literal, NamedTuple, Protocol
 import numpy as np
 import torch
 
-from taftcache.backbone.cut import Cut
 from taftcache.backbone.device import full_float32
-from taftcache.backbone.engine import Batch, CpuEngine, DeviceEngine, Work
+from taftcache.backbone.engine import Batch, CpuEngine, DeviceEngine, Prefix, Work
 from taftcache.backbone.preprocess import Preprocess
 from taftcache.backbone.sources.base import Source
 from taftcache.errors import BackboneError, DataError, RecipeError
@@ -73,7 +72,7 @@ class ExtractStats:
         return self.images / self.seconds if self.seconds > 0 else 0.0
 
 
-def default_batch(cut: Cut) -> int:
+def default_batch(cut: Prefix) -> int:
     """Rows of a forward pass, from the model alone, so that every machine takes the same.
 
     About 2,048 tokens (a power of two from 4 to 64 rows), where one core's caches still hold a layer's
@@ -86,7 +85,7 @@ def default_batch(cut: Cut) -> int:
 
 
 def extract(
-    cut: Cut,
+    cut: Prefix,
     transform: Preprocess,
     source: Source,
     order: Sequence[int],
@@ -199,7 +198,7 @@ def _waiting(batches: Iterator[Batch]) -> Iterator[tuple[Batch, float]]:
 
 
 def _check(
-    cut: Cut,
+    cut: Prefix,
     transform: Preprocess,
     source: Source,
     order: Sequence[int],

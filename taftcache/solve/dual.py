@@ -15,19 +15,18 @@ import torch
 from torch import Tensor
 
 from taftcache.objective.problem import Problem
-from taftcache.tangent.class_row import cotangents
-from taftcache.tangent.factors import Direct, RankOne, row_gradients
+from taftcache.tangent.factors import Direct, RankOne
 
 LARGEST_KERNEL = 8192  # M: three matrices of 0.5 GB in float64, and a Cholesky of some seconds
 LARGEST_FACTORS = 2 << 30  # bytes of the K·N rows' factors
 
 
 def dual_fits(problem: Problem) -> bool:
-    """Whether the kernel and the factors of all rows fit the limits above."""
+    """Whether the kernel and the factors of all rows fit the limits above, and the kernel has a cheap form."""
     operator = problem.operator
     rows = operator.rows * operator.classes
-    widest = operator.base.config.width * (3 * operator.base.config.heads + 12)
-    return rows <= LARGEST_KERNEL and rows * widest * 8 <= LARGEST_FACTORS
+    small = rows <= LARGEST_KERNEL and rows * operator.tail.factor_width * 8 <= LARGEST_FACTORS
+    return small and operator.tail.rank_one
 
 
 class DualInverse:
@@ -62,7 +61,6 @@ def kernel(problem: Problem) -> Tensor:
     """JJᵀ [K·N, K·N] in float64, class-major: entry (k·N + n, l·N + m) is J_k(x_n)·J_l(x_m)."""
     operator = problem.operator
     N, K = operator.rows, operator.classes
-    trained = operator.direction(torch.zeros(operator.layout.size))
     blocks = list(operator.blocks())
     per_class: list[tuple[list[RankOne], list[Direct]]] = []
     for k in range(K):
@@ -70,8 +68,8 @@ def kernel(problem: Problem) -> Tensor:
         for state, _ in blocks:
             unit = torch.zeros_like(state.logits)
             unit[:, k] = 1
-            g = cotangents(operator.weights, state, unit, trained)
-            parts.append(row_gradients(operator.base.config, operator.layout, operator.weights, state, g))
+            matrices, direct = operator.factors(state, unit)
+            parts.append(([m for m in matrices if isinstance(m, RankOne)], direct))
         per_class.append(_joined(parts))
     total = torch.zeros(K * N, K * N, dtype=operator.dtype, device=operator.device)
     product = torch.empty_like(total)  # written over by every term: fresh pages would cost as much as the sums

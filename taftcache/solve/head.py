@@ -24,7 +24,7 @@ def solve_head(problem: Problem, tolerance: float = 1e-6) -> Solution:
         tolerance: what the recomputed gradient must meet to be called converged, relative to Δw = 0.
     """
     operator, loss = problem.operator, problem.loss
-    K, size = operator.classes, operator.base.config.width + 1
+    K, size = operator.classes, operator.layout.shapes["head.weight"][1] + 1
     N = operator.rows
     total = torch.zeros(size, size, dtype=torch.float64, device=operator.device)
     right = torch.zeros(K, size, dtype=torch.float64, device=operator.device)

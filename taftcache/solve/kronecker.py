@@ -15,8 +15,7 @@ import torch
 from torch import Tensor
 
 from taftcache.objective.problem import Problem
-from taftcache.tangent.class_row import cotangents
-from taftcache.tangent.factors import row_gradients
+from taftcache.tangent.factors import TokenSum
 
 SAMPLE_ROWS = 1024  # factors settle with far fewer rows than a shard may hold
 PROBES = 2
@@ -61,8 +60,6 @@ class KroneckerPreconditioner:
         small: list[slice] = []
         seen = 0
         generator = torch.Generator().manual_seed(0)
-        config, w = operator.base.config, operator.weights
-        trained = operator.direction(torch.zeros(operator.layout.size))
 
         def add(key: tuple[int, str], rows: Tensor, n: int, *, bias: bool = False, dense: bool = True) -> None:
             if bias:
@@ -76,9 +73,15 @@ class KroneckerPreconditioner:
             seen += n
             for _ in range(PROBES):
                 signs = torch.randint(0, 2, curvature.shape, generator=generator).to(curvature) * 2 - 1
-                g = cotangents(w, state, curvature.sqrt() * signs, trained)
-                matrices, direct = row_gradients(config, operator.layout, w, state, g)
+                matrices, direct = operator.factors(state, curvature.sqrt() * signs)
                 for k, m in enumerate(matrices):
+                    if isinstance(m, TokenSum):
+                        # "Expand" (Eschenhagen et al. 2023): tokens of a row count as independent, so G is their
+                        # sum and A their mean.
+                        tokens, out, into = m.out.shape[1], m.out.flatten(0, 1), m.into.flatten(0, 1)
+                        add((k, "G"), out, n * tokens, dense=out.shape[1] <= LARGEST_FACTOR)
+                        add((k, "A"), into, n, bias=m.bias is not None, dense=into.shape[1] <= LARGEST_FACTOR)
+                        continue
                     out, into = m.out.flatten(1), m.into.flatten(0, 1)
                     # The head's δ are the signs themselves: their covariance is known to be diagonal.
                     add((k, "G"), out, n, dense=out.shape[1] <= LARGEST_FACTOR and not m.of_head)

@@ -19,6 +19,7 @@ from taftcache.solve.solution import Solution
 from taftcache.tangent.base import Base
 from taftcache.tangent.operator import TangentOperator
 from taftcache.tangent.rows import RowSource
+from taftcache.tangent.spec import Train
 
 
 def minimise(
@@ -27,7 +28,7 @@ def minimise(
     loss: RSL,
     ridge: float,
     *,
-    train: Literal["full", "head"] = "full",
+    train: Train = "full",
     tolerance: float = 1e-6,
     max_passes: int = 1000,
     precision: Literal["float32", "float64"] = "float32",
@@ -38,8 +39,8 @@ def minimise(
 ) -> Solution:
     """The change Δw of the base's weights that minimises mean loss + ridge over all rows of ``sources``.
 
-    train = "head" is solved in closed form. "full" (last block, final norm, head) is solved by conjugate
-    gradients: with the exact inverse Hessian where the kernel of all rows and classes is small enough to
+    train: which parameters move, as ``TangentSpec.train``. The head alone is solved in closed form, anything else
+    by conjugate gradients: with the exact inverse Hessian where the kernel of all rows and classes is small enough to
     factorise, else with a Kronecker-factored preconditioner made from the same rows. The certificate is
     a float64 gradient recomputed from the rows. The result depends on nothing but the arguments.
 
@@ -48,7 +49,7 @@ def minimise(
     """
     if sum(source.rows for source in sources) == 0:
         raise SolveError("a solve needs at least one row", got="sources without rows")
-    layout = base.head_layout if train == "head" else base.layout
+    layout = base.trained(train)
     if torch.device(device).type == "mps":  # it has no float64, in which sums and certificates are kept
         device = "cpu"
 
@@ -57,7 +58,7 @@ def minimise(
         return Problem(operator, loss, ridge)
 
     exact = problem(torch.float64)
-    if train == "head":
+    if layout == base.head_layout:
         return solve_head(exact, tolerance)
     small = dual_fits(exact)
     inner = problem(torch.float64 if small or precision == "float64" else torch.float32, memory)

@@ -9,6 +9,7 @@ from taftcache.stages.extraction import extract
 from taftcache.stages.forgetting import forget
 from taftcache.stages.inspection import inspect
 from taftcache.stages.main_job import run
+from taftcache.stages.model_export import export_model
 from taftcache.stages.prediction import predict
 from taftcache.stages.training import train
 from taftcache.stages.transfer import convert, copy
@@ -21,6 +22,7 @@ __all__ = [
     "copy",
     "evaluate",
     "export",
+    "export_model",
     "extract",
     "forget",
     "gc",

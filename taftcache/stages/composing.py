@@ -88,7 +88,6 @@ def mean_of(components: Mapping[str, Component], members: dict[str, str], base: 
         )
     mean.meta.update(
         members=members,
-        layout="head" if mean.layout == base.head_layout else "full",
         identity_error=error,
         norm=mean.delta.norm().item(),
     )

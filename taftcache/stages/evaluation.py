@@ -33,9 +33,7 @@ def evaluate(store: FeatureStore, progress: Progress | None = None, rows: Shard 
 
     from taftcache.backbone.device import resolve_device
     from taftcache.component import read_base, read_component
-    from taftcache.tangent.class_row import tangent
     from taftcache.tangent.operator import TangentOperator
-    from taftcache.tangent.weights import tail_weights
 
     rows = rows or store.held_out
     if rows is None:
@@ -50,13 +48,11 @@ def evaluate(store: FeatureStore, progress: Progress | None = None, rows: Shard 
     names = [name for name in store.objects() if name.startswith(("models/", "components/"))]
     components = [read_component(store, name, base) for name in names]
     operator = TangentOperator(base, [rows], device=device)
-    directions = [
-        tail_weights(base.config, c.layout.views(c.delta.to(device=device, dtype=operator.dtype))) for c in components
-    ]
+    directions = [base.tail.bind(c.layout.views(c.delta.to(device=device, dtype=operator.dtype))) for c in components]
     correct = torch.zeros(1 + len(names), dtype=torch.int64)
     with (progress or Silent()).task("evaluate", rows.rows) as task:
         for state, labels in operator.blocks():
-            logits = [state.logits] + [state.logits + tangent(operator.weights, state, d) for d in directions]
+            logits = [state.logits] + [state.logits + operator.tangent(state, d) for d in directions]
             correct += torch.stack([(z.argmax(1) == labels).sum().cpu() for z in logits])
             task.advance(len(labels))
     accuracy = (correct / rows.rows).tolist()

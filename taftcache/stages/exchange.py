@@ -13,8 +13,9 @@ from taftcache.cache import FeatureStore, assign, held_out
 from taftcache.cache.plan import in_order
 from taftcache.errors import DataError, RecipeError, StoreError
 from taftcache.recipe import Recipe, recipe_values
-from taftcache.stages.extraction import HELD_OUT, load_cut
+from taftcache.stages.extraction import HELD_OUT, load_frozen
 from taftcache.stages.progress import Progress, Silent
+from taftcache.tangent.config import TAIL
 
 if TYPE_CHECKING:
     from taftcache.cache.hdf5 import Columns, FeatureFile
@@ -72,7 +73,7 @@ def export(path: Path | str, file: Path | str, format: str = "hdf5", progress: P
         RecipeError: no such format. DataError: the file exists.
     """
     if format not in FORMATS:
-        raise RecipeError(f"A store is exported as {', '.join(FORMATS)}.", got=format)
+        raise RecipeError(f"A store is exported as {', '.join(FORMATS)}.", got=format, do="--format hdf5")
     begin, place = time.perf_counter(), Path(file).expanduser()
     with FeatureStore(path) as store, (progress or Silent()).task("export", None) as task:
         size = FORMATS[format](store, place, lambda done, total: task.note(f"{done} of {total} rows"))
@@ -96,8 +97,8 @@ def import_(
 
     Args:
         columns: the datasets' names in a file that is not an export.
-        backbone: the recipe's backbone goes on from these features (they are the input of its last block): its tail
-            becomes the store's base. Without it the store holds rows only.
+        backbone: the features are what extraction with this recipe would cache, and its backbone goes on from them:
+            its tail becomes the store's base. Without it the store holds rows only.
 
     Raises:
         DataError: what cannot be used: NaN, overflow, an id twice, rows that were never written, links, plug-ins.
@@ -140,25 +141,23 @@ def _others(features: FeatureFile, recipe: Recipe, backbone: bool, told: Callabl
     identity: dict[str, Any] = {
         "imported": {"file": name, "digest": file_digest(features.path)},
         "backbone": {"model": "unknown", "weights": name, "weights_digest": file_digest(features.path)},
-        "cut": {"block": "unknown", "tokens": list(shape)},
+        "cut": {"start": "unknown", "rows": "features", "shape": list(shape), "reduced_by": ""},
         "dtype": spec.dtype,
     }
     tail: tuple[bytes, dict[str, Any]] | None = None
     if backbone:
         from safetensors.torch import save
 
-        cut, _ = load_cut(recipe)
-        if tuple(cut.tokens_shape) != shape:
+        frozen, _ = load_frozen(recipe, len(features.classes))
+        if frozen.tokens_shape != shape:
             raise DataError(
-                "Imported features are the input of the backbone's last block.",
-                got=f"{list(shape)} in {features.path}, the block takes {list(cut.tokens_shape)}",
-                do="name the backbone that made them",
+                "Imported features are what the recipe's extraction would have cached.",
+                got=f"{list(shape)} in {features.path}, not {frozen.describe()}",
+                do="name the backbone that made them, and the kind of rows with --set store.cache=…",
             )
-        identity |= {
-            "backbone": cut.backbone.config,
-            "cut": {"block": cut.block_name, "tokens": list(shape)},
-        }
-        tail = save(cut.tail_state()), cut.tail_config()
+        kept = {"rows": frozen.config.rows, "shape": list(shape), "reduced_by": frozen.config.reduced_by}
+        identity |= {"backbone": frozen.backbone.config, "cut": {"start": frozen.config.start, **kept}}
+        tail = save(frozen.tail_state()), frozen.config.as_dict()
     plan = {"kind": spec.plan, "shards": spec.shards, "seed": spec.seed, "groups": len(groups)}
     values = recipe_values(recipe)
     values["store"]["path"] = None
@@ -174,8 +173,6 @@ def _others(features: FeatureFile, recipe: Recipe, backbone: bool, told: Callabl
             raise StoreError("An import goes on with the plan it began with.", got=f"{plan}, not {store.manifest.plan}")
         _fill(store, features, groups, recipe, (int(shape[0]), int(shape[1])), told)
         if tail is not None and not store.objects("base/"):
-            from taftcache.component import TAIL
-
             with store.transaction() as change:
                 change.put(TAIL, *tail)
     except BaseException:

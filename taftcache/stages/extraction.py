@@ -18,10 +18,12 @@ from taftcache.cache.plan import in_order
 from taftcache.errors import DataError, IdentityError
 from taftcache.recipe import Recipe, recipe_values
 from taftcache.stages.progress import Progress, Silent
+from taftcache.tangent.config import TAIL, TailConfig
+from taftcache.tangent.selection import select
 
 if TYPE_CHECKING:
-    from taftcache.backbone.cut import Cut
     from taftcache.backbone.preprocess import Preprocess
+    from taftcache.stages.reduction import Reduction
 
 HELD_OUT = "held-out"
 # Libraries whose versions change the numbers: kernels, the model's code, decoding and resizing.
@@ -58,16 +60,15 @@ def extract(recipe: Recipe, progress: Progress | None = None) -> ExtractReport:
     if exists:
         with FeatureStore(path) as store:
             _check_request(store, recipe)
+            _check_tail(store, recipe)
             if is_complete(store):
                 return _report(store, notes=_news(store, recipe))
     source, test = open_source(recipe.data)
     groups = plan_groups(recipe, source, test)
     from safetensors.torch import save
 
-    from taftcache.component import TAIL
-
-    cut, transform = load_cut(recipe)
-    identity = made_from(recipe, cut, transform)
+    frozen, transform = load_frozen(recipe, len(source.classes))
+    identity = made_from(recipe, frozen, transform)
     plan = {"kind": recipe.store.plan, "shards": recipe.store.shards, "seed": recipe.store.seed, "groups": len(groups)}
     if exists:
         store = FeatureStore(path, mode="a")
@@ -77,23 +78,25 @@ def extract(recipe: Recipe, progress: Progress | None = None) -> ExtractReport:
     with store:
         if TAIL not in store.objects():
             with store.transaction() as change:
-                change.put(TAIL, save(cut.tail_state()), cut.tail_config())
+                change.put(TAIL, save(frozen.tail_state()), frozen.config.as_dict())
+        progress.say(f"caching the {frozen.describe()}")
         images = sum(
-            _fill(store, recipe, name, *group, cut, transform, progress)
+            _fill(store, recipe, name, *group, frozen, transform, progress)
             for name, group in groups.items()
             if not store.has_shard(name)
         )
         return _report(store, images, time.perf_counter() - begin)
 
 
-def load_cut(recipe: Recipe) -> tuple[Cut, Preprocess]:
-    """The recipe's backbone, cut, and the preprocessing of its images."""
+def load_frozen(recipe: Recipe, classes: int) -> tuple[Reduction, Preprocess]:
+    """The recipe's frozen layers as extraction runs them, and the preprocessing of its images."""
     from taftcache.backbone.cut import Cut
     from taftcache.backbone.model import load_backbone
     from taftcache.backbone.preprocess import Preprocess
+    from taftcache.stages.reduction import Reduction
 
     backbone = load_backbone(recipe.backbone, recipe.preprocess, recipe.device)
-    return Cut(backbone), Preprocess(backbone)
+    return Reduction(Cut(backbone, recipe.tangent.blocks), recipe, classes), Preprocess(backbone)
 
 
 def plan_groups(recipe: Recipe, source: Source, test: Source | None) -> dict[str, tuple[str, Source, list[str]]]:
@@ -120,11 +123,12 @@ def _fill(
     role: str,
     source: Source,
     ids: Sequence[str],
-    cut: Any,
-    transform: Any,
+    frozen: Reduction,
+    transform: Preprocess,
     progress: Progress,
 ) -> int:
     """Extract one group, or what is left of it; the number of images run."""
+    from taftcache.backbone.extract import default_batch
     from taftcache.backbone.extract import extract as run_forward
 
     ids = [i for i in ids if not store.is_forgotten(i)]
@@ -135,18 +139,19 @@ def _fill(
             role,
             chunk_rows=recipe.store.chunk_rows,
             dtype=recipe.store.dtype,
-            tokens_shape=cut.tokens_shape,
+            tokens_shape=frozen.tokens_shape,
             candidates=ids,
         ) as writer,
         progress.task(f"extract {name}", len(ids)) as task,
     ):
         task.advance(writer.consumed)
         stats = run_forward(
-            cut,
+            frozen,
             transform,
             source,
             [index[i] for i in ids],
             writer,
+            batch=default_batch(frozen.cut),
             workers=recipe.extract.workers or None,
             unreadable=recipe.data.unreadable,
             on_batch=task.advance,
@@ -156,11 +161,13 @@ def _fill(
     return stats.images
 
 
-def made_from(recipe: Recipe, cut: Any, transform: Any) -> dict[str, Any]:
+def made_from(recipe: Recipe, frozen: Reduction, transform: Preprocess) -> dict[str, Any]:
     """A store's identity: whatever decides a row's bytes beside the image."""
+    config = frozen.config
+    kept = {"rows": config.rows, "shape": list(frozen.tokens_shape), "reduced_by": config.reduced_by}
     return {
-        "backbone": cut.backbone.config,
-        "cut": {"block": cut.block_name, "tokens": list(cut.tokens_shape)},
+        "backbone": frozen.backbone.config,
+        "cut": {"start": config.start, **kept},
         "preprocess": transform.description(),
         "dtype": recipe.store.dtype,
         "libraries": {name: version(name) for name in LIBRARIES},
@@ -190,6 +197,12 @@ def _check_request(store: FeatureStore, recipe: Recipe) -> None:
     stored = store.identity["backbone"]["file_digest"]
     if file is not None and stored != file_digest(file):
         _refuse([f"backbone weights: the store's have the digest {stored}, {file} has {file_digest(file)}"])
+
+
+def _check_tail(store: FeatureStore, recipe: Recipe) -> None:
+    """RecipeError unless the rows suffice for what the recipe trains, without torch."""
+    if TAIL in store.objects():
+        select(TailConfig.from_dict(store.objects()[TAIL].meta), recipe.tangent)
 
 
 def _refuse(different: list[str]) -> None:

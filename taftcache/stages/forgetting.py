@@ -78,9 +78,7 @@ def forget(store: FeatureStore, samples: Sequence[str], progress: Progress | Non
                 renewed[name] = solve_component(recipe, base, [shard], recipe.tangent.train, progress, label=name)
         for name in (HEAD, EXACT):
             if touched and name in objects:
-                renewed[name] = solve_component(
-                    recipe, base, shards, objects[name].meta["layout"], progress, label=name
-                )
+                renewed[name] = solve_component(recipe, base, shards, objects[name].meta["train"], progress, label=name)
         certificates = {}
         for name, component in renewed.items():
             put_component(change, name, component)

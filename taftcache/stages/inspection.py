@@ -9,6 +9,7 @@ from typing import Any
 
 from taftcache.cache import FeatureStore
 from taftcache.errors import RecipeError
+from taftcache.tangent.config import TAIL
 
 
 @dataclass(frozen=True)
@@ -21,7 +22,8 @@ class InspectReport:
     rows: int
     classes: list[str]
     rows_per_class: dict[str, int]
-    tokens: list[int]
+    cut: dict[str, Any]
+    tangent: dict[str, str]
     dtype: str
     identity: dict[str, Any]
     plan: dict[str, Any]
@@ -73,7 +75,8 @@ def inspect(store: FeatureStore) -> InspectReport:
         rows=sum(s["rows"] for s in shards if s["role"] == "train"),
         classes=store.classes,
         rows_per_class={store.classes[k]: per_class.get(k, 0) for k in range(len(store.classes))},
-        tokens=store.identity["cut"]["tokens"],
+        cut=store.identity["cut"],
+        tangent={k: store.objects()[TAIL].meta[k] for k in ("path", "why")} if TAIL in store.objects() else {},
         dtype=store.identity["dtype"],
         identity=store.identity,
         plan=store.manifest.plan,
@@ -93,7 +96,7 @@ class SampleReport:
     shard: str
     row: int
     label: str
-    class_token_norm: float
+    first_token_norm: float
     mean_token_norm: float
     max_abs: float
 

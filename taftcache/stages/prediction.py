@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PredictReport:
-    """Predictions of one of the store's models."""
+    """Predictions of one model; ``root_digest`` is that of the store it was read from, or was saved from."""
 
     store: Path
     root_digest: str
@@ -25,10 +25,26 @@ class PredictReport:
 
 
 def predict(
-    store: FeatureStore, images: Sequence[Path | str], model: str = MEAN, top: int = 3, device: str = "auto"
+    store: FeatureStore | Path, images: Sequence[Path | str], model: str = MEAN, top: int = 3, device: str = "auto"
 ) -> PredictReport:
-    """Classify image files end to end: preprocessing, frozen layers, base and Δw."""
-    from taftcache.model import TangentModel
+    """Classify image files end to end: preprocessing, frozen layers, base and Δw.
 
-    predictions = TangentModel.load(store, model, device).predict(images, top)
-    return PredictReport(store.path, store.root_digest, model, predictions)
+    Args:
+        store: an open store, a store's folder, or a folder that ``export_model`` wrote (which holds one model).
+        images: image files.
+        model: which of the store's models.
+        top: classes for each image.
+        device: where the model runs.
+    """
+    from taftcache.model import TangentModel
+    from taftcache.model_folder import is_model_folder, open_model, read_description
+
+    if isinstance(store, FeatureStore):
+        predictions = TangentModel.load(store, model, device).predict(images, top)
+        return PredictReport(store.path, store.root_digest, model, predictions)
+    if not is_model_folder(store):
+        with FeatureStore(store) as opened:
+            return predict(opened, images, model, top, device)
+    described = read_description(store)
+    predictions = open_model(store, device).predict(images, top)
+    return PredictReport(store, described.root_digest, described.model, predictions)

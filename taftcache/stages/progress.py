@@ -26,6 +26,10 @@ class Progress(Protocol):
         """Show a task of ``total`` steps (None: unknown) while the context lasts."""
         ...
 
+    def say(self, text: str) -> None:
+        """A sentence that stays."""
+        ...
+
 
 class Silent:
     """Shows nothing."""
@@ -34,6 +38,9 @@ class Silent:
     def task(self, name: str, total: int | None) -> Iterator[Silent]:
         """A task that nobody sees."""
         yield self
+
+    def say(self, text: str) -> None:
+        """Ignored."""
 
     def advance(self, steps: int = 1) -> None:
         """Ignored."""

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -15,12 +16,13 @@ from taftcache.cache.layout import resolve_chunk_rows
 from taftcache.cache.plan import in_order
 from taftcache.errors import DataError, StoreError
 from taftcache.recipe import Recipe
-from taftcache.stages.extraction import HELD_OUT, load_cut, plan_groups
+from taftcache.stages.extraction import HELD_OUT, load_frozen, plan_groups
 from taftcache.stages.progress import Progress, Silent
+from taftcache.tangent.config import TAIL
 
 if TYPE_CHECKING:
-    from taftcache.backbone.cut import Cut
     from taftcache.backbone.preprocess import Preprocess
+    from taftcache.stages.reduction import Reduction
 
 
 class Reextraction:
@@ -30,7 +32,7 @@ class Reextraction:
     """
 
     def __init__(self, store: FeatureStore, recipe: Recipe, progress: Progress | None = None) -> None:
-        self._store, self._recipe, self._progress = store, recipe, progress or Silent()
+        self._store, self._recipe, self._progress = store, same_rows(store, recipe), progress or Silent()
 
     def members(self, shard: str) -> list[tuple[str, int]]:
         """(id, label) of a shard's rows, in row order: who the plan puts there and is nowhere else."""
@@ -67,8 +69,7 @@ class Reextraction:
         sink = _Collected()
         with self._progress.task(f"extract again {shard}", len(ids)) as task:
             run_forward(
-                self._cut[0],
-                self._cut[1],
+                *self._frozen,
                 source,
                 [index[i] for i in ids],
                 sink,
@@ -80,16 +81,14 @@ class Reextraction:
 
     def layout(self, shard: str) -> tuple[tuple[int, int], str, int]:
         """(t, d), dtype and rows per chunk that an extraction gives the shard."""
-        spec, (t, d) = self._recipe.store, self._cut[0].tokens_shape
+        spec, (t, d) = self._recipe.store, self._frozen[0].tokens_shape
         return (t, d), spec.dtype, resolve_chunk_rows(spec.chunk_rows, (t, d), spec.dtype)
 
     def object(self, name: str) -> bytes | None:
         """The tail's weights; nothing else comes from the backbone."""
         from safetensors.torch import save
 
-        from taftcache.component import TAIL
-
-        return save(self._cut[0].tail_state()) if name == TAIL else None
+        return save(self._frozen[0].tail_state()) if name == TAIL else None
 
     def _candidates(self, shard: str) -> tuple[Source, list[str]]:
         groups = self._groups
@@ -104,8 +103,14 @@ class Reextraction:
         return plan_groups(self._recipe, *open_source(self._recipe.data))
 
     @cached_property
-    def _cut(self) -> tuple[Cut, Preprocess]:
-        return load_cut(self._recipe)
+    def _frozen(self) -> tuple[Reduction, Preprocess]:
+        return load_frozen(self._recipe, len(self._store.classes))
+
+
+def same_rows(store: FeatureStore, recipe: Recipe) -> Recipe:
+    """The recipe, asking for the kind of rows that the store has, whatever is trained on them since."""
+    rows = store.identity.get("cut", {}).get("rows", recipe.store.cache)
+    return msgspec.structs.replace(recipe, store=msgspec.structs.replace(recipe.store, cache=rows))
 
 
 def class_indexes(ours: Sequence[str], theirs: Sequence[str]) -> list[int]:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from taftcache.component import Component
     from taftcache.solve.solution import Solution
     from taftcache.tangent.base import Base
+    from taftcache.tangent.spec import Train
 
 COMPONENTS = "components/"
 HEAD = "models/head"
@@ -69,7 +70,7 @@ def train(
         )
     if not wanted:
         raise StoreError("there is a shard to train", got=f"{store.path} has none", do="taftcache extract")
-    jobs: list[tuple[str, list[Shard], str]] = [
+    jobs: list[tuple[str, list[Shard], Train]] = [
         (f"{COMPONENTS}{shard.name}", [shard], recipe.tangent.train) for shard in wanted
     ]
     jobs.append((HEAD, store.shards, "head"))
@@ -132,7 +133,7 @@ def adopt(store: FeatureStore, recipe: Recipe | None) -> Recipe:
     return parse_recipe(values, str(store.path))
 
 
-def training_key(recipe: Recipe, base: Base, sources: Sequence[Shard], mode: str) -> str:
+def training_key(recipe: Recipe, base: Base, sources: Sequence[Shard], mode: Train) -> str:
     """Everything that decides a component's bytes, as text: equal keys mean nothing needs to be solved again."""
     solver = recipe_values(recipe)["solver"]
     settings = {
@@ -149,7 +150,7 @@ def solve_component(
     recipe: Recipe,
     base: Base,
     sources: Sequence[Shard],
-    mode: str,
+    mode: Train,
     progress: Progress,
     *,
     label: str,
@@ -175,7 +176,7 @@ def solve_component(
             sources,
             RSL(alpha=objective.alpha, kappa=objective.kappa),
             objective.ridge,
-            train="head" if mode == "head" else "full",
+            train=mode,
             tolerance=solver.tolerance,
             max_passes=solver.max_passes,
             precision=solver.precision,
@@ -185,11 +186,10 @@ def solve_component(
         )
     if solution.status is Status.interrupted:  # a component of the full key must be the full solve's
         raise KeyboardInterrupt
-    layout = base.head_layout if mode == "head" else base.layout
     delta: Tensor = solution.value.to("cpu", torch.float64)
     meta = {
         "kind": "component",
-        "layout": mode,
+        "train": mode,
         "shards": [shard.name for shard in sources],
         "rows": sum(shard.rows for shard in sources),
         "key": training_key(recipe, base, sources, mode),
@@ -199,4 +199,4 @@ def solve_component(
         "certificate": solution.certificate.as_dict(),
         "norm": delta.norm().item(),
     }
-    return Component(base.digest, layout, delta, meta)
+    return Component(base.digest, base.trained(mode), delta, meta)

@@ -7,123 +7,159 @@ bases refuse to compose (a mean of expansions around different points means noth
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from math import sqrt
-from typing import Literal
+from functools import cached_property
+from math import prod, sqrt
 
 import blake3
+import msgspec
 import torch
 from torch import Tensor
 
-from taftcache.errors import BackboneError
+from taftcache.errors import BackboneError, IdentityError
+from taftcache.tangent.class_row_config import ClassRow
+from taftcache.tangent.class_row_tail import ClassRowTail
+from taftcache.tangent.config import TailConfig
+from taftcache.tangent.feature_tail import FeatureTail
+from taftcache.tangent.layers_tail import LayersTail
 from taftcache.tangent.parameters import Layout
-from taftcache.tangent.spec import Init, TangentSpec
-
-
-@dataclass(frozen=True)
-class TailConfig:
-    """Shape and constants of the linearised tail: last block, final norm and head."""
-
-    prefix: str
-    width: int
-    heads: int
-    tokens: int
-    classes: int
-    eps1: float
-    eps2: float
-    eps_final: float
-    gelu: Literal["exact", "tanh"] = "exact"
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, object], classes: int) -> TailConfig:
-        """From the JSON that a store keeps beside the tail's weights; ``classes`` is the new head's."""
-        named = {name: values[name] for name in cls.__dataclass_fields__ if name in values}
-        return cls(**{**named, "classes": classes})  # type: ignore[arg-type]
+from taftcache.tangent.selection import select, values
+from taftcache.tangent.spec import Init, TangentSpec, Train
+from taftcache.tangent.tail import Tail
 
 
 @dataclass(frozen=True)
 class Base:
-    """The base point: its tensors by timm name, and the layout of what may be trained."""
+    """The base point: its tensors by timm name, and which of them may be trained."""
 
     config: TailConfig
     state: dict[str, Tensor]
     spec: TangentSpec
 
+    @cached_property
+    def tail(self) -> Tail:
+        """f, J and Jᵀ at this point."""
+        if self.config.rows == "feature" or self.config.path == "feature":
+            return FeatureTail(self.config)
+        if self.config.path == "layers":
+            return LayersTail(self.config)
+        assert isinstance(self.config.end, ClassRow)
+        return ClassRowTail(self.config.end, self.config.rows)
+
     @property
     def layout(self) -> Layout:
-        """Every parameter of the tail, in the block's own order."""
-        return Layout({name: tuple(tensor.shape) for name, tensor in self.state.items()})
+        """Every parameter of the tail, in forward order."""
+        fixed = set(self.config.buffers)
+        return Layout({name: tuple(tensor.shape) for name, tensor in self.state.items() if name not in fixed})
 
     @property
     def head_layout(self) -> Layout:
         """The head alone."""
-        return Layout({n: tuple(t.shape) for n, t in self.state.items() if n.startswith("head.")})
+        return self.trained("head")
+
+    def trained(self, train: Train) -> Layout:
+        """The parameters that ``train`` selects, as a layout.
+
+        Raises:
+            RecipeError: a glob that matches nothing, or parameters for which the cached rows do not suffice.
+        """
+        return self.named(select(self.config, self.spec, train))
+
+    def named(self, names: Iterable[str]) -> Layout:
+        """A layout of some of the tail's parameters (or value parts of them), in the tail's order.
+
+        Raises:
+            KeyError: a name that the tail does not have.
+        """
+        whole = self.layout.shapes
+        packed = {name: whole[name.replace(".v.", ".qkv.")] for name in values(self.config)}
+        parts = {name: (shape[0] // 3, *shape[1:]) for name, shape in packed.items()}
+        return Layout(parts | whole).named(names)
 
     @property
     def digest(self) -> str:
-        """BLAKE3 over the constants and every tensor (name, shape, little-endian float32 bytes)."""
-        hasher = blake3.blake3(json.dumps(vars(self.config), sort_keys=True).encode())
-        for name in sorted(self.state):
-            tensor = self.state[name].detach().cpu().to(torch.float32).contiguous()
-            hasher.update(f"\0{name}\0{tuple(tensor.shape)}\0".encode())
-            hasher.update(tensor.numpy().astype("<f4", copy=False).tobytes())
-        return hasher.hexdigest()
+        """BLAKE3 over the description and every tensor (name, shape, little-endian float32 bytes)."""
+        described = self.config.as_dict() | {"why": ""}
+        return state_digest(self.state, msgspec.json.encode(described, order="sorted"))
+
+    def reduction_digest(self) -> str:
+        """BLAKE3 over what turns tokens into smaller rows: every tensor of the tail but the head."""
+        return state_digest({n: t for n, t in self.state.items() if n not in self.config.head_names})
+
+    def unreduced(self) -> Base:
+        """The same base point for a tail that begins at its whole input, whatever a store caches of it."""
+        return Base(msgspec.structs.replace(self.config, rows="tokens", reduced_by=""), self.state, self.spec)
 
     def to(self, dtype: torch.dtype, device: torch.device | str = "cpu") -> Base:
         """The same base in another precision or on another device."""
-        moved = {name: tensor.to(device=device, dtype=dtype) for name, tensor in self.state.items()}
+        moved = {
+            name: tensor.to(device=device, dtype=dtype if tensor.is_floating_point() else None)
+            for name, tensor in self.state.items()
+        }
         return Base(self.config, moved, self.spec)
 
 
+def state_digest(state: Mapping[str, Tensor], prefix: bytes = b"") -> str:
+    """BLAKE3 over tensors in the order of their names, float32 little-endian."""
+    hasher = blake3.blake3(prefix)
+    for name in sorted(state):
+        tensor = state[name].detach().cpu().to(torch.float32).contiguous()
+        hasher.update(f"\0{name}\0{tuple(tensor.shape)}\0".encode())
+        hasher.update(tensor.numpy().astype("<f4", copy=False).tobytes())
+    return hasher.hexdigest()
+
+
 def make_base(
-    tail_state: Mapping[str, Tensor], tail_config: Mapping[str, object], classes: int, spec: TangentSpec | None = None
+    tail_state: Mapping[str, Tensor], config: TailConfig, classes: int, spec: TangentSpec | None = None
 ) -> Base:
     """Build the base point from a cut's tail.
 
     Args:
-        tail_state: float32 tensors by timm name (last block and final norm; a head there is ignored:
-            the new head always comes from the seed, for it has other classes).
-        tail_config: the cut's JSON description.
+        tail_state: tensors by timm name (a head there is ignored: the new head always comes from the seed,
+            for it has other classes).
+        config: the cut's description.
         classes: K of the new head.
         spec: the switches.
 
     Raises:
-        BackboneError: a tensor of the last block or final norm is missing.
+        BackboneError: a tensor of the tail is missing, or it has no class token to reset.
+        IdentityError: the cached rows were reduced around another base point.
     """
     spec = spec or TangentSpec()
-    config = TailConfig.from_dict(tail_config, classes)
-    names = [n for n in parameter_names(config, tail_state) if not n.startswith("head.")]
-    missing = [n for n in names if n not in tail_state]
-    if missing:
-        raise BackboneError("the tail must hold every tensor of the last block and the final norm", got=missing)
+    config = msgspec.structs.replace(config, classes=classes)
+    names = [*config.parameters, *config.buffers]
+    if missing := [n for n in names if n not in tail_state]:
+        raise BackboneError("the state of a tail holds all of its tensors", got=missing[:4])
+    state = {n: tail_state[n].detach().clone() for n in names}
+    state = {n: t.to(torch.float32) if t.is_floating_point() else t for n, t in state.items()}
+    weight, bias = config.head_names
     generator = torch.Generator().manual_seed(spec.seed)
-    state = {name: tail_state[name].detach().to(torch.float32).clone() for name in names}
-    d = config.width
-    state["head.weight"] = _draw(torch.empty(classes, d), d, spec.init, generator)
-    state["head.bias"] = _draw(torch.empty(classes), d, spec.init, generator)
-    if spec.reset_block:
-        for name in names:
-            if name.startswith(config.prefix):
-                state[name] = _reset(name, state, spec.init, generator)
+    state[weight] = _draw(torch.empty(classes, config.width), config.width, spec.init, generator)
+    state[bias] = _draw(torch.empty(classes), config.width, spec.init, generator)
+    if spec.reset_block and config.blocks:
+        for name in config.parameters:
+            if name.startswith(f"{config.blocks[-1]}."):
+                state[name] = _reset(name, config, state, spec)
+    if spec.reset_norm:
+        for name in config.norms:
+            if not name.startswith(tuple(f"{block}." for block in config.blocks)):
+                state[name] = _reset(name, config, state, spec)
     if spec.class_token == "reset":
-        token = torch.empty(1, 1, d).normal_(0.0, 1e-6, generator=generator)
-        state = {f"{config.prefix}.cls_token": token, **state}
-    return Base(config, state, spec)
-
-
-def parameter_names(config: TailConfig, present: Mapping[str, object]) -> list[str]:
-    """timm's names of the tail's parameters in forward order; optional ones only when ``present``."""
-    p = config.prefix
-    optional = {f"{p}.attn.qkv.bias", f"{p}.ls1.gamma", f"{p}.ls2.gamma"}
-    names = [
-        *(f"{p}.{n}" for n in ("norm1.weight", "norm1.bias", "attn.qkv.weight", "attn.qkv.bias")),
-        *(f"{p}.{n}" for n in ("attn.proj.weight", "attn.proj.bias", "ls1.gamma", "norm2.weight", "norm2.bias")),
-        *(f"{p}.{n}" for n in ("mlp.fc1.weight", "mlp.fc1.bias", "mlp.fc2.weight", "mlp.fc2.bias", "ls2.gamma")),
-        *("norm.weight", "norm.bias", "head.weight", "head.bias"),
-    ]
-    return [name for name in names if name not in optional or name in present]
+        if not config.class_token:
+            raise BackboneError(
+                "a class token can be reset where the cached rows have one", got="none at the tail's input"
+            )
+        token = torch.empty(1, 1, config.shape[-1]).normal_(0.0, 1e-6, generator=_stream(spec.seed, config.token_name))
+        state = {config.token_name: token, **state}
+    base = Base(config, state, spec)
+    if config.reduced_by and base.reduction_digest() != config.reduced_by:
+        raise IdentityError(
+            "rows that were reduced are used around the base point that reduced them",
+            got=f"rows: {config.rows} of {config.reduced_by[:16]}, the settings make {base.reduction_digest()[:16]}",
+            do='put the [tangent] section back, or extract with store.cache = "tokens", which serves every base point',
+        )
+    return base
 
 
 def _draw(tensor: Tensor, fan_in: int, init: Init, generator: torch.Generator) -> Tensor:
@@ -135,11 +171,17 @@ def _draw(tensor: Tensor, fan_in: int, init: Init, generator: torch.Generator) -
     return torch.nn.init.trunc_normal_(tensor, std=0.02, a=-0.04, b=0.04, generator=generator)
 
 
-def _reset(name: str, state: Mapping[str, Tensor], init: Init, generator: torch.Generator) -> Tensor:
+def _reset(name: str, config: TailConfig, state: Mapping[str, Tensor], spec: TangentSpec) -> Tensor:
     tensor = state[name]
-    if ".norm" in name:
+    if name in config.norms:
         return torch.ones_like(tensor) if name.endswith("weight") else torch.zeros_like(tensor)
-    if ".ls" in name:  # a freshly initialised LayerScale would close the branch: its trained value is kept
+    weight = tensor if tensor.ndim > 1 else state.get(name.removesuffix("bias") + "weight")
+    if weight is None or weight.ndim < 2:
+        # LayerScale and its like: a freshly initialised one would close the branch, so the trained value is kept.
         return tensor
-    fan_in = state[name.replace(".bias", ".weight")].shape[1]
-    return _draw(torch.empty_like(tensor), fan_in, init, generator)
+    return _draw(torch.empty_like(tensor), prod(weight.shape[1:]), spec.init, _stream(spec.seed, name))
+
+
+def _stream(seed: int, name: str) -> torch.Generator:
+    """A tensor's own random numbers: they depend on neither the number of classes nor what else is drawn."""
+    return torch.Generator().manual_seed(int.from_bytes(blake3.blake3(f"{seed}/{name}".encode()).digest(7), "little"))

@@ -20,7 +20,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from taftcache.tangent.base import TailConfig
+from taftcache.tangent.class_row_config import ClassRow
+from taftcache.tangent.config import Rows
 from taftcache.tangent.layers import (
     affine_tangent,
     gelu,
@@ -40,18 +41,21 @@ PIECE_BYTES = 16 << 20
 
 
 class State(NamedTuple):
-    """What one pass over a block of rows needs of the base point; everything but ``u`` is O(H(t + d)) a row."""
+    """What one pass over a block of rows needs of the base point; everything but ``u`` is O(H(t + d)) a row.
 
-    u: Tensor  # [n,t,d] normalised tokens, no affine
-    r0: Tensor  # [n,1] 1/std of the class token
-    xhat: Tensor  # [n,d] x̂₀ = γ₁⊙u₀ + β₁
-    q: Tensor  # [H,n,e] queries of the class row
-    a: Tensor  # [n,H,d] W_k,hᵀ q_h
-    phi: Tensor  # [n,H,t] attention of the class row
-    ubar: Tensor  # [n,H,d] Σ_j φ_hj u_j
-    xbar: Tensor  # [n,H,d] γ₁⊙ū_h + β₁
-    o: Tensor  # [n,d] attention output before the projection
-    branch1: Tensor  # [n,d] projection's output before LayerScale
+    Rows that are cached less than whole leave the entries before them None.
+    """
+
+    u: Entry  # [n,t,d] normalised tokens, no affine
+    r: Entry  # [n,t,1] 1/std of the tokens
+    xhat: Entry  # [n,d] x̂₀ = γ₁⊙u₀ + β₁
+    q: Entry  # [H,n,e] queries of the class row
+    a: Entry  # [n,H,d] W_k,hᵀ q_h
+    phi: Entry  # [n,H,t] attention of the class row
+    ubar: Entry  # [n,H,d] Σ_j φ_hj u_j
+    xbar: Entry  # [n,H,d] γ₁⊙ū_h + β₁
+    o: Entry  # [n,d] attention output before the projection
+    branch1: Entry  # [n,d] projection's output before LayerScale
     u2: Tensor  # [n,d]
     r2: Tensor  # [n,1]
     slope: Tensor  # [n,m] GELU'(z)
@@ -63,26 +67,37 @@ class State(NamedTuple):
     logits: Tensor  # [n,K] f_w(x)
 
 
-def value(config: TailConfig, w: TailWeights, tokens: Tensor) -> State:
-    """The base model on ``tokens`` [n,t,d] (the raw input of the block), keeping what J and Jᵀ need."""
-    n, e = len(tokens), w.Wq.shape[1]
-    if w.token is not None:  # CLS = T: the shared, trained token stands in row 0 for every sample
-        tokens = torch.cat([w.token.expand(n, 1, -1), tokens[:, 1:]], 1)
-    u, r = normalise(tokens, config.eps1)
-    xhat = torch.addcmul(w.beta1, u[:, 0], w.gamma1)
-    q = torch.matmul(xhat, w.Wq.transpose(1, 2))
-    if w.bq is not None:
-        q = q + w.bq[:, None]
-    a = torch.bmm(q, w.Wk).transpose(0, 1).contiguous()
-    phi = torch.softmax(torch.bmm(a * (w.gamma1 / sqrt(e)), u.transpose(1, 2)), -1)
-    ubar = torch.bmm(phi, u)
-    xbar = torch.addcmul(w.beta1, ubar, w.gamma1)
-    o = torch.bmm(xbar.transpose(0, 1), w.Wv.transpose(1, 2))
-    if w.bv is not None:
-        o = o + w.bv[:, None]
-    o = _rows(o)
-    branch1 = torch.addmm(w.bo, o, w.Wo.T)
-    h = tokens[:, 0] + (branch1 if w.ls1 is None else w.ls1 * branch1)
+def value(config: ClassRow, w: TailWeights, rows: Tensor, kind: Rows = "tokens") -> State:
+    """The base model on ``rows``, keeping what J and Jᵀ need.
+
+    rows: by ``kind`` the raw input of the block [n,t,d]; x₀ and the heads' attended means ū_h [n,1+H,d]; or the
+    class row after attention [n,1,d]. Smaller rows are exact for the parameters that come after them.
+    """
+    n, e = rows.shape[0], w.Wq.shape[1]
+    u = r = xhat = q = a = phi = ubar = xbar = o = branch1 = None
+    h = rows[:, 0]
+    if kind == "tokens":
+        if w.token is not None:  # CLS = T: the shared, trained token stands in row 0 for every sample
+            rows = torch.cat([w.token.expand(n, 1, -1), rows[:, 1:]], 1)
+            h = rows[:, 0]
+        u, r = normalise(rows, config.eps1)
+        xhat = torch.addcmul(w.beta1, u[:, 0], w.gamma1)
+        q = torch.matmul(xhat, w.Wq.transpose(1, 2))
+        if w.bq is not None:
+            q = q + w.bq[:, None]
+        a = torch.bmm(q, w.Wk).transpose(0, 1).contiguous()
+        phi = torch.softmax(torch.bmm(a * (w.gamma1 / sqrt(e)), u.transpose(1, 2)), -1)
+        ubar = torch.bmm(phi, u)
+    elif kind == "attended":
+        ubar = rows[:, 1:].contiguous()
+    if ubar is not None:
+        xbar = torch.addcmul(w.beta1, ubar, w.gamma1)
+        o = torch.bmm(xbar.transpose(0, 1), w.Wv.transpose(1, 2))
+        if w.bv is not None:
+            o = o + w.bv[:, None]
+        o = _rows(o)
+        branch1 = torch.addmm(w.bo, o, w.Wo.T)
+        h = h + (branch1 if w.ls1 is None else w.ls1 * branch1)
     u2, r2 = normalise(h, config.eps2)
     z = torch.addmm(w.b1, torch.addcmul(w.beta2, u2, w.gamma2), w.W1.T)
     g = gelu(z, config.gelu)
@@ -91,17 +106,33 @@ def value(config: TailConfig, w: TailWeights, tokens: Tensor) -> State:
     feature = torch.addcmul(w.beta, uf, w.gamma)
     logits = torch.addmm(w.bh, feature, w.Wh.T)
     slope = gelu_slope(z, config.gelu)
-    r0 = r[:, 0].contiguous()
-    return State(u, r0, xhat, q, a, phi, ubar, xbar, o, branch1, u2, r2, slope, g, branch2, uf, rf, feature, logits)
+    return State(u, r, xhat, q, a, phi, ubar, xbar, o, branch1, u2, r2, slope, g, branch2, uf, rf, feature, logits)
 
 
-def tangent(w: TailWeights, s: State, delta: TailWeights) -> Tensor:
-    """J Δw: the logits' tangent [n,K] for the direction ``delta``; None entries are zero and cost nothing."""
-    n, e = len(s.u), w.Wq.shape[1]
+def reduce(config: ClassRow, w: TailWeights, tokens: Tensor, kind: Rows) -> Tensor:
+    """What ``value`` takes as rows of ``kind``, out of the tokens [n,t,d]."""
+    s = value(config, w, tokens)
+    if kind == "attended":
+        return torch.cat([tokens[:, :1], s.ubar], 1)
+    if kind == "residual":
+        return (tokens[:, 0] + (s.branch1 if w.ls1 is None else w.ls1 * s.branch1))[:, None]
+    return s.feature[:, None]
+
+
+def tangent(w: TailWeights, s: State, delta: TailWeights, dtokens: Tensor | None = None) -> Tensor:
+    """J Δw: the logits' tangent [n,K] for the direction ``delta``; None entries are zero and cost nothing.
+
+    dtokens: tangent [n,t,d] of the block's input, where a trained layer comes before it.
+    """
+    n, e = s.logits.shape[0], w.Wq.shape[1]
     scale = 1 / sqrt(e)
+    u0: Entry = None if s.u is None else s.u[:, 0]
+    du = None if dtokens is None else normalise_tangent(dtokens, s.u, s.r)
     dx = None if delta.token is None else delta.token.expand(n, -1)
-    du0 = None if dx is None else normalise_tangent(dx, s.u[:, 0], s.r0)
-    dxhat = affine_tangent(w.gamma1, s.u[:, 0], du0, delta.gamma1, delta.beta1)
+    du0 = None if dx is None else normalise_tangent(dx, u0, s.r[:, 0].contiguous())
+    if dtokens is not None and du is not None:
+        dx, du0 = dtokens[:, 0], du[:, 0]
+    dxhat = affine_tangent(w.gamma1, u0, du0, delta.gamma1, delta.beta1)
 
     dq = None if dxhat is None else torch.matmul(dxhat, w.Wq.transpose(1, 2))
     if delta.Wq is not None:
@@ -118,9 +149,7 @@ def tangent(w: TailWeights, s: State, delta: TailWeights) -> Tensor:
 
     dubar = None
     if c is not None or du0 is not None:
-        dubar = _covariance(s, c, None if du0 is None else _token_logit(w, s, du0))
-        if du0 is not None:
-            dubar += s.phi[:, :, :1] * du0[:, None]
+        dubar = _covariance(s, c, None if du0 is None else s.a * (w.gamma1 * scale), du0 if du is None else du)
     dxbar = affine_tangent(w.gamma1, s.ubar, dubar, delta.gamma1, delta.beta1)
     do = None if dxbar is None else torch.bmm(dxbar.transpose(0, 1), w.Wv.transpose(1, 2))
     if delta.Wv is not None:
@@ -165,6 +194,7 @@ class Cotangents(NamedTuple):
     q: Entry = None  # [H,n,e] at W_q,h x̂₀ + b_q,h
     xhat: Entry = None  # [n,d] at γ₁⊙u₀ + β₁
     x0: Entry = None  # [n,d] at the class token
+    tokens: Entry = None  # [n,t,d] at the block's input
 
 
 def adjoint(w: TailWeights, s: State, r: Tensor, out: TailWeights) -> None:
@@ -172,13 +202,16 @@ def adjoint(w: TailWeights, s: State, r: Tensor, out: TailWeights) -> None:
     contract(w, s, cotangents(w, s, r, out), out)
 
 
-def cotangents(w: TailWeights, s: State, r: Tensor, trained: TailWeights) -> Cotangents:
-    """Back-propagate r [n,K] through the class row, no further than the deepest entry of ``trained``."""
+def cotangents(w: TailWeights, s: State, r: Tensor, trained: TailWeights, tokens: bool = False) -> Cotangents:
+    """Back-propagate r [n,K] through the class row, no further than the deepest entry of ``trained``.
+
+    tokens: go on to the gradient of the block's whole input, for trained layers before it.
+    """
     H, e = w.Wq.shape[:2]
-    if _frozen(trained[:-2]):
+    if _frozen(trained[:-2]) and not tokens:
         return Cotangents(r)
     feature = r @ w.Wh
-    if _frozen(trained[:-4]):
+    if _frozen(trained[:-4]) and not tokens:
         return Cotangents(r, feature)
     y = normalise_tangent(feature * w.gamma, s.uf, s.rf)
     branch2 = scaled(w.ls2, y)
@@ -187,24 +220,33 @@ def cotangents(w: TailWeights, s: State, r: Tensor, trained: TailWeights) -> Cot
     h = y + normalise_tangent(x2 * w.gamma2, s.u2, s.r2)
     branch1 = scaled(w.ls1, h)
     upper = Cotangents(r, feature, y, branch2, z, x2, h, branch1)
-    if _frozen(trained[:8]):
+    if _frozen(trained[:8]) and not tokens:
         return upper
     o = (branch1 @ w.Wo).view(-1, H, e).transpose(0, 1)
     xbar = torch.bmm(o, w.Wv).transpose(0, 1)
     upper = upper._replace(o=o, xbar=xbar)
-    if _frozen((trained.token, trained.gamma1, trained.beta1, trained.Wq, trained.Wk, trained.bq)):
+    before = (trained.token, trained.gamma1, trained.beta1, trained.Wq, trained.Wk, trained.bq)
+    if _frozen(before) and not tokens:
         return upper
-    c, logit0 = _covariance_adjoint(s, xbar * w.gamma1)
+    gubar = xbar * w.gamma1
+    c, gell = _covariance_adjoint(s, gubar)
     c *= 1 / sqrt(e)
     k = (c * w.gamma1).transpose(0, 1)
     q = torch.bmm(k, w.Wk.transpose(1, 2))
     xhat = _rows(q) @ w.Wq.reshape(H * e, -1)
-    if trained.token is None:
-        return upper._replace(c=c, k=k, q=q, xhat=xhat)
-    u0 = xhat * w.gamma1 + (s.phi[:, :, :1] * xbar).sum(1) * w.gamma1
-    u0 += (logit0[:, :, None] * s.a).sum(1) * (w.gamma1 / sqrt(e))
-    x0 = h + normalise_tangent(u0, s.u[:, 0], s.r0)
-    return upper._replace(c=c, k=k, q=q, xhat=xhat, x0=x0)
+    upper = upper._replace(c=c, k=k, q=q, xhat=xhat)
+    if trained.token is None and not tokens:
+        return upper
+    a = s.a * (w.gamma1 / sqrt(e))
+    if not tokens:
+        u0 = (gell[:, :, :1] * a + s.phi[:, :, :1] * gubar).sum(1) + xhat * w.gamma1
+        return upper._replace(x0=h + normalise_tangent(u0, s.u[:, 0], s.r[:, 0].contiguous()))
+    # Each token is read twice: as a key, through its logit, and as a value.
+    u = torch.bmm(torch.cat([gell, s.phi], 1).transpose(1, 2), torch.cat([a, gubar], 1))
+    u[:, 0].addcmul_(xhat, w.gamma1)
+    gtokens = normalise_tangent(u, s.u, s.r)
+    gtokens[:, 0] += h
+    return upper._replace(x0=gtokens[:, 0], tokens=gtokens)
 
 
 def contract(w: TailWeights, s: State, g: Cotangents, out: TailWeights) -> None:
@@ -230,7 +272,8 @@ def contract(w: TailWeights, s: State, g: Cotangents, out: TailWeights) -> None:
         out.Wq.view(-1, s.xhat.shape[1]).addmm_(_rows(g.q).T, s.xhat)
     if out.bq is not None:
         out.bq.add_(g.q.sum(1))
-    _affine_adjoint(g.xhat, s.u[:, 0], out.gamma1, out.beta1)
+    if out.gamma1 is not None or out.beta1 is not None:
+        _affine_adjoint(g.xhat, s.u[:, 0], out.gamma1, out.beta1)
     if out.token is not None:
         out.token.add_(g.x0.sum(0))
 
@@ -246,17 +289,17 @@ def _rows(per_head: Tensor) -> Tensor:
 
 def _pieces(s: State) -> list[slice]:
     """Row ranges whose tokens fit a core's cache."""
+    if torch.compiler.is_exporting():  # a program is traced for any number of rows
+        return [slice(None)]
     rows = max(1, PIECE_BYTES // (s.u[0].numel() * s.u.element_size()))
     return [slice(k, k + rows) for k in range(0, len(s.u), rows)]
 
 
-def _token_logit(w: TailWeights, s: State, du0: Tensor) -> Tensor:
-    """Tangent [n,H] of the logit of row 0 when row 0 itself moves: s(γ₁⊙a_h)·δu₀."""
-    return torch.matmul(s.a, (du0 * (w.gamma1 / sqrt(w.Wq.shape[1])))[:, :, None])[..., 0]
+def _covariance(s: State, c: Tensor | None, a: Tensor | None, du: Tensor | None) -> Tensor:
+    """Cov_φh(u) c_h [n,H,d], plus what a tangent of the tokens does as keys and as values.
 
-
-def _covariance(s: State, c: Tensor | None, logit0: Tensor | None) -> Tensor:
-    """Cov_φh(u) c_h [n,H,d], plus the part of a logit tangent ``logit0`` [n,H] at row 0."""
+    a [n,H,d] is s γ₁⊙a_h; du is δu [n,t,d], or [n,d] where row 0 alone moves.
+    """
     out = torch.empty_like(s.ubar)
     for piece in _pieces(s):
         u, phi = s.u[piece], s.phi[piece]
@@ -264,24 +307,28 @@ def _covariance(s: State, c: Tensor | None, logit0: Tensor | None) -> Tensor:
             ell = torch.zeros_like(phi)
         else:
             ell = torch.bmm(c[piece], u.transpose(1, 2))
-        if logit0 is not None:
-            ell[:, :, 0] += logit0[piece]
+        moved = None
+        if a is not None and du is not None:
+            moved = du[piece] if du.ndim == 3 else du[piece, None]
+            keys = torch.bmm(a[piece], moved.transpose(1, 2))
+            ell[:, :, : keys.shape[2]] += keys
         ell -= (phi * ell).sum(-1, keepdim=True)
         torch.bmm(ell.mul_(phi), u, out=out[piece])
+        if moved is not None:
+            out[piece].baddbmm_(phi[:, :, : moved.shape[1]], moved)
     return out
 
 
 def _covariance_adjoint(s: State, gubar: Tensor) -> tuple[Tensor, Tensor]:
-    """Gradients of c [n,H,d] and of the logit tangent at row 0 [n,H]; the same symmetric operator."""
-    gc, glogit0 = torch.empty_like(s.ubar), torch.empty_like(s.ubar[:, :, 0])
+    """Gradients of c [n,H,d] and of the attention logits [n,H,t]; the same symmetric operator."""
+    gc, gell = torch.empty_like(s.ubar), torch.empty_like(s.phi)
     for piece in _pieces(s):
-        u, phi = s.u[piece], s.phi[piece]
-        gell = torch.bmm(gubar[piece], u.transpose(1, 2))
-        gell -= (phi * gell).sum(-1, keepdim=True)
-        gell *= phi
-        glogit0[piece] = gell[:, :, 0]
-        torch.bmm(gell, u, out=gc[piece])
-    return gc, glogit0
+        u, phi, part = s.u[piece], s.phi[piece], gell[piece]
+        torch.bmm(gubar[piece], u.transpose(1, 2), out=part)
+        part -= (phi * part).sum(-1, keepdim=True)
+        part *= phi
+        torch.bmm(part, u, out=gc[piece])
+    return gc, gell
 
 
 def _branch_tangent(
@@ -299,10 +346,12 @@ def _branch_tangent(
     return plus(total, None if dls is None else dls * out)
 
 
-def _affine_adjoint(g: Tensor | None, u: Tensor, ggamma: Tensor | None, gbeta: Tensor | None) -> None:
+def _affine_adjoint(g: Tensor | None, u: Entry, ggamma: Tensor | None, gbeta: Tensor | None) -> None:
     """Add the gradients of γ⊙u + β, summed over rows (and heads), to ``ggamma`` and ``gbeta`` in place."""
-    rows = tuple(range(u.ndim - 1))
-    if ggamma is not None and g is not None:
+    if g is None:
+        return
+    rows = tuple(range(g.ndim - 1))
+    if ggamma is not None:
         ggamma.add_((g * u).sum(rows))
-    if gbeta is not None and g is not None:
+    if gbeta is not None:
         gbeta.add_(g.sum(rows))

@@ -1,21 +1,17 @@
-"""Each row's gradient as what it is: rank one per matrix and head, and a few vectors.
+"""Each row's gradient as what it is: a few outer products per matrix, and a few vectors.
 
-For a row's cotangents g and state s, the gradient of a matrix (or of one head's part of it) is
-``out ⊗ into``. Second moments, kernels and norms of per-row gradients follow from the factors
-without any gradient being formed.
+The gradient of a matrix (or of one head's part of it) is ``out ⊗ into`` where one row of tokens reaches the
+logits, and a sum of such products over the tokens where all do. Second moments, kernels and norms of per-row
+gradients follow from the factors without any gradient being formed.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
-
-from taftcache.tangent.base import TailConfig
-from taftcache.tangent.class_row import Cotangents, State
-from taftcache.tangent.parameters import Layout
-from taftcache.tangent.weights import Entry, TailWeights
 
 
 class RankOne(NamedTuple):
@@ -29,6 +25,15 @@ class RankOne(NamedTuple):
     follows: Literal["out", "into"] = "out"  # the factor that depends on the cotangents; the other is the state's alone
 
 
+class TokenSum(NamedTuple):
+    """A matrix's per-row gradient, Σ_t out_t ⊗ into_t over the row's tokens; [o, i] row-major."""
+
+    weight: slice  # of the vector [P]
+    bias: slice | None  # its gradient is Σ_t out_t
+    out: Tensor  # [n,t,o]
+    into: Tensor  # [n,t,i]
+
+
 class Direct(NamedTuple):
     """A small parameter's per-row gradient itself."""
 
@@ -36,45 +41,27 @@ class Direct(NamedTuple):
     rows: Tensor  # [n,p]
 
 
-def row_gradients(
-    config: TailConfig, layout: Layout, w: TailWeights, s: State, g: Cotangents
-) -> tuple[list[RankOne], list[Direct]]:
-    """All of J's rows in factored form, for the cotangents ``g`` of one direction per row."""
-    p, d = config.prefix, config.width
-    where = layout.slices
-    matrices: list[RankOne] = []
-
-    def add(name: str, out: Entry, into: Tensor) -> None:
-        if f"{name}.weight" in layout and out is not None:
-            bias = where.get(f"{name}.bias")
-            matrices.append(RankOne(where[f"{name}.weight"], bias, out[:, None], into[:, None], name == "head"))
-
-    add("head", g.logits, s.feature)
-    add(f"{p}.mlp.fc2", g.branch2, s.g)
-    add(f"{p}.mlp.fc1", g.z, torch.addcmul(w.beta2, s.u2, w.gamma2))
-    add(f"{p}.attn.proj", g.branch1, s.o)
-    qkv, bias = f"{p}.attn.qkv.weight", f"{p}.attn.qkv.bias"
-    if qkv in layout:
-        weights = [_third(where[qkv], k) for k in range(3)]
-        biases = [_third(where[bias], k) if bias in layout else None for k in range(3)]
-        q = g.q.transpose(0, 1).reshape(-1, 1, d)
-        matrices.append(RankOne(weights[0], biases[0], q, s.xhat[:, None]))
-        matrices.append(RankOne(weights[1], None, s.q.transpose(0, 1), g.k.transpose(0, 1), follows="into"))
-        matrices.append(RankOne(weights[2], biases[2], g.o.transpose(0, 1), s.xbar))
-    rules = {
-        f"{p}.cls_token": lambda: g.x0,
-        f"{p}.norm1.weight": lambda: (g.xbar * s.ubar + g.c * s.a).sum(1) + g.xhat * s.u[:, 0],
-        f"{p}.norm1.bias": lambda: g.xbar.sum(1) + g.xhat,
-        f"{p}.ls1.gamma": lambda: g.h * s.branch1,
-        f"{p}.norm2.weight": lambda: g.x2 * s.u2,
-        f"{p}.norm2.bias": lambda: g.x2,
-        f"{p}.ls2.gamma": lambda: g.y * s.branch2,
-        "norm.weight": lambda: g.feature * s.uf,
-        "norm.bias": lambda: g.feature,
-    }
-    return matrices, [Direct(where[name], rule()) for name, rule in rules.items() if name in layout]
+Factor = RankOne | TokenSum
 
 
-def _third(whole: slice, k: int) -> slice:
-    size = (whole.stop - whole.start) // 3
-    return slice(whole.start + k * size, whole.start + (k + 1) * size)
+def row_norms(matrices: Iterable[Factor], direct: Iterable[Direct]) -> Tensor:
+    """‖Jᵀ r‖ of each row [n], out of its factors and without its gradient where that is cheaper.
+
+    ‖out ⊗ into‖² = ‖out‖² ‖into‖², and a sum of outer products has the norm Σ_ts (out_t·out_s)(into_t·into_s),
+    which is the smaller computation while t² (o + i) < t·o·i.
+    """
+    squares = [part.rows.square().sum(1) for part in direct]
+    for m in matrices:
+        if isinstance(m, RankOne):
+            into = m.into.square().sum(-1) + (m.bias is not None)
+            squares.append((m.out.square().sum(-1) * into).sum(-1))
+            continue
+        t, o, i = m.out.shape[1], m.out.shape[2], m.into.shape[2]
+        if t * (o + i) < o * i:
+            grams = torch.bmm(m.out, m.out.mT) * torch.bmm(m.into, m.into.mT)
+            squares.append(grams.sum((1, 2)))
+        else:  # one row at a time, for a batch of them is as large as n weights
+            squares.append(torch.stack([(g.T @ x).square().sum() for g, x in zip(m.out, m.into, strict=True)]))
+        if m.bias is not None:
+            squares.append(m.out.sum(1).square().sum(1))
+    return torch.stack(squares).sum(0).sqrt()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from math import pi, sqrt
 from typing import Literal
 
 import torch
@@ -18,18 +17,28 @@ def normalise(x: Tensor, eps: float) -> tuple[Tensor, Tensor]:
 
 def normalise_tangent(delta: Tensor, u: Tensor, r: Tensor) -> Tensor:
     """δu = (δ − mean δ − u·mean(u⊙δ))·r (TAFT eq. 10, with its eps); symmetric, so also the adjoint."""
-    centred = delta - delta.mean(-1, keepdim=True)
-    return torch.addcmul(centred, u, (u * delta).mean(-1, keepdim=True), value=-1).mul_(r)
+    # What LayerNorm's own backward computes of an input that is normalised already, in one pass over memory.
+    ones, zeros = torch.ones_like(r), torch.zeros_like(r)
+    backward = torch.ops.aten.native_layer_norm_backward
+    delta, _, _ = backward(delta, u, u.shape[-1:], zeros, ones, None, None, [True, False, False])
+    return delta.mul_(r)
+
+
+def rms_normalise(x: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """RMSNorm without its weight: u = x·r and r = 1/√(mean x² + eps); x [..., d], r [..., 1]."""
+    r = torch.rsqrt((x * x).mean(-1, keepdim=True) + eps)
+    return x * r, r
+
+
+def rms_normalise_tangent(delta: Tensor, u: Tensor, r: Tensor) -> Tensor:
+    """δu = (δ − u·mean(u⊙δ))·r; symmetric, so also the adjoint."""
+    return torch.addcmul(delta, u, (u * delta).mean(-1, keepdim=True), value=-1).mul_(r)
 
 
 def gelu_slope(x: Tensor, kind: Literal["exact", "tanh"]) -> Tensor:
     """GELU'(x): Φ(x) + x φ(x) with φ the normal density (TAFT eq. 12, erratum), or of the tanh form."""
-    if kind == "exact":
-        density = torch.exp(-0.5 * x * x) / sqrt(2 * pi)
-        return 0.5 * (1 + torch.erf(x / sqrt(2))) + x * density
-    inner = sqrt(2 / pi) * (x + 0.044715 * x**3)
-    tanh = torch.tanh(inner)
-    return 0.5 * (1 + tanh) + 0.5 * x * (1 - tanh * tanh) * sqrt(2 / pi) * (1 + 3 * 0.044715 * x * x)
+    one = torch.ones((), dtype=x.dtype, device=x.device).expand_as(x)
+    return torch.ops.aten.gelu_backward(one, x, approximate="none" if kind == "exact" else "tanh")
 
 
 def gelu(x: Tensor, kind: Literal["exact", "tanh"]) -> Tensor:

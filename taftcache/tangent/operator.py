@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from taftcache.tangent.base import Base
-from taftcache.tangent.class_row import State, adjoint, tangent, value
+from taftcache.tangent.factors import Direct, Factor
 from taftcache.tangent.parameters import Layout
 from taftcache.tangent.rows import Block, RowSource
-from taftcache.tangent.weights import TailWeights, tail_weights
+from taftcache.tangent.tail import State
 
 # Rows that share one product. Part of the result's bytes, so a constant and not a tuning knob:
 # sums run over blocks of this size in row order, whatever was read at a time or by how many.
@@ -50,7 +51,8 @@ class TangentOperator:
     ) -> None:
         self.base, self.sources, self.dtype, self.device = base.to(dtype, device), list(sources), dtype, device
         self.layout = trained or base.layout
-        self.weights = tail_weights(self.base.config, self.base.state)
+        self.tail = self.base.tail
+        self.weights = self.tail.bind(self.base.state)
         self.rows = sum(source.rows for source in self.sources)
         self.passes = 0
         self._memory = memory
@@ -68,7 +70,7 @@ class TangentOperator:
         for block in self._read(skip=len(self._kept)):
             labels = torch.from_numpy(np.asarray(block.labels, dtype=np.int64)).to(self.device)
             held = self.prepare(block.tokens), labels
-            size = sum(tensor.numel() * tensor.element_size() for tensor in held[0])
+            size = sum(tensor.numel() * tensor.element_size() for tensor in self.tail.tensors(held[0]))
             self._memory -= size
             if self._memory >= 0:  # what is kept is always a prefix: once one block does not fit, none will
                 self._kept.append(held)
@@ -79,17 +81,25 @@ class TangentOperator:
         # A cache hands out read-only views of mapped files; torch takes only memory that it may write.
         owned = np.ascontiguousarray(tokens) if tokens.flags.writeable else np.array(tokens)
         moved = torch.from_numpy(owned).to(self.device)
-        return value(self.base.config, self.weights, moved.to(self.dtype))
+        return self.tail.value(self.weights, moved.to(self.dtype))
 
-    def direction(self, vector: Tensor) -> TailWeights:
-        """``vector`` [P] under the letters of the equations, in the operator's precision."""
-        return tail_weights(self.base.config, self.layout.views(vector.to(self.device, self.dtype)))
+    def direction(self, vector: Tensor) -> Any:
+        """``vector`` [P] in the tail's own form and the operator's precision."""
+        return self.tail.bind(self.layout.views(vector.to(self.device, self.dtype)))
+
+    def tangent(self, state: State, delta: Any) -> Tensor:
+        """J Δw [b,K] on one prepared block, for a ``direction``."""
+        return self.tail.tangent(self.weights, state, delta)
+
+    def factors(self, state: State, r: Tensor) -> tuple[Sequence[Factor], list[Direct]]:
+        """The gradients Jᵀ r of a block's rows one by one, in factored form, for r [b,K]."""
+        return self.tail.factors(self.layout, self.weights, state, r)
 
     def matvec(self, vector: Tensor) -> Iterator[Tensor]:
         """J v block by block, each [b,K]."""
         delta = self.direction(vector)
         for state, _ in self.blocks():
-            yield tangent(self.weights, state, delta)
+            yield self.tangent(state, delta)
 
     def accumulate(self, vector: Tensor | None, respond: Respond, onto: Tensor | None = None) -> Tensor:
         """onto + Σ over blocks of Jᵀ respond(f₀, J v, labels), a vector [P] in the operator's precision, in one pass.
@@ -100,10 +110,10 @@ class TangentOperator:
         if onto is None:
             onto = torch.zeros(self.layout.size, dtype=self.dtype, device=self.device)
         delta = None if vector is None else self.direction(vector)
-        out = tail_weights(self.base.config, self.layout.views(onto))
+        out = self.tail.bind(self.layout.views(onto))
         for state, labels in self.blocks():
-            change = None if delta is None else tangent(self.weights, state, delta)
-            adjoint(self.weights, state, respond(state.logits, change, labels), out)
+            change = None if delta is None else self.tangent(state, delta)
+            self.tail.adjoint(self.weights, state, respond(state.logits, change, labels), out)
         return onto
 
     def _read(self, skip: int) -> Iterator[Block]:

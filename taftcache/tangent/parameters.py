@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from math import prod
 
 import torch
@@ -37,6 +37,17 @@ class Layout:
 
     def __repr__(self) -> str:
         return f"Layout({len(self.shapes)} parameters, {self.size:,} numbers)"
+
+    def named(self, names: Iterable[str]) -> Layout:
+        """The layout of ``names`` alone, in this one's order.
+
+        Raises:
+            KeyError: a name that is not here.
+        """
+        wanted = set(names)
+        if unknown := wanted - set(self.shapes):
+            raise KeyError(", ".join(sorted(unknown)))
+        return Layout({name: shape for name, shape in self.shapes.items() if name in wanted})
 
     def views(self, vector: Tensor) -> dict[str, Tensor]:
         """Named views [shape] into ``vector`` [size]; writing to a view writes to the vector."""

@@ -2,26 +2,44 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
+from taftcache.errors import RecipeError
+
 Init = Literal["timm", "torch"]
+Train = Literal["full", "bitfit", "layernorm", "head"] | list[str]
+Depth = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class TangentSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Which parameters move, and where the expansion point lies (the paper's switches PT and CLS).
 
-    train: "full" (last block, final norm, head) or "head".
-    reset_block: PT = F, the last block is re-initialised from ``seed`` (the final norm is kept).
-    class_token: CLS = T ("reset"): a fresh token at the block's input, shared by all samples and trained.
+    blocks: the tail is the model's last k blocks, final norm and head (0: the head alone), or what begins at the
+        module of this timm name ("blocks.10", "stages.3").
+    train: "full" (all of the tail), "bitfit" (its biases and the head), "layernorm" (affines of its
+        normalisations and the head), "head", or timm names and globs (["*.mlp.*", "head.*"]).
+    reset_block: PT = F, the last block is re-initialised from ``seed``.
+    reset_norm: the final norm too, as the authors' release does.
+    class_token: CLS = T ("reset"): a fresh token at the tail's input, shared by all samples and trained.
     init: of the new head and a reset block. "timm" draws N(0, 0.02²) truncated at two deviations with zero
         biases, "torch" draws U(±1/√fan_in) for weights and biases, as the authors' release does.
     seed: of those draws; it is part of the base point, and components of other seeds do not compose.
     """
 
-    train: Literal["full", "head"] = "full"
+    blocks: Depth | str = 1
+    train: Train = "full"
     reset_block: bool = False
+    reset_norm: bool = False
     class_token: Literal["keep", "reset"] = "keep"
     init: Init = "torch"
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.train == [] or self.blocks == "":
+            raise RecipeError(
+                "something is trained, from some module on",
+                got=f"train = {self.train!r}, blocks = {self.blocks!r}",
+                do='name parameters, as in train = ["head.*"]',
+            )

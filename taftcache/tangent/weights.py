@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from taftcache.tangent.base import TailConfig
+from taftcache.tangent.class_row_config import ClassRow
 
 # A Tensor, or None. Which entries are None follows from the model and from what is trained, and the code that
 # reads an entry has asked; a type checker cannot follow that.
@@ -45,12 +45,16 @@ class TailWeights(NamedTuple):
     bh: Entry
 
 
-def tail_weights(config: TailConfig, named: Mapping[str, Tensor]) -> TailWeights:
+def tail_weights(config: ClassRow, named: Mapping[str, Tensor]) -> TailWeights:
     """View ``named`` (timm's names; any may be absent) under the letters of the equations."""
     p, heads, d = config.prefix, config.heads, config.width
     qkv, bias = named.get(f"{p}.attn.qkv.weight"), named.get(f"{p}.attn.qkv.bias")
     q, k, v = (None,) * 3 if qkv is None else qkv.view(3, heads, d // heads, d)
     bq, _, bv = (None,) * 3 if bias is None else bias.view(3, heads, d // heads)
+    if (alone := named.get(f"{p}.attn.v.weight")) is not None:  # the value part, trained without the rest
+        v = alone.view(heads, d // heads, d)
+    if (alone := named.get(f"{p}.attn.v.bias")) is not None:
+        bv = alone.view(heads, d // heads)
     token = named.get(f"{p}.cls_token")
     return TailWeights(
         token=None if token is None else token.view(d),

@@ -13,6 +13,7 @@ from taftcache.backbone.cut import Cut
 from taftcache.backbone.model import wrap_model
 from taftcache.backbone.spec import PreprocessSpec
 from taftcache.errors import BackboneError
+from taftcache.tangent.config import TailConfig
 from tests.backbone.registry import SMALL, VARIANTS, images, small_backbone
 
 variants = pytest.mark.parametrize("options", VARIANTS.values(), ids=VARIANTS.keys())
@@ -58,28 +59,28 @@ def test_the_tail_is_described_completely(options):
     backbone = small_backbone(**options)
     cut, x = Cut(backbone), images(4)
     config, state = cut.tail_config(), cut.tail_state()
-    assert json.loads(json.dumps(config)) == config
+    assert TailConfig.from_dict(json.loads(json.dumps(config.as_dict()))) == config
+    end = config.end
     assert all(t.dtype == torch.float32 and not t.requires_grad for t in state.values())
-    d, p = config["width"], config["prefix"]
+    d, p = config.width, end.prefix
     tokens = cut.prefix(x)
-    u = nn.functional.layer_norm(tokens, (d,), state[f"{p}.norm1.weight"], state[f"{p}.norm1.bias"], config["eps1"])
+    u = nn.functional.layer_norm(tokens, (d,), state[f"{p}.norm1.weight"], state[f"{p}.norm1.bias"], end.eps1)
     qkv = nn.functional.linear(u, state[f"{p}.attn.qkv.weight"], state.get(f"{p}.attn.qkv.bias"))
-    q, k, v = qkv.view(4, config["tokens"], 3, config["heads"], d // config["heads"]).permute(2, 0, 3, 1, 4)
+    q, k, v = qkv.view(4, config.shape[0], 3, end.heads, d // end.heads).permute(2, 0, 3, 1, 4)
     o = nn.functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(tokens.shape)
     o = nn.functional.linear(o, state[f"{p}.attn.proj.weight"], state[f"{p}.attn.proj.bias"])
     y = tokens + o * state.get(f"{p}.ls1.gamma", torch.ones(d))
-    u = nn.functional.layer_norm(y, (d,), state[f"{p}.norm2.weight"], state[f"{p}.norm2.bias"], config["eps2"])
+    u = nn.functional.layer_norm(y, (d,), state[f"{p}.norm2.weight"], state[f"{p}.norm2.bias"], end.eps2)
     h = nn.functional.linear(u, state[f"{p}.mlp.fc1.weight"], state[f"{p}.mlp.fc1.bias"])
-    h = nn.functional.gelu(h, approximate="tanh" if config["gelu"] == "tanh" else "none")
+    h = nn.functional.gelu(h, approximate="tanh" if end.gelu == "tanh" else "none")
     h = nn.functional.linear(h, state[f"{p}.mlp.fc2.weight"], state[f"{p}.mlp.fc2.bias"])
     y = (y + h * state.get(f"{p}.ls2.gamma", torch.ones(d)))[:, 0]
-    z = nn.functional.layer_norm(y, (d,), state["norm.weight"], state["norm.bias"], config["eps_final"])
-    if config["classes"]:
+    z = nn.functional.layer_norm(y, (d,), state["norm.weight"], state["norm.bias"], end.eps_final)
+    if config.classes:
         z = nn.functional.linear(z, state["head.weight"], state["head.bias"])
     with torch.no_grad():
         torch.testing.assert_close(z, backbone.model(x), rtol=2e-5, atol=2e-5)
-    assert (f"{p}.ls1.gamma" in state) == config["layer_scale"][0]
-    assert (f"{p}.attn.qkv.bias" in state) == config["qkv_bias"]
+    assert config.parameters == tuple(n for n, _ in backbone.model.named_parameters() if n in state and "head" not in n)
 
 
 def test_tail_state_is_a_copy():

@@ -74,6 +74,9 @@ class Interrupting:
     def note(self, text: str) -> None:
         pass
 
+    def say(self, text: str) -> None:
+        pass
+
 
 @pytest.mark.parametrize("calls", [1, 2, 4, 6])
 def test_interrupted_and_done_again(few, images, tmp_path, calls, monkeypatch):

@@ -18,16 +18,16 @@ every_case = pytest.mark.parametrize(("vit", "spec"), [(v, s) for v in VITS for 
 def push(case: Case, vector: torch.Tensor) -> torch.Tensor:
     """J v by hand."""
     base = case.base
-    w = tail_weights(base.config, base.state)
-    return tangent(w, value(base.config, w, case.tokens), tail_weights(base.config, base.layout.views(vector)))
+    w = tail_weights(base.config.end, base.state)
+    return tangent(w, value(base.config.end, w, case.tokens), tail_weights(base.config.end, base.layout.views(vector)))
 
 
 def pull(case: Case, r: torch.Tensor) -> torch.Tensor:
     """Jᵀ r by hand."""
     base = case.base
-    w = tail_weights(base.config, base.state)
+    w = tail_weights(base.config.end, base.state)
     out = torch.zeros(base.layout.size, dtype=r.dtype)
-    adjoint(w, value(base.config, w, case.tokens), r, tail_weights(base.config, base.layout.views(out)))
+    adjoint(w, value(base.config.end, w, case.tokens), r, tail_weights(base.config.end, base.layout.views(out)))
     return out
 
 
@@ -42,8 +42,8 @@ def direction(case: Case, seed: int = 3) -> torch.Tensor:
 @every_case
 def test_value_is_the_models_own(vit, spec):
     case = make_case(vit, spec)
-    w = tail_weights(case.base.config, case.base.state)
-    assert relative(value(case.base.config, w, case.tokens).logits, case.forward(case.base.state)) < TOLERANCE
+    w = tail_weights(case.base.config.end, case.base.state)
+    assert relative(value(case.base.config.end, w, case.tokens).logits, case.forward(case.base.state)) < TOLERANCE
 
 
 @every_case
@@ -113,18 +113,18 @@ def test_each_parameter_alone(spec):
     """A frozen parameter is a zero direction and is missing from the adjoint, whatever else is frozen."""
     case = make_case("all", spec)
     base = case.base
-    w = tail_weights(base.config, base.state)
-    s = value(base.config, w, case.tokens)
+    w = tail_weights(base.config.end, base.state)
+    s = value(base.config.end, w, case.tokens)
     r = torch.randn(5, 4, dtype=torch.float64)
     everything = base.layout.views(pull(case, r))
     for name, tensor in base.state.items():
         d = torch.randn_like(tensor)
         padded = torch.zeros(base.layout.size, dtype=torch.float64)
         base.layout.views(padded)[name].copy_(d)
-        alone = tangent(w, s, tail_weights(base.config, {name: d}))
+        alone = tangent(w, s, tail_weights(base.config.end, {name: d}))
         assert torch.allclose(alone, push(case, padded), rtol=1e-12, atol=1e-13), name
         g = torch.zeros_like(tensor)
-        adjoint(w, s, r, tail_weights(base.config, {name: g}))
+        adjoint(w, s, r, tail_weights(base.config.end, {name: g}))
         assert torch.allclose(g, everything[name], rtol=1e-12, atol=1e-13), name
 
 

@@ -11,6 +11,8 @@ from torch import Tensor
 from torch.func import functional_call
 
 from taftcache.tangent.base import Base, make_base
+from taftcache.tangent.class_row_config import ClassRow
+from taftcache.tangent.config import TailConfig
 from taftcache.tangent.spec import TangentSpec
 
 VITS: dict[str, dict] = {
@@ -52,18 +54,29 @@ def make_case(vit: str, spec: str, n: int = 5, classes: int = 4, seed: int = 0, 
     tail = {
         name: tensor for name, tensor in model.state_dict().items() if name.startswith(("blocks.1.", "norm.", "head."))
     }
-    config = {
-        "prefix": "blocks.1",
-        "width": 12,
-        "heads": block.attn.num_heads,
-        "tokens": 16 + model.num_prefix_tokens,
-        "eps1": block.norm1.eps,
-        "eps2": block.norm2.eps,
-        "eps_final": model.norm.eps,
-        "gelu": "tanh" if vit == "tanh-gelu" else "exact",
-    }
+    names = tuple(name for name in tail if not name.startswith("head."))
+    config = TailConfig(
+        path="class row",
+        start="blocks.1",
+        blocks=("blocks.1",),
+        shape=(16 + model.num_prefix_tokens, 12),
+        class_token=True,
+        width=12,
+        classes=7,
+        parameters=names,
+        norms=tuple(name for name in names if "norm" in name),
+        end=ClassRow(
+            prefix="blocks.1",
+            width=12,
+            heads=block.attn.num_heads,
+            eps1=block.norm1.eps,
+            eps2=block.norm2.eps,
+            eps_final=model.norm.eps,
+            gelu="tanh" if vit == "tanh-gelu" else "exact",
+        ),
+    )
     base = make_base(tail, config, classes, SPECS[spec]).to(dtype)
-    tokens = torch.randn(n, config["tokens"], 12, dtype=dtype) * 2 + 0.5
+    tokens = torch.randn(n, config.shape[0], 12, dtype=dtype) * 2 + 0.5
     model.reset_classifier(classes)
 
     def forward(named: dict[str, Tensor]) -> Tensor:

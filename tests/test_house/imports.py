@@ -16,12 +16,13 @@ MAY_IMPORT = {
     "tangent": {"errors"},
     "objective": {"errors", "tangent"},
     "solve": {"errors", "tangent", "objective"},
-    "backbone": {"errors", "cache"},
+    "backbone": {"errors", "cache", "tangent.config"},
     "component": {"errors", "cache", "tangent", "solve"},
     "composition": {"errors", "tangent", "component"},
     "recipe": {"errors", "backbone.spec", "tangent.spec"},
     "model": {"errors", "cache", "tangent", "component", "composition", "recipe", "backbone"},
 }
+MAY_IMPORT["model_folder"] = {"errors", "tangent", "component", "backbone", "model"}
 MAY_IMPORT["stages"] = set(MAY_IMPORT)
 MAY_IMPORT["terminal"] = {"errors", "stages"}
 MAY_IMPORT["cli"] = {"errors", "cache", "recipe", "stages", "terminal"}
@@ -36,7 +37,17 @@ HOMES = {
     "sklearn": {"backbone.sources"},
     "typer": {"cli"},
     "rich": {"terminal"},
-    "torch": {"backbone", "tangent", "objective", "solve", "component", "composition", "model", "stages"},
+    "torch": {
+        "backbone",
+        "tangent",
+        "objective",
+        "solve",
+        "component",
+        "composition",
+        "model",
+        "model_folder",
+        "stages",
+    },
 }
 # Reading a file with one of these can run code that the file brings along.
 UNSAFE = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "shelve", "marshal", "joblib"}

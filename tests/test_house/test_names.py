@@ -13,7 +13,8 @@ import pytest
 import taftcache
 from taftcache import errors, stages
 
-VERBS = ["compose", "evaluate", "extract", "forget", "inspect", "predict", "run", "train", "verify"]
+VERBS = ["append", "compose", "convert", "copy", "evaluate", "export", "export_model", "extract", "forget", "gc"]
+VERBS += ["import_", "inspect", "predict", "run", "train", "verify"]
 
 
 @pytest.mark.parametrize("name", taftcache.__all__)

@@ -1,0 +1,80 @@
+"""Shape and constants of the linearised end of a network, as a store keeps them beside its weights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import msgspec
+
+from taftcache.errors import FormatError
+from taftcache.tangent.class_row_config import ClassRow
+from taftcache.tangent.layer_config import Layer, Readout
+
+TAIL = "base/tail"  # where a store keeps the tail's weights, and this description beside them
+
+Path = Literal["class row", "layers", "functional", "feature"]
+Rows = Literal["tokens", "attended", "residual", "feature"]
+
+
+class TailConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """The linearised end of a network, from the cached rows to the logits.
+
+    path: how its derivative is computed. why: why not a faster way, a sentence.
+    start: timm's name of the module whose input is cached.
+    blocks: names of the tail's blocks, first to last.
+    shape: of one sample at the cut as the model has it, (t, d) or (C, H, W); a store holds [prod/last, last].
+    class_token: whether row 0 of the tokens is a class token.
+    rows: what of it is cached; see ``selection.ROWS``.
+    reduced_by: digest of the weights that made those rows out of the tokens, "" for the tokens themselves.
+    head, width: timm's name of the classifier and the length of its input.
+    classes: K.
+    parameters: timm's names in forward order without the head: what may be trained.
+    norms: those of them that are affines of normalisation layers.
+    buffers: tensors that belong to the state and are never trained.
+    layers: the closed-form layers on all tokens, where the path is "layers".
+    end: the class row, or what pools the tokens into the head's input.
+    """
+
+    path: Path
+    why: str = ""
+    start: str
+    blocks: tuple[str, ...]
+    shape: tuple[int, ...]
+    class_token: bool = False
+    rows: Rows = "tokens"
+    reduced_by: str = ""
+    head: str = "head"
+    width: int
+    classes: int
+    parameters: tuple[str, ...]
+    norms: tuple[str, ...] = ()
+    buffers: tuple[str, ...] = ()
+    layers: tuple[Layer, ...] = ()
+    end: ClassRow | Readout | None = None
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> TailConfig:
+        """From the JSON that a store keeps.
+
+        Raises:
+            FormatError: it is not what ``as_dict`` makes.
+        """
+        try:
+            return msgspec.convert(dict(values), cls)
+        except msgspec.ValidationError as error:
+            raise FormatError("a store describes its tail as taftcache does", got=str(error)) from error
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return msgspec.to_builtins(self)
+
+    @property
+    def head_names(self) -> tuple[str, str]:
+        """Names of the head's weight [K,width] and bias [K]."""
+        return f"{self.head}.weight", f"{self.head}.bias"
+
+    @property
+    def token_name(self) -> str:
+        """Name of the trained class token at the input of the first block."""
+        return f"{self.start}.cls_token"

@@ -1,0 +1,68 @@
+"""What a solver sees of the linearised end of a network, whichever way its derivative is computed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from taftcache.tangent.factors import Direct, Factor
+from taftcache.tangent.parameters import Layout
+
+
+class State(Protocol):
+    """What one pass over a block of n rows keeps of the base point, for J and Jᵀ."""
+
+    @property
+    def logits(self) -> Tensor:
+        """f_w(x) [n,K]."""
+        ...
+
+    @property
+    def feature(self) -> Tensor:
+        """The head's input [n,d]."""
+        ...
+
+
+class Tail(Protocol):
+    """f, J and Jᵀ of the trained end of a network on cached rows.
+
+    Weights, a direction Δw and a gradient that is summed up are all mappings of timm's names to tensors, put
+    once into the form that the tail computes with (``bind``). A name that is missing there is frozen: a zero in
+    a direction, not formed in a gradient, and free of cost.
+    """
+
+    def bind(self, named: Mapping[str, Tensor]) -> Any:
+        """Views of ``named`` in the tail's own form; writing to them writes to ``named``."""
+        ...
+
+    def value(self, w: Any, rows: Tensor) -> Any:
+        """The ``State`` of the base model on a block of cached rows [n,t,d]."""
+        ...
+
+    def tangent(self, w: Any, state: Any, delta: Any) -> Tensor:
+        """J Δw [n,K]."""
+        ...
+
+    def adjoint(self, w: Any, state: Any, r: Tensor, out: Any) -> None:
+        """Add Jᵀ r to ``out`` in place, for r [n,K]."""
+        ...
+
+    @property
+    def rank_one(self) -> bool:
+        """Whether every matrix's factor is a ``RankOne``."""
+        ...
+
+    @property
+    def factor_width(self) -> int:
+        """Numbers that the factors of one row's gradient hold, about."""
+        ...
+
+    def factors(self, layout: Layout, w: Any, state: Any, r: Tensor) -> tuple[Sequence[Factor], list[Direct]]:
+        """Each row's Jᵀ r in factored form, for r [n,K]."""
+        ...
+
+    def tensors(self, state: Any) -> Iterator[Tensor]:
+        """All that ``state`` holds in memory."""
+        ...

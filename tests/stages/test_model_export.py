@@ -1,0 +1,134 @@
+"""A model outside its store: the same logits, by us, by timm and by torch alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import timm
+import torch
+
+from taftcache import stages
+from taftcache.cache import FeatureStore
+from taftcache.errors import CompositionError, FormatError, IntegrityError, StoreError, StoreWriteError
+from taftcache.model import TangentModel
+from taftcache.model_folder import open_model
+from tests.stages.making import recipe
+
+SWITCHES = {
+    "reset": {"reset_block": True},
+    "token": {"class_token": "reset"},
+    "some": {"train": ["*.mlp.*", "head.*"]},
+}
+
+
+@pytest.fixture(scope="module", params=SWITCHES)
+def store(request, tmp_path_factory):
+    path = tmp_path_factory.mktemp("export") / "store"
+    stages.run(recipe(path, tangent=SWITCHES[request.param]))
+    return path
+
+
+def pictures(model: TangentModel, n: int = 3) -> torch.Tensor:
+    return torch.randn(n, *model.transform.image_shape, generator=torch.Generator().manual_seed(0))
+
+
+def test_a_saved_model_gives_the_same_logits(store, tmp_path):
+    with FeatureStore(store) as opened:
+        report = stages.export_model(opened, tmp_path / "model")
+        assert report.root_digest == opened.root_digest
+    here, there = TangentModel.load(store, device="cpu"), open_model(tmp_path / "model", "cpu")
+    x = pictures(here)
+    assert torch.equal(here(x), there(x))
+    assert there.classes == here.classes
+    assert there.component.meta["members"] == here.component.meta["members"]
+    assert report.files == ["README.md", "config.json", "model.safetensors", "taftcache.json", "tangent.safetensors"]
+
+
+def test_the_frozen_backbone_loads_with_timm_alone(store, tmp_path):
+    with FeatureStore(store) as opened:
+        stages.export_model(opened, tmp_path / "model")
+    model = timm.create_model(f"local-dir:{tmp_path / 'model'}", pretrained=True).eval()
+    ours = TangentModel.load(store, device="cpu")
+    x = pictures(ours)
+    with torch.no_grad():
+        assert torch.equal(model(x), ours.backbone(x))
+
+
+def test_loading_needs_neither_store_nor_solver(store, tmp_path):
+    with FeatureStore(store) as opened:
+        stages.export_model(opened, tmp_path / "model")
+    code = f"""
+import sys, torch
+from taftcache import open_model
+open_model({str(tmp_path / "model")!r}, "cpu")(torch.zeros(1, 3, 32, 32))
+unneeded = ("taftcache.solve", "taftcache.objective", "taftcache.stages", "zarr")
+loaded = [m for m in sys.modules if m.startswith(unneeded)]
+assert not loaded, loaded
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+
+
+def test_the_program_needs_torch_alone(store, tmp_path):
+    with FeatureStore(store) as opened:
+        stages.export_model(opened, tmp_path / "model", program=True)
+    model = TangentModel.load(store, device="cpu")
+    program = torch.export.load(tmp_path / "model" / "program.pt2").module()
+    for n in (1, 2, 7):
+        x = pictures(model, n)
+        assert torch.allclose(program(x), model(x), rtol=1e-4, atol=1e-4)
+
+
+def test_a_moved_head_merges_into_an_ordinary_model(store, tmp_path):
+    head = TangentModel.load(store, "models/head", "cpu")
+    x = pictures(head)
+    if "class_token" in str(head.base.spec) and head.base.spec.class_token == "reset":
+        with pytest.raises(CompositionError, match="cls_token"):
+            head.merged()
+        return
+    with FeatureStore(store) as opened:
+        report = stages.export_model(opened, tmp_path / "plain", "models/head", merged=True)
+    assert report.files == ["config.json", "model.safetensors"]
+    plain = timm.create_model(f"local-dir:{tmp_path / 'plain'}", pretrained=True).eval()
+    with torch.no_grad():
+        assert torch.allclose(plain(x), head(x), rtol=1e-4, atol=1e-4)
+        assert torch.allclose(head.merged()(x), head(x), rtol=1e-4, atol=1e-4)
+    with pytest.raises(CompositionError, match="other tensors moved"):
+        TangentModel.load(store, device="cpu").merged()
+
+
+def test_nothing_is_overwritten_and_damage_is_found(store, tmp_path):
+    folder = tmp_path / "model"
+    with FeatureStore(store) as opened:
+        stages.export_model(opened, folder)
+        with pytest.raises(StoreWriteError, match="new or empty"):
+            stages.export_model(opened, folder)
+        with pytest.raises(StoreError, match="named as the store lists it"):
+            stages.export_model(opened, tmp_path / "other", "models/none")
+    assert not (tmp_path / "other").exists()
+    for name in ("tangent.safetensors", "model.safetensors"):
+        whole = (folder / name).read_bytes()
+        (folder / name).write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+        with pytest.raises(IntegrityError):
+            open_model(folder, "cpu")
+        (folder / name).write_bytes(whole)
+    described = json.loads((folder / "taftcache.json").read_text())
+    (folder / "taftcache.json").write_text(json.dumps({**described, "format": 2}))
+    with pytest.raises(FormatError, match="format 2"):
+        open_model(folder, "cpu")
+    (folder / "taftcache.json").unlink()
+    with pytest.raises(FormatError):
+        open_model(folder, "cpu")
+
+
+def test_predict_takes_a_store_or_a_folder(photographed, images, tmp_path):
+    file = next(iter(sorted(images.glob("1/*.png"))))
+    with FeatureStore(photographed) as opened:
+        stages.export_model(opened, tmp_path / "model")
+    from_store, from_folder = (stages.predict(p, [file], device="cpu") for p in (photographed, tmp_path / "model"))
+    assert from_store.predictions == from_folder.predictions
+    assert from_store.model == from_folder.model
+    assert from_store.root_digest == from_folder.root_digest

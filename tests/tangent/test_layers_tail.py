@@ -1,0 +1,254 @@
+"""Laws of the closed-form layers, whole tails at a time, over every kind of model of the registry."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from timm.layers import GluMlp, LayerNorm, Mlp, RmsNorm, SwiGLU, SwiGLUPacked
+from timm.models.vision_transformer import VisionTransformer
+
+from taftcache.tangent.factors import RankOne, row_norms
+from taftcache.tangent.operator import TangentOperator
+from taftcache.tangent.rows import ArrayRows
+from tests.tangent.blocks import MODELS, Case, make_case
+
+TOLERANCE = 1e-12  # relative, float64
+every_model = pytest.mark.parametrize("name", MODELS)
+
+
+def case_of(name: str, **options) -> Case:
+    kind, switches = MODELS[name]
+    return make_case(kind, switches, **options)
+
+
+def relative(a: torch.Tensor, b: torch.Tensor) -> float:
+    return ((a - b).norm() / b.norm()).item()
+
+
+def parameters(case: Case) -> dict[str, torch.Tensor]:
+    return {name: case.base.state[name] for name in case.base.layout}
+
+
+def push(case: Case, vector: torch.Tensor) -> torch.Tensor:
+    tail, base = case.base.tail, case.base
+    w = tail.bind(base.state)
+    return tail.tangent(w, tail.value(w, case.tokens), tail.bind(base.layout.views(vector)))
+
+
+def pull(case: Case, r: torch.Tensor) -> torch.Tensor:
+    tail, base = case.base.tail, case.base
+    w = tail.bind(base.state)
+    out = torch.zeros(base.layout.size, dtype=r.dtype)
+    tail.adjoint(w, tail.value(w, case.tokens), r, tail.bind(base.layout.views(out)))
+    return out
+
+
+def direction(case: Case, seed: int = 3) -> torch.Tensor:
+    return torch.randn(case.base.layout.size, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def response(case: Case, seed: int = 4) -> torch.Tensor:
+    return torch.randn(len(case.tokens), 4, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def check_against_torch_func(case: Case) -> None:
+    """f, J v and Jᵀ r are the model's own, and so are both at once."""
+    tail, base = case.base.tail, case.base
+    state, v, r = parameters(case), direction(case), response(case)
+    oracle, change = torch.func.jvp(case.forward, (state,), (base.layout.views(v),))
+    w = tail.bind(base.state)
+    value = tail.value(w, case.tokens)
+    assert relative(value.logits, oracle) < TOLERANCE
+    assert relative(push(case, v), change) < TOLERANCE
+    both = tail.value_and_tangent(w, case.tokens, tail.bind(base.layout.views(v)))
+    assert relative(both[0], oracle) < TOLERANCE
+    assert relative(both[1], change) < TOLERANCE
+    _, vjp = torch.func.vjp(case.forward, state)
+    assert relative(pull(case, r), base.layout.flatten(vjp(r)[0])) < TOLERANCE
+
+
+@every_model
+@pytest.mark.parametrize("blocks", [1, 2])
+def test_the_tail_is_torch_func(name, blocks):
+    check_against_torch_func(case_of(name, blocks=blocks))
+
+
+@pytest.mark.parametrize("name", ["plain", "average", "eva", "qk-norm"])
+def test_with_a_class_token_of_its_own(name):
+    check_against_torch_func(case_of(name, token=True))
+
+
+architectures = st.fixed_dictionaries(
+    {
+        "num_heads": st.sampled_from([1, 2, 3, 6]),
+        "mlp_ratio": st.sampled_from([0.5, 1.0, 3.0]),
+        "qkv_bias": st.booleans(),
+        "proj_bias": st.booleans(),
+        "init_values": st.sampled_from([None, 0.3]),
+        "reg_tokens": st.integers(0, 2),
+        "qk_norm": st.booleans(),
+        "scale_attn_norm": st.booleans(),
+        "scale_mlp_norm": st.booleans(),
+        "norm_layer": st.sampled_from([LayerNorm, RmsNorm]),
+        "act_layer": st.sampled_from(["gelu", "gelu_tanh", "silu", "quick_gelu"]),
+        "mlp_layer": st.sampled_from([Mlp, SwiGLU, SwiGLUPacked, GluMlp]),
+        "global_pool": st.sampled_from(["token", "avg"]),
+        "fc_norm": st.sampled_from([None, True, False]),
+    }
+)
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(architectures, st.integers(1, 3), st.booleans(), st.integers(0, 99))
+def test_any_architecture_is_torch_func(options, blocks, token, seed):
+    check_against_torch_func(make_case(VisionTransformer, options, depth=3, blocks=blocks, n=2, token=token, seed=seed))
+
+
+@every_model
+def test_adjoint_identity(name):
+    case = case_of(name)
+    v, r = direction(case), response(case)
+    left, right = (push(case, v) * r).sum(), v @ pull(case, r)
+    assert abs(left - right) <= TOLERANCE * abs(left)
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.floats(-3, 3), st.floats(-3, 3), st.integers(0, 9), st.sampled_from(["eva", "qk-norm"]))
+def test_linear(a, b, seed, name):
+    case = case_of(name, n=2)
+    u, v = direction(case, seed), direction(case, seed + 100)
+    expected = a * push(case, u) + b * push(case, v)
+    assert torch.allclose(push(case, a * u + b * v), expected, rtol=1e-11, atol=1e-10)
+
+
+@pytest.mark.parametrize("name", ["plain", "average", "swiglu", "eva"])
+def test_finite_differences_of_the_real_model(name):
+    case = case_of(name)
+    v = direction(case)
+    v /= v.norm()
+    h = 1e-5
+    step = case.base.layout.views(h * v)
+    up, down = (case.forward({n: w + s * step[n] for n, w in parameters(case).items()}) for s in (1, -1))
+    assert relative(push(case, v), (up - down) / (2 * h)) < 1e-6
+
+
+@every_model
+def test_float32_agrees_to_its_rounding(name):
+    wide, narrow = case_of(name), case_of(name)
+    narrow.base, narrow.tokens = wide.base.to(torch.float32), wide.tokens.float()
+    v, r = direction(wide), response(wide)
+    assert relative(push(narrow, v.float()).double(), push(wide, v)) < 1e-4
+    assert relative(pull(narrow, r.float()).double(), pull(wide, r)) < 1e-4
+
+
+@every_model
+def test_each_parameter_alone(name):
+    """A frozen parameter is a zero direction and is missing from the gradient, whatever else is frozen."""
+    case = case_of(name, token=MODELS[name][1].get("class_token", True))
+    tail, base = case.base.tail, case.base
+    w = tail.bind(base.state)
+    s = tail.value(w, case.tokens)
+    r = response(case)
+    everything = base.layout.views(pull(case, r))
+    scale = pull(case, r).norm()
+    for n, tensor in parameters(case).items():
+        d = torch.randn_like(tensor)
+        padded = torch.zeros(base.layout.size, dtype=torch.float64)
+        base.layout.views(padded)[n].copy_(d)
+        alone, whole = tail.tangent(w, s, tail.bind({n: d})), push(case, padded)
+        assert (alone - whole).norm() <= 1e-12 * (1 + whole.norm()), n
+        g = torch.zeros_like(tensor)
+        tail.adjoint(w, s, r, tail.bind({n: g}))
+        assert (g - everything[n]).norm() <= 1e-12 * scale, n
+
+
+@pytest.mark.parametrize("name", ["plain", "average", "eva"])
+def test_nothing_is_computed_below_the_deepest_trained_parameter(name, monkeypatch):
+    case = case_of(name)
+    tail, base = case.base.tail, case.base
+    w = tail.bind(base.state)
+    s = tail.value(w, case.tokens)
+    seen: list[str] = []
+    for kind in {type(part) for layer in tail.layers for part in getattr(layer, "layers", [layer])}:
+        for method in ("pull", "contract"):
+            known = getattr(kind, method)
+
+            def spy(self, *args, known=known, method=method):
+                seen.append(f"{method} {' '.join(self.names)}")
+                return known(self, *args)
+
+            monkeypatch.setattr(kind, method, spy)
+    for deepest, below in (("blocks.0.mlp.fc2.bias", ("blocks.0.mlp.fc1", "attn")), ("head.bias", ("blocks", "norm"))):
+        seen.clear()
+        tail.adjoint(w, s, response(case), tail.bind({deepest: torch.zeros_like(base.state[deepest])}))
+        early = [call for call in seen if "blocks.1" not in call]
+        assert not any(part in call for part in below for call in early), early
+        assert "pull blocks.0.mlp.fc2.weight" not in " ".join(seen)
+
+
+@pytest.mark.parametrize("train", ["full", "bitfit", "layernorm", "scales"])
+@every_model
+def test_factors_are_the_rows_of_the_jacobian(name, train):
+    """Rebuilt gradients, and the norms that never form them, row by row."""
+    case = case_of(name, token=MODELS[name][1].get("class_token", True))
+    base, r = case.base, response(case)
+    layout = base.trained(train) if train != "scales" else base.layout
+    if train == "scales":
+        layout = layout.named([n for n in layout if ".ls" in n or "gamma_" in n or n == "head.weight"])
+    tail = base.tail
+    w = tail.bind(base.state)
+    state = tail.value(w, case.tokens)
+    matrices, direct = tail.factors(layout, w, state, r)
+    n = len(case.tokens)
+    rebuilt = torch.zeros(n, layout.size, dtype=torch.float64)
+    for m in matrices:
+        if isinstance(m, RankOne):
+            rebuilt[:, m.weight] = (m.out[..., None] * m.into[:, :, None, :]).flatten(1)
+            bias = m.out.flatten(1)
+        else:
+            rebuilt[:, m.weight] = torch.einsum("nto,nti->noi", m.out, m.into).flatten(1)
+            bias = m.out.sum(1)
+        if m.bias is not None:
+            rebuilt[:, m.bias] = bias
+    for part in direct:
+        rebuilt[:, part.where] += part.rows
+    expected = torch.zeros_like(rebuilt)
+    for k in range(n):
+        alone = torch.zeros_like(r)
+        alone[k] = r[k]
+        tail.adjoint(w, state, alone, tail.bind(layout.views(expected[k])))
+    assert relative(rebuilt, expected) < TOLERANCE
+    assert relative(row_norms(matrices, direct), expected.norm(dim=1)) < TOLERANCE
+
+
+def test_row_norms_are_vmap_of_grad():
+    case = case_of("plain")
+    base, r = case.base, response(case)
+    state = parameters(case)
+
+    def of_row(tokens: torch.Tensor, r: torch.Tensor) -> dict[str, torch.Tensor]:
+        return torch.func.grad(lambda named: (case.on(named, tokens[None])[0] * r).sum())(state)
+
+    grads = torch.func.vmap(of_row)(case.tokens, r)
+    squares = sum(g.flatten(1).square().sum(1) for g in grads.values())
+    tail = base.tail
+    w = tail.bind(base.state)
+    factors = tail.factors(base.layout, w, tail.value(w, case.tokens), r)
+    assert relative(row_norms(*factors), squares.sqrt()) < TOLERANCE
+
+
+def test_an_operator_solves_with_it():
+    """Blocks, memory and labels as for any tail: J and Jᵀ of the operator are the tail's."""
+    case = case_of("average", n=4)
+    operator = TangentOperator(
+        case.base, [ArrayRows(case.tokens.numpy(), np.arange(4) % 4)], dtype=torch.float64, memory=1 << 30
+    )
+    v, r = direction(case), response(case)
+    for _ in range(2):
+        assert torch.equal(torch.cat(list(operator.matvec(v))), push(case, v))
+        assert torch.equal(operator.accumulate(None, lambda *_: r), pull(case, r))
+    held = list(case.base.tail.tensors(next(operator.blocks())[0]))
+    assert len({id(tensor) for tensor in held}) == len(held)
