@@ -117,14 +117,7 @@ _HOMES = {
     "minimise": "solve.minimise",
     "open_model": "model_folder",
     "save_model": "model_folder",
-    **dict.fromkeys(
-        (
-            *("append", "compose", "convert", "copy", "evaluate", "export", "export_model", "extract", "forget", "gc"),
-            *("import_", "inspect", "predict", "run", "train", "verify"),
-        ),
-        "stages",
-    ),
-}  # every other name of __all__ is an error
+}  # of the other names, classes are errors and functions stages
 
 
 def __getattr__(name: str) -> Any:
@@ -133,7 +126,9 @@ def __getattr__(name: str) -> Any:
 
         return version("taftcache")
     if name in __all__:
-        return getattr(import_module(f"taftcache.{_HOMES.get(name, 'errors')}"), name)
+        return getattr(
+            import_module(f"taftcache.{_HOMES.get(name, 'errors' if name[0].isupper() else 'stages')}"), name
+        )
     raise AttributeError(f"module 'taftcache' has no attribute {name!r}")
 
 

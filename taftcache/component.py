@@ -15,9 +15,9 @@ from torch import Tensor
 from taftcache.cache import FeatureStore, Transaction
 from taftcache.errors import CompositionError, FormatError, StoreError
 from taftcache.tangent.base import Base, make_base
-from taftcache.tangent.config import TAIL, TailConfig
+from taftcache.tangent.config import TailConfig
 from taftcache.tangent.parameters import Layout
-from taftcache.tangent.spec import TangentSpec
+from taftcache.tangent.spec import TAIL, TangentSpec
 
 # safetensors keeps metadata in a hash map whose order varies between runs: one key makes the bytes certain.
 KEY = "taftcache"
@@ -75,15 +75,21 @@ class Component:
 
 
 def read_base(store: FeatureStore, spec: TangentSpec) -> Base:
-    """The base point of the store's tail under ``spec``; needs neither timm nor the backbone's weights."""
+    """The base point of the store's tail under ``spec``; a functional tail needs timm's code, none needs weights."""
     if TAIL not in store.objects():
         raise StoreError(
             "a store is trained from its base",
             got=f"{store.path} has rows alone",
             do="import its rows with --recipe, which names the backbone that made them",
         )
+    state = load(store.read_object(TAIL))
     config = TailConfig.from_dict(store.objects(TAIL)[TAIL].meta)
-    return make_base(load(store.read_object(TAIL)), config, len(store.classes), spec)
+    module = None
+    if config.path == "functional" and config.rows != "feature":
+        from taftcache.backbone.architecture import tail_module
+
+        module = tail_module(store.identity, config, state)
+    return make_base(state, config, len(store.classes), spec, module)
 
 
 def put_component(change: Transaction, name: str, component: Component) -> None:

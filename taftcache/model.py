@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +45,7 @@ class TangentModel(nn.Module):
         super().__init__()
         self.cut, self.transform, self.classes = cut, transform, list(classes)
         self.backbone = cut.backbone.model
-        self.base, self.component = base.unreduced(), component
+        self.base, self.component = replace(base.unreduced(), module=cut.module()), component
         self._tail = self.base.tail
         self._base = _Named(self.base.state)
         self._delta = _Named(component.layout.views(component.delta))
@@ -78,8 +78,8 @@ class TangentModel(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         """Logits [n,K] of preprocessed images [n,3,h,w]."""
         w, delta = self._tail.bind(self._base.named()), self._tail.bind(self._delta.named())
-        state = self._tail.value(w, self.cut.prefix(images.to(_device(self.backbone))))
-        return state.logits + self._tail.tangent(w, state, delta)
+        value, change = self._tail.value_and_tangent(w, self.cut.prefix(images.to(_device(self.backbone))), delta)
+        return value + change
 
     def predict(self, images: Sequence[Path | str], top: int = 3, batch: int = 32) -> list[Prediction]:
         """The ``top`` classes of each image file.

@@ -68,6 +68,9 @@ class Prefix(Protocol):
     def device(self) -> torch.device: ...
 
     @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    @property
     def tokens_shape(self) -> tuple[int, int]: ...
 
     def prefix(self, images: Tensor) -> Tensor:

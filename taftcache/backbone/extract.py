@@ -81,7 +81,9 @@ def default_batch(cut: Prefix) -> int:
     """
     if cut.device.type != "cpu":
         return 128
-    return 2 ** max(2, min(6, round(math.log2(2048 / cut.tokens_shape[0]))))
+    height, width = cut.backbone.data_config["input_size"][1:]
+    tokens = cut.shape[0] if len(cut.shape) == 2 else height * width / 256  # as many as patches of 16 pixels
+    return 2 ** max(2, min(6, round(math.log2(2048 / tokens))))
 
 
 def extract(

@@ -6,7 +6,9 @@ torch and timm are imported when a model is built, not before: ``weights_file`` 
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import blake3
@@ -100,11 +102,22 @@ def load_backbone(
             do="leave model out, or correct it",
         )
     done = {} if path is None else load_into(model, path)
+    options = spec.model_args if kind not in ("bundled", "folder") else _folder_args(weights_folder(spec), spec)
     digest = None if path is None else file_digest(path)
     label = spec.model or architecture
     return wrap_model(
-        model, label, preprocess, target, model_args=spec.model_args, weights=kind, file_digest=digest, record=done
+        model, label, preprocess, target, model_args=options, weights=kind, file_digest=digest, record=done
     )
+
+
+def _folder_args(folder: Path, spec: BackboneSpec) -> dict[str, Any]:
+    """What timm built the folder's model with, so that its architecture can be built again without the folder."""
+    written = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    told, size = written.get("pretrained_cfg", {}), {}
+    if told.get("fixed_input_size"):
+        size = {"img_size": told["input_size"][1:]}
+    pool = {"global_pool": written["global_pool"]} if written.get("global_pool") else {}
+    return {**size, **pool, **written.get("model_args", {}), **spec.model_args}
 
 
 def wrap_model(

@@ -20,11 +20,12 @@ def solve_head(problem: Problem, tolerance: float = 1e-6) -> Solution:
     one Cholesky for all classes when α = 1, one a class otherwise. Costs 1 + ⌈K/group⌉ passes.
 
     Args:
-        problem: in float64, over a layout that holds ``head.weight`` and ``head.bias`` only.
+        problem: in float64, over a layout that holds the head's weight and bias only.
         tolerance: what the recomputed gradient must meet to be called converged, relative to Δw = 0.
     """
     operator, loss = problem.operator, problem.loss
-    K, size = operator.classes, operator.layout.shapes["head.weight"][1] + 1
+    weight, bias = operator.base.config.head_names
+    K, size = operator.classes, operator.layout.shapes[weight][1] + 1
     N = operator.rows
     total = torch.zeros(size, size, dtype=torch.float64, device=operator.device)
     right = torch.zeros(K, size, dtype=torch.float64, device=operator.device)
@@ -43,7 +44,7 @@ def solve_head(problem: Problem, tolerance: float = 1e-6) -> Solution:
         solution = torch.cholesky_solve(right.T, torch.linalg.cholesky(total + ridge)).T
     else:
         solution = torch.cat([_solve_group(problem, group, total + ridge, right) for group in _groups(K, size)])
-    value = operator.layout.flatten({"head.weight": solution[:, :-1], "head.bias": solution[:, -1]})
+    value = operator.layout.flatten({weight: solution[:, :-1], bias: solution[:, -1]})
     objective, gradient = problem.evaluate(value)
     scale = problem.evaluate(torch.zeros_like(value))[1].norm().item()
     certificate = Certificate(gradient.norm().item(), scale, problem.ridge, objective, N)

@@ -15,6 +15,7 @@ from taftcache.solve.dual import DualInverse, dual_fits
 from taftcache.solve.head import solve_head
 from taftcache.solve.kronecker import KroneckerPreconditioner
 from taftcache.solve.pcg import Lazy, Progress, pcg
+from taftcache.solve.probed import ProbedPreconditioner
 from taftcache.solve.solution import Solution
 from taftcache.tangent.base import Base
 from taftcache.tangent.operator import TangentOperator
@@ -41,8 +42,9 @@ def minimise(
 
     train: which parameters move, as ``TangentSpec.train``. The head alone is solved in closed form, anything else
     by conjugate gradients: with the exact inverse Hessian where the kernel of all rows and classes is small enough to
-    factorise, else with a Kronecker-factored preconditioner made from the same rows. The certificate is
-    a float64 gradient recomputed from the rows. The result depends on nothing but the arguments.
+    factorise, else with a Kronecker-factored preconditioner made from the same rows, or a probed diagonal where a tail
+    has no factored gradients. The certificate is a float64 gradient recomputed from the rows. The result depends on
+    nothing but the arguments.
 
     Raises:
         SolveError: no rows, or a gradient that is not finite.
@@ -60,7 +62,9 @@ def minimise(
     exact = problem(torch.float64)
     if layout == base.head_layout:
         return solve_head(exact, tolerance)
-    small = dual_fits(exact)
+    factored = exact.operator.tail.factored
+    small = factored and dual_fits(exact)
     inner = problem(torch.float64 if small or precision == "float64" else torch.float32, memory)
-    preconditioner = Lazy(lambda: DualInverse(inner) if small else KroneckerPreconditioner(inner))
+    made_by = DualInverse if small else KroneckerPreconditioner if factored else ProbedPreconditioner
+    preconditioner = Lazy(lambda: made_by(inner))
     return pcg(inner, exact, preconditioner, tolerance=tolerance, max_passes=max_passes, start=start, progress=progress)

@@ -16,7 +16,7 @@ from taftcache.cache import FeatureStore, Shard, ShardWriter, Skipped, held_out
 from taftcache.cache.plan import in_order, next_name, shard_of
 from taftcache.errors import RecipeError, StoreError
 from taftcache.recipe import Recipe
-from taftcache.stages.extraction import HELD_OUT, check_words, is_complete, load_frozen, made_from
+from taftcache.stages.extraction import HELD_OUT, check_words, is_complete, load_frozen, made_from, run_frozen
 from taftcache.stages.progress import Progress, Silent
 from taftcache.stages.reextraction import class_indexes, same_rows
 
@@ -78,11 +78,11 @@ def append(recipe: Recipe, progress: Progress | None = None, *, new_shard: bool 
         names = [ref.name for ref in store.manifest.shards]
         if not places:
             return AppendReport(store.path, before, before, {}, names, known, seconds=time.perf_counter() - begin)
-        frozen, transform = load_frozen(same_rows(store, recipe), len(store.classes))
-        store.check_identity(made_from(recipe, frozen, transform))
+        model = load_frozen(same_rows(store, recipe), store.classes)
+        store.check_identity(made_from(recipe, *model))
         images = skipped = 0
         for name, (role, origin, new) in places.items():
-            rows, left_out = _grow(store, recipe, name, role, origin, new, (frozen, transform), progress)
+            rows, left_out = _grow(store, recipe, name, role, origin, new, model, progress)
             images, skipped = images + rows, skipped + left_out
         return AppendReport(
             store.path,
@@ -141,12 +141,10 @@ def _grow(
     progress: Progress,
 ) -> tuple[int, int]:
     """Write a shard with ``new`` samples among its old ones; images run, and those that did not decode."""
-    from taftcache.backbone.extract import extract as run_forward
-
-    frozen, transform = model
+    shape = model[0].tokens_shape
     old = store.shard(name) if store.has_shard(name) else None
-    if old is not None and old.tokens_shape != frozen.tokens_shape:
-        raise StoreError("A shard's rows have one shape.", got=f"{list(old.tokens_shape)}, {list(frozen.tokens_shape)}")
+    if old is not None and old.tokens_shape != shape:
+        raise StoreError("A shard's rows have one shape.", got=f"{list(old.tokens_shape)}, {list(shape)}")
     skipped = {s.id: s for s in store.manifest.skipped if s.shard == name}
     candidates = in_order([*(old.sample_ids if old else ()), *skipped, *new], recipe.store.seed)
     index = {item.id: k for k, item in enumerate(source.items)}
@@ -157,24 +155,15 @@ def _grow(
             role,
             chunk_rows=old.chunk_rows if old else recipe.store.chunk_rows,
             dtype=recipe.store.dtype,
-            tokens_shape=frozen.tokens_shape,
+            tokens_shape=shape,
             candidates=candidates,
         ) as writer,
         progress.task(f"append {name}", len(new)) as task,
     ):
         sink = _Merged(writer, old, skipped, candidates, set(new), class_indexes(store.classes, source.classes))
         task.advance(sink.consumed)
-        stats = run_forward(
-            frozen,
-            transform,
-            source,
-            [index[i] for i in new],
-            sink,
-            workers=recipe.extract.workers or None,
-            unreadable=recipe.data.unreadable,
-            on_batch=task.advance,
-            dtype=recipe.store.dtype,
-        )
+        order = [index[i] for i in new]
+        stats = run_frozen(model, recipe, source, order, sink, task.advance, recipe.data.unreadable)
         sink.finish()
         writer.commit(plan=plan if old else plan | {"groups": plan["groups"] + 1})
     return stats.images, stats.skipped

@@ -15,7 +15,6 @@ from taftcache.errors import DataError, RecipeError, StoreError
 from taftcache.recipe import Recipe, recipe_values
 from taftcache.stages.extraction import HELD_OUT, load_frozen
 from taftcache.stages.progress import Progress, Silent
-from taftcache.tangent.config import TAIL
 
 if TYPE_CHECKING:
     from taftcache.cache.hdf5 import Columns, FeatureFile
@@ -141,22 +140,24 @@ def _others(features: FeatureFile, recipe: Recipe, backbone: bool, told: Callabl
     identity: dict[str, Any] = {
         "imported": {"file": name, "digest": file_digest(features.path)},
         "backbone": {"model": "unknown", "weights": name, "weights_digest": file_digest(features.path)},
-        "cut": {"start": "unknown", "rows": "features", "shape": list(shape), "reduced_by": ""},
+        "cut": {"start": "unknown", "rows": "features", "shape": list(shape)},
         "dtype": spec.dtype,
     }
     tail: tuple[bytes, dict[str, Any]] | None = None
     if backbone:
         from safetensors.torch import save
 
-        frozen, _ = load_frozen(recipe, len(features.classes))
-        if frozen.tokens_shape != shape:
+        frozen, _ = load_frozen(recipe, features.classes)
+        if tuple(frozen.tokens_shape) != shape:
             raise DataError(
-                "Imported features are what the recipe's extraction would have cached.",
-                got=f"{list(shape)} in {features.path}, not {frozen.describe()}",
-                do="name the backbone that made them, and the kind of rows with --set store.cache=…",
+                "Imported features are what the recipe's backbone would have cached.",
+                got=f"{list(shape)} in {features.path}, an extraction caches {list(frozen.tokens_shape)}",
+                do="name the backbone that made them",
             )
-        kept = {"rows": frozen.config.rows, "shape": list(shape), "reduced_by": frozen.config.reduced_by}
-        identity |= {"backbone": frozen.backbone.config, "cut": {"start": frozen.config.start, **kept}}
+        identity |= {
+            "backbone": frozen.backbone.config,
+            "cut": {"start": frozen.config.start, "rows": frozen.rows, "shape": list(shape)},
+        }
         tail = save(frozen.tail_state()), frozen.config.as_dict()
     plan = {"kind": spec.plan, "shards": spec.shards, "seed": spec.seed, "groups": len(groups)}
     values = recipe_values(recipe)
@@ -173,6 +174,8 @@ def _others(features: FeatureFile, recipe: Recipe, backbone: bool, told: Callabl
             raise StoreError("An import goes on with the plan it began with.", got=f"{plan}, not {store.manifest.plan}")
         _fill(store, features, groups, recipe, (int(shape[0]), int(shape[1])), told)
         if tail is not None and not store.objects("base/"):
+            from taftcache.tangent.spec import TAIL
+
             with store.transaction() as change:
                 change.put(TAIL, *tail)
     except BaseException:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
@@ -18,10 +18,10 @@ from taftcache.cache.plan import in_order
 from taftcache.errors import DataError, IdentityError
 from taftcache.recipe import Recipe, recipe_values
 from taftcache.stages.progress import Progress, Silent
-from taftcache.tangent.config import TAIL, TailConfig
-from taftcache.tangent.selection import select
+from taftcache.tangent.spec import TAIL
 
 if TYPE_CHECKING:
+    from taftcache.backbone.extract import ExtractStats
     from taftcache.backbone.preprocess import Preprocess
     from taftcache.stages.reduction import Reduction
 
@@ -67,7 +67,7 @@ def extract(recipe: Recipe, progress: Progress | None = None) -> ExtractReport:
     groups = plan_groups(recipe, source, test)
     from safetensors.torch import save
 
-    frozen, transform = load_frozen(recipe, len(source.classes))
+    frozen, transform = load_frozen(recipe, source.classes)
     identity = made_from(recipe, frozen, transform)
     plan = {"kind": recipe.store.plan, "shards": recipe.store.shards, "seed": recipe.store.seed, "groups": len(groups)}
     if exists:
@@ -81,22 +81,50 @@ def extract(recipe: Recipe, progress: Progress | None = None) -> ExtractReport:
                 change.put(TAIL, save(frozen.tail_state()), frozen.config.as_dict())
         progress.say(f"caching the {frozen.describe()}")
         images = sum(
-            _fill(store, recipe, name, *group, frozen, transform, progress)
+            _fill(store, recipe, name, *group, (frozen, transform), progress)
             for name, group in groups.items()
             if not store.has_shard(name)
         )
         return _report(store, images, time.perf_counter() - begin)
 
 
-def load_frozen(recipe: Recipe, classes: int) -> tuple[Reduction, Preprocess]:
-    """The recipe's frozen layers as extraction runs them, and the preprocessing of its images."""
+def load_frozen(recipe: Recipe, classes: Sequence[str]) -> tuple[Reduction, Preprocess]:
+    """The recipe's frozen layers, up to what is kept of a sample, and the preprocessing of its images."""
     from taftcache.backbone.cut import Cut
     from taftcache.backbone.model import load_backbone
     from taftcache.backbone.preprocess import Preprocess
     from taftcache.stages.reduction import Reduction
 
     backbone = load_backbone(recipe.backbone, recipe.preprocess, recipe.device)
-    return Reduction(Cut(backbone, recipe.tangent.blocks), recipe, classes), Preprocess(backbone)
+    return Reduction(Cut(backbone, recipe.tangent.blocks), recipe, len(classes)), Preprocess(backbone)
+
+
+def run_frozen(
+    model: tuple[Reduction, Preprocess],
+    recipe: Recipe,
+    source: Source,
+    order: Sequence[int],
+    sink: Any,
+    on_batch: Callable[[int], None] | None = None,
+    unreadable: Literal["stop", "skip"] = "stop",
+) -> ExtractStats:
+    """The rows of some of a source's items into ``sink``, as ``backbone.extract`` makes them."""
+    from taftcache.backbone.extract import default_batch
+    from taftcache.backbone.extract import extract as run_forward
+
+    frozen, transform = model
+    return run_forward(
+        frozen,
+        transform,
+        source,
+        order,
+        sink,
+        batch=default_batch(frozen.cut),
+        workers=recipe.extract.workers or None,
+        unreadable=unreadable,
+        on_batch=on_batch,
+        dtype=recipe.store.dtype,
+    )
 
 
 def plan_groups(recipe: Recipe, source: Source, test: Source | None) -> dict[str, tuple[str, Source, list[str]]]:
@@ -123,14 +151,10 @@ def _fill(
     role: str,
     source: Source,
     ids: Sequence[str],
-    frozen: Reduction,
-    transform: Preprocess,
+    model: tuple[Reduction, Preprocess],
     progress: Progress,
 ) -> int:
     """Extract one group, or what is left of it; the number of images run."""
-    from taftcache.backbone.extract import default_batch
-    from taftcache.backbone.extract import extract as run_forward
-
     ids = [i for i in ids if not store.is_forgotten(i)]
     index = {item.id: k for k, item in enumerate(source.items)}
     with (
@@ -139,24 +163,14 @@ def _fill(
             role,
             chunk_rows=recipe.store.chunk_rows,
             dtype=recipe.store.dtype,
-            tokens_shape=frozen.tokens_shape,
+            tokens_shape=model[0].tokens_shape,
             candidates=ids,
         ) as writer,
         progress.task(f"extract {name}", len(ids)) as task,
     ):
         task.advance(writer.consumed)
-        stats = run_forward(
-            frozen,
-            transform,
-            source,
-            [index[i] for i in ids],
-            writer,
-            batch=default_batch(frozen.cut),
-            workers=recipe.extract.workers or None,
-            unreadable=recipe.data.unreadable,
-            on_batch=task.advance,
-            dtype=recipe.store.dtype,
-        )
+        order = [index[i] for i in ids]
+        stats = run_frozen(model, recipe, source, order, writer, task.advance, recipe.data.unreadable)
         writer.commit()
     return stats.images
 
@@ -200,7 +214,10 @@ def _check_request(store: FeatureStore, recipe: Recipe) -> None:
 
 
 def _check_tail(store: FeatureStore, recipe: Recipe) -> None:
-    """RecipeError unless the rows suffice for what the recipe trains, without torch."""
+    """RecipeError unless the rows suffice for what the recipe trains."""
+    from taftcache.tangent.config import TailConfig
+    from taftcache.tangent.selection import select
+
     if TAIL in store.objects():
         select(TailConfig.from_dict(store.objects()[TAIL].meta), recipe.tangent)
 

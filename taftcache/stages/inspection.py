@@ -9,7 +9,7 @@ from typing import Any
 
 from taftcache.cache import FeatureStore
 from taftcache.errors import RecipeError
-from taftcache.tangent.config import TAIL
+from taftcache.tangent.spec import TAIL
 
 
 @dataclass(frozen=True)

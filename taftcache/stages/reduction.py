@@ -31,7 +31,7 @@ class Reduction:
         self.cut = cut
         self._alone = Lock()  # torch.func puts a tail's weights into its one module for the time of a call
         self._state, config = cut.tail_state(), cut.tail_config()
-        base = make_base(self._state, config, classes, recipe.tangent)
+        base = make_base(self._state, config, classes, recipe.tangent, cut.module())
         least = smallest_rows(config, base.trained(recipe.tangent.train))
         self.rows: Rows = least if recipe.store.cache == "auto" else recipe.store.cache
         if ROWS.index(self.rows) > ROWS.index(least):
@@ -58,6 +58,11 @@ class Reduction:
     def backbone(self) -> Backbone:
         """The cut's."""
         return self.cut.backbone
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of one sample at the cut, as the model has it."""
+        return self.cut.shape
 
     @property
     def device(self) -> torch.device:

@@ -16,9 +16,8 @@ from taftcache.cache.layout import resolve_chunk_rows
 from taftcache.cache.plan import in_order
 from taftcache.errors import DataError, StoreError
 from taftcache.recipe import Recipe
-from taftcache.stages.extraction import HELD_OUT, load_frozen, plan_groups
+from taftcache.stages.extraction import HELD_OUT, load_frozen, plan_groups, run_frozen
 from taftcache.stages.progress import Progress, Silent
-from taftcache.tangent.config import TAIL
 
 if TYPE_CHECKING:
     from taftcache.backbone.preprocess import Preprocess
@@ -56,7 +55,6 @@ class Reextraction:
         Raises:
             DataError: an image is not in the source any more, or does not decode. BackboneError: no such weights.
         """
-        from taftcache.backbone.extract import extract as run_forward
 
         source, _ = self._candidates(shard)
         index = {item.id: k for k, item in enumerate(source.items)}
@@ -68,27 +66,21 @@ class Reextraction:
             )
         sink = _Collected()
         with self._progress.task(f"extract again {shard}", len(ids)) as task:
-            run_forward(
-                *self._frozen,
-                source,
-                [index[i] for i in ids],
-                sink,
-                workers=self._recipe.extract.workers or None,
-                on_batch=task.advance,
-                dtype=self._recipe.store.dtype,
-            )
+            run_frozen(self._model, self._recipe, source, [index[i] for i in ids], sink, task.advance)
         return np.concatenate(sink.blocks)
 
     def layout(self, shard: str) -> tuple[tuple[int, int], str, int]:
         """(t, d), dtype and rows per chunk that an extraction gives the shard."""
-        spec, (t, d) = self._recipe.store, self._frozen[0].tokens_shape
+        spec, (t, d) = self._recipe.store, self._model[0].tokens_shape
         return (t, d), spec.dtype, resolve_chunk_rows(spec.chunk_rows, (t, d), spec.dtype)
 
     def object(self, name: str) -> bytes | None:
         """The tail's weights; nothing else comes from the backbone."""
         from safetensors.torch import save
 
-        return save(self._frozen[0].tail_state()) if name == TAIL else None
+        from taftcache.tangent.spec import TAIL
+
+        return save(self._model[0].tail_state()) if name == TAIL else None
 
     def _candidates(self, shard: str) -> tuple[Source, list[str]]:
         groups = self._groups
@@ -103,8 +95,8 @@ class Reextraction:
         return plan_groups(self._recipe, *open_source(self._recipe.data))
 
     @cached_property
-    def _frozen(self) -> tuple[Reduction, Preprocess]:
-        return load_frozen(self._recipe, len(self._store.classes))
+    def _model(self) -> tuple[Reduction, Preprocess]:
+        return load_frozen(self._recipe, self._store.classes)
 
 
 def same_rows(store: FeatureStore, recipe: Recipe) -> Recipe:

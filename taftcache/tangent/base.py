@@ -15,13 +15,14 @@ from math import prod, sqrt
 import blake3
 import msgspec
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from taftcache.errors import BackboneError, IdentityError
 from taftcache.tangent.class_row_config import ClassRow
 from taftcache.tangent.class_row_tail import ClassRowTail
 from taftcache.tangent.config import TailConfig
 from taftcache.tangent.feature_tail import FeatureTail
+from taftcache.tangent.functional_tail import FunctionalTail
 from taftcache.tangent.layers_tail import LayersTail
 from taftcache.tangent.parameters import Layout
 from taftcache.tangent.selection import select, values
@@ -31,11 +32,15 @@ from taftcache.tangent.tail import Tail
 
 @dataclass(frozen=True)
 class Base:
-    """The base point: its tensors by timm name, and which of them may be trained."""
+    """The base point: its tensors by timm name, and which of them may be trained.
+
+    module: the tail's own code, for the functional path.
+    """
 
     config: TailConfig
     state: dict[str, Tensor]
     spec: TangentSpec
+    module: nn.Module | None = None
 
     @cached_property
     def tail(self) -> Tail:
@@ -44,6 +49,9 @@ class Base:
             return FeatureTail(self.config)
         if self.config.path == "layers":
             return LayersTail(self.config)
+        if self.config.path == "functional":
+            assert self.module is not None
+            return FunctionalTail(self.config, self.module)
         assert isinstance(self.config.end, ClassRow)
         return ClassRowTail(self.config.end, self.config.rows)
 
@@ -89,7 +97,9 @@ class Base:
 
     def unreduced(self) -> Base:
         """The same base point for a tail that begins at its whole input, whatever a store caches of it."""
-        return Base(msgspec.structs.replace(self.config, rows="tokens", reduced_by=""), self.state, self.spec)
+        return Base(
+            msgspec.structs.replace(self.config, rows="tokens", reduced_by=""), self.state, self.spec, self.module
+        )
 
     def to(self, dtype: torch.dtype, device: torch.device | str = "cpu") -> Base:
         """The same base in another precision or on another device."""
@@ -97,7 +107,7 @@ class Base:
             name: tensor.to(device=device, dtype=dtype if tensor.is_floating_point() else None)
             for name, tensor in self.state.items()
         }
-        return Base(self.config, moved, self.spec)
+        return Base(self.config, moved, self.spec, self.module)
 
 
 def state_digest(state: Mapping[str, Tensor], prefix: bytes = b"") -> str:
@@ -111,7 +121,11 @@ def state_digest(state: Mapping[str, Tensor], prefix: bytes = b"") -> str:
 
 
 def make_base(
-    tail_state: Mapping[str, Tensor], config: TailConfig, classes: int, spec: TangentSpec | None = None
+    tail_state: Mapping[str, Tensor],
+    config: TailConfig,
+    classes: int,
+    spec: TangentSpec | None = None,
+    module: nn.Module | None = None,
 ) -> Base:
     """Build the base point from a cut's tail.
 
@@ -121,6 +135,7 @@ def make_base(
         config: the cut's description.
         classes: K of the new head.
         spec: the switches.
+        module: the tail's own code, which the functional path runs; other paths need none.
 
     Raises:
         BackboneError: a tensor of the tail is missing, or it has no class token to reset.
@@ -152,7 +167,7 @@ def make_base(
             )
         token = torch.empty(1, 1, config.shape[-1]).normal_(0.0, 1e-6, generator=_stream(spec.seed, config.token_name))
         state = {config.token_name: token, **state}
-    base = Base(config, state, spec)
+    base = Base(config, state, spec, module)
     if config.reduced_by and base.reduction_digest() != config.reduced_by:
         raise IdentityError(
             "rows that were reduced are used around the base point that reduced them",

@@ -20,6 +20,8 @@ class ClassRowTail:
     """One block, final norm and head, of which only the class row is ever formed; see ``class_row``."""
 
     rank_one = True
+    factored = True
+    block_rows = 256
 
     def __init__(self, config: ClassRow, rows: Rows = "tokens") -> None:
         self.config, self.rows = config, rows
@@ -39,6 +41,11 @@ class ClassRowTail:
     def tangent(self, w: TailWeights, state: State, delta: TailWeights) -> Tensor:
         """J Δw [n,K]."""
         return tangent(w, state, delta)
+
+    def value_and_tangent(self, w: TailWeights, rows: Tensor, delta: TailWeights) -> tuple[Tensor, Tensor]:
+        """f_w(x) and J Δw, both [n,K]."""
+        state = self.value(w, rows)
+        return state.logits, self.tangent(w, state, delta)
 
     def adjoint(self, w: TailWeights, state: State, r: Tensor, out: TailWeights) -> None:
         """Add Jᵀ r to ``out`` in place, for r [n,K]."""

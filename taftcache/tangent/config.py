@@ -11,8 +11,6 @@ from taftcache.errors import FormatError
 from taftcache.tangent.class_row_config import ClassRow
 from taftcache.tangent.layer_config import Layer, Readout
 
-TAIL = "base/tail"  # where a store keeps the tail's weights, and this description beside them
-
 Path = Literal["class row", "layers", "functional", "feature"]
 Rows = Literal["tokens", "attended", "residual", "feature"]
 

@@ -33,6 +33,8 @@ class FeatureTail:
     """A linear head on cached features [n,1,d]."""
 
     rank_one = True
+    factored = True
+    block_rows = 256
 
     def __init__(self, config: TailConfig) -> None:
         self.names = config.head_names
@@ -51,6 +53,11 @@ class FeatureTail:
         """J Δw [n,K]."""
         change = linear_tangent(w.weight, state.feature, None, delta.weight, delta.bias)
         return torch.zeros_like(state.logits) if change is None else change
+
+    def value_and_tangent(self, w: Head, rows: Tensor, delta: Head) -> tuple[Tensor, Tensor]:
+        """f_w(x) and J Δw, both [n,K]."""
+        state = self.value(w, rows)
+        return state.logits, self.tangent(w, state, delta)
 
     def adjoint(self, w: Head, state: FeatureState, r: Tensor, out: Head) -> None:
         """Add Jᵀ r to ``out`` in place, for r [n,K]."""

@@ -29,9 +29,9 @@ from taftcache.tangent.parameters import Layout
 from taftcache.tangent.residual import ClassToken
 from taftcache.tangent.weights import Entry, tail_weights
 
-# What one call keeps and makes fits this many bytes, unless a single row is larger: tensors that stay within what
-# the allocator reuses are not paid for in fresh pages.
-BLOCK_BYTES = 256 << 20
+# What is kept of the rows of one call, about: fewer rows leave matrices too small for their products, and of more
+# the memory is not reused but paid for in fresh pages. Part of the result's bytes, for sums run over such blocks.
+BLOCK_BYTES = 128 << 20
 
 
 class Bound(NamedTuple):
@@ -53,6 +53,7 @@ class LayersState(NamedTuple):
 class LayersTail:
     """Closed-form layers, then the class row of the last block or a readout and the head."""
 
+    factored = True
     rank_one = False  # a matrix's gradient is a sum over tokens, so the rows' kernel has no cheap form
 
     def __init__(self, config: TailConfig) -> None:

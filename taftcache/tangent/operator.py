@@ -15,8 +15,9 @@ from taftcache.tangent.parameters import Layout
 from taftcache.tangent.rows import Block, RowSource
 from taftcache.tangent.tail import State
 
-# Rows that share one product. Part of the result's bytes, so a constant and not a tuning knob:
-# sums run over blocks of this size in row order, whatever was read at a time or by how many.
+# Rows that share one product, at most: a tail that keeps much of each row takes fewer (``Tail.block_rows``). Part of
+# the result's bytes, so a constant and not a tuning knob: sums run over blocks of this size in row order, whatever
+# was read at a time or by how many.
 BLOCK_ROWS = 256
 
 Respond = Callable[[Tensor, Tensor | None, Tensor], Tensor]
@@ -55,6 +56,7 @@ class TangentOperator:
         self.weights = self.tail.bind(self.base.state)
         self.rows = sum(source.rows for source in self.sources)
         self.passes = 0
+        self._block_rows = min(BLOCK_ROWS, self.tail.block_rows)
         self._memory = memory
         self._kept: list[tuple[State, Tensor]] = []
 
@@ -119,7 +121,8 @@ class TangentOperator:
     def _read(self, skip: int) -> Iterator[Block]:
         """Blocks of all sources in order, without the first ``skip``."""
         for source in self.sources:
-            count = -(-source.rows // BLOCK_ROWS)
+            size = self._block_rows
+            count = -(-source.rows // size)
             if skip < count:
-                yield from source.blocks(BLOCK_ROWS, skip * BLOCK_ROWS)
+                yield from source.blocks(size, skip * size)
             skip = max(0, skip - count)

@@ -8,6 +8,8 @@ import msgspec
 
 from taftcache.errors import RecipeError
 
+TAIL = "base/tail"  # where a store keeps the tail's weights, and its description (``TailConfig``) beside them
+
 Init = Literal["timm", "torch"]
 Train = Literal["full", "bitfit", "layernorm", "head"] | list[str]
 Depth = Annotated[int, msgspec.Meta(ge=0)]

@@ -45,13 +45,27 @@ class Tail(Protocol):
         """J Δw [n,K]."""
         ...
 
+    def value_and_tangent(self, w: Any, rows: Tensor, delta: Any) -> tuple[Tensor, Tensor]:
+        """f_w(x) and J Δw, both [n,K], for one direction: nothing is kept for another product."""
+        ...
+
     def adjoint(self, w: Any, state: Any, r: Tensor, out: Any) -> None:
         """Add Jᵀ r to ``out`` in place, for r [n,K]."""
         ...
 
     @property
+    def factored(self) -> bool:
+        """Whether per-row gradients are to be had in factored form; without, ``factors`` raises SolveError."""
+        ...
+
+    @property
     def rank_one(self) -> bool:
         """Whether every matrix's factor is a ``RankOne``."""
+        ...
+
+    @property
+    def block_rows(self) -> int:
+        """Rows to compute at once, at most."""
         ...
 
     @property

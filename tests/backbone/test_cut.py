@@ -1,4 +1,4 @@
-"""The cut: prefix and tail together are the model, bit for bit; whatever is not covered is refused by name."""
+"""The cut of plain ViTs: prefix and tail are the model, bit for bit; what the class row does not cover is named."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import json
 import pytest
 import timm
 import torch
+from timm.models.vision_transformer import ParallelScalingBlock, ResPostBlock
 from torch import nn
 
 from taftcache.backbone.cut import Cut
@@ -31,7 +32,7 @@ def test_prefix_then_replay_is_the_model(options):
 def test_prefix_is_what_a_hook_on_the_last_block_sees(options):
     backbone = small_backbone(**options)
     cut, x, seen = Cut(backbone), images(5), []
-    hook = backbone.model.get_submodule(cut.block_name).register_forward_pre_hook(lambda _, inputs: seen.append(inputs))
+    hook = backbone.model.get_submodule(cut.start).register_forward_pre_hook(lambda _, inputs: seen.append(inputs))
     with torch.no_grad():
         backbone.model(x)
     hook.remove()
@@ -48,7 +49,7 @@ def test_prefix_agrees_with_timms_forward_intermediates(options):
     cut, x = Cut(backbone), images(3)
     with torch.no_grad():
         ((spatial, leading),) = backbone.model.forward_intermediates(
-            x, indices=[cut.block - 1], return_prefix_tokens=True, output_fmt="NLC", intermediates_only=True
+            x, indices=[int(cut.start[7:]) - 1], return_prefix_tokens=True, output_fmt="NLC", intermediates_only=True
         )
     assert torch.equal(torch.cat([leading, spatial], 1), cut.prefix(x))
 
@@ -105,51 +106,58 @@ def test_prefix_digest_ignores_the_tail_and_nothing_else():
         assert digest(name) != digest(None)
 
 
-REFUSED = {
-    "average pooling": ({"global_pool": "avg"}, "global_pool"),
-    "average pooling without fc_norm": ({"global_pool": "avg", "fc_norm": False}, "global_pool"),
-    "no class token": ({"class_token": False, "global_pool": "avg"}, "no class token"),
-    "attention pooling": ({"global_pool": "map"}, "global_pool"),
-    "fc_norm": ({"fc_norm": True}, "norm is a Identity"),
-    "no final norm": ({"final_norm": False}, "norm is a Identity"),
-    "qk-norm": ({"qk_norm": True}, "q_norm"),
-    "attention norm": ({"scale_attn_norm": True}, "attn.norm"),
-    "mlp norm": ({"scale_mlp_norm": True}, "mlp.norm"),
-    "rms norm": ({"norm_layer": "rmsnorm"}, "RmsNorm"),
-    "quick gelu": ({"act_layer": "quick_gelu"}, "QuickGELU"),
-    "relu": ({"act_layer": "relu"}, "ReLU"),
-    "no projection bias": ({"proj_bias": False}, "no bias"),
+NOT_A_CLASS_ROW = {
+    "average pooling": ({"global_pool": "avg"}, ""),
+    "average pooling without fc_norm": ({"global_pool": "avg", "fc_norm": False}, ""),
+    "no class token": ({"class_token": False, "global_pool": "avg"}, ""),
+    "largest token": ({"global_pool": "max"}, "global_pool"),
+    "attention pooling": ({"global_pool": "map"}, "attention"),
+    "fc_norm": ({"fc_norm": True}, ""),
+    "no final norm": ({"final_norm": False}, ""),
+    "qk-norm": ({"qk_norm": True}, ""),
+    "attention norm": ({"scale_attn_norm": True}, ""),
+    "mlp norm": ({"scale_mlp_norm": True}, ""),
+    "rms norm": ({"norm_layer": "rmsnorm"}, ""),
+    "quick gelu": ({"act_layer": "quick_gelu"}, ""),
+    "hard sigmoid": ({"act_layer": "hard_sigmoid"}, "Hardsigmoid"),
+    "relu": ({"act_layer": "relu"}, ""),
+    "no projection bias": ({"proj_bias": False}, ""),
+    "post-norm block": ({"block_fn": ResPostBlock}, ""),
+    "parallel block": ({"block_fn": ParallelScalingBlock}, "ParallelScalingBlock"),
 }
 
 
-@pytest.mark.parametrize(("options", "named"), REFUSED.values(), ids=REFUSED.keys())
-def test_what_the_tangent_does_not_cover_is_refused_by_name(options, named):
-    with pytest.raises(BackboneError) as raised:
-        Cut(small_backbone(**options))
-    assert named in str(raised.value)
+@pytest.mark.parametrize(("options", "named"), NOT_A_CLASS_ROW.values(), ids=NOT_A_CLASS_ROW.keys())
+def test_what_the_class_row_does_not_cover_takes_another_path_and_what_no_layer_does_is_named(options, named):
+    backbone = small_backbone(**options)
+    cut, x = Cut(backbone), images(3)
+    config = cut.tail_config()
+    assert config.path == ("functional" if named else "layers")
+    assert named in config.why
+    assert bool(named) == bool(config.why)
+    with torch.no_grad():
+        torch.testing.assert_close(cut.replay(cut.prefix(x)), backbone.model(x), rtol=1e-5, atol=1e-5)
 
 
-def test_other_block_types_and_models_are_refused():
-    from timm.models.vision_transformer import ParallelScalingBlock, ResPostBlock
-
-    for block in (ResPostBlock, ParallelScalingBlock):
-        with pytest.raises(BackboneError, match=block.__name__):
-            Cut(small_backbone(block_fn=block))
-    with pytest.raises(BackboneError, match="ResNet"):
-        Cut(wrap_model(timm.create_model("resnet18", num_classes=2), "resnet18"))
-
-    class Changed(type(small_backbone().model)):  # a subclass may compute something else
+def test_a_subclass_may_compute_otherwise():
+    class Changed(type(small_backbone().model)):
         pass
 
-    with pytest.raises(BackboneError, match="Changed"):
-        Cut(wrap_model(Changed(**SMALL), "changed"))
+    assert "Changed" in Cut(wrap_model(Changed(**SMALL), "changed")).tail_config().why
 
 
-def test_a_gate_in_the_attention_is_refused():
+def test_a_gate_in_the_attention_is_named():
     backbone = small_backbone()
     backbone.model.blocks[-1].attn.gate = nn.Linear(48, 48)
-    with pytest.raises(BackboneError, match="gate"):
-        Cut(backbone)
+    assert "gate" in Cut(backbone).tail_config().why
+
+
+def test_two_cuts_of_one_model_do_not_meet():
+    backbone, x = small_backbone(), images(2)
+    first, second = Cut(backbone), Cut(backbone, 2)
+    with torch.no_grad():
+        assert torch.equal(backbone.model.blocks[1](second.prefix(x)), first.prefix(x))
+        assert torch.equal(second.replay(second.prefix(x)), backbone.model(x))
 
 
 def test_images_of_another_size_are_refused():

@@ -11,6 +11,7 @@ from PIL import Image
 from taftcache import stages
 from taftcache.cache import FeatureStore
 from taftcache.errors import DataError, IdentityError, RecipeError, StoreError
+from taftcache.stages.progress import Silent
 from tests.stages.making import recipe, tree, write_images
 
 MEMORY = ("ledger/", "tombstones.key", "manifest.json")
@@ -55,7 +56,7 @@ def test_a_grown_store_is_one_made_at_once(few, images, tmp_path):
     assert stages.extract(asked(few, images)).notes == []
 
 
-class Interrupting:
+class Interrupting(Silent):
     """Progress that presses Ctrl-C at the n-th call."""
 
     def __init__(self, calls: int) -> None:
@@ -70,12 +71,6 @@ class Interrupting:
         self._left -= 1
         if self._left < 0:
             raise KeyboardInterrupt
-
-    def note(self, text: str) -> None:
-        pass
-
-    def say(self, text: str) -> None:
-        pass
 
 
 @pytest.mark.parametrize("calls", [1, 2, 4, 6])

@@ -160,7 +160,7 @@ def test_components_of_another_base_are_not_used_silently(store):
         assert stages.evaluate(opened).rows
 
 
-class Interrupting:
+class Interrupting(Silent):
     """Progress that presses Ctrl-C in the n-th solve's first pass."""
 
     def __init__(self, solve: str) -> None:
@@ -173,9 +173,6 @@ class Interrupting:
 
     def advance(self, steps: int = 1) -> None:
         raise KeyboardInterrupt
-
-    def note(self, text: str) -> None:
-        pass
 
 
 def test_interrupted_training_keeps_no_half_solved_component(finished, tmp_path):

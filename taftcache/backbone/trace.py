@@ -1,0 +1,209 @@
+"""What runs inside a model, in order: read from two passes over different numbers of images.
+
+Only names, order and shapes are kept, so the passes run on torch's meta device, where nothing is computed.
+That is enough to cut a model before any module that it calls:
+what had ended by then need not run again, and what comes after is the tail.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import torch
+from timm.models.deit import VisionTransformerDistilled
+from torch import Tensor, nn
+
+from taftcache.errors import BackboneError
+
+# timm's names of residual blocks; where one such name lies inside another, the inner one is the block.
+_BLOCK = re.compile(
+    r"(?:layers|stages|network)\.\d+(?:(?:\.blocks)?\.\d+)?|(?:blocks|blocks_token_only|cls_attn_blocks)\.\d+(?:\.\d+)?"
+    r"|layer\d+\.\d+|s\d+\.b\d+"
+)
+# Two sizes tell an axis that counts images from one that does not; neither is 1, which squeezing would hide.
+_SIZES = (2, 3)
+
+
+@dataclass
+class Call:
+    """One call of the module ``name``, its ``k``-th; ``parent`` is the call that made it, -1 outside all.
+
+    given: the first input, kept only where it is a tensor, as its shape. output: what it returned, tensors as shapes.
+    ended: how many calls had begun when it returned.
+    source: the call whose output the first input is, itself and unchanged; -1 where there is none.
+    """
+
+    name: str
+    k: int
+    parent: int
+    given: Shape | None = None
+    output: Any = None
+    ended: int = -1
+    source: int = -1
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A tensor's shape for a number of images; the axes in ``counts`` are that many times as long."""
+
+    lengths: tuple[int, ...]
+    dtype: torch.dtype
+    counts: tuple[int, ...] = ()
+
+    def of(self, n: int) -> tuple[int, ...]:
+        """For n images."""
+        return tuple(n * length if axis in self.counts else length for axis, length in enumerate(self.lengths))
+
+
+@dataclass
+class Trace:
+    """The calls of one pass, in the order in which they began, and the shape of the head's input."""
+
+    calls: list[Call] = field(default_factory=list)
+    feature: Shape | None = None
+
+    @cached_property
+    def called(self) -> set[str]:
+        """Every module that is called."""
+        return {call.name for call in self.calls}
+
+    @property
+    def names(self) -> list[str]:
+        """Every module that is called, in the order of first calls."""
+        return list(dict.fromkeys(call.name for call in self.calls))
+
+    @property
+    def blocks(self) -> list[str]:
+        """The residual blocks among them."""
+        found = [name for name in self.names if _BLOCK.fullmatch(name)]
+        return [name for name in found if not any(other.startswith(f"{name}.") for other in found)]
+
+
+def feature(model: Any, images: Tensor) -> Tensor:
+    """The classifier's input [n,width]; of a distilled DeiT [x_cls | x_dist]/2, as its two heads are averaged."""
+    tokens = model.forward_features(images)
+    if isinstance(model, VisionTransformerDistilled):
+        return torch.cat([tokens[:, 0], tokens[:, 1]], 1) / 2
+    return model.forward_head(tokens, pre_logits=True)
+
+
+def trace(model: nn.Module, name: str, image_shape: tuple[int, ...]) -> Trace:
+    """Run ``model`` on blank images and note what it calls.
+
+    Raises:
+        BackboneError: it has no features of timm's kind, cannot take such images, or does other things for other
+            numbers of images.
+    """
+    try:
+        blank = _without_numbers(model)
+        first, second = (_run(blank, name, torch.zeros(n, *image_shape, device="meta")) for n in _SIZES)
+    except BackboneError:  # a model that looks at numbers, or one that cannot be run: the real pass tells which
+        weight = next(model.parameters())
+        first, second = (_run(model, name, weight.new_zeros(n, *image_shape)) for n in _SIZES)
+    if [(c.name, c.parent, c.ended) for c in first.calls] != [(c.name, c.parent, c.ended) for c in second.calls]:
+        raise BackboneError("a model treats every image alike", got=f"{name} calls its layers by the number of images")
+    for a, b in zip(first.calls, second.calls, strict=True):
+        a.given, a.output = _scaled(a.given, b.given), _scaled(a.output, b.output)
+    first.feature = _scaled(first.feature, second.feature)
+    if first.feature is None or len(first.feature.lengths) != 2 or first.feature.counts != (0,):
+        raise BackboneError(
+            "a classifier's input is one vector an image",
+            got=f"{name}: {None if first.feature is None else list(first.feature.lengths)}",
+            do="build the model with pooling (global_pool)",
+        )
+    return first
+
+
+def _without_numbers(model: nn.Module) -> nn.Module:
+    """A copy of ``model`` on the meta device, made without copying a number."""
+    tensors: dict[int, Any] = {id(p): nn.Parameter(p.to("meta"), requires_grad=False) for p in model.parameters()}
+    tensors |= {id(b): b.to("meta") for b in model.buffers()}
+    return copy.deepcopy(model, tensors)
+
+
+def _run(model: nn.Module, name: str, images: Tensor) -> Trace:
+    with torch.no_grad(), listening(model) as made:
+        try:
+            made.feature = _shapes(feature(model, images))
+        except (AssertionError, RuntimeError, ValueError, NotImplementedError) as error:
+            raise BackboneError(
+                "The model must accept images of the size that preprocessing makes.",
+                got=f"{name} with {tuple(images.shape[1:])}: {error}",
+                do="set preprocess.input_size or model_args.img_size",
+            ) from error
+        except (AttributeError, TypeError) as error:
+            raise BackboneError(
+                "A model is cut where timm's forward_features and forward_head(pre_logits) run it.",
+                got=f"{name}: {error}",
+                do="choose another model of timm's",
+            ) from error
+    return made
+
+
+@contextmanager
+def listening(model: nn.Module) -> Iterator[Trace]:
+    """A ``Trace`` of what ``model`` calls while the context lasts, with shapes as they are."""
+    made, stack, counted = Trace(), [-1], dict[str, int]()
+    outputs: dict[int, int] = {}  # id of an output tensor → the call
+    held: list[Tensor] = []  # so that no id is given out twice
+
+    def begin(name: str) -> Callable[..., None]:
+        def hook(_: nn.Module, args: tuple[Any, ...]) -> None:
+            call = Call(name, counted.get(name, 0), stack[-1])
+            counted[name] = call.k + 1
+            if args and isinstance(args[0], Tensor):
+                call.given, call.source = _shapes(args[0]), outputs.get(id(args[0]), -1)
+            stack.append(len(made.calls))
+            made.calls.append(call)
+
+        return hook
+
+    def end(_: nn.Module, args: Any, output: Any) -> None:
+        index = stack.pop()
+        call = made.calls[index]
+        call.output, call.ended = _shapes(output), len(made.calls)
+        if isinstance(output, Tensor):
+            outputs[id(output)] = index  # a container returns its last member's tensor: the outer call counts
+            held.append(output)
+
+    handles = []
+    for name, module in model.named_modules():
+        if name:
+            handles += [module.register_forward_pre_hook(begin(name)), module.register_forward_hook(end)]
+    try:
+        yield made
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _shapes(value: Any) -> Any:
+    """``value`` with a ``Shape`` in place of every tensor."""
+    if isinstance(value, Tensor):
+        return Shape(tuple(value.shape), value.dtype)
+    if isinstance(value, (tuple, list)):
+        return type(value)(_shapes(v) for v in value)
+    if isinstance(value, dict):
+        return {k: _shapes(v) for k, v in value.items()}
+    return value
+
+
+def _scaled(a: Any, b: Any) -> Any:
+    """Two runs' shapes as one, for one image."""
+    if isinstance(a, Shape):
+        small, large = _SIZES
+        counts = tuple(k for k, (x, y) in enumerate(zip(a.lengths, b.lengths, strict=True)) if x != y)
+        if any(a.lengths[k] * large != b.lengths[k] * small for k in counts):
+            raise BackboneError("a model treats every image alike", got=f"shapes {a.lengths} and {b.lengths}")
+        return Shape(tuple(x // small if k in counts else x for k, x in enumerate(a.lengths)), a.dtype, counts)
+    if isinstance(a, (tuple, list)):
+        return type(a)(_scaled(x, y) for x, y in zip(a, b, strict=True))
+    if isinstance(a, dict):
+        return {k: _scaled(x, b[k]) for k, x in a.items()}
+    return a

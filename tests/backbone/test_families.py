@@ -1,0 +1,271 @@
+"""Every family of timm's models: cut anywhere, its two halves are the model, and its derivatives the whole model's."""
+
+from __future__ import annotations
+
+import importlib.util
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import timm
+import torch
+from torch import nn
+from torch.func import functional_call
+
+from taftcache.backbone.architecture import tail_module
+from taftcache.backbone.cut import Cut
+from taftcache.backbone.extract import extract
+from taftcache.backbone.model import wrap_model
+from taftcache.backbone.preprocess import Preprocess
+from taftcache.backbone.remainder import PREFIX
+from taftcache.backbone.spec import PreprocessSpec
+from taftcache.backbone.trace import feature
+from taftcache.errors import BackboneError
+from tests.backbone.registry import MemorySink, NoiseSource, images, small_backbone
+
+TOLERANCE = 1e-12  # relative, float64
+
+
+def _tool() -> Any:
+    path = Path(__file__).resolve().parents[2] / "tools" / "make_models_table.py"
+    spec = importlib.util.spec_from_file_location("make_models_table", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    import sys
+
+    sys.modules[spec.name] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+table = _tool()
+SLOW = {"MaxViT"}  # its grids need large images
+families = pytest.mark.parametrize(
+    "family",
+    [pytest.param(f, marks=[pytest.mark.full] if f.name in SLOW else []) for f in table.FAMILIES],
+    ids=lambda f: f"{f.name}-{f.blocks}",
+)
+
+
+def pictures(family: Any, n: int = 2, seed: int = 3) -> torch.Tensor:
+    return images(n, family.size, seed)
+
+
+@cache
+def cut_of(family_index: int) -> Cut:
+    family = table.FAMILIES[family_index]
+    return Cut(table.small_backbone(family), family.blocks)
+
+
+def made(family: Any) -> Cut:
+    return cut_of(table.FAMILIES.index(family))
+
+
+@families
+def test_prefix_then_rest_is_the_model(family):
+    cut, x = made(family), pictures(family)
+    with torch.no_grad():
+        torch.testing.assert_close(cut.replay(cut.prefix(x)), cut.backbone.model(x), rtol=1e-5, atol=1e-5)
+
+
+@families
+def test_rows_are_what_a_hook_sees_and_what_stores_can_keep(family):
+    cut, x, seen = made(family), pictures(family), []
+    if not cut.start:
+        expected = feature(cut.backbone.model, x)
+    else:
+        hook = cut.backbone.model.get_submodule(cut.start).register_forward_pre_hook(
+            lambda _, args: seen.append(args[0].clone())
+        )
+        with torch.no_grad():
+            cut.backbone.model(x)
+        hook.remove()
+        (expected,) = seen
+    assert torch.equal(cut.prefix(x), expected.reshape(2, *cut.tokens_shape))
+    assert tuple(expected.shape[1:]) == cut.shape
+
+
+@families
+def test_derivatives_are_torch_funcs_on_the_whole_model(family):
+    cut = Cut(table.small_backbone(family), family.blocks)
+    errors = table.check(cut, pictures(family))
+    assert max(errors.value, errors.tangent, errors.adjoint, errors.identity) <= TOLERANCE
+
+
+@families
+def test_names_are_timms_and_buffers_are_not_trained(family):
+    cut = made(family)
+    config, state = cut.tail_config(), cut.tail_state()
+    model = cut.backbone.model
+    named = dict(model.named_parameters())
+    assert set(config.parameters) <= set(named)
+    assert set(config.norms) <= set(config.parameters)
+    assert not set(config.parameters) & {*config.buffers, *config.head_names}
+    assert set(state) == {*config.parameters, *config.buffers, *config.head_names}
+    assert all(torch.equal(state[n], named[n]) for n in config.parameters)
+    assert type(config).from_dict(config.as_dict()) == config
+    assert (config.path == "functional") == bool(config.why)
+
+
+@pytest.mark.parametrize(
+    "family", [f for f in table.FAMILIES if f.name not in SLOW], ids=lambda f: f"{f.name}-{f.blocks}"
+)
+def test_what_is_trained_never_moves_the_rows_and_what_is_not_moves_the_head_through_them_alone(family):
+    """By changing the model's tensors in turn: all of the tail's, every fourth of the others."""
+    backbone = table.small_backbone(family)
+    cut, x = Cut(backbone, family.blocks), pictures(family, 2)
+    config, digest = cut.tail_config(), cut.prefix_digest()
+    rows, expected = cut.prefix(x), feature(backbone.model, x)
+    heads = (f"{config.head}.", "head_dist.")
+    for k, (name, parameter) in enumerate(backbone.model.named_parameters()):
+        if name.startswith(heads) or (k % 4 and name not in config.parameters):
+            continue
+        before = parameter.clone()
+        with torch.no_grad():
+            parameter += torch.randn(parameter.shape, generator=torch.Generator().manual_seed(7))
+            same = torch.equal(cut.prefix(x), rows)
+            if name in config.parameters:
+                assert same, name
+            elif same:
+                assert torch.equal(feature(backbone.model, x), expected), name
+            assert (cut.prefix_digest() == digest) == (name in config.parameters), name
+            parameter.copy_(before)
+
+
+@families
+def test_the_tails_code_can_be_had_without_weights(family):
+    cut = made(family)
+    if not cut.start:
+        assert cut.module() is None
+    if cut.tail_config().path != "functional":
+        return
+    identity = {
+        "backbone": cut.backbone.config,
+        "preprocess": {"input_size": [3, family.size, family.size]},
+    }
+    config, state = cut.tail_config(), cut.tail_state()
+    rebuilt = tail_module(identity, config, state)
+    tensors = {f"{PREFIX}{n}": state[n] for n in (*config.parameters, *config.buffers)}
+    rows = cut.prefix(pictures(family))
+    with torch.no_grad():
+        assert torch.equal(functional_call(rebuilt, tensors, (rows,)), functional_call(cut.module(), tensors, (rows,)))
+    held = {n for n, p in rebuilt.named_parameters() if p.numel() and not torch.isnan(p).all()}
+    assert not held
+
+
+def test_another_architecture_is_refused():
+    cut = Cut(small_backbone(), 2)
+    backbone = cut.backbone.config | {"model": "vit_tiny_patch16_224", "model_args": {"img_size": 32}}
+    identity = {"backbone": backbone, "preprocess": {"input_size": [3, 32, 32]}}
+    with pytest.raises(BackboneError, match=r"differs in blocks\.1"):
+        tail_module(identity, cut.tail_config(), cut.tail_state())
+    identity["backbone"] = backbone | {"model": "no_such_model"}
+    with pytest.raises(BackboneError, match="no_such_model"):
+        tail_module(identity, cut.tail_config(), cut.tail_state())
+
+
+@pytest.mark.parametrize("name", ["resnet10t", "test_efficientnet"])
+def test_bytes_depend_on_the_sample_alone_with_batch_norm(name):
+    torch.manual_seed(0)
+    backbone = wrap_model(timm.create_model(name, num_classes=2), name, PreprocessSpec(input_size=(3, 32, 32)))
+    cut, transform, source = Cut(backbone), Preprocess(backbone), NoiseSource(9)
+    whole, other = MemorySink(), MemorySink()
+    extract(cut, transform, source, range(9), whole, batch=4, workers=2)
+    extract(cut, transform, source, [7, 2, 5], other, batch=4, workers=1)
+    assert all(whole.rows[id] == row for id, row in other.rows.items())
+
+
+# What cannot be cut.
+
+
+def test_a_depth_or_name_that_there_is_not():
+    backbone = small_backbone()
+    with pytest.raises(BackboneError, match=r"4 for small, which has 3"):
+        Cut(backbone, 4)
+    with pytest.raises(BackboneError, match=r"'blocks\.11', which small does not have(.|\n)*blocks\.1"):
+        Cut(backbone, "blocks.11")
+    with pytest.raises(BackboneError, match=r"never calls as a whole(.|\n)*blocks\.0"):
+        Cut(table.small_backbone(next(f for f in table.FAMILIES if f.name == "DINOv3")), "blocks")
+
+
+def _swin():
+    return table.small_backbone(next(f for f in table.FAMILIES if f.name == "Swin"))
+
+
+@pytest.mark.parametrize("inside", ["blocks.1.mlp", "blocks.1.norm2", "blocks.2.attn"])
+def test_the_inside_of_a_residual_branch(inside):
+    with pytest.raises(BackboneError, match="goes around it"):
+        Cut(small_backbone(), inside)
+
+
+def test_a_second_stream_that_goes_around():
+    with pytest.raises(BackboneError, match="goes around it"):
+        Cut(table.small_backbone(next(f for f in table.FAMILIES if f.name == "CaiT")), 1)
+
+
+def test_windows_are_not_images():
+    with pytest.raises(BackboneError, match="images are not the first axis"):
+        Cut(_swin(), "layers.0.blocks.0.attn")
+
+
+class _Twice(nn.Module):
+    """timm's face, with one block that is called twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.block, self.other, self.head, self.num_classes = nn.Conv2d(3, 3, 1), nn.ReLU(), nn.Linear(3, 2), 2
+        self.pretrained_cfg = {"input_size": (3, 8, 8)}
+
+    def get_classifier(self):
+        return self.head
+
+    def forward_features(self, x):
+        return self.other(self.block(self.block(x)))
+
+    def forward_head(self, x, pre_logits=False):
+        x = x.mean((2, 3))
+        return x if pre_logits else self.head(x)
+
+    def forward(self, x):
+        return self.forward_head(self.forward_features(x))
+
+
+def test_a_module_that_is_called_twice():
+    backbone = wrap_model(_Twice(), "twice", PreprocessSpec(input_size=(3, 8, 8)))
+    with pytest.raises(BackboneError, match="block of twice is called 2 times"):
+        Cut(backbone, "block")
+    x = images(2, 8)
+    cut = Cut(backbone, "other")
+    assert torch.equal(cut.replay(cut.prefix(x)), backbone.model(x))
+
+
+def test_no_pooling_and_no_linear_head():
+    with pytest.raises(BackboneError, match="one vector an image"):
+        Cut(wrap_model(timm.create_model("resnet10t", num_classes=0, global_pool=""), "map", PreprocessSpec()))
+    with pytest.raises(BackboneError, match="one Linear layer"):
+        Cut(wrap_model(timm.create_model("levit_128s", num_classes=2), "levit"))
+
+
+def test_models_of_others_say_what_they_lack():
+    model = nn.Sequential(nn.Conv2d(3, 3, 1))
+    model.pretrained_cfg, model.num_classes = {"input_size": (3, 8, 8)}, 0
+    with pytest.raises(BackboneError, match="classifier"):
+        Cut(wrap_model(model, "plain", PreprocessSpec(input_size=(3, 8, 8))))
+
+
+# The page.
+
+
+def test_the_page_says_what_is_so():
+    """Its rows of three families, made anew; errors by their bound, for rounding differs between machines."""
+    text = table.PAGE.read_text(encoding="utf-8")
+    chosen = tuple(f for f in table.FAMILIES if f.name in ("ResNet", "DINOv3", "XCiT"))
+    for line in list(table.rows(chosen))[2:]:
+        *said, tangent, adjoint = [cell.strip() for cell in line.strip("|").split("|")]
+        there = [row for row in text.splitlines() if row.startswith("| " + " | ".join(said) + " |")]
+        assert len(there) == 1, f"out of date: python tools/make_models_table.py: {said}"
+        for cell in (tangent, adjoint, *[c.strip() for c in there[0].strip("|").split("|")][-2:]):
+            assert float(cell) <= TOLERANCE
+    assert all(f"`{f.model}`" in text for f in table.FAMILIES)

@@ -1,0 +1,227 @@
+"""Laws of the functional tail, over a module that is no network of timm's, and against the class row by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from taftcache.backbone.cut import Cut
+from taftcache.errors import SolveError
+from taftcache.objective.rsl import RSL
+from taftcache.solve.minimise import minimise
+from taftcache.tangent import functional_tail
+from taftcache.tangent.base import Base, make_base
+from taftcache.tangent.config import TailConfig
+from taftcache.tangent.functional_tail import FunctionalTail
+from taftcache.tangent.operator import TangentOperator
+from taftcache.tangent.rows import ArrayRows
+from taftcache.tangent.spec import TangentSpec
+from tests.backbone.registry import images, small_backbone
+
+TOLERANCE = 1e-12
+T, D, WIDTH, K, N = 4, 6, 5, 3, 7
+
+
+class Model(nn.Module):
+    """Two layers with fused attention between them, a statistic that is a buffer, and a table that no state has."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.norm = nn.Linear(D, D), nn.Linear(D, WIDTH), nn.BatchNorm1d(WIDTH)
+        self.register_buffer("table", torch.linspace(-1, 1, T)[:, None], persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x) + self.table
+        x = x + nn.functional.scaled_dot_product_attention(x[:, None], x[:, None], x[:, None])[:, 0]
+        return torch.relu(self.norm(self.second(x).mean(1)))
+
+
+class Wrapped(nn.Module):
+    """``Model`` as a remainder holds it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.model = Model().eval()
+        self.model.norm.running_mean.normal_()
+        self.model.norm.running_var.uniform_(0.5, 2)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        return self.model(rows)
+
+
+def make(class_token: str = "keep", dtype: torch.dtype = torch.float64) -> Base:
+    module = Wrapped()
+    state = dict(module.model.state_dict())
+    config = TailConfig(
+        path="functional",
+        start="first",
+        blocks=("second",),
+        shape=(T, D),
+        class_token=True,
+        width=WIDTH,
+        classes=K,
+        parameters=tuple(n for n, _ in module.model.named_parameters()),
+        norms=("norm.weight", "norm.bias"),
+        buffers=("norm.running_mean", "norm.running_var"),
+    )
+    return make_base(state, config, K, TangentSpec(seed=2, class_token=class_token), module).to(dtype)
+
+
+def tokens(dtype: torch.dtype = torch.float64) -> Tensor:
+    return torch.randn(N, T, D, dtype=dtype, generator=torch.Generator().manual_seed(5))
+
+
+def whole(base: Base, rows: Tensor):
+    """Logits as a function of the named tensors, written down once more."""
+    module = Wrapped().double().model
+
+    def forward(named: dict[str, Tensor]) -> Tensor:
+        named, x = dict(named), rows
+        if "first.cls_token" in named:
+            x = torch.cat([named.pop("first.cls_token").expand(len(x), 1, D), x[:, 1:]], 1)
+        weight, bias = named.pop("head.weight"), named.pop("head.bias")
+        with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+            fixed = {n: base.state[n] for n in base.config.buffers}
+            return functional_call(module, named | fixed, (x,)) @ weight.T + bias
+
+    return forward
+
+
+def push(base: Base, rows: Tensor, v: Tensor) -> Tensor:
+    w = base.tail.bind(base.state)
+    return base.tail.tangent(w, base.tail.value(w, rows), base.tail.bind(base.layout.views(v)))
+
+
+def pull(base: Base, rows: Tensor, r: Tensor) -> Tensor:
+    w, out = base.tail.bind(base.state), torch.zeros(base.layout.size, dtype=rows.dtype)
+    base.tail.adjoint(w, base.tail.value(w, rows), r, base.tail.bind(base.layout.views(out)))
+    return out
+
+
+def vectors(base: Base) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(6)
+    v = torch.randn(base.layout.size, dtype=torch.float64, generator=generator)
+    return v, torch.randn(N, K, dtype=torch.float64, generator=generator)
+
+
+def relative(a: Tensor, b: Tensor) -> float:
+    return ((a - b).norm() / b.norm()).item()
+
+
+@pytest.mark.parametrize("class_token", ["keep", "reset"])
+@pytest.mark.parametrize("numbers", [1, 3 * T * D, 1 << 21])
+def test_value_tangent_and_adjoint_in_pieces_of_any_size(class_token, numbers, monkeypatch):
+    monkeypatch.setattr(functional_tail, "PIECE_NUMBERS", numbers)
+    base, rows = make(class_token), tokens()
+    v, r = vectors(base)
+    at = {name: base.state[name] for name in base.layout}
+    value, tangent = torch.func.jvp(whole(base, rows), (at,), (base.layout.views(v),))
+    adjoint = base.layout.flatten(torch.func.vjp(whole(base, rows), at)[1](r)[0])
+    assert relative(base.tail.value(base.tail.bind(base.state), rows).logits, value) < TOLERANCE
+    assert relative(push(base, rows, v), tangent) < TOLERANCE
+    assert relative(pull(base, rows, r), adjoint) < TOLERANCE
+    assert ("first.cls_token" in base.layout) == (class_token == "reset")
+
+
+def test_adjoint_identity():
+    base, rows = make("reset"), tokens()
+    v, r = vectors(base)
+    assert torch.isclose((push(base, rows, v) * r).sum(), v @ pull(base, rows, r), rtol=1e-12)
+
+
+def test_each_parameter_alone_and_what_is_frozen_is_not_differentiated(monkeypatch):
+    base, rows = make("reset"), tokens()
+    tail, w = base.tail, base.tail.bind(base.state)
+    s, (_, r) = tail.value(w, rows), vectors(base)
+    everything = base.layout.views(pull(base, rows, r))
+    seen: list[set[str]] = []
+    forward = functional_tail.jvp
+    monkeypatch.setattr(functional_tail, "jvp", lambda f, at, moved: seen.append(set(at[0])) or forward(f, at, moved))
+    for name in base.layout:
+        d = torch.randn_like(base.state[name])
+        padded = torch.zeros(base.layout.size, dtype=torch.float64)
+        base.layout.views(padded)[name].copy_(d)
+        seen.clear()
+        alone = tail.tangent(w, s, {name: d})
+        assert seen == ([] if name in base.config.head_names else [{name}])
+        assert torch.allclose(alone, push(base, rows, padded), rtol=1e-12, atol=1e-13)
+        out = {name: torch.zeros_like(d)}
+        tail.adjoint(w, s, r, out)
+        assert torch.allclose(out[name], everything[name], rtol=1e-12, atol=1e-13)
+
+
+def test_float32_is_float64_rounded_with_every_constant_moved():
+    base, rows = make(), tokens()
+    v, r = vectors(base)
+    narrow = base.to(torch.float32)
+    assert push(narrow, rows.float(), v.float()).dtype == torch.float32
+    assert relative(push(narrow, rows.float(), v.float()).double(), push(base, rows, v)) < 1e-5
+    assert relative(pull(narrow, rows.float(), r.float()).double(), pull(base, rows, r)) < 1e-5
+
+
+def test_in_inference_mode():
+    base = make()
+    v, r = vectors(base)
+    expected = push(base, tokens(), v), pull(base, tokens(), r)
+    with torch.inference_mode():
+        there = make()
+        assert torch.equal(push(there, tokens(), v.clone()), expected[0])
+        assert torch.equal(pull(there, tokens(), r.clone()), expected[1])
+
+
+def test_rows_and_module_stay_as_they_were():
+    base, rows = make(), tokens()
+    before = {n: t.clone() for n, t in base.module.state_dict().items()}
+    v, r = vectors(base)
+    push(base, rows, v), pull(base, rows, r)
+    assert torch.equal(rows, tokens())
+    assert all(torch.equal(t, before[n]) for n, t in base.module.state_dict().items())
+
+
+def test_no_factors():
+    base = make()
+    assert not base.tail.factored
+    with pytest.raises(SolveError):
+        _ = base.tail.factor_width
+
+
+@pytest.mark.parametrize("options", [{}, {"init_values": 0.3, "reg_tokens": 2}], ids=["plain", "layer-scale"])
+@pytest.mark.parametrize("class_token", ["keep", "reset"])
+def test_it_agrees_with_the_class_row_by_hand(options, class_token):
+    cut = Cut(small_backbone(**options))
+    spec = TangentSpec(seed=1, class_token=class_token)
+    base = make_base(cut.tail_state(), cut.tail_config(), K, spec).to(torch.float64)
+    if class_token == "reset":
+        base.state[base.config.token_name].normal_(generator=torch.Generator().manual_seed(1))
+    rows = cut.prefix(images(N)).double()
+    other = FunctionalTail(base.config, cut.module())
+    v, r = vectors(base)
+    w, out = other.bind(base.state), torch.zeros_like(v)
+    s = other.value(w, rows)
+    other.adjoint(w, s, r, other.bind(base.layout.views(out)))
+    assert relative(s.logits, base.tail.value(base.tail.bind(base.state), rows).logits) < TOLERANCE
+    assert relative(other.tangent(w, s, other.bind(base.layout.views(v))), push(base, rows, v)) < TOLERANCE
+    assert relative(out, pull(base, rows, r)) < TOLERANCE
+
+
+@pytest.mark.parametrize("train", ["full", "layernorm", ["second.*"]])
+def test_a_solve_is_the_dense_optimum(train):
+    """The probed preconditioner leads to where the normal equations lead."""
+    base = make()
+    x = np.concatenate([tokens().numpy()] * 6) + np.random.default_rng(0).normal(size=(6 * N, T, D))
+    y = np.arange(6 * N) % K
+    rows, loss, ridge = ArrayRows(x, y), RSL(alpha=2.0, kappa=3.0), 1e-2
+    solution = minimise(base, [rows], loss, ridge, train=train, tolerance=1e-10, precision="float64")
+    assert solution.converged
+    layout = base.trained(train)
+    operator = TangentOperator(base, [rows], trained=layout, dtype=torch.float64)
+    J = torch.stack([torch.cat(list(operator.matvec(e))).reshape(-1) for e in torch.eye(layout.size).double()], 1)
+    state, labels = next(operator.blocks())
+    d = loss.curvature(state.logits, labels).reshape(-1) / len(y)
+    g = loss.gradient(state.logits, labels).reshape(-1) / len(y)
+    dense = torch.linalg.solve(J.T @ (d[:, None] * J) + ridge * torch.eye(layout.size), -J.T @ g)
+    assert relative(solution.value, dense) < 1e-7
