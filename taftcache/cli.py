@@ -277,9 +277,9 @@ def copy(
     A copy that was cut off goes on, and mends files of the target that are damaged. Buckets need the package obstore
     and the usual variables (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION, AWS_ENDPOINT_URL).
 
-    Example: taftcache copy stores/quickstart stores/copy
+    Source and target may be s3://bucket/prefix.
 
-    Example: taftcache copy stores/quickstart s3://bucket/quickstart
+    Example: taftcache copy stores/quickstart stores/copy
     """
     from taftcache import stages
 
@@ -305,9 +305,9 @@ def convert(
     from taftcache import stages
 
     if dtype not in (None, "float16", "float32"):
-        raise RecipeError("A store's dtype is float16 or float32.", got=dtype)
+        raise RecipeError("A store's dtype is float16 or float32.", got=dtype, do="--dtype float16")
     if not (chunk_rows is None or chunk_rows == "auto" or (chunk_rows.isdecimal() and int(chunk_rows) > 0)):
-        raise RecipeError('The rows of a chunk are a positive number, or "auto".', got=chunk_rows)
+        raise RecipeError('The rows of a chunk are a positive number, or "auto".', got=chunk_rows, do="--chunk-rows 16")
     rows: Any = int(chunk_rows) if chunk_rows and chunk_rows != "auto" else chunk_rows
     with terminal.bars(as_json) as progress:
         report = stages.convert(store, target, progress, dtype=dtype, chunk_rows=rows)  # type: ignore[arg-type]
@@ -355,9 +355,9 @@ def import_(
     are split into shards and held out. NaN, overflow, an id twice, rows that were never written, links and plug-ins
     are refused.
 
-    Example: taftcache import features.h5 stores/imported
+    Someone else's file: --tokens feats --labels y --ids name --set store.shards=8
 
-    Example: taftcache import others.h5 stores/others --tokens feats --labels y --set store.shards=8
+    Example: taftcache import features.h5 stores/imported
     """
     from taftcache import stages
     from taftcache.cache.hdf5 import Columns

@@ -76,6 +76,12 @@ class Component:
 
 def read_base(store: FeatureStore, spec: TangentSpec) -> Base:
     """The base point of the store's tail under ``spec``; a functional tail needs timm's code, none needs weights."""
+    if TAIL not in store.objects():
+        raise StoreError(
+            "a store is trained from its base",
+            got=f"{store.path} has rows alone",
+            do="import its rows with --recipe, which names the backbone that made them",
+        )
     state = load(store.read_object(TAIL))
     config = TailConfig.from_dict(store.objects(TAIL)[TAIL].meta)
     module = None

@@ -22,6 +22,7 @@ from tests.stages.making import open_store, recipe, toml, tree, write_images
 from tests.stages.test_damage import chunk_of, flip
 
 COMMANDS = ["run", "extract", "train", "compose", "evaluate", "predict", "export-model", "inspect", "verify", "forget"]
+COMMANDS += ["append", "copy", "convert", "export", "import", "gc"]
 
 
 @dataclass
@@ -83,7 +84,13 @@ INSPECT = {
 }
 INSPECT |= {"tangent", "shards", "models", "skipped", "forgotten", "ledger_entries"}
 SAMPLE = {"sample", "shard", "row", "label", "first_token_norm", "mean_token_norm", "max_abs"}
-VERIFY = {"store", "root_digest", "bytes", "faults", "strays", "ledger_entries"}
+VERIFY = {"store", "root_digest", "bytes", "faults", "strays", "ledger_entries", "mended", "dropped", "reasons"}
+APPEND = {"store", "root_before", "root_digest", "added", "untouched", "known", "images", "skipped", "seconds"}
+COPY = {"store", "root_digest", "files", "bytes", "there", "seconds"}
+CONVERT = {"store", "root_digest", "dtype", "chunk_rows", "rows", "bytes", "left", "seconds"}
+EXPORT = {"store", "root_digest", "file", "format", "rows", "bytes", "seconds"}
+IMPORT = {"store", "root_digest", "file", "exported", "shards", "tokens", "classes", "trainable", "seconds"}
+GC = {"store", "root_digest", "dry", "removed", "kept"}
 FORGET = {"store", "root_before", "root_digest", "forgotten", "already", "shards", "renewed", "certificates", "seconds"}
 CERTIFICATE = {"gradient", "gradient_at_zero", "ridge", "objective", "rows"}
 CERTIFICATE |= {"relative_gradient", "distance_bound", "gap_bound"}
@@ -105,6 +112,14 @@ def test_json_of_every_command(cli, store, images, tmp_path):  # noqa: F811
         (("inspect", store), INSPECT),
         (("inspect", store, "--sample", sample), SAMPLE),
         (("verify", store), VERIFY),
+        (("verify", store, "--repair"), VERIFY),
+        (("append", file), APPEND),
+        (("append", store, "--new-shard"), APPEND),
+        (("copy", store, tmp_path / "copy"), COPY),
+        (("convert", store, tmp_path / "wide", "--dtype", "float32", "--chunk-rows", "auto"), CONVERT),
+        (("export", store, tmp_path / "features.h5"), EXPORT),
+        (("import", tmp_path / "features.h5", tmp_path / "imported"), IMPORT),
+        (("gc", store, "--dry-run"), GC),
         (("forget", store, "--sample", sample), FORGET),
     ]
     seen = {}
@@ -274,6 +289,48 @@ def test_training_asks_for_what_the_store_holds(cli, store):  # noqa: F811
     refused(cli("train", store, "--set", "store.shards=9"), 5, "store.shards", "9")
     refused(cli("train", store, "--shard", "000", "--shard", "777"), 5, "777", "000")
     assert FeatureStore(store).root_digest == before
+
+
+def test_repair_and_gc_in_words(cli, store):  # noqa: F811
+    victim = chunk_of(store, "000")
+    whole = victim.read_bytes()
+    flip(victim)
+    (store / "components" / "leftover").write_bytes(b"x" * 10)
+    outcome = cli("verify", store)
+    assert outcome.code == 5
+    outcome = cli("gc", store, "--dry-run")
+    assert (outcome.code, (store / "components" / "leftover").exists()) == (0, True)
+    assert "would go components/leftover  10 B" in outcome.out
+    outcome = cli("gc", store)
+    assert "removed  components/leftover  10 B" in outcome.out
+    outcome = cli("verify", store, "--repair")
+    assert outcome.code == 0
+    assert "mended" in outcome.out
+    assert "extracted again" in outcome.out
+    assert victim.read_bytes() == whole
+    flip(victim)
+    outcome = cli("verify", store, "--repair", "--set", "data.limit=2")
+    assert outcome.code == 5
+    assert "DAMAGED" in outcome.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        (("convert", "STORE", "new"), 2, "changes something"),
+        (("convert", "STORE", "new", "--dtype", "bfloat16"), 2, "float16 or float32"),
+        (("convert", "STORE", "new", "--chunk-rows", "-3"), 2, "positive number"),
+        (("copy", "nowhere", "new"), 5, "nowhere"),
+        (("copy", "STORE", "s3://"), 2, "s3://bucket/prefix"),
+        (("export", "STORE", "f.mat", "--format", "matlab"), 2, "hdf5"),
+        (("import", "nowhere.h5", "new"), 3, "nowhere.h5"),
+        (("gc", "nowhere"), 5, "nowhere"),
+    ],
+)
+def test_wrong_arguments_of_moving_and_growing(cli, store, tmp_path, monkeypatch, arguments, code, says):  # noqa: F811
+    monkeypatch.chdir(tmp_path)
+    refused(cli(*(str(store) if a == "STORE" else a for a in arguments)), code, says)
+    assert not (tmp_path / "new").exists()
 
 
 def test_flipped_byte(cli, store):  # noqa: F811

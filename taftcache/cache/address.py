@@ -34,7 +34,7 @@ def open_home(path: str | os.PathLike[str], *, make: bool = False) -> tuple[Home
 
     match = _BUCKET.fullmatch(text)
     if match is None:
-        raise RecipeError("A store in a bucket has the address s3://bucket/prefix.", got=text)
+        raise RecipeError("A store in a bucket has the address s3://bucket/prefix.", got=text, do="Write it like that.")
     prefix = (match[2] or "").strip("/")
     root = Bucket(match[1], prefix)
     place = Path(os.environ.get("TAFTCACHE_STAGING") or Path.home() / ".cache" / "taftcache")
@@ -49,7 +49,9 @@ def bring(path: str | os.PathLike[str], first: bytes) -> None:
         root, desk = open_home(path, make=True)
         there = [name for name, _ in root.entries() if name not in (LOCK, f"{FILE}.partial")]
     except OSError as error:
-        raise StoreError("A store can be made there.", got=f"{path}: {error.strerror}") from None
+        raise StoreError(
+            "A store can be made there.", got=f"{path}: {error.strerror}", do="Name another folder."
+        ) from None
     try:
         if there:
             raise _taken(root, there)

@@ -40,10 +40,14 @@ class GroupWriter:
             root.make(f"{at}/{array}")
 
     def put_chunk(self, index: int, tokens: NDArray[Any], rows: int) -> ChunkRecord:
-        """Write chunk ``index`` durably: ``tokens`` [chunk_rows, t, d], of which rows from ``rows`` on are 0."""
+        """Write chunk ``index``: ``tokens`` [chunk_rows, t, d], of which rows from ``rows`` on are 0. Its bytes are
+        durable, its name is after `settle` or `finish`; several threads may write at once."""
         self._root.write(f"{self.at}/{layout.chunk_name(index)}", tokens)
-        self._root.sync(f"{self.at}/tokens")
         return chunk_record(tokens, rows)
+
+    def settle(self) -> None:
+        """Make the names of the chunks durable."""
+        self._root.sync(f"{self.at}/tokens")
 
     def finish(self, chunks: Sequence[ChunkRecord], ids: Sequence[str], labels: NDArray[np.int32]) -> ShardRef:
         """Write everything but the chunks, durably, and return what the root manifest needs to name the shard."""
@@ -156,9 +160,8 @@ def token_norm_sum(tokens: NDArray[Any]) -> float:
     """Σ over rows and tokens of ‖x‖₂, in float64; the outer sum is exact, so that no order of additions shows in it."""
     norms: list[float] = []
     for row in tokens:  # one row at a time stays in the cache
-        # the square of a float16 is exact in float32, and numpy gets there from float16 three times as fast
-        wide = row.astype(np.float32 if row.dtype.itemsize == 2 else np.float64)
-        norms += np.sqrt(np.square(wide, out=wide).sum(axis=-1, dtype=np.float64)).tolist()
+        wide = row.astype(np.float64)
+        norms += np.sqrt(np.vecdot(wide, wide)).tolist()
     return math.fsum(norms)
 
 

@@ -98,7 +98,9 @@ class FeatureFile:
     def __init__(self, file: str | os.PathLike[str], columns: Columns | None = None) -> None:
         self.path = Path(file)
         if not self.path.is_file():
-            raise DataError("Features are imported from an HDF5 file.", got=f"{self.path} is not a file")
+            raise DataError(
+                "Features are imported from an HDF5 file.", got=f"{self.path} is not a file", do="Correct the path."
+            )
         with self._reading():
             self._file = h5py.File(self.path, "r", rdcc_nbytes=_CACHE)
         try:
@@ -357,4 +359,8 @@ def _typed(value: Any, kind: Any, name: str) -> Any:
 
 
 def _bad(path: Path, what: str) -> DataError:
-    return DataError("An HDF5 file of features holds its own rows, all of them.", got=f"{path}: {what}")
+    return DataError(
+        "An HDF5 file of features holds its own rows, all of them.",
+        got=f"{path}: {what}",
+        do="Name the datasets (--tokens, --labels, --ids), or write the file anew with plain arrays in it.",
+    )

@@ -71,9 +71,9 @@ class Journal:
         """Cut a torn line off, so that the next one can follow."""
         self._root.truncate(self._file, self._scan()[3])
 
-    def append(self, item: Line | Seal) -> None:
-        """Add one line and make it durable."""
-        self._root.append(self._file, _encode(item))
+    def append(self, *items: Line | Seal) -> None:
+        """Add lines and make them durable."""
+        self._root.append(self._file, b"".join(map(_encode, items)))
 
     def _scan(self) -> tuple[Header | None, list[Line], Seal | None, int]:
         try:

@@ -61,7 +61,9 @@ def copy(
     try:
         root, desk = open_home(target, make=True)
     except OSError as error:
-        raise StoreError("A store can be copied there.", got=f"{target}: {error.strerror}") from None
+        raise StoreError(
+            "A store can be copied there.", got=f"{target}: {error.strerror}", do="Name another folder."
+        ) from None
     try:
         lock = desk.lock(LOCK)
         try:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from taftcache.cache import layout
 from taftcache.cache.digest import canonical, digest
@@ -22,16 +22,19 @@ from taftcache.errors import DataError, IntegrityError, StoreError
 if TYPE_CHECKING:
     from taftcache.cache.store import FeatureStore
 
-_QUEUE = 3
+_QUEUE = 4
 """Chunks that may wait for the disk before `ShardWriter.append` does."""
+_THREADS = 2
+"""Hash and write chunks at the same time: two files reach the disk together sooner than one after the other."""
 
 
 class ShardWriter:
     """Rows in, one committed shard out.
 
-    Chunks are hashed, written and fsynced by one thread of the writer, while the caller computes the next rows. Leaving
-    the ``with`` block without `commit` keeps what is durable, and the next writer of the same shard, made with the same
-    arguments, goes on after ``consumed`` candidates (rows and skipped samples, in the candidates' order).
+    Chunks are hashed, written and fsynced by two threads, and entered in the journal in their order by a third, while
+    the caller computes the next rows. Leaving the ``with`` block without `commit` keeps what is durable, and the next
+    writer of the same shard, made with the same arguments, goes on after ``consumed`` candidates (rows and skipped
+    samples, in the candidates' order).
     """
 
     def __init__(self, store: FeatureStore, header: Header, candidates: Sequence[str] | None) -> None:
@@ -50,6 +53,9 @@ class ShardWriter:
         self._closed = False
         self._failure: BaseException | None = None
         self._pending: deque[Future[None]] = deque()
+        self._written: deque[tuple[Future[ChunkRecord], Callable[[ChunkRecord], Line]]] = deque()
+        self._spare: list[NDArray[Any]] = []
+        self._torn = False
         found, lines, seal = self._journal.read()
         if found != header:
             store.desk.remove(at)
@@ -67,6 +73,7 @@ class ShardWriter:
         self._seen = set(self._ids) | {s.id for _, s in self._skipped}
         self._elsewhere: set[str] | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"taftcache-{header.name}")
+        self._disk = ThreadPoolExecutor(_THREADS, thread_name_prefix=f"taftcache-{header.name}-chunk")
 
     @property
     def accepted_ids(self) -> list[str]:
@@ -132,6 +139,7 @@ class ShardWriter:
             self._wait()
         chunks = list(self._chunks)
         if rest := len(self._ids) - self._flushed:
+            self._buffer[rest:] = 0
             chunks.append(self._group.put_chunk(len(chunks), self._buffer, rest))
         ref = self._group.finish(chunks, self._ids, np.asarray(self._labels, np.int32))
         if expect is not None and ref.digest != expect:
@@ -149,6 +157,7 @@ class ShardWriter:
         """Let go without committing; the durable chunks stay in ``staging/`` for the next writer of this shard."""
         if not self._closed:
             self._closed = True
+            self._disk.shutdown(wait=True)
             self._thread.shutdown(wait=True)
             self._store.release(self)
 
@@ -210,17 +219,40 @@ class ShardWriter:
         index, buffer = start // self._header.chunk_rows, self._buffer
         ids, labels, done = self._ids[start:stop], self._labels[start:stop], self._done[start:stop]
         skipped = [(place - start, s) for place, s in self._skipped if start <= place < stop]
-        self._flushed, self._buffer = stop, self._group.buffer()
+        self._flushed = stop
 
-        def work() -> None:
-            if self._failure is None:
-                record = self._group.put_chunk(index, buffer, len(ids))
-                self._journal.append(Line(record, ids, labels, done, skipped))
-                self._chunks.append(record)
+        def put() -> ChunkRecord:
+            record = self._group.put_chunk(index, buffer, len(ids))
+            self._spare.append(buffer)
+            return record
 
-        self._pending.append(self._thread.submit(work))
+        self._written.append((self._disk.submit(put), lambda record: Line(record, ids, labels, done, skipped)))
+        self._pending.append(self._thread.submit(self._enter))
         while len(self._pending) > _QUEUE or (self._pending and self._pending[0].done()):
             self._wait()
+        self._buffer = self._spare.pop() if self._spare else self._group.buffer()
+
+    def _enter(self) -> None:
+        """Enter the next chunk in the journal, and with it those after it that are written by now. After a failure
+        nothing more: a journal with a chunk left out would give rows the ids of others."""
+        if self._torn or not self._written:
+            return  # an earlier call has entered this chunk too
+        self._torn = True  # until all of this is done
+        records: list[ChunkRecord] = []
+        lines: list[Line] = []
+        failure: BaseException | None = None
+        while self._written and failure is None and (not lines or self._written[0][0].done()):
+            future, line = self._written.popleft()
+            if (failure := future.exception()) is None:
+                records.append(future.result())
+                lines.append(line(records[-1]))
+        if lines:
+            self._group.settle()
+            self._journal.append(*lines)
+            self._chunks += records
+        if failure is not None:
+            raise failure
+        self._torn = False
 
     def _wait(self) -> None:
         try:

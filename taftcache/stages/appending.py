@@ -18,7 +18,7 @@ from taftcache.errors import RecipeError, StoreError
 from taftcache.recipe import Recipe
 from taftcache.stages.extraction import HELD_OUT, check_words, is_complete, load_frozen, made_from, run_frozen
 from taftcache.stages.progress import Progress, Silent
-from taftcache.stages.reextraction import class_indexes
+from taftcache.stages.reextraction import class_indexes, same_rows
 
 if TYPE_CHECKING:
     from taftcache.backbone.preprocess import Preprocess
@@ -78,7 +78,7 @@ def append(recipe: Recipe, progress: Progress | None = None, *, new_shard: bool 
         names = [ref.name for ref in store.manifest.shards]
         if not places:
             return AppendReport(store.path, before, before, {}, names, known, seconds=time.perf_counter() - begin)
-        model = load_frozen(recipe, store.classes)
+        model = load_frozen(same_rows(store, recipe), store.classes)
         store.check_identity(made_from(recipe, *model))
         images = skipped = 0
         for name, (role, origin, new) in places.items():

@@ -72,7 +72,7 @@ def export(path: Path | str, file: Path | str, format: str = "hdf5", progress: P
         RecipeError: no such format. DataError: the file exists.
     """
     if format not in FORMATS:
-        raise RecipeError(f"A store is exported as {', '.join(FORMATS)}.", got=format)
+        raise RecipeError(f"A store is exported as {', '.join(FORMATS)}.", got=format, do="--format hdf5")
     begin, place = time.perf_counter(), Path(file).expanduser()
     with FeatureStore(path) as store, (progress or Silent()).task("export", None) as task:
         size = FORMATS[format](store, place, lambda done, total: task.note(f"{done} of {total} rows"))
@@ -96,8 +96,8 @@ def import_(
 
     Args:
         columns: the datasets' names in a file that is not an export.
-        backbone: the recipe's backbone goes on from these features (they are the input of its last block): its tail
-            becomes the store's base. Without it the store holds rows only.
+        backbone: the features are what extraction with this recipe would cache, and its backbone goes on from them:
+            its tail becomes the store's base. Without it the store holds rows only.
 
     Raises:
         DataError: what cannot be used: NaN, overflow, an id twice, rows that were never written, links, plug-ins.
@@ -140,7 +140,7 @@ def _others(features: FeatureFile, recipe: Recipe, backbone: bool, told: Callabl
     identity: dict[str, Any] = {
         "imported": {"file": name, "digest": file_digest(features.path)},
         "backbone": {"model": "unknown", "weights": name, "weights_digest": file_digest(features.path)},
-        "cut": {"start": "unknown", "rows": "tokens", "shape": list(shape)},
+        "cut": {"start": "unknown", "rows": "features", "shape": list(shape)},
         "dtype": spec.dtype,
     }
     tail: tuple[bytes, dict[str, Any]] | None = None

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -30,7 +31,7 @@ class Reextraction:
     """
 
     def __init__(self, store: FeatureStore, recipe: Recipe, progress: Progress | None = None) -> None:
-        self._store, self._recipe, self._progress = store, recipe, progress or Silent()
+        self._store, self._recipe, self._progress = store, same_rows(store, recipe), progress or Silent()
 
     def members(self, shard: str) -> list[tuple[str, int]]:
         """(id, label) of a shard's rows, in row order: who the plan puts there and is nowhere else."""
@@ -96,6 +97,12 @@ class Reextraction:
     @cached_property
     def _model(self) -> tuple[Reduction, Preprocess]:
         return load_frozen(self._recipe, self._store.classes)
+
+
+def same_rows(store: FeatureStore, recipe: Recipe) -> Recipe:
+    """The recipe, asking for the kind of rows that the store has, whatever is trained on them since."""
+    rows = store.identity.get("cut", {}).get("rows", recipe.store.cache)
+    return msgspec.structs.replace(recipe, store=msgspec.structs.replace(recipe.store, cache=rows))
 
 
 def class_indexes(ours: Sequence[str], theirs: Sequence[str]) -> list[int]:

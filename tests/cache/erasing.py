@@ -73,7 +73,7 @@ def main(folder: Path, samples: int, kills: int, seed: int) -> None:
     os.fsync = lambda fd: None  # a kill does not need it, and it is slow
     begin, chance = time.monotonic(), random.Random(seed)
     path = folder / "s"
-    ids = names(samples + samples // 4)
+    ids = names(samples + max(40, samples // 4))  # enough that no shard is left empty
     in_fork(lambda: prepare(path, ids))
     order = chance.sample(ids, samples)
     unlucky = set(chance.sample(range(samples), kills))

@@ -157,6 +157,8 @@ def test_everything_is_synced_before_the_manifest_names_it(tmp_path, monkeypatch
     """Each file and each folder's entries are fsynced after their last change and before the manifest's rename."""
     dirty: set[str] = set()
     late: list[tuple[str, list[str]]] = []
+    entered: list[int] = []
+    unnamed: set[int] = set()  # chunks whose entry in the folder is not durable yet
     real = {name: getattr(os, name) for name in ("write", "fsync", "replace", "open", "mkdir")}
 
     def where(fd, name=None):
@@ -165,17 +167,23 @@ def test_everything_is_synced_before_the_manifest_names_it(tmp_path, monkeypatch
 
     def write(fd, data):
         if where(fd).endswith("/journal"):
-            assert not any("/group/tokens" in d for d in dirty), "a chunk is in the journal before it is durable"
+            entered.extend(range(len(entered), len(entered) + bytes(data).count(b'"type":"chunk"')))
+            early = [k for k in entered if any(d.endswith(f"/group/tokens/c.{k}.0.0") for d in dirty) or k in unnamed]
+            assert not early, f"chunks {early} are in the journal before they are durable"
         dirty.add(where(fd))
         return real["write"](fd, data)
 
     def fsync(fd):
         dirty.discard(where(fd))
+        if where(fd).endswith("/group/tokens"):
+            unnamed.clear()
         return real["fsync"](fd)
 
     def opened(name, flags, mode=0o777, *, dir_fd=None):
         if flags & os.O_CREAT and dir_fd is not None and not os.path.exists(where(dir_fd, name)):
             dirty.add(where(dir_fd))
+            if where(dir_fd).endswith("/group/tokens") and name.startswith("c."):
+                unnamed.add(int(name.split(".")[1]))
         return real["open"](name, flags, mode, dir_fd=dir_fd)
 
     def mkdir(name, mode=0o777, *, dir_fd=None):
@@ -200,3 +208,26 @@ def test_everything_is_synced_before_the_manifest_names_it(tmp_path, monkeypatch
     assert len(late) == 2
     assert all(rest == [] for _, rest in late), late
     assert not dirty - {str(tmp_path / "s" / "lock")}, dirty
+
+
+@pytest.mark.parametrize("victim", [0, 1, 2])
+def test_no_chunk_is_entered_after_one_that_failed(tmp_path, monkeypatch, victim) -> None:
+    """Else the journal would give a chunk's rows the ids of the one after it."""
+    from taftcache.cache import group
+
+    real = group.GroupWriter.put_chunk
+
+    def put(self, index, tokens, rows):
+        record = real(self, index, tokens, rows)
+        if index == victim:
+            raise StoreWriteError("The disk takes what is written.", got="fsync failed after all bytes were there")
+        return record
+
+    with create(tmp_path / "s") as store:
+        monkeypatch.setattr(group.GroupWriter, "put_chunk", put)
+        with pytest.raises(StoreWriteError):
+            fill(store, "000", names(30), batch=30)
+        monkeypatch.setattr(group.GroupWriter, "put_chunk", real)
+        assert fill(store, "000", names(30), batch=7) == 4 * victim
+        assert holds(store, names(30))
+        assert store.verify() == []

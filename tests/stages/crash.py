@@ -106,11 +106,12 @@ def disturb(
     final: dict[str, Any],
     count: dict[str, int],
     chance: random.Random,
+    attempts: int,
 ) -> None:
-    """One store through all jobs, each killed until it comes through or twelve times."""
+    """One store through all jobs, each killed until it comes through, or so many times."""
     for job, work in JOBS.items():
         gone = victims(images) if job == "forget" else []
-        for _ in range(12):
+        for _ in range(attempts):
             before = rows(path)
             if (child := os.fork()) == 0:
                 with open(os.devnull, "w") as silence:
@@ -149,7 +150,7 @@ def main(folder: Path, kills: int, seed: int) -> None:
     count = dict.fromkeys(JOBS, 0)
     stores = 0
     while sum(count.values()) < kills:
-        disturb(folder / f"store{stores}", images, length, final, count, chance)
+        disturb(folder / f"store{stores}", images, length, final, count, chance, min(12, kills))
         stores += 1
     spread = ", ".join(f"{job} {n}" for job, n in count.items())
     print(f"{sum(count.values())} kills ({spread}) over {stores} stores, {time.monotonic() - begin:.0f} s")
