@@ -90,9 +90,8 @@ class TangentModel(nn.Module):
             return self._logits(images)
         pieces = images.split(min(few, -(-len(images) // threads)))
         with one_core_pool(min(threads, len(pieces)), "taftcache-predict") as pool:
-            return torch.cat(list(pool.map(self._logits, pieces)))
+            return torch.cat(list(pool.map(torch.no_grad()(self._logits), pieces)))  # a thread's own setting
 
-    @torch.no_grad()
     def _logits(self, images: Tensor) -> Tensor:
         w, delta = self._tail.bind(self._base.named()), self._tail.bind(self._delta.named())
         value, change = self._tail.value_and_tangent(w, self.cut.prefix(images), delta)
