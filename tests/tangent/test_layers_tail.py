@@ -10,6 +10,11 @@ from hypothesis import strategies as st
 from timm.layers import GluMlp, LayerNorm, Mlp, RmsNorm, SwiGLU, SwiGLUPacked
 from timm.models.vision_transformer import VisionTransformer
 
+from taftcache.objective.problem import Problem
+from taftcache.objective.rsl import RSL
+from taftcache.solve.minimise import minimise
+from taftcache.solve.solution import Status
+from taftcache.tangent.base import Base
 from taftcache.tangent.factors import RankOne, row_norms
 from taftcache.tangent.operator import TangentOperator
 from taftcache.tangent.rows import ArrayRows
@@ -252,3 +257,24 @@ def test_an_operator_solves_with_it():
         assert torch.equal(operator.accumulate(None, lambda *_: r), pull(case, r))
     held = list(case.base.tail.tensors(next(operator.blocks())[0]))
     assert len({id(tensor) for tensor in held}) == len(held)
+
+
+@pytest.mark.parametrize("name", ["plain", "average"])
+def test_a_solve_ends_at_the_minimiser(name):
+    """With Kronecker factors of sums over tokens; certified, and where a dense solve of the same problem ends."""
+    case = case_of(name, n=8)
+    base = Base(case.base.config, {n: t.float() for n, t in case.base.state.items()}, case.base.spec)
+    rows, labels, ridge = case.tokens.float(), np.arange(8) % 4, 1e-1
+    loss = RSL()
+    solution = minimise(base, [ArrayRows(rows.numpy(), labels)], loss, ridge, tolerance=1e-8)
+    assert solution.status is Status.converged
+    operator = TangentOperator(base, [ArrayRows(rows.numpy(), labels)], dtype=torch.float64)
+    assert not operator.tail.rank_one
+    problem = Problem(operator, loss, ridge)
+    _, gradient = problem.evaluate(torch.zeros(base.layout.size, dtype=torch.float64))
+    units = torch.eye(8 * 4, dtype=torch.float64).view(-1, 8, 4)
+    J = torch.stack([operator.accumulate(None, lambda *_, unit=unit: unit) for unit in units])
+    ((state, y),) = operator.blocks()
+    A = (loss.curvature(state.logits, y).view(-1, 1) / 8).sqrt() * J
+    small = torch.linalg.solve(A @ A.T + ridge * torch.eye(len(A), dtype=torch.float64), A @ gradient)
+    assert relative(solution.value, -(gradient - A.T @ small) / ridge) < 1e-6  # Woodbury
