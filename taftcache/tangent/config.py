@@ -61,7 +61,11 @@ class TailConfig(msgspec.Struct, frozen=True, kw_only=True):
         try:
             return msgspec.convert(dict(values), cls)
         except msgspec.ValidationError as error:
-            raise FormatError("a store describes its tail as taftcache does", got=str(error)) from error
+            raise FormatError(
+                "a store describes its tail as this release does",
+                got=str(error),
+                do="extract into a new store: stores of release 0.1 keep their rows but lack the description",
+            ) from error
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""

@@ -1,0 +1,93 @@
+"""What products of less precision cost a solve: their error, and passes to a certified gradient.
+
+    python benchmarks/precision.py [--store STORE] [--ridge LAMBDA] [--json]
+
+One shard (of a quickstart store that is extracted into a temporary folder, or of a STORE of yours) is solved by
+conjugate gradients under the Kronecker preconditioner, with inner products in float32 and with their matrix
+products in bfloat16, accumulated in float32. Rounds restart from the float64 gradient either way, so what is
+called converged is so; what changes is how many passes that takes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+
+from taftcache import FeatureStore, extract, load_recipe
+from taftcache.component import read_base
+from taftcache.objective.problem import Problem
+from taftcache.objective.rsl import RSL
+from taftcache.recipe import parse_recipe
+from taftcache.solve.kronecker import KroneckerPreconditioner
+from taftcache.solve.pcg import pcg
+from taftcache.tangent.operator import TangentOperator
+
+TOLERANCES = [1e-1, 1e-2, 1e-3, 1e-4]
+
+
+class Bfloat16Problem(Problem):
+    """A problem whose Hessian products run in bfloat16 where the machine has units for it."""
+
+    def hessian(self, vector: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
+        torch.set_float32_matmul_precision("medium")
+        try:
+            return super().hessian(vector, out)
+        finally:
+            torch.set_float32_matmul_precision("highest")
+
+
+@contextmanager
+def opened(path: Path | None) -> Iterator[FeatureStore]:
+    """The store at ``path``, or a new one of the quickstart recipe."""
+    if path is not None:
+        with FeatureStore(path) as store:
+            yield store
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        recipe = load_recipe("pipelines/quickstart.toml", [f"store.path={folder}/store"])
+        extract(recipe)
+        with FeatureStore(recipe.store_path) as store:
+            yield store
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--store", type=Path)
+    parser.add_argument("--ridge", type=float, default=1e-3)
+    parser.add_argument("--max-passes", type=int, default=300)
+    parser.add_argument("--json", action="store_true")
+    args = parser.parse_args()
+    loss = RSL(kappa=15.0)
+    report = []
+    with opened(args.store) as store:
+        base = read_base(store, parse_recipe(store.manifest.recipe).tangent)
+        rows = [store.shards[0]]
+        exact = Problem(TangentOperator(base, rows, dtype=torch.float64, memory=2 << 30), loss, args.ridge)
+        inner = TangentOperator(base, rows, dtype=torch.float32, memory=2 << 30)
+        preconditioner = KroneckerPreconditioner(Problem(inner, loss, args.ridge))
+        v = torch.randn(base.layout.size, generator=torch.Generator().manual_seed(0))
+        reference = exact.hessian(v.double())
+        for name, kind in (("float32", Problem), ("bfloat16", Bfloat16Problem)):
+            problem = kind(inner, loss, args.ridge)
+            passes = {}
+            for tolerance in TOLERANCES:
+                solution = pcg(problem, exact, preconditioner, tolerance=tolerance, max_passes=args.max_passes)
+                passes[f"{tolerance:.0e}"] = solution.stats["passes"] if solution.converged else None
+            error = ((problem.hessian(v).double() - reference).norm() / reference.norm()).item()
+            report.append({"products": name, "product_error": error, "passes_to_gradient": passes})
+    if args.json:
+        print(json.dumps({"ridge": args.ridge, "rows": rows[0].rows, "results": report}, indent=2))
+        return
+    for r in report:
+        passes = ", ".join(f"{t}: {p or f'over {args.max_passes}'}" for t, p in r["passes_to_gradient"].items())
+        print(f"{r['products']}: error of a product {r['product_error']:.1e}; passes to a gradient of {passes}")
+
+
+if __name__ == "__main__":
+    main()
