@@ -38,8 +38,7 @@ class DualInverse:
 
     def __init__(self, problem: Problem) -> None:
         self._problem = problem
-        curvature = torch.cat([problem.loss.curvature(s.logits, y) for s, y in problem.operator.blocks()])
-        self._root = (curvature / problem.operator.rows).sqrt()  # [N,K]
+        self._root = problem.diagonal()[0].sqrt()  # √(ωD/N) [N,K]
         matrix = kernel(problem)
         root = self._root.T.reshape(-1)
         matrix.mul_(root[:, None]).mul_(root[None, :])
