@@ -31,4 +31,3 @@ class Loss(Protocol):
     def root(self, z: Tensor, y: Tensor, v: Tensor) -> Tensor:
         """R v [n,K] with R Rᵀ = D."""
         ...
-

@@ -36,12 +36,12 @@ class Problem:
     jvp_only: bool = False
     point: tuple[Tensor, ...] | None = None
 
-    def evaluate(self, delta: Tensor, seen: Callable[[Tensor], None] | None = None) -> tuple[float, Tensor]:
+    def evaluate(self, delta: Tensor, seen: Callable[[Tensor, Tensor], object] | None = None) -> tuple[float, Tensor]:
         """F(Δw), and ∇F(Δw) [P] in the operator's precision, in one pass.
 
         Args:
             delta: Δw [P].
-            seen: given the logits [b,K] of every block in turn.
+            seen: given the logits [b,K] and labels of every block in turn.
         """
         operator = self.operator
         delta = delta.to(operator.device, operator.dtype)
@@ -50,7 +50,7 @@ class Problem:
         def respond(logits: Tensor, change: Tensor, labels: Tensor, start: int) -> Tensor:
             z = self.logits(logits, change)
             if seen is not None:
-                seen(z)
+                seen(z, labels)
             losses, gradient = self.loss.value(z.double(), labels), self.loss.gradient(z, labels)
             if self.weights is not None:
                 losses = losses * self.weights.at(labels, start, losses)[:, 0]
@@ -80,10 +80,33 @@ class Problem:
         vector = vector.to(operator.device, operator.dtype)
         return operator.accumulate(vector, _counted(respond), torch.mul(vector, self.ridge, out=out))
 
+    def scattered(self, delta: Tensor, seed: int) -> Tensor:
+        """∇F(Δw) of a quadratic F with the terms of its sums under random signs [P], in one pass.
+
+        Nothing cancels in it but by chance: times the unit of rounding it has the size of what rounding puts wrong
+        in ∇F(Δw), where terms do cancel.
+        """
+        operator = self.operator
+        generator = torch.Generator().manual_seed(seed)
+
+        def signs(like: Tensor) -> Tensor:
+            return (torch.randint(0, 2, like.shape, generator=generator) * 2 - 1).to(like)
+
+        def respond(logits: Tensor, change: Tensor, labels: Tensor, start: int) -> Tensor:
+            z = self.logits(logits, None)
+            total = signs(z) * self.loss.gradient(z, labels) + self.loss.bend(z, labels, change)
+            if self.weights is not None:
+                total = total * self.weights.at(labels, start, total)
+            return total.div_(operator.rows)
+
+        delta = delta.to(operator.device, operator.dtype)
+        delta = delta * signs(delta)
+        return operator.accumulate(delta, _counted(respond), self.ridge * delta)
+
     def at(self, delta: Tensor) -> tuple[float, Tensor, Problem]:
         """F, ∇F and the problem whose Hessian is that of Δw, in one pass; holds N·K logits."""
         kept: list[Tensor] = []
-        value, gradient = self.evaluate(delta, kept.append)
+        value, gradient = self.evaluate(delta, lambda z, labels: kept.append(z))
         return value, gradient, replace(self, point=tuple(kept))
 
     def logits(self, base: Tensor, change: Tensor | None) -> Tensor:
@@ -102,17 +125,11 @@ class Problem:
         rooted = self.loss.root(z, labels, v)
         return rooted if self.weights is None else rooted * self.weights.at(labels, start, v).sqrt()
 
-    def diagonal(self) -> tuple[Tensor, Tensor]:
-        """ωD/N [N,K] of a loss whose D is diagonal, and the labels of all rows, in one pass."""
-        parts, targets, start = [], [], 0
-        for state, labels in self.operator.blocks():
-            part = self.loss.bend(state.logits, labels, torch.ones_like(state.logits))
-            if self.weights is not None:
-                part = part * self.weights.at(labels, start, part)
-            parts.append(part / self.operator.rows)
-            targets.append(labels)
-            start += len(labels)
-        return torch.cat(parts), torch.cat(targets)
+    def diagonal(self, labels: Tensor, like: Tensor) -> Tensor:
+        """ωD/N [N,K] of a loss whose D is diagonal, for the labels of all rows; in the precision of ``like``."""
+        ones = like.new_ones(len(labels), self.operator.classes)
+        diagonal = self.loss.bend(ones, labels, ones) / self.operator.rows
+        return diagonal if self.weights is None else diagonal * self.weights.at(labels, 0, ones)
 
     def _point(self, start: int, count: int) -> Tensor:
         assert self.point is not None

@@ -33,8 +33,8 @@ def class_kernel_fits(problem: Problem) -> bool:
 class ClassKernel:
     """(K̂ + τI)⁻¹ with K̂ the kernel without what couples directions of the classes.
 
-    What is left out acts as noise on the small eigenvalues of K̂: τ = λ + its root mean square there. Deterministic, and
-    a function of the problem's rows alone; costs two passes.
+    What is left out acts as noise on the small eigenvalues of K̂: τ = λ + twice its root mean square there.
+    Deterministic, and a function of the problem's rows alone; costs two passes.
 
     Args:
         problem: quadratic, with a diagonal D.
@@ -84,13 +84,13 @@ class ClassKernel:
         return (vector @ self._rows.T).T @ self._directions.T
 
     def _left_out(self, problem: Problem, scale: Tensor) -> float:
-        """Root mean square of K̃'s rows in the lower half of K̂'s spectrum, from one product with random signs."""
+        """Twice the root mean square of K̃'s rows in the lower half of K̂'s spectrum, from a product with random signs."""
         generator = torch.Generator().manual_seed(1)
         N, K = scale.shape
         signs = (torch.randint(0, 2, (K, N), generator=generator) * 2 - 1).to(self._rows)
         product = self._turn(kernel_product(problem, scale, self._back(signs)))
         low = slice(0, max(1, N // 2))
-        return product[:, low].double().square().mean().sqrt().item()
+        return 2 * product[:, low].double().square().mean().sqrt().item()
 
 
 def kernel_product(problem: Problem, scale: Tensor, vector: Tensor) -> Tensor:

@@ -38,8 +38,8 @@ class DualInverse:
 
     def __init__(self, problem: Problem) -> None:
         self._problem = problem
-        self._root = problem.diagonal()[0].sqrt()  # √(ωD/N) [N,K]
-        matrix = kernel(problem)
+        matrix, labels = kernel(problem), torch.cat([labels for _, labels in problem.operator.blocks()])
+        self._root = problem.diagonal(labels, matrix).sqrt()  # √(ωD/N) [N,K]
         root = self._root.T.reshape(-1)
         matrix.mul_(root[:, None]).mul_(root[None, :])
         matrix.diagonal().add_(problem.ridge)

@@ -91,15 +91,13 @@ class KroneckerPreconditioner:
         middle = {k: left[k][0][:, None] * right[k][0][None, :] for k in left}
         places = self._correct(problem, left, right, middle, count)
         self._pairs = [
-            _Pair(*place, *(self._basis(side[k][1]) for side in (left, right)), self._invert(middle[k]))
+            _Pair(*place, self._basis(left[k][1]), self._basis(right[k][1]), self._invert(middle[k]))
             for k, place in enumerate(places)
         ]
         if dense is not None:
             dense = dense / count
             eye = torch.eye(len(dense), dtype=dense.dtype, device=dense.device)
-            self._dense = (
-                torch.linalg.cholesky(dense + self._ridge * eye) if dense.ndim == 2 else dense + self._ridge
-            )
+            self._dense = torch.linalg.cholesky(dense + self._ridge * eye) if dense.ndim == 2 else dense + self._ridge
 
     def apply(self, vector: Tensor) -> Tensor:
         """M⁻¹ v [P]."""

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -21,9 +20,9 @@ from taftcache.solve.kronecker import KroneckerPreconditioner
 from taftcache.solve.newton import newton
 from taftcache.solve.pcg import Lazy, Progress, pcg
 from taftcache.solve.projected import projected_gradient
+from taftcache.solve.proof import prove
 from taftcache.solve.row_space import RowSpace
-from taftcache.solve.solution import Solution, Status
-from taftcache.solve.tighten import rounding, tighten
+from taftcache.solve.solution import Solution
 from taftcache.tangent.base import Base
 from taftcache.tangent.operator import TangentOperator
 from taftcache.tangent.rows import RowSource
@@ -95,11 +94,9 @@ def minimise(
     exact = problem(torch.float64)
     if weights is not None:
         weights.check(exact.operator.rows, exact.operator.classes)
-    limits = {"tolerance": tolerance, "max_passes": max_passes, "progress": progress}
+    limits: dict[str, Any] = {"tolerance": tolerance, "max_passes": max_passes, "progress": progress}
     if method in ("projected", "accelerated"):
-        return projected_gradient(
-            exact, radius=radius, start=start, accelerate=method == "accelerated", **limits
-        )
+        return projected_gradient(exact, radius=radius, start=start, accelerate=method == "accelerated", **limits)
     wide = torch.float64 if precision == "float64" else torch.float32
     if not loss.quadratic:
         if radius is not None:
@@ -117,27 +114,4 @@ def minimise(
         solution = rows.solution(rows.run(tolerance))
     else:
         solution = pcg(inner, exact, inverse, start=start, **limits)
-    return _proved(solution, exact, inverse, tolerance, proof_passes)
-
-
-def _proved(solution: Solution, exact: Problem, inverse: Lazy, tolerance: float, passes: int) -> Solution:
-    """With what rounding may have hidden, and the closer bound that ``passes`` can find.
-
-    Costs three passes where the gradient is within reach of rounding, for only there it matters.
-    """
-    certificate = solution.certificate
-    if certificate.relative_gradient > NEAR_ROUNDING and passes == 0:
-        return solution
-    zero = exact.evaluate(torch.zeros_like(solution.value))[1]
-    gradient = exact.evaluate(solution.value)[1]
-    error = rounding(exact, solution.value, zero, gradient)
-    closer = tighten(exact, gradient, inverse, passes, error) if passes else None
-    certificate = replace(certificate, rounding=error, tightened=closer)
-    status = solution.status
-    if status is Status.converged and certificate.gradient + error > tolerance * certificate.gradient_at_zero:
-        status = Status.stalled
-    stats = {**solution.stats, "proof_passes": 3 + passes}
-    return replace(solution, certificate=certificate, status=status, stats=stats)
-
-
-NEAR_ROUNDING = 1e-4
+    return prove(solution, exact, inverse, tolerance, proof_passes)

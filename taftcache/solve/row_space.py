@@ -14,8 +14,7 @@ which is the duality gap: a bound that does not divide by λ.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
+from collections.abc import Sequence
 from math import inf
 
 import torch
@@ -28,7 +27,7 @@ from taftcache.solve.pcg import Progress
 from taftcache.solve.solution import Certificate, Solution, Status
 
 REDUCTION = 1e-4  # of the gradient's norm in one float32 round
-CHECK = 16  # steps between looks at the true gradient
+CHECK = 32  # steps between looks at the true gradient
 DIRECTIONS = 64  # kept to be orthogonal to; the oldest are given up beyond that
 
 
@@ -44,12 +43,13 @@ class RowSpace:
 
     def __init__(self, problem: Problem, exact: Problem, max_passes: int, progress: Progress | None = None) -> None:
         self.problem, self.exact, self.max_passes, self._progress = problem, exact, max_passes, progress
-        self.passes, self.rounds = 1, 0
-        diagonal, self._labels = exact.diagonal()
-        self.scale = diagonal.sqrt()  # √(ωD/N) [N,K]
-        self.dual = torch.zeros_like(self.scale)
-        self.value = torch.zeros(exact.operator.layout.size, dtype=torch.float64, device=exact.operator.device)
+        self.passes = self.rounds = 0
+        operator = exact.operator
+        self.value = torch.zeros(operator.layout.size, dtype=torch.float64, device=operator.device)
+        self.dual = self.value.new_zeros(operator.rows, operator.classes)
+        self.scale = self.dual
         self.objective, self.gradient, self.residual = self._evaluate(self.value, self.dual)
+        self._at_zero = self.gradient
         self.gradient_at_zero = self.gradient.norm().item()
         self.kernel: ClassKernel | None = None
 
@@ -79,12 +79,37 @@ class RowSpace:
                     self.objective, self.gradient, self.residual = objective, gradient, residual
                 if status is Status.interrupted:
                     break
-                if goal < gradient.norm().item() and self.passes < self.max_passes:
-                    if gradient.norm().item() > 0.5 * before:
-                        return Status.stalled
+                after = gradient.norm().item()
+                if goal < after and self.passes < self.max_passes and after > 0.5 * before:
+                    return Status.stalled
         except KeyboardInterrupt:
             return Status.interrupted
         return status
+
+    def path(self, ridges: Sequence[float], steps: int) -> list[Tensor]:
+        """Δw(λ) [P] for every λ from ``steps`` directions: each minimises its own F over the same subspace.
+
+        One pass a direction, whatever the number of λ, and half a pass for each to form Δw. The problem's own λ
+        should be the least of them: it shapes the directions.
+        """
+        dtype = self.problem.operator.dtype
+        scale, residual = self.scale.to(dtype), self.residual.to(dtype)
+        self.kernel = self.kernel or ClassKernel(self.problem, scale)
+        basis = Basis(steps, residual.numel(), dtype, residual.device)
+        ridge, b = self.problem.ridge, residual.reshape(-1).double()
+        for _ in range(steps):
+            direction, _ = self.kernel.apply(residual)
+            if not basis.add(direction, kernel_product(self.problem, scale, direction), ridge):
+                break
+            z, y = basis.last
+            residual.view(-1).sub_(y + ridge * z, alpha=torch.dot(y.double(), residual.reshape(-1).double()).item())
+        z, y = basis.known
+        outer, inner = y.double() @ y.double().T, z.double() @ y.double().T
+        duals = [
+            torch.linalg.lstsq(outer + 0.5 * at * (inner + inner.T), (y.double() @ b)[:, None]).solution[:, 0]
+            for at in ridges
+        ]
+        return [pull(self.problem, scale * (c.to(dtype) @ z).view_as(scale)).double() for c in duals]
 
     def solution(self, status: Status) -> Solution:
         """What was reached, with its certificate."""
@@ -96,14 +121,13 @@ class RowSpace:
             self.exact.operator.rows,
             residual=self.residual.norm().item(),
         )
-        return Solution(
-            self.value, status, certificate, {"solver": "row space", "passes": self.passes, "rounds": self.rounds}
-        )
+        stats = {"solver": "row space", "passes": self.passes, "rounds": self.rounds}
+        return Solution(self.value, status, certificate, stats, (self._at_zero, self.gradient))
 
     def _evaluate(self, value: Tensor, dual: Tensor) -> tuple[float, Tensor, Tensor]:
         """F, ∇F and ρ = −√(ωD/N)(z − target) − λa at Δw = J̃ᵀa with logits z, in one float64 pass."""
-        logits: list[Tensor] = []
-        objective, gradient = self.exact.evaluate(value, logits.append)
+        seen: list[tuple[Tensor, Tensor]] = []
+        objective, gradient = self.exact.evaluate(value, lambda z, labels: seen.append((z, labels)))
         self.passes += 1
         if not torch.isfinite(gradient).all():
             raise SolveError(
@@ -111,8 +135,9 @@ class RowSpace:
                 got=f"F = {objective}",
                 do="lower objective.kappa, or look for extreme activations with taftcache inspect",
             )
-        z, loss = torch.cat(logits), self.exact.loss
-        from_target = loss.gradient(z, self._labels) / loss.bend(z, self._labels, torch.ones_like(z))
+        z, labels = (torch.cat(parts) for parts in zip(*seen, strict=True))
+        self.scale = self.exact.diagonal(labels, z).sqrt()  # √(ωD/N) [N,K]
+        from_target = self.exact.loss.gradient(z, labels) / self.exact.loss.bend(z, labels, torch.ones_like(z))
         return objective, gradient, -self.scale * from_target - self.exact.ridge * dual
 
     def _round(self, correction: Tensor, goal: float) -> None:
@@ -167,6 +192,12 @@ class Basis:
         at = (self._count - 1) % len(self._z)
         return self._z[at], self._y[at]
 
+    @property
+    def known(self) -> tuple[Tensor, Tensor]:
+        """All directions and their products [k,N·K]."""
+        count = min(self._count, len(self._z))
+        return self._z[:count], self._y[:count]
+
     def add(self, direction: Tensor, product: Tensor, ridge: float) -> bool:
         """Orthogonalise and keep; False where nothing but rounding is left of it."""
         z, y = direction.reshape(-1), product.reshape(-1)
@@ -188,5 +219,3 @@ class Basis:
 def _square(z: Tensor, y: Tensor, ridge: float) -> float:
     y = y.double()
     return (y @ y + ridge * (z.double() @ y)).item()
-
-

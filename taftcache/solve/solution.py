@@ -93,12 +93,16 @@ class Certificate:
 
 @dataclass(frozen=True)
 class Solution:
-    """Δw [P] in float64, how the solve ended, its certificate and figures."""
+    """Δw [P] in float64, how the solve ended, its certificate and figures.
+
+    ``slopes`` are ∇F(0) and ∇F(Δw) [P] in float64, where the solver kept them for a proof.
+    """
 
     value: Tensor
     status: Status
     certificate: Certificate
     stats: dict[str, Any] = field(default_factory=dict)
+    slopes: tuple[Tensor, Tensor] | None = field(default=None, repr=False)
 
     @property
     def converged(self) -> bool:
