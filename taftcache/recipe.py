@@ -77,7 +77,8 @@ class SolverSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     """When the solve ends and how it computes.
 
     method: "auto" picks by the problem; "conjugate" gradients under a Kronecker preconditioner; "projected", the
-        paper's projected gradient; "accelerated", with momentum and restarts.
+        paper's projected gradient; "accelerated", with momentum and restarts; "paper", "release" and "adamw" are
+        Adam's schedules, for comparison.
     tolerance: on the float64 gradient norm, relative to its norm at Δw = 0.
     max_passes: over the shard's rows.
     proof_passes: spent after a solve on closer bounds.
@@ -85,7 +86,7 @@ class SolverSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     memory: bytes in which prepared rows stay between passes ("2GiB"); the rest streams.
     """
 
-    method: Literal["auto", "conjugate", "projected", "accelerated"] = "auto"
+    method: Literal["auto", "conjugate", "projected", "accelerated", "paper", "release", "adamw"] = "auto"
     tolerance: Positive = 1e-6
     max_passes: Count = 1000
     proof_passes: Annotated[int, msgspec.Meta(ge=0)] = 0

@@ -35,11 +35,15 @@ class RowWeights:
 
     def at(self, labels: Tensor, start: int, like: Tensor) -> Tensor:
         """ω [n,1] of the rows ``start …`` with these labels, in the precision of ``like``."""
+        return self.picked(labels, torch.arange(start, start + len(labels)), like)
+
+    def picked(self, labels: Tensor, rows: Tensor, like: Tensor) -> Tensor:
+        """ω [n,1] of the rows at these places with these labels."""
         weight = like.new_ones(len(labels))
         if self.by_class is not None:
             weight = weight * self.by_class.to(like)[labels]
         if self.by_sample is not None:
-            weight = weight * self.by_sample[start : start + len(labels)].to(like)
+            weight = weight * self.by_sample[rows].to(like)
         return weight[:, None]
 
 

@@ -12,6 +12,7 @@ from taftcache.errors import SolveError
 from taftcache.objective.loss import Loss
 from taftcache.objective.problem import Problem
 from taftcache.objective.weights import RowWeights
+from taftcache.solve.adam import PRESETS, adam
 from taftcache.solve.ball import solve_in_ball
 from taftcache.solve.class_kernel import class_kernel_fits
 from taftcache.solve.dual import DualInverse, dual_fits
@@ -28,7 +29,7 @@ from taftcache.tangent.operator import TangentOperator
 from taftcache.tangent.rows import RowSource
 from taftcache.tangent.spec import Train
 
-Method = Literal["auto", "conjugate", "projected", "accelerated"]
+Method = Literal["auto", "conjugate", "projected", "accelerated", "paper", "release", "adamw"]
 
 
 def minimise(
@@ -69,7 +70,8 @@ def minimise(
         jvp_only: leave the base model's logits out.
         radius: R, of the ball ‖Δw‖ ≤ R.
         method: "conjugate" without the row space; "projected" the paper's projected gradient, "accelerated" its
-            accelerated form with restarts, both for any loss, with or without a ball.
+            accelerated form with restarts, both for any loss, with or without a ball; "paper", "release" and "adamw"
+            are Adam's schedules (``adam.PRESETS``), which end where they end.
         tolerance: on the float64 gradient norm, relative to its norm at Δw = 0.
         max_passes: limit on passes over the rows, one JᵀDJ·v each.
         proof_passes: spent after the solve on a closer bound (quadratic, no ball).
@@ -97,6 +99,10 @@ def minimise(
     limits: dict[str, Any] = {"tolerance": tolerance, "max_passes": max_passes, "progress": progress}
     if method in ("projected", "accelerated"):
         return projected_gradient(exact, radius=radius, start=start, accelerate=method == "accelerated", **limits)
+    if method in PRESETS:
+        if radius is not None:
+            raise SolveError("Adam knows no ball", got=f"radius {radius}", do='method = "projected"')
+        return adam(problem(torch.float32), exact, PRESETS[method], tolerance=tolerance, progress=progress)
     wide = torch.float64 if precision == "float64" else torch.float32
     if not loss.quadratic:
         if radius is not None:
