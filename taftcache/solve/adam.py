@@ -96,9 +96,7 @@ def adam(
     norm = slope.norm().item()
     if status is Status.converged and norm > tolerance * scale:
         status = Status.max_passes
-    certificate = Certificate(
-        norm, scale, exact.ridge, objective, operator.rows, quadratic=exact.loss.quadratic
-    )
+    certificate = Certificate(norm, scale, exact.ridge, objective, operator.rows, quadratic=exact.loss.quadratic)
     return Solution(value, status, certificate, {"solver": "adam", "passes": preset.epochs + 2, "steps": steps})
 
 

@@ -84,7 +84,7 @@ class ClassKernel:
         return (vector @ self._rows.T).T @ self._directions.T
 
     def _left_out(self, problem: Problem, scale: Tensor) -> float:
-        """Twice the root mean square of K̃'s rows in the lower half of K̂'s spectrum, from a product with random signs."""
+        """Twice the root mean square of K̃'s rows in the lower half of K̂'s spectrum, from one random product."""
         generator = torch.Generator().manual_seed(1)
         N, K = scale.shape
         signs = (torch.randint(0, 2, (K, N), generator=generator) * 2 - 1).to(self._rows)

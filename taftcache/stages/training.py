@@ -9,8 +9,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
-
 from taftcache.cache import FeatureStore, Shard
 from taftcache.errors import StoreError
 from taftcache.recipe import Recipe, parse_recipe, recipe_values
@@ -165,6 +163,7 @@ def solve_component(
 
     A solve that Ctrl-C ended raises KeyboardInterrupt, or is kept with its best iterate, marked in ``meta``.
     """
+    import numpy as np
     import torch
 
     from taftcache.backbone.device import resolve_device
