@@ -30,9 +30,13 @@ if TYPE_CHECKING:
         UnknownSample,
         UnreadableImage,
     )
+    from taftcache.estimator import TangentClassifier, TangentRegressor
     from taftcache.model import TangentModel
     from taftcache.model_folder import open_model, save_model
+    from taftcache.objective.cross_entropy import CrossEntropy
     from taftcache.objective.rsl import RSL
+    from taftcache.objective.squared_error import SquaredError
+    from taftcache.objective.weights import RowWeights
     from taftcache.recipe import Recipe, load_recipe
     from taftcache.solve.minimise import minimise
     from taftcache.stages import (
@@ -63,6 +67,7 @@ __all__ = [
     "BackboneError",
     "Component",
     "CompositionError",
+    "CrossEntropy",
     "DataError",
     "FeatureStore",
     "FormatError",
@@ -70,15 +75,19 @@ __all__ = [
     "IntegrityError",
     "Recipe",
     "RecipeError",
+    "RowWeights",
     "SolveError",
+    "SquaredError",
     "StoreError",
     "StoreLocked",
     "StoreNotFound",
     "StoreUnreachable",
     "StoreWriteError",
     "TaftcacheError",
+    "TangentClassifier",
     "TangentModel",
     "TangentOperator",
+    "TangentRegressor",
     "UnknownSample",
     "UnreadableImage",
     "__version__",
@@ -108,7 +117,12 @@ __all__ = [
 _HOMES = {
     "Component": "component",
     "FeatureStore": "cache",
+    "CrossEntropy": "objective.cross_entropy",
     "RSL": "objective.rsl",
+    "RowWeights": "objective.weights",
+    "SquaredError": "objective.squared_error",
+    "TangentClassifier": "estimator",
+    "TangentRegressor": "estimator",
     "Recipe": "recipe",
     "TangentModel": "model",
     "TangentOperator": "tangent.operator",

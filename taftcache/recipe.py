@@ -16,6 +16,7 @@ from taftcache.errors import RecipeError
 from taftcache.tangent.spec import TangentSpec
 
 Positive = Annotated[float, msgspec.Meta(gt=0, le=1e100)]
+NotNegative = Annotated[float, msgspec.Meta(ge=0, le=1e100)]
 Count = Annotated[int, msgspec.Meta(ge=1)]
 
 
@@ -50,29 +51,45 @@ class ExtractSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 
 
 class ObjectiveSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The rescaled square loss RSL(α, κ) and the ridge λ: mean loss + λ/2 ‖Δw‖².
+    """What is minimised: mean loss + λ/2 ‖Δw‖², in a ball if asked for.
 
-    alpha: weight of the true class in the loss.
-    kappa: the logit that the true class is pulled to.
-    ridge: λ; since the loss is a mean, it means the same when samples leave.
+    loss: "rsl", the rescaled square loss RSL(α, κ); "mse" is it with α = κ = 1; "cross_entropy"; "squared_error" for
+        targets that are values.
+    alpha: weight of the true class in "rsl".
+    kappa: the logit that the true class is pulled to in "rsl".
+    ridge: λ; since the loss is a mean, it means the same when samples leave. "auto" chooses it from the rows of each
+        solve alone.
+    radius: R of a ball ‖Δw‖ ≤ R.
+    class_weights: "none", "balanced" (by the rows of each solve), or one number for each class.
+    jvp_only: leave the base model's logits out of the loss, as differentially private training does.
     """
 
+    loss: Literal["rsl", "mse", "cross_entropy", "squared_error"] = "rsl"
     alpha: Positive = 1.0
     kappa: Positive = 15.0
-    ridge: Positive = 1e-4
+    ridge: Positive | Literal["auto"] = 1e-4
+    radius: Positive | None = None
+    class_weights: Literal["none", "balanced"] | list[NotNegative] = "none"
+    jvp_only: bool = False
 
 
 class SolverSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """When the solve ends and how it computes.
 
+    method: "auto" picks by the problem; "conjugate" gradients under a Kronecker preconditioner; "projected", the
+        paper's projected gradient; "accelerated", with momentum and restarts; "paper", "release" and "adamw" are
+        Adam's schedules, for comparison.
     tolerance: on the float64 gradient norm, relative to its norm at Δw = 0.
     max_passes: over the shard's rows.
+    proof_passes: spent after a solve on closer bounds.
     precision: of the inner products; certificates are float64 whatever is said here.
     memory: bytes in which prepared rows stay between passes ("2GiB"); the rest streams.
     """
 
+    method: Literal["auto", "conjugate", "projected", "accelerated", "paper", "release", "adamw"] = "auto"
     tolerance: Positive = 1e-6
     max_passes: Count = 1000
+    proof_passes: Annotated[int, msgspec.Meta(ge=0)] = 0
     precision: Literal["float32", "float64"] = "float32"
     memory: str = "2GiB"
 

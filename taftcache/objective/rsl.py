@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import msgspec
 import torch
 from torch import Tensor
@@ -14,21 +16,31 @@ class RSL(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
     against one-hot labels; the authors' release has α = 1.
     """
 
+    quadratic: ClassVar[bool] = True
+
     alpha: float = 1.0
     kappa: float = 15.0
 
-    def value(self, z: Tensor, labels: Tensor) -> Tensor:
-        """ℓ of each row [n] for logits z [n,K]."""
-        return (0.5 * self.curvature(z, labels) * self._distance(z, labels) ** 2).sum(1)
+    def value(self, z: Tensor, y: Tensor) -> Tensor:
+        """ℓ of each row [n] for logits z [n,K] and classes y [n]."""
+        return (0.5 * self.curvature(z, y) * self._distance(z, y) ** 2).sum(1)
 
-    def gradient(self, z: Tensor, labels: Tensor) -> Tensor:
+    def gradient(self, z: Tensor, y: Tensor) -> Tensor:
         """∂ℓ/∂z [n,K]."""
-        return self.curvature(z, labels) * self._distance(z, labels)
+        return self.curvature(z, y) * self._distance(z, y)
 
-    def curvature(self, z: Tensor, labels: Tensor) -> Tensor:
+    def curvature(self, z: Tensor, y: Tensor) -> Tensor:
         """The diagonal D of ∂²ℓ/∂z² [n,K]; of ``z`` only the shape and precision matter."""
         diagonal = torch.full_like(z, 2 / z.shape[1])
-        return diagonal.scatter_(1, labels[:, None], 2 * self.alpha / z.shape[1])
+        return diagonal.scatter_(1, y[:, None], 2 * self.alpha / z.shape[1])
 
-    def _distance(self, z: Tensor, labels: Tensor) -> Tensor:
-        return z.scatter_add(1, labels[:, None], torch.full_like(z[:, :1], -self.kappa))
+    def bend(self, z: Tensor, y: Tensor, v: Tensor) -> Tensor:
+        """D v [n,K]."""
+        return self.curvature(z, y).mul_(v)
+
+    def root(self, z: Tensor, y: Tensor, v: Tensor) -> Tensor:
+        """√D v [n,K]."""
+        return self.curvature(z, y).sqrt_().mul_(v)
+
+    def _distance(self, z: Tensor, y: Tensor) -> Tensor:
+        return z.scatter_add(1, y[:, None], torch.full_like(z[:, :1], -self.kappa))

@@ -38,9 +38,8 @@ class DualInverse:
 
     def __init__(self, problem: Problem) -> None:
         self._problem = problem
-        curvature = torch.cat([problem.loss.curvature(s.logits, y) for s, y in problem.operator.blocks()])
-        self._root = (curvature / problem.operator.rows).sqrt()  # [N,K]
-        matrix = kernel(problem)
+        matrix, labels = kernel(problem), torch.cat([labels for _, labels in problem.operator.blocks()])
+        self._root = problem.diagonal(labels, matrix).sqrt()  # √(ωD/N) [N,K]
         root = self._root.T.reshape(-1)
         matrix.mul_(root[:, None]).mul_(root[None, :])
         matrix.diagonal().add_(problem.ridge)

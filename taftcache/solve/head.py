@@ -1,6 +1,9 @@
-"""The head alone: ridge-regularised least squares, solved in closed form."""
+"""The head alone: ridge-regularised least squares, solved in closed form, for one λ or for all."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -9,63 +12,189 @@ from taftcache.errors import SolveError
 from taftcache.objective.problem import Problem
 from taftcache.solve.solution import Certificate, Solution, Status
 
-# Bytes that the normal matrices of one group of classes may take when α ≠ 1 gives each class its own.
+# Bytes that the normal matrices of one group of classes may take when each class has its own.
 GROUP_BYTES = 512 << 20
 
 
 def solve_head(problem: Problem, tolerance: float = 1e-6) -> Solution:
-    """Minimise F over the head's weight and bias.
+    """Minimise a quadratic F with diagonal D over the head's weight and bias.
 
-    With x̃ = [feature; 1], class k's normal matrix is (2/K)/N (Σ x̃x̃ᵀ + (α − 1) Σ_{y=k} x̃x̃ᵀ) + λI:
-    one Cholesky for all classes when α = 1, one a class otherwise. Costs 1 + ⌈K/group⌉ passes.
+    With x̃ = [feature; 1], class k's normal matrix is 1/N Σ_n ω_n D_nk x̃x̃ᵀ + λI: one Cholesky for all classes when D is
+    the same for all of them (RSL with α = 1, squared error), one a class otherwise. Costs 1 + ⌈K/group⌉ passes.
 
     Args:
         problem: in float64, over a layout that holds the head's weight and bias only.
         tolerance: what the recomputed gradient must meet to be called converged, relative to Δw = 0.
     """
-    operator, loss = problem.operator, problem.loss
-    weight, bias = operator.base.config.head_names
-    K, size = operator.classes, operator.layout.shapes[weight][1] + 1
-    N = operator.rows
-    total = torch.zeros(size, size, dtype=torch.float64, device=operator.device)
-    right = torch.zeros(K, size, dtype=torch.float64, device=operator.device)
-    for state, labels in operator.blocks():
-        x = torch.cat([state.feature, torch.ones_like(state.feature[:, :1])], 1).double()
-        total += x.T @ x
-        right -= loss.gradient(state.logits, labels).double().T @ x
-    if not (torch.isfinite(total).all() and torch.isfinite(right).all()):
-        raise SolveError(
-            "the head's features and logits must be finite", got=f"{N} rows with NaN or infinity among them"
-        )
-    total *= 2 / (K * N)
-    right /= N
+    operator = problem.operator
+    moments = _moments(problem)
+    K, size = moments.right.shape
     ridge = problem.ridge * torch.eye(size, dtype=torch.float64, device=operator.device)
-    if loss.alpha == 1:
-        solution = torch.cholesky_solve(right.T, torch.linalg.cholesky(total + ridge)).T
+    if moments.shared:
+        solution = torch.cholesky_solve(-moments.right.T, torch.linalg.cholesky(moments.normal + ridge)).T
     else:
-        solution = torch.cat([_solve_group(problem, group, total + ridge, right) for group in _groups(K, size)])
-    value = operator.layout.flatten({weight: solution[:, :-1], bias: solution[:, -1]})
+        solution = torch.cat(
+            [_solve_group(problem, group, moments.normal + ridge, moments.right) for group in _groups(K, size)]
+        )
+    return certified_head(problem, solution, tolerance)
+
+
+def certified_head(problem: Problem, solution: Tensor, tolerance: float) -> Solution:
+    """The head [K, d+1] as a solution, with the float64 gradient recomputed from the rows."""
+    operator = problem.operator
+    value = _flat(problem, solution)
     objective, gradient = problem.evaluate(value)
     scale = problem.evaluate(torch.zeros_like(value))[1].norm().item()
-    certificate = Certificate(gradient.norm().item(), scale, problem.ridge, objective, N)
+    certificate = Certificate(gradient.norm().item(), scale, problem.ridge, objective, operator.rows)
     status = Status.converged if certificate.gradient <= tolerance * scale else Status.stalled
     return Solution(value, status, certificate, {"solver": "closed form", "passes": operator.passes})
 
 
-def _groups(K: int, size: int) -> list[range]:
-    step = max(1, GROUP_BYTES // (8 * size * size))
-    return [range(k, min(K, k + step)) for k in range(0, K, step)]
+class HeadPath:
+    """The head for every λ from one eigendecomposition, and its exact leave-one-out errors.
+
+    With Σ = 1/N Σ ω_n D_n x̃x̃ᵀ = VSVᵀ, the head is W(λ) = −R V (S + λ)⁻¹Vᵀ. Leaving row n out while λ keeps its meaning
+    as the weight beside the sum over N rows,
+
+        r_n^(−n) = r_n / (1 − h_n)        h_n = (ω_n D_n/N) x̃_nᵀ(Σ + λI)⁻¹x̃_n
+
+    is the residual of its own prediction, without a solve. Costs one pass, and one more for all λ's errors together.
+
+    Args:
+        problem: as for ``solve_head``, with a D that all classes share.
+    """
+
+    def __init__(self, problem: Problem) -> None:
+        self._problem = problem
+        moments = _moments(problem)
+        if not moments.shared:
+            raise SolveError(
+                "one decomposition serves every λ where all classes share D",
+                got=f"{problem.loss}",
+                do="alpha = 1, or solve each λ on its own",
+            )
+        self._values, self._vectors = torch.linalg.eigh(moments.normal)
+        self._values.clamp_min_(0)
+        self._right = moments.right @ self._vectors
+
+    def weights(self, ridge: float) -> Tensor:
+        """W(λ) [K, d+1], the bias last."""
+        return -(self._right / (self._values + ridge)) @ self._vectors.T
+
+    def solution(self, ridge: float, tolerance: float = 1e-6) -> Solution:
+        """The head at λ with its certificate."""
+        return certified_head(replace(self._problem, ridge=ridge), self.weights(ridge), tolerance)
+
+    def leave_one_out(self, ridges: Sequence[float]) -> list[LeaveOneOut]:
+        """Mean loss, and accuracy where targets are classes, of predictions made without the row itself."""
+        problem, vectors = self._problem, self._vectors
+        heads = [-(self._right / (self._values + ridge)).T for ridge in ridges]
+        inverses = torch.stack([1 / (self._values + ridge) for ridge in ridges])
+        losses = torch.zeros(len(ridges), dtype=torch.float64, device=vectors.device)
+        correct = torch.zeros_like(losses)
+        start = 0
+        for state, labels in problem.operator.blocks():
+            x = _extended(state.feature) @ vectors
+            base = problem.logits(state.logits, None).double()
+            curvature = problem.loss.bend(base, labels, torch.ones_like(base))[:, :1]
+            weight = curvature / problem.operator.rows
+            if problem.weights is not None:
+                weight = weight * problem.weights.at(labels, start, base)
+            leverage = weight * (x * x) @ inverses.T  # [b,L]
+            for at, head in enumerate(heads):
+                z = base + x @ head
+                residual = problem.loss.gradient(z, labels) / curvature
+                # Where a row alone decides a direction, h is 1 up to rounding: λ > 0 keeps it below.
+                without = z + residual * (leverage[:, at : at + 1] / (1 - leverage[:, at : at + 1]).clamp_min(1e-12))
+                losses[at] += problem.loss.value(without, labels).sum()
+                if not labels.is_floating_point():
+                    correct[at] += (without.argmax(1) == labels).sum()
+            start += len(labels)
+        rows, classes = problem.operator.rows, not labels.is_floating_point()
+        return [
+            LeaveOneOut(ridge, loss / rows, right / rows if classes else None)
+            for ridge, loss, right in zip(ridges, losses.tolist(), correct.tolist(), strict=True)
+        ]
 
 
-def _solve_group(problem: Problem, classes: range, common: Tensor, right: Tensor) -> Tensor:
-    """Rows [len(classes), d+1] of the solution when each class has its own normal matrix."""
+@dataclass(frozen=True)
+class LeaveOneOut:
+    """Errors at one λ: mean loss, and the share of rows whose class is predicted (None for a regression)."""
+
+    ridge: float
+    loss: float
+    accuracy: float | None
+
+
+@dataclass(frozen=True)
+class _Moments:
+    normal: Tensor  # [d+1,d+1] 1/N Σ ω D x̃x̃ᵀ, with the D of classes that are not the row's own
+    right: Tensor  # [K,d+1] 1/N Σ ω ∂ℓ/∂z x̃ᵀ at Δw = 0
+    shared: bool
+
+
+def _moments(problem: Problem) -> _Moments:
     operator = problem.operator
-    own = common.repeat(len(classes), 1, 1)
-    weight = (problem.loss.alpha - 1) * 2 / (operator.classes * operator.rows)
+    K = operator.classes
+    normal = right = torch.zeros(())
+    shared, start = True, 0
     for state, labels in operator.blocks():
-        x = torch.cat([state.feature, torch.ones_like(state.feature[:, :1])], 1).double()
+        x = _extended(state.feature)
+        z = problem.logits(state.logits, None).double()
+        slope, diagonal = problem.loss.gradient(z, labels), problem.loss.bend(z, labels, torch.ones_like(z))
+        if problem.weights is not None:
+            weight = problem.weights.at(labels, start, z)
+            slope, diagonal = slope * weight, diagonal * weight
+        if start == 0:
+            normal = torch.zeros(x.shape[1], x.shape[1], dtype=torch.float64, device=x.device)
+            right = torch.zeros(K, x.shape[1], dtype=torch.float64, device=x.device)
+        common = _common(diagonal, labels)
+        shared = shared and bool((diagonal == common).all())
+        normal += x.T @ (common * x)
+        right += slope.T @ x
+        start += len(labels)
+    if not (torch.isfinite(normal).all() and torch.isfinite(right).all()):
+        raise SolveError(
+            "the head's features and logits must be finite",
+            got=f"{operator.rows} rows with NaN or infinity among them",
+        )
+    return _Moments(normal / operator.rows, right / operator.rows, shared)
+
+
+def _extended(feature: Tensor) -> Tensor:
+    return torch.cat([feature, torch.ones_like(feature[:, :1])], 1).double()
+
+
+def _flat(problem: Problem, solution: Tensor) -> Tensor:
+    weight, bias = problem.operator.base.config.head_names
+    return problem.operator.layout.flatten({weight: solution[:, :-1], bias: solution[:, -1]})
+
+
+def _groups(K: int, size: int) -> Iterator[slice]:
+    step = max(1, GROUP_BYTES // (8 * size * size))
+    yield from (slice(k, min(K, k + step)) for k in range(0, K, step))
+
+
+def _common(diagonal: Tensor, labels: Tensor) -> Tensor:
+    """ωD [n,1] of the classes that are not the row's own; there alone our losses bend differently."""
+    if diagonal.shape[1] == 1 or labels.is_floating_point():
+        return diagonal[:, :1]
+    return torch.where(labels[:, None] == 0, diagonal[:, 1:2], diagonal[:, :1])
+
+
+def _solve_group(problem: Problem, classes: slice, common: Tensor, right: Tensor) -> Tensor:
+    """Rows [len(classes), d+1] of the solution when each class has its own normal matrix."""
+    own = common.repeat(classes.stop - classes.start, 1, 1)
+    start = 0
+    for state, labels in problem.operator.blocks():
+        x = _extended(state.feature)
+        diagonal = replace(problem, weights=None).diagonal(labels, x)
+        if problem.weights is not None:
+            diagonal = diagonal * problem.weights.at(labels, start, x)
+        extra = diagonal.gather(1, labels[:, None]) - _common(diagonal, labels)
         for k in torch.unique(labels).tolist():
-            if k in classes:
-                mine = x[labels == k]
-                own[k - classes.start] += weight * (mine.T @ mine)
-    return torch.cholesky_solve(right[classes.start : classes.stop, :, None], torch.linalg.cholesky(own))[:, :, 0]
+            if classes.start <= k < classes.stop:
+                mine = labels == k
+                own[k - classes.start] += x[mine].T @ (extra[mine] * x[mine])
+        start += len(labels)
+    return torch.cholesky_solve(-right[classes, :, None], torch.linalg.cholesky(own))[:, :, 0]

@@ -3,35 +3,49 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from taftcache.errors import SolveError
+from taftcache.objective.loss import Loss
 from taftcache.objective.problem import Problem
-from taftcache.objective.rsl import RSL
+from taftcache.objective.weights import RowWeights
+from taftcache.solve.adam import PRESETS, adam
+from taftcache.solve.ball import solve_in_ball
+from taftcache.solve.class_kernel import class_kernel_fits
 from taftcache.solve.dual import DualInverse, dual_fits
 from taftcache.solve.head import solve_head
 from taftcache.solve.kronecker import KroneckerPreconditioner
+from taftcache.solve.newton import newton
 from taftcache.solve.pcg import Lazy, Progress, pcg
-from taftcache.solve.probed import ProbedPreconditioner
+from taftcache.solve.projected import projected_gradient
+from taftcache.solve.proof import prove
+from taftcache.solve.row_space import RowSpace
 from taftcache.solve.solution import Solution
 from taftcache.tangent.base import Base
 from taftcache.tangent.operator import TangentOperator
 from taftcache.tangent.rows import RowSource
 from taftcache.tangent.spec import Train
 
+Method = Literal["auto", "conjugate", "projected", "accelerated", "paper", "release", "adamw"]
+
 
 def minimise(
     base: Base,
     sources: Sequence[RowSource],
-    loss: RSL,
+    loss: Loss,
     ridge: float,
     *,
     train: Train = "full",
+    weights: RowWeights | None = None,
+    jvp_only: bool = False,
+    radius: float | None = None,
+    method: Method = "auto",
     tolerance: float = 1e-6,
     max_passes: int = 1000,
+    proof_passes: int = 0,
     precision: Literal["float32", "float64"] = "float32",
     memory: int = 2 << 30,
     device: torch.device | str = "cpu",
@@ -40,31 +54,70 @@ def minimise(
 ) -> Solution:
     """The change Δw of the base's weights that minimises mean loss + ridge over all rows of ``sources``.
 
-    train: which parameters move, as ``TangentSpec.train``. The head alone is solved in closed form, anything else
-    by conjugate gradients: with the exact inverse Hessian where the kernel of all rows and classes is small enough to
-    factorise, else with a Kronecker-factored preconditioner made from the same rows, or a probed diagonal where a tail
-    has no factored gradients. The certificate is a float64 gradient recomputed from the rows. The result depends on
-    nothing but the arguments.
+    A quadratic loss over the head alone is solved in closed form. Any other parameters are solved by conjugate
+    gradients: with the exact inverse Hessian where the kernel of all rows and classes is small enough to factorise, in
+    the space of the rows where there are fewer logits than parameters, else with a Kronecker-factored preconditioner
+    made from the same rows. Cross-entropy is solved by Newton's method, a ball by accelerated projected gradient or,
+    for a quadratic, by the ridge that puts the solution on its surface. The certificate is a float64 gradient
+    recomputed from the rows. The result depends on nothing but the arguments.
+
+    Args:
+        base: the expansion point.
+        sources: the rows, read in the order given.
+        loss: ℓ. ridge: λ > 0, or 0 with a ``radius``.
+        train: which parameters move, as ``TangentSpec.train``.
+        weights: of classes and rows.
+        jvp_only: leave the base model's logits out.
+        radius: R, of the ball ‖Δw‖ ≤ R.
+        method: "conjugate" without the row space; "projected" the paper's projected gradient, "accelerated" its
+            accelerated form with restarts, both for any loss, with or without a ball; "paper", "release" and "adamw"
+            are Adam's schedules (``adam.PRESETS``), which end where they end.
+        tolerance: on the float64 gradient norm, relative to its norm at Δw = 0.
+        max_passes: limit on passes over the rows, one JᵀDJ·v each.
+        proof_passes: spent after the solve on a closer bound (quadratic, no ball).
+        precision: of the inner products. memory: bytes in which prepared rows stay between passes.
+        device: where they run. start: Δw to begin from, zero by default. progress: told after each pass.
 
     Raises:
-        SolveError: no rows, or a gradient that is not finite.
+        SolveError: no rows, weights that do not fit, neither ridge nor radius, or a gradient that is not finite.
     """
     if sum(source.rows for source in sources) == 0:
         raise SolveError("a solve needs at least one row", got="sources without rows")
+    if not (ridge > 0 or (ridge == 0 and radius is not None)) or (radius is not None and not radius > 0):
+        raise SolveError("a solve has a ridge above 0, or a radius", got=f"ridge {ridge}, radius {radius}")
     layout = base.trained(train)
     if torch.device(device).type == "mps":  # it has no float64, in which sums and certificates are kept
         device = "cpu"
 
     def problem(dtype: torch.dtype, memory: int = 0) -> Problem:
         operator = TangentOperator(base, sources, trained=layout, dtype=dtype, device=device, memory=memory)
-        return Problem(operator, loss, ridge)
+        return Problem(operator, loss, ridge, weights, jvp_only)
 
     exact = problem(torch.float64)
+    if weights is not None:
+        weights.check(exact.operator.rows, exact.operator.classes)
+    limits: dict[str, Any] = {"tolerance": tolerance, "max_passes": max_passes, "progress": progress}
+    if method in ("projected", "accelerated"):
+        return projected_gradient(exact, radius=radius, start=start, accelerate=method == "accelerated", **limits)
+    if method in PRESETS:
+        if radius is not None:
+            raise SolveError("Adam knows no ball", got=f"radius {radius}", do='method = "projected"')
+        return adam(problem(torch.float32), exact, PRESETS[method], tolerance=tolerance, progress=progress)
+    wide = torch.float64 if precision == "float64" else torch.float32
+    if not loss.quadratic:
+        if radius is not None:
+            return projected_gradient(exact, radius=radius, start=start, accelerate=True, **limits)
+        return newton(problem(wide, memory), exact, start=start, **limits)
+    if radius is not None:
+        return solve_in_ball(problem(wide, memory), exact, radius, **limits)
     if layout == base.head_layout:
         return solve_head(exact, tolerance)
-    factored = exact.operator.tail.factored
-    small = factored and dual_fits(exact)
-    inner = problem(torch.float64 if small or precision == "float64" else torch.float32, memory)
-    made_by = DualInverse if small else KroneckerPreconditioner if factored else ProbedPreconditioner
-    preconditioner = Lazy(lambda: made_by(inner))
-    return pcg(inner, exact, preconditioner, tolerance=tolerance, max_passes=max_passes, start=start, progress=progress)
+    small = dual_fits(exact)
+    inner = problem(torch.float64 if small else wide, memory)
+    inverse = Lazy(lambda: DualInverse(inner) if small else KroneckerPreconditioner(inner))
+    if method == "auto" and not small and start is None and class_kernel_fits(inner):
+        rows = RowSpace(inner, exact, max_passes, progress)
+        solution = rows.solution(rows.run(tolerance))
+    else:
+        solution = pcg(inner, exact, inverse, start=start, **limits)
+    return prove(solution, exact, inverse, tolerance, proof_passes)

@@ -83,6 +83,7 @@ def pcg(
         return objective, gradient.to(zero)
 
     objective, gradient = evaluate(zero)
+    at_zero = gradient
     scale = gradient.norm().item()
     goal = tolerance * scale
     status = Status.converged
@@ -116,7 +117,8 @@ def pcg(
     except KeyboardInterrupt:
         status = Status.interrupted
     certificate = Certificate(gradient.norm().item(), scale, problem.ridge, objective, problem.operator.rows)
-    return Solution(x, status, certificate, {"solver": "pcg", "passes": passes, "rounds": rounds})
+    stats = {"solver": "pcg", "passes": passes, "rounds": rounds}
+    return Solution(x, status, certificate, stats, (at_zero, gradient))
 
 
 class _Round:

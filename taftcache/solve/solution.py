@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
 from enum import Enum
+from math import inf, sqrt
 from typing import Any
 
 from torch import Tensor
@@ -24,7 +25,21 @@ class Certificate:
 
         ‖Δw − Δw*‖ ≤ ‖∇F‖/λ        F − F* ≤ ‖∇F‖²/(2λ)
 
-    ``gradient_at_zero`` gives the scale: the same norm at the base point.
+    Of a quadratic F more can be known. With ‖v‖_H² = vᵀHv, F − F* = ½‖Δw − Δw*‖_H², so an upper bound ``energy`` on
+    that norm gives ‖Δw − Δw*‖ ≤ energy/√λ and F − F* ≤ energy²/2. ‖∇F‖/√λ is one; a solver in the space of the rows
+    has the norm ‖ρ‖ of its dual residual (``residual``); ``tighten`` finds a closer one in a few passes.
+
+    Args:
+        gradient: ‖∇F(Δw)‖.
+        gradient_at_zero: the same at the base point, for scale.
+        ridge: λ.
+        objective: F(Δw).
+        rows: N.
+        residual: bound on ‖Δw − Δw*‖_H from a dual residual, where there is one.
+        tightened: bound on ‖Δw − Δw*‖_H from ``tighten``, where it ran.
+        rounding: bound on the norm of the error in ∇F, where it was looked at; the bounds allow for it.
+        quadratic: whether F is.
+        constrained: bound on F − F* of a problem with a ball, where ∇F does not vanish.
     """
 
     gradient: float
@@ -32,6 +47,11 @@ class Certificate:
     ridge: float
     objective: float
     rows: int
+    residual: float | None = None
+    tightened: float | None = None
+    rounding: float = 0.0
+    quadratic: bool = True
+    constrained: float | None = None
 
     @property
     def relative_gradient(self) -> float:
@@ -39,20 +59,33 @@ class Certificate:
         return self.gradient / self.gradient_at_zero if self.gradient_at_zero else 0.0
 
     @property
+    def energy(self) -> float:
+        """Upper bound on ‖Δw − Δw*‖_H of a quadratic F; of any F, √(2 (F − F*)) is below it."""
+        if self.constrained is not None:
+            return sqrt(2 * self.constrained)
+        if self.ridge == 0:
+            return inf
+        allowed = self.rounding / sqrt(self.ridge)
+        residual = inf if self.residual is None else self.residual + allowed
+        tightened = inf if self.tightened is None else self.tightened
+        return min(self.gradient / sqrt(self.ridge) + allowed, residual, tightened)
+
+    @property
     def distance(self) -> float:
-        """Upper bound on ‖Δw − Δw*‖."""
-        return self.gradient / self.ridge
+        """Upper bound on ‖Δw − Δw*‖; infinite without a ridge."""
+        return self.energy / sqrt(self.ridge) if self.ridge > 0 else inf
 
     @property
     def gap(self) -> float:
         """Upper bound on F(Δw) − F*."""
-        return self.gradient**2 / (2 * self.ridge)
+        return self.energy**2 / 2
 
-    def as_dict(self) -> dict[str, float | int]:
+    def as_dict(self) -> dict[str, float | int | None]:
         """For JSON, bounds included."""
         return {
             **asdict(self),
             "relative_gradient": self.relative_gradient,
+            "energy_bound": self.energy,
             "distance_bound": self.distance,
             "gap_bound": self.gap,
         }
@@ -60,12 +93,16 @@ class Certificate:
 
 @dataclass(frozen=True)
 class Solution:
-    """Δw [P] in float64, how the solve ended, its certificate and figures."""
+    """Δw [P] in float64, how the solve ended, its certificate and figures.
+
+    ``slopes`` are ∇F(0) and ∇F(Δw) [P] in float64, where the solver kept them for a proof.
+    """
 
     value: Tensor
     status: Status
     certificate: Certificate
     stats: dict[str, Any] = field(default_factory=dict)
+    slopes: tuple[Tensor, Tensor] | None = field(default=None, repr=False)
 
     @property
     def converged(self) -> bool:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from taftcache.cache import FeatureStore, Shard
 from taftcache.errors import StoreError
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 COMPONENTS = "components/"
 HEAD = "models/head"
 EXACT = "models/exact"
+INTERRUPTED = "interrupted"  # stands where a component's key would: it is nobody's, so the next run solves again
 
 
 @dataclass(frozen=True)
@@ -84,9 +85,11 @@ def train(
         if name in store.objects() and store.objects()[name].meta["key"] == key:
             kept.append(name)
             continue
-        component = solve_component(recipe, base, sources, mode, progress, label=name)
+        component = solve_component(recipe, base, sources, mode, progress, label=name, interrupted="keep")
         with store.transaction() as change:
             put_component(change, name, component)
+        if component.meta["key"] == INTERRUPTED:
+            raise KeyboardInterrupt
         trained.append(name)
     return TrainReport(
         store.path,
@@ -141,7 +144,7 @@ def training_key(recipe: Recipe, base: Base, sources: Sequence[Shard], mode: Tra
         "rows": [shard.digest for shard in sources],
         "train": mode,
         "objective": recipe_values(recipe)["objective"],
-        "solver": {k: solver[k] for k in ("tolerance", "max_passes", "precision")},
+        "solver": {k: solver[k] for k in ("method", "tolerance", "max_passes", "proof_passes", "precision")},
     }
     return json.dumps(settings, sort_keys=True)
 
@@ -154,37 +157,60 @@ def solve_component(
     progress: Progress,
     *,
     label: str,
+    interrupted: Literal["raise", "keep"] = "raise",
 ) -> Component:
-    """Minimise over the rows of ``sources``: the component, its certificate in ``meta``."""
+    """Minimise over the rows of ``sources``: the component, its certificate in ``meta``.
+
+    A solve that Ctrl-C ended raises KeyboardInterrupt, or is kept with its best iterate, marked in ``meta``.
+    """
+    import numpy as np
     import torch
 
     from taftcache.backbone.device import resolve_device
     from taftcache.component import Component
-    from taftcache.objective.rsl import RSL
+    from taftcache.objective.named import class_weights, named_loss
+    from taftcache.solve.choosing import Choice, choose_ridge
     from taftcache.solve.minimise import minimise
     from taftcache.solve.solution import Status
 
     objective, solver = recipe.objective, recipe.solver
+    loss = named_loss(objective.loss, objective.alpha, objective.kappa)
+    labels = torch.from_numpy(np.concatenate([np.asarray(shard.labels, np.int64) for shard in sources]))
+    shared: dict[str, Any] = {
+        "train": mode,
+        "weights": class_weights(objective.class_weights, labels, base.config.classes),
+        "jvp_only": objective.jvp_only,
+        "memory": recipe.memory_bytes,
+        "device": resolve_device(recipe.device),
+    }
+    choice: Choice | None = None
+    ridge = objective.ridge
     with progress.task(f"solve {label.partition('/')[2]}", None) as task:
 
         def told(passes: int, residual: float) -> None:
             task.advance()
             task.note(f"pass {passes}, residual {residual:.1e}")
 
+        if ridge == "auto":
+            choice = choose_ridge(base, sources, loss, **shared)
+            ridge = choice.ridge
+            task.note(f"λ = {ridge:.1e} by {choice.method}")
         solution: Solution = minimise(
             base,
             sources,
-            RSL(alpha=objective.alpha, kappa=objective.kappa),
-            objective.ridge,
-            train=mode,
+            loss,
+            ridge,
+            radius=objective.radius,
+            method=solver.method,
             tolerance=solver.tolerance,
             max_passes=solver.max_passes,
+            proof_passes=solver.proof_passes,
             precision=solver.precision,
-            memory=recipe.memory_bytes,
-            device=resolve_device(recipe.device),
             progress=told,
+            **shared,
         )
-    if solution.status is Status.interrupted:  # a component of the full key must be the full solve's
+    stopped = solution.status is Status.interrupted
+    if stopped and interrupted == "raise":  # a component of the full key must be the full solve's
         raise KeyboardInterrupt
     delta: Tensor = solution.value.to("cpu", torch.float64)
     meta = {
@@ -192,11 +218,12 @@ def solve_component(
         "train": mode,
         "shards": [shard.name for shard in sources],
         "rows": sum(shard.rows for shard in sources),
-        "key": training_key(recipe, base, sources, mode),
+        "key": INTERRUPTED if stopped else training_key(recipe, base, sources, mode),
         "converged": solution.converged,
         "status": solution.status.value,
         "stats": solution.stats,
         "certificate": solution.certificate.as_dict(),
         "norm": delta.norm().item(),
+        **({} if choice is None else {"ridge_choice": choice.as_dict()}),
     }
     return Component(base.digest, base.trained(mode), delta, meta)

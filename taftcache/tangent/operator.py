@@ -70,7 +70,7 @@ class TangentOperator:
         self.passes += 1
         yield from self._kept
         for block in self._read(skip=len(self._kept)):
-            labels = torch.from_numpy(np.asarray(block.labels, dtype=np.int64)).to(self.device)
+            labels = torch.from_numpy(_owned(block.labels)).to(self.device)
             held = self.prepare(block.tokens), labels
             size = sum(tensor.numel() * tensor.element_size() for tensor in self.tail.tensors(held[0]))
             self._memory -= size
@@ -126,3 +126,8 @@ class TangentOperator:
             if skip < count:
                 yield from source.blocks(size, skip * size)
             skip = max(0, skip - count)
+
+
+def _owned(labels: np.ndarray) -> np.ndarray:
+    """Classes as int64, values of a regression as float64."""
+    return np.array(labels, dtype=np.float64 if labels.dtype.kind == "f" else np.int64)

@@ -18,7 +18,7 @@ class Block(Protocol):
 
     @property
     def labels(self) -> np.ndarray:
-        """Class of each row [b], below K."""
+        """Class of each row [b], below K; or floating, the values [b] or [b,K] of a regression."""
         ...
 
 

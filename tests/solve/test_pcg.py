@@ -128,7 +128,7 @@ class Sabotaged(Problem):
 @pytest.mark.parametrize("max_passes", [7, 300])
 def test_wrong_products_never_pass_for_convergence(factor, bits, max_passes):
     exact = make_problem(loss=LOSS)
-    wrong = Sabotaged(exact.operator, exact.loss, exact.ridge, factor, bits)
+    wrong = Sabotaged(exact.operator, exact.loss, exact.ridge, factor=factor, bits=bits)
     solution = solve(wrong, exact, tolerance=1e-8, max_passes=max_passes)
     assert solution.status in (Status.stalled, Status.max_passes)
     worse = solution.certificate.objective > exact.evaluate(torch.zeros_like(solution.value))[0] * (1 + 1e-9)
@@ -138,7 +138,7 @@ def test_wrong_products_never_pass_for_convergence(factor, bits, max_passes):
 
 def test_slightly_wrong_products_are_corrected():
     exact = make_problem(loss=LOSS)
-    wrong = Sabotaged(exact.operator, exact.loss, exact.ridge, 1.01)
+    wrong = Sabotaged(exact.operator, exact.loss, exact.ridge, factor=1.01)
     solution = solve(wrong, exact, tolerance=1e-8)
     assert solution.converged
     told_truly(solution, dense(loss=LOSS, ridge=1e-2), 1e-2, 1e-8)

@@ -22,6 +22,7 @@ MAY_IMPORT = {
     "recipe": {"errors", "backbone.spec", "tangent.spec"},
     "model": {"errors", "cache", "tangent", "component", "composition", "recipe", "backbone"},
 }
+MAY_IMPORT["estimator"] = {"errors", "tangent", "objective", "solve", "backbone"}
 MAY_IMPORT["model_folder"] = {"errors", "tangent", "component", "backbone", "model"}
 MAY_IMPORT["stages"] = set(MAY_IMPORT)
 MAY_IMPORT["terminal"] = {"errors", "stages"}
@@ -34,7 +35,7 @@ HOMES = {
     "timm": {"backbone"},
     "torchvision": {"backbone"},
     "h5py": {"backbone", "cache"},
-    "sklearn": {"backbone.sources"},
+    "sklearn": {"backbone.sources", "estimator"},
     "typer": {"cli"},
     "rich": {"terminal"},
     "torch": {
@@ -42,6 +43,7 @@ HOMES = {
         "tangent",
         "objective",
         "solve",
+        "estimator",
         "component",
         "composition",
         "model",

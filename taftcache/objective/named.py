@@ -1,0 +1,45 @@
+"""Losses and weights by the names that recipes and estimators use."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from taftcache.errors import SolveError
+from taftcache.objective.cross_entropy import CrossEntropy
+from taftcache.objective.loss import Loss
+from taftcache.objective.rsl import RSL
+from taftcache.objective.squared_error import SquaredError
+from taftcache.objective.weights import RowWeights, balanced
+
+NAMES = ("rsl", "mse", "cross_entropy", "squared_error")
+
+
+def named_loss(name: str, alpha: float = 1.0, kappa: float = 15.0) -> Loss:
+    """The loss called ``name``; α and κ are those of the rescaled square loss, "mse" is it with α = κ = 1.
+
+    Raises:
+        SolveError: no such loss.
+    """
+    losses: dict[str, Loss] = {
+        "rsl": RSL(alpha=alpha, kappa=kappa),
+        "mse": RSL(alpha=1.0, kappa=1.0),
+        "cross_entropy": CrossEntropy(),
+        "squared_error": SquaredError(),
+    }
+    if name not in losses:
+        raise SolveError("a loss is one of those that are convex in the logits", got=name, do=", ".join(NAMES))
+    return losses[name]
+
+
+def class_weights(wanted: str | Sequence[float], labels: Tensor, classes: int) -> RowWeights | None:
+    """Weights for "none", "balanced" (over these labels) or one number a class."""
+    if wanted == "none":
+        return None
+    if wanted == "balanced":
+        return RowWeights(by_class=balanced(labels, classes))
+    if isinstance(wanted, str):
+        raise SolveError('class weights are "none", "balanced" or a list of numbers', got=wanted)
+    return RowWeights(by_class=torch.tensor(list(wanted), dtype=torch.float64))

@@ -1,0 +1,182 @@
+"""Choosing λ from the rows of a problem."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from taftcache.errors import SolveError
+from taftcache.objective.loss import Loss
+from taftcache.objective.problem import Problem
+from taftcache.objective.weights import RowWeights
+from taftcache.solve.class_kernel import class_kernel_fits
+from taftcache.solve.head import HeadPath
+from taftcache.solve.kronecker import KroneckerPreconditioner
+from taftcache.solve.newton import newton
+from taftcache.solve.pcg import Lazy, pcg
+from taftcache.solve.row_space import RowSpace
+from taftcache.tangent.base import Base
+from taftcache.tangent.operator import TangentOperator
+from taftcache.tangent.rows import ArrayBlock, RowSource
+from taftcache.tangent.spec import Train
+
+HEAD_GRID = [10.0**e for e in range(-8, 2)]
+GRID = [10.0 ** (e / 2) for e in range(-10, -3)]  # 1e-5 … 1e-2
+EVERY = 5  # one row in five validates
+STEPS = 10  # passes for the whole path: enough for a choice, too few for a solution
+
+
+@dataclass(frozen=True)
+class Point:
+    """Mean loss and accuracy (None for a regression) at one λ, on rows that did not take part."""
+
+    ridge: float
+    loss: float
+    accuracy: float | None
+
+
+@dataclass(frozen=True)
+class Choice:
+    """λ, how it was found, the whole curve, and the passes it took."""
+
+    ridge: float
+    method: str
+    curve: list[Point]
+    passes: int
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return asdict(self)
+
+
+def choose_ridge(
+    base: Base,
+    sources: Sequence[RowSource],
+    loss: Loss,
+    *,
+    train: Train = "full",
+    weights: RowWeights | None = None,
+    jvp_only: bool = False,
+    memory: int = 2 << 30,
+    device: torch.device | str = "cpu",
+    grid: Sequence[float] | None = None,
+) -> Choice:
+    """The λ of a grid with the least mean loss on rows that did not take part.
+
+    The head: exact leave-one-out, for all λ from one eigendecomposition, in two passes. More than the head: one row in
+    five is set aside, and one run over the others gives every λ (``RowSpace.path``; a short solve for each, warm from
+    the last, where that does not fit). A function of the rows alone, like the solve: what is forgotten has no part in
+    it afterwards.
+
+    Raises:
+        SolveError: fewer than two rows, or an empty grid.
+    """
+    layout = base.trained(train)
+    rows = sum(source.rows for source in sources)
+    head = layout == base.head_layout
+    ridges = sorted(grid if grid is not None else HEAD_GRID if head else GRID)
+    if rows < 2 or not ridges or ridges[0] <= 0:
+        raise SolveError("choosing a ridge takes two rows and a grid of λ > 0", got=f"{rows} rows, {ridges}")
+
+    def problem(rows: Sequence[RowSource], dtype: torch.dtype, omega: RowWeights | None) -> Problem:
+        operator = TangentOperator(base, rows, trained=layout, dtype=dtype, device=device, memory=memory)
+        return Problem(operator, loss, ridges[0], omega, jvp_only)
+
+    if head and loss.quadratic:
+        exact = problem(sources, torch.float64, weights)
+        try:
+            errors = HeadPath(exact).leave_one_out(ridges)
+        except SolveError:
+            pass  # every class has its own D: validate like any other
+        else:
+            curve = [Point(e.ridge, e.loss, e.accuracy) for e in errors]
+            return Choice(_best(curve), "leave-one-out", curve, 2)
+    step = EVERY if rows >= EVERY else 2
+    kept, aside = (_Part(sources, step, held) for held in (False, True))
+    omega = weights
+    if weights is not None and weights.by_sample is not None:
+        omega = RowWeights(weights.by_class, weights.by_sample[kept.chosen(rows)])
+    narrow, wide = (problem([kept], dtype, omega) for dtype in (torch.float32, torch.float64))
+    deltas, passes = _path(narrow, wide, ridges)
+    test = problem([aside], torch.float32, None)
+    curve = [_tested(test, delta, ridge) for delta, ridge in zip(deltas, ridges, strict=True)]
+    return Choice(_best(curve), "validation", curve, passes + 1)
+
+
+def _path(narrow: Problem, wide: Problem, ridges: Sequence[float]) -> tuple[list[Tensor], int]:
+    if narrow.loss.quadratic and class_kernel_fits(narrow):
+        rows = RowSpace(narrow, wide, STEPS)
+        return rows.path(ridges, STEPS), 3 + STEPS + (len(ridges) + 1) // 2
+    deltas: list[Tensor] = []
+    delta: Tensor | None = None
+    each = max(4, STEPS // len(ridges))
+    passes = 0
+    for ridge in reversed(ridges):
+        one, exact = replace(narrow, ridge=ridge), replace(wide, ridge=ridge)
+        if narrow.loss.quadratic:
+            inverse = Lazy(lambda one=one: KroneckerPreconditioner(one))  # type: ignore[misc]
+            solved = pcg(one, exact, inverse, tolerance=1e-3, max_passes=each, start=delta)
+        else:
+            solved = newton(one, exact, tolerance=1e-2, max_passes=4 * each, start=delta)
+        delta = solved.value
+        passes += solved.stats["passes"]
+        deltas.append(delta)
+    return deltas[::-1], passes
+
+
+def _tested(problem: Problem, delta: Tensor, ridge: float) -> Point:
+    loss, correct, classes = 0.0, 0, True
+    operator = problem.operator
+    direction = operator.direction(delta)
+    for state, labels in operator.blocks():
+        z = problem.logits(state.logits, operator.tangent(state, direction)).double()
+        loss += problem.loss.value(z, labels).sum().item()
+        classes = not labels.is_floating_point()
+        correct += int((z.argmax(1) == labels).sum()) if classes else 0
+    return Point(ridge, loss / operator.rows, correct / operator.rows if classes else None)
+
+
+def _best(curve: Sequence[Point]) -> float:
+    """The λ of the least loss; of equals the largest."""
+    least = min(point.loss for point in curve)
+    return max(point.ridge for point in curve if point.loss <= least)
+
+
+class _Part:
+    """Every ``step``-th row of some sources, or all the others."""
+
+    def __init__(self, sources: Sequence[RowSource], step: int, held: bool) -> None:
+        self._sources, self._step, self._held = sources, step, held
+        self.rows = len(self.chosen(sum(source.rows for source in sources)))
+
+    def chosen(self, rows: int) -> np.ndarray:
+        """Places of the part among ``rows`` rows."""
+        held = np.arange(rows) % self._step == self._step - 1
+        return np.flatnonzero(held if self._held else ~held)
+
+    def blocks(self, size: int, start: int = 0) -> Iterator[ArrayBlock]:
+        """Blocks of ``size`` rows of the part, copied together."""
+        tokens: list[np.ndarray] = []
+        labels: list[np.ndarray] = []
+        count, at, skip = 0, 0, start
+        for source in self._sources:
+            for block in source.blocks(size):
+                places = np.arange(at, at + len(block.labels))
+                at += len(places)
+                mine = (places % self._step == self._step - 1) == self._held
+                wanted = np.flatnonzero(mine)[skip:]
+                skip = max(0, skip - int(mine.sum()))
+                tokens.append(np.asarray(block.tokens)[wanted])
+                labels.append(np.asarray(block.labels)[wanted])
+                count += len(wanted)
+                while count >= size:
+                    x, y = np.concatenate(tokens), np.concatenate(labels)
+                    yield ArrayBlock(x[:size], y[:size])
+                    tokens, labels, count = [x[size:]], [y[size:]], count - size
+        if count:
+            yield ArrayBlock(np.concatenate(tokens), np.concatenate(labels))

@@ -1,0 +1,140 @@
+"""The kernel of the rows, taken apart into one small kernel for each direction of the classes.
+
+The logits are W f(x), so the tangent kernel of what lies below the head is J(x)J(x')ᵀ ≈ κ(x,x')·WWᵀ: nearly the
+same function of two rows for every class, as in the infinitely wide network, and WWᵀ couples the classes. The
+head's own part is κ_head(x,x')·I exactly. In the eigenbasis u_j of WWᵀ (eigenvalues ω_j) the kernel K̃ = J̃J̃ᵀ of
+N·K rows therefore falls apart into K kernels of N rows,
+
+    u_jᵀ K̃ u_j ≈ √D̄ (κ_head + ω_j κ) √D̄ / N
+
+and one eigendecomposition of κ serves all of them, and every λ. κ comes from one random probe: a row's gradient
+Jᵀξ is a few outer products, and their inner products need no gradient to be formed.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from taftcache.objective.problem import Problem
+from taftcache.tangent.factors import Direct, RankOne
+
+LARGEST_ROWS = 4096  # an eigendecomposition above this costs more than the passes it saves
+LARGEST_FACTORS = 2 << 30  # bytes of the rows' factors
+
+
+def class_kernel_fits(problem: Problem) -> bool:
+    """Whether the rows are few enough, fewer than parameters, and their gradients outer products."""
+    operator = problem.operator
+    few = operator.rows <= LARGEST_ROWS and operator.rows * operator.classes <= operator.layout.size
+    return few and operator.tail.rank_one and operator.rows * operator.tail.factor_width * 4 <= LARGEST_FACTORS
+
+
+class ClassKernel:
+    """(K̂ + τI)⁻¹ with K̂ the kernel without what couples directions of the classes.
+
+    What is left out acts as noise on the small eigenvalues of K̂: τ = λ + twice its root mean square there.
+    Deterministic, and a function of the problem's rows alone; costs two passes.
+
+    Args:
+        problem: quadratic, with a diagonal D.
+        scale: √(D/N) [N,K], of the rows J̃ = scale ⊙ J.
+    """
+
+    def __init__(self, problem: Problem, scale: Tensor) -> None:
+        operator = problem.operator
+        weight = operator.base.state[operator.base.config.head_names[0]].double()
+        self.omega, directions = torch.linalg.eigh(weight @ weight.T)
+        self.omega.clamp_min_(0)
+        row = scale.double().square().mean(1, keepdim=True).sqrt()
+        head, body = _kernels(problem, weight, row.to(operator.dtype))
+        self.sigma, rows = torch.linalg.eigh(body.double())
+        self.sigma.clamp_min_(0)
+        self._directions, self._rows = directions.to(operator.dtype), rows.to(operator.dtype)
+        self._head = rows.T @ (row * head.double())  # [N,h]
+        self._coupling = self._left_out(problem, scale)
+        self.shift(problem.ridge)
+
+    def shift(self, ridge: float) -> None:
+        """Set λ."""
+        self._inverse = 1 / (self.omega[:, None] * self.sigma + (ridge + self._coupling))  # [K,N]
+        head = self._head
+        eye = torch.eye(head.shape[1], dtype=head.dtype, device=head.device)
+        inner = [torch.linalg.inv(eye + head.T @ (inverse[:, None] * head)) for inverse in self._inverse]
+        dtype = self._rows.dtype
+        self._inner = torch.stack(inner).to(dtype) if head.shape[1] else None
+        self._fast, self._fast_head = self._inverse.to(dtype), head.to(dtype)
+
+    def apply(self, vector: Tensor) -> tuple[Tensor, float]:
+        """(K̂ + τI)⁻¹ r for r [N,K], and rᵀK̂r, which is about ‖J̃ᵀr‖²."""
+        turned = self._turn(vector)
+        energy = (self.omega[:, None] * self.sigma * turned.double().square()).sum()
+        out = turned * self._fast
+        if self._inner is not None:
+            energy += (turned.double() @ self._head).square().sum()
+            inner = torch.bmm(self._inner, (out @ self._fast_head)[:, :, None])[:, :, 0]
+            out = out - self._fast * (inner @ self._fast_head.T)
+        return self._back(out), energy.item()
+
+    def _turn(self, vector: Tensor) -> Tensor:
+        """[N,K] to the eigenbases [K,N]."""
+        return (vector.to(self._rows) @ self._directions).T @ self._rows
+
+    def _back(self, vector: Tensor) -> Tensor:
+        return (vector @ self._rows.T).T @ self._directions.T
+
+    def _left_out(self, problem: Problem, scale: Tensor) -> float:
+        """Twice the root mean square of K̃'s rows in the lower half of K̂'s spectrum, from one random product."""
+        generator = torch.Generator().manual_seed(1)
+        N, K = scale.shape
+        signs = (torch.randint(0, 2, (K, N), generator=generator) * 2 - 1).to(self._rows)
+        product = self._turn(kernel_product(problem, scale, self._back(signs)))
+        low = slice(0, max(1, N // 2))
+        return 2 * product[:, low].double().square().mean().sqrt().item()
+
+
+def kernel_product(problem: Problem, scale: Tensor, vector: Tensor) -> Tensor:
+    """J̃J̃ᵀ z [N,K] for z [N,K]: half a pass back and half a pass forward, in the problem's precision."""
+    return scale * torch.cat(list(problem.operator.matvec(pull(problem, scale * vector))))
+
+
+def pull(problem: Problem, vector: Tensor) -> Tensor:
+    """Jᵀ v [P] for v [N,K], in half a pass."""
+    start = 0
+
+    def respond(logits: Tensor, change: Tensor | None, labels: Tensor) -> Tensor:
+        nonlocal start
+        start += len(labels)
+        return vector[start - len(labels) : start].to(logits)
+
+    return problem.operator.accumulate(None, respond)
+
+
+def _kernels(problem: Problem, weight: Tensor, row: Tensor) -> tuple[Tensor, Tensor]:
+    """The head's input with its bias [N,h] (h = 0 where it is frozen), and √D̄ κ √D̄ / N [N,N] of all else."""
+    operator = problem.operator
+    generator = torch.Generator().manual_seed(0)
+    signs = torch.randint(0, 2, (operator.classes,), generator=generator) * 2 - 1
+    probe = signs.to(row)
+    scale = (probe.double() @ weight @ weight.T @ probe.double()).item() or 1.0
+    parts = [operator.factors(state, probe.expand(len(labels), -1).contiguous()) for state, labels in operator.blocks()]
+    head = row.new_zeros(operator.rows, 0)
+    total = row.new_zeros(operator.rows, operator.rows)
+    for same in zip(*(matrices for matrices, _ in parts), strict=True):
+        factors = [m for m in same if isinstance(m, RankOne)]
+        out, into = (torch.cat([getattr(m, side) for m in factors]) for side in ("out", "into"))
+        with_bias = factors[0].bias is not None
+        if factors[0].of_head:
+            head = torch.cat([into[:, 0], torch.ones_like(row)], 1) if with_bias else into[:, 0]
+            continue
+        for h in range(out.shape[1]):
+            gram = into[:, h] @ into[:, h].T
+            total.addcmul_(gram + 1 if with_bias else gram, out[:, h] @ out[:, h].T, value=1 / scale)
+    for small in zip(*(direct for _, direct in parts), strict=True):
+        gradients = _rows(small)
+        total.addmm_(gradients, gradients.T, alpha=1 / scale)
+    return head, total * row * row.T
+
+
+def _rows(parts: tuple[Direct, ...]) -> Tensor:
+    return torch.cat([part.rows for part in parts])

@@ -1,0 +1,67 @@
+"""Certificates against exact arithmetic."""
+
+from __future__ import annotations
+
+import statistics
+
+import pytest
+import torch
+
+from taftcache.solve.pcg import pcg
+from taftcache.solve.proof import prove
+from tests.solve.rational import draw, fractions, norm, root
+
+
+class Plain:
+    """No preconditioner."""
+
+    def apply(self, vector: torch.Tensor) -> torch.Tensor:
+        return vector
+
+
+class Scaled:
+    """A fixed positive diagonal that has nothing to do with H."""
+
+    def apply(self, vector: torch.Tensor) -> torch.Tensor:
+        return vector * torch.linspace(0.5, 2, len(vector)).to(vector)
+
+
+TOLERANCES = [1e-2, 1e-4, 1e-6, 1e-8, 1e-10, 1e-12, 1e-14]
+
+
+def breaches(seed: int) -> tuple[list[str], float | None]:
+    """What the solution of one problem says that is not so, and how loose its bound in the H-norm is."""
+    narrow, wide, exact = draw(seed)
+    tolerance, passes = TOLERANCES[seed % 7], [3, 6, 20, 60][seed % 4]
+    inverse = [None, Plain(), Scaled()][seed % 3]
+    solution = pcg(narrow if seed % 2 else wide, wide, inverse or Plain(), tolerance=tolerance, max_passes=passes)
+    solution = prove(solution, wide, inverse, tolerance, passes=0 if seed % 5 == 0 else 12)
+    c, x = solution.certificate, fractions(solution.value)
+    gradient = exact.gradient(x)
+    step = exact.solve(gradient)  # Δw − Δw*
+    energy = root(sum(a * b for a, b in zip(gradient, step, strict=True)))
+    slack = 1 + 1e-12
+    found = []
+    if solution.converged and norm(gradient) > tolerance * norm(exact.g) * slack:
+        found.append(f"converged at {norm(gradient):.3e} of {norm(exact.g):.3e}")
+    if energy > c.energy * slack:
+        found.append(f"‖Δw − Δw*‖_H = {energy:.3e} > {c.energy:.3e}")
+    if norm(step) > c.distance * slack:
+        found.append(f"‖Δw − Δw*‖ = {norm(step):.3e} > {c.distance:.3e}")
+    if energy**2 / 2 > c.gap * slack:
+        found.append(f"F − F* = {energy**2 / 2:.3e} > {c.gap:.3e}")
+    loose = c.energy / energy if energy > 0 and c.tightened is not None else None
+    return [f"problem {seed}: {text}" for text in found], loose
+
+
+@pytest.mark.parametrize(
+    "seeds",
+    [range(1500), pytest.param(range(1500, 10_000), marks=[pytest.mark.full, pytest.mark.slow])],
+    ids=["short", "full"],
+)
+def test_no_certificate_is_violated(seeds):
+    results = [breaches(seed) for seed in seeds]
+    assert [text for texts, _ in results for text in texts] == []
+    loose = [value for _, value in results if value is not None]
+    assert len(loose) > len(seeds) // 2
+    assert statistics.median(loose) <= 10

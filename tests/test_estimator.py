@@ -1,0 +1,84 @@
+"""The scikit-learn face: its own checks, and agreement with what it wraps."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from sklearn.base import clone
+from sklearn.datasets import load_digits, make_regression
+from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from taftcache.backbone.spec import BackboneSpec
+from taftcache.estimator import TangentClassifier, TangentRegressor
+from taftcache.objective.rsl import RSL
+from taftcache.solve.minimise import minimise
+from tests.solve.problems import case, labels, rows, tokens
+
+
+@pytest.mark.filterwarnings("ignore")
+@parametrize_with_checks([TangentClassifier(), TangentRegressor()])
+def test_sklearns_own_checks(estimator, check):
+    check(estimator)
+
+
+def digits() -> tuple[np.ndarray, np.ndarray]:
+    X, y = load_digits(return_X_y=True)
+    return X[:300] / 16, y[:300]
+
+
+@pytest.mark.parametrize("outputs", [None, 3])
+def test_regressor_on_features_is_sklearns_ridge(outputs):
+    X, y = make_regression(60, 8, n_targets=outputs or 1, random_state=0)
+    mine = TangentRegressor(ridge=1e-2).fit(X, y)
+    # 1/N Σ 1/m ‖·‖² + λ/2 ‖·‖² is 2/(N m) of Ridge's objective; the intercept is penalised like the rest.
+    extended = np.c_[X, np.ones(len(X))]
+    ridge = Ridge(alpha=1e-2 * len(X) * (outputs or 1) / 2, fit_intercept=False).fit(extended, y)
+    assert np.allclose(mine.predict(X), ridge.predict(extended), rtol=1e-9, atol=1e-9)
+    assert mine.coef_.shape == ((8,) if outputs is None else (3, 8))
+
+
+def test_classifier_on_features_is_sklearns_logistic_regression():
+    X, y = digits()
+    mine = TangentClassifier(loss="cross_entropy", ridge=1e-2, tolerance=1e-8).fit(X, y)
+    extended = np.c_[X, np.ones(len(X))]
+    peer = LogisticRegression(C=1 / (1e-2 * len(X)), fit_intercept=False, tol=1e-10, max_iter=5000).fit(extended, y)
+    assert mine.solution_.converged
+    assert np.allclose(mine.predict_proba(X), peer.predict_proba(extended), atol=1e-5)
+
+
+def test_works_in_pipelines_searches_and_clones():
+    X, y = digits()
+    search = GridSearchCV(
+        make_pipeline(StandardScaler(), TangentClassifier()), {"tangentclassifier__ridge": [1e-3, 1e-1]}, cv=3
+    ).fit(X, y)
+    assert search.best_score_ > 0.8
+    again = clone(search.best_estimator_).fit(X, y)
+    assert np.array_equal(again.predict(X), search.best_estimator_.predict(X))
+    auto = TangentClassifier(ridge="auto").fit(X, y)
+    assert auto.ridge_ == auto.ridge_choice_.ridge > 0
+    assert len(auto.ridge_choice_.curve) > 5
+
+
+def test_cached_rows_give_minimises_own_solution():
+    made = case()
+    state = {name: tensor.float() for name, tensor in made.base.state.items() if not name.startswith("head.")}
+    mine = TangentClassifier((state, made.base.config), tangent=made.base.spec, kappa=5.0, ridge=1e-2)
+    mine.fit(tokens(), np.array(list("abcd"))[labels()])
+    solution = minimise(mine.base_, rows(), RSL(kappa=5.0), 1e-2)
+    assert np.array_equal(mine.coef_, solution.value.numpy())
+    assert mine.score(tokens(), np.array(list("abcd"))[labels()]) > 0.9
+
+
+@pytest.mark.slow
+def test_images_through_a_backbone():
+    images = load_digits().images[:40].astype(np.float64)
+    pictures = [np.repeat((image * 15).astype(np.uint8)[:, :, None], 3, 2) for image in images]
+    mine = TangentClassifier(BackboneSpec(weights="bundled"), ridge=1e-3, tolerance=1e-4)
+    targets = load_digits().target[:40]
+    assert mine.fit(pictures, targets).score(pictures, targets) > 0.9
+    assert torch.isfinite(mine.solution_.value).all()
