@@ -80,21 +80,27 @@ class SolverSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 class ComposeSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """How components become one model.
 
-    mode: "mean", the paper's uniform average; "exact" also solves over the rows of all shards together.
+    mode: "mean", the paper's uniform average; "weighted" also makes models/weighted; "exact" also makes models/exact,
+        the optimum over the rows of all shards, solved from the mean.
+    weights: of "weighted": a coefficient for each component, summing to one, or "rows", each shard's share of the rows.
     """
 
-    mode: Literal["mean", "exact"] = "mean"
+    mode: Literal["mean", "weighted", "exact"] = "mean"
+    weights: dict[str, float] | Literal["rows"] = "rows"
 
 
 class ForgetSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What a run forgets at its end.
 
     samples: ids, as ``taftcache inspect`` lists them.
-    mode: "retrain", re-solve the affected shards without the rows.
+    mode: "retrain" re-solves the affected shards without the rows, from zero; "subtract" leaves those shards out of the
+        composition and solves nothing; "resolve" also re-solves models/exact, from where it is.
+    cold: "resolve" from the mean instead, so that models/exact too has the bytes of one that never saw the rows.
     """
 
     samples: list[str] = []
-    mode: Literal["retrain"] = "retrain"
+    mode: Literal["subtract", "retrain", "resolve"] = "retrain"
+    cold: bool = False
 
 
 class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

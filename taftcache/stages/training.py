@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from taftcache.component import Component
+    from taftcache.objective.rsl import RSL
     from taftcache.solve.solution import Solution
     from taftcache.tangent.base import Base
     from taftcache.tangent.spec import Train
@@ -61,7 +62,8 @@ def train(
     begin = time.perf_counter()
     recipe = adopt(store, recipe)
     base = read_base(store, recipe.tangent)
-    wanted = [shard for shard in store.shards if shards is None or shard.name in shards]
+    out = subtracted(store)
+    wanted = [s for s in store.shards if (s.name not in out if shards is None else s.name in shards)]
     if unknown := sorted(set(shards or []) - {shard.name for shard in wanted}):
         raise StoreError(
             "a shard to train is one of the store's",
@@ -74,10 +76,6 @@ def train(
         (f"{COMPONENTS}{shard.name}", [shard], recipe.tangent.train) for shard in wanted
     ]
     jobs.append((HEAD, store.shards, "head"))
-    if recipe.compose.mode == "exact" and shards is None:
-        jobs.append((EXACT, store.shards, recipe.tangent.train))
-    elif EXACT in store.objects():
-        _drop_stale(store, EXACT, training_key(recipe, base, store.shards, recipe.tangent.train))
     trained, kept = [], []
     for name, sources, mode in jobs:
         key = training_key(recipe, base, sources, mode)
@@ -87,6 +85,10 @@ def train(
         component = solve_component(recipe, base, sources, mode, progress, label=name)
         with store.transaction() as change:
             put_component(change, name, component)
+            still = subtracted(store)
+            if name != HEAD and sources[0].name in still:
+                still.remove(sources[0].name)
+                change.update(plan=plan_without(store, subtracted=still))
         trained.append(name)
     return TrainReport(
         store.path,
@@ -108,11 +110,16 @@ def _unfinished(metas: Mapping[str, dict[str, Any]]) -> list[str]:
     return [f"{len(names)} of {len(metas)} solves ({', '.join(names)}): {s}" for s, names in by_status.items()]
 
 
-def _drop_stale(store: FeatureStore, name: str, key: str) -> None:
-    """Drop a model that this run does not renew, unless it is what the settings ask for."""
-    if store.objects()[name].meta["key"] != key:
-        with store.transaction() as change:
-            change.drop(name)
+def subtracted(store: FeatureStore) -> list[str]:
+    """Names of shards that a request to forget left out of the composition: trained again only by name."""
+    return list(store.manifest.plan.get("subtracted", []))
+
+
+def plan_without(store: FeatureStore, *, subtracted: Sequence[str], dropped: int = 0) -> dict[str, Any]:
+    """The store's plan with these shards left out of compositions, and so many groups fewer."""
+    plan = {k: v for k, v in store.manifest.plan.items() if k != "subtracted"}
+    plan["groups"] -= dropped
+    return plan | ({"subtracted": list(subtracted)} if subtracted else {})
 
 
 def adopt(store: FeatureStore, recipe: Recipe | None) -> Recipe:
@@ -146,6 +153,13 @@ def training_key(recipe: Recipe, base: Base, sources: Sequence[Shard], mode: Tra
     return json.dumps(settings, sort_keys=True)
 
 
+def loss_of(recipe: Recipe) -> RSL:
+    """The loss that the recipe asks for."""
+    from taftcache.objective.rsl import RSL
+
+    return RSL(alpha=recipe.objective.alpha, kappa=recipe.objective.kappa)
+
+
 def solve_component(
     recipe: Recipe,
     base: Base,
@@ -154,17 +168,21 @@ def solve_component(
     progress: Progress,
     *,
     label: str,
+    start: Tensor | None = None,
+    tolerance: float | None = None,
 ) -> Component:
-    """Minimise over the rows of ``sources``: the component, its certificate in ``meta``."""
+    """Minimise over the rows of ``sources`` from ``start`` (zero): the component, its certificate in ``meta``.
+
+    ``tolerance`` replaces the recipe's where a certificate has to be tighter than that.
+    """
     import torch
 
     from taftcache.backbone.device import resolve_device
     from taftcache.component import Component
-    from taftcache.objective.rsl import RSL
     from taftcache.solve.minimise import minimise
     from taftcache.solve.solution import Status
 
-    objective, solver = recipe.objective, recipe.solver
+    solver = recipe.solver
     with progress.task(f"solve {label.partition('/')[2]}", None) as task:
 
         def told(passes: int, residual: float) -> None:
@@ -174,14 +192,15 @@ def solve_component(
         solution: Solution = minimise(
             base,
             sources,
-            RSL(alpha=objective.alpha, kappa=objective.kappa),
-            objective.ridge,
+            loss_of(recipe),
+            recipe.objective.ridge,
             train=mode,
-            tolerance=solver.tolerance,
+            tolerance=tolerance or solver.tolerance,
             max_passes=solver.max_passes,
             precision=solver.precision,
             memory=recipe.memory_bytes,
             device=resolve_device(recipe.device),
+            start=start,
             progress=told,
         )
     if solution.status is Status.interrupted:  # a component of the full key must be the full solve's

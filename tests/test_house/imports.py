@@ -19,6 +19,8 @@ MAY_IMPORT = {
     "backbone": {"errors", "cache", "tangent"},
     "component": {"errors", "cache", "tangent", "solve", "backbone.architecture"},
     "composition": {"errors", "tangent", "component"},
+    "attribution": {"errors", "tangent", "objective", "solve"},
+    "signature": {"errors"},
     "recipe": {"errors", "backbone.spec", "tangent.spec"},
     "model": {"errors", "cache", "tangent", "component", "composition", "recipe", "backbone"},
 }
@@ -37,6 +39,7 @@ HOMES = {
     "sklearn": {"backbone.sources"},
     "typer": {"cli"},
     "rich": {"terminal"},
+    "cryptography": {"signature"},
     "torch": {
         "backbone",
         "tangent",
