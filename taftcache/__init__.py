@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from taftcache.stages import (
         append,
         audit,
+        compare,
         compose,
         convert,
         copy,
@@ -92,6 +93,7 @@ __all__ = [
     "__version__",
     "append",
     "audit",
+    "compare",
     "compose",
     "convert",
     "copy",

@@ -132,6 +132,30 @@ def compose(
     _print(report, as_json, terminal.show_compose)
 
 
+@app.command()
+def compare(
+    recipe: RecipePath,
+    out: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="write the report as Markdown too")] = None,
+    set_: Overrides = None,
+    device: Device = None,
+    as_json: Json = False,
+) -> None:
+    """The paper's Table 2 or Figure 1 on the recipe's data: TAFT, model soup and SISA from one cache.
+
+    Example: taftcache compare pipelines/table2.toml --out table2.md
+    """
+    from taftcache import stages
+
+    with terminal.bars(as_json) as progress:
+        report = stages.compare(_recipe(recipe, set_, device), progress)
+    if out is not None:
+        try:
+            out.write_text(report.markdown(), encoding="utf-8")
+        except OSError as error:
+            raise RecipeError("a report is written to a file", got=f"{out}: {error.strerror}") from error
+    _print(report, as_json, terminal.show_compare)
+
+
 @app.command(name="export-component")
 def export_component(
     store: StorePath,

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from taftcache.stages.appending import AppendReport
     from taftcache.stages.auditing import AuditReport
     from taftcache.stages.collection import CollectReport
+    from taftcache.stages.comparison import CompareReport
     from taftcache.stages.composing import ComposeReport
     from taftcache.stages.evaluation import EvaluateReport
     from taftcache.stages.exchange import ExportReport, ImportReport
@@ -165,6 +166,20 @@ def show_compose(report: ComposeReport) -> None:
             + _certified(report.certificate),
             markup=False,
         )
+
+
+def show_compare(report: CompareReport) -> None:
+    """One line a point, and what was chosen."""
+    keys = list(dict.fromkeys(key for line in report.lines for key in line))
+    table = Table(*keys, title=report.title, title_justify="left")
+    for line in report.lines:
+        table.add_row(*(f"{v:.2f}" if isinstance(v := line.get(k, ""), float) else str(v) for k in keys))
+    OUT.print(table)
+    for s in report.settings:
+        OUT.print(f"{s['method']}, {s['shards']} shards: chose {s['chosen']}", markup=False)
+    OUT.print(
+        f"{report.rows} training and {report.held_out} held-out rows, {report.seeds} seeds, {report.seconds:.0f} s"
+    )
 
 
 def show_component(report: ComponentReport) -> None:

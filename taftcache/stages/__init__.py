@@ -3,6 +3,7 @@
 from taftcache.stages.appending import append
 from taftcache.stages.auditing import audit
 from taftcache.stages.collection import gc
+from taftcache.stages.comparison import compare
 from taftcache.stages.composing import compose
 from taftcache.stages.evaluation import evaluate
 from taftcache.stages.exchange import export, import_
@@ -21,6 +22,7 @@ from taftcache.stages.verification import verify
 __all__ = [
     "append",
     "audit",
+    "compare",
     "compose",
     "convert",
     "copy",

@@ -235,7 +235,7 @@ def _record(recipe: Recipe) -> dict[str, Any]:
     """What the store keeps of the recipe: not what changes no byte of it, and no id that is to be forgotten."""
     values = recipe_values(recipe)
     values["store"]["path"] = None
-    return {name: value for name, value in values.items() if name not in ("extract", "forget")}
+    return {name: value for name, value in values.items() if name not in ("extract", "forget", "compare")}
 
 
 def _request(values: dict[str, Any]) -> dict[str, Any]:

@@ -70,7 +70,7 @@ class QueryInfluence:
     passes: int
 
 
-class _Without:
+class Without:
     """A shard without one row, as rows in memory."""
 
     def __init__(self, shard: Shard, row: int) -> None:
@@ -260,7 +260,7 @@ class _Setting:
 
     def solve_without(self, part: _Part, shard: Shard, row: int) -> tuple[Tensor, float, int]:
         """The part's optimum without one row, the certified distance to it, and passes."""
-        sources: list[Any] = [_Without(s, row) if s.name == shard.name else s for s in part.shards]
+        sources: list[Any] = [Without(s, row) if s.name == shard.name else s for s in part.shards]
         without = solve_component(
             self.recipe, self.base, sources, part.train, self.progress, label=part.name, start=part.component.delta
         )

@@ -19,6 +19,7 @@ MAY_IMPORT = {
     "backbone": {"errors", "cache", "tangent"},
     "component": {"errors", "cache", "tangent", "solve", "backbone.architecture"},
     "composition": {"errors", "tangent", "component"},
+    "baselines": {"errors", "tangent"},
     "attribution": {"errors", "tangent", "objective", "solve"},
     "signature": {"errors"},
     "recipe": {"errors", "backbone.spec", "tangent.spec"},
@@ -41,7 +42,9 @@ HOMES = {
     "rich": {"terminal"},
     "cryptography": {"signature"},
     "torch": {
+        "attribution",
         "backbone",
+        "baselines",
         "tangent",
         "objective",
         "solve",
