@@ -163,6 +163,19 @@ def test_a_class_that_leaves_is_never_seen(images, tmp_path):
     assert all(c["moved"] is None for c in report.certificates.values())
 
 
+def test_a_shard_extracted_after_a_class_left_has_the_labels_of_the_others(images, tmp_path):
+    path = tmp_path / "store"
+    settings = recipe(path, data={"source": "folder", "train": str(images)})
+    stages.run(settings)
+    with open_store(path) as store:
+        stages.forget(store, classes=["1"])
+    whole = commits(path)
+    with open_store(path) as store, store.transaction() as change:
+        change.drop_shard("001")
+    stages.run(settings)  # the source still has the class, and its images
+    assert commits(path) == whole
+
+
 def test_the_last_row_of_a_class_takes_it_along(exact):
     with open_store(exact) as store:
         label = store.classes[store.shard("000").labels[0]]
