@@ -117,7 +117,7 @@ def compose(
 
     The mode is kept in the store: whatever changes a component later renews what the mode asks for.
 
-    Example: taftcache compose stores/quickstart --mode exact
+    Example: taftcache compose stores/quickstart --mode weighted
     """
     from taftcache import stages
     from taftcache.cache import FeatureStore
@@ -142,8 +142,8 @@ def compare(
 ) -> None:
     """The paper's Table 2 or Figure 1 on the recipe's data: TAFT, model soup and SISA from one cache.
 
-    Example: taftcache compare pipelines/table2.toml --out table2.md
-    """
+    Example: taftcache compare pipelines/quickstart.toml --set compare.shards=[20] --set compare.epochs=1 --set compare.seeds=1
+    """  # noqa: E501
     from taftcache import stages
 
     with terminal.bars(as_json) as progress:
