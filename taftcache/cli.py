@@ -102,17 +102,96 @@ def train(
 
 
 @app.command()
-def compose(store: StorePath, as_json: Json = False) -> None:
+def compose(
+    store: StorePath,
+    mode: Annotated[
+        str | None, typer.Option("--mode", help="mean, weighted (also models/weighted) or exact (also models/exact)")
+    ] = None,
+    weight: Annotated[
+        list[str] | None,
+        typer.Option("--weight", metavar="COMPONENT=COEFFICIENT", help="for weighted, one for each component"),
+    ] = None,
+    as_json: Json = False,
+) -> None:
     """Compose the shards' components into models/mean and check the identity that allows it.
 
-    Example: taftcache compose stores/quickstart
+    The mode is kept in the store: whatever changes a component later renews what the mode asks for.
+
+    Example: taftcache compose stores/quickstart --mode weighted
+    """
+    from taftcache import stages
+    from taftcache.cache import FeatureStore
+    from taftcache.recipe import apply_overrides, parse_recipe
+
+    changes = [] if mode is None else [f"compose.mode={mode}"]
+    with FeatureStore(store, mode="a") as opened, terminal.bars(as_json) as progress:
+        values = apply_overrides(opened.manifest.recipe, changes)
+        if weight:
+            values["compose"] |= {"mode": "weighted", "weights": dict(map(_weight, weight))}
+        report = stages.compose(opened, parse_recipe(values, str(store)), progress)
+    _print(report, as_json, terminal.show_compose)
+
+
+@app.command()
+def compare(
+    recipe: RecipePath,
+    out: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="write the report as Markdown too")] = None,
+    set_: Overrides = None,
+    device: Device = None,
+    as_json: Json = False,
+) -> None:
+    """The paper's Table 2 or Figure 1 on the recipe's data: TAFT, model soup and SISA from one cache.
+
+    Example: taftcache compare pipelines/quickstart.toml --set compare.shards=[20] --set compare.epochs=1 --set compare.seeds=1
+    """  # noqa: E501
+    from taftcache import stages
+
+    with terminal.bars(as_json) as progress:
+        report = stages.compare(_recipe(recipe, set_, device), progress)
+    if out is not None:
+        try:
+            out.write_text(report.markdown(), encoding="utf-8")
+        except OSError as error:
+            raise RecipeError("a report is written to a file", got=f"{out}: {error.strerror}") from error
+    _print(report, as_json, terminal.show_compare)
+
+
+@app.command(name="export-component")
+def export_component(
+    store: StorePath,
+    component: Annotated[str, typer.Argument(metavar="COMPONENT", help="a shard's name, or models/mean and the like")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="a file that is not there yet")],
+    as_json: Json = False,
+) -> None:
+    """Write one component to a file, for a store elsewhere that shares the base point.
+
+    Example: taftcache export-component stores/quickstart 000 first.safetensors
+    """
+    from taftcache import stages
+    from taftcache.cache import FeatureStore
+
+    with FeatureStore(store) as opened:
+        report = stages.export_component(opened, component, file)
+    _print(report, as_json, terminal.show_component)
+
+
+@app.command(name="import-component")
+def import_component(
+    store: StorePath,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="a component's file")],
+    name: Annotated[str | None, typer.Option("--name", help="its name here; the file's by default")] = None,
+    as_json: Json = False,
+) -> None:
+    """Take a component in whose rows are elsewhere; the next compose adds it. Another base point is refused.
+
+    Example: taftcache import-component stores/quickstart first.safetensors --name elsewhere
     """
     from taftcache import stages
     from taftcache.cache import FeatureStore
 
     with FeatureStore(store, mode="a") as opened:
-        report = stages.compose(opened)
-    _print(report, as_json, terminal.show_compose)
+        report = stages.import_component(opened, file, name)
+    _print(report, as_json, terminal.show_component)
 
 
 @app.command()
@@ -393,24 +472,111 @@ def gc(
 @app.command()
 def forget(
     store: StorePath,
-    sample: Annotated[list[str], typer.Option("--sample", help="a sample's id (repeatable)")],
+    sample: Annotated[list[str] | None, typer.Option("--sample", help="a sample's id (repeatable)")] = None,
+    file: Annotated[Path | None, typer.Option("--file", help="a text file with one id a line")] = None,
+    shard: Annotated[list[str] | None, typer.Option("--shard", help="all rows of a shard (repeatable)")] = None,
+    label: Annotated[list[str] | None, typer.Option("--class", help="all rows of a class (repeatable)")] = None,
     mode: Annotated[
-        str, typer.Option("--mode", help="retrain: re-solve the affected shards without the rows")
+        str,
+        typer.Option(
+            "--mode",
+            help="retrain: solve the affected shards again; subtract: leave them out of the composition;"
+            " resolve: retrain, and solve models/exact on from where it is",
+        ),
     ] = "retrain",
+    cold: Annotated[
+        bool, typer.Option("--cold", help="for resolve: from the mean, to the bytes of never having seen the rows")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="say what would happen and what it would cost, and change nothing")
+    ] = False,
+    sign: Annotated[
+        Path | None, typer.Option("--sign", metavar="KEY", help="sign the receipt with this Ed25519 key (PEM)")
+    ] = None,
+    destroy_key: Annotated[
+        bool,
+        typer.Option("--destroy-key", help="destroy the key of all tombstones: no id can be asked about any more"),
+    ] = False,
     as_json: Json = False,
 ) -> None:
-    """Erase samples from the cache and renew all that was made from them, with a certificate.
+    """Erase samples from the cache and renew all that was made from them, with a certificate and a receipt.
 
     Example: taftcache forget stores/quickstart --sample digits/0042
+
+    Example: taftcache forget stores/quickstart --class 7 --dry-run
+    """
+    from taftcache import stages
+    from taftcache.cache import FeatureStore
+    from taftcache.stages.request import read_ids
+
+    ids = [*(sample or []), *(read_ids(file) if file else [])]
+    if destroy_key and (ids or shard or label):
+        raise RecipeError("--destroy-key stands alone", got="ids, shards or classes beside it")
+    with FeatureStore(store, mode="a") as opened, terminal.bars(as_json) as progress:
+        if destroy_key:
+            report = stages.destroy_key(opened, sign)
+        else:
+            report = stages.forget(
+                opened, ids, progress, shards=shard or [], classes=label or [],
+                mode=mode,  # type: ignore[arg-type]
+                cold=cold, dry_run=dry_run, signing_key=sign,
+            )  # fmt: skip
+    _print(report, as_json, terminal.show_forget)
+
+
+@app.command()
+def audit(
+    store: StorePath,
+    public_key: Annotated[
+        str | None, typer.Option("--public-key", metavar="HEX", help="the key that every receipt must be signed with")
+    ] = None,
+    replay: Annotated[
+        bool, typer.Option("--replay", help="forget again what an old copy of the store brought back")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Check what forgetting promised: receipts, certificates from the rows, nothing left. Exit code 5 if it fails.
+
+    Example: taftcache audit stores/quickstart
+    """
+    from taftcache import stages
+
+    with terminal.bars(as_json) as progress:
+        report = stages.audit(store, progress, public_key=public_key, replay=replay)
+    _print(report, as_json, terminal.show_audit)
+    if report.findings:
+        raise typer.Exit(5)
+
+
+@app.command()
+def influence(
+    store: StorePath,
+    sample: Annotated[
+        str | None, typer.Option("--sample", help="what the model loses without this training sample")
+    ] = None,
+    query: Annotated[
+        Path | None, typer.Option("--query", metavar="IMAGE", help="which training samples moved its prediction most")
+    ] = None,
+    model: Annotated[str, typer.Option("--model", help="which of the store's models")] = "models/mean",
+    top: Annotated[int, typer.Option("--top", min=1, help="samples to list")] = 10,
+    as_json: Json = False,
+) -> None:
+    """What one training sample changed, or which samples changed one prediction: leave-one-out, exact or bounded.
+
+    Example: taftcache influence stores/quickstart --sample digits/0007
     """
     from taftcache import stages
     from taftcache.cache import FeatureStore
 
-    if mode != "retrain":
-        raise RecipeError("a forget's mode is retrain", got=mode)
-    with FeatureStore(store, mode="a") as opened, terminal.bars(as_json) as progress:
-        report = stages.forget(opened, sample, progress)
-    _print(report, as_json, terminal.show_forget)
+    if (sample is None) == (query is None):
+        raise RecipeError("influence asks about one sample or one image", got="both" if sample else "neither")
+    with FeatureStore(store) as opened, terminal.bars(as_json) as progress:
+        if sample is not None:
+            _print(stages.sample_influence(opened, sample, model, progress), as_json, terminal.show_sample_influence)
+        else:
+            assert query is not None
+            report = stages.query_influence(opened, query, model, top, progress)
+            _print(report, as_json, terminal.show_query_influence)
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -438,6 +604,14 @@ def _either(target: Path, overrides: list[str] | None, device: str | None) -> tu
         values = apply_overrides(store.manifest.recipe, [*(overrides or []), *_device(device)])
     values["store"]["path"] = str(target)
     return parse_recipe(values, str(target)), target
+
+
+def _weight(text: str) -> tuple[str, float]:
+    name, _, number = text.partition("=")
+    try:
+        return name, float(number)
+    except ValueError:
+        raise RecipeError("a weight is COMPONENT=COEFFICIENT", got=text, do="write it like 000=0.25") from None
 
 
 def _device(device: str | None) -> list[str]:

@@ -74,8 +74,11 @@ class Component:
         return cls(header.base_digest, layout, layout.flatten(tensors, torch.float64), header.meta)
 
 
-def read_base(store: FeatureStore, spec: TangentSpec) -> Base:
-    """The base point of the store's tail under ``spec``; a functional tail needs timm's code, none needs weights."""
+def read_base(store: FeatureStore, spec: TangentSpec, classes: int | None = None) -> Base:
+    """The base point of the store's tail under ``spec``; a functional tail needs timm's code, none needs weights.
+
+    ``classes`` is another K than the store's, for a store that is about to lose some.
+    """
     if TAIL not in store.objects():
         raise StoreError(
             "a store is trained from its base",
@@ -89,7 +92,7 @@ def read_base(store: FeatureStore, spec: TangentSpec) -> Base:
         from taftcache.backbone.architecture import tail_module
 
         module = tail_module(store.identity, config, state)
-    return make_base(state, config, len(store.classes), spec, module)
+    return make_base(state, config, classes or len(store.classes), spec, module)
 
 
 def put_component(change: Transaction, name: str, component: Component) -> None:

@@ -10,6 +10,7 @@
     │   ├── FormatError       5    not a store this version reads, or one that breaks the format's rules
     │   ├── IdentityError     5    the store was made from something else (names what differs)
     │   ├── IntegrityError    5    damage: names shard, array, chunk and file
+    │   ├── StaleStore        5    an old copy with rows that were forgotten since
     │   ├── StoreLocked       5    another process is writing
     │   ├── StoreUnreachable  5    an object store that does not answer, or refuses
     │   ├── StoreWriteError   5    disk full or an I/O error; the last commit is intact
@@ -83,6 +84,10 @@ class IdentityError(StoreError):
 
 class IntegrityError(StoreError):
     """An object of the store is missing or does not have the digest its manifest names."""
+
+
+class StaleStore(StoreError):
+    """An old copy of a store was put back: it holds rows that were forgotten since."""
 
 
 class StoreLocked(StoreError):

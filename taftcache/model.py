@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor, nn
@@ -96,6 +97,12 @@ class TangentModel(nn.Module):
         w, delta = self._tail.bind(self._base.named()), self._tail.bind(self._delta.named())
         value, change = self._tail.value_and_tangent(w, self.cut.prefix(images), delta)
         return value + change
+
+    @torch.no_grad()
+    def tokens(self, images: Sequence[Path | str]) -> np.ndarray:
+        """What the tail takes in, float32 [n,t,d], of image files; UnreadableImage for what does not decode."""
+        stacked = torch.stack([self.transform(_open(name)) for name in images])
+        return self.cut.prefix(stacked.to(_device(self.backbone))).float().cpu().numpy()
 
     def predict(self, images: Sequence[Path | str], top: int = 3, batch: int = 32) -> list[Prediction]:
         """The ``top`` classes of each image file.

@@ -97,21 +97,54 @@ class SolverSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 class ComposeSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """How components become one model.
 
-    mode: "mean", the paper's uniform average; "exact" also solves over the rows of all shards together.
+    mode: "mean", the paper's uniform average; "weighted" also makes models/weighted; "exact" also makes models/exact,
+        the optimum over the rows of all shards, solved from the mean.
+    weights: of "weighted": a coefficient for each component, summing to one, or "rows", each shard's share of the rows.
     """
 
-    mode: Literal["mean", "exact"] = "mean"
+    mode: Literal["mean", "weighted", "exact"] = "mean"
+    weights: dict[str, float] | Literal["rows"] = "rows"
 
 
 class ForgetSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What a run forgets at its end.
 
     samples: ids, as ``taftcache inspect`` lists them.
-    mode: "retrain", re-solve the affected shards without the rows.
+    mode: "retrain" re-solves the affected shards without the rows, from zero; "subtract" leaves those shards out of the
+        composition and solves nothing; "resolve" also re-solves models/exact, from where it is.
+    cold: "resolve" from the mean instead, so that models/exact too has the bytes of one that never saw the rows.
     """
 
     samples: list[str] = []
-    mode: Literal["retrain"] = "retrain"
+    mode: Literal["subtract", "retrain", "resolve"] = "retrain"
+    cold: bool = False
+
+
+class CompareSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What ``taftcache compare`` measures: the paper's tables and figures, from one cache.
+
+    report: "table2", TAFT against model soup; "figure1a", shards subtracted; "figure1b", the same against SISA;
+        "figure1c", shards solved again without what was forgotten.
+    shards: numbers of shards; the rows of the store are split anew for each.
+    seeds: how many seeds of the split and the base point.
+    ridges: λ that TAFT chooses from.
+    rates: learning rates that fine-tuning chooses from.
+    resets: whether the block is re-initialised (the paper's PT), chosen by every method.
+    epochs, batch: of fine-tuning.
+    orders: random orders in which shards are subtracted.
+    forgotten: fractions of the rows that figure1c forgets.
+    """
+
+    report: Literal["table2", "figure1a", "figure1b", "figure1c"] = "table2"
+    shards: Annotated[tuple[Count, ...], msgspec.Meta(min_length=1)] = (10, 25, 50)
+    seeds: Count = 3
+    ridges: Annotated[tuple[Positive, ...], msgspec.Meta(min_length=1)] = (1e-3, 1e-4)
+    rates: Annotated[tuple[Positive, ...], msgspec.Meta(min_length=1)] = (1e-3, 1e-4)
+    resets: Annotated[tuple[bool, ...], msgspec.Meta(min_length=1)] = (False, True)
+    epochs: Count = 30
+    batch: Count = 32
+    orders: Count = 20
+    forgotten: tuple[Annotated[float, msgspec.Meta(gt=0, lt=1)], ...] = (0.1, 0.25, 0.5)
 
 
 class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -129,6 +162,7 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     solver: SolverSpec = SolverSpec()
     compose: ComposeSpec = ComposeSpec()
     forget: ForgetSpec = ForgetSpec()
+    compare: CompareSpec = CompareSpec()
 
     @property
     def store_path(self) -> Path:

@@ -13,12 +13,16 @@ from taftcache.stages.progress import Progress, Silent, Task
 
 if TYPE_CHECKING:
     from taftcache.stages.appending import AppendReport
+    from taftcache.stages.auditing import AuditReport
     from taftcache.stages.collection import CollectReport
+    from taftcache.stages.comparison import CompareReport
     from taftcache.stages.composing import ComposeReport
     from taftcache.stages.evaluation import EvaluateReport
     from taftcache.stages.exchange import ExportReport, ImportReport
     from taftcache.stages.extraction import ExtractReport
+    from taftcache.stages.federation import ComponentReport
     from taftcache.stages.forgetting import ForgetReport
+    from taftcache.stages.influence import QueryInfluence, SampleInfluence
     from taftcache.stages.inspection import InspectReport, SampleReport
     from taftcache.stages.main_job import RunReport
     from taftcache.stages.model_export import ExportModelReport
@@ -149,9 +153,86 @@ def show_train(report: TrainReport) -> None:
 
 
 def show_compose(report: ComposeReport) -> None:
-    """One line."""
+    """What was composed, and how far the exact model is from the mean."""
     state = "written" if report.changed else "is current"
     OUT.print(f"{report.model} {state}: mean of {len(report.members)}, identity holds to {report.identity_error:.0e}")
+    if report.left_out:
+        OUT.print(f"left out, since they were subtracted: {', '.join(report.left_out)}", markup=False)
+    if others := [name for name in report.models if name != report.model]:
+        OUT.print(f"also: {', '.join(others)}", markup=False)
+    if report.certificate is not None:
+        OUT.print(
+            f"models/exact: {report.passes} passes from the mean, {report.moved:.2g} away from it; "
+            + _certified(report.certificate),
+            markup=False,
+        )
+
+
+def show_compare(report: CompareReport) -> None:
+    """One line a point, and what was chosen."""
+    keys = list(dict.fromkeys(key for line in report.lines for key in line))
+    table = Table(*keys, title=report.title, title_justify="left")
+    for line in report.lines:
+        table.add_row(*(f"{v:.2f}" if isinstance(v := line.get(k, ""), float) else str(v) for k in keys))
+    OUT.print(table)
+    for s in report.settings:
+        OUT.print(f"{s['method']}, {s['shards']} shards: chose {s['chosen']}", markup=False)
+    OUT.print(
+        f"{report.rows} training and {report.held_out} held-out rows, {report.seeds} seeds, {report.seconds:.0f} s"
+    )
+
+
+def show_component(report: ComponentReport) -> None:
+    """One component on its way."""
+    OUT.print(
+        f"{report.component}, {report.rows} rows, base {report.base_digest[:16]}: {_size(report.bytes)}, {report.file}"
+        + ("" if report.changed else " (there already)"),
+        markup=False,
+        soft_wrap=True,
+    )
+
+
+def show_audit(report: AuditReport) -> None:
+    """Findings, or that there are none."""
+    for f in report.findings:
+        OUT.print(f"FAILED  {f.kind}: {f.where}: {f.problem}", markup=False, soft_wrap=True)
+    for note in report.notes:
+        OUT.print(f"note: {note}", markup=False)
+    if report.replayed:
+        OUT.print(f"{report.replayed} rows that an old copy brought back were forgotten again")
+    table = Table("component", "‖∇F‖ recorded", "recomputed", "‖Δw−Δw*‖ ≤")
+    for name, c in report.certificates.items():
+        table.add_row(name, f"{c['recorded']:.3e}", f"{c['recomputed']:.3e}", f"{c['distance_bound']:.1e}")
+    if report.certificates:
+        OUT.print(table)
+    OUT.print(
+        f"{len(report.findings)} findings; {report.receipts} receipts in one chain, {report.signed} signed;"
+        f" {report.tombstones} tombstones\nroot {report.root_digest}"
+    )
+
+
+def show_sample_influence(report: SampleInfluence) -> None:
+    """A model with and without one sample."""
+    OUT.print(
+        f"{report.model} without {report.sample} (class {report.label}, shard {report.shard}):\n"
+        f"  Δw moves by {report.moved:.3g}, solved to within {report.distance_bound:.1e} in {report.passes} passes\n"
+        f"  its own logit falls from {report.own_logit:.3f} to {report.own_logit_without:.3f};"
+        f" label {report.own_label} → {report.own_label_without}\n"
+        f"  {report.labels_changed} of {report.held_out} held-out labels change,"
+        f" no logit by more than {report.largest_change:.2g}",
+        markup=False,
+    )
+
+
+def show_query_influence(report: QueryInfluence) -> None:
+    """The samples behind one prediction."""
+    OUT.print(f"{report.query}: {report.label}, logit {report.logit:.3f} by {report.model}", markup=False)
+    table = Table("sample", "class", "shard", "without it the logit changes by", "solved without it", "±")
+    for s in report.samples:
+        solved = (f"{s['solved']:+.4f}", f"{s['bound']:.1e}") if "solved" in s else ("", "")
+        table.add_row(s["sample"], s["label"], s["shard"], f"{s['change']:+.4f}", *solved)
+    OUT.print(table)
+    OUT.print(f"{report.method}, residual {report.residual:.0e}, {report.passes} passes")
 
 
 def show_evaluate(report: EvaluateReport) -> None:
@@ -328,14 +409,33 @@ def show_forget(report: ForgetReport) -> None:
 
 def _forgotten(report: ForgetReport) -> str:
     lines = []
+    if report.mode == "destroy-key":
+        lines.append("the tombstones and their key are destroyed")
     if report.already:
-        lines.append(f"forgotten before: {', '.join(report.already)}")
+        lines.append(f"forgotten before: {_some(report.already)}")
     if report.forgotten:
-        lines.append(f"forgotten now: {', '.join(report.forgotten)} (shard {', '.join(report.shards)})")
+        now = "would be forgotten" if report.dry_run else "forgotten now"
+        where = f" (shard {', '.join(report.shards)})" if report.shards else ""
+        lines.append(f"{now}: {_some(report.forgotten)}{where}")
         lines.append(f"renewed: {', '.join(report.renewed) or 'nothing was made from these rows'}")
+    if report.destroyed:
+        lines.append(f"destroyed: {', '.join(report.destroyed)}")
+    if report.dropped_shards:
+        lines.append(f"dropped, for no row is left: shard {', '.join(report.dropped_shards)}")
+    if report.classes:
+        lines.append(f"out of the list of classes: {', '.join(report.classes)}")
+    if report.dry_run:
+        passes = ", ".join(f"{name} {n}" for name, n in report.passes.items())
+        lines.append(f"about {passes or 'no'} passes; {_size(report.bytes)} rewritten; nothing was changed")
     for name, c in report.certificates.items():
-        lines.append(f"{name}: {_certified(c)}; the removal moved it by {c['moved']:.1e}")
-    return "\n".join(lines)
+        moved = "" if c["moved"] is None else f"; the removal moved it by {c['moved']:.1e}"
+        lines.append(f"{name}: {_certified(c)}{moved}")
+    return "\n".join([*lines, *(f"note: {note}" for note in report.notes)])
+
+
+def _some(names: list[str], most: int = 8) -> str:
+    more = len(names) - most
+    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
 
 
 def _accuracies(report: EvaluateReport) -> str:

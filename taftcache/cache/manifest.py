@@ -107,6 +107,11 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         )
         return msgspec.structs.replace(new, digest=_digest(msgspec.to_builtins(new)))
 
+    @property
+    def content_digest(self) -> str:
+        """The digest of everything but what is remembered of erasures: equal for forgotten and never seen."""
+        return self.replace(tombstones=[], tombstone_key="", ledger=None).digest
+
     def encode(self) -> bytes:
         """The file's bytes."""
         return canonical(self)

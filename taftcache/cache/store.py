@@ -9,8 +9,9 @@ from typing import Any, Literal, Self
 
 from taftcache.cache import ledger
 from taftcache.cache.address import bring, open_home
+from taftcache.cache.book import Book
 from taftcache.cache.commit import commit
-from taftcache.cache.files import write_all
+from taftcache.cache.files import Folder, write_all
 from taftcache.cache.identity import differences
 from taftcache.cache.layout import resolve_chunk_rows
 from taftcache.cache.manifest import FILE, MAX_BYTES, ROLES, Manifest, ObjectRef, ShardRef, Skipped, check_name
@@ -22,19 +23,33 @@ from taftcache.cache.sweep import LOCK, TRANSACTION, strays, sweep
 from taftcache.cache.transaction import Transaction
 from taftcache.cache.verify import Fault, Progress, read_object, verify
 from taftcache.cache.writer import ShardWriter, header_of
-from taftcache.errors import IdentityError, IntegrityError, RecipeError, StoreError, StoreNotFound, UnknownSample
+from taftcache.errors import (
+    IdentityError,
+    IntegrityError,
+    RecipeError,
+    StaleStore,
+    StoreError,
+    StoreNotFound,
+    UnknownSample,
+)
 
 
 class FeatureStore:
     """An open store. ``mode="r"`` reads; ``mode="a"`` also takes the writer lock and sweeps what a crash left behind.
 
     ``expect`` is the root digest that the caller knows: IntegrityError when the store has another, so that an old copy
-    put in a newer one's place is noticed. StoreNotFound, FormatError, IntegrityError and StoreLocked say what else can
-    be wrong. A context manager; `close` lets the lock go.
+    put in a newer one's place is noticed. StaleStore when it holds rows that were forgotten at this place, which is
+    noticed without it; ``stale`` opens it all the same, to forget them again. StoreNotFound, FormatError,
+    IntegrityError and StoreLocked say what else can be wrong. A context manager; `close` lets the lock go.
     """
 
     def __init__(
-        self, path: str | os.PathLike[str], *, mode: Literal["r", "a"] = "r", expect: str | None = None
+        self,
+        path: str | os.PathLike[str],
+        *,
+        mode: Literal["r", "a"] = "r",
+        expect: str | None = None,
+        stale: bool = False,
     ) -> None:
         if mode not in ("r", "a"):
             raise RecipeError('A store is opened with mode "r" or "a".', got=repr(mode))
@@ -63,8 +78,16 @@ class FeatureStore:
                     got=f"{self.path}: root digest {self.manifest.digest}, expected {expect}",
                     do="Look whether an older copy was put in its place.",
                 )
+            self.book = Book(self.path if isinstance(self.root, Folder) else None)
+            if not stale and (back := self.returned()):
+                raise StaleStore(
+                    "A forgotten sample does not come back with an old copy of the store.",
+                    got=f"{self.path} holds {len(back)} rows that were forgotten here, by {self.book.file}",
+                    do=f"taftcache audit {self.path} --replay, which forgets them again",
+                )
             if mode == "a":
                 self.swept = sweep(self.root, self.desk, self.manifest, self.manifest)
+                self._remember(self.manifest)
         except BaseException:
             self.close()
             raise
@@ -185,6 +208,12 @@ class FeatureStore:
             self._stones = key, frozenset(self.manifest.tombstones)
         key, stones = self._stones
         return ledger.tombstone(sample_id, key) in stones
+
+    def returned(self) -> list[str]:
+        """Ids of rows that were forgotten at this place, though this copy of the store does not know of it."""
+        known = self.manifest.tombstones
+        held = (i for ref in self.manifest.shards for i in self._shard(ref).sample_ids)
+        return self.book.match(held, known) if self.book.more_than(known) else []
 
     def check_identity(self, identity: dict[str, Any]) -> None:
         """IdentityError, naming what differs, unless the store was made from exactly ``identity``."""
@@ -330,6 +359,7 @@ class FeatureStore:
             self._recover(old)
             raise
         self._adopt(new)
+        self._remember(old)
         for shard in shards:
             shard.moved_to(self.root, ShardRef.of(shard.name, shard.role, shard.rows, shard.digest).path)
             self._cache[shard.digest] = shard
@@ -357,6 +387,18 @@ class FeatureStore:
         self._where = self._stones = None
         named = {ref.digest for ref in new.shards}
         self._cache = {digest: shard for digest, shard in self._cache.items() if digest in named}
+
+    def _remember(self, old: Manifest) -> None:
+        """Keep the book in step with the manifest; a book that cannot be written is for `taftcache audit` to report."""
+        new = self.manifest
+        try:
+            if old.tombstone_key and old.tombstone_key != new.tombstone_key:
+                self.book.tear(old.tombstone_key)
+            if new.tombstone_key:
+                key = ledger.read_key(self.root, new)
+                self.book.add(key, new.tombstones, set(old.tombstones) - set(new.tombstones))
+        except StoreError:
+            pass
 
     def _shard(self, ref: ShardRef) -> Shard:
         if ref.digest not in self._cache:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -40,6 +40,8 @@ class Transaction:
         self._objects = dict(store.manifest.objects)
         self._entries: list[dict[str, Any]] = []
         self._fields: dict[str, Any] = {}
+        self._secret = b""
+        self._forget_key = False
         self._count = 0
         self._open = True
         self._desk.remove(TRANSACTION)
@@ -85,6 +87,47 @@ class Transaction:
         self._dropped.add(name)
         self._shards.pop(name, None)
 
+    def bury(self, names: Iterable[str]) -> None:
+        """Add tombstones for ids whose rows leave with their whole shard, or for `classes` and `shards` themselves."""
+        self._usable()
+        self._erased |= set(names)
+
+    def relabel(self, classes: Sequence[str]) -> dict[str, Shard]:
+        """Keep only ``classes``, in the order that they have, and write every shard anew with labels that index them.
+
+        Returns all shards that stay, by name. DataError when a row that stays has another class.
+        """
+        self._usable()
+        self._store.no_writers("Relabelling")
+        before = self._store.classes
+        kept = [name for name in before if name in set(classes)]
+        place = np.array([kept.index(name) if name in kept else -1 for name in before], np.int32)
+        new: dict[str, Shard] = {}
+        for ref in self._store.manifest.shards:
+            if ref.name in self._dropped:
+                continue
+            old = self._shards.get(ref.name) or self._store.shard(ref.name)
+            if (place[old.labels] < 0).any():
+                raise DataError("A class that leaves has no rows left.", got=f"shard {ref.name} still has some")
+            new[ref.name] = self._rewrite(old, np.ones(len(old), np.bool_), place)
+        self._shards |= new
+        self.update(classes=kept)
+        return new
+
+    def tombstones(self, names: Iterable[str]) -> list[str]:
+        """The keyed hashes that stand for ``names`` in tombstones and receipts, sorted."""
+        key = self._key()
+        return sorted(ledger.tombstone(name, key) for name in names)
+
+    def content_digest(self) -> str:
+        """The `Manifest.content_digest` that the store will have if nothing more changes."""
+        return self._next().content_digest
+
+    def destroy_key(self) -> None:
+        """Leave the tombstones and their key out: nothing can be asked about a forgotten id any more."""
+        self._usable()
+        self._forget_key = True
+
     def put(self, name: str, data: bytes, meta: dict[str, Any] | None = None, *, suffix: str = ".safetensors") -> None:
         """Store ``data`` as the object ``name`` ("components/000"), in place of one of that name."""
         self._usable()
@@ -121,32 +164,22 @@ class Transaction:
         """Make all of it visible at once, then remove what it replaced."""
         self._usable()
         named = self._store.manifest
-        key, key_digest = b"", named.tombstone_key
-        stones = set(named.tombstones)
+        stones, key_digest = set(named.tombstones), named.tombstone_key
         if self._erased:
-            if key_digest:
-                key = ledger.read_key(self._root, named)
-            else:
-                key = os.urandom(ledger.KEY_BYTES)
-                key_digest = digest(key)
+            key = self._key()
+            key_digest = digest(key)
+            if not named.tombstone_key:
                 self._stage(key, ledger.KEY_FILE)
             stones |= {ledger.tombstone(i, key) for i in self._erased}
+        if self._forget_key:
+            stones, key_digest = set(), ""
         end = named.ledger
         for entry in self._entries:
             raw, end = ledger.encode_entry(entry, end)
             self._stage(raw, ledger.entry_path(end.entries, end.head))
-        refs = {ref.name: ref for ref in named.shards if ref.name not in self._dropped}
-        refs |= {name: ShardRef.of(name, s.role, s.rows, s.digest) for name, s in self._shards.items()}
-        groups = [(shard.at, refs[name].path) for name, shard in self._shards.items()]
-        new = named.replace(
-            shards=list(refs.values()),
-            objects=self._objects,
-            skipped=[s for s in named.skipped if s.id not in self._erased and s.shard not in self._dropped],
-            tombstones=list(stones),
-            tombstone_key=key_digest,
-            ledger=end,
-            **self._fields,
-        )
+        new = self._next().replace(tombstones=list(stones), tombstone_key=key_digest, ledger=end)
+        paths = {ref.name: ref.path for ref in new.shards}
+        groups = [(shard.at, paths[name]) for name, shard in self._shards.items()]
         self._open = False
         self._store.publish(new, groups, self._moves, list(self._shards.values()))
 
@@ -169,7 +202,28 @@ class Transaction:
                 self.discard()
                 raise
 
-    def _rewrite(self, old: Shard, keep: NDArray[np.bool_]) -> Shard:
+    def _next(self) -> Manifest:
+        """The manifest to come, but for what it remembers of erasures."""
+        named = self._store.manifest
+        refs = {ref.name: ref for ref in named.shards if ref.name not in self._dropped}
+        refs |= {name: ShardRef.of(name, s.role, s.rows, s.digest) for name, s in self._shards.items()}
+        return named.replace(
+            shards=list(refs.values()),
+            objects=self._objects,
+            skipped=[s for s in named.skipped if s.id not in self._erased and s.shard not in self._dropped],
+            **self._fields,
+        )
+
+    def _key(self) -> bytes:
+        if not self._secret:
+            named = self._store.manifest
+            if named.tombstone_key:
+                self._secret = ledger.read_key(self._root, named)
+            else:
+                self._secret = self._store.book.key or os.urandom(ledger.KEY_BYTES)
+        return self._secret
+
+    def _rewrite(self, old: Shard, keep: NDArray[np.bool_], place: NDArray[np.int32] | None = None) -> Shard:
         def rows() -> Iterator[NDArray[Any]]:
             for block in old.blocks(old.chunk_rows):
                 yield block.tokens[keep[block.start : block.start + len(block.tokens)]]
@@ -179,7 +233,8 @@ class Transaction:
         made = old.manifest
         group = GroupWriter(self._desk, at, old.name, old.role, made.tokens_shape, made.dtype, made.chunk_rows)
         ids = [i for i, kept in zip(old.sample_ids, keep, strict=True) if kept]
-        return Shard(self._desk, group.put_all(rows(), ids, old.labels[keep]), at)
+        labels = old.labels[keep] if place is None else place[old.labels[keep]]
+        return Shard(self._desk, group.put_all(rows(), ids, labels), at)
 
     def _stage(self, data: bytes, place: str) -> None:
         self._count += 1

@@ -16,9 +16,10 @@ from taftcache.cache import FeatureStore, Shard, ShardWriter, Skipped, held_out
 from taftcache.cache.plan import in_order, next_name, shard_of
 from taftcache.errors import RecipeError, StoreError
 from taftcache.recipe import Recipe
+from taftcache.stages.classes import class_indexes
 from taftcache.stages.extraction import HELD_OUT, check_words, is_complete, load_frozen, made_from, run_frozen
 from taftcache.stages.progress import Progress, Silent
-from taftcache.stages.reextraction import class_indexes, same_rows
+from taftcache.stages.reextraction import same_rows
 
 if TYPE_CHECKING:
     from taftcache.backbone.preprocess import Preprocess
@@ -160,7 +161,7 @@ def _grow(
         ) as writer,
         progress.task(f"append {name}", len(new)) as task,
     ):
-        sink = _Merged(writer, old, skipped, candidates, set(new), class_indexes(store.classes, source.classes))
+        sink = _Merged(writer, old, skipped, candidates, set(new), class_indexes(store, source.classes))
         task.advance(sink.consumed)
         order = [index[i] for i in new]
         stats = run_frozen(model, recipe, source, order, sink, task.advance, recipe.data.unreadable)

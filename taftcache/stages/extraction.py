@@ -17,6 +17,7 @@ from taftcache.cache import FeatureStore, assign, held_out
 from taftcache.cache.plan import in_order
 from taftcache.errors import DataError, IdentityError
 from taftcache.recipe import Recipe, recipe_values
+from taftcache.stages.classes import Relabelled, class_indexes
 from taftcache.stages.progress import Progress, Silent
 from taftcache.tangent.spec import TAIL
 
@@ -170,7 +171,8 @@ def _fill(
     ):
         task.advance(writer.consumed)
         order = [index[i] for i in ids]
-        stats = run_frozen(model, recipe, source, order, writer, task.advance, recipe.data.unreadable)
+        sink = Relabelled(writer, class_indexes(store, source.classes))
+        stats = run_frozen(model, recipe, source, order, sink, task.advance, recipe.data.unreadable)
         writer.commit()
     return stats.images
 
@@ -235,7 +237,7 @@ def _record(recipe: Recipe) -> dict[str, Any]:
     """What the store keeps of the recipe: not what changes no byte of it, and no id that is to be forgotten."""
     values = recipe_values(recipe)
     values["store"]["path"] = None
-    return {name: value for name, value in values.items() if name not in ("extract", "forget")}
+    return {name: value for name, value in values.items() if name not in ("extract", "forget", "compare")}
 
 
 def _request(values: dict[str, Any]) -> dict[str, Any]:

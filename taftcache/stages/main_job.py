@@ -42,9 +42,10 @@ def run(recipe: Recipe, progress: Progress | None = None) -> RunReport:
     extracted = extract(recipe, progress)
     with FeatureStore(recipe.store_path, mode="a") as store:
         trained = train(store, recipe, progress=progress)
-        composed = compose(store, recipe)
+        composed = compose(store, recipe, progress)
         evaluated = evaluate(store, progress) if store.held_out is not None else None
-        forgotten = forget(store, recipe.forget.samples, progress) if recipe.forget.samples else None
+        wish = recipe.forget
+        forgotten = forget(store, wish.samples, progress, mode=wish.mode, cold=wish.cold) if wish.samples else None
         return RunReport(
             store.path,
             store.root_digest,

@@ -16,6 +16,7 @@ from taftcache.cache.layout import resolve_chunk_rows
 from taftcache.cache.plan import in_order
 from taftcache.errors import DataError, StoreError
 from taftcache.recipe import Recipe
+from taftcache.stages.classes import class_indexes
 from taftcache.stages.extraction import HELD_OUT, load_frozen, plan_groups, run_frozen
 from taftcache.stages.progress import Progress, Silent
 
@@ -45,7 +46,7 @@ class Reextraction:
                     continue  # damaged too: the digest will tell
         source, ids = self._candidates(shard)
         labels = {item.id: item.label for item in source.items}
-        classes = class_indexes(store.classes, source.classes)
+        classes = class_indexes(store, source.classes)
         ids = in_order([i for i in ids if i not in taken and not store.is_forgotten(i)], self._recipe.store.seed)
         return [(i, classes[labels[i]]) for i in ids]
 
@@ -103,18 +104,6 @@ def same_rows(store: FeatureStore, recipe: Recipe) -> Recipe:
     """The recipe, asking for the kind of rows that the store has, whatever is trained on them since."""
     rows = store.identity.get("cut", {}).get("rows", recipe.store.cache)
     return msgspec.structs.replace(recipe, store=msgspec.structs.replace(recipe.store, cache=rows))
-
-
-def class_indexes(ours: Sequence[str], theirs: Sequence[str]) -> list[int]:
-    """For each class of a source its index in the store; DataError for one that the store does not have."""
-    index = {name: k for k, name in enumerate(ours)}
-    if unknown := [name for name in theirs if name not in index]:
-        raise DataError(
-            "A store keeps its classes: labels, the head and every component are indexes to them.",
-            got=f"{len(unknown)} other classes, the first: {unknown[0]!r}",
-            do="make a new store for the larger set of classes",
-        )
-    return [index[name] for name in theirs]
 
 
 class _Collected:

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from taftcache.component import Component
+    from taftcache.objective.loss import Loss
+    from taftcache.objective.weights import RowWeights
     from taftcache.solve.solution import Solution
     from taftcache.tangent.base import Base
     from taftcache.tangent.spec import Train
@@ -62,7 +64,8 @@ def train(
     begin = time.perf_counter()
     recipe = adopt(store, recipe)
     base = read_base(store, recipe.tangent)
-    wanted = [shard for shard in store.shards if shards is None or shard.name in shards]
+    out = subtracted(store)
+    wanted = [s for s in store.shards if (s.name not in out if shards is None else s.name in shards)]
     if unknown := sorted(set(shards or []) - {shard.name for shard in wanted}):
         raise StoreError(
             "a shard to train is one of the store's",
@@ -75,10 +78,6 @@ def train(
         (f"{COMPONENTS}{shard.name}", [shard], recipe.tangent.train) for shard in wanted
     ]
     jobs.append((HEAD, store.shards, "head"))
-    if recipe.compose.mode == "exact" and shards is None:
-        jobs.append((EXACT, store.shards, recipe.tangent.train))
-    elif EXACT in store.objects():
-        _drop_stale(store, EXACT, training_key(recipe, base, store.shards, recipe.tangent.train))
     trained, kept = [], []
     for name, sources, mode in jobs:
         key = training_key(recipe, base, sources, mode)
@@ -88,6 +87,10 @@ def train(
         component = solve_component(recipe, base, sources, mode, progress, label=name, interrupted="keep")
         with store.transaction() as change:
             put_component(change, name, component)
+            still = subtracted(store)
+            if name != HEAD and sources[0].name in still:
+                still.remove(sources[0].name)
+                change.update(plan=plan_without(store, subtracted=still))
         if component.meta["key"] == INTERRUPTED:
             raise KeyboardInterrupt
         trained.append(name)
@@ -111,11 +114,16 @@ def _unfinished(metas: Mapping[str, dict[str, Any]]) -> list[str]:
     return [f"{len(names)} of {len(metas)} solves ({', '.join(names)}): {s}" for s, names in by_status.items()]
 
 
-def _drop_stale(store: FeatureStore, name: str, key: str) -> None:
-    """Drop a model that this run does not renew, unless it is what the settings ask for."""
-    if store.objects()[name].meta["key"] != key:
-        with store.transaction() as change:
-            change.drop(name)
+def subtracted(store: FeatureStore) -> list[str]:
+    """Names of shards that a request to forget left out of the composition: trained again only by name."""
+    return list(store.manifest.plan.get("subtracted", []))
+
+
+def plan_without(store: FeatureStore, *, subtracted: Sequence[str], dropped: int = 0) -> dict[str, Any]:
+    """The store's plan with these shards left out of compositions, and so many groups fewer."""
+    plan = {k: v for k, v in store.manifest.plan.items() if k != "subtracted"}
+    plan["groups"] -= dropped
+    return plan | ({"subtracted": list(subtracted)} if subtracted else {})
 
 
 def adopt(store: FeatureStore, recipe: Recipe | None) -> Recipe:
@@ -149,6 +157,24 @@ def training_key(recipe: Recipe, base: Base, sources: Sequence[Shard], mode: Tra
     return json.dumps(settings, sort_keys=True)
 
 
+def loss_of(recipe: Recipe) -> Loss:
+    """The loss that the recipe asks for."""
+    from taftcache.objective.named import named_loss
+
+    return named_loss(recipe.objective.loss, recipe.objective.alpha, recipe.objective.kappa)
+
+
+def weights_of(recipe: Recipe, base: Base, sources: Sequence[Shard]) -> RowWeights | None:
+    """The weights that the recipe asks for, of the rows of ``sources``."""
+    import numpy as np
+    import torch
+
+    from taftcache.objective.named import class_weights
+
+    labels = torch.from_numpy(np.concatenate([np.asarray(shard.labels, np.int64) for shard in sources]))
+    return class_weights(recipe.objective.class_weights, labels, base.config.classes)
+
+
 def solve_component(
     recipe: Recipe,
     base: Base,
@@ -158,27 +184,27 @@ def solve_component(
     *,
     label: str,
     interrupted: Literal["raise", "keep"] = "raise",
+    start: Tensor | None = None,
+    tolerance: float | None = None,
 ) -> Component:
-    """Minimise over the rows of ``sources``: the component, its certificate in ``meta``.
+    """Minimise over the rows of ``sources`` from ``start`` (zero): the component, its certificate in ``meta``.
 
-    A solve that Ctrl-C ended raises KeyboardInterrupt, or is kept with its best iterate, marked in ``meta``.
+    ``tolerance`` replaces the recipe's where a certificate has to be tighter than that. A solve that Ctrl-C ended
+    raises KeyboardInterrupt, or is kept with its best iterate, marked in ``meta``.
     """
-    import numpy as np
     import torch
 
     from taftcache.backbone.device import resolve_device
     from taftcache.component import Component
-    from taftcache.objective.named import class_weights, named_loss
     from taftcache.solve.choosing import Choice, choose_ridge
     from taftcache.solve.minimise import minimise
     from taftcache.solve.solution import Status
 
     objective, solver = recipe.objective, recipe.solver
-    loss = named_loss(objective.loss, objective.alpha, objective.kappa)
-    labels = torch.from_numpy(np.concatenate([np.asarray(shard.labels, np.int64) for shard in sources]))
+    loss = loss_of(recipe)
     shared: dict[str, Any] = {
         "train": mode,
-        "weights": class_weights(objective.class_weights, labels, base.config.classes),
+        "weights": weights_of(recipe, base, sources),
         "jvp_only": objective.jvp_only,
         "memory": recipe.memory_bytes,
         "device": resolve_device(recipe.device),
@@ -202,10 +228,11 @@ def solve_component(
             ridge,
             radius=objective.radius,
             method=solver.method,
-            tolerance=solver.tolerance,
+            tolerance=tolerance or solver.tolerance,
             max_passes=solver.max_passes,
             proof_passes=solver.proof_passes,
             precision=solver.precision,
+            start=start,
             progress=told,
             **shared,
         )

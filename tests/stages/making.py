@@ -52,6 +52,8 @@ def toml(file: Path, path: Path | str, **sections: dict[str, Any]) -> Path:
 
 
 def _toml(value: Any) -> str:
+    if isinstance(value, list):
+        return f"[{', '.join(map(_toml, value))}]"
     return str(value).lower() if isinstance(value, bool) else repr(value)
 
 

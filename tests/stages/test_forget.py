@@ -183,15 +183,30 @@ def test_no_sample_named(store):
 
 
 @pytest.mark.parametrize("shard", ["001", "held-out"])
-def test_shard_is_not_emptied(store, shard):
+def test_an_emptied_shard_goes_as_a_whole(store, shard):
     with FeatureStore(store) as opened:
         everyone = list(opened.shard(shard).sample_ids)
+    once, by_name = store, shutil.copytree(store, store.parent / "by-name")
+    report = forget(once, *everyone)
+    assert report.dropped_shards == [shard]
+    with open_store(by_name) as opened:
+        assert stages.forget(opened, shards=[shard]).forgotten == everyone
+        assert not opened.has_shard(shard)
+        assert f"components/{shard}" not in opened.objects()
+        again = stages.forget(opened, shards=[shard])
+        assert (again.forgotten, again.already) == ([], [f"shard {shard}"])
+        assert opened.verify() == opened.strays() == []
+    assert commits(once) == commits(by_name)
+    assert not any(i.encode() in data for i in everyone for data in tree(once).values())
+
+
+def test_the_last_training_row_stays(store):
+    with FeatureStore(store) as opened:
+        everyone = opened.sample_ids()
     before = tree(store)
-    with pytest.raises(DataError, match="at least one sample") as caught:
+    with pytest.raises(DataError, match="at least one training row"):
         forget(store, *everyone)
-    assert shard in caught.value.got
     assert tree(store) == before
-    assert forget(store, *everyone[1:]).forgotten == everyone[1:]
 
 
 @pytest.mark.parametrize("error", [SolveError("no"), KeyboardInterrupt(), OSError(28, "disk full")], ids=type)

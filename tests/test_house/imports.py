@@ -19,6 +19,9 @@ MAY_IMPORT = {
     "backbone": {"errors", "cache", "tangent"},
     "component": {"errors", "cache", "tangent", "solve", "backbone.architecture"},
     "composition": {"errors", "tangent", "component"},
+    "baselines": {"errors", "tangent"},
+    "attribution": {"errors", "tangent", "objective", "solve"},
+    "signature": {"errors"},
     "recipe": {"errors", "backbone.spec", "tangent.spec"},
     "model": {"errors", "cache", "tangent", "component", "composition", "recipe", "backbone"},
 }
@@ -38,8 +41,11 @@ HOMES = {
     "sklearn": {"backbone.sources", "estimator"},
     "typer": {"cli"},
     "rich": {"terminal"},
+    "cryptography": {"signature"},
     "torch": {
+        "attribution",
         "backbone",
+        "baselines",
         "tangent",
         "objective",
         "solve",

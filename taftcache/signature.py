@@ -1,0 +1,107 @@
+"""Ed25519 signatures of receipts: keys in PEM files, public keys and signatures as hex."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from taftcache.errors import RecipeError
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+MAX_KEY_BYTES = 1 << 16
+
+
+class Signer:
+    """An Ed25519 private key.
+
+    Args:
+        file: an unencrypted PKCS #8 PEM file, as ``openssl genpkey -algorithm ed25519`` writes it.
+
+    Raises:
+        RecipeError: no such file, another kind of key, or the package cryptography is not installed.
+    """
+
+    def __init__(self, file: Path) -> None:
+        self._key = _private_key(file)
+
+    @property
+    def public_key(self) -> str:
+        """The public key, 64 hex digits."""
+        return self._key.public_key().public_bytes_raw().hex()
+
+    def sign(self, message: bytes) -> str:
+        """The signature of ``message``, 128 hex digits."""
+        return self._key.sign(message).hex()
+
+
+def make_key(file: Path) -> str:
+    """Write a new private key to ``file``, which must not be there yet, for its owner's eyes only; its public key.
+
+    Raises:
+        RecipeError: the file is there already, or cannot be written.
+    """
+    import os
+
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    key = Ed25519PrivateKey.generate()
+    text = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    try:
+        with open(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as out:
+            out.write(text)
+    except OSError as error:
+        raise RecipeError("a new key goes into a new file", got=f"{file}: {error.strerror}") from error
+    return key.public_key().public_bytes_raw().hex()
+
+
+def is_signed(message: bytes, signature: str, public_key: str) -> bool:
+    """Whether ``signature`` of ``message`` is the holder's of ``public_key``; False for what is no key or signature.
+
+    Raises:
+        RecipeError: the package cryptography is not installed.
+    """
+    _needs_cryptography()
+    from cryptography.exceptions import InvalidSignature
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+    try:
+        Ed25519PublicKey.from_public_bytes(bytes.fromhex(public_key)).verify(bytes.fromhex(signature), message)
+    except (InvalidSignature, ValueError):
+        return False
+    return True
+
+
+def _private_key(file: Path) -> Ed25519PrivateKey:
+    _needs_cryptography()
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+    try:
+        with file.open("rb") as opened:
+            key = load_pem_private_key(opened.read(MAX_KEY_BYTES), None)
+    except (OSError, ValueError, TypeError, UnsupportedAlgorithm) as error:
+        raise RecipeError(
+            "a signing key is an Ed25519 private key in an unencrypted PEM file",
+            got=f"{file}: {error}",
+            do=f"openssl genpkey -algorithm ed25519 -out {file}",
+        ) from error
+    if not isinstance(key, Ed25519PrivateKey):
+        raise RecipeError("a signing key is an Ed25519 private key", got=f"{file}: {type(key).__name__}")
+    return key
+
+
+def _needs_cryptography() -> None:
+    from importlib.util import find_spec
+
+    if find_spec("cryptography") is None:
+        raise RecipeError(
+            "receipts are signed by the package cryptography",
+            got="it is not installed",
+            do="pip install 'taftcache[sign]'",
+        )

@@ -1,0 +1,95 @@
+"""What is made anew when rows leave: cold, as if they had never been there, or warm, until the removal is proven."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from taftcache.cache import Shard
+from taftcache.stages.progress import Progress
+from taftcache.stages.training import EXACT, solve_component
+
+if TYPE_CHECKING:
+    from taftcache.component import Component
+    from taftcache.recipe import Recipe
+    from taftcache.tangent.base import Base
+
+# A certified distance above this fraction of what the removal moved would prove nothing.
+DECISIVE = 0.1
+WARM_ROUNDS = 4
+
+
+@dataclass(frozen=True)
+class Warm:
+    """A warm re-solve: its component where it became decisive, the passes it took, and why it did not."""
+
+    component: Component | None
+    passes: int
+    failure: str = ""
+
+
+def certificate_of(new: Component, old: Component | None) -> dict[str, Any]:
+    """A renewed component's certificate, beside how far the removal moved it.
+
+    ``moved`` is ‖Δw_new − Δw_old‖; ``moved_at_least`` takes both certified distances off, so that it bounds the
+    distance between the two optima from below; ``decisive``: the certified distance is at most a tenth of that.
+    All three are None where the classes, and so the parameters, are others.
+    """
+    entry: dict[str, Any] = {
+        **new.meta["certificate"],
+        "converged": new.meta["converged"],
+        "passes": new.meta["stats"].get("passes"),
+        "moved": None,
+        "moved_at_least": None,
+        "decisive": None,
+    }
+    if old is not None and old.layout == new.layout and "certificate" in old.meta:
+        bound = new.meta["certificate"]["distance_bound"]
+        moved = (new.delta - old.delta).norm().item()
+        least = max(0.0, moved - bound - old.meta["certificate"]["distance_bound"])
+        entry |= {"moved": moved, "moved_at_least": least, "decisive": bound <= DECISIVE * least}
+    return entry
+
+
+def resolve_warm(
+    recipe: Recipe, base: Base, before: Sequence[Shard], shards: Sequence[Shard], old: Component, progress: Progress
+) -> Warm:
+    """Minimise over ``shards`` from the exact model of ``before`` until the certificate is decisive.
+
+    What the removal moves is a distance between two optima, so the old model's certificate counts too: where that is
+    the loose one, it is tightened on the old rows, which are still there.
+    """
+    tolerance = recipe.solver.tolerance
+    passes = 0
+    new = old
+    for _ in range(WARM_ROUNDS):
+        new = _solve(recipe, base, shards, new, tolerance, progress)
+        passes += new.meta["stats"]["passes"]
+        figures = certificate_of(new, old)
+        if figures["decisive"]:
+            return Warm(new, passes)
+        if not new.meta["converged"]:
+            return Warm(None, passes, new.meta["status"])
+        # Half of the goal, for what the removal moved is known only roughly until the solve has ended.
+        goal = 0.5 * DECISIVE * max(figures["moved"], 1e-300)
+        if old.meta["certificate"]["distance_bound"] > 2 * goal:
+            old = _solve(recipe, base, before, old, _tolerance(old, goal), progress)
+            passes += old.meta["stats"]["passes"]
+            if not old.meta["converged"]:
+                return Warm(None, passes, old.meta["status"])
+        tolerance = min(0.5 * tolerance, _tolerance(new, goal))
+    return Warm(None, passes, "The certified distance did not fall below a tenth of what the removal moved.")
+
+
+def _solve(
+    recipe: Recipe, base: Base, shards: Sequence[Shard], start: Component, tolerance: float, progress: Progress
+) -> Component:
+    train = recipe.tangent.train
+    return solve_component(recipe, base, shards, train, progress, label=EXACT, start=start.delta, tolerance=tolerance)
+
+
+def _tolerance(component: Component, distance: float) -> float:
+    """The relative gradient at which the certified distance falls to ``distance``, for it is proportional to it."""
+    figures = component.meta["certificate"]
+    return figures["relative_gradient"] * distance / figures["distance_bound"]

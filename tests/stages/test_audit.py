@@ -1,0 +1,253 @@
+"""What an audit finds: nothing in a store that forgot, and every kind of leak that is planted in one."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from taftcache import stages
+from taftcache.cache import FeatureStore
+from taftcache.cache.digest import canonical, digest
+from taftcache.cache.manifest import Manifest
+from taftcache.component import Component, put_component, read_base, read_component
+from taftcache.errors import RecipeError, StaleStore
+from taftcache.signature import make_key
+from taftcache.stages.training import adopt
+from tests.stages.making import open_store, recipe, tree
+
+EXACT = {"compose": {"mode": "exact"}}
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory) -> tuple[Path, Path, str, str]:
+    """A store before and after it forgot a class and a sample; the sample's id and its shard. Not to be written to."""
+    root = tmp_path_factory.mktemp("audited")
+    stages.run(recipe(root / "before", **EXACT))
+    shutil.copytree(root / "before", root / "after")
+    with open_store(root / "after") as store:
+        sample = store.shard("000").sample_ids[2]
+        stages.forget(store, classes=["7"])
+        stages.forget(store, [sample])
+    return root / "before", root / "after", sample, "000"
+
+
+@pytest.fixture
+def after(pair, tmp_path) -> Path:
+    return shutil.copytree(pair[1], tmp_path / "store")
+
+
+def test_a_store_that_forgot_passes(pair, after):
+    report = stages.audit(pair[1])
+    assert report.findings == report.notes == []
+    assert ["does not know all tombstones" in note for note in stages.audit(after).notes] == [True]
+    assert (report.receipts, report.signed, report.replayed) == (2, 0, 0)
+    assert sorted(report.certificates) == ["components/000", "components/001", "models/exact", "models/head"]
+    assert tree(after) == tree(pair[1])
+
+
+def objects_of(before: Path, name: str) -> tuple[bytes, dict]:
+    with FeatureStore(before) as store:
+        return store.read_object(name), dict(store.objects()[name].meta)
+
+
+def keep_object(name: str, place: str | None = None) -> Callable:
+    """The object as it was before, kept under its own or another name."""
+
+    def plant(store: FeatureStore, before: Path, sample: str) -> None:
+        data, meta = objects_of(before, name)
+        with store.transaction() as change:
+            change.put(place or name, data, meta)
+
+    return plant
+
+
+def keep_mean(store: FeatureStore, before: Path, sample: str) -> None:
+    """A mean of old numbers that says it is of the present members."""
+    base = read_base(store, adopt(store, None).tangent)
+    mean = read_component(store, "models/mean", base)
+    delta = mean.delta + 1e-6
+    with store.transaction() as change:
+        put_component(change, "models/mean", Component(mean.base_digest, mean.layout, delta, mean.meta))
+
+
+def keep_class(store: FeatureStore, before: Path, sample: str) -> None:
+    with store.transaction() as change:
+        change.update(classes=[*store.classes, "7"])
+
+
+def keep_row(store: FeatureStore, before: Path, sample: str) -> None:
+    with FeatureStore(before) as old:
+        shard, row = old.locate(sample)
+        tokens = shard.tokens(slice(row, row + 1))
+    with store.writer("002", "train", chunk_rows=8, tokens_shape=shard.tokens_shape, relearn=True) as writer:
+        writer._check = lambda *args: None
+        writer.append(tokens, [sample], np.zeros(1, np.int32))
+        writer._header = type(writer._header)(**{**_fields(writer._header), "relearn": False})
+        writer.commit()
+
+
+def _fields(struct) -> dict:
+    return {name: getattr(struct, name) for name in struct.__struct_fields__}
+
+
+def keep_id_in_ledger(store: FeatureStore, before: Path, sample: str) -> None:
+    with store.transaction() as change:
+        change.record({"event": "note", "text": f"forgot {sample}, as asked"})
+
+
+def keep_id_in_recipe(store: FeatureStore, before: Path, sample: str) -> None:
+    with store.transaction() as change:
+        change.update(recipe={**store.manifest.recipe, "forget": {"samples": [sample]}})
+
+
+def keep_id_in_component(store: FeatureStore, before: Path, sample: str) -> None:
+    base = read_base(store, adopt(store, None).tangent)
+    component = read_component(store, "components/000", base)
+    noisy = Component(component.base_digest, component.layout, component.delta, {**component.meta, "last": sample})
+    with store.transaction() as change:
+        change.put("components/000", noisy.encode(), {**component.meta, "base_digest": component.base_digest})
+
+
+def keep_temp_file(store: FeatureStore, before: Path, sample: str) -> None:
+    (store.path / "staging" / "transaction").mkdir(parents=True, exist_ok=True)
+    (store.path / "staging" / "transaction" / "7").write_bytes(b"rows")
+
+
+def keep_report(store: FeatureStore, before: Path, sample: str) -> None:
+    (store.path / "report.html").write_text("who was here")
+
+
+def keep_statistics(store: FeatureStore, before: Path, sample: str) -> None:
+    """Statistics of the shard as it was, under a manifest whose digests are all right."""
+    named = store.manifest
+    (ref,) = [s for s in named.shards if s.name == "000"]
+    file = store.path / f"{ref.path}.json"
+    fields = json.loads(file.read_bytes())
+    fields["statistics"]["max_abs"] *= 2
+    raw = canonical(fields)
+    moved = type(ref).of(ref.name, ref.role, ref.rows, digest(raw))
+    (store.path / ref.path).rename(store.path / moved.path)
+    file.unlink()
+    (store.path / f"{moved.path}.json").write_bytes(raw)
+    new = named.replace(shards=[moved if s.name == "000" else s for s in named.shards])
+    (store.path / "manifest.json").write_bytes(new.encode())
+
+
+def forge_receipt(store: FeatureStore, before: Path, sample: str) -> None:
+    (file,) = (store.path / "ledger").glob("000001-*")
+    file.write_bytes(file.read_bytes().replace(b'"samples":', b'"SAMPLES":'))
+
+
+def forge_certificate(store: FeatureStore, before: Path, sample: str) -> None:
+    """A component that is further from its optimum than it says."""
+    base = read_base(store, adopt(store, None).tangent)
+    c = read_component(store, "components/001", base)
+    with store.transaction() as change:
+        put_component(change, "components/001", Component(c.base_digest, c.layout, 1.001 * c.delta, c.meta))
+
+
+LEAKS: dict[str, tuple[Callable, str]] = {
+    "stale mean": (keep_mean, "stale composition"),
+    "old mean": (keep_object("models/mean"), "base point"),
+    "kept class": (keep_class, "class"),
+    "kept component": (keep_object("components/000"), "base point"),
+    "component of no shard": (keep_object("components/000", "components/007"), "kept component"),
+    "kept exact model": (keep_object("models/exact"), "base point"),
+    "kept preconditioner": (keep_object("components/000", "state/preconditioner"), "stale object"),
+    "kept row": (keep_row, "forgotten row"),
+    "id in the ledger": (keep_id_in_ledger, "forgotten id"),
+    "id in the recipe": (keep_id_in_recipe, "forgotten id"),
+    "id in a component": (keep_id_in_component, "forgotten id"),
+    "temporary file": (keep_temp_file, "leftover file"),
+    "report": (keep_report, "leftover file"),
+    "statistics": (keep_statistics, "statistics"),
+    "forged receipt": (forge_receipt, "ledger"),
+    "forged certificate": (forge_certificate, "certificate"),
+}
+
+
+@pytest.mark.parametrize("leak", LEAKS)
+def test_a_planted_leak_is_found(pair, after, leak):
+    plant, kind = LEAKS[leak]
+    with open_store(after) as store:
+        plant(store, pair[0], pair[2])
+    assert kind in {finding.kind for finding in stages.audit(after).findings}
+
+
+@pytest.mark.parametrize("name", ["components/000", "models/head", "models/exact", "models/mean"])
+def test_an_object_of_the_rows_before_is_found(finished, tmp_path, name):
+    """The base point is the same here, for no class has left: only the rows differ."""
+    before = tmp_path / "before"
+    stages.run(recipe(before, **EXACT))
+    path = shutil.copytree(before, tmp_path / "store")
+    with open_store(path) as store:
+        stages.forget(store, [store.shard("000").sample_ids[0]])
+        keep_object(name)(store, before, "")
+    kinds = {finding.kind for finding in stages.audit(path).findings}
+    assert kinds & {"stale component", "stale composition"}
+
+
+def test_signed_receipts(store, tmp_path):
+    mine, other = (make_key(tmp_path / name) for name in ("mine.pem", "other.pem"))
+    with open_store(store) as opened:
+        first, second = opened.shard("000").sample_ids[:2]
+        stages.forget(opened, [first], signing_key=tmp_path / "mine.pem")
+    report = stages.audit(store, public_key=mine)
+    assert (report.findings, report.signed) == ([], 1)
+    assert [f.kind for f in stages.audit(store, public_key=other).findings] == ["signature"]
+    with open_store(store) as opened:
+        stages.forget(opened, [second])
+    assert stages.audit(store).findings == []
+    assert [f.problem for f in stages.audit(store, public_key=mine).findings] == ["the receipt is not signed"]
+    with open_store(store) as opened:
+        entry = {k: v for k, v in opened.ledger()[0].items() if k not in ("seq", "previous")}
+        with opened.transaction() as change:
+            change.record(entry)  # the same signed words, in another place of the chain
+    assert [f.kind for f in stages.audit(store).findings] == ["signature"]
+    (tmp_path / "not.pem").write_text("no key")
+    with open_store(store) as opened, pytest.raises(RecipeError, match="Ed25519"):
+        stages.forget(opened, [opened.shard("000").sample_ids[0]], signing_key=tmp_path / "not.pem")
+
+
+def test_an_old_copy_put_back_is_noticed_and_forgets_again(store, tmp_path):
+    backup = shutil.copytree(store, tmp_path / "backup")
+    with open_store(store) as opened:
+        sample = opened.shard("001").sample_ids[1]
+        stages.forget(opened, [sample])
+    forgot = tree(store, but=("manifest.json", "ledger/"))
+    shutil.rmtree(store)
+    shutil.copytree(backup, store)
+    for mode in ("r", "a"):
+        with pytest.raises(StaleStore, match="audit"):
+            FeatureStore(store, mode=mode)
+    assert [f.kind for f in stages.audit(store).findings] == ["returned rows"]
+    report = stages.audit(store, replay=True)
+    assert (report.findings, report.replayed) == ([], 1)
+    assert tree(store, but=("manifest.json", "ledger/")) == forgot
+    assert stages.audit(backup).findings == []  # elsewhere it is nobody's old copy
+
+
+def test_without_the_key_nothing_can_be_asked(store):
+    with open_store(store) as opened:
+        sample = opened.shard("000").sample_ids[0]
+        stages.forget(opened, [sample])
+        assert opened.is_forgotten(sample)
+        stages.destroy_key(opened)
+        assert not opened.is_forgotten(sample)
+        assert not (store / "tombstones.key").exists()
+        assert opened.book.file.read_bytes() == canonical({"format": "taftcache-forgotten", "pages": [], "version": 1})
+        assert [entry["event"] for entry in opened.ledger()] == ["forget", "destroy-key"]
+    assert stages.audit(store).findings == []
+
+
+def test_the_manifest_says_what_the_receipt_promised(pair, after):
+    with FeatureStore(after) as store:
+        *_, last = store.ledger()
+        assert last["content_after"] == store.manifest.content_digest
+        assert isinstance(store.manifest, Manifest)
+        assert pair[2] not in json.dumps(store.ledger())

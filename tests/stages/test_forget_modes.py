@@ -1,0 +1,298 @@
+"""Modes and ways to name what is to be forgotten: each against solving, composing or extracting without the rows."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from taftcache import stages
+from taftcache.cache import FeatureStore
+from taftcache.cli import main
+from taftcache.component import read_base, read_component
+from taftcache.composition import compose
+from taftcache.errors import RecipeError, StoreError, UnknownSample
+from taftcache.stages import renewal
+from taftcache.stages.request import read_ids
+from tests.stages.making import commits, open_store, recipe, tree
+
+EXACT = {"compose": {"mode": "exact"}}
+
+
+@pytest.fixture(scope="module")
+def solved(tmp_path_factory) -> Path:
+    """Sixty digits with an exact model. Not to be written to."""
+    path = tmp_path_factory.mktemp("solved") / "store"
+    stages.run(recipe(path, **EXACT))
+    return path
+
+
+@pytest.fixture
+def exact(solved, tmp_path) -> Path:
+    return shutil.copytree(solved, tmp_path / "store")
+
+
+def deltas(path: Path) -> dict[str, torch.Tensor]:
+    with FeatureStore(path) as store:
+        base = read_base(store, stages.training.adopt(store, None).tangent)
+        names = [n for n in store.objects() if n.startswith(("components/", "models/"))]
+        return {n: read_component(store, n, base).delta for n in names}
+
+
+def test_subtract_leaves_the_shard_out_and_solves_nothing_but_the_head(exact):
+    with open_store(exact) as store:
+        sample = store.shard("000").sample_ids[0]
+        report = stages.forget(store, [sample], mode="subtract")
+        assert report.destroyed == ["components/000", "models/exact"]
+        assert list(report.certificates) == ["models/head"]
+        assert stages.forget(store, [sample], mode="subtract").forgotten == []
+        composed = stages.compose(store, parse(store, mode="mean"))
+        assert (composed.members, composed.left_out, composed.changed) == (["components/001"], ["000"], False)
+    now = deltas(exact)
+    assert torch.equal(now["models/mean"], now["components/001"])
+    assert stages.audit(exact).findings == []
+
+
+def parse(store: FeatureStore, **values):
+    from taftcache.recipe import parse_recipe
+
+    return parse_recipe({**store.manifest.recipe, "compose": {**store.manifest.recipe["compose"], **values}})
+
+
+def test_a_run_leaves_a_subtracted_shard_out_until_it_is_trained_by_name(store):
+    with open_store(store) as opened:
+        sample = opened.shard("001").sample_ids[0]
+        stages.forget(opened, [sample], mode="subtract")
+    before = tree(store)
+    assert stages.run(recipe(store)).idle
+    assert tree(store) == before
+    retrained = shutil.copytree(store, store.parent / "retrained")
+    with open_store(retrained) as opened:
+        stages.train(opened, shards=["001"])
+        stages.compose(opened)
+        assert stages.training.subtracted(opened) == []
+    direct = store.parent / "direct"
+    stages.run(recipe(direct))
+    with open_store(direct) as opened:
+        stages.forget(opened, [sample])
+    assert commits(retrained) == commits(direct)
+
+
+@pytest.mark.parametrize("mode", ["retrain", "resolve"])
+def test_cold_is_never_seen_for_the_exact_model_too(exact, images, tmp_path, mode):
+    source = shutil.copytree(images, tmp_path / "images")
+    sections = {"data": {"source": "folder", "train": str(source)}, **EXACT}
+    stages.run(recipe(tmp_path / "forgot", **sections))
+    with open_store(tmp_path / "forgot") as store:
+        gone = [store.shard("000").sample_ids[1], store.shard("001").sample_ids[4]]
+        stages.forget(store, gone, mode=mode, cold=True)
+    for name in gone:
+        (source / name).unlink()
+    stages.run(recipe(tmp_path / "never", **sections))
+    assert commits(tmp_path / "forgot") == commits(tmp_path / "never")
+
+
+def test_warm_is_within_a_tenth_of_what_the_removal_moved(exact, tmp_path):
+    cold = shutil.copytree(exact, tmp_path / "cold")
+    with open_store(exact) as store:
+        sample = store.shard("000").sample_ids[2]
+        report = stages.forget(store, [sample], mode="resolve")
+        warm_logits = stages.evaluate(store).accuracy["models/exact"]
+    with open_store(cold) as store:
+        stages.forget(store, [sample], mode="resolve", cold=True)
+        assert stages.evaluate(store).accuracy["models/exact"] == warm_logits
+    figures = report.certificates["models/exact"]
+    assert figures["decisive"]
+    assert figures["distance_bound"] <= renewal.DECISIVE * figures["moved_at_least"]
+    ours, theirs = deltas(exact), deltas(cold)
+    apart = (ours["models/exact"] - theirs["models/exact"]).norm().item()
+    assert apart <= 2 * figures["distance_bound"]
+    assert all(torch.equal(ours[n], theirs[n]) for n in ours if n != "models/exact")
+    assert stages.audit(exact).findings == []
+
+
+def test_warm_goes_on_where_the_tolerance_is_loose(tmp_path, monkeypatch):
+    """Both the old model and the new one are solved further than the recipe asks, until the removal is proven."""
+    monkeypatch.setattr("taftcache.solve.dual.LARGEST_KERNEL", 0)
+    path = tmp_path / "store"
+    loose = {"solver": {"tolerance": 1e-2}, "objective": {"ridge": 0.1}, **EXACT}
+    stages.run(recipe(path, **loose))
+    with open_store(path) as store:
+        report = stages.forget(store, [store.shard("000").sample_ids[2]], mode="resolve")
+    figures = report.certificates["models/exact"]
+    assert figures["decisive"]
+    assert not report.certificates["components/000"]["decisive"]
+    assert report.notes == []
+
+
+def test_warm_falls_back_to_cold(exact, tmp_path, monkeypatch):
+    cold = shutil.copytree(exact, tmp_path / "cold")
+    monkeypatch.setattr(renewal, "DECISIVE", 1e-30)
+    with open_store(exact) as store:
+        sample = store.shard("000").sample_ids[2]
+        report = stages.forget(store, [sample], mode="resolve")
+        assert "was solved cold" in store.ledger()[-1]["notes"][0]
+    assert report.notes
+    with open_store(cold) as store:
+        stages.forget(store, [sample], mode="resolve", cold=True)
+    assert commits(exact) == commits(cold)
+
+
+def test_a_class_that_leaves_is_never_seen(images, tmp_path):
+    source = shutil.copytree(images, tmp_path / "images")
+    sections = {"data": {"source": "folder", "train": str(source)}, **EXACT}
+    forgot, never = tmp_path / "forgot", tmp_path / "never"
+    stages.run(recipe(forgot, **sections))
+    with open_store(forgot) as store:
+        report = stages.forget(store, classes=["1"])
+        assert report.classes == ["1"]
+        assert store.classes == ["0", "2"]
+        assert {store.classes[k] for part in store.shards for k in part.labels} == {"0", "2"}
+        again = stages.forget(store, classes=["1"])
+        assert (again.forgotten, again.already) == ([], ["class 1"])
+        with pytest.raises(StoreError, match="one of the store's"):
+            stages.forget(store, classes=["one"])
+        with pytest.raises(RecipeError, match="retrain"):
+            stages.forget(store, classes=["2"], mode="subtract")
+    shutil.rmtree(source / "1")
+    stages.run(recipe(never, **sections))
+    assert commits(forgot) == commits(never)
+    assert all(c["moved"] is None for c in report.certificates.values())
+
+
+def test_a_shard_extracted_after_a_class_left_has_the_labels_of_the_others(images, tmp_path):
+    path = tmp_path / "store"
+    settings = recipe(path, data={"source": "folder", "train": str(images)})
+    stages.run(settings)
+    with open_store(path) as store:
+        stages.forget(store, classes=["1"])
+    whole = commits(path)
+    with open_store(path) as store, store.transaction() as change:
+        change.drop_shard("001")
+    stages.run(settings)  # the source still has the class, and its images
+    assert commits(path) == whole
+
+
+def test_the_last_row_of_a_class_takes_it_along(exact):
+    with open_store(exact) as store:
+        label = store.classes[store.shard("000").labels[0]]
+        everyone = [s["sample"] for s in stages.inspection.list_samples(store, label=label)]
+        k = store.classes.index(label)
+        held = [i for i, c in zip(store.held_out.sample_ids, store.held_out.labels, strict=True) if c == k]
+        stages.forget(store, [*everyone[1:], *held])
+        assert label in store.classes
+        assert stages.forget(store, everyone[:1]).classes == [label]
+        assert label not in store.classes
+    assert stages.audit(exact).findings == []
+
+
+def test_dry_run_says_what_happens_and_changes_nothing(exact):
+    before = tree(exact)
+    with open_store(exact) as store:
+        samples = store.shard("001").sample_ids[:2]
+        plan = stages.forget(store, samples, mode="resolve", dry_run=True)
+    assert tree(exact) == before
+    assert (plan.dry_run, plan.root_before) == (True, plan.root_digest)
+    assert plan.bytes > 0
+    with open_store(exact) as store:
+        done = stages.forget(store, samples, mode="resolve")
+    for name in ("forgotten", "shards", "renewed", "destroyed", "classes", "dropped_shards"):
+        assert getattr(plan, name) == getattr(done, name)
+    assert plan.passes.keys() == done.passes.keys()
+
+
+def test_other_state_made_from_the_rows_is_destroyed(exact):
+    with open_store(exact) as store:
+        with store.transaction() as change:
+            change.put("state/preconditioner", b"made from all rows")
+            change.put("models/other", store.read_object("models/mean"), store.objects()["models/mean"].meta)
+        report = stages.forget(store, [store.held_out.sample_ids[0]])
+        assert report.destroyed == ["models/other", "state/preconditioner"]
+        assert not any(name.startswith("state/") for name in store.objects())
+        assert store.ledger()[-1]["destroyed"] == report.destroyed
+
+
+def test_weights_of_components_that_leave_are_shared_out(exact):
+    with open_store(exact) as store:
+        stages.compose(store, parse(store, mode="weighted", weights={"000": 0.25, "components/001": 0.75}))
+        stages.forget(store, [store.shard("000").sample_ids[0]], mode="subtract")
+        assert store.manifest.recipe["compose"]["weights"] == {"components/001": 1.0}
+        assert not stages.compose(store).changed
+    now = deltas(exact)
+    assert torch.equal(now["models/weighted"], now["components/001"])
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"mode": "erase"}, RecipeError),
+        ({"samples": ["digits/9999"], "mode": "subtract"}, UnknownSample),
+        ({"shards": ["009"]}, StoreError),
+        ({"shards": ["000"], "samples": ["digits/9999"]}, UnknownSample),
+    ],
+)
+def test_what_is_unknown_is_refused_before_anything_changes(store, options, error):
+    before = tree(store)
+    with open_store(store) as opened:
+        options = {"samples": [opened.shard("000").sample_ids[0]], **options}
+        with pytest.raises(error):
+            stages.forget(opened, **options)
+    assert tree(store) == before
+
+
+def test_resolve_needs_an_exact_model(store):
+    with open_store(store) as opened, pytest.raises(RecipeError, match="compose"):
+        stages.forget(opened, [opened.shard("000").sample_ids[0]], mode="resolve")
+
+
+def test_commands(exact, tmp_path, capsys):
+    with FeatureStore(exact) as store:
+        first, second, third = store.shard("000").sample_ids[:3]
+    (tmp_path / "ids.txt").write_text(f"{first}\n\n {second} \n")
+    assert read_ids(tmp_path / "ids.txt") == [first, second]
+
+    def run(*words: str) -> dict:
+        with pytest.raises(SystemExit) as end:
+            main([*words, "--json"])
+        assert end.value.code == 0
+        return json.loads(capsys.readouterr().out)
+
+    told = run("forget", str(exact), "--file", str(tmp_path / "ids.txt"), "--mode", "subtract", "--dry-run")
+    assert (told["forgotten"], told["dry_run"]) == ([first, second], True)
+    assert run("forget", str(exact), "--file", str(tmp_path / "ids.txt"))["forgotten"] == [first, second]
+    assert run("compose", str(exact), "--weight", "000=0.5", "--weight", "001=0.5")["models"] == [
+        "models/mean",
+        "models/weighted",
+        "models/exact",
+    ]
+    assert run("audit", str(exact))["findings"] == []
+    assert run("influence", str(exact), "--sample", third)["sample"] == third
+    run("export-component", str(exact), "000", str(tmp_path / "one.safetensors"))
+    told = run("import-component", str(exact), str(tmp_path / "one.safetensors"), "--name", "elsewhere")
+    assert told["component"] == "components/elsewhere"
+    assert run("forget", str(exact), "--destroy-key")["mode"] == "destroy-key"
+    with pytest.raises(SystemExit):
+        main(["forget", str(exact), "--destroy-key", "--sample", third])
+    run("forget", str(exact), "--sample", third)  # the imported component has no coefficient yet
+    with pytest.raises(SystemExit):
+        main(["compose", str(exact)])
+    for words in (
+        ["compose", str(exact), "--mode", "mean"],
+        ["audit", str(exact)],
+        ["forget", str(exact), "--sample", third],
+    ):
+        with pytest.raises(SystemExit) as end:
+            main(words)
+        assert end.value.code == 0
+        assert capsys.readouterr().out
+
+
+def test_the_mean_of_copies_is_the_component(exact):
+    now = deltas(exact)
+    with FeatureStore(exact) as store:
+        base = read_base(store, stages.training.adopt(store, None).tangent)
+        one = read_component(store, "components/000", base)
+    assert torch.allclose(compose({"a": one, "b": one}).delta, now["components/000"], rtol=0, atol=1e-15)

@@ -1,0 +1,37 @@
+"""History leaves no trace: whatever was asked, in whatever order and however interrupted, the rows that stay decide."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+def history(folder: Path, count: int) -> str:
+    seed = int(os.environ.get("TAFTCACHE_HISTORY_SEED", random.randrange(10**6)))
+    run = subprocess.run(
+        [sys.executable, "-m", "tests.stages.history", str(folder), str(seed), str(count)],
+        cwd=ROOT,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 0, f"seed {seed}\n{run.stdout}\n{run.stderr}"
+    return run.stdout
+
+
+@pytest.mark.slow
+def test_a_few_sequences_of_requests(tmp_path):
+    assert "sequences" in history(tmp_path, 4)
+
+
+@pytest.mark.full
+def test_two_hundred_sequences_of_requests(tmp_path):
+    print(history(tmp_path, 200))
