@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     )
     from taftcache.tangent.base import make_base
     from taftcache.tangent.operator import TangentOperator
+    from taftcache.view import StoreView, write_report
 
     __version__: str
 
@@ -75,6 +76,7 @@ __all__ = [
     "StoreLocked",
     "StoreNotFound",
     "StoreUnreachable",
+    "StoreView",
     "StoreWriteError",
     "TaftcacheError",
     "TangentModel",
@@ -103,6 +105,7 @@ __all__ = [
     "save_model",
     "train",
     "verify",
+    "write_report",
 ]
 
 _HOMES = {
@@ -110,6 +113,7 @@ _HOMES = {
     "FeatureStore": "cache",
     "RSL": "objective.rsl",
     "Recipe": "recipe",
+    "StoreView": "view",
     "TangentModel": "model",
     "TangentOperator": "tangent.operator",
     "load_recipe": "recipe",
@@ -117,6 +121,7 @@ _HOMES = {
     "minimise": "solve.minimise",
     "open_model": "model_folder",
     "save_model": "model_folder",
+    "write_report": "view",
 }  # of the other names, classes are errors and functions stages
 
 

@@ -13,6 +13,7 @@ from taftcache.cache import FeatureStore, Shard
 from taftcache.errors import StoreError
 from taftcache.recipe import Recipe, parse_recipe, recipe_values
 from taftcache.stages.extraction import check_words
+from taftcache.stages.names import COMPONENTS, EXACT, HEAD
 from taftcache.stages.progress import Progress, Silent
 
 if TYPE_CHECKING:
@@ -22,10 +23,6 @@ if TYPE_CHECKING:
     from taftcache.solve.solution import Solution
     from taftcache.tangent.base import Base
     from taftcache.tangent.spec import Train
-
-COMPONENTS = "components/"
-HEAD = "models/head"
-EXACT = "models/exact"
 
 
 @dataclass(frozen=True)
@@ -146,6 +143,11 @@ def training_key(recipe: Recipe, base: Base, sources: Sequence[Shard], mode: Tra
     return json.dumps(settings, sort_keys=True)
 
 
+def _thinned(curve: list[list[float]], most: int = 200) -> list[list[float]]:
+    """At most so many points of a curve, its last among them."""
+    return curve[:: -(-len(curve) // most)][: most - 1] + curve[-1:] if len(curve) > most else curve
+
+
 def solve_component(
     recipe: Recipe,
     base: Base,
@@ -165,9 +167,11 @@ def solve_component(
     from taftcache.solve.solution import Status
 
     objective, solver = recipe.objective, recipe.solver
+    curve: list[list[float]] = []
     with progress.task(f"solve {label.partition('/')[2]}", None) as task:
 
         def told(passes: int, residual: float) -> None:
+            curve.append([passes, float(f"{residual:.3g}")])
             task.advance()
             task.note(f"pass {passes}, residual {residual:.1e}")
 
@@ -196,6 +200,7 @@ def solve_component(
         "converged": solution.converged,
         "status": solution.status.value,
         "stats": solution.stats,
+        "convergence": _thinned(curve),
         "certificate": solution.certificate.as_dict(),
         "norm": delta.norm().item(),
     }

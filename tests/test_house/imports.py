@@ -24,8 +24,9 @@ MAY_IMPORT = {
 }
 MAY_IMPORT["model_folder"] = {"errors", "tangent", "component", "backbone", "model"}
 MAY_IMPORT["stages"] = set(MAY_IMPORT)
-MAY_IMPORT["terminal"] = {"errors", "stages"}
-MAY_IMPORT["cli"] = {"errors", "cache", "recipe", "stages", "terminal"}
+MAY_IMPORT["view"] = set(MAY_IMPORT)
+MAY_IMPORT["terminal"] = {"errors", "stages", "view"}
+MAY_IMPORT["cli"] = {"errors", "cache", "recipe", "stages", "terminal", "view"}
 
 # Outside library → the only parts that know it.
 HOMES = {
@@ -34,7 +35,8 @@ HOMES = {
     "timm": {"backbone"},
     "torchvision": {"backbone"},
     "h5py": {"backbone", "cache"},
-    "sklearn": {"backbone.sources"},
+    "sklearn": {"backbone.sources", "view.embedding"},
+    "pyarrow": {"stages.sample_files"},
     "typer": {"cli"},
     "rich": {"terminal"},
     "torch": {
@@ -47,6 +49,7 @@ HOMES = {
         "model",
         "model_folder",
         "stages",
+        "view",
     },
 }
 # Reading a file with one of these can run code that the file brings along.
