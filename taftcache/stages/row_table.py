@@ -20,19 +20,21 @@ LET_GO_BYTES = 64 << 20
 
 
 class Reader:
-    """Rows of one shard, verified as they are read, whose memory is given back as the reading goes on."""
+    """Rows of a store's shards, verified as they are read, whose memory is given back as the reading goes on."""
 
-    def __init__(self, store: FeatureStore, name: str) -> None:
-        (self._ref,) = (ref for ref in store.manifest.shards if ref.name == name)
+    def __init__(self, store: FeatureStore) -> None:
+        self._refs = {ref.name: ref for ref in store.manifest.shards}
         self._root = store.root
-        self._shard = Shard(self._root, self._ref)
-        self._left = LET_GO_BYTES
+        self._open: Shard | None = None
+        self._left = 0
 
-    def tokens(self, rows: slice | NDArray[np.int64]) -> NDArray[Any]:
-        """Tokens [b,t,d] of a slice of rows, or of row numbers."""
-        if self._left <= 0:
-            self._shard, self._left = Shard(self._root, self._ref), LET_GO_BYTES
-        tokens = self._shard.tokens(rows)
+    def tokens(self, name: str, rows: slice | NDArray[np.int64]) -> NDArray[Any]:
+        """Tokens [b,t,d] of a slice of the rows of the shard ``name``, or of row numbers."""
+        shard = self._open
+        if shard is None or shard.name != name or self._left <= 0:
+            shard = Shard(self._root, self._refs[name])
+            self._open, self._left = shard, LET_GO_BYTES
+        tokens = shard.tokens(rows)
         self._left -= tokens.nbytes
         return tokens
 
@@ -42,11 +44,11 @@ class RowTable:
     """Rows of all training shards, shard after shard, then the held-out ones.
 
     shards: in that order. ids: of the rows [n]. label, shard, row: [n] class index, index into ``shards``, place there.
-    readers: of the shards' features, by name.
+    reader: of the features.
     """
 
     shards: tuple[Shard, ...]
-    readers: dict[str, Reader]
+    reader: Reader
     ids: list[str]
     label: NDArray[np.int32]
     shard: NDArray[np.int32]
@@ -61,7 +63,7 @@ class RowTable:
         empty = [np.empty(0, np.int32)]
         return cls(
             shards,
-            {shard.name: Reader(store, shard.name) for shard in shards},
+            Reader(store),
             ids,
             np.concatenate([shard.labels for shard in shards] or empty),
             np.concatenate([np.full(shard.rows, k, np.int32) for k, shard in enumerate(shards)] or empty),

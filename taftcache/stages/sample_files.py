@@ -45,7 +45,7 @@ def parts(store: FeatureStore, table: RowTable, told: Told) -> Iterator[Part]:
     scorer = Scorer(store) if Scorer.possible(store) else None
     mean = [MEAN] if scorer is not None and MEAN in scorer.models else []
     for here, shard, rows in table.steps():
-        tokens = table.readers[shard.name].tokens(rows)
+        tokens = table.reader.tokens(shard.name, rows)
         base = composed = logits = None
         if scorer is not None:
             z, changes = scorer.logits(tokens, mean)

@@ -151,7 +151,7 @@ def held_out_logits(store: FeatureStore, scorer: Scorer, shard: Shard, reader: R
     found = {name: np.empty(count, np.int64) for name in others}
     for k in range(0, count, STEP_ROWS):
         here = slice(k, min(k + STEP_ROWS, count))
-        z, changes = scorer.logits(reader.tokens(rows[here]), [*components, *others])
+        z, changes = scorer.logits(reader.tokens(shard.name, rows[here]), [*components, *others])
         base[here], tangents[:, here] = z, changes[: len(components)]
         for name, change in zip(others, changes[len(components) :], strict=True):
             found[name][here] = (z + change).argmax(1)

@@ -127,7 +127,7 @@ class Atlas:
         known = {here.start for here, _, _ in order}
         sample = []
         for here, shard, rows in order:
-            sample.append(self._take(vectors, here, sample_vectors(table.readers[shard.name].tokens(rows), first)))
+            sample.append(self._take(vectors, here, sample_vectors(table.reader.tokens(shard.name, rows), first)))
         self.axes = principal_axes(np.concatenate(sample))
         for (here, _, _), part in zip(order, sample, strict=True):
             self.place[here] = self.axes.project(part)
@@ -138,7 +138,7 @@ class Atlas:
             if self._stop.is_set():
                 return
             if here.start not in known:
-                part = self._take(vectors, here, sample_vectors(table.readers[shard.name].tokens(rows), first))
+                part = self._take(vectors, here, sample_vectors(table.reader.tokens(shard.name, rows), first))
                 self.place[here] = self.axes.project(part)
                 progress.done += len(part)
 
@@ -153,7 +153,7 @@ class Atlas:
         if shard is None:
             raise StoreError("an accuracy needs held-out rows", got="none")
         progress.total = shard.rows
-        kept = held_out_logits(self.store, self.scorer(), shard, self.table.readers[shard.name])
+        kept = held_out_logits(self.store, self.scorer(), shard, self.table.reader)
         start = self.table.start(self.table.shards.index(shard))
         where = start + kept.rows
         self.classes_by["base"][where] = kept.base.argmax(1)
@@ -174,7 +174,7 @@ class Atlas:
                 return
             if shard.role == "held-out":
                 continue
-            tokens, where = table.readers[shard.name].tokens(rows), np.arange(here.start, here.stop)
+            tokens, where = table.reader.tokens(shard.name, rows), np.arange(here.start, here.stop)
             z, changes = scorer.logits(tokens, others)
             self.classes_by["base"][here] = z.argmax(1)
             for name, change in zip(others, changes, strict=True):

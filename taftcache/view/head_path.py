@@ -67,7 +67,7 @@ def _features(table: RowTable, scorer: Scorer, stop: Event | None) -> Iterator[t
     for _, shard, rows in table.steps():
         if stop is not None and stop.is_set():
             return
-        state = scorer.state(table.readers[shard.name].tokens(rows))
+        state = scorer.state(table.reader.tokens(shard.name, rows))
         feature = state.feature.double().cpu()
         x = torch.cat([feature, torch.ones_like(feature[:, :1])], 1)
         labels = torch.from_numpy(np.asarray(shard.labels[rows], np.int64))

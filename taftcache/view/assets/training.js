@@ -37,7 +37,7 @@ function trainingView(main) {
       ),
     ),
   );
-  const curves = trained.filter((m) => m.convergence && m.convergence.length),
+  const curves = trained.filter((m) => m.convergence && m.convergence.length > 1),
     node = h("div", { class: "chart" }),
     path = h("div", { class: "chart" });
   main.append(
@@ -47,13 +47,13 @@ function trainingView(main) {
       h(
         "section",
         {},
-        h("h2", {}, "Convergence"),
+        h("h2", {}, "Convergence: residual of the solver by pass"),
         curves.length
           ? node
           : h(
               "p",
               { class: "quiet" },
-              "No curves: the solves took one step, or their store was trained before curves were kept.",
+              "No curves: every solve here took one step (the exact inverse, or the closed form).",
             ),
       ),
       h(
@@ -67,7 +67,7 @@ function trainingView(main) {
   if (curves.length)
     chart(node, `Residual by pass of ${curves.length} solves`, {
       xAxis: { type: "value", name: "passes over the rows", minInterval: 1 },
-      yAxis: { type: "log", name: "residual / start" },
+      yAxis: { type: "log", axisLabel: { color: css("--text"), formatter: (v) => v.toExponential(0) } },
       tooltip: { trigger: "axis", renderMode: "richText" },
       series: curves.map((m, k) => ({
         name: title(m.name),
@@ -87,15 +87,15 @@ function trainingView(main) {
       color: PALETTE[k],
       data: p.filter((x) => x[key] !== null).map((x) => [x.ridge, x[key]]),
     });
-    const made = line("held_out", "held out", 0);
-    if (now)
-      made.markLine = {
-        symbol: "none",
-        silent: true,
-        lineStyle: { color: css("--text") },
-        label: { formatter: "λ of the store", color: css("--text") },
-        data: [{ xAxis: now }],
-      };
+    const shown = p.flatMap((x) => [x.train, x.held_out]).filter((v) => v !== null);
+    const here = {
+      name: "λ of the store",
+      type: "line",
+      showSymbol: false,
+      color: css("--text"),
+      lineStyle: { type: "dashed" },
+    };
+    here.data = now ? [Math.min(...shown), Math.max(...shown)].map((v) => [now, v]) : [];
     chart(path, "Accuracy of the head alone by λ, on training and held-out rows", {
       grid: { left: 12, right: 24, top: 50, bottom: 30, containLabel: true },
       xAxis: {
@@ -111,7 +111,7 @@ function trainingView(main) {
         axisLabel: { formatter: (v) => (100 * v).toFixed(0) + " %", color: css("--text") },
       },
       tooltip: { trigger: "axis", renderMode: "richText", valueFormatter: percent },
-      series: [made, line("train", "training rows", 1)],
+      series: [line("held_out", "held out", 0), line("train", "training rows", 1), here],
     });
   }
 }
