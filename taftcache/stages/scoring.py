@@ -125,14 +125,18 @@ class HeldOutLogits:
     components: list[str]
     others: dict[str, NDArray[np.int64]]
 
-    def predictions(self, without: Iterable[str] = ()) -> NDArray[np.int64]:
-        """Classes [n] under the mean of all components but those of the shards named ``without``.
+    def logits(self, without: Iterable[str] = ()) -> NDArray[np.float32]:
+        """Logits [n,K] of the mean of all components but those of the shards named ``without``.
 
         RecipeError when a shard is unknown or none is left.
         """
         kept = kept_components(self.components, without)
         index = [self.components.index(name) for name in kept]
-        return np.asarray((self.base + self.tangents[index].mean(0)).argmax(1))
+        return np.asarray(self.base + self.tangents[index].mean(0))
+
+    def predictions(self, without: Iterable[str] = ()) -> NDArray[np.int64]:
+        """Their classes [n]."""
+        return np.asarray(self.logits(without).argmax(1))
 
     def accuracy(self, predictions: NDArray[np.int64]) -> float:
         """The fraction that is right."""

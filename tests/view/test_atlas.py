@@ -12,6 +12,7 @@ import torch
 from taftcache import stages
 from taftcache.cache import FeatureStore
 from taftcache.component import read_base, read_component
+from taftcache.composition import compose
 from taftcache.objective.problem import Problem
 from taftcache.objective.rsl import RSL
 from taftcache.stages.training import adopt
@@ -74,6 +75,19 @@ def test_any_shards_can_be_subtracted(atlas):
             report = stages.evaluate(atlas.store, without=out)
             said = payload.composed(atlas, out)["accuracy"]
             assert said == pytest.approx(report.accuracy[f"mean of {len(names) - count} of {len(names)} components"])
+
+
+@pytest.mark.parametrize("out", [(), ("001",), ("000", "002")], ids=str)
+def test_summed_logits_are_the_composed_components(atlas, out):
+    """Against Δw composed first, and float64."""
+    store = atlas.store
+    base = read_base(store, adopt(store, None).tangent)
+    names = [f"components/{s.name}" for s in store.shards if s.name not in out]
+    whole = compose({name: read_component(store, name, base) for name in names})
+    operator = TangentOperator(base, [store.held_out], trained=whole.layout, dtype=torch.float64)
+    blocks = zip(operator.blocks(), operator.matvec(whole.delta), strict=True)
+    exact_logits = torch.cat([state.logits + change for (state, _), change in blocks]).numpy()
+    np.testing.assert_allclose(atlas.held_out.logits(out), exact_logits, rtol=1e-3, atol=1e-3)
 
 
 def test_the_bound_is_the_gradient_without_the_row(atlas):
