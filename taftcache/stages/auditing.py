@@ -15,10 +15,11 @@ from taftcache.cache import FeatureStore, Shard
 from taftcache.errors import CompositionError, StoreError
 from taftcache.stages.composing import MEAN, WEIGHTED, composition_key, exact_key, members_of
 from taftcache.stages.forgetting import forget
+from taftcache.stages.names import COMPONENTS, EXACT, HEAD
 from taftcache.stages.progress import Progress, Silent
 from taftcache.stages.receipt import signed_text
 from taftcache.stages.request import CLASS
-from taftcache.stages.training import COMPONENTS, EXACT, HEAD, loss_of, subtracted, training_key, weights_of
+from taftcache.stages.training import loss_of, subtracted, training_key, weights_of
 
 if TYPE_CHECKING:
     from taftcache.component import Component

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from taftcache.cache import FeatureStore, Shard
 from taftcache.errors import CompositionError, RecipeError
+from taftcache.stages.names import COMPONENTS, EXACT
 from taftcache.stages.progress import Progress, Silent
-from taftcache.stages.training import COMPONENTS, EXACT, adopt, solve_component, subtracted, training_key
+from taftcache.stages.training import adopt, solve_component, subtracted, training_key
 
 if TYPE_CHECKING:
     from taftcache.component import Component

@@ -21,19 +21,12 @@ from taftcache.stages.composing import (
     solve_exact,
     weights_of_rows,
 )
+from taftcache.stages.names import COMPONENTS, EXACT, HEAD
 from taftcache.stages.progress import Progress, Silent
 from taftcache.stages.receipt import receipt_of, signed
 from taftcache.stages.renewal import certificate_of, resolve_warm
 from taftcache.stages.request import CLASS, Request, resolve_request
-from taftcache.stages.training import (
-    COMPONENTS,
-    EXACT,
-    HEAD,
-    adopt,
-    plan_without,
-    solve_component,
-    subtracted,
-)
+from taftcache.stages.training import adopt, plan_without, solve_component, subtracted
 
 if TYPE_CHECKING:
     from taftcache.cache import Transaction

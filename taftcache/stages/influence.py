@@ -11,8 +11,9 @@ import numpy as np
 from taftcache.cache import FeatureStore, Shard
 from taftcache.errors import RecipeError, SolveError, UnknownSample
 from taftcache.stages.composing import MEAN, WEIGHTED
+from taftcache.stages.names import COMPONENTS, EXACT, HEAD
 from taftcache.stages.progress import Progress, Silent
-from taftcache.stages.training import COMPONENTS, EXACT, HEAD, adopt, loss_of, solve_component
+from taftcache.stages.training import adopt, loss_of, solve_component
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from taftcache.cache import Shard
+from taftcache.stages.names import EXACT
 from taftcache.stages.progress import Progress
-from taftcache.stages.training import EXACT, solve_component
+from taftcache.stages.training import solve_component
 
 if TYPE_CHECKING:
     from taftcache.component import Component
