@@ -29,19 +29,17 @@ class ProbedPreconditioner:
         seen = 0
         generator = torch.Generator().manual_seed(0)
         for state, labels in operator.blocks():
-            curvature = problem.loss.curvature(state.logits, labels)
             inputs = torch.cat([state.feature, torch.ones_like(state.feature[:, :1])], 1).double()
-            curvatures, moment, seen = (
-                curvatures + curvature.double().sum(0),
-                moment + inputs.T @ inputs,
-                seen + len(labels),
-            )
+            moment = moment + inputs.T @ inputs
             for _ in range(PROBES):
-                signs = torch.randint(0, 2, curvature.shape, generator=generator).to(curvature) * 2 - 1
+                signs = torch.randint(0, 2, state.logits.shape, generator=generator).to(state.logits) * 2 - 1
+                probe = problem.root(state.logits, labels, seen, signs)
+                curvatures = curvatures + probe.double().square().sum(0) / PROBES
                 pulled = torch.zeros(self._layout.size, dtype=operator.dtype, device=operator.device)
                 out = operator.tail.bind(self._layout.views(pulled))
-                operator.tail.adjoint(operator.weights, state, curvature.sqrt() * signs, out)
+                operator.tail.adjoint(operator.weights, state, probe, out)
                 squares += pulled.double() ** 2
+            seen += len(labels)
             if seen >= SAMPLE_ROWS:
                 break
         diagonal = squares / (seen * PROBES)
