@@ -16,7 +16,7 @@ from taftcache.objective.problem import Problem
 from taftcache.objective.weights import RowWeights
 from taftcache.solve.class_kernel import class_kernel_fits
 from taftcache.solve.head import HeadPath
-from taftcache.solve.kronecker import KroneckerPreconditioner
+from taftcache.solve.inverse import approximate_inverse
 from taftcache.solve.newton import newton
 from taftcache.solve.pcg import Lazy, pcg
 from taftcache.solve.row_space import RowSpace
@@ -119,7 +119,7 @@ def _path(narrow: Problem, wide: Problem, ridges: Sequence[float]) -> tuple[list
     for ridge in reversed(ridges):
         one, exact = replace(narrow, ridge=ridge), replace(wide, ridge=ridge)
         if narrow.loss.quadratic:
-            inverse = Lazy(lambda one=one: KroneckerPreconditioner(one))  # type: ignore[misc]
+            inverse = Lazy(lambda one=one: approximate_inverse(one))  # type: ignore[misc]
             solved = pcg(one, exact, inverse, tolerance=1e-3, max_passes=each, start=delta)
         else:
             solved = newton(one, exact, tolerance=1e-2, max_passes=4 * each, start=delta)

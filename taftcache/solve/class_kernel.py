@@ -1,14 +1,15 @@
 """The kernel of the rows, taken apart into one small kernel for each direction of the classes.
 
-The logits are W f(x), so the tangent kernel of what lies below the head is J(x)J(x')ᵀ ≈ κ(x,x')·WWᵀ: nearly the
-same function of two rows for every class, as in the infinitely wide network, and WWᵀ couples the classes. The
-head's own part is κ_head(x,x')·I exactly. In the eigenbasis u_j of WWᵀ (eigenvalues ω_j) the kernel K̃ = J̃J̃ᵀ of
-N·K rows therefore falls apart into K kernels of N rows,
+Below the head all logits read the same features, so the tangent kernel of that part is J(x)J(x')ᵀ ≈ κ(x,x')·Ω: nearly
+the same function of two rows for every class, as in the infinitely wide network, times one matrix Ω [K,K] that couples
+the classes. The head's own part is κ_head(x,x')·I exactly. In the eigenbasis u_j of Ω (eigenvalues ω_j) the kernel
+K̃ = J̃J̃ᵀ of N·K rows therefore falls apart into K kernels of N rows,
 
     u_jᵀ K̃ u_j ≈ √D̄ (κ_head + ω_j κ) √D̄ / N
 
-and one eigendecomposition of κ serves all of them, and every λ. κ comes from one random probe: a row's gradient
-Jᵀξ is a few outer products, and their inner products need no gradient to be formed.
+and one eigendecomposition of κ serves all of them, and every λ. Ω is the mean of J(x)J(x)ᵀ over a few rows; κ comes
+from one random probe: a row's gradient Jᵀξ is a few outer products, and their inner products need no gradient to be
+formed.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from taftcache.objective.problem import Problem
 from taftcache.tangent.factors import Direct, RankOne
 
 LARGEST_ROWS = 4096  # an eigendecomposition above this costs more than the passes it saves
+METRIC_ROWS = 32  # Ω varies little from row to row
 LARGEST_FACTORS = 2 << 30  # bytes of the rows' factors
 
 
@@ -27,7 +29,8 @@ def class_kernel_fits(problem: Problem) -> bool:
     """Whether the rows are few enough, fewer than parameters, and their gradients outer products."""
     operator = problem.operator
     few = operator.rows <= LARGEST_ROWS and operator.rows * operator.classes <= operator.layout.size
-    return few and operator.tail.rank_one and operator.rows * operator.tail.factor_width * 4 <= LARGEST_FACTORS
+    cheap = operator.tail.factored and operator.tail.rank_one
+    return few and cheap and operator.rows * operator.tail.factor_width * 4 <= LARGEST_FACTORS
 
 
 class ClassKernel:
@@ -43,11 +46,11 @@ class ClassKernel:
 
     def __init__(self, problem: Problem, scale: Tensor) -> None:
         operator = problem.operator
-        weight = operator.base.state[operator.base.config.head_names[0]].double()
-        self.omega, directions = torch.linalg.eigh(weight @ weight.T)
+        metric = _class_metric(problem)
+        self.omega, directions = torch.linalg.eigh(metric)
         self.omega.clamp_min_(0)
         row = scale.double().square().mean(1, keepdim=True).sqrt()
-        head, body = _kernels(problem, weight, row.to(operator.dtype))
+        head, body = _kernels(problem, metric, row.to(operator.dtype))
         self.sigma, rows = torch.linalg.eigh(body.double())
         self.sigma.clamp_min_(0)
         self._directions, self._rows = directions.to(operator.dtype), rows.to(operator.dtype)
@@ -110,13 +113,38 @@ def pull(problem: Problem, vector: Tensor) -> Tensor:
     return problem.operator.accumulate(None, respond)
 
 
-def _kernels(problem: Problem, weight: Tensor, row: Tensor) -> tuple[Tensor, Tensor]:
+def _class_metric(problem: Problem) -> Tensor:
+    """Ω [K,K]: the mean of J(x)J(x)ᵀ without the head's part, over the first rows."""
+    operator = problem.operator
+    K = operator.classes
+    source = next(source for source in operator.sources if source.rows)
+    state = operator.prepare(next(iter(source.blocks(METRIC_ROWS))).tokens)
+    per_class = []
+    for k in range(K):
+        unit = torch.zeros_like(state.logits)
+        unit[:, k] = 1
+        per_class.append(operator.factors(state, unit))
+    total = torch.zeros(K, K, dtype=operator.dtype, device=operator.device)
+    for same in zip(*(matrices for matrices, _ in per_class), strict=True):
+        factors = [m for m in same if isinstance(m, RankOne)]
+        if factors[0].of_head:
+            continue
+        out, into = (torch.stack([getattr(m, side) for m in factors], 2) for side in ("out", "into"))  # [n,H,K,·]
+        inner = into @ into.mT
+        total += ((out @ out.mT) * (inner if factors[0].bias is None else inner + 1)).sum((0, 1))
+    for small in zip(*(direct for _, direct in per_class), strict=True):
+        rows = torch.stack([part.rows for part in small], 1)
+        total += (rows @ rows.mT).sum(0)
+    return total.double() / len(state.logits)
+
+
+def _kernels(problem: Problem, metric: Tensor, row: Tensor) -> tuple[Tensor, Tensor]:
     """The head's input with its bias [N,h] (h = 0 where it is frozen), and √D̄ κ √D̄ / N [N,N] of all else."""
     operator = problem.operator
     generator = torch.Generator().manual_seed(0)
     signs = torch.randint(0, 2, (operator.classes,), generator=generator) * 2 - 1
     probe = signs.to(row)
-    scale = (probe.double() @ weight @ weight.T @ probe.double()).item() or 1.0
+    scale = (probe.double() @ metric @ probe.double()).item() or 1.0
     parts = [operator.factors(state, probe.expand(len(labels), -1).contiguous()) for state, labels in operator.blocks()]
     head = row.new_zeros(operator.rows, 0)
     total = row.new_zeros(operator.rows, operator.rows)

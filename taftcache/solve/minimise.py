@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 import torch
@@ -17,13 +18,13 @@ from taftcache.solve.ball import solve_in_ball
 from taftcache.solve.class_kernel import class_kernel_fits
 from taftcache.solve.dual import DualInverse, dual_fits
 from taftcache.solve.head import solve_head
-from taftcache.solve.kronecker import KroneckerPreconditioner
+from taftcache.solve.inverse import approximate_inverse
 from taftcache.solve.newton import newton
 from taftcache.solve.pcg import Lazy, Progress, pcg
 from taftcache.solve.projected import projected_gradient
 from taftcache.solve.proof import prove
 from taftcache.solve.row_space import RowSpace
-from taftcache.solve.solution import Solution
+from taftcache.solve.solution import Solution, Status
 from taftcache.tangent.base import Base
 from taftcache.tangent.operator import TangentOperator
 from taftcache.tangent.rows import RowSource
@@ -57,9 +58,10 @@ def minimise(
     A quadratic loss over the head alone is solved in closed form. Any other parameters are solved by conjugate
     gradients: with the exact inverse Hessian where the kernel of all rows and classes is small enough to factorise, in
     the space of the rows where there are fewer logits than parameters, else with a Kronecker-factored preconditioner
-    made from the same rows. Cross-entropy is solved by Newton's method, a ball by accelerated projected gradient or,
-    for a quadratic, by the ridge that puts the solution on its surface. The certificate is a float64 gradient
-    recomputed from the rows. The result depends on nothing but the arguments.
+    made from the same rows, or a probed diagonal where a tail has no factored gradients. Cross-entropy is solved by
+    Newton's method; a ball by accelerated projected gradient or, for a quadratic, by the ridge that puts the solution
+    on its surface. The certificate is a float64 gradient recomputed from the rows. The result depends on nothing but
+    the arguments.
 
     Args:
         base: the expansion point.
@@ -112,12 +114,25 @@ def minimise(
         return solve_in_ball(problem(wide, memory), exact, radius, **limits)
     if layout == base.head_layout:
         return solve_head(exact, tolerance)
-    small = dual_fits(exact)
+    small = exact.operator.tail.factored and dual_fits(exact)
     inner = problem(torch.float64 if small else wide, memory)
-    inverse = Lazy(lambda: DualInverse(inner) if small else KroneckerPreconditioner(inner))
+    inverse = Lazy(lambda: DualInverse(inner) if small else approximate_inverse(inner))
     if method == "auto" and not small and start is None and class_kernel_fits(inner):
         rows = RowSpace(inner, exact, max_passes, progress)
         solution = rows.solution(rows.run(tolerance))
+        if solution.status is Status.stalled:
+            # Kernels of very unlike sizes (a class token's against all others') drown λ in float32.
+            solution = _gone_on(solution, inner, exact, inverse, **limits)
     else:
         solution = pcg(inner, exact, inverse, start=start, **limits)
     return prove(solution, exact, inverse, tolerance, proof_passes)
+
+
+def _gone_on(
+    solution: Solution, inner: Problem, exact: Problem, inverse: Lazy, max_passes: int, **limits: Any
+) -> Solution:
+    """Conjugate gradients from where the row space ended."""
+    before = solution.stats["passes"]
+    further = pcg(inner, exact, inverse, start=solution.value, max_passes=max(3, max_passes - before), **limits)
+    stats = {**further.stats, "solver": "row space, pcg", "passes": before + further.stats["passes"]}
+    return replace(further, stats=stats)

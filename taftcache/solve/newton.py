@@ -9,8 +9,8 @@ from torch import Tensor
 
 from taftcache.errors import SolveError
 from taftcache.objective.problem import Problem
-from taftcache.solve.kronecker import KroneckerPreconditioner
-from taftcache.solve.pcg import Progress
+from taftcache.solve.inverse import approximate_inverse
+from taftcache.solve.pcg import Preconditioner, Progress
 from taftcache.solve.solution import Certificate, Solution, Status
 
 
@@ -51,7 +51,7 @@ def newton(
             assert local.point is not None
             dtype = problem.operator.dtype
             bent = replace(problem, point=tuple(z.to(dtype) for z in local.point))
-            inverse = KroneckerPreconditioner(bent)
+            inverse = approximate_inverse(bent)
             passes += 2
             accuracy = max(min(0.1, (norm / scale) ** 0.5), 0.3 * tolerance * scale / norm, 1e-5)
             direction, used = _inner(bent, inverse, gradient, accuracy, max_passes - passes - 2)
@@ -84,7 +84,7 @@ def newton(
 
 
 def _inner(
-    problem: Problem, inverse: KroneckerPreconditioner, gradient: Tensor, accuracy: float, limit: int
+    problem: Problem, inverse: Preconditioner, gradient: Tensor, accuracy: float, limit: int
 ) -> tuple[Tensor, int]:
     """p with ‖H p + ∇F‖ ≤ accuracy·‖∇F‖, and the passes it took."""
     r = -gradient.to(problem.operator.dtype)

@@ -30,15 +30,16 @@ class ProbedPreconditioner:
         generator = torch.Generator().manual_seed(0)
         for state, labels in operator.blocks():
             inputs = torch.cat([state.feature, torch.ones_like(state.feature[:, :1])], 1).double()
-            start, seen, moment = seen, seen + len(labels), moment + inputs.T @ inputs
+            moment = moment + inputs.T @ inputs
             for _ in range(PROBES):
                 signs = torch.randint(0, 2, state.logits.shape, generator=generator).to(state.logits) * 2 - 1
-                back = problem.root(state.logits, labels, start, signs)
-                curvatures = curvatures + (back.double() ** 2).sum(0) / PROBES
+                probe = problem.root(state.logits, labels, seen, signs)
+                curvatures = curvatures + probe.double().square().sum(0) / PROBES
                 pulled = torch.zeros(self._layout.size, dtype=operator.dtype, device=operator.device)
                 out = operator.tail.bind(self._layout.views(pulled))
-                operator.tail.adjoint(operator.weights, state, back, out)
+                operator.tail.adjoint(operator.weights, state, probe, out)
                 squares += pulled.double() ** 2
+            seen += len(labels)
             if seen >= SAMPLE_ROWS:
                 break
         diagonal = squares / (seen * PROBES)

@@ -1,0 +1,113 @@
+"""Every λ of the head, exact leave-one-out, and the choice of a ridge."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from taftcache.errors import SolveError
+from taftcache.objective.cross_entropy import CrossEntropy
+from taftcache.objective.rsl import RSL
+from taftcache.objective.weights import RowWeights
+from taftcache.solve.choosing import STEPS, _Part, choose_ridge
+from taftcache.solve.head import HeadPath
+from taftcache.tangent.operator import TangentOperator
+from tests.solve.problems import K, N, case, dense, labels, make_problem, rows
+
+LOSS = RSL(alpha=1.0, kappa=5.0)
+
+
+@pytest.mark.parametrize("ridge", [1e-6, 1e-3, 1.0])
+def test_one_decomposition_gives_every_head(ridge):
+    path = HeadPath(make_problem(loss=LOSS, head=True))
+    solution, whole = path.solution(ridge), dense(loss=LOSS, ridge=ridge, head=True)
+    assert solution.converged
+    assert (solution.value - whole.solution).norm() <= 1e-8 * whole.solution.norm()
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("ridge", [1e-4, 1e-1])
+def test_leave_one_out_is_leaving_each_row_out(ridge, weighted):
+    """λN stays as it is, so a row less is the ridge a little larger beside the mean."""
+    omega = torch.rand(N, dtype=torch.float64) + 0.1 if weighted else None
+    problem = make_problem(loss=LOSS, head=True)
+    if omega is not None:
+        problem = type(problem)(problem.operator, problem.loss, problem.ridge, RowWeights(by_sample=omega))
+    (found,) = HeadPath(problem).leave_one_out([ridge])
+    losses, correct = [], 0
+    for n in range(N):
+        weights = torch.ones(N, dtype=torch.float64) if omega is None else omega.clone()
+        weights[n] = 0
+        without = type(problem)(problem.operator, problem.loss, ridge, RowWeights(by_sample=weights))
+        head = HeadPath(without).weights(ridge)
+        ((state, y),) = problem.operator.blocks()
+        z = state.logits + torch.cat([state.feature, torch.ones(N, 1)], 1) @ head.T
+        losses.append(LOSS.value(z, y)[n].item())
+        correct += int(z[n].argmax() == y[n])
+    assert found.loss == pytest.approx(np.mean(losses), rel=1e-8)
+    assert found.accuracy == pytest.approx(correct / N)
+
+
+def test_classes_of_their_own_need_their_own_decomposition():
+    with pytest.raises(SolveError, match="share"):
+        HeadPath(make_problem(loss=RSL(alpha=2.0, kappa=5.0), head=True))
+
+
+@pytest.mark.parametrize("sizes", [(N,), (16, 24), (3, 5, 32)])
+@pytest.mark.parametrize("size", [4, 7, 100])
+@pytest.mark.parametrize("start", [0, 7])
+def test_parts_share_the_rows_out(sizes, size, start):
+    parts = [_Part(rows(sizes=sizes), 5, held) for held in (True, False)]
+    for part in parts:
+        got = [block.labels for block in part.blocks(size, start)]
+        assert np.array_equal(np.concatenate(got), labels()[part.chosen(N)][start:])
+        assert all(len(block) == size for block in got[:-1])
+    assert sorted([*parts[0].chosen(N), *parts[1].chosen(N)]) == list(range(N))
+    assert [part.rows for part in parts] == [8, 32]
+
+
+@pytest.mark.parametrize("train", ["head", "full"])
+@pytest.mark.parametrize("loss", [LOSS, RSL(alpha=2.0, kappa=5.0), CrossEntropy()], ids=["rsl", "alpha", "ce"])
+def test_the_choice_has_the_least_loss_of_its_curve(monkeypatch, train, loss):
+    monkeypatch.setattr("taftcache.tangent.operator.BLOCK_ROWS", 8)
+    choice = choose_ridge(case().base, rows(), loss, train=train)
+    best = min(choice.curve, key=lambda point: point.loss)
+    assert choice.ridge == best.ridge or best.loss == next(p.loss for p in choice.curve if p.ridge == choice.ridge)
+    assert [p.ridge for p in choice.curve] == sorted(p.ridge for p in choice.curve)
+    assert choice.method == ("leave-one-out" if train == "head" and loss is LOSS else "validation")
+    assert choice == choose_ridge(case().base, rows(sizes=(16, 24)), loss, train=train, memory=0)
+    if loss is LOSS and train == "full":
+        assert choice.passes <= STEPS + 9
+
+
+def test_the_path_validates_what_a_solve_of_the_other_rows_would(monkeypatch):
+    """Half the rows, two λ far apart: the losses on the other half are those of dense solutions."""
+    monkeypatch.setattr("taftcache.solve.choosing.EVERY", 2)
+    monkeypatch.setattr("taftcache.solve.choosing.STEPS", 40)
+    ridges = [1e-2, 1.0]
+    choice = choose_ridge(case().base, rows(), LOSS, grid=ridges)
+    kept, aside = np.arange(0, N, 2), np.arange(1, N, 2)
+    from tests.solve.problems import jacobian
+
+    J, f0 = jacobian()
+    y = torch.nn.functional.one_hot(torch.from_numpy(labels()), K).double()
+    J = J.view(N, K, -1)
+    for ridge, point in zip(ridges, choice.curve, strict=True):
+        A = J[kept].reshape(-1, J.shape[2])
+        H = A.T @ A * (2 / K / len(kept)) + ridge * torch.eye(A.shape[1], dtype=torch.float64)
+        x = torch.linalg.solve(H, A.T @ (5 * y - f0)[kept].reshape(-1) * (2 / K / len(kept)))
+        z = f0[aside] + J[aside] @ x
+        expected = (z - 5 * y[aside]).square().mean()
+        assert point.loss == pytest.approx(expected.item(), rel=2e-2)
+
+
+@pytest.mark.parametrize("grid", [[], [0.0, 1.0]])
+def test_grids_that_are_refused(grid):
+    with pytest.raises(SolveError, match="grid"):
+        choose_ridge(case().base, rows(), LOSS, grid=grid)
+
+
+def test_operators_are_not_changed_by_parts():
+    whole = TangentOperator(case().base, [_Part(rows(), 5, False)], dtype=torch.float64)
+    assert sum(len(y) for _, y in whole.blocks()) == whole.rows == 32

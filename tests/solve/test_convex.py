@@ -1,0 +1,189 @@
+"""Losses and constraints beyond the ridge: Newton, the ball, projected gradients, Adam."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from taftcache.errors import SolveError
+from taftcache.objective.cross_entropy import CrossEntropy
+from taftcache.objective.rsl import RSL
+from taftcache.objective.weights import RowWeights
+from taftcache.solve.labels import logit_bounds, proven_labels
+from taftcache.solve.minimise import minimise
+from taftcache.solve.solution import Status
+from taftcache.tangent.operator import TangentOperator
+from tests.solve.problems import Dense, case, dense, jacobian, labels, make_problem, rows
+
+LOSS = RSL(alpha=1.0, kappa=5.0)
+
+
+def solve(loss=LOSS, ridge=1e-2, **options):
+    return minimise(case().base, rows(), loss, ridge, **options)
+
+
+def cross_entropy_optimum(ridge: float, radius: float | None = None) -> tuple[torch.Tensor, float]:
+    """By L-BFGS on the dense model in the space of the rows, to rounding; with a ball, by bisection on its ridge."""
+    J, f0 = jacobian()
+    y = torch.from_numpy(labels())
+
+    def at(total: float) -> torch.Tensor:
+        x = torch.zeros(J.shape[1], dtype=torch.float64, requires_grad=True)
+        optimiser = torch.optim.LBFGS(
+            [x], max_iter=4000, tolerance_grad=1e-12, tolerance_change=0, history_size=50, line_search_fn="strong_wolfe"
+        )
+
+        def closure():
+            optimiser.zero_grad()
+            value = torch.nn.functional.cross_entropy(f0 + (J @ x).view(f0.shape), y) + total / 2 * (x @ x)
+            value.backward()
+            return value
+
+        optimiser.step(closure)
+        return x.detach()
+
+    x = at(ridge)
+    if radius is not None and x.norm() > radius:
+        low, high = ridge, 10.0
+        for _ in range(40):
+            middle = (low * high) ** 0.5
+            x = at(middle)
+            low, high = (middle, high) if x.norm() > radius else (low, middle)
+    value = torch.nn.functional.cross_entropy(f0 + (J @ x).view(f0.shape), y) + ridge / 2 * (x @ x)
+    return x, value.item()
+
+
+@pytest.mark.parametrize("ridge", [1e-3, 1e-1])
+def test_newton_ends_at_the_optimum(ridge):
+    solution = solve(CrossEntropy(), ridge, tolerance=1e-8)
+    x, value = cross_entropy_optimum(ridge)
+    assert solution.converged
+    assert solution.stats["solver"] == "newton"
+    assert (solution.value - x).norm() <= 1e-4 * x.norm()
+    c = solution.certificate
+    assert (solution.value - x).norm().item() <= c.distance + 1e-6 * x.norm().item()
+    assert abs(c.objective - value) <= c.gap + 1e-9
+
+
+@pytest.mark.parametrize("limit", [6, 9])
+def test_newton_within_its_passes(limit):
+    solution = solve(CrossEntropy(), 1e-3, tolerance=1e-12, max_passes=limit)
+    assert solution.status is Status.max_passes
+    assert solution.stats["passes"] <= limit
+    assert (
+        solution.certificate.objective
+        < make_problem(loss=CrossEntropy(), ridge=1e-3).evaluate(torch.zeros_like(solution.value))[0]
+    )
+
+
+def in_ball(whole: Dense, ridge: float, radius: float) -> torch.Tensor:
+    """By bisection on dense solves."""
+    eye = torch.eye(len(whole.g), dtype=torch.float64)
+    x = whole.solution
+    if x.norm() <= radius:
+        return x
+    low, high = 1e-12, 1e6
+    for _ in range(100):
+        middle = (low * high) ** 0.5
+        x = torch.linalg.solve(whole.H + middle * eye, -whole.g)
+        low, high = (middle, high) if x.norm() > radius else (low, middle)
+    return x
+
+
+@pytest.mark.parametrize("radius", [0.05, 1.0, 100.0])
+@pytest.mark.parametrize("ridge", [0.0, 1e-2])
+def test_the_ball_of_a_quadratic_from_one_run(radius, ridge):
+    whole = dense(loss=LOSS, ridge=max(ridge, 1e-9))
+    solution = solve(ridge=ridge, radius=radius, tolerance=1e-5, max_passes=600)
+    x = in_ball(whole, ridge, radius)
+    assert solution.stats["norm"] <= radius * (1 + 1e-12)
+    gap = whole.value(solution.value) - whole.value(x)
+    assert gap <= solution.certificate.gap + 1e-7
+    if solution.converged and radius < 100:
+        assert (solution.value - x).norm() <= 1e-2 * radius
+    assert solution.converged or ridge == 0
+
+
+@pytest.mark.parametrize("loss", [LOSS, CrossEntropy()], ids=["rsl", "ce"])
+@pytest.mark.parametrize("method", ["projected", "accelerated"])
+def test_projected_gradients_agree(loss, method):
+    radius, ridge = 0.5, 1e-2
+    solution = solve(loss, ridge, radius=radius, method=method, tolerance=1e-4, max_passes=4000)
+    assert solution.converged
+    assert solution.value.norm() <= radius * (1 + 1e-12)
+    if loss is LOSS:
+        whole = dense(loss=LOSS, ridge=ridge)
+        x = in_ball(whole, ridge, radius)
+        gap = whole.value(solution.value) - whole.value(x)
+    else:
+        x, best = cross_entropy_optimum(ridge, radius)
+        gap = solution.certificate.objective - best
+    assert -1e-9 <= gap <= solution.certificate.gap + 1e-9
+    assert (solution.value - x).norm() <= 0.05 * radius
+
+
+def test_acceleration_takes_fewer_passes():
+    options = {"ridge": 1e-2, "tolerance": 1e-4, "max_passes": 20_000}
+    plain, fast = (solve(method=method, **options).stats["passes"] for method in ("projected", "accelerated"))
+    assert fast < plain / 2
+
+
+def test_a_wide_ball_is_no_ball():
+    free, held = solve(tolerance=1e-6), solve(tolerance=1e-6, radius=1e4)
+    assert held.converged
+    assert (free.value - held.value).norm() <= 1e-3 * free.value.norm()
+
+
+@pytest.mark.parametrize("preset", ["paper", "release", "adamw"])
+def test_adam_falls_and_says_how_far_it_got(preset):
+    solution = solve(ridge=1e-3, method=preset)
+    whole = dense(loss=LOSS, ridge=1e-3)
+    best = whole.value(whole.solution)
+    assert solution.status is Status.max_passes
+    gap = solution.certificate.objective - best
+    assert gap < 0.9 * (whole.constant - best)
+    assert gap <= solution.certificate.gap
+
+
+def test_weights_reach_every_solver():
+    weights = RowWeights(by_class=torch.tensor([1.0, 0.0, 2.0, 0.5], dtype=torch.float64))
+    values = [
+        solve(ridge=1e-1, weights=weights, tolerance=1e-7, **options).value
+        for options in ({}, {"method": "conjugate"}, {"method": "accelerated", "max_passes": 20_000})
+    ]
+    for value in values[1:]:
+        assert (value - values[0]).norm() <= 1e-4 * values[0].norm()
+    assert (values[0] - solve(ridge=1e-1, tolerance=1e-7).value).norm() > 1e-2 * values[0].norm()
+
+
+def test_jvp_only_does_not_see_the_base_logits():
+    solution = solve(ridge=1e-2, jvp_only=True, tolerance=1e-9)
+    J, _ = jacobian()
+    y = torch.nn.functional.one_hot(torch.from_numpy(labels()), 4).double().reshape(-1)
+    H = J.T @ J * (2 / 4 / len(labels())) + 1e-2 * torch.eye(J.shape[1], dtype=torch.float64)
+    x = torch.linalg.solve(H, J.T @ y * (5.0 * 2 / 4 / len(labels())))
+    assert (solution.value - x).norm() <= 1e-6 * x.norm()
+
+
+def test_labels_that_are_proven_are_the_optimums():
+    whole = dense(loss=LOSS, ridge=1e-2)
+    J, f0 = jacobian()
+    exact = (f0 + (J @ whole.solution).view(f0.shape)).argmax(1)
+    operator = TangentOperator(case().base, rows(), dtype=torch.float64)
+    shares = []
+    for tolerance in (0.3, 1e-2, 1e-9):
+        solution = solve(tolerance=tolerance, method="conjugate")
+        predicted, proven = proven_labels(operator, solution)
+        assert torch.equal(predicted[proven], exact[proven])
+        shares.append(proven.double().mean().item())
+        z = f0 + (J @ solution.value).view(f0.shape)
+        reached = (z - (f0 + (J @ whole.solution).view(f0.shape))).abs()
+        assert (reached <= torch.cat(list(logit_bounds(operator, solution))) + 1e-9).all()
+    assert shares == sorted(shares)
+    assert shares[-1] == 1.0
+
+
+@pytest.mark.parametrize("options", [{"ridge": 0.0}, {"radius": 0.0}, {"radius": 1.0, "method": "paper"}])
+def test_what_is_refused(options):
+    with pytest.raises(SolveError):
+        solve(**options)

@@ -1,0 +1,146 @@
+"""Solving in the space of the rows, and the kernel that it is preconditioned with."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from taftcache.objective.rsl import RSL
+from taftcache.objective.weights import RowWeights
+from taftcache.solve.class_kernel import ClassKernel, class_kernel_fits, kernel_product, pull
+from taftcache.solve.minimise import minimise
+from taftcache.solve.row_space import Basis, RowSpace
+from taftcache.solve.solution import Status
+from tests.solve.problems import K, N, case, dense, jacobian, labels, make_problem
+from tests.solve.problems import rows as data
+
+CASES = [("narrow-mlp", "keep"), ("all", "class-token"), ("plain", "reset-block")]
+every_case = pytest.mark.parametrize(("vit", "spec"), CASES)
+LOSS = RSL(alpha=1.0, kappa=5.0)
+
+
+def space(vit="narrow-mlp", spec="keep", *, loss=LOSS, ridge=1e-2, max_passes=400, **changes) -> RowSpace:
+    narrow, wide = (
+        replace(make_problem(vit, spec, loss=loss, ridge=ridge, dtype=dtype), **changes)
+        for dtype in (torch.float32, torch.float64)
+    )
+    return RowSpace(narrow, wide, max_passes)
+
+
+@pytest.mark.parametrize(("vit", "spec"), [("narrow-mlp", "keep"), ("plain", "reset-block")])
+@pytest.mark.parametrize(("alpha", "ridge"), [(1.0, 1e-2), (3.0, 1e-2), (1.0, 1e-4)])
+def test_solution_is_the_dense_one(vit, spec, alpha, ridge):
+    loss = RSL(alpha=alpha, kappa=5.0)
+    rows, whole = space(vit, spec, loss=loss, ridge=ridge), dense(vit, spec, loss=loss, ridge=ridge)
+    solution = rows.solution(rows.run(1e-8))
+    assert solution.converged
+    c, optimum = solution.certificate, whole.solution
+    energy = whole.gradient(solution.value) @ (solution.value - optimum)
+    assert energy.clamp_min(0).sqrt().item() <= c.residual * (1 + 1e-6) + 1e-12
+    assert (solution.value - optimum).norm().item() <= c.distance * (1 + 1e-6)
+    assert (solution.value - optimum).norm() <= 1e-3 * optimum.norm()
+    assert c.energy < c.gradient / ridge**0.5  # not the bound that every solver has
+
+
+def test_conjugate_gradients_go_on_where_rounding_stops_it(monkeypatch):
+    """The class token's kernel is a hundred thousand times the ridge."""
+    monkeypatch.setattr("taftcache.solve.dual.LARGEST_KERNEL", 0)
+    sources = data("all", "class-token")
+    solution = minimise(case("all", "class-token").base, sources, LOSS, 1e-2, tolerance=1e-6)
+    whole = dense("all", "class-token", loss=LOSS, ridge=1e-2)
+    assert solution.converged
+    assert solution.stats["solver"] == "row space, pcg"
+    assert (solution.value - whole.solution).norm() <= 1e-3 * whole.solution.norm()
+
+
+@pytest.mark.parametrize("passes", [8, 14, 25])
+def test_the_residual_bounds_the_gap_on_the_way(passes):
+    rows, whole = space(max_passes=passes), dense(loss=LOSS, ridge=1e-2)
+    solution = rows.solution(rows.run(1e-12))
+    assert solution.status is Status.max_passes
+    assert solution.stats["passes"] <= passes
+    gap = whole.value(solution.value) - whole.value(whole.solution)
+    assert 0 < gap <= solution.certificate.gap
+    assert solution.certificate.gap <= 30 * gap
+
+
+def test_rows_of_weight_zero_have_no_part():
+    weights = torch.ones(N, dtype=torch.float64)
+    weights[::4] = 0
+    rows = space(weights=RowWeights(by_sample=weights), max_passes=900)
+    solution = rows.solution(rows.run(1e-7))
+    assert solution.converged
+    assert rows.dual[::4].abs().max() < 1e-12 * rows.dual.abs().max()
+
+
+@every_case
+def test_products_and_pulls_are_the_jacobians(vit, spec):
+    J, _ = jacobian(vit, spec)
+    problem = make_problem(vit, spec, loss=LOSS)
+    scale = torch.rand(N, K, dtype=torch.float64)
+    z = torch.randn(N, K, dtype=torch.float64)
+    scaled = scale.reshape(-1, 1) * J
+    assert torch.allclose(pull(problem, z), J.T @ z.reshape(-1), rtol=1e-10, atol=1e-10)
+    product = kernel_product(problem, scale, z)
+    assert torch.allclose(product.reshape(-1), scaled @ (scaled.T @ z.reshape(-1)), rtol=1e-9, atol=1e-9)
+
+
+@every_case
+def test_the_kernel_is_symmetric_positive_and_near(vit, spec):
+    problem = make_problem(vit, spec, loss=LOSS)
+    diagonal = problem.diagonal(torch.from_numpy(labels()), torch.zeros((), dtype=torch.float64))
+    kernel = ClassKernel(problem, diagonal.sqrt())
+    units = torch.eye(N * K, dtype=torch.float64)
+    inverse = torch.stack([kernel.apply(unit.view(N, K))[0].reshape(-1) for unit in units])
+    assert torch.allclose(inverse, inverse.T, atol=1e-9 * inverse.abs().max().item())
+    values = torch.linalg.eigvalsh(inverse)
+    assert values[0] > 0
+    J, _ = jacobian(vit, spec)
+    scaled = diagonal.sqrt().reshape(-1, 1) * J
+    true = scaled @ scaled.T
+    apart = torch.linalg.inv(inverse) - (problem.ridge + kernel._coupling) * units
+    energies = torch.stack([kernel.apply(unit.view(N, K))[1] * torch.ones(()) for unit in units])
+    assert torch.allclose(energies.double(), apart.diagonal(), rtol=1e-5, atol=1e-7)
+    assert (apart - true).norm() < 0.7 * true.norm()  # coarse at a width of twelve
+    assert apart.trace().item() == pytest.approx(true.trace().item(), rel=0.5)
+
+
+def test_every_ridge_of_a_path_minimises_over_the_same_subspace():
+    ridges = [1e-3, 1e-2, 1e-1, 1.0]
+    rows = space(ridge=ridges[0])
+    for ridge, delta in zip(ridges, rows.path(ridges, 40), strict=True):
+        whole = dense(loss=LOSS, ridge=ridge)
+        gap = whole.value(delta) - whole.value(whole.solution)
+        assert gap <= 3e-3 * (whole.constant - whole.value(whole.solution))
+
+
+def test_a_full_basis_gives_up_its_oldest():
+    basis = Basis(3, 6, torch.float64, torch.device("cpu"))
+    for unit in torch.eye(6, dtype=torch.float64)[:5]:
+        assert basis.add(unit, 2 * unit, 1.0)
+    assert basis.known[0].shape == (3, 6)
+    assert not basis.add(basis.last[0], basis.last[1], 1.0)
+
+
+def test_limits_decide_where_it_is_used(monkeypatch):
+    problem = make_problem(loss=LOSS)
+    assert class_kernel_fits(problem)
+    monkeypatch.setattr("taftcache.solve.class_kernel.LARGEST_ROWS", N - 1)
+    assert not class_kernel_fits(problem)
+
+
+@pytest.mark.parametrize("at", [6, 11])
+def test_interruption_keeps_the_best_iterate(at):
+    def interrupt(passes: int, residual: float) -> None:
+        if passes > at:
+            raise KeyboardInterrupt
+
+    narrow, wide = (make_problem(loss=LOSS, dtype=dtype) for dtype in (torch.float32, torch.float64))
+    rows = RowSpace(narrow, wide, 100, interrupt)
+    zero = rows.objective
+    solution = rows.solution(rows.run(1e-10))
+    assert solution.status is Status.interrupted
+    assert solution.certificate.objective < zero
+    assert solution.value.norm() > 0
