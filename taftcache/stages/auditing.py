@@ -18,7 +18,7 @@ from taftcache.stages.forgetting import forget
 from taftcache.stages.progress import Progress, Silent
 from taftcache.stages.receipt import signed_text
 from taftcache.stages.request import CLASS
-from taftcache.stages.training import COMPONENTS, EXACT, HEAD, loss_of, subtracted, training_key
+from taftcache.stages.training import COMPONENTS, EXACT, HEAD, problem_of, subtracted, training_key
 
 if TYPE_CHECKING:
     from taftcache.component import Component
@@ -273,14 +273,8 @@ class _Audit:
         self, name: str, component: Component, recipe: Recipe, base: Base, sources: list[Shard]
     ) -> dict[str, float]:
         """The gradient norm at the component, from the rows, in float64 and one pass."""
-        import torch
-
-        from taftcache.objective.problem import Problem
-        from taftcache.tangent.operator import TangentOperator
-
         with self.progress.task(f"certify {name}", None):
-            operator = TangentOperator(base, sources, trained=component.layout, dtype=torch.float64)
-            _, gradient = Problem(operator, loss_of(recipe), recipe.objective.ridge).evaluate(component.delta)
+            _, gradient = problem_of(recipe, base, sources, component).evaluate(component.delta)
         told = component.meta["certificate"]
         now = gradient.norm().item()
         if not now <= told["gradient"] * (1 + RELATIVE) + ROUNDING * told["gradient_at_zero"]:

@@ -169,7 +169,8 @@ def query_influence(
     for part in setting.parts:
         with progress.task(f"influence of {', '.join(s.name for s in part.shards)}", None):
             result = leave_one_out(
-                setting.base, part.shards, loss_of(setting.recipe), setting.recipe.objective.ridge, direction,
+                setting.base, part.shards, loss_of(setting.recipe), part.component.meta["certificate"]["ridge"],
+                direction,
                 train=part.train, delta=part.component.delta, max_passes=setting.recipe.solver.max_passes,
                 tolerance=setting.recipe.solver.tolerance,
             )  # fmt: skip

@@ -19,9 +19,11 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from taftcache.component import Component
+    from taftcache.objective.problem import Problem
     from taftcache.objective.rsl import RSL
     from taftcache.solve.solution import Solution
     from taftcache.tangent.base import Base
+    from taftcache.tangent.rows import RowSource
     from taftcache.tangent.spec import Train
 
 COMPONENTS = "components/"
@@ -158,6 +160,17 @@ def loss_of(recipe: Recipe) -> RSL:
     from taftcache.objective.rsl import RSL
 
     return RSL(alpha=recipe.objective.alpha, kappa=recipe.objective.kappa)
+
+
+def problem_of(recipe: Recipe, base: Base, sources: Sequence[RowSource], component: Component) -> Problem:
+    """The problem, in float64, that a component is the solution of, over ``sources`` and under its own ridge."""
+    import torch
+
+    from taftcache.objective.problem import Problem
+    from taftcache.tangent.operator import TangentOperator
+
+    operator = TangentOperator(base, sources, trained=component.layout, dtype=torch.float64)
+    return Problem(operator, loss_of(recipe), component.meta["certificate"]["ridge"])
 
 
 def solve_component(
