@@ -19,7 +19,7 @@ from taftcache.stages.names import COMPONENTS, EXACT, HEAD
 from taftcache.stages.progress import Progress, Silent
 from taftcache.stages.receipt import signed_text
 from taftcache.stages.request import CLASS
-from taftcache.stages.training import loss_of, subtracted, training_key, weights_of
+from taftcache.stages.training import problem_of, subtracted, training_key
 
 if TYPE_CHECKING:
     from taftcache.component import Component
@@ -274,17 +274,9 @@ class _Audit:
         self, name: str, component: Component, recipe: Recipe, base: Base, sources: list[Shard]
     ) -> dict[str, float]:
         """The gradient norm at the component, from the rows, in float64 and one pass."""
-        import torch
-
-        from taftcache.objective.problem import Problem
-        from taftcache.tangent.operator import TangentOperator
-
-        told = component.meta["certificate"]
         with self.progress.task(f"certify {name}", None):
-            operator = TangentOperator(base, sources, trained=component.layout, dtype=torch.float64)
-            weights, alone = weights_of(recipe, base, sources), recipe.objective.jvp_only
-            problem = Problem(operator, loss_of(recipe), told["ridge"], weights, alone)
-            _, gradient = problem.evaluate(component.delta)
+            _, gradient = problem_of(recipe, base, sources, component).evaluate(component.delta)
+        told = component.meta["certificate"]
         now = gradient.norm().item()
         if not now <= told["gradient"] * (1 + RELATIVE) + ROUNDING * told["gradient_at_zero"]:
             self.found("certificate", name, f"‖∇F‖ is {now:.3e}, its certificate says {told['gradient']:.3e}")

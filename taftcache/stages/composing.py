@@ -74,7 +74,7 @@ def compose(store: FeatureStore, recipe: Recipe | None = None, progress: Progres
     def missing(name: str, wanted: str | None) -> bool:
         """Whether ``name`` has to be made; one that is not wanted and not current is dropped."""
         there = store.objects().get(name)
-        if there is not None and there.meta["key"] == (wanted or current_key(store, recipe, base, name, digests)):
+        if there is not None and there.meta.get("key") == (wanted or current_key(store, recipe, base, name, digests)):
             return False
         if there is not None and wanted is None:
             with store.transaction() as change:

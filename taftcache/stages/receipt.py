@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from taftcache.cache import FeatureStore
-from taftcache.cache.digest import canonical
+from taftcache.cache.digest import canonical, digest
 from taftcache.stages.request import Request
 
 if TYPE_CHECKING:
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from taftcache.signature import Signer
 
 CONVENTION = "mean loss + ridge/2 |dw|^2 over the remaining rows"
+MAX_IDS = 8192  # an entry of the ledger is at most 1 MiB; of more ids it has the digest of their sorted hashes alone
 NOT_COVERED = (
     "Copies, backups and freed disk blocks; models given away earlier; settings such as the ridge chosen with the rows "
     "at hand. Whoever holds the models from before and after can see what left: forgetting is not differential privacy."
@@ -34,12 +35,14 @@ def receipt_of(
 ) -> dict[str, Any]:
     """The ledger's entry; ids, shards and classes that were asked for as such stand in it as keyed hashes."""
     manifest = store.manifest
+    hashes = change.tombstones([*request.samples, *request.asked])
     return {
         "event": "forget",
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
         "mode": mode,
         "samples": len(request.samples),
-        "ids": change.tombstones([*request.samples, *request.asked]),
+        "ids": hashes if len(hashes) <= MAX_IDS else [],
+        "ids_digest": digest(canonical(hashes)),
         "root_before": manifest.digest,
         "content_before": manifest.content_digest,
         "content_after": change.content_digest(),

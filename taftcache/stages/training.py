@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from taftcache.component import Component
     from taftcache.objective.loss import Loss
+    from taftcache.objective.problem import Problem
     from taftcache.objective.weights import RowWeights
     from taftcache.solve.solution import Solution
     from taftcache.tangent.base import Base
@@ -176,6 +177,18 @@ def weights_of(recipe: Recipe, base: Base, sources: Sequence[Shard]) -> RowWeigh
 def _thinned(curve: list[list[float]], most: int = 200) -> list[list[float]]:
     """At most so many points of a curve, its last among them."""
     return curve[:: -(-len(curve) // most)][: most - 1] + curve[-1:] if len(curve) > most else curve
+
+
+def problem_of(recipe: Recipe, base: Base, sources: Sequence[Shard], component: Component) -> Problem:
+    """The problem, in float64, that a component is the solution of, over ``sources`` and under its own ridge."""
+    import torch
+
+    from taftcache.objective.problem import Problem
+    from taftcache.tangent.operator import TangentOperator
+
+    operator = TangentOperator(base, sources, trained=component.layout, dtype=torch.float64)
+    ridge, weights = component.meta["certificate"]["ridge"], weights_of(recipe, base, sources)
+    return Problem(operator, loss_of(recipe), ridge, weights, recipe.objective.jvp_only)
 
 
 def solve_component(

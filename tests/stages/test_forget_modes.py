@@ -204,6 +204,21 @@ def test_dry_run_says_what_happens_and_changes_nothing(exact):
     assert plan.passes.keys() == done.passes.keys()
 
 
+def test_a_receipt_of_many_ids_has_their_digest(exact, monkeypatch):
+    from taftcache.cache.digest import canonical, digest
+    from taftcache.stages import receipt
+
+    monkeypatch.setattr(receipt, "MAX_IDS", 2)
+    with open_store(exact) as store:
+        gone = store.shard("000").sample_ids[:3]
+        stages.forget(store, gone, mode="subtract")
+        entry = store.ledger()[-1]
+        assert entry["ids"] == []
+        assert entry["ids_digest"] == digest(canonical(sorted(store.manifest.tombstones)))
+        stages.forget(store, store.shard("000").sample_ids[:1], mode="subtract")
+        assert len(store.ledger()[-1]["ids"]) == 1
+
+
 def test_other_state_made_from_the_rows_is_destroyed(exact):
     with open_store(exact) as store:
         with store.transaction() as change:
