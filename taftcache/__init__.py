@@ -67,6 +67,7 @@ if TYPE_CHECKING:
     )
     from taftcache.tangent.base import make_base
     from taftcache.tangent.operator import TangentOperator
+    from taftcache.view import StoreView, write_report
 
     __version__: str
 
@@ -91,6 +92,7 @@ __all__ = [
     "StoreLocked",
     "StoreNotFound",
     "StoreUnreachable",
+    "StoreView",
     "StoreWriteError",
     "TaftcacheError",
     "TangentClassifier",
@@ -128,6 +130,7 @@ __all__ = [
     "save_model",
     "train",
     "verify",
+    "write_report",
 ]
 
 _HOMES = {
@@ -140,6 +143,7 @@ _HOMES = {
     "TangentClassifier": "estimator",
     "TangentRegressor": "estimator",
     "Recipe": "recipe",
+    "StoreView": "view",
     "TangentModel": "model",
     "TangentOperator": "tangent.operator",
     "load_recipe": "recipe",
@@ -147,6 +151,7 @@ _HOMES = {
     "minimise": "solve.minimise",
     "open_model": "model_folder",
     "save_model": "model_folder",
+    "write_report": "view",
 }  # of the other names, classes are errors and functions stages
 
 

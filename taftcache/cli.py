@@ -195,7 +195,13 @@ def import_component(
 
 
 @app.command()
-def evaluate(store: StorePath, as_json: Json = False) -> None:
+def evaluate(
+    store: StorePath,
+    without: Annotated[
+        list[str] | None, typer.Option("--without", metavar="SHARD", help="also the mean without it (repeatable)")
+    ] = None,
+    as_json: Json = False,
+) -> None:
     """Accuracy on the held-out rows: base model, head only, every component, the composition.
 
     Example: taftcache evaluate stores/quickstart --json
@@ -204,7 +210,7 @@ def evaluate(store: StorePath, as_json: Json = False) -> None:
     from taftcache.cache import FeatureStore
 
     with FeatureStore(store) as opened, terminal.bars(as_json) as progress:
-        report = stages.evaluate(opened, progress)
+        report = stages.evaluate(opened, progress, without=without or [])
     _print(report, as_json, terminal.show_evaluate)
 
 
@@ -256,13 +262,16 @@ def predict(
 def inspect(
     store: StorePath,
     sample: Annotated[
-        str | None, typer.Option("--sample", help="one sample: where it lies and what is cached of it")
+        str | None, typer.Option("--sample", help="one sample: where it lies, what is cached, what models say")
     ] = None,
-    shard: Annotated[str | None, typer.Option("--shard", help="list the samples of one shard")] = None,
-    label: Annotated[str | None, typer.Option("--class", help="list the samples of one class")] = None,
+    shard: Annotated[str | None, typer.Option("--shard", help="one shard: balance, activations, component")] = None,
+    label: Annotated[str | None, typer.Option("--class", help="one class: its rows in every shard")] = None,
+    ids: Annotated[bool, typer.Option("--ids", help="list the ids (of the shard, of the class), one a line")] = False,
     as_json: Json = False,
 ) -> None:
-    """What is in a store: shards, rows, bytes, classes, fingerprints, components and certificates.
+    """What is in a store: shards, rows, classes, activations, components with certificates, integrity, ledger.
+
+    Read from manifests and a sample of rows, so it is instant at any size. With --ids the samples, for scripts.
 
     Example: taftcache inspect stores/quickstart --class 7
     """
@@ -272,10 +281,68 @@ def inspect(
     with FeatureStore(store) as opened:
         if sample is not None:
             _print(stage.inspect_sample(opened, sample), as_json, terminal.show_sample)
-        elif shard is not None or label is not None:
+        elif ids or (shard is not None and label is not None):
             _print(stage.list_samples(opened, shard, label), as_json, terminal.show_samples)
+        elif shard is not None:
+            _print(stage.inspect_shard(opened, shard), as_json, terminal.show_shard)
+        elif label is not None:
+            _print(stage.inspect_class(opened, label), as_json, terminal.show_class)
         else:
             _print(stage.inspect(opened), as_json, terminal.show_inspect)
+
+
+@app.command()
+def view(
+    store: StorePath,
+    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="0 takes a free one")] = 0,
+    browser: Annotated[bool, typer.Option("--browser/--no-browser", help="open the page in a browser")] = True,
+) -> None:
+    """Look into a store on a page: map, samples, classes, shards, training, ledger. Ctrl-C ends it.
+
+    Served to this machine alone, under an address with a random token; the page loads nothing from elsewhere.
+    From another machine: ssh -L PORT:127.0.0.1:PORT, with --port PORT.
+
+    Example: taftcache view stores/quickstart
+    """
+    from taftcache.cache import FeatureStore
+    from taftcache.view import Atlas, ViewServer
+
+    with FeatureStore(store) as opened, ViewServer(Atlas(opened), port) as server:
+        try:
+            terminal.show_address(server.url)
+            if browser:
+                typer.launch(server.url)
+            server.wait()
+        except KeyboardInterrupt:
+            terminal.complain("taftcache: the page is closed")
+
+
+@app.command()
+def report(
+    store: StorePath,
+    output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="the file to write")] = Path(
+        "report.html"
+    ),
+    sample: Annotated[
+        list[str] | None, typer.Option("--sample", help="carry all details of this sample (repeatable)")
+    ] = None,
+    neighbours: Annotated[
+        bool, typer.Option("--neighbours/--no-neighbours", help="the neighbour embedding too, the slowest part")
+    ] = True,
+    as_json: Json = False,
+) -> None:
+    """The page as one HTML file that needs neither server nor network.
+
+    It holds ids and pictures: what is forgotten later stays in it.
+
+    Example: taftcache report stores/quickstart -o report.html --no-neighbours
+    """
+    from taftcache.cache import FeatureStore
+    from taftcache.view import write_report
+
+    with FeatureStore(store) as opened:
+        written = write_report(opened, output, sample or [], neighbours=neighbours)
+    _print(written, as_json, terminal.show_report)
 
 
 @app.command()
@@ -396,13 +463,24 @@ def convert(
 @app.command()
 def export(
     store: StorePath,
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="a file that is not there yet")],
-    format_: Annotated[str, typer.Option("--format", metavar="FORMAT", help="hdf5")] = "hdf5",
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="a file (or folder) that is not there yet")],
+    format_: Annotated[
+        str,
+        typer.Option(
+            "--format",
+            metavar="FORMAT",
+            help="hdf5: every cached row. parquet, npz, embedding-projector (a folder): a vector a sample, predictions",
+        ),
+    ] = "hdf5",
     as_json: Json = False,
 ) -> None:
-    """Write rows, labels and ids of all shards to one file for other tools.
+    """Write features, labels and ids of all shards to one file for other tools.
+
+    Formats other than hdf5 hold predictions and one vector a sample: class token, its one row, or the mean of its rows.
 
     Example: taftcache export stores/quickstart features.h5
+
+    Example: taftcache export stores/quickstart samples.npz --format npz
     """
     from taftcache import stages
 

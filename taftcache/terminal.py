@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
@@ -23,13 +24,15 @@ if TYPE_CHECKING:
     from taftcache.stages.federation import ComponentReport
     from taftcache.stages.forgetting import ForgetReport
     from taftcache.stages.influence import QueryInfluence, SampleInfluence
-    from taftcache.stages.inspection import InspectReport, SampleReport
+    from taftcache.stages.inspection import ClassReport, InspectReport, SampleReport, ShardReport
     from taftcache.stages.main_job import RunReport
     from taftcache.stages.model_export import ExportModelReport
     from taftcache.stages.prediction import PredictReport
+    from taftcache.stages.statistics import Activations
     from taftcache.stages.training import TrainReport
     from taftcache.stages.transfer import ConvertReport, CopyReport
     from taftcache.stages.verification import VerifyReport
+    from taftcache.view.report import ReportReport
 
 OUT = Console(highlight=False)
 ERR = Console(stderr=True, highlight=False)
@@ -51,7 +54,7 @@ class _Bar:
         self._display.update(self._task, note=text)
 
 
-class _Bars:
+class _Display:
     def __init__(self, display: Any) -> None:
         self._display = display
 
@@ -82,7 +85,7 @@ def bars(silent: bool = False) -> Iterator[Progress]:
         TextColumn("{task.fields[note]}"),
     )
     with Display(*columns, console=ERR, transient=True) as display:
-        yield _Bars(display)
+        yield _Display(display)
 
 
 def show_run(report: RunReport) -> None:
@@ -261,46 +264,156 @@ def show_predict(report: PredictReport) -> None:
 
 
 def show_inspect(report: InspectReport) -> None:
-    """A store in two tables."""
+    """A store on one screen, readable at 80 columns."""
     b, cut = report.identity["backbone"], report.cut
     OUT.print(
-        f"{report.store}: {report.rows} training rows, {len(report.classes)} classes, {_size(report.bytes)}\n"
-        f"backbone {b['model']} ({b['weights']}, {b['weights_digest'][:16]}), cut at {cut['start']}\n"
-        f"caches the {cut['rows']} of a sample, {cut['shape'][0]}×{cut['shape'][1]} {report.dtype};"
+        f"{report.store}: {report.rows} training rows, {report.held_out_rows} held out, {len(report.classes)} classes,"
+        f" {_size(report.bytes)}\n"
+        f"backbone  {b['model']} ({b['weights']}, {b['weights_digest'][:16]}), cut at {cut['start']}\n"
+        f"cached    the {cut['rows']} of a sample, {cut['shape'][0]}×{cut['shape'][1]} {report.dtype};"
         f" tangent by {report.tangent.get('path', 'nothing yet')}\n"
-        f"plan {report.plan['kind']}, seed {report.plan['seed']}; {report.skipped} skipped,"
-        f" {report.forgotten} forgotten, {report.ledger_entries} ledger entries\nroot {report.root_digest}",
+        f"plan      {report.plan['kind']}, seed {report.plan['seed']}; {report.skipped} skipped,"
+        f" {report.forgotten} forgotten\n"
+        f"integrity {report.integrity.text}\n"
+        f"root      {report.root_digest}",
         markup=False,
     )
-    table = Table("shard", "role", "rows", "classes", "size", "max |x|", "mean ‖x‖", "digest")
+    for file in report.integrity.missing:
+        OUT.print(f"MISSING   {file}", markup=False)
+    table = _table("shard", "role", "rows", "classes", "per class", "size", "max |x|", "digest")
     for s in report.shards:
         table.add_row(
-            s["name"], s["role"], str(s["rows"]), str(s["classes"]), _size(s["bytes"]),
-            f"{s['max_abs']:.3g}", f"{s['mean_token_norm']:.3g}", s["digest"][:12],
+            s["name"], s["role"], str(s["rows"]), str(s["classes"]), _range(s["fewest"], s["most"]), _size(s["bytes"]),
+            f"{s['max_abs']:.3g}", s["digest"][:8],
         )  # fmt: skip
     OUT.print(table)
-    if report.models:
-        table = Table("model", "size", "‖Δw‖", "‖Δw−Δw*‖ ≤", "passes", "digest")
-        for m in report.models:
-            c = m.get("certificate")
-            table.add_row(
-                m["name"], _size(m["bytes"]), f"{m['norm']:.3g}", f"{c['distance_bound']:.1e}" if c else "",
-                str(m["stats"]["passes"]) if "stats" in m else "", m["digest"][:12],
-            )  # fmt: skip
-        OUT.print(table)
     counts = report.rows_per_class
     fewest, most = min(counts, key=lambda k: counts[k]), max(counts, key=lambda k: counts[k])
-    OUT.print(f"rows per class: {counts[fewest]} ({fewest}) to {counts[most]} ({most})", markup=False)
+    OUT.print(f"training rows per class: {counts[fewest]} ({fewest}) to {counts[most]} ({most})", markup=False)
+    if report.activations is not None:
+        OUT.print(_activations(report.activations, report.dtype), markup=False)
+    if report.models:
+        table = _table("model", "size", "‖Δw‖", "‖Δw−Δw*‖ ≤", "passes", "ended", "digest")
+        for m in report.models:
+            c = m.get("certificate")
+            ended = "" if "converged" not in m else "converged" if m["converged"] else "above tolerance"
+            table.add_row(
+                m["name"], _size(m["bytes"]), f"{m['norm']:.3g}", f"{c['distance_bound']:.1e}" if c else "",
+                str(m["stats"]["passes"]) if "stats" in m else "", ended, m["digest"][:8],
+            )  # fmt: skip
+        OUT.print(table)
+    if not report.ledger:
+        OUT.print("ledger: empty")
+    for e in report.ledger[-3:]:
+        what = f"{e.get('event', '')}, {e['samples']} samples" if "samples" in e else e.get("event", "")
+        OUT.print(f"ledger {e['seq']} of {report.ledger_entries}: {e.get('time', '')} {what}", markup=False)
+
+
+def show_shard(report: ShardReport) -> None:
+    """One shard: balance, activations, component."""
+    s = report.shard
+    OUT.print(
+        f"shard {s['name']} ({s['role']}): {s['rows']} rows, {_size(s['bytes'])}, {s['dtype']} in chunks of"
+        f" {s['chunk_rows']} rows\ndigest {s['digest']}",
+        markup=False,
+    )
+    _bars(report.rows_per_class)
+    OUT.print(_activations(report.activations, s["dtype"]), markup=False)
+    if report.component is not None:
+        m = report.component
+        OUT.print(f"{m['name']}: ‖Δw‖ {m['norm']:.3g}; {_certified(m['certificate'])}", markup=False)
+        OUT.print(m["status"], markup=False)
+    _first(report.first_samples, s["rows"], f"--shard {s['name']}")
+
+
+def show_class(report: ClassReport) -> None:
+    """One class over the shards."""
+    OUT.print(
+        f"class {report.label}: {report.rows} training rows ({100 * report.share:.1f} %),"
+        f" {report.held_out_rows} held out",
+        markup=False,
+    )
+    _bars({s["name"]: s["rows"] for s in report.shards}, {s["name"]: s["share"] for s in report.shards})
+    _first(report.first_samples, report.rows, f"--class {report.label}")
 
 
 def show_sample(report: SampleReport) -> None:
-    """One sample."""
+    """One sample, and what the models say of it."""
     OUT.print(
         f"{report.sample}: class {report.label}, shard {report.shard}, row {report.row}\n"
         f"first token ‖x‖ {report.first_token_norm:.4g}, mean token ‖x‖ {report.mean_token_norm:.4g},"
         f" max |x| {report.max_abs:.4g}",
         markup=False,
     )
+    if report.predictions:
+        table = _table("model", "class", "logit of its class", "margin")
+        for name, p in report.predictions.items():
+            right = "✓" if p["label"] == report.label else "✗"
+            table.add_row(name, f"{right} {p['label']}", f"{p['logit']:.3f}", f"{p['margin']:+.3f}")
+        OUT.print(table)
+    if report.moved_bound is not None:
+        OUT.print(f"forgetting it moves components/{report.shard} by at most {report.moved_bound:.3g}", markup=False)
+
+
+def _table(*columns: str) -> Table:
+    """Without frames: eight columns fit 80 characters."""
+    return Table(*columns, box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
+
+
+def _activations(a: Activations, dtype: str) -> str:
+    """What every value said at extraction, and what a sample of them says."""
+    g, s = a.gathered, a.sampled
+    quantiles = " / ".join(f"{v:.3g}" for v in s["norm_quantiles"].values())
+    worst = ", ".join(f"{c['channel']} ({c['ratio']:.1f}×)" for c in s["largest_channels"][:3])
+    return (
+        f"activations, every value (at extraction)\n"
+        f"  max |x| {g['max_abs']:.4g}: {dtype} overflows at {g['headroom']:.3g} times that; mean ‖x‖"
+        f" {g['mean_token_norm']:.4g}\n"
+        f"  NaN, infinities, overflow: none, extraction refuses them\n"
+        f"activations, {s['rows']} of {s['of']} rows (sampled now)\n"
+        f"  ‖x‖ {quantiles}  (at 0 / 5 / 50 / 95 / 100 %)\n"
+        f"  {s['outlier_channels']} outlier channels; the largest {worst} the median's\n"
+        f"  {100 * s['zeros']:.2g} % zeros, {100 * s['subnormal']:.2g} % subnormal, {s['not_finite']} not finite"
+    )
+
+
+def _range(low: int, high: int) -> str:
+    return str(low) if low == high else f"{low} to {high}"
+
+
+def _bars(counts: dict[str, int], shares: dict[str, float] | None = None, most: int = 24) -> None:
+    """Counts as bars, the largest first where there are many."""
+    largest = max(counts.values(), default=0) or 1
+    names = list(counts) if len(counts) <= most else sorted(counts, key=lambda k: -counts[k])[:most]
+    width = min(24, max((len(name) for name in names), default=0))
+    for name in names:
+        share = f"  {100 * shares[name]:5.1f} %" if shares else ""
+        bar = "█" * round(30 * counts[name] / largest)
+        OUT.print(f"  {name[:width]:{width}} {counts[name]:7d}{share}  {bar}", markup=False)
+    if len(names) < len(counts):
+        OUT.print(f"  … and {len(counts) - len(names)} with fewer: --json has them all", markup=False)
+
+
+def _first(ids: list[str], rows: int, option: str) -> None:
+    more = f"  … {rows - len(ids)} more: {option} --ids" if rows > len(ids) else ""
+    OUT.print(f"samples {', '.join(ids)}{more}", markup=False)
+
+
+def show_address(url: str) -> None:
+    """Where the page is."""
+    OUT.print(
+        f"{url}\nThe address is for this machine and this run alone; Ctrl-C ends it.", markup=False, soft_wrap=True
+    )
+
+
+def show_report(report: ReportReport) -> None:
+    """The file that was written."""
+    OUT.print(
+        f"{report.file}: {_size(report.bytes)}, {report.rows} samples, all details of {len(report.details)}",
+        markup=False, soft_wrap=True,
+    )  # fmt: skip
+    for note in report.notes:
+        OUT.print(f"note: {note}", markup=False)
 
 
 def show_samples(rows: list[dict[str, str]]) -> None:

@@ -22,7 +22,7 @@ from tests.stages.making import open_store, recipe, toml, tree, write_images
 from tests.stages.test_damage import chunk_of, flip
 
 COMMANDS = ["run", "extract", "train", "compose", "evaluate", "predict", "export-model", "inspect", "verify", "forget"]
-COMMANDS += ["append", "copy", "convert", "export", "import", "gc"]
+COMMANDS += ["append", "copy", "convert", "export", "import", "gc", "view", "report"]
 
 
 @dataclass
@@ -82,8 +82,13 @@ INSPECT = {
     "identity",
     "plan",
 }
-INSPECT |= {"tangent", "shards", "models", "skipped", "forgotten", "ledger_entries"}
+INSPECT |= {"shards", "models", "skipped", "forgotten", "ledger_entries", "ledger"}
+INSPECT |= {"tangent", "held_out_rows", "activations", "integrity"}
 SAMPLE = {"sample", "shard", "row", "label", "first_token_norm", "mean_token_norm", "max_abs"}
+SAMPLE |= {"predictions", "moved_bound"}
+SHARD = {"store", "shard", "rows_per_class", "activations", "component", "first_samples"}
+CLASS = {"store", "label", "rows", "held_out_rows", "share", "shards", "first_samples"}
+REPORT = {"store", "root_digest", "file", "bytes", "rows", "details", "notes"}
 VERIFY = {"store", "root_digest", "bytes", "faults", "strays", "ledger_entries", "mended", "dropped", "reasons"}
 APPEND = {"store", "root_before", "root_digest", "added", "untouched", "known", "images", "skipped", "seconds"}
 COPY = {"store", "root_digest", "files", "bytes", "there", "seconds"}
@@ -111,6 +116,10 @@ def test_json_of_every_command(cli, store, images, tmp_path):  # noqa: F811
         (("export-model", store, tmp_path / "model"), EXPORT_MODEL),
         (("inspect", store), INSPECT),
         (("inspect", store, "--sample", sample), SAMPLE),
+        (("inspect", store, "--shard", "000"), SHARD),
+        (("inspect", store, "--class", "7"), CLASS),
+        (("export", store, tmp_path / "out.npz", "--format", "npz"), EXPORT),
+        (("report", store, "-o", tmp_path / "report.html", "--no-neighbours"), REPORT),
         (("verify", store), VERIFY),
         (("verify", store, "--repair"), VERIFY),
         (("append", file), APPEND),
@@ -128,12 +137,12 @@ def test_json_of_every_command(cli, store, images, tmp_path):  # noqa: F811
         assert (outcome.code, outcome.err) == (0, ""), arguments
         assert set(outcome.json) == keys, arguments
         seen[arguments[0]] = outcome.json
-    assert {c for c, *_ in (a for a, _ in calls)} == set(COMMANDS)
+    assert {c for c, *_ in (a for a, _ in calls)} == set(COMMANDS) - {"view"}  # it serves until it is ended
     assert set(seen["run"]["train"]["certificates"]["components/000"]) == CERTIFICATE
     assert set(seen["forget"]["certificates"]["components/000"]) == CERTIFICATE | {"converged", "moved", "decisive"}
     assert set(seen["predict"]["predictions"][0]) == {"image", "labels", "logits"}
     assert seen["run"]["store"] == str(store)
-    listed = json.loads(cli("inspect", store, "--shard", "000", "--json").out)
+    listed = json.loads(cli("inspect", store, "--shard", "000", "--ids", "--json").out)
     assert {frozenset(row) for row in listed} == {frozenset({"sample", "shard", "label"})}
 
 
@@ -151,7 +160,12 @@ def test_tables_of_every_command(cli, store, images, tmp_path):  # noqa: F811
         (("export-model", store, tmp_path / "model"), ["models/mean", "taftcache predict"]),
         (("inspect", store), ["held-out", "components/000", "root "]),
         (("inspect", store, "--sample", sample), [sample, "shard 000"]),
-        (("inspect", store, "--class", "7"), ["digits/", "\t7"]),
+        (("inspect", store, "--class", "7"), ["digits/", "held-out", "training rows"]),
+        (("inspect", store, "--shard", "000"), ["digits/", "(train)", "sampled now", "‖Δw−Δw*‖"]),
+        (("inspect", store, "--class", "7", "--ids"), ["digits/", "\t7"]),
+        (("evaluate", store, "--without", "001"), ["mean of 1 of 2 components"]),
+        (("export", store, tmp_path / "out.npz", "--format", "npz"), ["out.npz", "rows of root"]),
+        (("report", store, "-o", tmp_path / "report.html", "--no-neighbours"), ["report.html", "samples"]),
         (("verify", store), ["every object has the digest"]),
         (("forget", store, "--sample", sample), ["forgotten now", sample, "models/mean"]),
         (("forget", store, "--sample", sample), ["forgotten before"]),
@@ -423,3 +437,34 @@ def test_killed_extraction_goes_on_to_the_same_root(tmp_path):
 
 def test_module_level_names_are_paths(tmp_path):
     assert isinstance(toml(tmp_path / "a.toml", tmp_path), Path)
+
+
+def test_a_store_on_eighty_columns(cli, store, monkeypatch):  # noqa: F811
+    """Nothing is cut off, and no line is longer."""
+    for arguments in (("inspect", store), ("inspect", store, "--shard", "000"), ("inspect", store, "--class", "7")):
+        cli("inspect", store, "--ids")
+        monkeypatch.setenv("COLUMNS", "80")
+        out = cli(*arguments).out.replace(str(store), "stores/x")
+        assert max(len(line.rstrip()) for line in out.splitlines()) <= 80
+        assert "…\n" not in out.replace("… ", "")
+    assert "components/000" in cli("inspect", store).out
+
+
+def test_the_page_is_served_until_it_is_ended(store):  # noqa: F811
+    """The address on stdout, the page at it, and an end without a traceback."""
+    from urllib.request import urlopen
+
+    code = "from taftcache.cli import main; main()"
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, "view", str(store), "--no-browser"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    url = process.stdout.readline().strip()
+    with urlopen(url) as answer:
+        assert b"<script nonce=" in answer.read()
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert (process.returncode, "Traceback" in said) == (0, False), said
+    with pytest.raises(OSError, match="refused"):
+        urlopen(url)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from taftcache.cache import FeatureStore, Shard
 from taftcache.errors import StoreError
 from taftcache.stages.progress import Progress, Silent
-from taftcache.stages.training import adopt
+from taftcache.stages.scoring import kept_components
+from taftcache.stages.training import COMPONENTS, adopt
 
 UNTOUCHED = "base model untouched"
 
@@ -23,16 +25,21 @@ class EvaluateReport:
     accuracy: dict[str, float]
 
 
-def evaluate(store: FeatureStore, progress: Progress | None = None, rows: Shard | None = None) -> EvaluateReport:
+def evaluate(
+    store: FeatureStore, progress: Progress | None = None, rows: Shard | None = None, without: Sequence[str] = ()
+) -> EvaluateReport:
     """Top-1 of the base point, every component and every model on the held-out group (or ``rows``), in one pass.
 
+    ``without`` names shards: the mean of all other shards' components is one model more.
+
     Raises:
-        StoreError: the store has no held-out rows.
+        StoreError: the store has no held-out rows. RecipeError: no component is left.
     """
     import torch
 
     from taftcache.backbone.device import resolve_device
     from taftcache.component import read_base, read_component
+    from taftcache.composition import compose
     from taftcache.tangent.operator import TangentOperator
 
     rows = rows or store.held_out
@@ -47,6 +54,11 @@ def evaluate(store: FeatureStore, progress: Progress | None = None, rows: Shard 
     device = resolve_device(recipe.device)
     names = [name for name in store.objects() if name.startswith(("models/", "components/"))]
     components = [read_component(store, name, base) for name in names]
+    if without:
+        every = [name for name in names if name.startswith(COMPONENTS)]
+        kept = kept_components(every, without)
+        components.append(compose({name: components[names.index(name)] for name in kept}))
+        names.append(f"mean of {len(kept)} of {len(every)} components")
     operator = TangentOperator(base, [rows], device=device)
     directions = [base.tail.bind(c.layout.views(c.delta.to(device=device, dtype=operator.dtype))) for c in components]
     correct = torch.zeros(1 + len(names), dtype=torch.int64)

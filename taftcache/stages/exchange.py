@@ -15,6 +15,7 @@ from taftcache.errors import DataError, RecipeError, StoreError
 from taftcache.recipe import Recipe, recipe_values
 from taftcache.stages.extraction import HELD_OUT, load_frozen
 from taftcache.stages.progress import Progress, Silent
+from taftcache.stages.sample_files import write_npz, write_parquet, write_projector
 
 if TYPE_CHECKING:
     from taftcache.cache.hdf5 import Columns, FeatureFile
@@ -59,7 +60,12 @@ def _hdf5(store: FeatureStore, file: Path, told: Callable[[int, int], None]) -> 
     return write(store, file, told)
 
 
-FORMATS: dict[str, Callable[[FeatureStore, Path, Callable[[int, int], None]], int]] = {"hdf5": _hdf5}
+FORMATS: dict[str, Callable[[FeatureStore, Path, Callable[[int, int], None]], int]] = {
+    "hdf5": _hdf5,
+    "npz": write_npz,
+    "parquet": write_parquet,
+    "embedding-projector": write_projector,
+}
 """Format -> what writes a store's rows to a new file of it and returns the bytes."""
 
 

@@ -221,6 +221,9 @@ def _check_tail(store: FeatureStore, recipe: Recipe) -> None:
     from taftcache.tangent.selection import select
 
     if TAIL in store.objects():
+        from taftcache.tangent.config import TailConfig
+        from taftcache.tangent.selection import select
+
         select(TailConfig.from_dict(store.objects()[TAIL].meta), recipe.tangent)
 
 

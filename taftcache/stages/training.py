@@ -13,6 +13,7 @@ from taftcache.cache import FeatureStore, Shard
 from taftcache.errors import StoreError
 from taftcache.recipe import Recipe, parse_recipe, recipe_values
 from taftcache.stages.extraction import check_words
+from taftcache.stages.names import COMPONENTS, HEAD
 from taftcache.stages.progress import Progress, Silent
 
 if TYPE_CHECKING:
@@ -25,9 +26,6 @@ if TYPE_CHECKING:
     from taftcache.tangent.base import Base
     from taftcache.tangent.spec import Train
 
-COMPONENTS = "components/"
-HEAD = "models/head"
-EXACT = "models/exact"
 INTERRUPTED = "interrupted"  # stands where a component's key would: it is nobody's, so the next run solves again
 
 
@@ -175,6 +173,11 @@ def weights_of(recipe: Recipe, base: Base, sources: Sequence[Shard]) -> RowWeigh
     return class_weights(recipe.objective.class_weights, labels, base.config.classes)
 
 
+def _thinned(curve: list[list[float]], most: int = 200) -> list[list[float]]:
+    """At most so many points of a curve, its last among them."""
+    return curve[:: -(-len(curve) // most)][: most - 1] + curve[-1:] if len(curve) > most else curve
+
+
 def solve_component(
     recipe: Recipe,
     base: Base,
@@ -211,9 +214,11 @@ def solve_component(
     }
     choice: Choice | None = None
     ridge = objective.ridge
+    curve: list[list[float]] = []
     with progress.task(f"solve {label.partition('/')[2]}", None) as task:
 
         def told(passes: int, residual: float) -> None:
+            curve.append([passes, float(f"{residual:.3g}")])
             task.advance()
             task.note(f"pass {passes}, residual {residual:.1e}")
 
@@ -249,6 +254,7 @@ def solve_component(
         "converged": solution.converged,
         "status": solution.status.value,
         "stats": solution.stats,
+        "convergence": _thinned(curve),
         "certificate": solution.certificate.as_dict(),
         "norm": delta.norm().item(),
         **({} if choice is None else {"ridge_choice": choice.as_dict()}),

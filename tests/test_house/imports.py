@@ -28,8 +28,9 @@ MAY_IMPORT = {
 MAY_IMPORT["estimator"] = {"errors", "tangent", "objective", "solve", "backbone"}
 MAY_IMPORT["model_folder"] = {"errors", "tangent", "component", "backbone", "model"}
 MAY_IMPORT["stages"] = set(MAY_IMPORT)
-MAY_IMPORT["terminal"] = {"errors", "stages"}
-MAY_IMPORT["cli"] = {"errors", "cache", "recipe", "stages", "terminal"}
+MAY_IMPORT["view"] = set(MAY_IMPORT)
+MAY_IMPORT["terminal"] = {"errors", "stages", "view"}
+MAY_IMPORT["cli"] = {"errors", "cache", "recipe", "stages", "terminal", "view"}
 
 # Outside library → the only parts that know it.
 HOMES = {
@@ -38,7 +39,8 @@ HOMES = {
     "timm": {"backbone"},
     "torchvision": {"backbone"},
     "h5py": {"backbone", "cache"},
-    "sklearn": {"backbone.sources", "estimator"},
+    "sklearn": {"backbone.sources", "estimator", "view.embedding"},
+    "pyarrow": {"stages.sample_files"},
     "typer": {"cli"},
     "rich": {"terminal"},
     "cryptography": {"signature"},
@@ -55,6 +57,7 @@ HOMES = {
         "model",
         "model_folder",
         "stages",
+        "view",
     },
 }
 # Reading a file with one of these can run code that the file brings along.

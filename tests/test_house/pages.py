@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import re
 import shlex
+import signal
+import subprocess
+import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -53,7 +56,9 @@ def try_command(line: str, where: str) -> None:
     words = shlex.split(line, comments=True)
     if not words:
         return
-    if words[0] == "taftcache":
+    if words[:2] == ["taftcache", "view"]:
+        try_view(words, where)
+    elif words[0] == "taftcache":
         with pytest.raises(SystemExit) as end:
             main(words[1:])
         assert end.value.code in (0, None), f"{where}: {line}"
@@ -64,6 +69,17 @@ def try_command(line: str, where: str) -> None:
         assert words[1] == "-m" or (ROOT / words[1]).is_file(), f"{where}: {line}"
     else:
         assert words[0] in ("git", "cd", ".ci/run"), f"{where}: nobody tries {line!r}"
+
+
+def try_view(words: list[str], where: str) -> None:
+    """Serve the page until it has said where, for it would go on until Ctrl-C."""
+    code = "from taftcache.cli import main; main()"
+    command = [sys.executable, "-c", code, *words[1:], "--no-browser"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("http://127.0.0.1:"), where
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 0, where
 
 
 def links(page: str) -> set[str]:

@@ -1,0 +1,71 @@
+// Where the data come from: the server that sent the page, or the page itself (a report). One form for both.
+const EMBEDDED = document.getElementById("data");
+const REPORT = EMBEDDED ? JSON.parse(EMBEDDED.textContent) : null;
+
+function unpack(packed) {
+  const text = atob(packed.data);
+  const bytes = new Uint8Array(text.length);
+  for (let i = 0; i < text.length; i++) bytes[i] = text.charCodeAt(i);
+  const kind = { Float32Array, Int32Array, Uint8Array }[packed.type];
+  return new kind(bytes.buffer);
+}
+
+async function ask(name, query = {}) {
+  const answer = await fetch(name + "?" + new URLSearchParams(query));
+  const body = await answer.json();
+  if (!answer.ok) throw new Error(body.error || answer.statusText);
+  return body;
+}
+
+const source = {
+  live: REPORT === null,
+  async get(name) {
+    return REPORT ? REPORT[name] : ask(name);
+  },
+  async sample(id) {
+    if (!REPORT) return ask("sample", { id });
+    const known = REPORT.samples[id];
+    if (known) return known;
+    throw new Error(
+      "this report holds details of " +
+        Object.keys(REPORT.samples).length +
+        " samples, and this is none of them; taftcache view shows any",
+    );
+  },
+  picture(id, size) {
+    if (REPORT) return REPORT.pictures[id] || null;
+    return "picture?" + new URLSearchParams({ id, size });
+  },
+  // Classes of the held-out rows under the mean of all components but those in `out`.
+  async compose(out) {
+    if (!REPORT) return ask("compose", { without: out.join(",") }).then((a) => unpack(a.predictions));
+    if (REPORT.logits) return composeHere(out);
+    const known = REPORT.subsets[out.join(",")];
+    if (known) return unpack(known);
+    throw new Error("this report holds the compositions along the slider alone; taftcache view makes any");
+  },
+};
+
+let logits = null;
+function composeHere(out) {
+  if (!logits) logits = { base: unpack(REPORT.logits.base), tangents: unpack(REPORT.logits.tangents) };
+  const names = REPORT["held-out"].components;
+  const kept = names.map((_, k) => k).filter((k) => !out.includes(names[k]));
+  const K = REPORT.overview.report.classes.length,
+    size = logits.base.length,
+    found = new Int32Array(size / K);
+  for (let row = 0; row < found.length; row++) {
+    let best = -Infinity;
+    for (let c = 0; c < K; c++) {
+      const at = row * K + c;
+      let sum = 0;
+      for (const k of kept) sum += logits.tangents[k * size + at];
+      const z = logits.base[at] + sum / kept.length;
+      if (z > best) {
+        best = z;
+        found[row] = c;
+      }
+    }
+  }
+  return found;
+}

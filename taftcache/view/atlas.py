@@ -1,0 +1,209 @@
+"""All that the page shows of a store, computed once, piece by piece, in the background; kept in memory alone.
+
+Nothing of it is written anywhere: what is derived from a sample is gone with the process, and a store that
+forgets a sample has no copies to look for.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from threading import Event, Lock, Thread
+
+import numpy as np
+from numpy.typing import NDArray
+
+from taftcache.cache import FeatureStore
+from taftcache.errors import StoreError, TaftcacheError
+from taftcache.stages.names import COMPONENTS, HEAD, MEAN
+from taftcache.stages.row_table import RowTable
+from taftcache.stages.scoring import HeldOutLogits, Scorer, held_out_logits
+from taftcache.stages.vectors import first_row_stands, sample_vectors
+from taftcache.view.embedding import Axes, neighbour_map, principal_axes
+from taftcache.view.head_path import PathPoint, head_path
+
+# Steps of 256 rows that the principal axes are computed from.
+AXES_STEPS = 32
+# The stages of the background work, in order.
+WORK = ("rows", "held-out predictions", "predictions", "head path", "neighbours")
+NONE = -1
+
+
+@dataclass
+class Progress:
+    """How far one stage of the work is; ``note`` says why it ended without a result."""
+
+    done: int = 0
+    total: int = 0
+    note: str = ""
+    seconds: float = 0.0
+
+
+class Atlas:
+    """The rows of a store with their places on the map and what the models say of them.
+
+    Arrays over the table's rows [n], filled as the work goes on: ``place`` [n,2] along the principal axes (NaN until
+    known), ``neighbours`` [n,2] or None, ``norm`` (of the sample's vector), classes ``base``, ``mean``, ``own`` (by the
+    component of its own shard) and ``head``, -1 where unknown, ``margin`` of the mean's true class over the best other
+    one, and ``moved``, the most by which forgetting a training row can move its shard's component.
+
+    Use ``start`` for a thread, or ``work`` to wait; ``version`` grows whenever something was added.
+    """
+
+    def __init__(self, store: FeatureStore) -> None:
+        self.store = store
+        self.table = RowTable.of(store)
+        n = len(self.table)
+        if n == 0:
+            raise StoreError("a store to look at holds rows", got=f"{store.path}: none", do="taftcache extract")
+        self.version = 0
+        self.progress = {name: Progress() for name in WORK}
+        self.vectors: NDArray[np.float16] | None = None
+        self.axes: Axes | None = None
+        self.place = np.full((n, 2), np.nan, np.float32)
+        self.neighbours: NDArray[np.float32] | None = None
+        self.norm = np.full(n, np.nan, np.float32)
+        self.classes_by = {name: np.full(n, NONE, np.int32) for name in ("base", "mean", "own", "head")}
+        self.margin = np.full(n, np.nan, np.float32)
+        self.moved = np.full(n, np.nan, np.float32)
+        self.held_out: HeldOutLogits | None = None
+        self.path: list[PathPoint] = []
+        self.ready = {name: Event() for name in WORK}
+        self._scorer: Scorer | None = None
+        self._stop = Event()
+        self._alone = Lock()
+        self._thread: Thread | None = None
+
+    def start(self) -> None:
+        """Begin the work in a thread of its own."""
+        self._thread = Thread(target=self.work, name="taftcache-atlas", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """End the work at its next step and wait for that."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def work(self, skip: tuple[str, ...] = ()) -> None:
+        """Do every stage but those in ``skip``; what fails says so in its note, and the rest goes on."""
+        jobs: dict[str, Callable[[Progress], None]] = dict(
+            zip(WORK, (self._rows, self._held_out, self._predictions, self._head_path, self._neighbours), strict=True)
+        )
+        for name, job in jobs.items():
+            if not self._stop.is_set() and name not in skip:
+                begin, progress = time.perf_counter(), self.progress[name]
+                try:
+                    job(progress)
+                except (TaftcacheError, ArithmeticError, MemoryError, RuntimeError) as error:
+                    progress.note = str(error).splitlines()[0]
+                progress.seconds = time.perf_counter() - begin
+            self.ready[name].set()
+            self.version += 1
+
+    def scorer(self) -> Scorer:
+        """The store's models, loaded on first use.
+
+        Raises:
+            StoreError: the store has no tail to compute with.
+        """
+        with self._alone:
+            if self._scorer is None:
+                if not Scorer.possible(self.store):
+                    raise StoreError(
+                        "predictions need the tail's weights", got=f"{self.store.path} holds features alone"
+                    )
+                self._scorer = Scorer(self.store)
+            return self._scorer
+
+    def _rows(self, progress: Progress) -> None:
+        """Vectors, norms and places of all rows; axes from rows spread over the store, so that places never move."""
+        table, first = self.table, first_row_stands(self.store)
+        width = self.store.identity["cut"]["shape"][1]
+        vectors = np.zeros((len(table), width), np.float16)
+        progress.total = len(table)
+        order = table.scattered(AXES_STEPS)
+        known = {here.start for here, _, _ in order}
+        sample = []
+        for here, shard, rows in order:
+            sample.append(self._take(vectors, here, sample_vectors(table.reader.tokens(shard.name, rows), first)))
+        self.axes = principal_axes(np.concatenate(sample))
+        for (here, _, _), part in zip(order, sample, strict=True):
+            self.place[here] = self.axes.project(part)
+            progress.done += len(part)
+        self.vectors = vectors
+        self.version += 1
+        for here, shard, rows in table.steps():
+            if self._stop.is_set():
+                return
+            if here.start not in known:
+                part = self._take(vectors, here, sample_vectors(table.reader.tokens(shard.name, rows), first))
+                self.place[here] = self.axes.project(part)
+                progress.done += len(part)
+
+    def _take(self, vectors: NDArray[np.float16], here: slice, part: NDArray[np.float32]) -> NDArray[np.float32]:
+        limit = np.finfo(np.float16).max
+        vectors[here] = np.clip(part, -limit, limit)
+        self.norm[here] = np.linalg.norm(part, axis=1)
+        return part
+
+    def _held_out(self, progress: Progress) -> None:
+        shard = self.store.held_out
+        if shard is None:
+            raise StoreError("an accuracy needs held-out rows", got="none")
+        progress.total = shard.rows
+        kept = held_out_logits(self.store, self.scorer(), shard, self.table.reader)
+        start = self.table.start(self.table.shards.index(shard))
+        where = start + kept.rows
+        self.classes_by["base"][where] = kept.base.argmax(1)
+        if HEAD in kept.others:
+            self.classes_by["head"][where] = kept.others[HEAD]
+        if kept.components:
+            self._score_mean(where, kept.base + kept.tangents.mean(0))
+        self.held_out = kept
+        progress.done = progress.total
+
+    def _predictions(self, progress: Progress) -> None:
+        """Base, mean and own component on every training row, and what each row can have moved."""
+        table, scorer = self.table, self.scorer()
+        others = [name for name in (MEAN, HEAD) if name in scorer.models]
+        progress.total = int((~table.held_out).sum())
+        for here, shard, rows in table.steps():
+            if self._stop.is_set():
+                return
+            if shard.role == "held-out":
+                continue
+            tokens, where = table.reader.tokens(shard.name, rows), np.arange(here.start, here.stop)
+            z, changes = scorer.logits(tokens, others)
+            self.classes_by["base"][here] = z.argmax(1)
+            for name, change in zip(others, changes, strict=True):
+                if name == MEAN:
+                    self._score_mean(where, z + change)
+                else:
+                    self.classes_by["head"][here] = (z + change).argmax(1)
+            own = f"{COMPONENTS}{shard.name}"
+            if own in scorer.models:
+                change, bound = scorer.weigh(tokens, shard.labels[rows], own)
+                self.classes_by["own"][here] = (z + change).argmax(1)
+                self.moved[here] = bound
+            progress.done += len(where)
+
+    def _score_mean(self, where: NDArray[np.int64], z: NDArray[np.float32]) -> None:
+        labels = self.table.label[where]
+        rows = np.arange(len(z))
+        true = z[rows, labels].copy()
+        self.classes_by["mean"][where] = z.argmax(1)
+        z = z.copy()
+        z[rows, labels] = -np.inf
+        self.margin[where] = true - z.max(1)
+
+    def _head_path(self, progress: Progress) -> None:
+        self.path = head_path(self.table, self.scorer(), self._stop)
+        progress.done = progress.total = len(self.path)
+
+    def _neighbours(self, progress: Progress) -> None:
+        assert self.vectors is not None
+        progress.total = len(self.table)
+        self.neighbours = neighbour_map(self.vectors)
+        progress.done = progress.total

@@ -1,0 +1,83 @@
+"""Vectors to places on a map: principal axes at once, a neighbour embedding when there is time; and who is near."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+# t-SNE works on this many vectors; every other one is put between its nearest neighbours among them.
+ANCHORS = 2000
+ANCHOR_NEIGHBOURS = 3
+# Directions kept before t-SNE, as its authors do.
+REDUCED = 50
+_SLICE = 2048
+
+
+class Axes(NamedTuple):
+    """Centre [d], orthonormal axes [k,d] by falling variance, and the fraction of the variance along each [k]."""
+
+    centre: NDArray[np.float64]
+    axes: NDArray[np.float64]
+    explained: NDArray[np.float64]
+
+    def project(self, vectors: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Coordinates [n,k] of vectors [n,d]."""
+        return ((vectors - self.centre) @ self.axes.T).astype(np.float32)
+
+
+def principal_axes(vectors: NDArray[np.float32], count: int = 2) -> Axes:
+    """The first principal axes of vectors [n,d], each with its largest entry positive."""
+    wide = np.asarray(vectors, np.float64)
+    centre = wide.mean(0)
+    wide = wide - centre
+    values, found = np.linalg.eigh(wide.T @ wide / max(len(wide), 1))
+    order = np.argsort(-values)[:count]
+    axes = found.T[order]
+    axes = axes * np.sign(axes[np.arange(len(axes)), np.abs(axes).argmax(1)])[:, None]
+    total = float(values.sum())
+    return Axes(centre, axes, np.maximum(values[order], 0) / total if total > 0 else np.zeros(len(order)))
+
+
+def neighbour_map(vectors: NDArray[np.float16], seed: int = 0) -> NDArray[np.float32]:
+    """A map [n,2] that keeps neighbours together: t-SNE of ``ANCHORS`` vectors, the others between their nearest."""
+    from sklearn.manifold import TSNE
+
+    n = len(vectors)
+    chosen = np.sort(np.random.default_rng(seed).permutation(n)[:ANCHORS])
+    few = vectors[chosen].astype(np.float32)
+    axes = principal_axes(few, min(REDUCED, vectors.shape[1]))
+    anchors = axes.project(few)
+    perplexity = min(30.0, max(2.0, (len(chosen) - 1) / 3))
+    placed = TSNE(init="pca", perplexity=perplexity, random_state=seed, n_jobs=1).fit_transform(anchors)
+    out = np.empty((n, 2), np.float32)
+    for k in range(0, n, _SLICE):
+        near, distance = _nearest_anchors(axes.project(vectors[k : k + _SLICE].astype(np.float32)), anchors)
+        weight = 1 / (distance + 1e-3 * (distance.mean() + 1e-12))
+        out[k : k + _SLICE] = (placed[near] * (weight / weight.sum(1, keepdims=True))[..., None]).sum(1)
+    out[chosen] = placed
+    return out
+
+
+def nearest(vectors: NDArray[np.float16], centre: NDArray[np.float64], row: int, count: int) -> list[tuple[int, float]]:
+    """(row, cosine around ``centre``) of the ``count`` vectors [n,d] nearest to ``row``, without itself."""
+    middle = np.asarray(centre, np.float32)
+    mine = vectors[row].astype(np.float32) - middle
+    cosine = np.empty(len(vectors), np.float32)
+    for k in range(0, len(vectors), _SLICE):
+        block = vectors[k : k + _SLICE].astype(np.float32) - middle
+        cosine[k : k + _SLICE] = block @ mine / np.maximum(np.linalg.norm(block, axis=1) * np.linalg.norm(mine), 1e-12)
+    cosine[row] = -np.inf
+    count = min(count, len(vectors) - 1)
+    best = np.argpartition(-cosine, count - 1)[:count] if count else np.empty(0, np.int64)
+    return [(int(k), float(cosine[k])) for k in best[np.argsort(-cosine[best])]]
+
+
+def _nearest_anchors(
+    vectors: NDArray[np.float32], anchors: NDArray[np.float32]
+) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    squared = (vectors**2).sum(1)[:, None] + (anchors**2).sum(1) - 2 * vectors @ anchors.T
+    count = min(ANCHOR_NEIGHBOURS, len(anchors))
+    near = np.argpartition(squared, count - 1, axis=1)[:, :count]
+    return near, np.sqrt(np.maximum(np.take_along_axis(squared, near, 1), 0))

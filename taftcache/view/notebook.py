@@ -1,0 +1,52 @@
+"""The page's views as objects that a notebook displays."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Sequence
+
+from taftcache.cache import FeatureStore
+from taftcache.errors import RecipeError
+from taftcache.view.atlas import Atlas
+from taftcache.view.page import report_page
+from taftcache.view.report import report_data, telling
+
+PANELS = ("overview", "map", "classes", "shards", "training", "ledger")
+
+
+class Panel:
+    """One view of a store in a frame of its own; a notebook displays it when a cell ends with it."""
+
+    def __init__(self, page: bytes, height: int) -> None:
+        self._page, self._height = page, height
+
+    def _repr_html_(self) -> str:
+        text = html.escape(self._page.decode(), quote=True)
+        return (
+            f'<iframe srcdoc="{text}" sandbox="allow-scripts allow-downloads" title="taftcache"'
+            f' style="width:100%;height:{self._height}px;border:0"></iframe>'
+        )
+
+
+class StoreView:
+    """Views of an open store for a notebook: ``StoreView(store).panel("map")``.
+
+    Everything is computed when the object is made and carried in each panel, which loads nothing from elsewhere.
+    ``samples`` are ids to carry all details of.
+    """
+
+    def __init__(self, store: FeatureStore, samples: Sequence[str] = (), *, neighbours: bool = False) -> None:
+        atlas = Atlas(store)
+        named = [atlas.table.ids[atlas.table.find(name)] for name in samples]
+        atlas.work(skip=() if neighbours else ("neighbours",))
+        self._title = str(store.path)
+        self._data = report_data(atlas, list(dict.fromkeys([*named, *telling(atlas)])))
+
+    def panel(self, name: str = "map", height: int = 760) -> Panel:
+        """One of the views overview, map, classes, shards, training and ledger; RecipeError for another name."""
+        if name not in PANELS:
+            raise RecipeError("a panel is one of the page's views", got=name, do=f"one of {', '.join(PANELS)}")
+        return Panel(report_page(self._title, self._data, name), height)
+
+    def _repr_html_(self) -> str:
+        return Panel(report_page(self._title, self._data), 820)._repr_html_()

@@ -1,0 +1,67 @@
+"""The page's text: one document with its style, scripts and chart library inside, for the server and for reports."""
+
+from __future__ import annotations
+
+import html
+import json
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from taftcache.view.atlas import Atlas
+
+# Apache ECharts draws the map and every chart; see echarts/LICENSE and ARCHITECTURE.md.
+LIBRARY = "echarts/echarts.min.js"
+SCRIPTS = (
+    "source.js",
+    "tools.js",
+    "state.js",
+    "sample.js",
+    "map.js",
+    "overview.js",
+    "classes.js",
+    "shards.js",
+    "training.js",
+    "main.js",
+)
+# A report may run the scripts inside it and load nothing, from anywhere.
+REPORT_POLICY = (
+    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:; base-uri 'none';"
+    " form-action 'none'"
+)
+
+
+def live_page(atlas: Atlas, nonce: str) -> bytes:
+    """The page for a server, whose policy allows the scripts that carry ``nonce``."""
+    return _fill(f"taftcache view · {atlas.store.path}", nonce=nonce).encode()
+
+
+def report_page(title: str, data: dict[str, Any], view: str = "") -> bytes:
+    """A page that carries its ``data``; ``view`` shows that one alone, without the header."""
+    # "<" would end the script's element; U+2028 and U+2029 are escaped by json already
+    text = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
+    embedded = f'<script id="data" type="application/json">{text}</script>'
+    return _fill(title, data=embedded, policy=REPORT_POLICY, view=view).encode()
+
+
+def _fill(title: str, *, data: str = "", policy: str = "", nonce: str = "", view: str = "") -> str:
+    mark = f' nonce="{nonce}"' if nonce else ""
+    own = "\n".join(_asset(name) for name in SCRIPTS)
+    parts = {
+        "title": html.escape(title),
+        "view": html.escape(view),
+        "policy": f'<meta http-equiv="Content-Security-Policy" content="{policy}">' if policy else "",
+        "style": _asset("page.css"),
+        "data": data,
+        "scripts": f"<script{mark}>{_asset(LIBRARY)}</script>\n<script{mark}>(() => {{\n{own}\n}})();</script>",
+    }
+    out = []
+    for k, piece in enumerate(_asset("page.html").split("{{")):
+        name, _, rest = piece.partition("}}") if k else ("", "", piece)
+        out.append((parts[name] if k else "") + rest)
+    return "".join(out)
+
+
+@cache
+def _asset(name: str) -> str:
+    return files("taftcache.view").joinpath("assets", *name.split("/")).read_text(encoding="utf-8")

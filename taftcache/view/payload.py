@@ -1,0 +1,196 @@
+"""The page's data in JSON types: what the server answers with and a report carries along, in one form for both."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from taftcache.errors import StoreError
+from taftcache.stages.inspection import inspect
+from taftcache.stages.names import COMPONENTS
+from taftcache.stages.vectors import describe_vectors
+from taftcache.tangent.spec import TAIL
+from taftcache.view.atlas import NONE, Atlas
+from taftcache.view.embedding import nearest
+from taftcache.view.pictures import Pictures, patch_grid
+
+NEIGHBOURS = 8
+
+
+def packed(array: NDArray[Any]) -> dict[str, str]:
+    """An array as base64 of its little-endian bytes, with the name of JavaScript's typed array."""
+    kinds = {"f": ("Float32Array", "<f4"), "i": ("Int32Array", "<i4"), "u": ("Uint8Array", "u1")}
+    name, dtype = kinds[array.dtype.kind]
+    return {"type": name, "data": base64.b64encode(np.ascontiguousarray(array, dtype).tobytes()).decode()}
+
+
+def overview(atlas: Atlas) -> dict[str, Any]:
+    """What ``taftcache inspect`` reports, what the map is made of, and the ledger."""
+    report = inspect(atlas.store)
+    axes = atlas.axes
+    return {
+        "report": {**asdict(report), "store": str(report.store)},
+        "shards": [{"name": s.name, "role": s.role} for s in atlas.table.shards],
+        "vectors": describe_vectors(atlas.store),
+        "explained": [] if axes is None else [float(x) for x in axes.explained],
+        "ledger": atlas.store.ledger(),
+        "objective": atlas.store.manifest.recipe.get("objective", {}),
+        "path": [p._asdict() for p in atlas.path],
+    }
+
+
+def progress(atlas: Atlas) -> dict[str, Any]:
+    """How far the background work is."""
+    return {
+        "version": atlas.version,
+        "stages": {
+            name: {**asdict(state), "ready": atlas.ready[name].is_set()} for name, state in atlas.progress.items()
+        },
+    }
+
+
+def ids(atlas: Atlas) -> dict[str, Any]:
+    """Ids, classes and shards of the rows: what never changes."""
+    table = atlas.table
+    return {"ids": table.ids, "label": packed(table.label), "shard": packed(table.shard)}
+
+
+def columns(atlas: Atlas) -> dict[str, Any]:
+    """What is known of every row by now; NaN and -1 stand for what is not."""
+    named = {
+        "x": atlas.place[:, 0],
+        "y": atlas.place[:, 1],
+        "norm": atlas.norm,
+        "margin": atlas.margin,
+        "moved": atlas.moved,
+        **atlas.classes_by,
+    }
+    if atlas.neighbours is not None:
+        named |= {"nx": atlas.neighbours[:, 0], "ny": atlas.neighbours[:, 1]}
+    known = {
+        name: column
+        for name, column in named.items()
+        if (np.isfinite(column).any() if column.dtype.kind == "f" else (column != NONE).any())
+    }
+    return {"version": atlas.version, "columns": {name: packed(column) for name, column in known.items()}}
+
+
+def held_out(atlas: Atlas) -> dict[str, Any] | None:
+    """Labels and every model's predictions on the held-out rows; None while, or where, there are none."""
+    kept = atlas.held_out
+    if kept is None:
+        return None
+    models = {"base": kept.base.argmax(1), **kept.others}
+    for k, name in enumerate(kept.components):
+        models[name] = (kept.base + kept.tangents[k]).argmax(1)
+    return {
+        "of": kept.of,
+        "labels": packed(kept.labels),
+        "models": {name: packed(found.astype(np.int32)) for name, found in models.items()},
+        "components": [name.removeprefix(COMPONENTS) for name in kept.components],
+    }
+
+
+def logits(atlas: Atlas) -> dict[str, Any] | None:
+    """Base logits [n,K] and components' tangents [S,n,K], for composing without a server."""
+    kept = atlas.held_out
+    return None if kept is None else {"base": packed(kept.base.ravel()), "tangents": packed(kept.tangents.ravel())}
+
+
+def composed(atlas: Atlas, without: Iterable[str]) -> dict[str, Any]:
+    """Predictions on the held-out rows by the mean of all components but those of some shards, and the accuracy.
+
+    Raises:
+        StoreError: the held-out rows are not scored (yet). RecipeError: no such shard, or none left.
+    """
+    kept = atlas.held_out
+    if kept is None:
+        raise StoreError("a composition is looked at on held-out rows", got=atlas.progress["held-out predictions"].note)
+    predictions = kept.predictions(without)
+    return {"predictions": packed(predictions.astype(np.int32)), "accuracy": kept.accuracy(predictions)}
+
+
+def sample(atlas: Atlas, name: str, pictures: Pictures) -> dict[str, Any]:
+    """One sample: statistics, logits of every model, attention of the class row, neighbours, what forgetting moves.
+
+    Raises:
+        UnknownSample: no row of that id.
+    """
+    table, store = atlas.table, atlas.store
+    k = table.find(name)
+    shard, row = table.shards[table.shard[k]], int(table.row[k])
+    tokens = shard.tokens(slice(row, row + 1))
+    wide = tokens[0].astype(np.float64)
+    norms = np.linalg.norm(wide, axis=1)
+    out: dict[str, Any] = {
+        "id": name,
+        "row": k,
+        "shard": shard.name,
+        "role": shard.role,
+        "label": int(table.label[k]),
+        "rows": {"count": len(norms), "first": norms[0], "mean": norms.mean(), "largest": norms.max()},
+        "max_abs": float(np.abs(wide).max()),
+        "neighbours": [],
+        "models": {},
+        "attention": None,
+        "why_no_attention": "",
+        "forget": None,
+        "picture": pictures.png(name) is not None,
+        "why_no_picture": pictures.why_not,
+    }
+    if atlas.vectors is not None and atlas.axes is not None:
+        near = nearest(atlas.vectors, atlas.axes.centre, k, NEIGHBOURS)
+        out["neighbours"] = [
+            {"id": table.ids[j], "label": int(table.label[j]), "shard": int(table.shard[j]), "cosine": c}
+            for j, c in near
+        ]
+    if TAIL in store.objects():
+        scorer = atlas.scorer()
+        z, changes = scorer.logits(tokens, scorer.models)
+        out["models"] = {"base": z[0].tolist()} | {
+            model: (z + change)[0].tolist() for model, change in zip(scorer.models, changes, strict=True)
+        }
+        out["attention"], out["why_no_attention"] = attention(atlas, tokens)
+        own = f"{COMPONENTS}{shard.name}"
+        if shard.role == "train" and own in scorer.models and scorer.plain:
+            _, bound = scorer.weigh(tokens, shard.labels[row : row + 1], own)
+            others = sum(m.startswith(COMPONENTS) for m in scorer.models)
+            norm = float(scorer.components[own].delta.norm())
+            out["forget"] = {
+                "component": own,
+                "norm": norm,
+                "bound": float(bound[0]),
+                "composed_bound": float(bound[0]) / others,
+                "rows": shard.rows,
+            }
+    return out
+
+
+def attention(atlas: Atlas, tokens: NDArray[Any]) -> tuple[dict[str, Any] | None, str]:
+    """φ of the class row per head over the patches, as rows of a grid; or None and why."""
+    from taftcache.tangent.class_row_tail import ClassRowTail
+
+    config = atlas.scorer().base.config
+    tail = atlas.scorer().base.tail
+    if config.rows != "tokens":
+        return (
+            None,
+            f"the store caches the {config.rows} of a sample, from which attention over the image cannot be had",
+        )
+    if not isinstance(tail, ClassRowTail):
+        return None, f"this model's tail has no class row ({config.path}): {config.why}"
+    phi = atlas.scorer().state(tokens).phi[0].float().cpu().numpy()  # [H,t]
+    grid = patch_grid(phi.shape[1], atlas.store.identity.get("preprocess", {}))
+    if grid is None:
+        return None, f"{phi.shape[1]} tokens fill no grid of the input's shape"
+    prefix = phi.shape[1] - grid[0] * grid[1]
+    return {
+        "grid": list(grid),
+        "heads": [[float(f"{v:.4g}") for v in head[prefix:]] for head in phi],
+        "prefix": phi[:, :prefix].sum(1).tolist(),
+    }, ""

@@ -1,0 +1,115 @@
+"""The page as one file: the same views over data that it carries along."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from taftcache.cache import FeatureStore
+from taftcache.errors import StoreWriteError
+from taftcache.stages.names import COMPONENTS
+from taftcache.view import payload
+from taftcache.view.atlas import NONE, Atlas
+from taftcache.view.page import report_page
+from taftcache.view.pictures import Pictures
+
+# Samples of which a report carries all details, unless others are asked for: the most wrong, the most influential.
+DETAILED = 24
+# Logits that a report carries, so that any shards can be taken out of the composition; else those along the slider.
+LOGIT_BYTES = 16 << 20
+THUMBNAIL, PICTURE = 96, 192
+
+
+@dataclass(frozen=True)
+class ReportReport:
+    """The file that was written."""
+
+    store: Path
+    root_digest: str
+    file: Path
+    bytes: int
+    rows: int
+    details: list[str]
+    notes: list[str]
+
+
+def write_report(
+    store: FeatureStore, file: Path | str, samples: Sequence[str] = (), *, neighbours: bool = True
+) -> ReportReport:
+    """Write every view of ``store`` into one HTML file that loads nothing from elsewhere.
+
+    Args:
+        store: an open store.
+        file: where to; replaced when it is there.
+        samples: ids to carry all details of, beside those chosen by margin and influence.
+        neighbours: make the neighbour embedding too, the slowest part.
+
+    Raises:
+        UnknownSample: one of ``samples`` has no row. StoreWriteError: the file cannot be written.
+    """
+    atlas = Atlas(store)
+    named = [atlas.table.ids[atlas.table.find(name)] for name in samples]
+    atlas.work(skip=() if neighbours else ("neighbours",))
+    details = list(dict.fromkeys([*named, *telling(atlas)]))
+    page = report_page(f"taftcache report · {store.path}", report_data(atlas, details))
+    place = Path(file)
+    partial = place.with_name(f".{place.name}.partial")
+    try:
+        partial.write_bytes(page)
+        os.replace(partial, place)
+    except OSError as error:
+        raise StoreWriteError(
+            "a report is written to a folder that takes it", got=f"{place}: {error.strerror}"
+        ) from None
+    notes = [f"{name}: {state.note}" for name, state in atlas.progress.items() if state.note]
+    return ReportReport(store.path, store.root_digest, place, len(page), len(atlas.table), details, notes)
+
+
+def telling(atlas: Atlas, count: int = DETAILED) -> list[str]:
+    """Ids worth a look: held-out rows with the smallest margins, then training rows with the most influence."""
+    held = np.flatnonzero(atlas.table.held_out & (atlas.classes_by["mean"] != NONE))
+    wrong = held[np.argsort(atlas.margin[held], kind="stable")][: count // 2]
+    known = np.flatnonzero(np.isfinite(atlas.moved))
+    strong = known[np.argsort(-atlas.moved[known], kind="stable")][: count - len(wrong)]
+    rows = [*wrong, *strong] or range(min(count, len(atlas.table)))
+    return [atlas.table.ids[k] for k in rows]
+
+
+def report_data(atlas: Atlas, details: Sequence[str]) -> dict[str, Any]:
+    """What the server would answer, for a page without one; JSON types."""
+    pictures = Pictures(atlas.store)
+    samples = {name: payload.sample(atlas, name, pictures) for name in details}
+    shown: dict[str, int] = {n["id"]: THUMBNAIL for s in samples.values() for n in s["neighbours"]}
+    shown |= dict.fromkeys(samples, PICTURE)
+    images = {name: pictures.png(name, size) for name, size in shown.items()}
+    kept = atlas.held_out
+    small = kept is not None and kept.base.nbytes + kept.tangents.nbytes <= LOGIT_BYTES
+    data = {
+        "overview": payload.overview(atlas),
+        "progress": payload.progress(atlas),
+        "ids": payload.ids(atlas),
+        "columns": payload.columns(atlas),
+        "held-out": payload.held_out(atlas),
+        "logits": payload.logits(atlas) if small else None,
+        "subsets": {} if kept is None or small else subsets(atlas),
+        "samples": samples,
+        "pictures": {
+            name: f"data:image/png;base64,{base64.b64encode(image).decode()}" for name, image in images.items() if image
+        },
+    }
+    return dict(json.loads(json.dumps(data, default=float)))
+
+
+def subsets(atlas: Atlas) -> dict[str, Any]:
+    """The compositions that the page asks for by itself: the last shards subtracted in turn, and each alone."""
+    assert atlas.held_out is not None
+    names = [name.removeprefix(COMPONENTS) for name in atlas.held_out.components]
+    outs = [names[len(names) - k :] for k in range(len(names))] + [[name] for name in names if len(names) > 1]
+    return {",".join(out): payload.composed(atlas, out)["predictions"] for out in outs}

@@ -1,0 +1,126 @@
+"""Features, labels, ids and predictions in the formats of other tools, read back with those tools."""
+
+from __future__ import annotations
+
+import builtins
+import csv
+import json
+
+import numpy as np
+import pytest
+
+from taftcache import stages
+from taftcache.cache import FeatureStore
+from taftcache.errors import DataError, RecipeError, StoreError
+from taftcache.stages.exchange import FORMATS
+from taftcache.stages.row_table import RowTable
+from tests.cache.making import tree
+from tests.stages.making import recipe
+from tests.stages.test_damage import chunk_of, flip
+
+
+@pytest.fixture(scope="module")
+def expected(finished):
+    """Ids, labels, vectors and the composed model's classes by the store's own means."""
+    with FeatureStore(finished) as store:
+        table = RowTable.of(store)
+        vectors = np.concatenate([s.tokens(slice(0, s.rows))[:, 0] for s in table.shards]).astype(np.float32)
+        accuracy = stages.evaluate(store).accuracy
+        return table, vectors, accuracy
+
+
+def read(format, file):
+    """(ids, labels, vectors, predictions, logits or None, roles), as the format's own reader gives them."""
+    if format == "npz":
+        with np.load(file, allow_pickle=False) as a:
+            assert json.loads(str(a["about"]))["features"] == "the class token at blocks.5"
+            held = np.where(a["held_out"], "held-out", "train")
+            assert (a["shards"][a["shard"]][a["held_out"]] == "held-out").all()
+            return a["ids"].tolist(), a["labels"], a["features"], a["prediction"], a["logits"], held
+    if format == "parquet":
+        parquet = pytest.importorskip("pyarrow.parquet")
+        t = parquet.read_table(file)
+        assert json.loads(t.schema.metadata[b"taftcache"])["root_digest"]
+        assert t["class"].to_pylist() == [str(k) for k in t["label"].to_pylist()]
+        return (
+            t["id"].to_pylist(), t["label"].to_numpy(), np.array(t["features"].to_pylist(), np.float32),
+            t["prediction"].to_numpy(), np.array(t["logits"].to_pylist(), np.float32), np.array(t["role"].to_pylist()),
+        )  # fmt: skip
+    vectors = np.loadtxt(file / "vectors.tsv", delimiter="\t", dtype=np.float32)
+    with (file / "metadata.tsv").open() as stream:
+        rows = list(csv.DictReader(stream, delimiter="\t"))
+    config = (file / "projector_config.pbtxt").read_text()
+    assert 'tensor_path: "vectors.tsv"' in config
+    assert 'metadata_path: "metadata.tsv"' in config
+    labels = np.array([int(row["class"]) for row in rows])
+    predictions = np.array([int(row["prediction"]) for row in rows])
+    return [row["id"] for row in rows], labels, vectors, predictions, None, np.array([row["role"] for row in rows])
+
+
+@pytest.mark.parametrize("format", ["npz", "parquet", "embedding-projector"])
+def test_what_is_written_is_what_is_stored(finished, expected, tmp_path, format):
+    if format == "parquet":
+        pytest.importorskip("pyarrow")
+    table, vectors, accuracy = expected
+    before = tree(finished)
+    report = stages.export(finished, tmp_path / "out", format)
+    assert (report.rows, report.format, report.bytes > 0) == (len(table), format, True)
+    ids, labels, found, predictions, logits, roles = read(format, tmp_path / "out")
+    assert ids == table.ids
+    assert (labels == table.label).all()
+    np.testing.assert_allclose(found, vectors, rtol=1e-5 if format == "embedding-projector" else 0)
+    held = roles == "held-out"
+    assert (held == table.held_out).all()
+    assert (predictions == labels)[held].mean() == pytest.approx(accuracy["models/mean"])
+    if logits is not None:
+        assert (logits.argmax(1) == predictions).all()
+    assert tree(finished) == before
+    with pytest.raises(DataError, match="new"):
+        stages.export(finished, tmp_path / "out", format)
+
+
+@pytest.mark.parametrize("format", ["npz", "parquet", "embedding-projector"])
+def test_a_store_without_models_has_no_predictions(tmp_path, format):
+    if format == "parquet":
+        parquet = pytest.importorskip("pyarrow.parquet")
+    path = tmp_path / "store"
+    stages.extract(recipe(path))
+    stages.export(path, tmp_path / "out", format)
+    if format == "npz":
+        with np.load(tmp_path / "out") as arrays:
+            assert {"prediction", "logits"} & set(arrays) == set()
+            assert "prediction_base" in arrays
+    elif format == "parquet":
+        found = parquet.read_table(tmp_path / "out")
+        assert found["prediction"].null_count == found["logits"].null_count == found.num_rows
+    else:
+        assert (tmp_path / "out/metadata.tsv").read_text().splitlines()[1].endswith("\t")
+
+
+@pytest.mark.parametrize("format", sorted(set(FORMATS) & {"npz", "parquet", "embedding-projector"}))
+def test_damage_leaves_no_file_behind(store, tmp_path, format):
+    if format == "parquet":
+        pytest.importorskip("pyarrow")
+    flip(chunk_of(store, "000"))
+    with pytest.raises(StoreError):
+        stages.export(store, tmp_path / "out", format)
+    assert [p.name for p in tmp_path.iterdir() if p.name != "copy"] == []
+
+
+def test_parquet_without_its_library_says_what_to_install(finished, tmp_path, monkeypatch):
+    real = builtins.__import__
+
+    def without(name, *arguments, **keywords):
+        if name.startswith("pyarrow"):
+            raise ImportError("No module named 'pyarrow'")
+        return real(name, *arguments, **keywords)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(RecipeError, match="pyarrow"):
+        stages.export(finished, tmp_path / "out", "parquet")
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_unknown_format(finished, tmp_path):
+    with pytest.raises(RecipeError, match="parquet"):
+        stages.export(finished, tmp_path / "out", "xlsx")

@@ -1,0 +1,144 @@
+"""What ``inspect`` says, against the rows themselves; and that saying it reads neither all rows nor torch."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from taftcache import stages
+from taftcache.cache import FeatureStore
+from taftcache.errors import RecipeError
+from taftcache.stages import inspection
+from taftcache.stages.row_table import RowTable
+from taftcache.stages.statistics import OUTLIER, SAMPLED_CHUNKS, SAMPLED_ROWS, activations
+from tests.stages.making import recipe
+
+
+def all_rows(store):
+    shards = [*store.shards, store.held_out]
+    return np.concatenate([s.tokens(slice(0, s.rows)) for s in shards]).astype(np.float64)
+
+
+def test_statistics_of_few_rows_are_those_of_all(finished, monkeypatch):
+    """With a sample as large as the store."""
+    monkeypatch.setattr("taftcache.stages.statistics.SAMPLED_CHUNKS", 50)
+    with FeatureStore(finished) as store:
+        x, found = all_rows(store), activations(store)
+    norms = np.linalg.norm(x, axis=2)
+    rms = np.sqrt((x**2).mean((0, 1)))
+    s = found.sampled
+    assert (s["rows"], s["of"]) == (len(x), len(x))
+    assert list(s["norm_quantiles"].values()) == pytest.approx(np.percentile(norms, [0, 5, 50, 95, 100]).tolist())
+    assert s["largest_channels"][0] == pytest.approx(
+        {"channel": rms.argmax(), "rms": rms.max(), "ratio": rms.max() / np.median(rms)}, rel=1e-5
+    )
+    assert s["outlier_channels"] == (rms > OUTLIER * np.median(rms)).sum()
+    assert s["zeros"] == pytest.approx((x == 0).mean())
+    assert s["subnormal"] == pytest.approx(((x != 0) & (np.abs(x) < 2.0**-14)).mean())
+    assert s["not_finite"] == 0
+    assert found.gathered["max_abs"] == np.abs(x).max()
+    assert found.gathered["headroom"] == pytest.approx(65504 / np.abs(x).max())
+    assert found.gathered["mean_token_norm"] == pytest.approx(norms.mean(), rel=1e-6)
+
+
+def test_statistics_read_a_few_chunks_however_many_there_are(tmp_path, monkeypatch):
+    from taftcache.cache.shard import Shard
+
+    with FeatureStore.create(tmp_path / "many", identity={"cut": {}}, classes=["a", "b"], plan={}, recipe={}) as store:
+        rng = np.random.default_rng(0)
+        with store.writer("000", "train", chunk_rows=4, dtype="float16", tokens_shape=(2, 3)) as writer:
+            rows = rng.standard_normal((400, 2, 3)).astype(np.float16)
+            rows[:, :, 1] *= 40
+            writer.append(rows, [f"s{k}" for k in range(400)], np.arange(400) % 2)
+            writer.commit()
+        read: list[slice] = []
+        tokens = Shard.tokens
+        monkeypatch.setattr(Shard, "tokens", lambda self, rows: read.append(rows) or tokens(self, rows))
+        found = activations(store).sampled
+    assert len(read) == SAMPLED_CHUNKS
+    assert all(part.stop - part.start <= min(4, SAMPLED_ROWS) for part in read)
+    assert (read[0].start, read[-1].stop) == (0, 400)
+    assert (found["rows"], found["of"]) == (32, 400)
+    assert found["outlier_channels"] == 1
+    assert found["largest_channels"][0]["channel"] == 1
+
+
+def test_a_missing_file_is_seen_without_reading(store):
+    with FeatureStore(store) as opened:
+        assert inspection.inspect(opened).integrity.missing == []
+        shard = opened.shards[0]
+        (store / shard.at / "tokens" / "c.1.0.0").unlink()
+        found = inspection.inspect(opened).integrity
+        assert found.missing == [f"{shard.at}/tokens/c.1.0.0"]
+        assert "1 of" in found.text
+        (store / opened.objects()["models/mean"].path).unlink()
+        assert len(inspection.look_at_files(opened).missing) == 2
+
+
+def test_a_class_and_a_shard(finished):
+    with FeatureStore(finished) as store:
+        table = RowTable.of(store)
+        for label in ("3", "7"):
+            report = inspection.inspect_class(store, label)
+            rows = table.label == int(label)
+            assert (report.rows, report.held_out_rows) == (
+                (rows & ~table.held_out).sum(),
+                (rows & table.held_out).sum(),
+            )
+            assert report.share == pytest.approx((rows & ~table.held_out).sum() / (~table.held_out).sum())
+            assert {store.locate(i)[0].labels[store.locate(i)[1]] for i in report.first_samples} <= {int(label)}
+        shard = inspection.inspect_shard(store, "001")
+        assert sum(shard.rows_per_class.values()) == shard.shard["rows"] == store.shard("001").rows
+        assert shard.component["name"] == "components/001"
+        assert inspection.inspect_shard(store, "held-out").component is None
+        with pytest.raises(RecipeError):
+            inspection.inspect_class(store, "cat")
+
+
+def test_a_samples_predictions_are_those_of_evaluate(finished):
+    with FeatureStore(finished) as store:
+        held = store.held_out
+        reports = [inspection.inspect_sample(store, name) for name in held.sample_ids]
+        accuracy = stages.evaluate(store).accuracy
+        for name in ("models/mean", "components/000"):
+            right = np.mean([r.predictions[name]["label"] == r.label for r in reports])
+            assert right == pytest.approx(accuracy[name])
+        assert all(
+            (r.predictions[n]["margin"] > 0) == (r.predictions[n]["label"] == r.label)
+            for r in reports
+            for n in r.predictions
+        )
+        assert reports[0].moved_bound is None
+        assert inspection.inspect_sample(store, store.shards[0].sample_ids[0]).moved_bound > 0
+
+
+def test_convergence_is_kept_and_thinned(tmp_path):
+    from taftcache.stages.training import _thinned
+
+    stages.run(recipe(tmp_path / "store", solver={"tolerance": 1e-4}, data={"source": "digits", "limit": 80}))
+    with FeatureStore(tmp_path / "store") as store:
+        (model, *_) = [m for m in stages.inspect(store).models if m["name"] == "components/000"]
+    assert all(len(point) == 2 for point in model["convergence"])
+    long = [[k, 1.0 / k] for k in range(1, 1001)]
+    assert len(_thinned(long)) <= 200
+    assert (_thinned(long)[0], _thinned(long)[-1]) == (long[0], long[-1])
+    assert _thinned(long[:200]) == long[:200]
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "from taftcache import FeatureStore, inspect; inspect(FeatureStore({path!r}))",
+        "from taftcache import FeatureStore; from taftcache.stages.inspection import *; s = FeatureStore({path!r});"
+        " inspect_shard(s, '000'); inspect_class(s, '7'); list_samples(s)",
+        "from taftcache import FeatureStore; from taftcache.view import Atlas, ViewServer;"
+        " ViewServer(Atlas(FeatureStore({path!r}))).close()",
+    ],
+)
+def test_looking_loads_no_torch(finished, code):
+    text = code.format(path=str(finished)) + "; import sys; print({'torch', 'timm', 'sklearn'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"

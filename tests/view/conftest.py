@@ -1,0 +1,109 @@
+"""A served store, and a headless Chromium to look at it with; browser tests are skipped where there is none."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from taftcache import stages
+from taftcache.cache import FeatureStore
+from taftcache.view import Atlas, ViewServer
+from tests.stages.conftest import quick  # noqa: F401
+from tests.stages.making import recipe
+
+CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
+
+
+@pytest.fixture(scope="session")
+def seen(tmp_path_factory) -> Path:
+    """Sixty digits in three shards and a held-out one, through every stage, one forgotten. Not to be written to."""
+    path = tmp_path_factory.mktemp("seen") / "store"
+    stages.run(recipe(path, store={"shards": 3}, forget={"samples": ["digits/0500"]}))
+    return path
+
+
+@pytest.fixture(scope="session")
+def atlas(seen) -> Iterator[Atlas]:
+    """All of it computed."""
+    with FeatureStore(seen) as store:
+        made = Atlas(store)
+        made.work()
+        assert [state.note for state in made.progress.values()] == [""] * len(made.progress)
+        yield made
+
+
+@pytest.fixture(scope="session")
+def server(seen) -> Iterator[ViewServer]:
+    with FeatureStore(seen) as store, ViewServer(Atlas(store)) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Iterator[Any]:
+    program = next((found for name in CHROMIUM if (found := shutil.which(name))), None)
+    if program is None:
+        pytest.skip("no Chromium here: apt-get install chromium")
+    api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    with api.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=program, args=["--no-sandbox", "--disable-gpu"])
+        yield browser
+        browser.close()
+
+
+class Page:
+    """One tab: what it logged, and every address it asked for."""
+
+    def __init__(self, tab: Any) -> None:
+        self.tab = tab
+        self.logged: list[str] = []
+        self.asked: list[str] = []
+        tab.on("console", lambda message: self.logged.append(message.text))
+        tab.on("pageerror", lambda error: self.logged.append(str(error)))
+        tab.on("request", lambda request: self.asked.append(request.url))
+
+    def open(self, url: str, *, done: bool = True) -> Page:
+        self.tab.goto(url)
+        self.tab.wait_for_selector("body[data-done]" if done else "body[data-ready]", timeout=120_000)
+        return self
+
+    def until(self, condition: str) -> None:
+        """Wait for a condition in JavaScript; the page's policy forbids playwright's own way of waiting."""
+        end = time.monotonic() + 60
+        while not self.tab.evaluate(condition):
+            assert time.monotonic() < end, condition
+            self.tab.wait_for_timeout(20)
+
+    def composed(self, members: int) -> None:
+        """Wait until the composition is the mean of so many components."""
+        self.until(f"document.getElementById('composed').textContent.includes('mean of {members} of')")
+
+    def go(self, view: str) -> None:
+        self.tab.click(f'nav a[href="#{view}"]')
+        self.tab.wait_for_selector(f'main[data-view="{view}"]')
+
+
+@pytest.fixture
+def browse(chromium) -> Iterator[Any]:
+    """Make a `Page` of a size and colour scheme; console errors and outside requests fail the test at its end."""
+    made: list[Page] = []
+
+    def new(width: int = 1280, height: int = 800, scheme: str = "light") -> Page:
+        context = chromium.new_context(
+            viewport={"width": width, "height": height}, color_scheme=scheme, accept_downloads=True
+        )
+        context.set_default_timeout(60_000)
+        made.append(Page(context.new_page()))
+        return made[-1]
+
+    yield new
+    for page in made:
+        page.tab.context.close()
+    assert [text for page in made for text in page.logged] == []
+    assert {url.split("/")[2].split(":")[0] for page in made for url in page.asked if url.startswith("http")} <= {
+        "127.0.0.1"
+    }

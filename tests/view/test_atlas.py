@@ -1,0 +1,251 @@
+"""What the page says, against float64 and against the commands that say the same."""
+
+from __future__ import annotations
+
+import shutil
+from itertools import combinations
+
+import numpy as np
+import pytest
+import torch
+
+from taftcache import stages
+from taftcache.cache import FeatureStore
+from taftcache.component import read_base, read_component
+from taftcache.composition import compose
+from taftcache.objective.problem import Problem
+from taftcache.objective.rsl import RSL
+from taftcache.stages.training import adopt
+from taftcache.tangent.operator import TangentOperator
+from taftcache.view import Atlas, payload
+from taftcache.view.embedding import ANCHORS, nearest, neighbour_map, principal_axes
+from taftcache.view.leaving import Leaving, RowsWithout, leave_out
+from taftcache.view.pictures import Pictures, patch_grid
+from taftcache.view.pictures import seen as cropped
+from tests.stages.making import recipe
+
+
+def exact(store, shard, without=None):
+    """The problem of a shard in float64, with or without one of its rows."""
+    spec = adopt(store, None)
+    base = read_base(store, spec.tangent)
+    rows = shard if without is None else RowsWithout(shard, without)
+    component = read_component(store, f"components/{shard.name}", base)
+    operator = TangentOperator(base, [rows], trained=component.layout, dtype=torch.float64)
+    loss = RSL(alpha=spec.objective.alpha, kappa=spec.objective.kappa)
+    return Problem(operator, loss, spec.objective.ridge), component
+
+
+def test_places_are_principal_axes(atlas):
+    tokens = np.concatenate([shard.tokens(slice(0, shard.rows)) for shard in atlas.table.shards])
+    x = tokens[:, 0].astype(np.float64)
+    x -= x.mean(0)
+    _, s, vt = np.linalg.svd(x, full_matrices=False)
+    want = x @ vt[:2].T
+    np.testing.assert_allclose(np.abs(atlas.place), np.abs(want), rtol=1e-3, atol=1e-3)
+    np.testing.assert_allclose(atlas.axes.explained, (s**2 / (s**2).sum())[:2], rtol=1e-5)
+
+
+def test_predictions_are_those_of_evaluate(atlas, seen):
+    store = atlas.store
+    report = stages.evaluate(store)
+    kept = atlas.held_out
+    found = {"base model untouched": kept.base.argmax(1), **kept.others}
+    found |= {n: (kept.base + kept.tangents[k]).argmax(1) for k, n in enumerate(kept.components)}
+    assert {n: round(a * report.rows) for n, a in report.accuracy.items()} == {
+        n: int((p == kept.labels).sum()) for n, p in found.items()
+    }
+    for shard in store.shards:
+        own = stages.evaluate(store, rows=shard).accuracy
+        here = slice(atlas.table.start(atlas.table.shards.index(shard)), None)
+        here = slice(here.start, here.start + shard.rows)
+        for column, name in (
+            ("base", "base model untouched"),
+            ("mean", "models/mean"),
+            ("own", f"components/{shard.name}"),
+        ):
+            right = (atlas.classes_by[column][here] == atlas.table.label[here]).mean()
+            assert right == pytest.approx(own[name]), (shard.name, column)
+
+
+def test_any_shards_can_be_subtracted(atlas):
+    names = [shard.name for shard in atlas.store.shards]
+    for count in range(1, len(names)):
+        for out in combinations(names, count):
+            report = stages.evaluate(atlas.store, without=out)
+            said = payload.composed(atlas, out)["accuracy"]
+            assert said == pytest.approx(report.accuracy[f"mean of {len(names) - count} of {len(names)} components"])
+
+
+@pytest.mark.parametrize("out", [(), ("001",), ("000", "002")], ids=str)
+def test_summed_logits_are_the_composed_components(atlas, out):
+    """Against Δw composed first, and float64."""
+    store = atlas.store
+    base = read_base(store, adopt(store, None).tangent)
+    names = [f"components/{s.name}" for s in store.shards if s.name not in out]
+    whole = compose({name: read_component(store, name, base) for name in names})
+    operator = TangentOperator(base, [store.held_out], trained=whole.layout, dtype=torch.float64)
+    blocks = zip(operator.blocks(), operator.matvec(whole.delta), strict=True)
+    exact_logits = torch.cat([state.logits + change for (state, _), change in blocks]).numpy()
+    np.testing.assert_allclose(atlas.held_out.logits(out), exact_logits, rtol=1e-3, atol=1e-3)
+
+
+def test_the_bound_is_the_gradient_without_the_row(atlas):
+    """‖∇F₋ₙ(Δw)‖/λ, recomputed in float64 over the other rows, is what ``moved`` says."""
+    for shard in atlas.store.shards[:2]:
+        start = atlas.table.start(atlas.table.shards.index(shard))
+        for row in (0, shard.rows - 1):
+            problem, component = exact(atlas.store, shard, without=row)
+            _, gradient = problem.evaluate(component.delta)
+            bound = gradient.norm().item() / problem.ridge
+            assert atlas.moved[start + row] == pytest.approx(bound, rel=1e-3)
+            assert atlas.moved[start + row] >= bound * (1 - 1e-4)
+
+
+def test_leaving_out_is_what_forgetting_does(atlas, seen, tmp_path):
+    shard = atlas.store.shards[1]
+    row, name = 2, shard.sample_ids[2]
+    answer = leave_out(atlas, shard, row)
+    copy = shutil.copytree(seen, tmp_path / "copy")
+    with FeatureStore(copy, mode="a") as store:
+        certificate = stages.forget(store, [name]).certificates[f"components/{shard.name}"]
+        after = Atlas(store)
+        after.work(skip=("head path", "neighbours"))
+    assert answer["moved"] == pytest.approx(certificate["moved"], rel=1e-4)
+    assert answer["distance_bound"] == pytest.approx(certificate["distance_bound"], rel=0.5, abs=1e-6)
+    assert answer["moved"] <= atlas.moved[atlas.table.find(name)]
+    assert answer["accuracy"][1] == after.held_out.accuracy(after.held_out.predictions())
+    assert answer["accuracy"][0] == atlas.held_out.accuracy(atlas.held_out.predictions())
+
+
+def test_rows_without_one_are_the_others(atlas):
+    shard = atlas.store.shards[0]
+    source = RowsWithout(shard, 3)
+    blocks = list(source.blocks(4, 4))
+    kept = np.delete(np.arange(shard.rows), 3)
+    assert source.rows == shard.rows - 1
+    assert (np.concatenate([b.labels for b in blocks]) == shard.labels[kept][4:]).all()
+    assert (np.concatenate([b.tokens for b in blocks]) == shard.tokens(kept)[4:]).all()
+    assert [len(b.labels) for b in blocks[:-1]] == [4] * (len(blocks) - 1)
+
+
+def test_a_row_is_left_out_on_request_only_once(atlas):
+    leaving, name = Leaving(atlas), atlas.store.shards[0].sample_ids[0]
+    said = leaving.ask(name)
+    while said["state"] == "working":
+        said = leaving.ask(name)
+    assert said["state"] == "done"
+    assert leaving.ask(name) is said
+
+
+def test_the_heads_path_passes_through_the_head(atlas):
+    """Closed form of one solve against one decomposition for all λ."""
+    ridge = adopt(atlas.store, None).objective.ridge
+    (point,) = [p for p in atlas.path if p.ridge == pytest.approx(ridge)]
+    meta = atlas.store.objects()["models/head"].meta
+    assert point.norm == pytest.approx(meta["norm"], rel=1e-6)
+    assert point.held_out == pytest.approx(stages.evaluate(atlas.store).accuracy["models/head"])
+    assert [p.norm for p in atlas.path] == sorted((p.norm for p in atlas.path), reverse=True)
+
+
+def test_neighbours_are_the_nearest_by_cosine(atlas):
+    x = atlas.vectors.astype(np.float64) - atlas.axes.centre
+    x /= np.linalg.norm(x, axis=1, keepdims=True)
+    for row in (0, len(x) - 1):
+        cosine = x @ x[row]
+        cosine[row] = -2
+        found = nearest(atlas.vectors, atlas.axes.centre, row, 5)
+        assert [k for k, _ in found] == np.argsort(-cosine)[:5].tolist()
+        np.testing.assert_allclose([c for _, c in found], np.sort(cosine)[::-1][:5], rtol=1e-5)
+    assert len(nearest(atlas.vectors, atlas.axes.centre, 0, 10**6)) == len(x) - 1
+
+
+def test_a_neighbour_map_keeps_groups_apart(monkeypatch):
+    monkeypatch.setattr("taftcache.view.embedding.ANCHORS", 60)
+    rng = np.random.default_rng(0)
+    group = np.repeat([0, 1], 60)
+    vectors = (rng.standard_normal((120, 8)) + 30 * group[:, None]).astype(np.float16)
+    placed = neighbour_map(vectors)
+    assert placed.shape == (120, 2)
+    near = ((placed[:, None] - placed) ** 2).sum(-1) + 1e9 * np.eye(120)
+    assert (group[near.argmin(1)] == group).mean() > 0.98
+    assert (neighbour_map(vectors) == placed).all()
+    assert ANCHORS > 60
+
+
+def test_axes_of_equal_rows_are_no_error():
+    axes = principal_axes(np.ones((5, 3), np.float32))
+    assert axes.explained.tolist() == [0, 0]
+    assert not axes.project(np.ones((2, 3), np.float32)).any()
+
+
+def test_attention_is_that_of_the_tail(atlas):
+    name = atlas.table.ids[0]
+    found = payload.sample(atlas, name, Pictures(atlas.store))
+    heads = np.array(found["attention"]["heads"])
+    assert found["attention"]["grid"] == [8, 8]
+    assert heads.shape == (3, 64)
+    np.testing.assert_allclose(heads.sum(1) + found["attention"]["prefix"], 1, rtol=2e-3)
+    assert found["picture"]
+
+
+def test_a_store_of_features_says_why_there_is_no_attention(tmp_path):
+    path = tmp_path / "head"
+    stages.run(recipe(path, tangent={"train": "head"}))
+    with FeatureStore(path) as store:
+        made = Atlas(store)
+        made.work(skip=("neighbours",))
+        found = payload.sample(made, made.table.ids[0], Pictures(store))
+    assert found["attention"] is None
+    assert "feature" in found["why_no_attention"]
+    assert set(found["models"]) == {"base", "components/000", "components/001", "models/head", "models/mean"}
+    assert np.isfinite(made.moved[~made.table.held_out]).all()
+
+
+def test_a_store_without_models_is_shown_too(tmp_path):
+    path = tmp_path / "extracted"
+    stages.extract(recipe(path))
+    with FeatureStore(path) as store:
+        made = Atlas(store)
+        made.work(skip=("neighbours",))
+        known = payload.columns(made)["columns"]
+        shown = payload.overview(made)["report"]
+    assert set(known) == {"x", "y", "norm", "base"}
+    assert shown["models"] == []
+
+
+def test_pictures_that_are_gone_are_said_to_be(images_gone):
+    with FeatureStore(images_gone) as store:
+        pictures = Pictures(store)
+        name = store.sample_ids()[0]
+        assert pictures.png(name) is None
+        assert "cannot be reached" in pictures.why_not
+
+
+@pytest.fixture
+def images_gone(tmp_path):
+    from tests.stages.making import write_images
+
+    folder = write_images(tmp_path / "images", per_class=4)
+    stages.extract(recipe(tmp_path / "store", data={"source": "folder", "train": str(folder)}))
+    with FeatureStore(tmp_path / "store") as store:
+        assert Pictures(store).png(store.sample_ids()[0])[:4] == b"\x89PNG"
+    shutil.rmtree(folder)
+    return tmp_path / "store"
+
+
+@pytest.mark.parametrize(
+    ("tokens", "size", "grid"),
+    [(197, (3, 224, 224), (14, 14)), (201, (3, 224, 224), (14, 14)), (65, (3, 32, 32), (8, 8)),
+     (1 + 8 * 16, (3, 128, 256), (8, 16)), (300, (3, 224, 224), None)],
+)  # fmt: skip
+def test_patches_fill_a_grid(tokens, size, grid):
+    assert patch_grid(tokens, {"input_size": size}) == grid
+
+
+def test_the_picture_is_what_the_model_sees():
+    from PIL import Image
+
+    image = Image.new("RGB", (200, 100))
+    assert cropped(image, {"crop_mode": "center", "crop_pct": 0.5, "input_size": [3, 32, 32]}).size == (50, 50)
+    assert cropped(image, {"crop_mode": "squash", "crop_pct": 0.5, "input_size": [3, 32, 32]}).size == (200, 100)

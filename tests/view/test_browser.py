@@ -1,0 +1,201 @@
+"""The page in a real browser: what it draws, chooses and computes, by mouse and by keyboard, at two sizes."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+
+import pytest
+
+from taftcache import StoreView, stages, write_report
+from taftcache.cache import FeatureStore
+
+pytestmark = pytest.mark.slow
+
+CHARTS = {"overview": 1, "map": 1, "classes": 1, "shards": 2, "training": 1, "ledger": 0}
+MAP = "echarts.getInstanceByDom(document.getElementById('map'))"
+POINTS = """() => echarts.getInstanceByDom(document.getElementById("map")).getOption().series
+  .filter((one) => one.id !== "selected").reduce((sum, one) => sum + one.data.length / 2, 0)"""
+PLACES = """() => {
+  const made = echarts.getInstanceByDom(document.getElementById("map")), out = [];
+  for (const one of made.getOption().series) for (let i = 0; i < one.data.length; i += 2)
+    out.push(made.convertToPixel({ xAxisIndex: 0, yAxisIndex: 0 }, [one.data[i], one.data[i + 1]]));
+  return out;
+}"""
+
+
+def right(page) -> tuple[int, int]:
+    shown = page.tab.wait_for_selector("#composed[data-right]")
+    return int(shown.get_attribute("data-right")), int(shown.get_attribute("data-rows"))
+
+
+def evaluated(path, without=()):
+    """(right, rows) of the composition by the command line's own pass over the store."""
+    with FeatureStore(path) as store:
+        report = stages.evaluate(store, without=list(without))
+    name = "models/mean" if not without else f"mean of {3 - len(without)} of 3 components"
+    return round(report.accuracy[name] * report.rows), report.rows
+
+
+@pytest.mark.parametrize("size", [(1280, 800), (390, 844)], ids=str)
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_view_at_every_size(browse, server, size, scheme):
+    page = browse(*size, scheme).open(server.url)
+    for view in CHARTS:
+        page.go(view)
+        assert page.tab.inner_text("h1")
+        assert page.tab.evaluate("document.documentElement.scrollWidth") <= size[0], view
+        page.until(f"document.querySelectorAll('main [_echarts_instance_]').length == {CHARTS[view]}")
+    back = page.tab.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert (sum(map(int, back[4:-1].split(","))) < 200) == (scheme == "dark")
+
+
+def test_the_map_draws_every_sample_in_every_colour(browse, server, atlas):
+    page = browse().open(server.url + "#map")
+    for colour in ("class", "shard", "mean", "error", "margin", "moved", "norm"):
+        page.tab.select_option("#colour", colour)
+        assert page.tab.evaluate(POINTS) == len(atlas.table), colour
+    page.tab.select_option("#space", "neighbours")
+    assert page.tab.evaluate(POINTS) == len(atlas.table)
+    page.tab.select_option("#class", "3")
+    assert page.tab.evaluate(POINTS) == (atlas.table.label == 3).sum()
+    page.tab.select_option("#only", "wrong")
+    wrong = (atlas.table.label == 3) & (atlas.classes_by["mean"] != 3)
+    assert int(page.tab.get_attribute("#chosen", "data-count")) == wrong.sum()
+
+
+def test_a_lasso_filters_the_table(browse, server, atlas):
+    page = browse().open(server.url + "#map")
+    everyone = len(atlas.table)
+    assert int(page.tab.get_attribute("#chosen", "data-count")) == everyone
+    box = page.tab.locator("#map").bounding_box()
+    places = page.tab.evaluate(PLACES)
+    xs = sorted(x for x, _ in places)[everyone // 4 : -everyone // 4]
+    _, edge = max((b - a, (a + b) / 2) for a, b in pairwise(xs))  # round what is left of a gap near the middle
+    top, bottom = 44, box["height"] - 12
+    corners = [(12, top), (edge, top), (edge, bottom), (12, bottom)]
+    page.tab.click("#lasso")
+    page.tab.mouse.move(box["x"] + 12, box["y"] + top)
+    page.tab.mouse.down()
+    for x, y in [*corners[1:], corners[0]]:
+        page.tab.mouse.move(box["x"] + x, box["y"] + y, steps=8)
+    page.tab.mouse.up()
+    page.until(f"document.getElementById('chosen').dataset.count != '{everyone}'")
+    inside = sum(12 < x < edge and top < y < bottom for x, y in places)
+    assert int(page.tab.get_attribute("#chosen", "data-count")) == inside < everyone
+    assert page.tab.locator("#list tbody tr").count() == inside
+    with page.tab.expect_download() as saved:
+        page.tab.click("text=Save the ids as a file")
+    assert len(saved.value.path().read_text().split()) == inside
+    page.tab.click("#clear")
+    assert int(page.tab.get_attribute("#chosen", "data-count")) == everyone
+
+
+def test_the_sliders_accuracy_is_the_command_lines(browse, server, seen):
+    page = browse().open(server.url + "#shards")
+    assert right(page) == evaluated(seen)
+    for count, out in ((1, ["002"]), (2, ["001", "002"])):
+        page.tab.fill("#subtract", str(count))
+        page.until(f"document.getElementById('composed').textContent.includes('mean of {3 - count} of')")
+        assert right(page) == evaluated(seen, out)
+    page.tab.check("input[value='002']")
+    page.tab.uncheck("input[value='000']")
+    page.composed(1)
+    assert right(page) == evaluated(seen, ["000", "001"])
+
+
+def test_a_sample_is_shown_whole(browse, server, atlas):
+    row = int((~atlas.table.held_out).argmax())
+    page = browse().open(server.url + "#map/" + atlas.table.ids[row].replace("/", "%2F"))
+    side = page.tab.locator("aside.side")
+    side.locator("img.picture").wait_for()
+    assert atlas.table.ids[row] in side.inner_text()
+    assert side.locator(".heads figure").count() == 3
+    assert side.locator(".heads rect").count() == 3 * 64
+    assert side.locator(".near button").count() == 8
+    page.tab.click("#solve")
+    page.tab.wait_for_selector("#leave >> text=Solved in")
+    before = side.locator("h2").inner_text()
+    side.locator(".near button").first.click()
+    page.until(f"document.querySelector('aside h2').textContent !== {json.dumps(before)}")
+
+
+def test_by_keyboard_alone(browse, server, atlas, seen):
+    page = browse().open(server.url)
+    keys = page.tab.keyboard
+
+    def tab_to(selector: str) -> None:
+        for _ in range(60):
+            keys.press("Tab")
+            if page.tab.evaluate("(s) => document.activeElement.matches(s)", selector):
+                return
+        pytest.fail(f"{selector} is not reached by Tab")
+
+    tab_to(".skip")
+    tab_to('nav a[href="#map"]')
+    keys.press("Enter")
+    page.tab.wait_for_selector('main[data-view="map"]')
+    tab_to("#colour")
+    keys.press("ArrowDown")
+    tab_to("#search")
+    wanted = atlas.table.ids[5]
+    keys.type(wanted)
+    assert page.tab.get_attribute("#chosen", "data-count") == "1"
+    keys.press("Enter")
+    page.tab.wait_for_selector(f"aside h2 >> text={wanted}")
+    tab_to("#clear")
+    keys.press("Enter")
+    tab_to("#map")
+    zoom = f"JSON.stringify({MAP}.getOption().dataZoom.map((z) => [z.start, z.end]))"
+    whole = page.tab.evaluate(zoom)
+    keys.press("+")
+    closer = page.tab.evaluate(zoom)
+    keys.press("ArrowLeft")
+    assert len({whole, closer, page.tab.evaluate(zoom)}) == 3
+    keys.press("0")
+    assert page.tab.evaluate(zoom) == whole
+    tab_to("#list button.link")
+    keys.press("Enter")
+    page.go("shards")
+    tab_to("#subtract")
+    keys.press("ArrowRight")
+    page.composed(2)
+    assert right(page) == evaluated(seen, ["002"])
+    tab_to("input[value='000']")
+    keys.press("Space")
+    page.composed(1)
+    assert right(page) == evaluated(seen, ["000", "002"])
+
+
+@pytest.mark.parametrize("logits", ["all", "none"])
+def test_a_report_shows_the_same_without_a_server(browse, seen, atlas, tmp_path, logits, monkeypatch):
+    if logits == "none":
+        monkeypatch.setattr("taftcache.view.report.LOGIT_BYTES", 0)
+    with FeatureStore(seen) as store:
+        written = write_report(store, tmp_path / "report.html", neighbours=False)
+    page = browse().open(f"file://{tmp_path}/report.html", done=False)
+    page.go("map")
+    assert page.tab.evaluate(POINTS) == len(atlas.table)
+    page.tab.fill("#search", written.details[0])
+    page.tab.press("#search", "Enter")
+    page.tab.wait_for_selector("aside .heads figure")
+    page.go("shards")
+    assert right(page) == evaluated(seen)
+    page.tab.fill("#subtract", "2")
+    page.composed(1)
+    assert right(page) == evaluated(seen, ["001", "002"])
+    for view in ("classes", "training", "ledger", "overview"):
+        page.go(view)
+    assert [url for url in page.asked if not url.startswith(("file:", "data:"))] == []
+
+
+def test_a_panel_in_a_notebook(browse, seen, atlas, tmp_path):
+    with FeatureStore(seen) as store:
+        view = StoreView(store)
+    (tmp_path / "cell.html").write_text(f"<!doctype html>{view.panel('map')._repr_html_()}")
+    page = browse()
+    page.tab.goto(f"file://{tmp_path}/cell.html")
+    frame = page.tab.frame_locator("iframe")
+    frame.locator("#chosen").wait_for()
+    assert frame.locator("#map").get_attribute("data-points") == str(len(atlas.table))
+    assert not frame.locator("header").is_visible()

@@ -1,0 +1,137 @@
+"""What the server answers, and to whom: loopback, the token, this origin, a fixed table of routes."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+from pathlib import Path
+
+import pytest
+
+from taftcache.view.page import REPORT_POLICY, report_page
+from tests.cache.making import tree
+
+ROUTES = ["progress", "overview", "ids", "columns", "held-out"]
+
+
+def ask(server, path, method="GET", **headers):
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+    connection.request(method, path, headers=headers)
+    answer = connection.getresponse()
+    body = answer.read()
+    connection.close()
+    return answer.status, body, answer.headers
+
+
+def at(server, route):
+    return f"/{server.token}/{route}"
+
+
+@pytest.mark.parametrize("route", ROUTES)
+def test_every_route_answers(server, route):
+    status, body, headers = ask(server, at(server, route))
+    assert status == 200
+    assert headers["Content-Type"] == "application/json"
+    json.loads(body)
+
+
+def test_head_has_no_body(server):
+    assert ask(server, at(server, "overview"), "HEAD")[:2] == (200, b"")
+
+
+def test_without_the_token_there_is_nothing(server):
+    shorter, other = server.token[:-1], "A" * len(server.token)
+    for path in ("/", "/overview", f"/{shorter}/overview", f"/{other}/overview", "*"):
+        assert ask(server, path)[:2] == (404, b""), path
+
+
+@pytest.mark.parametrize(
+    "route",
+    [
+        "../../etc/passwd",
+        "..%2f..%2fetc%2fpasswd",
+        "%2e%2e/manifest.json",
+        "assets/page.js",
+        "./overview",
+        "overview/",
+        "\\..\\x",
+        "manifest.json",
+    ],
+)
+def test_routes_are_no_paths(server, route):
+    assert ask(server, at(server, route))[:2] == (404, b"")
+
+
+def test_ids_are_no_paths(server):
+    for name in ("../../../etc/passwd", "/etc/passwd", "digits%2F..%2Fx", ""):
+        assert ask(server, at(server, f"picture?id={name}"))[0] == 404
+        assert ask(server, at(server, f"sample?id={name}"))[0] == 404
+
+
+def test_foreign_hosts_and_origins_are_refused(server):
+    path, port = at(server, "overview"), server.port
+    for host in ("example.com", f"example.com:{port}", "127.0.0.1", f"127.0.0.1:{port + 1}", f"[::1]:{port}"):
+        assert ask(server, path, Host=host)[:2] == (421, b""), host
+    for origin in ("http://example.com", "null", f"https://127.0.0.1:{port}", "http://127.0.0.1"):
+        assert ask(server, path, Origin=origin)[:2] == (403, b""), origin
+    for site in ("cross-site", "same-site"):
+        assert ask(server, path, **{"Sec-Fetch-Site": site})[:2] == (403, b"")
+    assert ask(server, path, Host=f"localhost:{port}", Origin=f"http://localhost:{port}")[0] == 200
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "CONNECT"])
+def test_other_methods_are_refused(server, method):
+    assert ask(server, at(server, "overview"), method)[0] == 501
+
+
+def test_it_listens_on_loopback_alone(server):
+    assert server._server.socket.getsockname()[0] == "127.0.0.1"
+    with pytest.raises(OSError, match="refused"):
+        socket.create_connection(("127.0.0.2", server.port), timeout=5)
+
+
+def test_the_page_may_load_nothing_from_elsewhere(server):
+    status, body, headers = ask(server, at(server, ""))
+    policy = headers["Content-Security-Policy"]
+    assert status == 200
+    assert "default-src 'none'" in policy
+    assert "frame-ancestors 'none'" in policy
+    nonce = policy.split("'nonce-")[1].split("'")[0]
+    assert body.count(b"<script") == body.count(f'<script nonce="{nonce}">'.encode()) > 0
+    assert ask(server, at(server, ""))[2]["Content-Security-Policy"] != policy
+    assert headers["Referrer-Policy"] == "no-referrer"
+    assert server.token.encode() not in body
+
+
+def test_requests_that_make_no_sense_are_refused_in_words(server):
+    for route in ("compose?without=nobody", "compose?without=000,001,002", "leave-out?id=" + held_out(server)):
+        status, body, _ = ask(server, at(server, route))
+        assert status == 409
+        assert json.loads(body)["error"]
+    assert ask(server, at(server, "picture?id=" + held_out(server) + "&size=x"))[0] == 200
+    assert ask(server, at(server, "compose?" + "x" * 70000))[0] in (200, 414)
+
+
+def held_out(server):
+    server.atlas.ready["held-out predictions"].wait(60)
+    table = server.atlas.table
+    return table.ids[int(table.held_out.argmax())]
+
+
+def test_looking_writes_nothing(server, seen):
+    before = tree(Path(seen))
+    for stage in server.atlas.ready.values():
+        assert stage.wait(120)
+    ask(server, at(server, "sample?id=" + held_out(server)))
+    assert tree(Path(seen)) == before
+
+
+def test_names_cannot_break_out_of_a_report():
+    nasty = "</script><script>alert(1)</script><!--"
+    page = report_page(nasty, {"overview": nasty}, nasty).decode()
+    assert "alert(1)</script>" not in page.split('<script id="data"')[1].split("</script>")[0]
+    assert page.count("<script") == 3
+    assert nasty not in page
+    assert "connect-src" not in REPORT_POLICY
+    assert REPORT_POLICY.startswith("default-src 'none'")
