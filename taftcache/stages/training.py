@@ -14,6 +14,7 @@ from taftcache.errors import StoreError
 from taftcache.recipe import Recipe, parse_recipe, recipe_values
 from taftcache.stages.extraction import check_words
 from taftcache.stages.names import COMPONENTS, HEAD
+from taftcache.stages.names import EXACT as EXACT
 from taftcache.stages.progress import Progress, Silent
 
 if TYPE_CHECKING:
