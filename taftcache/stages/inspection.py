@@ -14,7 +14,18 @@ from taftcache.stages.statistics import Activations, activations
 from taftcache.tangent.spec import TAIL
 
 # What of a model's meta is worth telling.
-TOLD = ("base_digest", "norm", "rows", "converged", "status", "certificate", "stats", "convergence", "coefficients")
+TOLD = (
+    "base_digest",
+    "norm",
+    "rows",
+    "converged",
+    "status",
+    "certificate",
+    "stats",
+    "convergence",
+    "coefficients",
+    "ridge_choice",
+)
 # Rows of a sample's predictions, and missing files, that are named.
 NAMED = 10
 
@@ -203,7 +214,7 @@ def inspect_sample(store: FeatureStore, sample: str) -> SampleReport:
                 "margin": float(logits[label] - others.max()),
             }
         own = f"{COMPONENTS}{shard.name}"
-        if shard.role == "train" and own in scorer.models:
+        if shard.role == "train" and own in scorer.models and scorer.plain:
             bound = float(scorer.weigh(tokens, shard.labels[row : row + 1], own)[1][0])
     return SampleReport(
         sample,

@@ -43,7 +43,10 @@ class Scorer:
         self.models = [name for name in store.objects() if name.startswith((COMPONENTS, "models/"))]
         self.components = {name: read_component(store, name, self.base) for name in self.models}
         self.operator = TangentOperator(self.base, [], device=resolve_device(self.recipe.device))
+        objective = self.recipe.objective
         self.loss = loss_of(self.recipe)
+        # F as it is where a row's part in it is ∂ℓ alone: no class weights, no ball, f₀ not left out
+        self.plain = objective.class_weights == "none" and not objective.jvp_only and not objective.radius
         self._directions = {name: self._direction(part) for name, part in self.components.items()}
         self._metas = {name: store.objects()[name].meta for name in self.models}
         # a tail that runs a module by torch.func lends it the weights for the time of a call
@@ -66,15 +69,11 @@ class Scorer:
             (0, *state.logits.shape), np.float32
         )
 
-    def ridge(self, name: str) -> float:
-        """λ of the component ``name``, which a recipe may have left to be chosen."""
-        return float(self._metas[name]["certificate"]["ridge"])
-
     def weigh(self, tokens: NDArray[Any], labels: NDArray[np.int32], name: str) -> tuple[NDArray[Any], NDArray[Any]]:
         """J Δw [b,K] of training rows of the component ``name``, and how far each can have moved it [b].
 
         Without row n the optimum moves by at most ‖N∇F(Δw)‖ + ‖J_nᵀ∂ℓ_n + λΔw‖ over (N − 1)λ: F without the row is
-        λ-strongly convex too, and that is its gradient at Δw.
+        λ-strongly convex too, and that is its gradient at Δw. NaN with class weights, a ball or jvp_only.
         """
         import torch
 
@@ -88,10 +87,18 @@ class Scorer:
             tail, weights = self.operator.tail, self.operator.weights
             squares = row_norms(*tail.factors(component.layout, weights, state, r)).double().square()
         norm = float(component.delta.norm())
-        N, certified, ridge = meta["rows"], meta["certificate"]["gradient"], self.ridge(name)
+        ridge = self.ridge(name)
         squares = squares + 2 * ridge * (r * change).sum(1).double() + (ridge * norm) ** 2
+        N = meta["rows"]
+        certified = meta["certificate"]["gradient"]
         bound = (N * certified + squares.clamp_min(0).sqrt()) / (max(N - 1, 0.5) * ridge)
+        if not self.plain:
+            bound = torch.full_like(bound, torch.nan)
         return _array(change), bound.cpu().numpy()
+
+    def ridge(self, name: str) -> float:
+        """The λ that the component ``name`` was solved with."""
+        return float(self._metas[name]["certificate"]["ridge"])
 
     def tangent(self, tokens: NDArray[Any], layout: Layout, delta: torch.Tensor) -> NDArray[np.float32]:
         """J δ [b,K] on rows [b,t,d] for any direction δ over ``layout``."""

@@ -30,12 +30,14 @@ def head_path(table: RowTable, scorer: Scorer, stop: Event | None = None) -> lis
     """Two passes over the features. With x̃ = [feature; 1] the head at λ is −R (A + λI)⁻¹, A = 2/(KN) Σ x̃x̃ᵀ.
 
     Raises:
-        SolveError: α ≠ 1, for which each class has its own A.
+        SolveError: another loss, or α ≠ 1, for which each class has its own A.
     """
     import torch
 
-    if scorer.loss.alpha != 1:
-        raise SolveError("the head's path from one decomposition needs α = 1", got=f"α = {scorer.loss.alpha}")
+    from taftcache.objective.rsl import RSL
+
+    if not isinstance(scorer.loss, RSL) or scorer.loss.alpha != 1 or not scorer.plain:
+        raise SolveError("the head's path from one decomposition needs the square loss", got=f"{scorer.loss}")
     K, width = scorer.base.config.classes, scorer.base.config.width + 1
     held = int(table.held_out.sum())
     N = len(table) - held

@@ -53,7 +53,12 @@ class Leaving:
         atlas = self._atlas
         k = atlas.table.find(sample)
         shard = atlas.table.shards[atlas.table.shard[k]]
-        if shard.role == "held-out" or f"{COMPONENTS}{shard.name}" not in atlas.scorer().models:
+        scorer = atlas.scorer()
+        if not scorer.plain:
+            raise StoreError(
+                "a row is left out on the side under the plain objective", got="weights, a ball or jvp_only"
+            )
+        if shard.role == "held-out" or f"{COMPONENTS}{shard.name}" not in scorer.models:
             raise StoreError("a row that can be left out is one that a component was trained on", got=sample)
         with self._alone:
             if sample in self._answers:

@@ -157,7 +157,7 @@ def sample(atlas: Atlas, name: str, pictures: Pictures) -> dict[str, Any]:
         }
         out["attention"], out["why_no_attention"] = attention(atlas, tokens)
         own = f"{COMPONENTS}{shard.name}"
-        if shard.role == "train" and own in scorer.models:
+        if shard.role == "train" and own in scorer.models and scorer.plain:
             _, bound = scorer.weigh(tokens, shard.labels[row : row + 1], own)
             others = sum(m.startswith(COMPONENTS) for m in scorer.models)
             norm = float(scorer.components[own].delta.norm())

@@ -95,7 +95,7 @@ function trainingView(main) {
       color: css("--text"),
       lineStyle: { type: "dashed" },
     };
-    here.data = now ? [Math.min(...shown), Math.max(...shown)].map((v) => [now, v]) : [];
+    here.data = typeof now === "number" ? [Math.min(...shown), Math.max(...shown)].map((v) => [now, v]) : [];
     chart(path, "Accuracy of the head alone by λ, on training and held-out rows", {
       grid: { left: 12, right: 24, top: 50, bottom: 30, containLabel: true },
       xAxis: {
