@@ -108,9 +108,11 @@ __all__ = [
     "minimise",
     "open_model",
     "predict",
+    "private_table",
     "run",
     "save_model",
     "train",
+    "train_private",
     "verify",
 ]
 

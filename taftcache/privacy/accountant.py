@@ -60,8 +60,7 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
 
 
 def epsilon(releases: Sequence[Release], delta: float) -> float:
-    """ε at ``delta`` of all ``releases`` together: what the privacy loss distribution says or the closed form, whichever
-    is larger; never below either.
+    """ε at ``delta`` of all ``releases`` together: the larger of privacy loss distribution and closed form.
 
     Raises:
         RecipeError: dp-accounting is not installed. SolveError: the two disagree by more than 0.1 %.

@@ -51,7 +51,7 @@ class Descent:
 
 
 class Whitening:
-    """(A + λI)⁻¹ on the columns of the head's weight, for A a noisy second moment of its input that is released already.
+    """(A + λI)⁻¹ on the columns of the head's weight, for A a noisy, released second moment of its input.
 
     The eigenvalues are scaled to at most 1 after inversion, so that a learning rate means what it does without it.
     """
@@ -127,8 +127,8 @@ def clipped_sum(network: Network, loss: Loss, delta: Tensor, descent: Descent, c
     total: ClippedSum | None = None
     for batch in network.batches(delta, chosen):
         r = loss.gradient(batch.logits, batch.labels)
-        matrices, direct = batch.factors(r)
+        factors, direct = batch.factors(r)
         if total is None:
             total = ClippedSum(network.layout.size, descent.grid, r.device)
-        total.add(matrices, direct, batch.live, descent.clipping)
+        total.add(factors, direct, batch.live, descent.clipping)
     return torch.zeros(network.layout.size, dtype=torch.int64) if total is None else total.total().cpu()

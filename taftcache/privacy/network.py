@@ -13,13 +13,13 @@ from torch import Tensor
 
 from taftcache.privacy.rows import FilledRows
 from taftcache.tangent.base import Base
-from taftcache.tangent.factors import Direct, RankOne
+from taftcache.tangent.factors import Direct, Factor
 from taftcache.tangent.operator import BLOCK_ROWS, TangentOperator
 from taftcache.tangent.parameters import Layout
 from taftcache.tangent.rows import RowSource
 from taftcache.tangent.tail import State
 
-Factors = Callable[[Tensor], tuple[Sequence[RankOne], Sequence[Direct]]]
+Factors = Callable[[Tensor], tuple[Sequence[Factor], Sequence[Direct]]]
 
 
 class Batch(NamedTuple):
@@ -57,10 +57,8 @@ class TangentNetwork:
     ) -> None:
         self.layout, self.sources = trained, list(sources)
         whole = FilledRows(sources)
-        self.rows = whole.live
-        self.operator = TangentOperator(
-            base, [whole], trained=trained, dtype=dtype, device=device, memory=memory if whole.live else 0
-        )
+        self.rows = whole.rows
+        self.operator = TangentOperator(base, [whole], trained=trained, dtype=dtype, device=device, memory=memory)
 
     def batches(self, delta: Tensor, chosen: NDArray[np.bool_] | None = None) -> Iterator[Batch]:
         """Logits and gradients at Δw [P]; prepared blocks stay in memory between passes over all rows."""
@@ -75,10 +73,10 @@ class TangentNetwork:
         left = self.rows if chosen is None else int(chosen.sum())
         for state, labels in self.operator.blocks() if chosen is None else self._prepared(chosen):
             yield state, labels, torch.arange(len(labels), device=labels.device) < left
-            left -= BLOCK_ROWS
+            left -= len(labels)
 
     def _prepared(self, chosen: NDArray[np.bool_]) -> Iterator[tuple[State, Tensor]]:
-        for block in FilledRows(self.sources, chosen).blocks():
+        for block in FilledRows(self.sources, chosen).blocks(BLOCK_ROWS):
             yield self.operator.prepare(block.tokens), _labels(block.labels, self.operator.device)
 
 
@@ -95,14 +93,14 @@ class OrdinaryNetwork:
         device: torch.device | str = "cpu",
     ) -> None:
         self.layout, self.sources = trained, list(sources)
-        self.rows = FilledRows(sources).live
+        self.rows = FilledRows(sources).rows
         self.base, self.dtype, self.device = base.to(dtype, device), dtype, device
 
     def batches(self, delta: Tensor, chosen: NDArray[np.bool_] | None = None) -> Iterator[Batch]:
         """Logits and gradients of the network at w + Δw."""
         tail = self.base.tail
         weights = tail.bind(moved(self.base, self.layout, delta))
-        for block in FilledRows(self.sources, chosen).blocks():
+        for block in FilledRows(self.sources, chosen).blocks(BLOCK_ROWS):
             tokens = torch.from_numpy(np.array(block.tokens)).to(self.device).to(self.dtype)
             state = tail.value(weights, tokens)
             labels = _labels(block.labels, self.device)
@@ -116,6 +114,12 @@ def moved(base: Base, layout: Layout, delta: Tensor) -> dict[str, Tensor]:
     for name, change in layout.views(delta).items():
         state[name] = state[name] + change.to(state[name])
     return state
+
+
+def accuracy(network: Network, delta: Tensor) -> float:
+    """Share of rows whose largest logit at Δw [P] is their label's."""
+    right = sum(int(((b.logits.argmax(1) == b.labels) & b.live).sum()) for b in network.batches(delta))
+    return right / network.rows
 
 
 def _labels(labels: NDArray, device: torch.device | str) -> Tensor:

@@ -117,13 +117,13 @@ def _steps(v: NDArray[np.int64], width: int, bits: Bits) -> NDArray[np.int64]:
     k = np.zeros(len(v), dtype=np.int64)
     ends = []
     for i in range(20):
-        end = int(Decimal(2**width) * _cumulative(i))
+        end = int(_DIGITS.multiply(Decimal(1 << width), _cumulative(i)))
         if end in ends:  # past the numbers' resolution
             break
         ends.append(end)
         k += v > end
-    for i in np.flatnonzero(np.isin(v, ends)):
-        k[i] = _step(int(v[i]), width, bits)
+    for at in np.flatnonzero(np.isin(v, ends)):
+        k[at] = _step(int(v[at]), width, bits)
     return k
 
 

@@ -13,7 +13,7 @@ from taftcache.tangent.rows import RowSource
 
 
 class FilledBlock(NamedTuple):
-    """``BLOCK_ROWS`` rows, of which the first ``live`` are real and the rest zeros."""
+    """Rows of which the first ``live`` are real and the rest zeros."""
 
     tokens: NDArray[Any]
     labels: NDArray[Any]
@@ -21,7 +21,7 @@ class FilledBlock(NamedTuple):
 
 
 class FilledRows:
-    """The rows of ``sources`` one after another, or those ``chosen`` of them, in blocks of exactly ``BLOCK_ROWS``.
+    """The rows of ``sources`` one after another, or those ``chosen`` of them, in blocks of one size.
 
     Kernels round by the size of a product. With one size, a row that comes or goes does not change what the
     others contribute; the last block is filled up with zeros, which contribute nothing.
@@ -29,16 +29,15 @@ class FilledRows:
 
     def __init__(self, sources: Sequence[RowSource], chosen: NDArray[np.bool_] | None = None) -> None:
         self.sources, self.chosen = list(sources), chosen
-        self.live = sum(s.rows for s in self.sources) if chosen is None else int(chosen.sum())
+        self._rows = sum(s.rows for s in self.sources) if chosen is None else int(chosen.sum())
 
     @property
     def rows(self) -> int:
-        """Number of rows, the zeros at the end included."""
-        return -(-self.live // BLOCK_ROWS) * BLOCK_ROWS
+        """Number of rows, without the zeros at the end."""
+        return self._rows
 
-    def blocks(self, size: int = BLOCK_ROWS, start: int = 0) -> Iterator[FilledBlock]:
-        """Blocks of ``BLOCK_ROWS`` rows from row ``start``, a multiple of it."""
-        assert size == BLOCK_ROWS and start % size == 0
+    def blocks(self, size: int, start: int = 0) -> Iterator[FilledBlock]:
+        """Blocks of exactly ``size`` rows from row ``start``, a multiple of ``size``."""
         tokens: list[NDArray[Any]] = []
         labels: list[NDArray[Any]] = []
         held, skip = 0, start
@@ -50,11 +49,11 @@ class FilledRows:
                 held, x, y = held + take, x[take:], y[take:]
                 if held == size:
                     if skip == 0:
-                        yield _filled(tokens, labels, held)
+                        yield _filled(tokens, labels, held, size)
                     skip -= min(skip, size)
                     tokens, labels, held = [], [], 0
         if held and skip == 0:
-            yield _filled(tokens, labels, held)
+            yield _filled(tokens, labels, held, size)
 
     def _pieces(self) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
         at = 0
@@ -68,11 +67,11 @@ class FilledRows:
                 yield x, y
 
 
-def _filled(tokens: list[NDArray[Any]], labels: list[NDArray[Any]], live: int) -> FilledBlock:
-    if len(tokens) == 1 and live == BLOCK_ROWS:
+def _filled(tokens: list[NDArray[Any]], labels: list[NDArray[Any]], live: int, size: int) -> FilledBlock:
+    if len(tokens) == 1 and live == size:
         return FilledBlock(tokens[0], labels[0], live)
-    x = np.zeros((BLOCK_ROWS, *tokens[0].shape[1:]), tokens[0].dtype)
-    y = np.zeros(BLOCK_ROWS, np.int64)
+    x = np.zeros((size, *tokens[0].shape[1:]), tokens[0].dtype)
+    y = np.zeros(size, np.int64)
     np.concatenate(tokens, out=x[:live])
     np.concatenate(labels, out=y[:live], casting="unsafe")
     return FilledBlock(x, y, live)

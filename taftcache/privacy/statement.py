@@ -71,7 +71,7 @@ def audit_statement(meta: Mapping[str, Any]) -> list[str]:
 
     An empty list for a sound statement, and for a component that makes none.
     """
-    if META not in meta:
+    if META not in meta or "composition" in meta[META]:  # a composition's members make the statements
         return []
     try:
         said = Statement.from_dict(meta[META])
@@ -146,7 +146,8 @@ def charge(
         if totals[shard] > budget * (1 + AGREES):
             raise RecipeError(
                 "the private trainings of a shard stay within its budget",
-                got=f"shard {shard}: {epsilon(before, delta):.4g} spent, {totals[shard]:.4g} with this one, of {budget:g}",
+                got=f"shard {shard}: epsilon {totals[shard]:.4g} with this one and {epsilon(before, delta):.4g} "
+                f"without, of {budget:g}",
                 do="keep what is there, or decide on a larger privacy.budget",
             )
     return totals

@@ -22,8 +22,8 @@ from taftcache.privacy.statistics import feature_norm, least_squares, noise_leve
 from taftcache.tangent.base import Base
 from taftcache.tangent.parameters import Layout
 
-# The noise of all steps together moves a logit by about NOISE_LOGIT, where a softmax begins to feel it, and the rows' own
-# pull by at most MOST_LOGIT if all of them pulled one way, beyond which descent of clipped gradients swings.
+# The noise of all steps together moves a logit by about NOISE_LOGIT, where a softmax begins to feel it, and the
+# rows' own pull by at most MOST_LOGIT if all of them pulled one way, beyond which descent of clipped gradients swings.
 NOISE_LOGIT = 1.0
 MOST_LOGIT = 3000.0
 COUNT_SHARE = 0.01  # of μ², for the noisy row count that learning rates are divided by
@@ -35,7 +35,7 @@ class Plan(NamedTuple):
 
     step: Release | None  # of the descent
     moment: Release | None  # of the sufficient statistics
-    count: Release | None  # of the row count
+    size: Release | None  # of the row count
 
     @property
     def releases(self) -> list[Release]:
@@ -51,8 +51,8 @@ class Trained(NamedTuple):
     stats: dict[str, Any]
 
 
-def plan(spec: PrivacySpec) -> Plan:
-    """Noise for each release such that all together are (ε, δ)-private, or that of ``spec.multiplier``."""
+def plan(spec: PrivacySpec, runs: int = 1) -> Plan:
+    """Noise for each release of one run such that ``runs`` together are (ε, δ)-private, or ``spec.multiplier``'s."""
     rate = round(spec.rate * 2**32) / 2**32 if spec.mechanism == "sampled-descent" else 1.0
 
     def releases(z: float) -> Plan:
@@ -67,7 +67,7 @@ def plan(spec: PrivacySpec) -> Plan:
             count = Release(1 / (mu * sqrt(COUNT_SHARE)))
         return Plan(step, moment, count)
 
-    z = spec.multiplier or calibrate(lambda z: releases(z).releases, spec.epsilon, spec.delta)
+    z = spec.multiplier or calibrate(lambda z: releases(z).releases * runs, spec.epsilon, spec.delta)
     return releases(z)
 
 
@@ -79,6 +79,8 @@ def train_privately(
     *,
     shards: Sequence[str] = (),
     bits: Bits | None = None,
+    runs: int = 1,
+    factor: float = 1.0,
     trace: Trace | None = None,
     progress: Any = None,
 ) -> Trained:
@@ -89,17 +91,19 @@ def train_privately(
         shards: names of what the rows are, for the statement.
         bits: where the noise comes from: the operating system by default. With any other, the component says that it
             is not private.
+        runs: how many such trainings the promise is about together, where the best of several is taken.
+        factor: multiplies the learning rate.
         trace: keeps what every step releases.
 
     Raises:
         RecipeError: sufficient statistics for more than the head, or learning from J Δw alone without a head.
     """
     bits = bits or SystemBits()
-    planned = plan(spec)
+    planned = plan(spec, runs)
     sensitivity = 2.0 if spec.relation == "replace-one" else 1.0
     size = float(network.rows)
-    if planned.count is not None:
-        size = max(1.0, _noisy_count(network.rows, planned.count, bits))
+    if planned.size is not None:
+        size = max(1.0, _noisy_count(network.rows, planned.size, bits))
     norm = feature_norm(base)
     stats: dict[str, Any] = {"rows_said": round(size)}
     whitening = None
@@ -118,7 +122,7 @@ def train_privately(
             weight = least_squares(A, B, level) / norm
             delta = without_head(base, network.layout)
             network.layout.views(delta)[base.config.head_names[0]].add_(weight)
-            return Trained(delta, _statement(spec, planned, own, bits, shards), stats)
+            return Trained(delta, _statement(spec, planned.releases * runs, own, bits, shards), stats)
         whitening = Whitening(network.layout, base.config.head_names[0], A / size, level / size)
     assert planned.step is not None
     grid = Grid(spec.clip, sensitivity * spec.clip, planned.step.multiplier)
@@ -126,11 +130,12 @@ def train_privately(
     eta = spec.learning_rate
     if eta == "auto":
         eta = learning_rate(grid, spec.steps, size * rate, norm)
+    eta *= factor
     stats["learning_rate"] = eta
     descent = Descent(grid, spec.steps, eta, size, rate, spec.momentum, spec.clipping)
     start = without_head(base, network.layout) if spec.logits == "tangent" else None
     delta = descend(network, loss, descent, bits, start=start, whitening=whitening, trace=trace, progress=progress)
-    return Trained(delta, _statement(spec, planned, grid, bits, shards), stats)
+    return Trained(delta, _statement(spec, planned.releases * runs, grid, bits, shards), stats)
 
 
 def learning_rate(grid: Grid, steps: int, rows: float, norm: float) -> float:
@@ -172,14 +177,14 @@ def _noisy_count(rows: int, release: Release, bits: Bits) -> float:
     return (round(rows / unit) + int(discrete_gaussian(1, width, bits)[0])) * unit
 
 
-def _statement(spec: PrivacySpec, planned: Plan, grid: Grid, bits: Bits, shards: Sequence[str]) -> Statement:
+def _statement(spec: PrivacySpec, releases: list[Release], grid: Grid, bits: Bits, shards: Sequence[str]) -> Statement:
     return Statement(
         private=bits.private,
         relation=spec.relation,
         mechanism=spec.mechanism,
-        epsilon=epsilon(planned.releases, spec.delta),
+        epsilon=epsilon(releases, spec.delta),
         delta=spec.delta,
-        releases=planned.releases,
+        releases=releases,
         clip=grid.clip,
         sensitivity=grid.sensitivity,
         unit=grid.unit,

@@ -11,6 +11,8 @@ from taftcache.stages.inspection import inspect
 from taftcache.stages.main_job import run
 from taftcache.stages.model_export import export_model
 from taftcache.stages.prediction import predict
+from taftcache.stages.private_comparison import REGIMES, private_table
+from taftcache.stages.private_training import train_private
 from taftcache.stages.training import train
 from taftcache.stages.transfer import convert, copy
 from taftcache.stages.verification import verify
@@ -31,5 +33,8 @@ __all__ = [
     "predict",
     "run",
     "train",
+    "REGIMES",
+    "private_table",
+    "train_private",
     "verify",
 ]

@@ -67,6 +67,7 @@ def mean_of(components: Mapping[str, Component], members: dict[str, str], base: 
 
     from taftcache.composition import compose as weighted
     from taftcache.composition import identity_error
+    from taftcache.privacy.statement import META, Statement, parallel
     from taftcache.tangent.operator import TangentOperator
     from taftcache.tangent.rows import ArrayRows
 
@@ -91,4 +92,6 @@ def mean_of(components: Mapping[str, Component], members: dict[str, str], base: 
         identity_error=error,
         norm=mean.delta.norm().item(),
     )
+    if all(META in component.meta for component in components.values()):
+        mean.meta[META] = parallel([Statement.from_dict(c.meta[META]) for c in components.values()])
     return mean

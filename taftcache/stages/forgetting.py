@@ -42,8 +42,10 @@ class ForgetReport:
 def forget(store: FeatureStore, samples: Sequence[str], progress: Progress | None = None) -> ForgetReport:
     """Erase ``samples`` and re-solve, from zero, what was made from them (mode "retrain").
 
-    The new components depend on the remaining rows alone: they have the bytes that they would have
-    if the samples had never been seen. Rows, components, models and the ledger's receipt change in one
+    A private component stays as it is: its promise already bounds what it holds of a sample, and training it again
+    would spend more of its budget; the receipt says so. The new components depend on the remaining rows alone: they
+    have the bytes that they would have if the samples had never been seen. Rows, components, models and the ledger's
+    receipt change in one
     commit: a crash leaves all of it undone, or done.
 
     Raises:
@@ -51,6 +53,7 @@ def forget(store: FeatureStore, samples: Sequence[str], progress: Progress | Non
         DataError: a shard would be left without rows.
     """
     from taftcache.component import put_component, read_base, read_component
+    from taftcache.privacy.statement import META, forgetting_note
 
     begin = time.perf_counter()
     progress = progress or Silent()
@@ -74,7 +77,7 @@ def forget(store: FeatureStore, samples: Sequence[str], progress: Progress | Non
         renewed: dict[str, Component] = {}
         for shard in shards:
             name = f"{COMPONENTS}{shard.name}"
-            if shard.name in touched and name in objects:
+            if shard.name in touched and name in objects and META not in objects[name].meta:
                 renewed[name] = solve_component(recipe, base, [shard], recipe.tangent.train, progress, label=name)
         for name in (HEAD, EXACT):
             if touched and name in objects:
@@ -109,6 +112,11 @@ def forget(store: FeatureStore, samples: Sequence[str], progress: Progress | Non
             "renewed": names,
             "certificates": certificates,
             "convention": "mean loss + ridge/2 |dw|^2 over the remaining rows",
+            "private": {
+                name: forgetting_note(objects[name].meta)
+                for name in (f"{COMPONENTS}{n}" for n in touched)
+                if name in objects and META in objects[name].meta
+            },
             "not_covered": "the class list, and whoever kept a copy of the earlier models; forgetting is not privacy",
         }
         change.record(receipt)

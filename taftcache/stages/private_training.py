@@ -45,6 +45,9 @@ def train_private(
     recipe: Recipe | None = None,
     shards: Sequence[str] | None = None,
     progress: Progress | None = None,
+    *,
+    rates: Sequence[float] = (1.0,),
+    charged: bool = True,
     bits: Bits | None = None,
 ) -> PrivateTrainReport:
     """Train a private component on every shard (or those named) that has none of these rows and settings.
@@ -56,10 +59,14 @@ def train_private(
         store: opened for writing.
         recipe: settings of stage 2; the store's own by default.
         shards: names of the shards to train; all by default.
+        rates: multiples of the learning rate; with several, each is tried and the best on the held-out rows is kept.
+        charged: whether the promise is about all that were tried together. Otherwise each spends all of epsilon, and
+            the component says that its tuning was not charged.
         bits: of the noise; the operating system's by default, any other makes components that say they are not private.
 
     Raises:
-        RecipeError: the budget of a shard does not suffice.
+        RecipeError: the budget of a shard does not suffice. StoreError: several rates, and no held-out rows to choose
+        by.
     """
     from taftcache.component import put_component, read_base
     from taftcache.privacy.statement import EVENT, META, charge
@@ -86,17 +93,21 @@ def train_private(
         with store.transaction() as change:
             for name in dropped:
                 change.drop(name)
-    planned = plan(spec)
-    trained, kept, spent = [], [], {}
+    if len(rates) > 1 and store.held_out is None:
+        raise StoreError("tuning chooses by held-out rows", got=f"{store.path} has none", do="extract with data.test")
+    runs = len(rates) if charged else 1
+    releases = plan(spec, runs).releases * runs
+    trained, kept = [], []
+    spent: dict[str, float] = {}
     for shard in wanted:
-        name, key = f"{COMPONENTS}{shard.name}", private_key(recipe, base, shard)
+        name, key = f"{COMPONENTS}{shard.name}", private_key(recipe, base, shard, rates, charged)
         there = store.objects().get(name)
         if there is not None and there.meta["key"] == key:
             kept.append(name)
             continue
         budget = spec.budget or spec.epsilon
-        spent |= charge(store.ledger(), [shard.name], planned.releases, spec.delta, budget)
-        component = private_component(recipe, base, shard, progress, bits)
+        spent |= charge(store.ledger(), [shard.name], releases, spec.delta, budget)
+        component = private_component(store, recipe, base, shard, progress, rates, charged, bits)
         with store.transaction() as change:
             put_component(change, name, component)
             change.record(
@@ -126,7 +137,7 @@ def train_private(
     )
 
 
-def private_key(recipe: Recipe, base: Base, shard: Shard) -> str:
+def private_key(recipe: Recipe, base: Base, shard: Shard, rates: Sequence[float], charged: bool) -> str:
     """Rows and settings of a private component, as text: with equal keys there is nothing to spend again."""
     values = recipe_values(recipe)
     settings = {
@@ -135,17 +146,27 @@ def private_key(recipe: Recipe, base: Base, shard: Shard) -> str:
         "train": recipe.tangent.train,
         "objective": values["objective"],
         "privacy": {k: v for k, v in values["privacy"].items() if k != "budget"},
+        "tuning": [*rates, charged],
     }
     return json.dumps(settings, sort_keys=True)
 
 
 def private_component(
-    recipe: Recipe, base: Base, shard: Shard, progress: Progress, bits: Bits | None = None
+    store: FeatureStore,
+    recipe: Recipe,
+    base: Base,
+    shard: Shard,
+    progress: Progress,
+    rates: Sequence[float] = (1.0,),
+    charged: bool = True,
+    bits: Bits | None = None,
 ) -> Component:
-    """Train on one shard's rows: the component, its privacy statement in ``meta``."""
+    """Train on one shard's rows, once for each of ``rates``: the best component, its privacy statement in ``meta``."""
+    import msgspec
+
     from taftcache.backbone.device import resolve_device
     from taftcache.component import Component
-    from taftcache.privacy.network import TangentNetwork
+    from taftcache.privacy.network import TangentNetwork, accuracy
     from taftcache.privacy.statement import META
     from taftcache.privacy.trainer import train_privately
 
@@ -154,27 +175,41 @@ def private_component(
         device = resolve_device("cpu")
     layout = base.trained(recipe.tangent.train)
     network = TangentNetwork(base, [shard], layout, device=device, memory=recipe.memory_bytes)
-    with progress.task(f"train {shard.name} privately", recipe.privacy.steps) as task:
-        result = train_privately(
-            base,
-            network,
-            loss_of(recipe),
-            recipe.privacy,
-            shards=[shard.name],
-            bits=bits,
-            progress=lambda step: task.advance(),
-        )
-    delta = result.delta
+    found = []
+    with progress.task(f"train {shard.name} privately", recipe.privacy.steps * len(rates)) as task:
+        for factor in rates:
+            result = train_privately(
+                base,
+                network,
+                loss_of(recipe),
+                recipe.privacy,
+                shards=[shard.name],
+                bits=bits,
+                runs=len(rates) if charged else 1,
+                factor=factor,
+                progress=lambda step: task.advance(),
+            )
+            right = 0.0
+            if len(rates) > 1:
+                assert store.held_out is not None
+                right = accuracy(TangentNetwork(base, [store.held_out], layout, device=device), result.delta)
+            found.append((right, result))
+    result = max(found, key=lambda pair: pair[0])[1]
+    statement = result.statement
+    if len(rates) > 1:
+        chosen = f"the best of {len(rates)} learning rates by accuracy on held-out rows, which are not covered; "
+        how = "all of them are charged" if charged else "NOT charged: epsilon is that of one training"
+        statement = msgspec.structs.replace(statement, tuning=chosen + how)
     meta = {
         "kind": "component",
         "train": recipe.tangent.train,
         "shards": [shard.name],
-        "key": private_key(recipe, base, shard),
+        "key": private_key(recipe, base, shard, rates, charged),
         "stats": result.stats,
-        "norm": delta.norm().item(),
-        META: result.statement.as_dict(),
+        "norm": result.delta.norm().item(),
+        META: statement.as_dict(),
     }
-    return Component(base.digest, layout, delta, meta)
+    return Component(base.digest, layout, result.delta, meta)
 
 
 def loss_of(recipe: Recipe) -> Loss:

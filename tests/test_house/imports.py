@@ -16,10 +16,11 @@ MAY_IMPORT = {
     "tangent": {"errors"},
     "objective": {"errors", "tangent"},
     "solve": {"errors", "tangent", "objective"},
+    "privacy": {"errors", "tangent", "objective"},
     "backbone": {"errors", "cache", "tangent"},
     "component": {"errors", "cache", "tangent", "solve", "backbone.architecture"},
     "composition": {"errors", "tangent", "component"},
-    "recipe": {"errors", "backbone.spec", "tangent.spec"},
+    "recipe": {"errors", "backbone.spec", "tangent.spec", "privacy.spec"},
     "model": {"errors", "cache", "tangent", "component", "composition", "recipe", "backbone"},
 }
 MAY_IMPORT["estimator"] = {"errors", "tangent", "objective", "solve", "backbone"}
@@ -38,12 +39,14 @@ HOMES = {
     "sklearn": {"backbone.sources", "estimator"},
     "typer": {"cli"},
     "rich": {"terminal"},
+    "dp_accounting": {"privacy.accountant"},
     "torch": {
         "backbone",
         "tangent",
         "objective",
         "solve",
         "estimator",
+        "privacy",
         "component",
         "composition",
         "model",
@@ -54,7 +57,7 @@ HOMES = {
 # Reading a file with one of these can run code that the file brings along.
 UNSAFE = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "shelve", "marshal", "joblib"}
 # What a recipe needs before anything else is known: parsing it must stay fast.
-LIGHT = ("errors", "recipe", "backbone.spec", "tangent.spec", "terminal", "cli")
+LIGHT = ("errors", "recipe", "backbone.spec", "tangent.spec", "privacy.spec", "terminal", "cli")
 
 
 def module_name(file: Path, package: Path = PACKAGE) -> str:

@@ -94,7 +94,9 @@ def private_table(
         for seed in seeds
         for regime in regimes
         for kind in (kinds if regime != "head" else kinds[:1])
-        for mechanism in ((recipe.privacy.mechanism, "least-squares") if regime == "head" else (recipe.privacy.mechanism,))
+        for mechanism in (
+            (recipe.privacy.mechanism, "least-squares") if regime == "head" else (recipe.privacy.mechanism,)
+        )
         for epsilon in epsilons
     ]
     with progress.task("private table", len(runs)) as task:
@@ -104,9 +106,7 @@ def private_table(
             if key not in cells:
                 said = trained.statement
                 rate = trained.stats.get("learning_rate")
-                cells[key] = Cell(
-                    regime, kind, mechanism, said.epsilon, said.delta, said.releases[0].multiplier, rate
-                )
+                cells[key] = Cell(regime, kind, mechanism, said.epsilon, said.delta, said.releases[0].multiplier, rate)
             cells[key].accuracy.append(accuracy)
             task.advance()
             task.note(f"{' '.join(key)}: {accuracy:.3f}")
@@ -128,7 +128,7 @@ def _run(
     """One cell with one seed: what was trained, and its accuracy."""
     from taftcache.backbone.device import resolve_device
     from taftcache.component import read_base
-    from taftcache.privacy.network import OrdinaryNetwork, TangentNetwork
+    from taftcache.privacy.network import OrdinaryNetwork, TangentNetwork, accuracy
     from taftcache.privacy.trainer import train_privately
     from taftcache.stages.private_training import loss_of
 
@@ -145,11 +145,6 @@ def _run(
         network = OrdinaryNetwork(base, store.shards, layout, device=device)
         test = OrdinaryNetwork(base, [store.held_out], layout, device=device)
     logits = recipe.privacy.logits if kind == "tangent" else "full"
-    spec = msgspec.structs.replace(
-        recipe.privacy, mechanism=mechanism, epsilon=epsilon, multiplier=None, logits=logits
-    )
+    spec = msgspec.structs.replace(recipe.privacy, mechanism=mechanism, epsilon=epsilon, multiplier=None, logits=logits)
     trained = train_privately(base, network, loss_of(recipe), spec, shards=[shard.name for shard in store.shards])
-    right = sum(
-        int(((batch.logits.argmax(1) == batch.labels) & batch.live).sum()) for batch in test.batches(trained.delta)
-    )
-    return trained, right / test.rows
+    return trained, accuracy(test, trained.delta)
