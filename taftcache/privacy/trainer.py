@@ -101,7 +101,7 @@ def train_privately(
     bits = bits or SystemBits()
     planned = plan(spec, runs)
     sensitivity = 2.0 if spec.relation == "replace-one" else 1.0
-    size = float(network.rows)
+    size = max(1.0, float(network.rows))
     if planned.size is not None:
         size = max(1.0, _noisy_count(network.rows, planned.size, bits))
     norm = feature_norm(base)

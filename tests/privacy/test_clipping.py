@@ -31,7 +31,7 @@ def test_is_the_sum_of_gradients_clipped_one_by_one(vit, spec, train, clip, clip
     run = descent(clip, clipping=clipping)
     found = total(source, run, vit=vit, spec=spec, train=train, dtype=torch.float64).double() * run.grid.unit
     expected = dense(source, run, vit=vit, spec=spec, train=train)
-    assert (found - expected).norm() <= 1e-4 * expected.norm()
+    assert (found - expected).norm() <= 1e-4 * expected.norm() + 1e-6 * clip
 
 
 @pytest.mark.parametrize("train", ["full", "head"])
