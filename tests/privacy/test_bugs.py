@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -202,20 +203,27 @@ def test_every_bug_is_seen(name, monkeypatch):
     pytest.fail(f"no check saw {name}")
 
 
+def sound(**changes: Any) -> statement.Statement:
+    """A statement that holds, but for ``changes``."""
+    values: dict[str, Any] = {
+        "private": True,
+        "relation": "add-remove",
+        "mechanism": "descent",
+        "epsilon": 3.0,
+        "delta": 1e-5,
+        "releases": [accountant.Release(9.84, 50)],
+        "clip": 1.0,
+        "sensitivity": 1.0,
+        "unit": 1e-12,
+        "shards": ["000"],
+        "noise": "",
+    }
+    return statement.Statement(**(values | changes))
+
+
 def test_a_statement_that_was_edited_is_seen():
-    said = statement.Statement(
-        private=True,
-        relation="add-remove",
-        mechanism="descent",
-        epsilon=3.0,
-        delta=1e-5,
-        releases=[accountant.Release(9.84, 50)],
-        clip=1.0,
-        sensitivity=1.0,
-        unit=1e-12,
-        shards=["000"],
-        noise="",
-    ).as_dict()
+    said = sound().as_dict()
+    assert statement.audit_statement({}) == []
     assert statement.audit_statement({"privacy": said}) == []
     for change, word in [
         ({"epsilon": 2.9}, "its noise gives"),
