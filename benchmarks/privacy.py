@@ -22,9 +22,9 @@ import timm
 import torch
 from torch import Tensor, nn
 
+from taftcache.objective.cross_entropy import CrossEntropy
 from taftcache.privacy.descent import Descent, clipped_sum, descend
 from taftcache.privacy.grid import Grid
-from taftcache.privacy.loss import CrossEntropy
 from taftcache.privacy.network import TangentNetwork
 from taftcache.privacy.noise import SystemBits, discrete_gaussian
 from taftcache.tangent.base import make_base

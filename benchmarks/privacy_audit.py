@@ -30,10 +30,10 @@ import numpy as np
 import torch
 from scipy import stats
 
+from taftcache.objective.cross_entropy import CrossEntropy
 from taftcache.privacy import descent
 from taftcache.privacy.accountant import gaussian_epsilon
 from taftcache.privacy.descent import Trace
-from taftcache.privacy.loss import CrossEntropy
 from taftcache.privacy.network import TangentNetwork
 from taftcache.privacy.noise import discrete_gaussian
 from taftcache.privacy.spec import PrivacySpec

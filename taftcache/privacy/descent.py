@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 
 from taftcache.errors import SolveError
+from taftcache.objective.loss import Loss
 from taftcache.privacy.clipping import ClippedSum, Clipping
 from taftcache.privacy.grid import MAX_ROWS, Grid
-from taftcache.privacy.loss import Loss
 from taftcache.privacy.network import Network
 from taftcache.privacy.noise import Bits, bernoulli, discrete_gaussian
 from taftcache.tangent.parameters import Layout

@@ -76,7 +76,7 @@ class TangentNetwork:
             left -= len(labels)
 
     def _prepared(self, chosen: NDArray[np.bool_]) -> Iterator[tuple[State, Tensor]]:
-        for block in FilledRows(self.sources, chosen).blocks(BLOCK_ROWS):
+        for block in FilledRows(self.sources, chosen).blocks(min(BLOCK_ROWS, self.operator.tail.block_rows)):
             yield self.operator.prepare(block.tokens), _labels(block.labels, self.operator.device)
 
 
@@ -100,7 +100,7 @@ class OrdinaryNetwork:
         """Logits and gradients of the network at w + Δw."""
         tail = self.base.tail
         weights = tail.bind(moved(self.base, self.layout, delta))
-        for block in FilledRows(self.sources, chosen).blocks(BLOCK_ROWS):
+        for block in FilledRows(self.sources, chosen).blocks(min(BLOCK_ROWS, tail.block_rows)):
             tokens = torch.from_numpy(np.array(block.tokens)).to(self.device).to(self.dtype)
             state = tail.value(weights, tokens)
             labels = _labels(block.labels, self.device)

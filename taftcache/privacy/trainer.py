@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from taftcache.errors import RecipeError
+from taftcache.objective.loss import Loss
 from taftcache.privacy.accountant import Release, calibrate, epsilon, gaussian_mu
 from taftcache.privacy.descent import Descent, Trace, Whitening, descend
 from taftcache.privacy.grid import Grid
-from taftcache.privacy.loss import Loss
 from taftcache.privacy.network import Network, TangentNetwork
 from taftcache.privacy.noise import Bits, SystemBits, discrete_gaussian
 from taftcache.privacy.spec import PrivacySpec

@@ -18,6 +18,7 @@ from taftcache.stages.transfer import convert, copy
 from taftcache.stages.verification import verify
 
 __all__ = [
+    "REGIMES",
     "append",
     "compose",
     "convert",
@@ -31,10 +32,9 @@ __all__ = [
     "import_",
     "inspect",
     "predict",
+    "private_table",
     "run",
     "train",
-    "REGIMES",
-    "private_table",
     "train_private",
     "verify",
 ]

@@ -19,7 +19,7 @@ from taftcache.stages.training import COMPONENTS, EXACT, HEAD, adopt
 
 if TYPE_CHECKING:
     from taftcache.component import Component
-    from taftcache.privacy.loss import Loss
+    from taftcache.objective.loss import Loss
     from taftcache.privacy.noise import Bits
     from taftcache.tangent.base import Base
 
@@ -214,8 +214,8 @@ def private_component(
 
 def loss_of(recipe: Recipe) -> Loss:
     """The loss that ``privacy.loss`` names."""
+    from taftcache.objective.cross_entropy import CrossEntropy
     from taftcache.objective.rsl import RSL
-    from taftcache.privacy.loss import CrossEntropy
 
     if recipe.privacy.loss == "rsl":
         return RSL(alpha=recipe.objective.alpha, kappa=recipe.objective.kappa)

@@ -11,8 +11,8 @@ from math import sqrt
 import numpy as np
 import torch
 
+from taftcache.objective.cross_entropy import CrossEntropy
 from taftcache.privacy import accountant, descent, trainer
-from taftcache.privacy.loss import CrossEntropy
 from taftcache.privacy.noise import Bits, SeededBits, SystemBits
 from taftcache.privacy.spec import PrivacySpec, Relation
 from taftcache.privacy.statement import audit_statement

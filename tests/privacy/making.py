@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from taftcache.objective.cross_entropy import CrossEntropy
 from taftcache.privacy.descent import Descent, clipped_sum
 from taftcache.privacy.grid import Grid
-from taftcache.privacy.loss import CrossEntropy
 from taftcache.privacy.network import TangentNetwork
 from taftcache.tangent.base import Base
 from taftcache.tangent.operator import TangentOperator
