@@ -124,11 +124,13 @@ __all__ = [
     "minimise",
     "open_model",
     "predict",
+    "private_table",
     "query_influence",
     "run",
     "sample_influence",
     "save_model",
     "train",
+    "train_private",
     "verify",
     "write_report",
 ]

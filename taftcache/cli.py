@@ -82,6 +82,9 @@ def extract(recipe: RecipePath, set_: Overrides = None, device: Device = None, a
 def train(
     target: Either,
     shard: Annotated[list[str] | None, typer.Option("--shard", help="train only this shard (repeatable)")] = None,
+    private: Annotated[
+        bool, typer.Option("--private", help="with differential privacy, as the recipe's [privacy] says")
+    ] = False,
     set_: Overrides = None,
     device: Device = None,
     as_json: Json = False,
@@ -95,10 +98,79 @@ def train(
 
     recipe, path = _either(target, set_, device)
     with FeatureStore(path, mode="a") as store, terminal.bars(as_json) as progress:
-        report = stages.train(store, recipe, shard, progress)
+        if private:
+            spent = stages.train_private(store, recipe, shard, progress)
+        else:
+            report = stages.train(store, recipe, shard, progress)
         if not shard:
             stages.compose(store, recipe)
-    _print(report, as_json, terminal.show_train)
+    if private:
+        _print(spent, as_json, terminal.show_train_private)
+    else:
+        _print(report, as_json, terminal.show_train)
+
+
+@app.command()
+def tune(
+    store: StorePath,
+    rate: Annotated[
+        list[float] | None, typer.Option("--rate", help="a multiple of the learning rate to try (repeatable)")
+    ] = None,
+    uncharged: Annotated[
+        bool, typer.Option("--uncharged", help="each trial spends all of epsilon; the component says so")
+    ] = False,
+    set_: Overrides = None,
+    as_json: Json = False,
+) -> None:
+    """Private training with several learning rates, of which held-out rows choose one. All trials share epsilon.
+
+    Example: taftcache tune stores/private --rate 0.3 --rate 1 --rate 3
+    """
+    from taftcache import stages
+    from taftcache.cache import FeatureStore
+    from taftcache.recipe import apply_overrides, parse_recipe
+
+    with FeatureStore(store, mode="a") as opened, terminal.bars(as_json) as progress:
+        recipe = parse_recipe(apply_overrides(opened.manifest.recipe, set_ or []), str(store))
+        report = stages.train_private(
+            opened, recipe, progress=progress, rates=rate or [0.3, 1.0, 3.0], charged=not uncharged
+        )
+        stages.compose(opened, recipe)
+    _print(report, as_json, terminal.show_train_private)
+
+
+@app.command()
+def private_table(
+    store: StorePath,
+    epsilon: Annotated[list[float] | None, typer.Option("--epsilon", help="1, 3 and 8 by default (repeatable)")] = None,
+    seed: Annotated[
+        list[int] | None, typer.Option("--seed", help="of the base point; 0, 1 and 2 by default (repeatable)")
+    ] = None,
+    regime: Annotated[
+        list[str] | None, typer.Option("--regime", help="full, bitfit, layernorm or head; all by default (repeatable)")
+    ] = None,
+    set_: Overrides = None,
+    as_json: Json = False,
+) -> None:
+    """The paper's Table 3: private fine-tuning of the tangent model beside the network's own. Writes no model.
+
+    Example: taftcache private-table stores/quickstart --epsilon 3 --seed 0 --regime head
+    """
+    from taftcache import stages
+    from taftcache.cache import FeatureStore
+    from taftcache.recipe import apply_overrides, parse_recipe
+
+    with FeatureStore(store) as opened, terminal.bars(as_json) as progress:
+        recipe = parse_recipe(apply_overrides(opened.manifest.recipe, set_ or []), str(store))
+        report = stages.private_table(
+            opened,
+            recipe,
+            epsilons=epsilon or (1.0, 3.0, 8.0),
+            seeds=seed or (0, 1, 2),
+            regimes=regime or stages.REGIMES,
+            progress=progress,
+        )
+    _print(report, as_json, terminal.show_private_table)
 
 
 @app.command()

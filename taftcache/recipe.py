@@ -13,6 +13,7 @@ import msgspec
 
 from taftcache.backbone.spec import BackboneSpec, DataSpec, PreprocessSpec
 from taftcache.errors import RecipeError
+from taftcache.privacy.spec import PrivacySpec
 from taftcache.tangent.spec import TangentSpec
 
 Positive = Annotated[float, msgspec.Meta(gt=0, le=1e100)]
@@ -161,6 +162,7 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     objective: ObjectiveSpec = ObjectiveSpec()
     solver: SolverSpec = SolverSpec()
     compose: ComposeSpec = ComposeSpec()
+    privacy: PrivacySpec = PrivacySpec()
     forget: ForgetSpec = ForgetSpec()
     compare: CompareSpec = CompareSpec()
 

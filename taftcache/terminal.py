@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from taftcache.stages.main_job import RunReport
     from taftcache.stages.model_export import ExportModelReport
     from taftcache.stages.prediction import PredictReport
+    from taftcache.stages.private_comparison import PrivateTableReport
+    from taftcache.stages.private_training import PrivateTrainReport
     from taftcache.stages.statistics import Activations
     from taftcache.stages.training import TrainReport
     from taftcache.stages.transfer import ConvertReport, CopyReport
@@ -153,6 +155,37 @@ def show_train(report: TrainReport) -> None:
     OUT.print(table)
     for note in report.notes:
         OUT.print(f"note: {note}", markup=False)
+
+
+def show_train_private(report: PrivateTrainReport) -> None:
+    """Promises by component, and what is left of the budget."""
+    table = Table("component", "epsilon", "delta", "neighbours", "")
+    for name, s in report.statements.items():
+        table.add_row(
+            name,
+            f"{s['epsilon']:.4g}" if s["private"] else "not private",
+            f"{s['delta']:g}",
+            s["relation"],
+            "trained" if name in report.trained else "kept",
+        )
+    OUT.print(table)
+    for name in report.dropped:
+        OUT.print(f"dropped {name}: it was made from the same rows without noise", markup=False)
+    for shard, total in report.spent.items():
+        OUT.print(f"shard {shard}: epsilon {total:.4g} spent in all, of {report.budget:g}", markup=False)
+    statements = list(report.statements.values())
+    if statements:
+        OUT.print(f"not covered: {'; '.join(statements[0]['not_covered'])}", markup=False)
+
+
+def show_private_table(report: PrivateTableReport) -> None:
+    """Accuracy by regime, network and epsilon."""
+    title = f"{report.rows} training rows, {report.held_out} held-out rows"
+    table = Table("regime", "network", "mechanism", "epsilon", "accuracy", title=title, title_justify="left")
+    for cell in report.cells:
+        value = f"{100 * cell.mean:.1f} ± {100 * cell.std:.1f} %"
+        table.add_row(cell.regime, cell.network, cell.mechanism, f"{cell.epsilon:.3g}", value)
+    OUT.print(table)
 
 
 def show_compose(report: ComposeReport) -> None:

@@ -15,6 +15,8 @@ from taftcache.stages.inspection import inspect
 from taftcache.stages.main_job import run
 from taftcache.stages.model_export import export_model
 from taftcache.stages.prediction import predict
+from taftcache.stages.private_comparison import private_table
+from taftcache.stages.private_training import train_private
 from taftcache.stages.training import train
 from taftcache.stages.transfer import convert, copy
 from taftcache.stages.verification import verify
@@ -38,9 +40,11 @@ __all__ = [
     "import_component",
     "inspect",
     "predict",
+    "private_table",
     "query_influence",
     "run",
     "sample_influence",
     "train",
+    "train_private",
     "verify",
 ]

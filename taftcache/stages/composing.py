@@ -237,6 +237,7 @@ def composed(
 
     from taftcache.composition import compose as weighted
     from taftcache.composition import identity_error
+    from taftcache.privacy.statement import META, Statement, parallel
     from taftcache.tangent.operator import TangentOperator
 
     total = weighted(components, weights)
@@ -260,4 +261,6 @@ def composed(
         identity_error=error,
         norm=total.delta.norm().item(),
     )
+    if all(META in component.meta for component in components.values()):
+        total.meta[META] = parallel([Statement.from_dict(c.meta[META]) for c in components.values()])
     return total

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from taftcache.cache import FeatureStore, Shard
 from taftcache.errors import RecipeError
+from taftcache.privacy.statement import META, forgetting_note
 from taftcache.stages.composing import (
     MEAN,
     WEIGHTED,
@@ -90,6 +91,9 @@ def forget(
 
     ``signing_key`` is a file with an Ed25519 key that the receipt is signed with.
 
+    A private component stays as it is: its promise already bounds what it holds of a sample, and training it again
+    would spend more of its budget; the receipt says so. Where a class goes, it goes too.
+
     Raises:
         RecipeError: nothing named, a mode that cannot do it, or no such key. UnknownSample, StoreError: something
         named is neither stored nor was forgotten before. DataError: no training row would be left.
@@ -166,7 +170,12 @@ class _Forgetting:
             )
         self.subtracted = sorted((out & set(stay)) | (touched if mode == "subtract" else set()))
         kept = [f"{COMPONENTS}{n}" for n in stay if n not in self.subtracted]
-        self.solve = [n for n in kept if n.removeprefix(COMPONENTS) in touched and n in self.objects]
+        # A private component's promise bounds what it holds of a row; training it again would spend more of its budget.
+        self.private = [n for n in kept if n in self.objects and META in self.objects[n].meta]
+        if request.classes:  # it cannot lose its column of the head either, so it goes
+            kept = [n for n in kept if n not in self.private]
+        due = {n for n in kept if n.removeprefix(COMPONENTS) in touched and n in self.objects}
+        self.solve = [n for n in kept if n in due and n not in self.private]
         foreign = [n for n, ref in self.objects.items() if n.startswith(COMPONENTS) and ref.meta.get("imported")]
         self.members = sorted({*(n for n in kept if n in self.objects), *([] if request.classes else foreign)})
         self.head = trained and HEAD in self.objects
@@ -234,6 +243,8 @@ class _Forgetting:
                     certificates[name] = certificate_of(component, old)
             for name in self.destroyed:
                 change.drop(name)
+            left = [n for n in self.private if n.removeprefix(COMPONENTS) in new]
+            notes += [f"{n}: {forgetting_note(self.objects[n].meta)}" for n in left if not request.classes]
             if self.mode == "subtract" or request.emptied:
                 plan = plan_without(store, subtracted=self.subtracted, dropped=len(request.emptied))
                 change.update(plan=plan)

@@ -135,7 +135,7 @@ def adopt(store: FeatureStore, recipe: Recipe | None) -> Recipe:
         return parse_recipe(store.manifest.recipe, str(store.path))
     check_words(store, recipe)
     values = store.manifest.recipe | {
-        s: recipe_values(recipe)[s] for s in ("tangent", "objective", "solver", "compose", "device")
+        s: recipe_values(recipe)[s] for s in ("tangent", "objective", "solver", "compose", "privacy", "device")
     }
     if values != store.manifest.recipe:
         with store.transaction() as change:

@@ -16,13 +16,14 @@ MAY_IMPORT = {
     "tangent": {"errors"},
     "objective": {"errors", "tangent"},
     "solve": {"errors", "tangent", "objective"},
+    "privacy": {"errors", "tangent", "objective"},
     "backbone": {"errors", "cache", "tangent"},
     "component": {"errors", "cache", "tangent", "solve", "backbone.architecture"},
     "composition": {"errors", "tangent", "component"},
     "baselines": {"errors", "tangent"},
     "attribution": {"errors", "tangent", "objective", "solve"},
     "signature": {"errors"},
-    "recipe": {"errors", "backbone.spec", "tangent.spec"},
+    "recipe": {"errors", "backbone.spec", "tangent.spec", "privacy.spec"},
     "model": {"errors", "cache", "tangent", "component", "composition", "recipe", "backbone"},
 }
 MAY_IMPORT["estimator"] = {"errors", "tangent", "objective", "solve", "backbone"}
@@ -44,6 +45,7 @@ HOMES = {
     "typer": {"cli"},
     "rich": {"terminal"},
     "cryptography": {"signature"},
+    "dp_accounting": {"privacy.accountant"},
     "torch": {
         "attribution",
         "backbone",
@@ -52,6 +54,7 @@ HOMES = {
         "objective",
         "solve",
         "estimator",
+        "privacy",
         "component",
         "composition",
         "model",
@@ -63,7 +66,7 @@ HOMES = {
 # Reading a file with one of these can run code that the file brings along.
 UNSAFE = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "shelve", "marshal", "joblib"}
 # What a recipe needs before anything else is known: parsing it must stay fast.
-LIGHT = ("errors", "recipe", "backbone.spec", "tangent.spec", "terminal", "cli")
+LIGHT = ("errors", "recipe", "backbone.spec", "tangent.spec", "privacy.spec", "terminal", "cli")
 
 
 def module_name(file: Path, package: Path = PACKAGE) -> str:

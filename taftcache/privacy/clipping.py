@@ -1,0 +1,139 @@
+"""Norms of rows' gradients in closed form, and sums of the clipped gradients in exact integers.
+
+A row's gradient of a matrix is out ⊗ into, so ‖g‖² = Σ ‖out‖² (‖into‖² + [bias]) + Σ ‖rows‖² costs no more than
+reading the factors, and clipping scales one of them before the sum is formed. Where a gradient is a sum of such
+products over the row's tokens, it is formed for a few rows at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from taftcache.errors import BackboneError
+from taftcache.privacy.grid import Grid
+from taftcache.tangent.factors import Direct, Factor, RankOne, TokenSum
+
+Clipping = Literal["clip", "normalise"]
+FLUSH_ROWS = 1 << 12  # 2^40 units each: a float64 still adds them exactly
+FORMED_BYTES = 64 << 20  # gradients of one matrix that are formed at once, where they must be
+# Products and norms are rounded by a few parts in 10^15; this much less than C makes that irrelevant.
+SLACK = 1 - 2.0**-30
+
+
+def scales(norms: Tensor, grid: Grid, clipping: Clipping = "clip") -> Tensor:
+    """What each row's gradient is multiplied by [n], so that none is longer than C; 0 for a norm that is not finite.
+
+    "clip": min(1, C/‖g‖). "normalise": C/‖g‖, whatever the norm (Bu et al., 2023), with 0 for no gradient.
+    """
+    ratio = grid.clip / norms
+    if clipping == "clip":
+        ratio = ratio.clamp(max=1.0)
+    return torch.where(torch.isfinite(norms) & (norms > 0), ratio * SLACK, 0.0)
+
+
+class ClippedSum:
+    """Σ_n c_n g_n on the grid, an int64 vector [P]: no order, batch or thread changes a bit of it.
+
+    Of every outer product, ``into`` is scaled by a power of two and ``out`` by what makes up for that, so that both get
+    half of the product's bits, and rounded towards zero: products are integers of at most 2^40, which float64 adds
+    without rounding. Rounded magnitudes are never above the true ones, so a row's part keeps a norm of at most C.
+    """
+
+    def __init__(self, size: int, grid: Grid, device: torch.device | str = "cpu") -> None:
+        self.grid = grid
+        self._whole = torch.zeros(size, dtype=torch.int64, device=device)
+        self._part = torch.zeros(size, dtype=torch.float64, device=device)
+        self._rows = 0
+
+    def add(
+        self, factors: Sequence[Factor], direct: Sequence[Direct], live: Tensor, clipping: Clipping = "clip"
+    ) -> Tensor:
+        """Add a block's rows, clipped, but those that are not ``live`` [n]. Returns the rows' norms before [n]."""
+        disjoint(factors, direct)
+        matrices = [m for m in factors if isinstance(m, RankOne)]
+        sums = [m for m in factors if isinstance(m, TokenSum)]
+        self._rows += len(live)
+        if self._rows > FLUSH_ROWS:
+            self.flush()
+            self._rows = len(live)
+        outs, intos = [m.out.double() for m in matrices], [m.into.double() for m in matrices]
+        rows = [part.rows.double() for part in direct]
+        lengths = [into.norm(dim=-1) for into in intos]
+        squares = [part.square().sum(1) for part in rows]
+        others = [out.norm(dim=-1) for out in outs]
+        for m, other, length in zip(matrices, others, lengths, strict=True):
+            squares.append((other.square() * (length.square() + (m.bias is not None))).sum(-1))
+        for each in sums:
+            squares.append(torch.cat([g.square().sum((1, 2)) for _, g in _formed(each)]))
+            if each.bias is not None:
+                squares.append(each.out.double().sum(1).square().sum(1))
+        norms = torch.stack(squares).sum(0).sqrt_()
+        scale = torch.where(live, scales(norms, self.grid, clipping), 0.0)
+        if not bool((scale > 0).all()):  # a NaN times zero would still be one
+            outs, intos, rows = ([_kept(x, scale > 0) for x in part] for part in (outs, intos, rows))
+        units = scale / self.grid.unit
+        for m, out, into, other, length in zip(matrices, outs, intos, others, lengths, strict=True):
+            if m.bias is not None:
+                self._part[m.bias] += (out * units[:, None, None]).trunc_().sum(0).reshape(-1)
+            split = torch.where((scale[:, None] > 0) & (length > 0), units[:, None] * other / length, 1.0)
+            shift = torch.ldexp(torch.ones_like(length), torch.frexp(split).exponent // 2)
+            whole = into.mul_(shift[..., None]).trunc_()
+            fine = out.mul_((units[:, None] / shift)[..., None]).trunc_()
+            _, H, o = fine.shape
+            onto = self._part[m.weight].view(H, o, -1)
+            if H == 1:
+                onto[0].addmm_(fine[:, 0].T, whole[:, 0])
+            else:
+                onto.baddbmm_(fine.permute(1, 2, 0), whole.transpose(0, 1))
+        for part, own in zip(direct, rows, strict=True):
+            self._part[part.where] += own.mul_(units[:, None]).trunc_().sum(0)
+        for each in sums:
+            for part_rows, g in _formed(each):
+                g = _kept(g, scale[part_rows] > 0).mul_(units[part_rows, None, None]).trunc_()
+                self._part[each.weight] += g.sum(0).reshape(-1)
+            if each.bias is not None:
+                own = _kept(each.out.double().sum(1), scale > 0)
+                self._part[each.bias] += own.mul_(units[:, None]).trunc_().sum(0)
+        return norms
+
+    def flush(self) -> None:
+        """Move what float64 holds to the integers."""
+        self._whole += self._part.to(torch.int64)
+        self._part.zero_()
+
+    def total(self) -> Tensor:
+        """The sum so far, in units."""
+        self.flush()
+        self._rows = 0
+        return self._whole
+
+
+def disjoint(factors: Sequence[Factor], direct: Sequence[Direct]) -> None:
+    """Norms add up over parameters only where no two pieces touch one.
+
+    Raises:
+        BackboneError: two do.
+    """
+    spans = [m.weight for m in factors] + [m.bias for m in factors if m.bias is not None] + [d.where for d in direct]
+    ends = sorted((span.start, span.stop) for span in spans)
+    for before, after in pairwise(ends):
+        if after[0] < before[1]:
+            raise BackboneError("a parameter's gradient comes in one piece", got=f"{before} and {after} overlap")
+
+
+def _formed(m: TokenSum) -> Iterator[tuple[slice, Tensor]]:
+    """Gradients [k,o,i] in float64 of a few rows at a time; the same numbers at every call."""
+    n, _, o = m.out.shape
+    step = max(1, FORMED_BYTES // (8 * o * m.into.shape[2]))
+    for k in range(0, n, step):
+        rows = slice(k, k + step)
+        yield rows, torch.bmm(m.out[rows].double().mT, m.into[rows].double())
+
+
+def _kept(rows: Tensor, alive: Tensor) -> Tensor:
+    return torch.where(alive.view(-1, *[1] * (rows.ndim - 1)), rows, 0.0)

@@ -1,0 +1,59 @@
+"""What a recipe may say about private training; imports no torch, for parsing must stay fast."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+
+from taftcache.errors import RecipeError
+
+Positive = Annotated[float, msgspec.Meta(gt=0, le=1e100)]
+Count = Annotated[int, msgspec.Meta(ge=1, le=1_000_000)]
+Probability = Annotated[float, msgspec.Meta(gt=0, lt=1)]
+Mechanism = Literal["descent", "sampled-descent", "least-squares", "covariance"]
+Relation = Literal["add-remove", "replace-one"]
+
+
+class PrivacySpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What ``taftcache train --private`` promises, and how it keeps it (docs/privacy.md).
+
+    epsilon, delta: the promise for each shard's component. With ``multiplier``, epsilon follows from the noise instead.
+    multiplier: noise over sensitivity at each step, σ/Δ; by default what epsilon needs.
+    relation: neighbours differ by one row more or less ("add-remove", Δ = C), or in one row ("replace-one", Δ = 2C).
+    mechanism: "descent" over all rows at each step, "sampled-descent" over rows that each come in with probability
+        ``rate``; for the head alone also "least-squares" from noisy sufficient statistics and "covariance", descent
+        preconditioned by the noisy second moment of the features.
+    steps: of the descent.
+    rate: of the sampling, rounded to a multiple of 2^-32.
+    clip: C, the largest norm of one row's gradient.
+    clipping: "clip" to at most C, or "normalise" to exactly C.
+    learning_rate: of the mean gradient of norm C; "auto" asks for no tuning.
+    momentum: of the heavy ball.
+    loss: "cross-entropy" or "rsl" with the kappa and alpha of [objective].
+    logits: "tangent" learns from J Δw alone, as the paper does, "full" from f + J Δw.
+    budget: epsilon that all private trainings of a shard may spend together; epsilon by default.
+    """
+
+    epsilon: Positive = 3.0
+    delta: Probability = 1e-5
+    multiplier: Positive | None = None
+    relation: Relation = "add-remove"
+    mechanism: Mechanism = "descent"
+    steps: Count = 50
+    rate: Probability = 0.1
+    clip: Positive = 1.0
+    clipping: Literal["clip", "normalise"] = "clip"
+    learning_rate: Positive | Literal["auto"] = "auto"
+    momentum: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.0
+    loss: Literal["cross-entropy", "rsl"] = "cross-entropy"
+    logits: Literal["tangent", "full"] = "tangent"
+    budget: Positive | None = None
+
+    def __post_init__(self) -> None:
+        if self.mechanism == "sampled-descent" and self.relation == "replace-one":
+            raise RecipeError(
+                "Poisson sampling is accounted for under adding and removing rows",
+                got='relation = "replace-one", mechanism = "sampled-descent"',
+                do='set privacy.relation = "add-remove", or privacy.mechanism = "descent"',
+            )

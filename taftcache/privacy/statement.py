@@ -1,0 +1,165 @@
+"""What a private component says about itself, and whether that follows from its own numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from taftcache.errors import FormatError, RecipeError
+from taftcache.privacy.accountant import Release, epsilon
+from taftcache.privacy.spec import Mechanism, Relation
+
+META = "privacy"  # the key of a component's meta
+EVENT = "private training"  # of a ledger entry
+AGREES = 1e-6  # relative, between an ε that is claimed and the one that follows
+
+NOT_COVERED = (
+    "the cache, which holds the rows as they are",
+    "the list of classes, and which shard a sample is in",
+    "what was chosen by looking at the rows: settings, the base point, held-out accuracies",
+    "other models made from the same rows without noise",
+    "how long the training took",
+)
+
+
+class Statement(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The promise: outputs of two neighbouring data sets S, S′ obey P(S ∈ E) ≤ e^ε P(S′ ∈ E) + δ, for all E.
+
+    private: False when the noise came from a seed, or there was none; then ε and δ promise nothing.
+    relation: what neighbours are. epsilon, delta: of everything released while training, every step included.
+    releases: each with its noise over its sensitivity, from which ε follows.
+    clip, sensitivity, unit: C, Δ = C or 2C, and the spacing of the grid on which sum and noise are integers.
+    shards: whose rows the promise is about; of other shards' rows the component knows nothing.
+    tuning: how the settings were chosen, and whether that is in ε.
+    """
+
+    private: bool
+    relation: Relation
+    mechanism: Mechanism
+    epsilon: float
+    delta: float
+    releases: list[Release]
+    clip: float
+    sensitivity: float
+    unit: float
+    shards: list[str]
+    noise: str
+    tuning: str = "settings fixed beforehand"
+    not_covered: list[str] = msgspec.field(default_factory=lambda: list(NOT_COVERED))
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return msgspec.to_builtins(self)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Statement:
+        """From a component's meta.
+
+        Raises:
+            FormatError: it is not what ``as_dict`` makes.
+        """
+        try:
+            return msgspec.convert(dict(values), cls)
+        except msgspec.ValidationError as error:
+            raise FormatError("a privacy statement is as taftcache writes it", got=str(error)) from error
+
+
+def audit_statement(meta: Mapping[str, Any]) -> list[str]:
+    """What is wrong with a component's privacy statement, a sentence each; ε is derived again from the noise.
+
+    An empty list for a sound statement, and for a component that makes none.
+    """
+    if META not in meta or "composition" in meta[META]:  # a composition's members make the statements
+        return []
+    try:
+        said = Statement.from_dict(meta[META])
+    except FormatError as error:
+        return [str(error)]
+    found = []
+    expected = said.clip * (2 if said.relation == "replace-one" else 1)
+    if said.mechanism in ("descent", "sampled-descent") and abs(said.sensitivity - expected) > 1e-12 * expected:
+        found.append(f"a {said.relation} sensitivity of {said.sensitivity} does not go with a clip norm of {said.clip}")
+    if said.relation == "replace-one" and any(r.rate < 1 for r in said.releases):
+        found.append("sampled releases are accounted for under adding and removing rows only")
+    if not said.private:
+        return found
+    if not said.releases:
+        return [*found, "a private component lists what was released"]
+    follows = epsilon(said.releases, said.delta)
+    if not said.epsilon >= follows * (1 - AGREES):
+        found.append(f"it claims epsilon {said.epsilon:.6g} at delta {said.delta:g}; its noise gives {follows:.6g}")
+    missing = [text for text in NOT_COVERED if text not in said.not_covered]
+    if missing:
+        found.append(f"it leaves out what is not covered: {'; '.join(missing)}")
+    return found
+
+
+def parallel(statements: Sequence[Statement]) -> dict[str, Any]:
+    """The promise of a model composed of private components of disjoint shards: the weakest of theirs.
+
+    A row is in one shard, so only that shard's component depends on it, and whatever is made of all components
+    together keeps that component's promise.
+
+    Raises:
+        RecipeError: two components share a shard, or speak of other neighbours.
+    """
+    shards = [shard for s in statements for shard in s.shards]
+    if len(set(shards)) < len(shards) or len({s.relation for s in statements}) > 1:
+        raise RecipeError(
+            "parallel composition is over disjoint shards and one notion of neighbours",
+            got=f"shards {', '.join(shards)}; {', '.join(sorted({s.relation for s in statements}))}",
+        )
+    return {
+        "private": all(s.private for s in statements),
+        "relation": statements[0].relation,
+        "epsilon": max(s.epsilon for s in statements),
+        "delta": max(s.delta for s in statements),
+        "composition": f"parallel, over {len(statements)} disjoint shards",
+        "not_covered": list(NOT_COVERED),
+    }
+
+
+def spent(ledger: Iterable[Mapping[str, Any]], shard: str) -> list[Release]:
+    """All that was released about a shard's rows so far, as the ledger has it."""
+    return [
+        msgspec.convert(release, Release)
+        for entry in ledger
+        if entry.get("event") == EVENT and shard in entry["shards"]
+        for release in entry["releases"]
+    ]
+
+
+def charge(
+    ledger: Sequence[Mapping[str, Any]], shards: Sequence[str], releases: Sequence[Release], delta: float, budget: float
+) -> dict[str, float]:
+    """ε of each shard once ``releases`` are added to what the ledger says was spent on it.
+
+    Raises:
+        RecipeError: one would be above ``budget``.
+    """
+    totals = {}
+    for shard in shards:
+        before = spent(ledger, shard)
+        totals[shard] = epsilon([*before, *releases], delta)
+        if totals[shard] > budget * (1 + AGREES):
+            raise RecipeError(
+                "the private trainings of a shard stay within its budget",
+                got=f"shard {shard}: epsilon {totals[shard]:.4g} with this one and {epsilon(before, delta):.4g} "
+                f"without, of {budget:g}",
+                do="keep what is there, or decide on a larger privacy.budget",
+            )
+    return totals
+
+
+def forgetting_note(meta: Mapping[str, Any]) -> str:
+    """What a receipt says when a sample of a private component is forgotten and the component stays."""
+    said = Statement.from_dict(meta[META])
+    if not said.private:
+        return "the component was trained without private noise: nothing bounds what it holds of the sample"
+    return (
+        f"kept: by its privacy, what it is differs from a model that never saw the sample by at most epsilon "
+        f"{said.epsilon:.4g} at delta {said.delta:g}, for one sample; for k samples the bound grows with k. Erasure "
+        "takes the sample out of the cache, which that promise does not cover. The budget stays spent"
+    )

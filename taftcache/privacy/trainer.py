@@ -1,0 +1,195 @@
+"""One private component: the noise that its promise needs, the training, and the statement that it carries."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import sqrt
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from taftcache.errors import RecipeError
+from taftcache.objective.loss import Loss
+from taftcache.privacy.accountant import Release, calibrate, epsilon, gaussian_mu
+from taftcache.privacy.descent import Descent, Trace, Whitening, descend
+from taftcache.privacy.grid import Grid
+from taftcache.privacy.network import Network, TangentNetwork
+from taftcache.privacy.noise import Bits, SystemBits, discrete_gaussian
+from taftcache.privacy.spec import PrivacySpec
+from taftcache.privacy.statement import Statement
+from taftcache.privacy.statistics import feature_norm, least_squares, noise_level, release_statistics
+from taftcache.tangent.base import Base
+from taftcache.tangent.parameters import Layout
+
+# The noise of all steps together moves a logit by about NOISE_LOGIT, where a softmax begins to feel it, and the
+# rows' own pull by at most MOST_LOGIT if all of them pulled one way, beyond which descent of clipped gradients swings.
+NOISE_LOGIT = 1.0
+MOST_LOGIT = 3000.0
+COUNT_SHARE = 0.01  # of μ², for the noisy row count that learning rates are divided by
+MOMENT_SHARE = 0.2  # of μ², for the second moment in "covariance"
+
+
+class Plan(NamedTuple):
+    """The noise of every release, before any row is read."""
+
+    step: Release | None  # of the descent
+    moment: Release | None  # of the sufficient statistics
+    size: Release | None  # of the row count
+
+    @property
+    def releases(self) -> list[Release]:
+        """Those that take place."""
+        return [r for r in self if r is not None]
+
+
+class Trained(NamedTuple):
+    """Δw [P] in float64, what it promises, and figures that may be known."""
+
+    delta: Tensor
+    statement: Statement
+    stats: dict[str, Any]
+
+
+def plan(spec: PrivacySpec, runs: int = 1) -> Plan:
+    """Noise for each release of one run such that ``runs`` together are (ε, δ)-private, or ``spec.multiplier``'s."""
+    rate = round(spec.rate * 2**32) / 2**32 if spec.mechanism == "sampled-descent" else 1.0
+
+    def releases(z: float) -> Plan:
+        descends = spec.mechanism != "least-squares"
+        step = Release(z, spec.steps, rate) if descends else None
+        moment = Release(z) if spec.mechanism == "least-squares" else None
+        if spec.mechanism == "covariance":  # the moment's share of μ² is fixed, whatever the number of steps
+            moment = Release(z / sqrt(spec.steps * MOMENT_SHARE / (1 - MOMENT_SHARE)))
+        count = None
+        if descends and spec.relation == "add-remove":
+            mu = gaussian_mu([Release(z, spec.steps), *([moment] if moment else [])]) * rate
+            count = Release(1 / (mu * sqrt(COUNT_SHARE)))
+        return Plan(step, moment, count)
+
+    z = spec.multiplier or calibrate(lambda z: releases(z).releases * runs, spec.epsilon, spec.delta)
+    return releases(z)
+
+
+def train_privately(
+    base: Base,
+    network: Network,
+    loss: Loss,
+    spec: PrivacySpec,
+    *,
+    shards: Sequence[str] = (),
+    bits: Bits | None = None,
+    runs: int = 1,
+    factor: float = 1.0,
+    trace: Trace | None = None,
+    progress: Any = None,
+) -> Trained:
+    """Train one component over the rows of ``network`` with the promise of ``spec``.
+
+    Args:
+        base: the expansion point, which is public.
+        shards: names of what the rows are, for the statement.
+        bits: where the noise comes from: the operating system by default. With any other, the component says that it
+            is not private.
+        runs: how many such trainings the promise is about together, where the best of several is taken.
+        factor: multiplies the learning rate.
+        trace: keeps what every step releases.
+
+    Raises:
+        RecipeError: sufficient statistics for more than the head, or learning from J Δw alone without a head.
+    """
+    bits = bits or SystemBits()
+    planned = plan(spec, runs)
+    sensitivity = 2.0 if spec.relation == "replace-one" else 1.0
+    size = max(1.0, float(network.rows))
+    if planned.size is not None:
+        size = max(1.0, _noisy_count(network.rows, planned.size, bits))
+    norm = feature_norm(base)
+    stats: dict[str, Any] = {"rows_said": round(size)}
+    whitening = None
+    if planned.moment is not None:
+        if network.layout != base.head_layout or not isinstance(network, TangentNetwork):
+            raise RecipeError(
+                "sufficient statistics train the head alone",
+                got=f"mechanism = {spec.mechanism!r} for {network.layout}",
+                do='set tangent.train = "head", or privacy.mechanism = "descent"',
+            )
+        own = Grid(1.0, sensitivity, planned.moment.multiplier)
+        share = 1.0 if planned.step else 0.5
+        A, B = release_statistics(network, own, norm, bits, share)
+        level = noise_level(own, len(A), share)
+        if planned.step is None:
+            weight = least_squares(A, B, level) / norm
+            delta = without_head(base, network.layout)
+            network.layout.views(delta)[base.config.head_names[0]].add_(weight)
+            return Trained(delta, _statement(spec, planned.releases * runs, own, bits, shards), stats)
+        whitening = Whitening(network.layout, base.config.head_names[0], A / size, level / size)
+    assert planned.step is not None
+    grid = Grid(spec.clip, sensitivity * spec.clip, planned.step.multiplier)
+    rate = planned.step.rate
+    eta = spec.learning_rate
+    if eta == "auto":
+        eta = learning_rate(grid, spec.steps, size * rate, norm)
+    eta *= factor
+    stats["learning_rate"] = eta
+    descent = Descent(grid, spec.steps, eta, size, rate, spec.momentum, spec.clipping)
+    start = without_head(base, network.layout) if spec.logits == "tangent" else None
+    delta = descend(network, loss, descent, bits, start=start, whitening=whitening, trace=trace, progress=progress)
+    return Trained(delta, _statement(spec, planned.releases * runs, grid, bits, shards), stats)
+
+
+def learning_rate(grid: Grid, steps: int, rows: float, norm: float) -> float:
+    """η from numbers that may be known: noise, C, T, rows a step and the norm F of a feature.
+
+    A logit's noise after T steps is about η σ √T F / rows. With less noise, larger steps: η grows with ε and with the
+    number of rows, the linear scaling rule (Panda et al., 2024), until the rows' own pull η T C F is the limit.
+    """
+    limit = MOST_LOGIT / (steps * grid.clip * norm)
+    noise = grid.multiplier * grid.sensitivity * sqrt(steps) * norm / rows
+    return min(limit, NOISE_LOGIT / noise) if noise else limit
+
+
+def without_head(base: Base, layout: Layout) -> Tensor:
+    """The Δw [P] that takes the head back to zero: from there on, f + J Δw is J Δw′ with Δw′ zero at the start.
+
+    f is linear in the head, so learning from J Δw alone (as the paper does) is learning from f + J Δw with this start.
+
+    Raises:
+        RecipeError: the head is not trained.
+    """
+    if missing := [name for name in base.config.head_names if name not in layout]:
+        raise RecipeError(
+            "learning from J Δw alone takes the random head away, so the head is trained",
+            got=f"{', '.join(missing)} is frozen",
+            do='train the head too, or set privacy.logits = "full"',
+        )
+    delta = torch.zeros(layout.size, dtype=torch.float64)
+    views = layout.views(delta)
+    for name in base.config.head_names:
+        views[name].sub_(base.state[name].to("cpu", torch.float64))
+    return delta
+
+
+def _noisy_count(rows: int, release: Release, bits: Bits) -> float:
+    """The row count with noise; its sensitivity is 1."""
+    width = 30
+    unit = release.multiplier / 2**width
+    return (round(rows / unit) + int(discrete_gaussian(1, width, bits)[0])) * unit
+
+
+def _statement(spec: PrivacySpec, releases: list[Release], grid: Grid, bits: Bits, shards: Sequence[str]) -> Statement:
+    return Statement(
+        private=bits.private,
+        relation=spec.relation,
+        mechanism=spec.mechanism,
+        epsilon=epsilon(releases, spec.delta),
+        delta=spec.delta,
+        releases=releases,
+        clip=grid.clip,
+        sensitivity=grid.sensitivity,
+        unit=grid.unit,
+        shards=list(shards),
+        noise="discrete Gaussian, bits of the operating system's generator"
+        if bits.private
+        else "discrete Gaussian, bits of a seed: whoever knows it can take the noise off, so this is not private",
+    )

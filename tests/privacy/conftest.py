@@ -1,0 +1,3 @@
+"""Small problems run on one thread."""
+
+from tests.threads import one_thread  # noqa: F401

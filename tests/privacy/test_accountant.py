@@ -1,0 +1,93 @@
+"""ε from noise and noise from ε, by two ways that share no code."""
+
+from __future__ import annotations
+
+from math import inf, isinf
+
+import pytest
+
+from taftcache.errors import RecipeError, SolveError
+from taftcache.privacy.accountant import (
+    Release,
+    calibrate,
+    distribution_epsilon,
+    epsilon,
+    gaussian_delta,
+    gaussian_epsilon,
+    gaussian_mu,
+)
+from taftcache.privacy.spec import PrivacySpec
+from taftcache.privacy.statement import EVENT, charge, parallel, spent
+from taftcache.privacy.trainer import plan
+from tests.privacy.test_bugs import sound
+
+
+@pytest.mark.parametrize(("target", "sigma"), [(1, 26.38), (3, 9.83), (8, 4.24)])
+def test_noise_of_fifty_full_steps(target, sigma):
+    """The values of the literature at δ = 1e-5."""
+    z = calibrate(lambda z: [Release(z, 50)], target, 1e-5)
+    assert z == pytest.approx(sigma, abs=0.01)
+    assert target * 0.999 <= epsilon([Release(z, 50)], 1e-5) <= target
+
+
+@pytest.mark.parametrize("releases", [[Release(4.0, 9)], [Release(1.5), Release(9.0, 30)], [Release(2.0, 40, 0.125)]])
+def test_never_below_the_distribution_and_hardly_above(releases):
+    other = distribution_epsilon(releases, 1e-5)
+    assert other <= epsilon(releases, 1e-5) <= other * 1.001
+
+
+@pytest.mark.parametrize("mu", [0.05, 0.5, 2.0, 8.0])
+def test_closed_form_inverts_itself(mu):
+    for delta in (1e-3, 1e-6):
+        found = gaussian_epsilon(mu, delta)
+        assert gaussian_delta(mu, found) <= delta
+        assert gaussian_delta(mu, found * 0.999) > delta
+
+
+def test_the_ends():
+    assert epsilon([], 1e-5) == 0
+    assert isinf(epsilon([Release(0.0)], 1e-5))
+    assert gaussian_epsilon(inf, 1e-5) == inf
+    assert gaussian_delta(0.0, 0.0) == 0
+    with pytest.raises(SolveError, match="reachable"):
+        calibrate(lambda z: [Release(z), Release(0.5)], 1.0, 1e-5)
+
+
+@pytest.mark.parametrize("mechanism", ["descent", "sampled-descent", "least-squares", "covariance"])
+@pytest.mark.parametrize("relation", ["add-remove", "replace-one"])
+def test_a_plan_spends_what_was_asked_for(mechanism, relation):
+    if (mechanism, relation) == ("sampled-descent", "replace-one"):
+        with pytest.raises(RecipeError, match="Poisson"):
+            PrivacySpec(mechanism=mechanism, relation=relation)
+        return
+    spec = PrivacySpec(mechanism=mechanism, relation=relation, epsilon=2.0, steps=8)
+    planned = plan(spec)
+    assert 2.0 * 0.998 <= epsilon(planned.releases, spec.delta) <= 2.0
+    assert (planned.size is None) == (relation == "replace-one" or mechanism == "least-squares")
+
+
+def test_several_runs_share_one_promise():
+    spec = PrivacySpec(epsilon=2.0, relation="replace-one")
+    assert gaussian_mu(plan(spec, 4).releases * 4) == pytest.approx(gaussian_mu(plan(spec).releases), rel=1e-3)
+
+
+def test_trainings_of_a_shard_add_up_and_stay_within_its_budget():
+    release = Release(20.0, 50)
+    entry = {"event": EVENT, "shards": ["000"], "releases": [{"multiplier": 20.0, "steps": 50, "rate": 1.0}]}
+    ledger = [{"event": "forget"}, entry, {**entry, "shards": ["001"]}]
+    assert spent(ledger, "000") == [release]
+    twice = charge(ledger, ["000"], [release], 1e-5, 5.0)["000"]
+    assert twice == pytest.approx(epsilon([Release(20.0, 100)], 1e-5), rel=1e-3)
+    assert charge(ledger, ["002"], [release], 1e-5, 5.0)["002"] < twice
+    with pytest.raises(RecipeError, match="within its budget"):
+        charge(ledger, ["000"], [release], 1e-5, twice * 0.99)
+
+
+def test_disjoint_shards_compose_to_the_weakest_promise():
+    first, second = sound(), sound(epsilon=5.0, shards=["001"])
+    assert parallel([first, second])["epsilon"] == 5.0
+    assert parallel([first, second])["private"]
+    assert not parallel([first, sound(private=False, shards=["001"])])["private"]
+    for other in (sound(), sound(shards=["001"], relation="replace-one")):
+        with pytest.raises(RecipeError, match="disjoint"):
+            parallel([first, other])

@@ -1,0 +1,138 @@
+"""Private training of a store: statements, the budget, what is dropped, composed and forgotten."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from taftcache import stages
+from taftcache.cache import FeatureStore
+from taftcache.cli import main
+from taftcache.errors import RecipeError
+from taftcache.privacy.noise import SeededBits
+from taftcache.privacy.statement import EVENT, META, audit_statement
+from taftcache.recipe import parse_recipe, recipe_values
+from tests.stages.making import open_store
+
+PRIVACY = {"epsilon": 8.0, "steps": 3, "relation": "replace-one"}
+
+
+def settings(store: FeatureStore, train: str = "head", **privacy: Any):
+    values = store.manifest.recipe | {"privacy": {**PRIVACY, **privacy}}
+    return parse_recipe(values | {"tangent": {**values["tangent"], "train": train}})
+
+
+def test_every_shard_gets_a_component_that_says_what_it_promises(store):
+    with open_store(store) as opened:
+        recipe = settings(opened, train="full")
+        report = stages.train_private(opened, recipe)
+        assert report.trained == ["components/000", "components/001"]
+        assert {"models/head", "models/mean", "components/000"} <= set(report.dropped)
+        for name, said in report.statements.items():
+            meta = opened.objects()[name].meta
+            assert said == meta[META]
+            assert audit_statement(meta) == []
+            assert said["private"]
+            assert 8.0 * 0.998 <= said["epsilon"] <= 8.0
+        assert recipe_values(recipe)["privacy"] == opened.manifest.recipe["privacy"]
+        again = stages.train_private(opened, recipe)
+        assert again.kept == report.trained
+        assert again.trained == []
+        entries = [entry for entry in opened.ledger() if entry.get("event") == EVENT]
+        assert [entry["shards"] for entry in entries] == [["000"], ["001"]]
+
+        stages.compose(opened, recipe)
+        composed = opened.objects()["models/mean"].meta[META]
+        assert composed["epsilon"] == max(said["epsilon"] for said in report.statements.values())
+        assert "models/mean" in stages.evaluate(opened).accuracy
+
+
+def test_a_second_training_is_refused_when_the_budget_is_spent(store):
+    with open_store(store) as opened:
+        first = stages.train_private(opened, settings(opened))
+        before = opened.root_digest
+        with pytest.raises(RecipeError, match="within its budget"):
+            stages.train_private(opened, settings(opened, clip=2.0))
+        assert opened.objects()["components/000"].meta[META] == first.statements["components/000"]
+        more = stages.train_private(opened, settings(opened, clip=2.0, budget=20.0))
+        assert 8.0 < more.spent["000"] <= 20.0
+        assert opened.root_digest != before
+
+
+def test_noise_of_a_seed_makes_a_component_that_is_not_private(store):
+    with open_store(store) as opened:
+        report = stages.train_private(opened, settings(opened), bits=SeededBits(0))
+        assert not any(said["private"] for said in report.statements.values())
+        assert all("not private" in said["noise"] for said in report.statements.values())
+        stages.compose(opened)
+        assert not opened.objects()["models/mean"].meta[META]["private"]
+
+
+def test_a_forgotten_sample_of_a_private_component(store):
+    with open_store(store) as opened:
+        stages.train_private(opened, settings(opened))
+        stages.compose(opened)
+        before = opened.objects()["components/000"].digest
+        sample = opened.shard("000").sample_ids[0]
+        report = stages.forget(opened, [sample])
+        assert not opened.holds(sample)
+        assert opened.objects()["components/000"].digest == before
+        assert "components/000" not in report.renewed
+        note = opened.ledger()[-1]["private"]["components/000"]
+        assert "epsilon" in note
+        assert "Erasure" in note
+
+
+@pytest.mark.parametrize("charged", [True, False])
+def test_tuning_is_charged_or_said_not_to_be(store, charged):
+    with open_store(store) as opened:
+        report = stages.train_private(opened, settings(opened), ["000"], rates=[0.5, 2.0], charged=charged)
+        said = report.statements["components/000"]
+        assert len(said["releases"]) == (2 if charged else 1)
+        assert said["epsilon"] <= 8.0
+        assert ("NOT charged" in said["tuning"]) == (not charged)
+        assert audit_statement(opened.objects()["components/000"].meta) == []
+
+
+@pytest.mark.parametrize("mechanism", ["sampled-descent", "least-squares", "covariance"])
+def test_other_mechanisms(store, mechanism):
+    with open_store(store) as opened:
+        recipe = settings(opened, mechanism=mechanism, relation="add-remove", loss="rsl")
+        report = stages.train_private(opened, recipe, ["000"])
+        assert report.statements["components/000"]["mechanism"] == mechanism
+        assert audit_statement(opened.objects()["components/000"].meta) == []
+        if mechanism != "sampled-descent":
+            with pytest.raises(RecipeError, match="head alone"):
+                stages.train_private(opened, settings(opened, train="full", mechanism=mechanism, budget=1e3), ["001"])
+
+
+def test_the_table_trains_both_networks_and_writes_nothing(store):
+    with FeatureStore(store) as opened:
+        before = opened.root_digest
+        report = stages.private_table(
+            opened, settings(opened), epsilons=[8.0], seeds=[0, 1], regimes=["layernorm", "head"]
+        )
+        assert [(cell.regime, cell.network) for cell in report.cells] == [
+            ("layernorm", "tangent"),
+            ("layernorm", "ordinary"),
+            ("head", "tangent"),
+            ("head", "tangent"),
+        ]
+        assert all(len(cell.accuracy) == 2 and 0 <= cell.mean <= 1 for cell in report.cells)
+        assert opened.root_digest == before
+
+
+def test_commands(store: Path, capsys):
+    sets = [f"--set=privacy.{key}={value}" for key, value in PRIVACY.items()] + ['--set=tangent.train="head"']
+    with pytest.raises(SystemExit, match="0"):
+        main(["train", str(store), "--private", *sets, "--json"])
+    assert json.loads(capsys.readouterr().out)["statements"]["components/001"]["private"]
+    with pytest.raises(SystemExit, match="0"):
+        main(["tune", str(store), "--rate", "0.5", "--rate", "1", "--set=privacy.budget=100"])
+    assert "not covered" in capsys.readouterr().out
+    with pytest.raises(SystemExit, match="0"):
+        main(["private-table", str(store), "--epsilon", "8", "--seed", "0", "--regime", "head"])
+    assert "least-squares" in capsys.readouterr().out
