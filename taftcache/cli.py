@@ -159,6 +159,7 @@ def private_table(
     from taftcache import stages
     from taftcache.cache import FeatureStore
     from taftcache.recipe import apply_overrides, parse_recipe
+    from taftcache.stages.private_comparison import REGIMES
 
     with FeatureStore(store) as opened, terminal.bars(as_json) as progress:
         recipe = parse_recipe(apply_overrides(opened.manifest.recipe, set_ or []), str(store))
@@ -167,7 +168,7 @@ def private_table(
             recipe,
             epsilons=epsilon or (1.0, 3.0, 8.0),
             seeds=seed or (0, 1, 2),
-            regimes=regime or stages.REGIMES,
+            regimes=regime or REGIMES,
             progress=progress,
         )
     _print(report, as_json, terminal.show_private_table)
