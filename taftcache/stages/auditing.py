@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from taftcache.cache import FeatureStore, Shard
-from taftcache.errors import CompositionError, StoreError
-from taftcache.stages.composing import MEAN, WEIGHTED, composition_key, exact_key, members_of
+from taftcache.errors import StoreError
+from taftcache.stages.composing import MEAN, WEIGHTED, composition_key, exact_key
 from taftcache.stages.forgetting import forget
 from taftcache.stages.names import COMPONENTS, EXACT, HEAD
 from taftcache.stages.progress import Progress, Silent
@@ -237,17 +237,9 @@ class _Audit:
                 self.found("stale object", name, "it does not say that it was made from the rows that are there")
         keys = {f"{COMPONENTS}{n}": training_key(recipe, base, [s], recipe.tangent.train) for n, s in shards.items()}
         keys[HEAD] = training_key(recipe, base, list(shards.values()), "head")
-        try:
-            digests = {name: objects[name].digest for name in members_of(store)}
-        except CompositionError as error:  # components are missing: whatever was composed cannot be current
-            digests = {}
-            self.notes.append(str(error).partition("\n")[0])
-        keys[EXACT] = exact_key(recipe, base, list(shards.values()), digests)
-        for name in (MEAN, WEIGHTED):
+        for name in (MEAN, WEIGHTED, EXACT):
             if name in objects:
-                keys[name] = composition_key(
-                    digests, objects[name].meta.get("coefficients") if name == WEIGHTED else None
-                )
+                keys[name] = self._composed_key(name, recipe, base, list(shards.values()))
         for name, component in components.items():
             if name in keys and component.meta.get("key") != keys[name]:
                 kind = "stale composition" if name in (MEAN, WEIGHTED) else "stale component"
@@ -258,6 +250,22 @@ class _Audit:
                 sources = [shards[name.removeprefix(COMPONENTS)]] if name.startswith(COMPONENTS) else store.shards
                 checked[name] = self._check_gradient(name, component, recipe, base, sources)
         return checked
+
+    def _composed_key(self, name: str, recipe: Recipe, base: Base, shards: list[Shard]) -> str:
+        """The key of a composition whose members are as they are now; it may have been made before one was imported."""
+        objects = self.store.objects()
+        meta = objects[name].meta
+        if name == EXACT:
+            try:
+                members = json.loads(meta["key"])["start"]
+            except (KeyError, TypeError, ValueError):
+                members = {}
+        else:
+            members = meta.get("members", {})
+        now = {member: objects[member].digest for member in members if member in objects}
+        if name == EXACT:
+            return exact_key(recipe, base, shards, now)
+        return composition_key(now, meta.get("coefficients") if name == WEIGHTED else None)
 
     def _check_sum(self, name: str, total: Component, components: dict[str, Component]) -> None:
         """Whether a composition's numbers are the sum of its members'."""
