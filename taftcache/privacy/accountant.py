@@ -81,7 +81,7 @@ def epsilon(releases: Sequence[Release], delta: float) -> float:
     return max(numeric, exact)
 
 
-def distribution_epsilon(releases: Sequence[Release], delta: float) -> float:
+def distribution_epsilon(releases: Sequence[Release], delta: float, interval: float = INTERVAL) -> float:
     """ε at ``delta`` by dp-accounting's privacy loss distributions, rounded so that it is never too small."""
     try:
         import dp_accounting
@@ -92,7 +92,7 @@ def distribution_epsilon(releases: Sequence[Release], delta: float) -> float:
             got=f"{error}",
             do="pip install 'taftcache[privacy]'",
         ) from error
-    accountant = pld.PLDAccountant(value_discretization_interval=INTERVAL)
+    accountant = pld.PLDAccountant(value_discretization_interval=interval)
     for r in releases:
         event: dp_accounting.DpEvent = dp_accounting.GaussianDpEvent(r.multiplier)
         if r.rate < 1:
@@ -102,7 +102,8 @@ def distribution_epsilon(releases: Sequence[Release], delta: float) -> float:
 
 
 def calibrate(make: Callable[[float], Sequence[Release]], target: float, delta: float) -> float:
-    """The least multiplier z, to within 10^-4, for which the releases ``make(z)`` are (target, delta)-private.
+    """The least multiplier z for which the releases ``make(z)`` are (target, delta)-private: to within 10^-4, or 10^-3
+    where rows are sampled.
 
     Raises:
         SolveError: no z reaches it: what does not depend on z spends more.
@@ -112,13 +113,14 @@ def calibrate(make: Callable[[float], Sequence[Release]], target: float, delta: 
         releases = make(z)
         if all(r.rate == 1 for r in releases):
             return gaussian_epsilon(gaussian_mu(releases), delta) <= target * (1 - CALIBRATED)
-        return distribution_epsilon(releases, delta) <= target
+        return distribution_epsilon(releases, delta, 20 * INTERVAL) <= target
 
     if not fits(1e9):
         raise SolveError("an epsilon is reachable with enough noise", got=f"epsilon = {target}, delta = {delta}")
-    z = _smallest(fits, 1.0, CALIBRATED / 4)
-    while epsilon(make(z), delta) > target:
-        z *= 1 + CALIBRATED / 4
+    sampled = any(r.rate < 1 for r in make(1.0))
+    z = _smallest(fits, 1.0, CALIBRATED * (10 if sampled else 0.25))
+    while (spent := epsilon(make(z), delta)) > target:
+        z *= spent / target + CALIBRATED / 4
     return z
 
 
