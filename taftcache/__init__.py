@@ -59,10 +59,12 @@ if TYPE_CHECKING:
         import_component,
         inspect,
         predict,
+        private_table,
         query_influence,
         run,
         sample_influence,
         train,
+        train_private,
         verify,
     )
     from taftcache.tangent.base import make_base
