@@ -62,8 +62,9 @@ def plan(spec: PrivacySpec, runs: int = 1) -> Plan:
         if spec.mechanism == "covariance":  # the moment's share of μ² is fixed, whatever the number of steps
             moment = Release(z / sqrt(spec.steps * MOMENT_SHARE / (1 - MOMENT_SHARE)))
         count = None
-        if descends and spec.relation == "add-remove":
-            mu = gaussian_mu([Release(z, spec.steps), *([moment] if moment else [])]) * rate
+        if spec.relation == "add-remove":
+            steps = [Release(z, spec.steps)] if descends else []
+            mu = gaussian_mu([*steps, *([moment] if moment else [])]) * rate
             count = Release(1 / (mu * sqrt(COUNT_SHARE)))
         return Plan(step, moment, count)
 

@@ -225,6 +225,7 @@ class _Audit:
                 self.found("base point", name, "it was made around another base point than the settings give")
                 continue
             components[name] = read_component(store, name, base)
+        private = self._private()
         for name, ref in objects.items():
             if name.startswith("base/") or ref.meta.get("imported"):
                 continue
@@ -233,7 +234,7 @@ class _Audit:
                 self.found("kept component", name, "the store has no shard of that name")
             elif own is not None and own.name in subtracted(store):
                 self.found("kept component", name, "its shard was subtracted")
-            elif name not in (MEAN, WEIGHTED, EXACT) and not _made_from(ref.meta, rows):
+            elif name not in (MEAN, WEIGHTED, EXACT, *private) and not _made_from(ref.meta, rows):
                 self.found("stale object", name, "it does not say that it was made from the rows that are there")
         keys = {f"{COMPONENTS}{n}": training_key(recipe, base, [s], recipe.tangent.train) for n, s in shards.items()}
         keys[HEAD] = training_key(recipe, base, list(shards.values()), "head")
@@ -241,6 +242,8 @@ class _Audit:
             if name in objects:
                 keys[name] = self._composed_key(name, recipe, base, list(shards.values()))
         for name, component in components.items():
+            if name in private:  # noise is no optimum, and the rows that it was made from may be forgotten since
+                continue
             if name in keys and component.meta.get("key") != keys[name]:
                 kind = "stale composition" if name in (MEAN, WEIGHTED) else "stale component"
                 self.found(kind, name, "it was not made from the rows, components and settings that are there")
@@ -250,6 +253,20 @@ class _Audit:
                 sources = [shards[name.removeprefix(COMPONENTS)]] if name.startswith(COMPONENTS) else store.shards
                 checked[name] = self._check_gradient(name, component, recipe, base, sources)
         return checked
+
+    def _private(self) -> set[str]:
+        """Components trained privately; whether each one's promise follows from its noise and is in the ledger."""
+        from taftcache.privacy.statement import EVENT, META, audit_statement
+
+        names = {n for n, ref in self.store.objects(COMPONENTS).items() if META in ref.meta}
+        charged = [e for e in self.store.ledger() if e.get("event") == EVENT] if names else []
+        for name in sorted(names):
+            meta = self.store.objects()[name].meta
+            for problem in audit_statement(meta):
+                self.found("privacy statement", name, problem)
+            if not any(e["component"] == name and e["releases"] == meta[META].get("releases") for e in charged):
+                self.found("privacy statement", name, "the ledger does not have what its training released")
+        return names
 
     def _composed_key(self, name: str, recipe: Recipe, base: Base, shards: list[Shard]) -> str:
         """The key of a composition whose members are as they are now; it may have been made before one was imported."""

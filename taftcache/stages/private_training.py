@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from taftcache.cache import FeatureStore, Shard
-from taftcache.errors import StoreError
+from taftcache.errors import RecipeError, StoreError
 from taftcache.recipe import Recipe, recipe_values
 from taftcache.stages.composing import MEAN
 from taftcache.stages.names import COMPONENTS, EXACT, HEAD
@@ -77,6 +77,12 @@ def train_private(
     begin = time.perf_counter()
     recipe = adopt(store, recipe)
     spec = recipe.privacy
+    if recipe.compose.mode == "exact":
+        raise RecipeError(
+            "private components are composed by a mean: a model solved over their rows would not be private",
+            got='compose.mode = "exact"',
+            do='set compose.mode = "mean"',
+        )
     base = read_base(store, recipe.tangent)
     wanted = [shard for shard in store.shards if shards is None or shard.name in shards]
     if unknown := sorted(set(shards or []) - {shard.name for shard in wanted}):
@@ -205,6 +211,7 @@ def private_component(
         "kind": "component",
         "train": recipe.tangent.train,
         "shards": [shard.name],
+        "rows": result.stats["rows_said"],
         "key": private_key(recipe, base, shard, rates, charged),
         "stats": result.stats,
         "norm": result.delta.norm().item(),

@@ -63,7 +63,7 @@ def test_a_plan_spends_what_was_asked_for(mechanism, relation):
     spec = PrivacySpec(mechanism=mechanism, relation=relation, epsilon=2.0, steps=8)
     planned = plan(spec)
     assert 2.0 * 0.995 <= epsilon(planned.releases, spec.delta) <= 2.0
-    assert (planned.size is None) == (relation == "replace-one" or mechanism == "least-squares")
+    assert (planned.size is None) == (relation == "replace-one")
 
 
 def test_several_runs_share_one_promise():

@@ -48,6 +48,7 @@ def test_every_shard_gets_a_component_that_says_what_it_promises(store):
         composed = opened.objects()["models/mean"].meta[META]
         assert composed["epsilon"] == max(said["epsilon"] for said in report.statements.values())
         assert "models/mean" in stages.evaluate(opened).accuracy
+    assert stages.audit(store).findings == []
 
 
 def test_a_second_training_is_refused_when_the_budget_is_spent(store):
@@ -60,6 +61,23 @@ def test_a_second_training_is_refused_when_the_budget_is_spent(store):
         more = stages.train_private(opened, settings(opened, clip=2.0, budget=20.0))
         assert 8.0 < more.spent["000"] <= 20.0
         assert opened.root_digest != before
+
+
+def test_an_edited_statement_is_found(store):
+    with open_store(store) as opened:
+        stages.train_private(opened, settings(opened), ["000"])
+        ref = opened.objects()["components/000"]
+        with opened.transaction() as change:
+            said = {**ref.meta[META], "epsilon": 1.0}
+            change.put("components/000", opened.read_object("components/000"), {**ref.meta, META: said})
+    assert any("its noise gives" in finding.problem for finding in stages.audit(store).findings)
+
+
+def test_an_exact_model_beside_private_components_is_refused(store):
+    with open_store(store) as opened:
+        recipe = parse_recipe(recipe_values(settings(opened)) | {"compose": {"mode": "exact"}})
+        with pytest.raises(RecipeError, match="would not be private"):
+            stages.train_private(opened, recipe)
 
 
 def test_noise_of_a_seed_makes_a_component_that_is_not_private(store):
@@ -81,9 +99,10 @@ def test_a_forgotten_sample_of_a_private_component(store):
         assert not opened.holds(sample)
         assert opened.objects()["components/000"].digest == before
         assert "components/000" not in report.renewed
-        note = opened.ledger()[-1]["private"]["components/000"]
+        (note,) = (text for text in opened.ledger()[-1]["notes"] if text.startswith("components/000"))
         assert "epsilon" in note
         assert "Erasure" in note
+    assert stages.audit(store).findings == []
 
 
 @pytest.mark.parametrize("charged", [True, False])
