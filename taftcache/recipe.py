@@ -262,7 +262,7 @@ def _anywhere(key: str, cutoff: float) -> list[str]:
     paths: dict[str, str] = {}
     for section, inner in get_type_hints(Recipe).items():
         if isinstance(inner, type) and issubclass(inner, msgspec.Struct):
-            paths |= {name: f"{section}.{name}" for name in inner.__struct_fields__}
+            paths = {name: f"{section}.{name}" for name in inner.__struct_fields__} | paths  # the first section's
     return [paths[name] for name in difflib.get_close_matches(key, paths, n=1, cutoff=cutoff)]
 
 
