@@ -107,7 +107,8 @@ INFLUENCE |= {"own_label", "own_label_without", "held_out", "labels_changed", "l
 QUERY = {"store", "model", "query", "label", "logit", "method", "residual", "samples", "passes"}
 COMPONENT = {"store", "root_digest", "component", "file", "bytes", "base_digest", "rows", "changed"}
 CERTIFICATE = {"gradient", "gradient_at_zero", "ridge", "objective", "rows"}
-CERTIFICATE |= {"relative_gradient", "distance_bound", "gap_bound"}
+CERTIFICATE |= {"relative_gradient", "distance_bound", "gap_bound", "energy_bound"}
+CERTIFICATE |= {"constrained", "residual", "rounding", "tightened", "quadratic"}
 
 
 def test_json_of_every_command(cli, store, images, tmp_path):  # noqa: F811
