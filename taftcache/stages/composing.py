@@ -12,7 +12,7 @@ from taftcache.cache import FeatureStore, Shard
 from taftcache.errors import CompositionError, RecipeError
 from taftcache.stages.names import COMPONENTS, EXACT
 from taftcache.stages.progress import Progress, Silent
-from taftcache.stages.training import adopt, solve_component, subtracted, training_key
+from taftcache.stages.training import adopt, solve_component, starts_at_zero, subtracted, training_key
 
 if TYPE_CHECKING:
     from taftcache.component import Component
@@ -199,11 +199,15 @@ def solve_exact(
     digests: Mapping[str, str],
     progress: Progress,
 ) -> Component:
-    """The optimum over all rows, from the mean of the components: a function of rows and settings alone."""
+    """The optimum over all rows, from the mean of the components or from zero: a function of rows and settings."""
     train = recipe.tangent.train
-    exact = solve_component(recipe, base, shards, train, progress, label=EXACT, start=mean.delta)
+    zero = starts_at_zero(recipe, base, shards, train)
+    start = None if zero else mean.delta
+    exact = solve_component(recipe, base, shards, train, progress, label=EXACT, start=start)
     exact.meta.update(
-        key=exact_key(recipe, base, shards, digests), start=MEAN, from_mean=(exact.delta - mean.delta).norm().item()
+        key=exact_key(recipe, base, shards, digests),
+        start="zero" if zero else MEAN,
+        from_mean=(exact.delta - mean.delta).norm().item(),
     )
     return exact
 

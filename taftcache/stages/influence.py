@@ -80,7 +80,8 @@ class Without:
 
         keep = np.arange(shard.rows) != row
         self._rows = ArrayRows(shard.tokens(np.flatnonzero(keep)), shard.labels[keep])
-        self.name, self.digest, self.rows, self.blocks = shard.name, "", self._rows.rows, self._rows.blocks
+        self.name, self.digest, self.rows, self.labels = shard.name, "", self._rows.rows, self._rows.labels
+        self.blocks = self._rows.blocks
 
 
 def sample_influence(

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 # A certified distance above this fraction of what the removal moved would prove nothing.
 DECISIVE = 0.1
 WARM_ROUNDS = 4
+LEAST_PASSES = 12
+SHORT_SHARE = 0.3
 
 
 @dataclass(frozen=True)
@@ -59,35 +61,45 @@ def resolve_warm(
     """Minimise over ``shards`` from the exact model of ``before`` until the certificate is decisive.
 
     What the removal moves is a distance between two optima, so the old model's certificate counts too: where that is
-    the loose one, it is tightened on the old rows, which are still there.
+    the loose one, it is tightened on the old rows, which are still there. It gives up after as many passes as the old
+    model took from cold, or after a third of them where that went through the space of the rows: a cold solve is
+    as short then.
     """
-    tolerance = recipe.solver.tolerance
+    tolerance, stats = recipe.solver.tolerance, old.meta["stats"]
+    share = SHORT_SHARE if "row space" in stats["solver"] else 1.0
+    left = max(LEAST_PASSES, round(share * stats["passes"]))
     passes = 0
     new = old
     for _ in range(WARM_ROUNDS):
-        new = _solve(recipe, base, shards, new, tolerance, progress)
+        new = _solve(recipe, base, shards, new, tolerance, left - passes, progress)
         passes += new.meta["stats"]["passes"]
         figures = certificate_of(new, old)
         if figures["decisive"]:
             return Warm(new, passes)
-        if not new.meta["converged"]:
-            return Warm(None, passes, new.meta["status"])
         # Half of the goal, for what the removal moved is known only roughly until the solve has ended.
         goal = 0.5 * DECISIVE * max(figures["moved"], 1e-300)
-        if old.meta["certificate"]["distance_bound"] > 2 * goal:
-            old = _solve(recipe, base, before, old, _tolerance(old, goal), progress)
+        if old.meta["certificate"]["distance_bound"] > 2 * goal and left - passes >= LEAST_PASSES:
+            old = _solve(recipe, base, before, old, _tolerance(old, goal), left - passes, progress)
             passes += old.meta["stats"]["passes"]
-            if not old.meta["converged"]:
-                return Warm(None, passes, old.meta["status"])
+        if left - passes < LEAST_PASSES or not (new.meta["converged"] and old.meta["converged"]):
+            break
         tolerance = min(0.5 * tolerance, _tolerance(new, goal))
     return Warm(None, passes, "The certified distance did not fall below a tenth of what the removal moved.")
 
 
 def _solve(
-    recipe: Recipe, base: Base, shards: Sequence[Shard], start: Component, tolerance: float, progress: Progress
+    recipe: Recipe,
+    base: Base,
+    shards: Sequence[Shard],
+    start: Component,
+    tolerance: float,
+    max_passes: int,
+    progress: Progress,
 ) -> Component:
-    train = recipe.tangent.train
-    return solve_component(recipe, base, shards, train, progress, label=EXACT, start=start.delta, tolerance=tolerance)
+    return solve_component(
+        recipe, base, shards, recipe.tangent.train, progress,
+        label=EXACT, start=start.delta, tolerance=tolerance, max_passes=max_passes,
+    )  # fmt: skip
 
 
 def _tolerance(component: Component, distance: float) -> float:

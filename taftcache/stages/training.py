@@ -191,6 +191,21 @@ def problem_of(recipe: Recipe, base: Base, sources: Sequence[Shard], component: 
     return Problem(operator, loss_of(recipe), ridge, weights, recipe.objective.jvp_only)
 
 
+def starts_at_zero(recipe: Recipe, base: Base, sources: Sequence[Shard], mode: Train) -> bool:
+    """Whether a solve goes through the space of the rows, which begins at zero and needs few passes from there."""
+    from taftcache.objective.problem import Problem
+    from taftcache.solve.class_kernel import class_kernel_fits
+    from taftcache.solve.dual import dual_fits
+    from taftcache.tangent.operator import TangentOperator
+
+    layout, loss = base.trained(mode), loss_of(recipe)
+    if recipe.solver.method != "auto" or recipe.objective.radius is not None or not loss.quadratic:
+        return False
+    problem = Problem(TangentOperator(base, sources, trained=layout), loss, 1.0)
+    small = problem.operator.tail.factored and dual_fits(problem)
+    return layout != base.head_layout and not small and class_kernel_fits(problem)
+
+
 def solve_component(
     recipe: Recipe,
     base: Base,
@@ -202,11 +217,12 @@ def solve_component(
     interrupted: Literal["raise", "keep"] = "raise",
     start: Tensor | None = None,
     tolerance: float | None = None,
+    max_passes: int | None = None,
 ) -> Component:
     """Minimise over the rows of ``sources`` from ``start`` (zero): the component, its certificate in ``meta``.
 
-    ``tolerance`` replaces the recipe's where a certificate has to be tighter than that. A solve that Ctrl-C ended
-    raises KeyboardInterrupt, or is kept with its best iterate, marked in ``meta``.
+    ``tolerance`` and ``max_passes`` replace the recipe's where a warm solve has goals of its own. A solve that Ctrl-C
+    ended raises KeyboardInterrupt, or is kept with its best iterate, marked in ``meta``.
     """
     import torch
 
@@ -247,7 +263,7 @@ def solve_component(
             radius=objective.radius,
             method=solver.method,
             tolerance=tolerance or solver.tolerance,
-            max_passes=solver.max_passes,
+            max_passes=max_passes or solver.max_passes,
             proof_passes=solver.proof_passes,
             precision=solver.precision,
             start=start,
