@@ -13,6 +13,7 @@ import msgspec
 
 from taftcache.backbone.spec import BackboneSpec, DataSpec, PreprocessSpec
 from taftcache.errors import RecipeError
+from taftcache.privacy.spec import PrivacySpec
 from taftcache.tangent.spec import TangentSpec
 
 Positive = Annotated[float, msgspec.Meta(gt=0, le=1e100)]
@@ -161,6 +162,7 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     objective: ObjectiveSpec = ObjectiveSpec()
     solver: SolverSpec = SolverSpec()
     compose: ComposeSpec = ComposeSpec()
+    privacy: PrivacySpec = PrivacySpec()
     forget: ForgetSpec = ForgetSpec()
     compare: CompareSpec = CompareSpec()
 
@@ -262,7 +264,7 @@ def _anywhere(key: str, cutoff: float) -> list[str]:
     paths: dict[str, str] = {}
     for section, inner in get_type_hints(Recipe).items():
         if isinstance(inner, type) and issubclass(inner, msgspec.Struct):
-            paths = {name: f"{section}.{name}" for name in inner.__struct_fields__} | paths  # the first section's
+            paths = {name: f"{section}.{name}" for name in inner.__struct_fields__} | paths
     return [paths[name] for name in difflib.get_close_matches(key, paths, n=1, cutoff=cutoff)]
 
 
