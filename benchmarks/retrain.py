@@ -35,9 +35,10 @@ from taftcache.solve.minimise import minimise
 from taftcache.solve.solution import Solution
 from taftcache.stages import extract
 from taftcache.stages.influence import Without
+from taftcache.stages.names import EXACT
 from taftcache.stages.progress import Silent
 from taftcache.stages.renewal import resolve_warm
-from taftcache.stages.training import EXACT, loss_of, solve_component
+from taftcache.stages.training import loss_of, solve_component
 from taftcache.tangent.base import Base
 from taftcache.tangent.operator import TangentOperator
 
