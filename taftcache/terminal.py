@@ -199,14 +199,18 @@ def show_inspect(report: InspectReport) -> None:
         )  # fmt: skip
     OUT.print(table)
     if report.models:
-        table = Table("model", "size", "‖Δw‖", "‖Δw−Δw*‖ ≤", "passes", "digest")
+        table = Table("model", "size", "λ", "‖Δw‖", "‖Δw−Δw*‖ ≤", "passes", "digest")
         for m in report.models:
             c = m.get("certificate")
             table.add_row(
-                m["name"], _size(m["bytes"]), f"{m['norm']:.3g}", f"{c['distance_bound']:.1e}" if c else "",
+                m["name"], _size(m["bytes"]), f"{c['ridge']:.1e}" if c else "", f"{m['norm']:.3g}", f"{c['distance_bound']:.1e}" if c else "",
                 str(m["stats"]["passes"]) if "stats" in m else "", m["digest"][:12],
             )  # fmt: skip
         OUT.print(table)
+        for m in report.models:
+            if choice := m.get("ridge_choice"):
+                curve = ", ".join(f"{p['ridge']:.1e}: {p['loss']:.4g}" for p in choice["curve"])
+                OUT.print(f"{m['name']}: λ by {choice['method']}, mean loss at {curve}", markup=False)
     counts = report.rows_per_class
     fewest, most = min(counts, key=lambda k: counts[k]), max(counts, key=lambda k: counts[k])
     OUT.print(f"rows per class: {counts[fewest]} ({fewest}) to {counts[most]} ({most})", markup=False)

@@ -61,7 +61,7 @@ def inspect(store: FeatureStore) -> InspectReport:
             "digest": ref.digest,
             **{
                 k: ref.meta[k]
-                for k in ("base_digest", "norm", "rows", "converged", "status", "certificate", "stats")
+                for k in ("base_digest", "norm", "rows", "converged", "status", "certificate", "stats", "ridge_choice")
                 if k in ref.meta
             },
         }
