@@ -203,8 +203,9 @@ def show_inspect(report: InspectReport) -> None:
         for m in report.models:
             c = m.get("certificate")
             table.add_row(
-                m["name"], _size(m["bytes"]), f"{c['ridge']:.1e}" if c else "", f"{m['norm']:.3g}", f"{c['distance_bound']:.1e}" if c else "",
-                str(m["stats"]["passes"]) if "stats" in m else "", m["digest"][:12],
+                m["name"], _size(m["bytes"]), f"{c['ridge']:.1e}" if c else "", f"{m['norm']:.3g}",
+                f"{c['distance_bound']:.1e}" if c else "", str(m["stats"]["passes"]) if "stats" in m else "",
+                m["digest"][:12],
             )  # fmt: skip
         OUT.print(table)
         for m in report.models:

@@ -59,9 +59,10 @@ def test_an_interrupted_solve_is_kept_marked_and_solved_again(store, monkeypatch
 
     settings = recipe(store, objective={"kappa": 3.0})
     with open_store(store) as opened:
-        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        with monkeypatch.context() as patch:
             patch.setattr(module, "pcg", stopped)
-            stages.train(opened, settings)
+            with pytest.raises(KeyboardInterrupt):
+                stages.train(opened, settings)
         kept = opened.objects()["components/000"].meta
         assert "interrupted" in kept["status"]
         assert not kept["converged"]
