@@ -335,6 +335,10 @@ def show_inspect(report: InspectReport) -> None:
                 str(m["stats"]["passes"]) if "stats" in m else "", ended, m["digest"][:8],
             )  # fmt: skip
         OUT.print(table)
+        for m in report.models:
+            if choice := m.get("ridge_choice"):
+                curve = ", ".join(f"{p['ridge']:.1e}: {p['loss']:.4g}" for p in choice["curve"])
+                OUT.print(f"{m['name']}: λ by {choice['method']}, mean loss at {curve}", markup=False)
     if not report.ledger:
         OUT.print("ledger: empty")
     for e in report.ledger[-3:]:

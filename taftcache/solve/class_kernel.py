@@ -14,11 +14,13 @@ formed.
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from taftcache.objective.problem import Problem
 from taftcache.tangent.factors import Direct, RankOne
+from taftcache.tangent.operator import TangentOperator
 
 LARGEST_ROWS = 4096  # an eigendecomposition above this costs more than the passes it saves
 METRIC_ROWS = 32  # Ω varies little from row to row
@@ -117,8 +119,7 @@ def _class_metric(problem: Problem) -> Tensor:
     """Ω [K,K]: the mean of J(x)J(x)ᵀ without the head's part, over the first rows."""
     operator = problem.operator
     K = operator.classes
-    source = next(source for source in operator.sources if source.rows)
-    state = operator.prepare(next(iter(source.blocks(METRIC_ROWS))).tokens)
+    state = operator.prepare(_first_rows(operator, METRIC_ROWS))
     per_class = []
     for k in range(K):
         unit = torch.zeros_like(state.logits)
@@ -162,6 +163,17 @@ def _kernels(problem: Problem, metric: Tensor, row: Tensor) -> tuple[Tensor, Ten
         gradients = _rows(small)
         total.addmm_(gradients, gradients.T, alpha=1 / scale)
     return head, total * row * row.T
+
+
+def _first_rows(operator: TangentOperator, count: int) -> np.ndarray:
+    """The first rows [count,t,d], however they are spread over sources."""
+    parts: list[np.ndarray] = []
+    for source in operator.sources:
+        if source.rows and count > 0:
+            tokens = np.asarray(next(iter(source.blocks(count))).tokens)
+            parts.append(tokens)
+            count -= len(tokens)
+    return np.concatenate(parts)
 
 
 def _rows(parts: tuple[Direct, ...]) -> Tensor:

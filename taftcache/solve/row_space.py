@@ -34,6 +34,8 @@ DIRECTIONS = 64  # kept to be orthogonal to; the oldest are given up beyond that
 class RowSpace:
     """J̃, b and what was solved so far, as dual vectors [N,K] in float64.
 
+    ``history`` has F after so many passes: recomputed where a round begins and ends, and by recurrence within.
+
     Args:
         problem: products for the inner iterations, usually float32.
         exact: the same problem in float64.
@@ -52,6 +54,8 @@ class RowSpace:
         self._at_zero = self.gradient
         self.gradient_at_zero = self.gradient.norm().item()
         self.kernel: ClassKernel | None = None
+        self.history = [(self.passes, self.objective)]
+        self._correction = torch.zeros_like(self.dual)
 
     def run(self, tolerance: float) -> Status:
         """Iterate until ‖∇F‖ ≤ tolerance·‖∇F(0)‖ in float64, or as far as passes and rounding let it."""
@@ -66,6 +70,7 @@ class RowSpace:
                     self.passes += 2
                 self.rounds += 1
                 correction = torch.zeros_like(self.residual, dtype=self.problem.operator.dtype)
+                self._correction = correction
                 try:
                     self._round(correction, max(0.5 * goal, REDUCTION * before))
                 except KeyboardInterrupt:
@@ -74,6 +79,8 @@ class RowSpace:
                 value = pull(self.exact, self.scale * dual)
                 objective, gradient, residual = self._evaluate(value, dual)
                 self.passes += 1
+                self.history.append((self.passes, objective))
+                self._correction = torch.zeros_like(self.dual)
                 if objective < self.objective or gradient.norm().item() < before:
                     self.dual, self.value = dual, value
                     self.objective, self.gradient, self.residual = objective, gradient, residual
@@ -85,6 +92,11 @@ class RowSpace:
         except KeyboardInterrupt:
             return Status.interrupted
         return status
+
+    def current(self) -> Tensor:
+        """Δw [P] as it stands within a round, for one told of progress; half a pass that is not counted."""
+        dual = self.dual + self._correction.to(self.dual)
+        return pull(self.problem, self.scale * dual).double()
 
     def path(self, ridges: Sequence[float], steps: int) -> list[Tensor]:
         """Δw(λ) [P] for every λ from ``steps`` directions: each minimises its own F over the same subspace.
@@ -174,6 +186,8 @@ class RowSpace:
             step = torch.dot(y.double(), residual.reshape(-1).double()).item()
             correction.view(-1).add_(z, alpha=step)
             residual.view(-1).sub_(y + ridge * z, alpha=step)
+            # The direction has unit length in F's metric, so F has fallen by half the square of the step.
+            self.history.append((self.passes, self.history[-1][1] - 0.5 * step * step))
             if self._progress is not None:
                 self._progress(self.passes, factor * energy**0.5 / self.gradient_at_zero)
 

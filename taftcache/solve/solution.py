@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from enum import Enum
 from math import inf, sqrt
+from sys import float_info
 from typing import Any
 
 from torch import Tensor
@@ -81,13 +82,13 @@ class Certificate:
         return self.energy**2 / 2
 
     def as_dict(self) -> dict[str, float | int | None]:
-        """For JSON, bounds included."""
+        """For JSON, bounds included; what is infinite becomes the largest number, for JSON has no infinity."""
         return {
             **asdict(self),
             "relative_gradient": self.relative_gradient,
-            "energy_bound": self.energy,
-            "distance_bound": self.distance,
-            "gap_bound": self.gap,
+            "energy_bound": min(self.energy, float_info.max),
+            "distance_bound": min(self.distance, float_info.max),
+            "gap_bound": min(self.gap, float_info.max),
         }
 
 

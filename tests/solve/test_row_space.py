@@ -113,7 +113,7 @@ def test_every_ridge_of_a_path_minimises_over_the_same_subspace():
     for ridge, delta in zip(ridges, rows.path(ridges, 40), strict=True):
         whole = dense(loss=LOSS, ridge=ridge)
         gap = whole.value(delta) - whole.value(whole.solution)
-        assert gap <= 3e-3 * (whole.constant - whole.value(whole.solution))
+        assert gap <= 1e-2 * (whole.constant - whole.value(whole.solution))
 
 
 def test_a_full_basis_gives_up_its_oldest():

@@ -1,0 +1,304 @@
+"""Passes over the cache to a relative objective gap and to the final accuracy, against other solvers.
+
+    python benchmarks/solve.py [RECIPE] [--ridges 1e-4] [--peers] [--head] [--memory] [--json]
+
+RECIPE is pipelines/caltech101.toml (needs TAFTCACHE_DATA) or, without that folder, pipelines/quickstart.toml; its
+store is made if it is not there. All training rows are one problem. A pass is one JᵀDJ·v: an adjoint alone counts
+half, the evaluation at zero, the building of a preconditioner and every look at the true gradient count, each
+rounded up. The gap is (F − F*)/(F(0) − F*), with F* from a solve ten thousand times closer; the final accuracy is that
+solve's, and reached when the held-out accuracy stays within 0.2 points of it. ``--peers`` adds plain conjugate
+gradients, SciPy's cg and lsmr on the same operator and AdamW over 30 epochs; ``--head`` times the head's path
+over 20 λ against scikit-learn's RidgeCV, Ridge and LogisticRegression; ``--memory`` shows the peak of a solve that
+streams, at two sizes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from math import sqrt
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from taftcache.cache import FeatureStore, Shard
+from taftcache.component import read_base
+from taftcache.objective.problem import Problem
+from taftcache.objective.rsl import RSL
+from taftcache.recipe import load_recipe
+from taftcache.solve.head import HeadPath, solve_head
+from taftcache.solve.kronecker import KroneckerPreconditioner
+from taftcache.solve.minimise import minimise
+from taftcache.solve.row_space import RowSpace
+from taftcache.stages import extract
+from taftcache.tangent.base import Base
+from taftcache.tangent.operator import TangentOperator
+
+PIPELINES = Path(__file__).resolve().parents[1] / "pipelines"
+GAPS = (1e-3, 1e-6)
+LOOKS = (*range(2, 41, 2), *range(45, 121, 15))  # passes at which the accuracy is looked at
+WITHIN = 0.2
+
+Trace = list[tuple[int, float]]
+
+
+class Bench:
+    """One problem, its optimum, and the held-out rows."""
+
+    def __init__(self, base: Base, shards: Sequence[Shard], held_out: Shard, loss: RSL, ridge: float, memory: int):
+        operator = TangentOperator(base, shards, memory=memory)
+        self.narrow = Problem(operator, loss, ridge)
+        self.exact = Problem(TangentOperator(base, shards, dtype=torch.float64), loss, ridge)
+        self.test = TangentOperator(base, [held_out], memory=memory)
+        self.zero = torch.zeros(operator.layout.size, dtype=torch.float64)
+        self.at_zero = self.exact.evaluate(self.zero)[0]
+        best = minimise(base, shards, loss, ridge, tolerance=1e-6, max_passes=600, memory=memory)
+        self.optimum, self.final = best.certificate.objective, self.accuracy(best.value)
+        self.gap_bound = best.certificate.gap / (self.at_zero - self.optimum)
+
+    def accuracy(self, delta: torch.Tensor) -> float:
+        """Top-1 in percent on the held-out rows."""
+        correct = 0
+        for (state, labels), change in zip(self.test.blocks(), self.test.matvec(delta), strict=True):
+            correct += int(((state.logits + change).argmax(1) == labels).sum())
+        return 100 * correct / self.test.rows
+
+    def gap(self, objective: float) -> float:
+        """(F − F*)/(F(0) − F*)."""
+        return (objective - self.optimum) / (self.at_zero - self.optimum)
+
+    def result(self, name: str, trace: Trace, accuracies: Trace, seconds: float, building: float) -> dict[str, Any]:
+        """Passes to every bar, None where it was not met."""
+        met = {f"passes_to_gap_{level:.0e}": first(trace, lambda f, g=level: self.gap(f) <= g) for level in GAPS}
+        settled = None
+        for passes, accuracy in reversed(accuracies):
+            if abs(accuracy - self.final) > WITHIN:
+                break
+            settled = passes
+        return {
+            "solver": name,
+            **met,
+            "passes_to_final_accuracy": settled,
+            "passes_building": building,
+            "gap_at_end": self.gap(trace[-1][1]),
+            "passes": trace[-1][0],
+            "seconds": seconds,
+        }
+
+    def row_space(self, passes: int) -> dict[str, Any]:
+        """What ``minimise`` takes."""
+        accuracies: Trace = []
+        begin, looking = time.perf_counter(), 0.0
+
+        def told(count: int, residual: float) -> None:
+            nonlocal looking
+            if count in LOOKS:
+                at = time.perf_counter()
+                accuracies.append((count, self.accuracy(rows.current())))
+                looking += time.perf_counter() - at
+
+        rows = RowSpace(self.narrow, self.exact, passes, told)
+        rows.run(1e-5)
+        return self.result("row space", rows.history, accuracies, time.perf_counter() - begin - looking, 2)
+
+    def conjugate(self, name: str, passes: int, make: Callable[[], Any] | None, building: int) -> dict[str, Any]:
+        """Conjugate gradients, plain or under a preconditioner, F by their own recurrence."""
+        begin, looking = time.perf_counter(), 0.0
+        apply = (lambda v: v.clone()) if make is None else make().apply
+        x = torch.zeros_like(self.zero, dtype=torch.float32)
+        objective, gradient = self.narrow.evaluate(x)
+        r = -gradient
+        y = apply(r)
+        d, rho = y.clone(), (r.double() @ y.double()).item()
+        trace, accuracies = [(1 + building, objective)], []
+        while trace[-1][0] < passes:
+            Hd = self.narrow.hessian(d)
+            step = rho / (d.double() @ Hd.double()).item()
+            x.add_(d, alpha=step)
+            r.sub_(Hd, alpha=step)
+            trace.append((trace[-1][0] + 1, trace[-1][1] - 0.5 * step * rho))
+            if trace[-1][0] in LOOKS:
+                at = time.perf_counter()
+                accuracies.append((trace[-1][0], self.accuracy(x)))
+                looking += time.perf_counter() - at
+            y = apply(r)
+            rho, before = (r.double() @ y.double()).item(), rho
+            d.mul_(rho / before).add_(y)
+        return self.result(name, trace, accuracies, time.perf_counter() - begin - looking, building)
+
+    def scipy(self, passes: int) -> list[dict[str, Any]]:
+        """SciPy's cg on the Hessian, and lsmr on √(D/N) J with damping √λ, each to that many products."""
+        from scipy.sparse.linalg import LinearOperator, cg, lsmr
+
+        operator, ridge = self.exact.operator, self.exact.ridge
+        P, K, N = operator.layout.size, operator.classes, operator.rows
+        labels = torch.cat([y for _, y in self.narrow.operator.blocks()])
+        scale = self.exact.diagonal(labels, self.zero).sqrt()
+        logits = torch.cat([s.logits for s, _ in self.narrow.operator.blocks()]).double()
+        loss = self.exact.loss
+        b = -scale * loss.gradient(logits, labels) / loss.bend(logits, labels, torch.ones_like(logits))
+
+        def forward(v: np.ndarray) -> np.ndarray:
+            change = torch.cat(list(self.narrow.operator.matvec(torch.from_numpy(v))))
+            return (scale * change).reshape(-1).numpy()
+
+        def back(v: np.ndarray) -> np.ndarray:
+            parts = iter((scale * torch.from_numpy(v).view(N, K)).float().split([len(y) for y in sizes]))
+            return self.narrow.operator.accumulate(None, lambda f, c, y: next(parts)).double().numpy()
+
+        sizes = [y for _, y in self.narrow.operator.blocks()]
+        J = LinearOperator((N * K, P), forward, back, dtype=np.float64)
+        H = LinearOperator(
+            (P, P), lambda v: self.narrow.hessian(torch.from_numpy(v)).double().numpy(), dtype=np.float64
+        )
+        right = -self.exact.evaluate(self.zero)[1].numpy()
+        found = []
+        for name, run in {
+            "scipy cg": lambda: cg(H, right, rtol=0, atol=0, maxiter=passes)[0],
+            "scipy lsmr": lambda: lsmr(J, b.reshape(-1).numpy(), sqrt(ridge), atol=0, btol=0, conlim=0, maxiter=passes)[
+                0
+            ],
+        }.items():
+            begin = time.perf_counter()
+            x = torch.from_numpy(run())
+            seconds = time.perf_counter() - begin
+            gap = self.gap(self.exact.evaluate(x)[0])
+            found.append({"solver": name, "passes": passes, "gap_at_end": gap, "seconds": seconds})
+        return found
+
+
+def first(trace: Trace, met: Callable[[float], bool]) -> int | None:
+    """The passes after which a value first met a condition."""
+    return next((passes for passes, value in trace if met(value)), None)
+
+
+def head_times(base: Base, shards: Sequence[Shard], loss: RSL) -> dict[str, float]:
+    """Seconds for the head, features in memory: every solver sees the same x̃ and the same targets."""
+    from sklearn.linear_model import LogisticRegression, Ridge, RidgeCV
+
+    operator = TangentOperator(base, shards, trained=base.head_layout, dtype=torch.float64, memory=8 << 30)
+    problem = Problem(operator, loss, 1e-4)
+    x = torch.cat([state.feature for state, _ in operator.blocks()])
+    base_logits = torch.cat([state.logits for state, _ in operator.blocks()])
+    labels = torch.cat([y for _, y in operator.blocks()])
+    X = torch.cat([x, torch.ones_like(x[:, :1])], 1).numpy()
+    target = (loss.kappa * torch.nn.functional.one_hot(labels, operator.classes) - base_logits).numpy()
+    ridges = np.logspace(-8, 1, 20)
+    alphas = ridges * len(X) * operator.classes / 2
+
+    def timed(run: Callable[[], Any]) -> float:
+        times = []
+        for _ in range(3):
+            begin = time.perf_counter()
+            run()
+            times.append(time.perf_counter() - begin)
+        return min(times)
+
+    def path() -> None:
+        made = HeadPath(problem)
+        errors = made.leave_one_out(ridges.tolist())
+        made.weights(min(errors, key=lambda e: e.loss).ridge)
+
+    peer = RidgeCV(alphas, fit_intercept=False)
+    times = {
+        "path_of_20": timed(path),
+        "ridge_cv_of_20": timed(lambda: peer.fit(X, target)),
+        "one": timed(lambda: solve_head(problem)),
+        "ridge_of_one": timed(lambda: Ridge(alphas[9], fit_intercept=False).fit(X, target)),
+        "logistic_regression": timed(lambda: LogisticRegression(max_iter=200).fit(X, labels.numpy())),
+    }
+    chosen = min(HeadPath(problem).leave_one_out(ridges.tolist()), key=lambda e: e.loss).ridge
+    times["same_choice"] = float(abs(chosen / (2 * peer.alpha_ / len(X) / operator.classes) - 1) < 1e-9)
+    times["times_ridge_cv"] = times["ridge_cv_of_20"] / times["path_of_20"]
+    return times
+
+
+def peak(recipe: Path, sets: Sequence[str], shards: int) -> dict[str, float]:
+    """Peak resident memory, in MiB, of a short streaming solve over some shards, in a process of its own."""
+    command = [sys.executable, __file__, str(recipe), "--child", str(shards)]
+    for text in sets:
+        command += ["--set", text]
+    return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+
+
+def child(base: Base, shards: Sequence[Shard], loss: RSL, ridge: float) -> None:
+    """Solve for a few passes with nothing kept, under Kronecker factors; say the peak."""
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    minimise(base, shards, loss, ridge, method="conjugate", tolerance=1e-12, max_passes=6, memory=0)
+    after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    print(json.dumps({"rows": sum(s.rows for s in shards), "before": before, "peak": after}))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    default = "caltech101.toml" if os.environ.get("TAFTCACHE_DATA") else "quickstart.toml"
+    parser.add_argument("recipe", nargs="?", type=Path, default=PIPELINES / default)
+    parser.add_argument("--set", action="append", default=[], metavar="SECTION.KEY=VALUE")
+    parser.add_argument("--ridges", type=float, nargs="+", default=[1e-4])
+    parser.add_argument("--passes", type=int, default=160)
+    parser.add_argument("--keep", default="6GiB", help="memory for prepared rows")
+    parser.add_argument("--peers", action="store_true")
+    parser.add_argument("--head", action="store_true")
+    parser.add_argument("--memory", action="store_true")
+    parser.add_argument("--child", type=int, default=0, help=argparse.SUPPRESS)
+    parser.add_argument("--json", action="store_true")
+    args = parser.parse_args()
+    recipe = load_recipe(args.recipe, [*args.set, f"solver.memory={args.keep}"])
+    if not args.child:
+        extract(recipe)
+    report: dict[str, Any] = {"recipe": args.recipe.name, "problems": []}
+    with FeatureStore(recipe.store_path) as store:
+        assert store.held_out is not None
+        base = read_base(store, recipe.tangent)
+        loss = RSL(alpha=recipe.objective.alpha, kappa=recipe.objective.kappa)
+        if args.child:
+            child(base, store.shards[: args.child], loss, args.ridges[0])
+            return
+        for ridge in args.ridges:
+            bench = Bench(base, store.shards, store.held_out, loss, ridge, recipe.memory_bytes)
+            results = [
+                bench.row_space(args.passes),
+                bench.conjugate("kronecker", args.passes, lambda at=bench: KroneckerPreconditioner(at.narrow), 2),
+            ]
+            if args.peers:
+                results.append(bench.conjugate("plain cg", args.passes, None, 0))
+                results += bench.scipy(args.passes)
+                begin = time.perf_counter()
+                adam = minimise(base, store.shards, loss, ridge, method="adamw")
+                results.append(
+                    {
+                        "solver": "adamw, 30 epochs",
+                        "passes": 30,
+                        "gap_at_end": bench.gap(adam.certificate.objective),
+                        "accuracy": bench.accuracy(adam.value),
+                        "seconds": time.perf_counter() - begin,
+                    }
+                )
+            rows = bench.narrow.operator.rows
+            problem = {"ridge": ridge, "rows": rows, "parameters": len(bench.zero), "final_accuracy": bench.final}
+            report["problems"].append({**problem, "gap_bound_of_the_optimum": bench.gap_bound, "results": results})
+            if not args.json:
+                print(f"λ = {ridge:g}, {rows} rows, final accuracy {bench.final:.2f} %", flush=True)
+                for result in results:
+                    print("  " + json.dumps(result), flush=True)
+        if args.head:
+            report["head_seconds"] = head_times(base, store.shards, loss)
+        if args.memory:
+            sizes = (max(1, len(store.shards) // 4), len(store.shards))
+            report["memory_mib"] = [peak(args.recipe, args.set, size) for size in sizes]
+    if args.json:
+        print(json.dumps(report, indent=2))
+    else:
+        print(json.dumps({k: v for k, v in report.items() if k != "problems"}, indent=2))
+
+
+if __name__ == "__main__":
+    main()

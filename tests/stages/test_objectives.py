@@ -1,0 +1,72 @@
+"""Objectives and solvers that a recipe asks for, through the stages."""
+
+from __future__ import annotations
+
+import pytest
+
+from taftcache import stages
+from taftcache.errors import RecipeError
+from taftcache.recipe import parse_recipe
+from taftcache.terminal import show_inspect
+from tests.stages.making import open_store, recipe, values
+
+OBJECTIVES = {
+    "mse": {"loss": "mse"},
+    "cross-entropy": {"loss": "cross_entropy", "ridge": 1e-2},
+    "ball": {"radius": 0.5},
+    "balanced": {"class_weights": "balanced"},
+    "listed": {"class_weights": [1.0] * 10},
+    "jvp": {"jvp_only": True},
+    "auto": {"ridge": "auto"},
+}
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES.values(), ids=OBJECTIVES)
+def test_every_objective_trains_and_predicts(store, objective, capsys):
+    with open_store(store) as opened:
+        report = stages.train(opened, recipe(store, objective=objective, solver={"tolerance": 1e-4}))
+        assert report.notes == []
+        assert set(report.trained) == {"components/000", "components/001", "models/head"}
+        stages.compose(opened)
+        assert stages.evaluate(opened).accuracy["models/mean"] > 0.15  # ten classes, sixty images
+        shown = stages.inspect(opened)
+        show_inspect(shown)
+    if objective.get("ridge") == "auto":
+        choices = [m["ridge_choice"] for m in shown.models if "ridge_choice" in m]
+        assert [c["method"] for c in choices] == ["validation", "validation", "leave-one-out"]
+        assert all(c["ridge"] in [point["ridge"] for point in c["curve"]] for c in choices)
+        assert "λ by leave-one-out" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "objective",
+    [{"loss": "hinge"}, {"ridge": "often"}, {"ridge": 0}, {"radius": -1.0}, {"class_weights": [-1.0]}],
+)
+def test_what_a_recipe_cannot_ask_for(tmp_path, objective):
+    with pytest.raises(RecipeError):
+        parse_recipe(values(tmp_path, objective=objective))
+
+
+def test_an_interrupted_solve_is_kept_marked_and_solved_again(store, monkeypatch):
+    from taftcache.solve import minimise as module
+    from taftcache.solve.pcg import pcg
+
+    def stopped(*args, progress=None, **options):
+        def interrupt(passes: int, residual: float) -> None:
+            raise KeyboardInterrupt
+
+        return pcg(*args, progress=interrupt, **options)
+
+    settings = recipe(store, objective={"kappa": 3.0})
+    with open_store(store) as opened:
+        with monkeypatch.context() as patch:
+            patch.setattr(module, "pcg", stopped)
+            with pytest.raises(KeyboardInterrupt):
+                stages.train(opened, settings)
+        kept = opened.objects()["components/000"].meta
+        assert "interrupted" in kept["status"]
+        assert not kept["converged"]
+        assert kept["norm"] > 0
+        report = stages.train(opened, settings)
+        assert "components/000" in report.trained
+        assert opened.objects()["components/000"].meta["converged"]
