@@ -11,7 +11,7 @@ from taftcache.objective.rsl import RSL
 from taftcache.objective.weights import RowWeights
 from taftcache.solve.labels import logit_bounds, proven_labels
 from taftcache.solve.minimise import minimise
-from taftcache.solve.solution import Status
+from taftcache.solve.solution import Certificate, Solution, Status
 from taftcache.tangent.operator import TangentOperator
 from tests.solve.problems import Dense, case, dense, jacobian, labels, make_problem, rows
 
@@ -170,11 +170,15 @@ def test_labels_that_are_proven_are_the_optimums():
     J, f0 = jacobian()
     exact = (f0 + (J @ whole.solution).view(f0.shape)).argmax(1)
     operator = TangentOperator(case().base, rows(), dtype=torch.float64)
+    zero = torch.zeros_like(whole.g)
+    at_zero = Certificate(whole.g.norm().item(), whole.g.norm().item(), 1e-2, whole.constant, len(labels()))
+    solutions = [Solution(zero, Status.max_passes, at_zero)]
+    solutions += [solve(tolerance=tolerance, method="conjugate") for tolerance in (0.3, 1e-2, 1e-9)]
     shares = []
-    for tolerance in (0.3, 1e-2, 1e-9):
-        solution = solve(tolerance=tolerance, method="conjugate")
+    for solution in solutions:
         predicted, proven = proven_labels(operator, solution)
         assert torch.equal(predicted[proven], exact[proven])
+        assert solution.value.norm() > 0 or (predicted != exact).any()  # or there would be nothing to refuse
         shares.append(proven.double().mean().item())
         z = f0 + (J @ solution.value).view(f0.shape)
         reached = (z - (f0 + (J @ whole.solution).view(f0.shape))).abs()
