@@ -111,35 +111,6 @@ def train(
 
 
 @app.command()
-def tune(
-    store: StorePath,
-    rate: Annotated[
-        list[float] | None, typer.Option("--rate", help="a multiple of the learning rate to try (repeatable)")
-    ] = None,
-    uncharged: Annotated[
-        bool, typer.Option("--uncharged", help="each trial spends all of epsilon; the component says so")
-    ] = False,
-    set_: Overrides = None,
-    as_json: Json = False,
-) -> None:
-    """Private training with several learning rates, of which held-out rows choose one. All trials share epsilon.
-
-    Example: taftcache tune stores/private --rate 0.3 --rate 1 --rate 3
-    """
-    from taftcache import stages
-    from taftcache.cache import FeatureStore
-    from taftcache.recipe import apply_overrides, parse_recipe
-
-    with FeatureStore(store, mode="a") as opened, terminal.bars(as_json) as progress:
-        recipe = parse_recipe(apply_overrides(opened.manifest.recipe, set_ or []), str(store))
-        report = stages.train_private(
-            opened, recipe, progress=progress, rates=rate or [0.3, 1.0, 3.0], charged=not uncharged
-        )
-        stages.compose(opened, recipe)
-    _print(report, as_json, terminal.show_train_private)
-
-
-@app.command()
 def private_table(
     store: StorePath,
     epsilon: Annotated[list[float] | None, typer.Option("--epsilon", help="1, 3 and 8 by default (repeatable)")] = None,
@@ -728,6 +699,35 @@ def influence(
             assert query is not None
             report = stages.query_influence(opened, query, model, top, progress)
             _print(report, as_json, terminal.show_query_influence)
+
+
+@app.command()
+def tune(
+    store: StorePath,
+    rate: Annotated[
+        list[float] | None, typer.Option("--rate", help="a multiple of the learning rate to try (repeatable)")
+    ] = None,
+    uncharged: Annotated[
+        bool, typer.Option("--uncharged", help="each trial spends all of epsilon; the component says so")
+    ] = False,
+    set_: Overrides = None,
+    as_json: Json = False,
+) -> None:
+    """Private training with several learning rates, of which held-out rows choose one. All trials share epsilon.
+
+    Example: taftcache tune stores/quickstart --rate 0.3 --rate 1 --set privacy.steps=3
+    """
+    from taftcache import stages
+    from taftcache.cache import FeatureStore
+    from taftcache.recipe import apply_overrides, parse_recipe
+
+    with FeatureStore(store, mode="a") as opened, terminal.bars(as_json) as progress:
+        recipe = parse_recipe(apply_overrides(opened.manifest.recipe, set_ or []), str(store))
+        report = stages.train_private(
+            opened, recipe, progress=progress, rates=rate or [0.3, 1.0, 3.0], charged=not uncharged
+        )
+        stages.compose(opened, recipe)
+    _print(report, as_json, terminal.show_train_private)
 
 
 def main(argv: list[str] | None = None) -> None:
