@@ -146,6 +146,24 @@ def private_table(
 
 
 @app.command()
+def transfer(recipe: RecipePath, set_: Overrides = None, device: Device = None, as_json: Json = False) -> None:
+    """Train a small model from images with a prior from cached features of others, and report what the prior did.
+
+    Students are kept: the same command goes on where it was, and trains nothing twice. The recipe is of its own kind,
+    see docs/transfer.md.
+
+    Example: taftcache transfer pipelines/transfer/quick.toml
+    """
+    from taftcache import stages
+    from taftcache.transfer.recipe import load_transfer
+
+    made = load_transfer(recipe, [*(set_ or []), *_device(device)])
+    with terminal.bars(as_json) as progress:
+        report = stages.teach(made, progress)
+    _print(report, as_json, terminal.show_teach)
+
+
+@app.command()
 def compose(
     store: StorePath,
     mode: Annotated[

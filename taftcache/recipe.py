@@ -7,7 +7,7 @@ import difflib
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, get_type_hints
 
 import msgspec
 
@@ -15,10 +15,12 @@ from taftcache.backbone.spec import BackboneSpec, DataSpec, PreprocessSpec
 from taftcache.errors import RecipeError
 from taftcache.privacy.spec import PrivacySpec
 from taftcache.tangent.spec import TangentSpec
+from taftcache.transfer.spec import PriorSpec
 
 Positive = Annotated[float, msgspec.Meta(gt=0, le=1e100)]
 NotNegative = Annotated[float, msgspec.Meta(ge=0, le=1e100)]
 Count = Annotated[int, msgspec.Meta(ge=1)]
+Parsed = TypeVar("Parsed", bound=msgspec.Struct)
 
 
 class StoreSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -160,6 +162,7 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     extract: ExtractSpec = ExtractSpec()
     tangent: TangentSpec = TangentSpec()
     objective: ObjectiveSpec = ObjectiveSpec()
+    prior: PriorSpec = PriorSpec()
     solver: SolverSpec = SolverSpec()
     compose: ComposeSpec = ComposeSpec()
     privacy: PrivacySpec = PrivacySpec()
@@ -183,19 +186,20 @@ def load_recipe(path: str | Path, overrides: Iterable[str] = ()) -> Recipe:
     Raises:
         RecipeError: no such file, not TOML, an unknown key (the nearest right one is named) or a wrong value.
     """
+    values = read_toml(path)
+    values.setdefault("name", Path(path).stem)
+    return parse_recipe(apply_overrides(values, overrides), str(path))
+
+
+def read_toml(path: str | Path) -> dict[str, Any]:
+    """A recipe's plain values; RecipeError for no such file, or one that is not TOML."""
     path = Path(path)
     try:
-        text = path.read_text("utf-8")
+        return tomllib.loads(path.read_text("utf-8"))
     except OSError as error:
         raise RecipeError("a recipe is a readable TOML file", got=f"{path}: {error.strerror}") from error
-    except UnicodeDecodeError as error:
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise RecipeError("a recipe is a TOML file", got=f"{path}: {error}") from error
-    try:
-        values = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise RecipeError("a recipe is a TOML file", got=f"{path}: {error}") from error
-    values.setdefault("name", path.stem)
-    return parse_recipe(apply_overrides(values, overrides), str(path))
 
 
 def apply_overrides(values: Mapping[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
@@ -208,17 +212,22 @@ def apply_overrides(values: Mapping[str, Any], overrides: Iterable[str]) -> dict
 
 def parse_recipe(values: Mapping[str, Any], where: str = "recipe") -> Recipe:
     """Typed recipe from plain values; see ``load_recipe`` for the errors."""
-    _check_names(values, Recipe, "", where)
+    recipe = parse_as(Recipe, values, where)
+    parse_bytes(recipe.solver.memory)
+    return recipe
+
+
+def parse_as(struct: type[Parsed], values: Mapping[str, Any], where: str) -> Parsed:
+    """Plain values as ``struct``; RecipeError for an unknown key or a wrong value."""
+    _check_names(values, struct, struct, "", where)
     try:
-        recipe = msgspec.convert(dict(values), Recipe)
+        return msgspec.convert(dict(values), struct)
     except msgspec.ValidationError as error:
         raise RecipeError(
             "a recipe's values have the types and ranges of its sections",
             got=f"{where}: {error}",
             do="change it in the recipe, or with --set section.key=value",
         ) from error
-    parse_bytes(recipe.solver.memory)
-    return recipe
 
 
 def recipe_values(recipe: Recipe) -> dict[str, Any]:
@@ -241,13 +250,17 @@ def parse_bytes(text: str) -> int:
     return size
 
 
-def _check_names(values: Mapping[str, Any], struct: type[msgspec.Struct], prefix: str, where: str) -> None:
+def _check_names(
+    values: Mapping[str, Any], struct: type[msgspec.Struct], root: type[msgspec.Struct], prefix: str, where: str
+) -> None:
     """Refuse unknown keys, naming the nearest right one."""
     hints = get_type_hints(struct)
     for key, value in values.items():
         if key not in struct.__struct_fields__:
-            near = _anywhere(key, 1.0) or difflib.get_close_matches(key, struct.__struct_fields__, n=1, cutoff=0.5)
-            near = near or _anywhere(key, 0.7)
+            near = _anywhere(key, 1.0, root) or difflib.get_close_matches(
+                key, struct.__struct_fields__, n=1, cutoff=0.5
+            )
+            near = near or _anywhere(key, 0.7, root)
             known = ", ".join(struct.__struct_fields__)
             raise RecipeError(
                 f"every key of a recipe is one of its section's ({prefix.rstrip('.') or 'top level'}: {known})",
@@ -256,13 +269,13 @@ def _check_names(values: Mapping[str, Any], struct: type[msgspec.Struct], prefix
             )
         inner = hints[key]
         if isinstance(value, Mapping) and isinstance(inner, type) and issubclass(inner, msgspec.Struct):
-            _check_names(value, inner, f"{prefix}{key}.", where)
+            _check_names(value, inner, root, f"{prefix}{key}.", where)
 
 
-def _anywhere(key: str, cutoff: float) -> list[str]:
+def _anywhere(key: str, cutoff: float, root: type[msgspec.Struct]) -> list[str]:
     """``section.key`` whose key resembles ``key`` most and at least to the degree ``cutoff``, over all sections."""
     paths: dict[str, str] = {}
-    for section, inner in get_type_hints(Recipe).items():
+    for section, inner in get_type_hints(root).items():
         if isinstance(inner, type) and issubclass(inner, msgspec.Struct):
             paths = {name: f"{section}.{name}" for name in inner.__struct_fields__} | paths
     return [paths[name] for name in difflib.get_close_matches(key, paths, n=1, cutoff=cutoff)]

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from taftcache.stages.private_comparison import PrivateTableReport
     from taftcache.stages.private_training import PrivateTrainReport
     from taftcache.stages.statistics import Activations
+    from taftcache.stages.teaching import TeachReport
     from taftcache.stages.training import TrainReport
     from taftcache.stages.transfer import ConvertReport, CopyReport
     from taftcache.stages.verification import VerifyReport
@@ -186,6 +187,33 @@ def show_private_table(report: PrivateTableReport) -> None:
         value = f"{100 * cell.mean:.1f} ± {100 * cell.std:.1f} %"
         table.add_row(cell.regime, cell.network, cell.mechanism, f"{cell.epsilon:.3g}", value)
     OUT.print(table)
+
+
+def show_teach(report: TeachReport) -> None:
+    """Students side by side, and what the comparison says."""
+    for title, rows in report.tables.items():
+        if not rows:
+            continue
+        columns = [c for c in dict.fromkeys(key for row in rows for key in row) if c != "tried on held-out rows"]
+        table = Table(*columns, title=title, title_justify="left")
+        for row in rows:
+            table.add_row(*(_figure(row.get(column), column) for column in columns))
+        OUT.print(table)
+    for line in [*report.conclusions, *(f"note: {note}" for note in report.notes)]:
+        OUT.print(line, markup=False, soft_wrap=True)
+    OUT.print(
+        f"{report.trained} students trained, {report.kept} found trained ({report.seconds:.1f} s)\n"
+        f"student {report.student}\nreport  {report.folder / 'report.md'}",
+        markup=False,
+        soft_wrap=True,
+    )
+
+
+def _figure(value: Any, column: str) -> str:
+    if not isinstance(value, float):
+        return "" if value is None else str(value)
+    share = column in ("accuracy", "deviation") or "energy" in column
+    return f"{100 * value:.2f} %" if share else f"{value:.3g}"
 
 
 def show_compose(report: ComposeReport) -> None:

@@ -17,6 +17,7 @@ from taftcache.stages.model_export import export_model
 from taftcache.stages.prediction import predict
 from taftcache.stages.private_comparison import private_table
 from taftcache.stages.private_training import train_private
+from taftcache.stages.teaching import teach
 from taftcache.stages.training import train
 from taftcache.stages.transfer import convert, copy
 from taftcache.stages.verification import verify
@@ -44,6 +45,7 @@ __all__ = [
     "query_influence",
     "run",
     "sample_influence",
+    "teach",
     "train",
     "train_private",
     "verify",

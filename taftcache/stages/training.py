@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from taftcache.cache import FeatureStore, Shard
-from taftcache.errors import StoreError
+from taftcache.errors import RecipeError, StoreError
 from taftcache.recipe import Recipe, parse_recipe, recipe_values
 from taftcache.stages.extraction import check_words
 from taftcache.stages.names import COMPONENTS, HEAD
@@ -135,7 +135,7 @@ def adopt(store: FeatureStore, recipe: Recipe | None) -> Recipe:
         return parse_recipe(store.manifest.recipe, str(store.path))
     check_words(store, recipe)
     values = store.manifest.recipe | {
-        s: recipe_values(recipe)[s] for s in ("tangent", "objective", "solver", "compose", "privacy", "device")
+        s: recipe_values(recipe)[s] for s in ("tangent", "objective", "prior", "solver", "compose", "privacy", "device")
     }
     if values != store.manifest.recipe:
         with store.transaction() as change:
@@ -153,6 +153,12 @@ def training_key(recipe: Recipe, base: Base, sources: Sequence[Shard], mode: Tra
         "objective": recipe_values(recipe)["objective"],
         "solver": {k: solver[k] for k in ("method", "tolerance", "max_passes", "proof_passes", "precision")},
     }
+    if taught(recipe, mode):
+        from taftcache.transfer.rows import taught_rows
+
+        settings["prior"] = recipe_values(recipe)["prior"] | {
+            "rows": taught_rows(recipe.prior.teachers, sources).digest
+        }
     return json.dumps(settings, sort_keys=True)
 
 
@@ -186,8 +192,16 @@ def problem_of(recipe: Recipe, base: Base, sources: Sequence[Shard], component: 
     from taftcache.objective.problem import Problem
     from taftcache.tangent.operator import TangentOperator
 
-    operator = TangentOperator(base, sources, trained=component.layout, dtype=torch.float64)
     ridge, weights = component.meta["certificate"]["ridge"], weights_of(recipe, base, sources)
+    if taught(recipe, component.meta["train"]):
+        from taftcache.transfer.rows import taught_rows
+        from taftcache.transfer.taught import problem_at
+
+        psi, loss = taught_rows(recipe.prior.teachers, sources).psi, loss_of(recipe)
+        more: dict[str, Any] = {"train": component.meta["train"], "weights": weights}
+        more["jvp_only"] = recipe.objective.jvp_only
+        return problem_at(component.delta, base, sources, loss, ridge, psi, recipe.prior, **more)
+    operator = TangentOperator(base, sources, trained=component.layout, dtype=torch.float64)
     return Problem(operator, loss_of(recipe), ridge, weights, recipe.objective.jvp_only)
 
 
@@ -199,11 +213,39 @@ def starts_at_zero(recipe: Recipe, base: Base, sources: Sequence[Shard], mode: T
     from taftcache.tangent.operator import TangentOperator
 
     layout, loss = base.trained(mode), loss_of(recipe)
-    if recipe.solver.method != "auto" or recipe.objective.radius is not None or not loss.quadratic:
+    if (
+        taught(recipe, mode)
+        or recipe.solver.method != "auto"
+        or recipe.objective.radius is not None
+        or not loss.quadratic
+    ):
         return False
     problem = Problem(TangentOperator(base, sources, trained=layout), loss, 1.0)
     small = problem.operator.tail.factored and dual_fits(problem)
     return layout != base.head_layout and not small and class_kernel_fits(problem)
+
+
+def taught(recipe: Recipe, mode: Train) -> bool:
+    """Whether a prior from teachers' features applies: it moves features, which the head alone does not."""
+    return bool(recipe.prior.teachers) and mode != "head"
+
+
+def _minimise_taught(
+    recipe: Recipe, base: Base, sources: Sequence[Shard], loss: Loss, ridge: float, shared: dict[str, Any]
+) -> Solution:
+    """The solve with the recipe's prior, which knows one method and no ball."""
+    from taftcache.transfer.rows import taught_rows
+    from taftcache.transfer.taught import minimise_taught
+
+    if recipe.objective.radius is not None or recipe.solver.method not in ("auto", "conjugate"):
+        raise RecipeError(
+            "with a prior from teachers the solve has one method, and no ball",
+            got=f"objective.radius = {recipe.objective.radius}, solver.method = {recipe.solver.method!r}",
+            do="leave both out, or leave [prior] out",
+        )
+    rows = taught_rows(recipe.prior.teachers, sources)
+    settings = {name: value for name, value in shared.items() if name != "device"}
+    return minimise_taught(base, sources, loss, ridge, rows.psi, recipe.prior, rows.slices, **settings)
 
 
 def solve_component(
@@ -255,21 +297,26 @@ def solve_component(
             choice = choose_ridge(base, sources, loss, **shared)
             ridge = choice.ridge
             task.note(f"λ = {ridge:.1e} by {choice.method}")
-        solution: Solution = minimise(
-            base,
-            sources,
-            loss,
-            ridge,
-            radius=objective.radius,
-            method=solver.method,
-            tolerance=tolerance or solver.tolerance,
-            max_passes=max_passes or solver.max_passes,
-            proof_passes=solver.proof_passes,
-            precision=solver.precision,
-            start=start,
-            progress=told,
-            **shared,
-        )
+        shared |= {
+            "tolerance": tolerance or solver.tolerance,
+            "max_passes": max_passes or solver.max_passes,
+            "precision": solver.precision,
+            "start": start,
+            "progress": told,
+        }
+        if taught(recipe, mode):
+            solution: Solution = _minimise_taught(recipe, base, sources, loss, ridge, shared)
+        else:
+            solution = minimise(
+                base,
+                sources,
+                loss,
+                ridge,
+                radius=objective.radius,
+                method=solver.method,
+                proof_passes=solver.proof_passes,
+                **shared,
+            )
     stopped = solution.status is Status.interrupted
     if stopped and interrupted == "raise":  # a component of the full key must be the full solve's
         raise KeyboardInterrupt

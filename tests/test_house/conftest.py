@@ -6,8 +6,9 @@ import shutil
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
-from taftcache import load_recipe, run
+from taftcache import extract, load_recipe, run
 from tests.test_house.pages import ROOT
 
 
@@ -17,10 +18,11 @@ def made(tmp_path_factory) -> Path:
     from PIL import Image
 
     place = tmp_path_factory.mktemp("pages")
-    (place / "pipelines").mkdir()
-    shutil.copy(ROOT / "pipelines/quickstart.toml", place / "pipelines")
+    shutil.copytree(ROOT / "pipelines", place / "pipelines")
     store = place / "stores/quickstart"
     run(load_recipe(place / "pipelines/quickstart.toml", [f"store.path={store}", "device=cpu"]))
+    teacher = load_recipe(place / "pipelines/teachers/digits-bundled.toml", ["device=cpu"])
+    extract(replace(teacher, store=replace(teacher.store, path=str(place / teacher.store_path))))
     Image.new("RGB", (8, 8), "white").save(place / "digit.png")
     return place
 

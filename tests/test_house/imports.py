@@ -18,12 +18,13 @@ MAY_IMPORT = {
     "solve": {"errors", "tangent", "objective"},
     "privacy": {"errors", "tangent", "objective"},
     "backbone": {"errors", "cache", "tangent"},
+    "transfer": {"errors", "cache", "backbone", "tangent", "objective", "solve", "component", "recipe"},
     "component": {"errors", "cache", "tangent", "solve", "backbone.architecture"},
     "composition": {"errors", "tangent", "component"},
     "baselines": {"errors", "tangent"},
     "attribution": {"errors", "tangent", "objective", "solve"},
     "signature": {"errors"},
-    "recipe": {"errors", "backbone.spec", "tangent.spec", "privacy.spec"},
+    "recipe": {"errors", "backbone.spec", "tangent.spec", "privacy.spec", "transfer.spec"},
     "model": {"errors", "cache", "tangent", "component", "composition", "recipe", "backbone"},
 }
 MAY_IMPORT["estimator"] = {"errors", "tangent", "objective", "solve", "backbone"}
@@ -31,7 +32,7 @@ MAY_IMPORT["model_folder"] = {"errors", "tangent", "component", "backbone", "mod
 MAY_IMPORT["stages"] = set(MAY_IMPORT)
 MAY_IMPORT["view"] = set(MAY_IMPORT)
 MAY_IMPORT["terminal"] = {"errors", "stages", "view"}
-MAY_IMPORT["cli"] = {"errors", "cache", "recipe", "stages", "terminal", "view"}
+MAY_IMPORT["cli"] = {"errors", "cache", "recipe", "stages", "terminal", "view", "transfer.recipe"}
 
 # Outside library → the only parts that know it.
 HOMES = {
@@ -44,6 +45,7 @@ HOMES = {
     "pyarrow": {"stages.sample_files"},
     "typer": {"cli"},
     "rich": {"terminal"},
+    "leather": {"transfer.plots"},
     "cryptography": {"signature"},
     "dp_accounting": {"privacy.accountant"},
     "torch": {
@@ -59,6 +61,7 @@ HOMES = {
         "composition",
         "model",
         "model_folder",
+        "transfer",
         "stages",
         "view",
     },
@@ -66,7 +69,17 @@ HOMES = {
 # Reading a file with one of these can run code that the file brings along.
 UNSAFE = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "shelve", "marshal", "joblib"}
 # What a recipe needs before anything else is known: parsing it must stay fast.
-LIGHT = ("errors", "recipe", "backbone.spec", "tangent.spec", "privacy.spec", "terminal", "cli")
+LIGHT = (
+    "errors",
+    "recipe",
+    "backbone.spec",
+    "tangent.spec",
+    "privacy.spec",
+    "transfer.spec",
+    "transfer.recipe",
+    "terminal",
+    "cli",
+)
 
 
 def module_name(file: Path, package: Path = PACKAGE) -> str:

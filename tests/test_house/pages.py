@@ -16,6 +16,7 @@ import pytest
 
 from taftcache.cli import main
 from taftcache.recipe import parse_recipe
+from taftcache.transfer.recipe import parse_transfer
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted(
@@ -46,7 +47,8 @@ def try_block(block: BlockOf, file: Path, namespace: dict[str, Any]) -> None:
         for line in block.text.replace("\\\n", " ").splitlines():
             try_command(line, f"{file.name}:{block.line}")
     elif block.language == "toml":
-        parse_recipe(tomllib.loads(block.text), file.name)
+        values = tomllib.loads(block.text)
+        (parse_transfer if "teachers" in values else parse_recipe)(values, file.name)
     elif block.language != "text":
         pytest.fail(f"{file.name}:{block.line}: a block is python, sh, toml or text, not {block.language!r}")
 

@@ -1,0 +1,101 @@
+"""A model that is trained: any timm model with a linear classifier, its feature and its logits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from taftcache.backbone.model import Backbone, load_backbone, wrap_model
+from taftcache.backbone.spec import BackboneSpec, PreprocessSpec
+from taftcache.errors import BackboneError
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+RANDOM = "random"
+
+
+@dataclass(frozen=True)
+class Student:
+    """``model`` with a new head; ``backbone`` is the same model with its preprocessing. width: of the feature."""
+
+    backbone: Backbone
+    width: int
+
+    @property
+    def model(self) -> nn.Module:
+        """The timm model, all of whose parameters train."""
+        return self.backbone.model
+
+    def __call__(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Feature [n,width], the head's input, and logits [n,K] of images [n,3,h,w]."""
+        model: Any = self.model
+        feature = model.forward_head(model.forward_features(images), pre_logits=True)
+        return feature, model.get_classifier()(feature)
+
+
+def build_student(
+    model: str | None,
+    weights: str,
+    model_args: dict[str, Any],
+    preprocess: PreprocessSpec,
+    classes: int,
+    seed: int,
+    device: str = "cpu",
+) -> Student:
+    """A timm model with a new classifier for ``classes``; what is random comes from ``seed`` alone.
+
+    Args:
+        model, weights, model_args: as a ``BackboneSpec`` has them; weights may also be "random".
+        preprocess: overrides of the model's own.
+        classes: K. seed: of the head, and of random weights.
+        device: where it is trained.
+
+    Raises:
+        BackboneError: as ``load_backbone``; a model whose logits are not one linear map of one feature.
+    """
+    import timm
+    import torch
+
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        if weights == RANDOM:
+            try:
+                made: Any = timm.create_model(model or "", pretrained=False, **model_args)
+            except Exception as error:  # timm and the model's constructor raise whatever they like
+                raise BackboneError(
+                    "The model must be one that timm can build.",
+                    got=f"{model} with {model_args}: {type(error).__name__}: {error}",
+                    do="look the name up with timm.list_models()",
+                ) from error
+            backbone = wrap_model(made, str(model), preprocess, "cpu", model_args=model_args, weights=RANDOM)
+        else:
+            spec = BackboneSpec(model=model, weights=weights, model_args=model_args)
+            backbone = load_backbone(spec, preprocess)
+        module: Any = backbone.model
+        module.reset_classifier(classes)
+        head = module.get_classifier()
+        if not isinstance(head, torch.nn.Linear):
+            raise BackboneError(
+                "A student's logits are one linear map of its feature.",
+                got=f"{backbone.name} has a {type(head).__name__} for a classifier",
+                do="take a model with a linear classifier",
+            )
+        torch.manual_seed(seed)
+        head.reset_parameters()
+    module.requires_grad_(True)
+    student = Student(backbone, head.in_features)
+    with torch.no_grad():
+        images = torch.zeros(2, *backbone.data_config["input_size"])
+        feature, logits = student(images)
+        if feature.shape != (2, head.in_features) or not torch.allclose(logits, module(images), atol=1e-4):
+            raise BackboneError(
+                "A student's logits are one linear map of its feature.",
+                got=f"{backbone.name}: forward_head(pre_logits=True) and the classifier do not give its logits",
+                do="take another model",
+            )
+    if device != "cpu":
+        from taftcache.backbone.device import resolve_device
+
+        module.to(resolve_device(device))
+    return student

@@ -1,0 +1,78 @@
+"""A training run on disk: one safetensors file with its JSON inside, replaced by a rename."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+from torch import Tensor
+
+from taftcache.errors import FormatError, StoreWriteError
+
+KEY = "taftcache"  # one metadata key: more would come in an order that varies between runs
+
+
+def write_tensors(file: Path, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
+    """Write atomically: after a crash the file is the old one or the new one.
+
+    Raises:
+        StoreWriteError: the disk is full or failed.
+    """
+    held = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
+    write_bytes(file, save(held, {KEY: json.dumps(meta, sort_keys=True)}))
+
+
+def write_bytes(file: Path, data: bytes) -> None:
+    """The same for any bytes."""
+    partial = file.with_name(f"{file.name}.partial")
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with open(partial, "wb") as out:
+            out.write(data)
+            out.flush()
+            os.fsync(out.fileno())
+        os.replace(partial, file)
+    except OSError as error:
+        raise StoreWriteError("a result can be written", got=f"{file}: {error.strerror}") from error
+
+
+def read_tensors(file: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The tensors and the JSON.
+
+    Raises:
+        FormatError: not a file that ``write_tensors`` made.
+    """
+    try:
+        data = file.read_bytes()
+        size = int.from_bytes(data[:8], "little")
+        meta = json.loads(json.loads(data[8 : 8 + size])["__metadata__"][KEY])
+        return load(data), meta
+    except (OSError, SafetensorError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise FormatError(
+            "a checkpoint is a safetensors file that taftcache wrote", got=f"{file}: {error}", do="delete it"
+        ) from error
+
+
+def optimiser_tensors(optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """The optimiser's state as named tensors."""
+    state = optimiser.state_dict()["state"]
+    return {
+        f"{number}.{name}": torch.as_tensor(value) for number, held in state.items() for name, value in held.items()
+    }
+
+
+def restore_optimiser(optimiser: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> None:
+    """Put back what ``optimiser_tensors`` took."""
+    held = optimiser.state_dict()
+    state: dict[int, dict[str, Tensor]] = {}
+    for name, tensor in tensors.items():
+        number, _, key = name.partition(".")
+        state.setdefault(int(number), {})[key] = tensor
+    held["state"] = state
+    optimiser.load_state_dict(held)

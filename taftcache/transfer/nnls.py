@@ -1,0 +1,110 @@
+"""Non-negative least squares from its normal equations: min_{q ≥ 0} qᵀAq − 2bᵀq for A positive semidefinite.
+
+Block principal pivoting (Júdice and Pires 1994; Kim and Park 2011): guess which entries are positive, solve for them
+exactly, exchange all that have the wrong sign, and fall back to exchanging one at a time where that goes in circles.
+A handful of Cholesky factorisations ends at the exact optimum, with exact zeros; the optimality conditions are
+recomputed from A and b at the end and are what is reported.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from taftcache.errors import SolveError
+
+# Copies of a feature make A singular. So little is added to its (unit) diagonal that a regular problem does not
+# feel it after one refinement, and copies share their sum equally.
+JITTER = 1e-11
+REFINEMENTS = 2
+SIGN = 1e-12  # a dual entry above minus this, relative to the largest of b, counts as zero
+PATIENCE = 3  # block exchanges allowed without progress
+LIMIT = 2000
+
+
+@dataclass(frozen=True)
+class NonNegative:
+    """The minimiser q [p] in float64, and how far the optimality conditions are from holding.
+
+    violation: max over features of −(Aq − b)_a where q_a = 0 and |(Aq − b)_a| where q_a > 0, relative to max |b|.
+    support: number of positive entries. factorisations: Cholesky factorisations made.
+    """
+
+    q: Tensor
+    violation: float
+    support: int
+    factorisations: int
+
+
+def nnls(A: Tensor, b: Tensor) -> NonNegative:
+    """Solve min_{q ≥ 0} qᵀAq − 2bᵀq.
+
+    Args:
+        A: [p,p], symmetric and positive semidefinite.
+        b: [p].
+
+    Raises:
+        SolveError: numbers that are not finite.
+    """
+    A, b = A.double(), b.double()
+    if not (torch.isfinite(A).all() and torch.isfinite(b).all()):
+        raise SolveError("the moments of features must be finite", got="NaN or infinity among them")
+    size = A.diagonal().clamp_min(0).sqrt()
+    alive = size > 0
+    unit = torch.where(alive, 1 / torch.where(alive, size, torch.ones_like(size)), torch.zeros_like(size))
+    scaled, right = A * unit[:, None] * unit[None, :], b * unit
+    x, count = _pivot(scaled, right)
+    q = x * unit
+    slope = A @ q - b
+    worst = torch.where(q > 0, slope.abs(), (-slope).clamp_min(0))
+    violation = worst.max().item() / max(b.abs().max().item(), 1e-300) if len(b) else 0.0
+    return NonNegative(q, violation, int((q > 0).sum()), count)
+
+
+def _pivot(A: Tensor, b: Tensor) -> tuple[Tensor, int]:
+    """The solution for A of unit diagonal, and how many factorisations it took."""
+    floor = SIGN * max(b.abs().max().item(), 1e-300) if len(b) else 0.0
+    positive = b > floor
+    best, patience = len(b) + 1, PATIENCE
+    x = torch.zeros_like(b)
+    for count in range(1, LIMIT + 1):
+        x = _solve(A, b, positive)
+        slope = A @ x - b
+        wrong = torch.where(positive, x <= 0, slope < -floor)
+        number = int(wrong.sum())
+        if number == 0:
+            return x, count
+        if number < best:
+            best, patience = number, PATIENCE
+            exchange = wrong
+        elif patience > 0:
+            patience -= 1
+            exchange = wrong
+        else:  # the exchange of the last wrong entry alone cannot go in circles
+            exchange = torch.zeros_like(wrong)
+            exchange[int(wrong.nonzero()[-1])] = True
+        positive = positive ^ exchange
+    return x.clamp_min(0), LIMIT
+
+
+def _solve(A: Tensor, b: Tensor, positive: Tensor) -> Tensor:
+    """x with A_PP x_P = b_P, zero elsewhere."""
+    x = torch.zeros_like(b)
+    P = positive.nonzero()[:, 0]
+    if not len(P):
+        return x
+    part, right = A[P][:, P], b[P]
+    factor = part.clone()
+    factor.diagonal().add_(JITTER)
+    factor, failed = torch.linalg.cholesky_ex(factor)
+    if failed:
+        factor = part.clone()
+        factor.diagonal().add_(1e3 * JITTER * max(1, len(P)))
+        factor = torch.linalg.cholesky(factor)
+    solved = torch.zeros_like(right)
+    for _ in range(1 + REFINEMENTS):
+        solved = solved + torch.cholesky_solve((right - part @ solved)[:, None], factor)[:, 0]
+    x[P] = solved
+    return x

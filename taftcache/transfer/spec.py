@@ -1,0 +1,153 @@
+"""What a recipe may say about teachers, students and priors; imports no torch, for parsing must stay fast."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from taftcache.errors import RecipeError
+
+Positive = Annotated[float, msgspec.Meta(gt=0, le=1e100)]
+NotNegative = Annotated[float, msgspec.Meta(ge=0, le=1e100)]
+Fraction = Annotated[float, msgspec.Meta(gt=0, lt=1)]
+Count = Annotated[int, msgspec.Meta(ge=1)]
+Whole = Annotated[int, msgspec.Meta(ge=0)]
+PriorName = Literal["none", "aft", "aft-nnls", "kd", "b-tuning", "rkd", "aft-fixed", "aft-dense", "aft-rbf"]
+PRIORS: tuple[PriorName, ...] = (
+    "none", "kd", "b-tuning", "rkd", "aft", "aft-nnls", "aft-fixed", "aft-dense", "aft-rbf",
+)  # fmt: skip
+
+
+class TeacherSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One teacher: a store of features, or the recipe that makes it.
+
+    name: in tables and plots; the store's folder by default.
+    store: its folder.
+    recipe: a recipe of ``taftcache extract`` instead; the store is made from it where it is missing.
+    weight: what the teacher's features are multiplied by after they are standardised; in kernels it counts squared.
+    """
+
+    name: str = ""
+    store: str | None = None
+    recipe: str | None = None
+    weight: Positive = 1.0
+
+    def __post_init__(self) -> None:
+        if (self.store is None) == (self.recipe is None):
+            raise RecipeError(
+                "a teacher is a store of features or the recipe that makes one",
+                got=f"store = {self.store!r}, recipe = {self.recipe!r}",
+                do="give one of the two",
+            )
+
+
+class StudentSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Which model is trained; all of it moves, and its head is new.
+
+    model: a timm architecture; None when the weights name it.
+    weights: "random", or as ``backbone.weights``.
+    model_args: passed on to ``timm.create_model``.
+    """
+
+    model: str | None = None
+    weights: str = "bundled"
+    model_args: dict[str, Any] = {}
+
+    def __post_init__(self) -> None:
+        if self.weights == "random" and self.model is None:
+            raise RecipeError("random weights need the name of a model", got="no model", do="set student.model")
+
+
+class TransferSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The prior R on the student's features, and how strong it is.
+
+    prior: "aft" is the authors' form, "aft-nnls" finds the features' weights in closed form, "aft-fixed" keeps them
+        equal, "aft-dense" maps features without a kernel, "aft-rbf" takes a Gaussian kernel; "kd", "b-tuning" and
+        "rkd" are others' methods, "none" is standard transfer learning.
+    beta: the weight of R, or "choose": by accuracy on a part of the training images that is held out.
+    grid: what is tried; 0 is always among it.
+    hold_out: that part.
+    standardise: each teacher feature to mean 0 and deviation 1 over the training images; false leaves them raw.
+    refresh: epochs between two solves for the features' weights (aft-nnls).
+    noise: so many features of pure noise are added, to see what a prior makes of them.
+    """
+
+    prior: PriorName = "aft-nnls"
+    beta: NotNegative | Literal["choose"] = "choose"
+    grid: list[NotNegative] = msgspec.field(default_factory=lambda: [0.0, 1.0, 3.0, 10.0, 30.0])
+    hold_out: Fraction = 0.1
+    standardise: bool = True
+    refresh: Count = 1
+    noise: Whole = 0
+
+
+class TrainingSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Ordinary training of the student: Adam, a cosine to zero, batches shuffled anew in every epoch.
+
+    epochs: passes over the training images.
+    batch: images in a step; the last batches of an epoch are made equal rather than one left short.
+    rate, prior_rate: Adam's step for the student, and for what a prior learns.
+    weight_decay: decoupled, on the student.
+    augment: "flip" mirrors, "shift" mirrors and moves by up to an eighth; teachers see the images as they are.
+    seeds: one student for each; beta is chosen with the first.
+    per_class: labelled images kept of each class, chosen by a hash of their ids; all by default.
+    unlabelled: what becomes of the others: dropped, or used without their labels, for R needs none.
+    checkpoint: epochs between two checkpoints.
+    memory: bytes in which decoded images stay ("2GiB"); beyond it they are decoded anew in every epoch.
+    """
+
+    epochs: Count = 30
+    batch: Annotated[int, msgspec.Meta(ge=2)] = 128
+    rate: Positive = 1e-3
+    prior_rate: Positive = 1e-2
+    weight_decay: NotNegative = 0.0
+    augment: Literal["none", "flip", "shift"] = "none"
+    seeds: list[int] = msgspec.field(default_factory=lambda: [0])
+    per_class: Count | None = None
+    unlabelled: Literal["drop", "use"] = "drop"
+    checkpoint: Count = 1
+    memory: str = "2GiB"
+
+    def __post_init__(self) -> None:
+        if not self.seeds or len(set(self.seeds)) < len(self.seeds):
+            raise RecipeError("there is at least one seed, and each once", got=f"seeds = {self.seeds}")
+
+
+class ReportSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What the student is set beside; each entry trains further students.
+
+    priors: trained in the same way for the table.
+    probes: linear probes of each teacher and of all together.
+    latency: time of one image through the student and through the teachers' whole models.
+    noise: numbers of noise features, a curve for each of ``curves``.
+    per_class: numbers of labelled images of a class, a curve for each of ``curves``.
+    repeat: how often the first teacher is given (more often than once: the correlated-teacher test).
+    curves: priors of the curves; the recipe's own by default.
+    """
+
+    priors: list[PriorName] = []
+    probes: bool = True
+    latency: bool = True
+    noise: list[Whole] = []
+    per_class: list[Count] = []
+    repeat: list[Count] = []
+    curves: list[PriorName] = []
+
+
+class PriorSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A prior on the tangent model's features, convex together with the loss (see docs/transfer.md).
+
+    β/v [ 1/2 mean ‖φ − Bᵀψ‖² + ν/2 ‖B‖² + τ Σ_a ‖B_a‖ ] is added to the objective, v being the features' mean
+    square at the base point. B_a is what teacher feature a contributes; where it does not help, B_a = 0 exactly.
+
+    teachers: folders of stores whose features (kind "feature") teach; none, and there is no prior.
+    beta: β.
+    sparsity: τ, relative to the least that would make every feature useless at the base point.
+    shrinkage: ν; teacher features have mean square 1.
+    """
+
+    teachers: list[str] = []
+    beta: Positive = 1.0
+    sparsity: NotNegative = 0.05
+    shrinkage: Positive = 1e-2
