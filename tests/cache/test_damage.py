@@ -156,6 +156,9 @@ def test_rolled_back_parts(copy) -> None:
             change.put("components/000", b"retrained")
     after = tree(copy)
     (copy / "manifest.json").write_bytes(before["manifest.json"])
+    with pytest.raises(IntegrityError, match="shards/000-"):  # its rows are asked whether they were forgotten here
+        FeatureStore(copy)
+    copy.with_name(f"{copy.name}.forgotten").unlink()
     detected(copy, "shards/000-")
     with FeatureStore(copy) as store:
         assert store.root_digest == digest

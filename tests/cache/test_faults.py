@@ -79,7 +79,8 @@ def test_every_call_may_fail(path, work, code, forever, step) -> None:
             except StoreWriteError:
                 failed += 1
             else:
-                assert len(seen) < at
+                # Once the swap is through, the book of forgotten ids beside the store may fail: an audit says so.
+                assert len(seen) < at or seen.index("replace") < at - 1, f"nobody said that call {at} failed"
                 break
             if store.root_digest != digest:
                 # the swap was through: what failed is its last fsync, or the sweep, which the next open does again

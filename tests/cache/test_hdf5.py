@@ -80,7 +80,7 @@ def test_an_export_replaces_nothing_and_leaves_nothing_half(path, tmp_path, monk
     monkeypatch.setattr(h5py.Group, "create_dataset", full)
     with FeatureStore(path) as store, pytest.raises(StoreError, match="No space"):
         export(store, tmp_path / "g.h5")
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["f.h5", "s"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["f.h5", "s", "s.forgotten"]
 
 
 def test_rows_changed_in_an_export_are_noticed(file, tmp_path) -> None:
