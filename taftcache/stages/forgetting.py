@@ -150,6 +150,7 @@ class _Forgetting:
     def __init__(self, store: FeatureStore, request: Request, mode: Mode, cold: bool, progress: Progress) -> None:
         self.store, self.request, self.mode, self.progress = store, request, mode, progress
         self.cold = cold
+        self.tight: Component | None = None  # the old exact model, where a warm solve had to know it better
         self.recipe: Recipe = adopt(store, None)
         self.objects = store.objects()
         out = set(subtracted(store))
@@ -239,7 +240,8 @@ class _Forgetting:
             for name, component in made.items():
                 put_component(change, name, component)
                 if "certificate" in component.meta:
-                    old = read_component(store, name, old_base)
+                    tight = self.tight if name == EXACT else None
+                    old = tight or read_component(store, name, old_base)
                     certificates[name] = certificate_of(component, old)
             for name in self.destroyed:
                 change.drop(name)
@@ -303,7 +305,7 @@ class _Forgetting:
             old = read_component(store, EXACT, base)
             warm = resolve_warm(recipe, base, store.shards, rows, old, self.progress)
             if warm.component is not None:
-                exact = warm.component
+                exact, self.tight = warm.component, warm.old
                 exact.meta["stats"] = {**exact.meta["stats"], "passes": warm.passes}
                 exact.meta.update(
                     key=exact_key(recipe, base, rows, self.digests),

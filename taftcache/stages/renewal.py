@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import log
 from typing import TYPE_CHECKING, Any
 
 from taftcache.cache import Shard
@@ -18,18 +19,22 @@ if TYPE_CHECKING:
 
 # A certified distance above this fraction of what the removal moved would prove nothing.
 DECISIVE = 0.1
-WARM_ROUNDS = 4
+WARM_ROUNDS = 6
 LEAST_PASSES = 12
 SHORT_SHARE = 0.3
 
 
 @dataclass(frozen=True)
 class Warm:
-    """A warm re-solve: its component where it became decisive, the passes it took, and why it did not."""
+    """A warm re-solve: its component where it became decisive, the passes it took, and why it did not.
+
+    ``old`` is the model that it began from, as far as that was tightened.
+    """
 
     component: Component | None
     passes: int
     failure: str = ""
+    old: Component | None = None
 
 
 def certificate_of(new: Component, old: Component | None) -> dict[str, Any]:
@@ -61,13 +66,13 @@ def resolve_warm(
     """Minimise over ``shards`` from the exact model of ``before`` until the certificate is decisive.
 
     What the removal moves is a distance between two optima, so the old model's certificate counts too: where that is
-    the loose one, it is tightened on the old rows, which are still there. It gives up after as many passes as the old
-    model took from cold, or after a third of them where that went through the space of the rows: a cold solve is
-    as short then.
+    the loose one, it is tightened on the old rows, which are still there. It gives up after about twice
+    the passes of a cold solve, or 0.6 times them where that goes through the space of the rows.
     """
     tolerance, stats = recipe.solver.tolerance, old.meta["stats"]
     share = SHORT_SHARE if "row space" in stats["solver"] else 1.0
     left = max(LEAST_PASSES, round(share * stats["passes"]))
+    reached = old.meta["certificate"]["relative_gradient"]
     passes = 0
     new = old
     for _ in range(WARM_ROUNDS):
@@ -75,10 +80,15 @@ def resolve_warm(
         passes += new.meta["stats"]["passes"]
         figures = certificate_of(new, old)
         if figures["decisive"]:
-            return Warm(new, passes)
-        # Half of the goal, for what the removal moved is known only roughly until the solve has ended.
-        goal = 0.5 * DECISIVE * max(figures["moved"], 1e-300)
-        if old.meta["certificate"]["distance_bound"] > 2 * goal and left - passes >= LEAST_PASSES:
+            return Warm(new, passes, old=old)
+        # Half of the goal, for what the removal moved is known only roughly until both bounds are below it.
+        bounds = [c.meta["certificate"]["distance_bound"] for c in (old, new)]
+        goal = max(0.5 * DECISIVE * figures["moved"], 0.05 * max(bounds))
+        # A cold solve to that goal takes longer than the old model did, by about as many more digits of the gradient;
+        # twice that, for here both models may have to get there.
+        digits = log(_tolerance(new, goal)) / log(max(1e-15, min(0.5, reached)))
+        left = max(left, round(2 * share * stats["passes"] * digits))
+        if bounds[0] > 2 * goal and left - passes >= LEAST_PASSES:
             old = _solve(recipe, base, before, old, _tolerance(old, goal), left - passes, progress)
             passes += old.meta["stats"]["passes"]
         if left - passes < LEAST_PASSES or not (new.meta["converged"] and old.meta["converged"]):

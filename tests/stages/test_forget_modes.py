@@ -118,7 +118,7 @@ def test_warm_goes_on_where_the_tolerance_is_loose(tmp_path, monkeypatch):
     """Both the old model and the new one are solved further than the recipe asks, until the removal is proven."""
     monkeypatch.setattr("taftcache.solve.dual.LARGEST_KERNEL", 0)
     path = tmp_path / "store"
-    loose = {"solver": {"tolerance": 1e-2}, "objective": {"ridge": 0.1}, **EXACT}
+    loose = {"solver": {"tolerance": 1e-2, "method": "conjugate"}, "objective": {"ridge": 0.1}, **EXACT}
     stages.run(recipe(path, **loose))
     with open_store(path) as store:
         report = stages.forget(store, [store.shard("000").sample_ids[2]], mode="resolve")
