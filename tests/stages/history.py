@@ -22,7 +22,8 @@ import torch
 
 from taftcache import stages
 from taftcache.cache import FeatureStore
-from taftcache.stages.training import EXACT, subtracted
+from taftcache.stages.names import EXACT
+from taftcache.stages.training import subtracted
 from tests.cache.crash import hook, in_fork
 from tests.cache.making import tree
 from tests.stages.making import commits, recipe
