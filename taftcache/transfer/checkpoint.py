@@ -30,7 +30,7 @@ def write_tensors(file: Path, tensors: Mapping[str, Tensor], meta: Mapping[str, 
 
 def write_bytes(file: Path, data: bytes) -> None:
     """The same for any bytes."""
-    partial = file.with_name(f"{file.name}.partial")
+    partial = file.with_name(f"{file.name}.{os.getpid()}.partial")
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         with open(partial, "wb") as out:

@@ -6,6 +6,7 @@ leather draws them: pure Python without dependencies, and the same numbers give 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import cycle
 from pathlib import Path
 
 import leather
@@ -13,6 +14,7 @@ import leather
 from taftcache.transfer.checkpoint import write_bytes
 
 WIDTH, HEIGHT = 720, 420
+COLOURS = ("#1b9e77", "#d95f02", "#7570b3", "#e7298a", "#66a61e", "#e6ab02", "#a6761d", "#666666", "#1f78b4", "#b15928")
 
 
 def curves(file: Path, title: str, x: str, y: str, lines: Mapping[str, Sequence[tuple[float, float]]]) -> Path:
@@ -22,9 +24,8 @@ def curves(file: Path, title: str, x: str, y: str, lines: Mapping[str, Sequence[
     high = max(value for points in lines.values() for _, value in points)
     room = max(0.05 * (high - low), 1e-3)
     chart.add_y_scale(low - room, high + room)
-    for name, points in lines.items():
-        chart.add_line(sorted(points), name=name)
-        chart.add_dots(sorted(points), name=f"{name} (measured)")
+    for colour, (name, points) in zip(cycle(COLOURS), lines.items(), strict=False):
+        chart.add_line(sorted(points), name=name, stroke_color=colour)
     chart.add_x_axis(name=x, ticks=sorted({float(at) for points in lines.values() for at, _ in points}))
     chart.add_y_axis(name=y)
     return _write(chart, file)
@@ -42,9 +43,9 @@ def bars(file: Path, title: str, x: str, values: Mapping[str, float]) -> Path:
 def profile(file: Path, title: str, y: str, groups: Mapping[str, Sequence[float]]) -> Path:
     """Each group's values, largest first, over their rank."""
     chart = leather.Chart(title)
-    for name, values in groups.items():
+    for colour, (name, values) in zip(cycle(COLOURS), groups.items(), strict=False):
         ranked = sorted(values, reverse=True)
-        chart.add_line(list(enumerate(ranked, 1)), name=name)
+        chart.add_line(list(enumerate(ranked, 1)), name=name, stroke_color=colour)
     chart.add_x_axis(name="feature, by rank in its teacher")
     chart.add_y_axis(name=y)
     return _write(chart, file)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from math import sqrt
+from math import log, sqrt
 
 import torch
 from torch import Tensor, nn
@@ -68,6 +68,10 @@ class ClosedForm(Prior):
     batch and no step size has a say in. So that its kernels are R's, φ is centred and its rows have length one there,
     and the rows of ψ too. Where no feature agrees with the student at all (q = 0) the weights stay as they were.
 
+    b of a feature that is independent of φ still differs from zero, by chance, with variance 2 k A_aa / n(n−1). Half
+    of a thousand such features would be let in. So √(2 log p) of these deviations, what the largest of p of them
+    reaches (Donoho and Johnstone 1994), are taken off b first.
+
     Args:
         moment: A [p,p] of ``teacher_moment``, of rows of length one.
     """
@@ -86,14 +90,24 @@ class ClosedForm(Prior):
     def refresh(self, phi: Tensor, teachers: Teachers) -> None:
         rows = unit_rows(phi.double() - phi.double().mean(0))
         parts = [slice(k, min(k + BLOCK_ROWS, len(rows))) for k in range(0, len(rows), BLOCK_ROWS)]
-        b, _ = student_moments((rows[part], unit_rows(teachers(part))) for part in parts)
-        found = nnls(self._moment, b.to(self._moment))
+        b, k = student_moments((rows[part], unit_rows(teachers(part))) for part in parts)
+        found = nnls(self._moment, b.to(self._moment) - chance(self._moment, k, len(rows)))
         self.violation = found.violation
         if found.support:
             self.get_buffer("q").copy_(found.q / found.q.max())  # R does not feel the scale; the largest is 1
 
     def energy(self) -> Tensor | None:
         return self.get_buffer("q")
+
+
+def chance(moment: Tensor, k: float, n: int) -> Tensor:
+    """What b [p] reaches by chance for the largest of p features that are independent of the student.
+
+    Args:
+        moment: A [p,p]. k: mean square of K_φ over pairs. n: rows.
+    """
+    deviation = (2 * max(k, 0.0) * moment.diagonal() / (n * (n - 1))).sqrt()
+    return (2 * log(max(2, len(moment)))) ** 0.5 * deviation
 
 
 class Dense(Prior):

@@ -12,6 +12,7 @@ from taftcache.transfer.evidence import posterior, probe
 from taftcache.transfer.kernels import cosine_distance, cosine_rows, gaussian_distance, relations
 from taftcache.transfer.moments import student_moments, teacher_moment
 from taftcache.transfer.nnls import nnls
+from taftcache.transfer.priors import chance
 
 DISTANCES = [cosine_distance, gaussian_distance, relations]
 
@@ -143,13 +144,29 @@ def test_copies_of_a_feature_share_one_sum():
 
 
 def test_noise_gets_no_weight():
-    """Of 64 features of noise beside 16 that the student is made of, hardly any energy is kept."""
+    """Of 64 features of noise beside 16 that the student is made of, hardly any energy is kept; none, less chance."""
     psi, noise = features(2000, 16), features(2000, 64, 9)
     both = torch.cat([psi, noise], 1)
-    b, _ = student_moments([(psi @ features(16, 8, 2), both)])
-    q = nnls(teacher_moment([both]), b).q
-    assert q[16:].sum() <= 0.02 * q.sum()
+    b, k = student_moments([(psi @ features(16, 8, 2), both)])
+    A = teacher_moment([both])
+    q = nnls(A, b).q
+    assert 0 < q[16:].sum() <= 0.02 * q.sum()
     assert q[:16].min() > 0
+    q = nnls(A, b - chance(A, k, 2000)).q
+    assert q[16:].sum() == 0
+    assert q[:16].min() > 0
+
+
+def test_what_chance_reaches():
+    """b of features that are independent of the student: of the deviation that is said, and seldom above the bound."""
+    n, p = 300, 400
+    noise, phi = features(n, p, 4), features(n, 5, 6)
+    phi = phi - phi.mean(0)
+    b, k = student_moments([(phi, noise)])
+    A = teacher_moment([noise])
+    deviation = chance(A, k, n) / (2 * np.log(p)) ** 0.5
+    assert 0.85 < (b / deviation).std() < 1.15
+    assert (b > chance(A, k, n)).sum() <= 3
 
 
 def test_numbers_that_are_not_finite_are_refused():
