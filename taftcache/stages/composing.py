@@ -12,7 +12,7 @@ from taftcache.cache import FeatureStore, Shard
 from taftcache.errors import CompositionError, RecipeError
 from taftcache.stages.names import COMPONENTS, EXACT
 from taftcache.stages.progress import Progress, Silent
-from taftcache.stages.training import adopt, solve_component, starts_at_zero, subtracted, training_key
+from taftcache.stages.training import INTERRUPTED, adopt, solve_component, starts_at_zero, subtracted, training_key
 
 if TYPE_CHECKING:
     from taftcache.component import Component
@@ -119,13 +119,17 @@ def members_of(store: FeatureStore) -> list[str]:
     """Names of the components that a composition is made of, sorted.
 
     Raises:
-        CompositionError: a shard that is not subtracted has no component, or there is none at all.
+        CompositionError: a shard that is not subtracted has no component, or one whose solve was interrupted, or
+            there is none at all.
     """
     out = subtracted(store)
     names = [f"{COMPONENTS}{shard.name}" for shard in store.shards if shard.name not in out]
-    if missing := [name for name in names if name not in store.objects()]:
+    solved = [name for name, ref in store.objects().items() if ref.meta.get("key") != INTERRUPTED]
+    if missing := [name for name in names if name not in solved]:
         raise CompositionError(
-            "every shard has a component before they are composed", got=missing, do="taftcache train"
+            "every shard has a component that was solved to its end before they are composed",
+            got=f"not so: {', '.join(missing)}",
+            do="taftcache train",
         )
     names += [name for name, ref in store.objects(COMPONENTS).items() if ref.meta.get("imported")]
     if not names:

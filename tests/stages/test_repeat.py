@@ -10,10 +10,10 @@ import torch
 from taftcache import stages
 from taftcache.cache import FeatureStore
 from taftcache.component import read_base, read_component
-from taftcache.errors import StoreError
+from taftcache.errors import CompositionError, StoreError
 from taftcache.recipe import apply_overrides, parse_recipe
 from taftcache.stages.progress import Silent
-from taftcache.stages.training import adopt
+from taftcache.stages.training import INTERRUPTED, adopt
 from tests.stages.making import open_store, recipe, tree, values
 
 
@@ -175,13 +175,17 @@ class Interrupting(Silent):
         raise KeyboardInterrupt
 
 
-def test_interrupted_training_keeps_no_half_solved_component(finished, tmp_path):
+def test_a_component_that_was_interrupted_is_marked_and_solved_again(finished, tmp_path):
     path = tmp_path / "store"
     stages.extract(recipe(path))
     with open_store(path) as opened:
         with pytest.raises(KeyboardInterrupt):
             stages.train(opened, progress=Interrupting("solve 001"))
-        assert [n for n in opened.objects() if n != "base/tail"] == ["components/000"]
+        made = {name: entry.meta.get("key") for name, entry in opened.objects().items() if name != "base/tail"}
+        assert list(made) == ["components/000", "components/001"]
+        assert [name for name, key in made.items() if key == INTERRUPTED] == ["components/001"]
+        with pytest.raises(CompositionError, match="to its end"):
+            stages.compose(opened)
     assert stages.run(recipe(path)).train.trained == ["components/001", "models/head"]
     assert tree(path) == tree(finished)
 
