@@ -34,11 +34,11 @@ class Book:
     """``<store>.forgotten``: the keyed hashes of what a store at this place has forgotten, and their keys.
 
     A copy of the store from before a request has neither the tombstones nor the receipt: nothing in it could tell.
-    The book lies outside, so that restoring the folder leaves it as it is. A store in a bucket (None) has none.
+    The book lies outside, so that restoring the folder leaves it as it is. A store in a bucket has none.
     """
 
-    def __init__(self, store: Path | None) -> None:
-        whole = None if store is None else Path(os.path.abspath(store))
+    def __init__(self, store: str | os.PathLike[str]) -> None:
+        whole = None if os.fspath(store).startswith("s3:") else Path(os.path.abspath(store))
         self.file = None if whole is None else whole.with_name(f"{whole.name}.forgotten")
         pages = [] if self.file is None else _read(self.file).pages
         self._pages = {bytes.fromhex(page.key): frozenset(page.tombstones) for page in pages}
@@ -47,6 +47,15 @@ class Book:
     def key(self) -> bytes:
         """The newest key; empty when nothing was ever forgotten here."""
         return list(self._pages)[-1] if self._pages else b""
+
+    @property
+    def newest(self) -> frozenset[str]:
+        """The tombstones under the newest key."""
+        return self._pages.get(self.key, frozenset())
+
+    def holds(self, name: str) -> bool:
+        """Whether ``name`` was forgotten here, under the newest key."""
+        return bool(self._pages) and ledger.tombstone(name, self.key) in self.newest
 
     def more_than(self, known: Iterable[str]) -> bool:
         """Whether anything was forgotten here that ``known`` tombstones do not say."""

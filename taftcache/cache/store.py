@@ -11,7 +11,7 @@ from taftcache.cache import ledger
 from taftcache.cache.address import bring, open_home
 from taftcache.cache.book import Book
 from taftcache.cache.commit import commit
-from taftcache.cache.files import Folder, write_all
+from taftcache.cache.files import write_all
 from taftcache.cache.identity import differences
 from taftcache.cache.layout import resolve_chunk_rows
 from taftcache.cache.manifest import FILE, MAX_BYTES, ROLES, Manifest, ObjectRef, ShardRef, Skipped, check_name
@@ -78,7 +78,7 @@ class FeatureStore:
                     got=f"{self.path}: root digest {self.manifest.digest}, expected {expect}",
                     do="Look whether an older copy was put in its place.",
                 )
-            self.book = Book(self.path if isinstance(self.root, Folder) else None)
+            self.book = Book(path)
             if not stale and (back := self.returned()):
                 raise StaleStore(
                     "A forgotten sample does not come back with an old copy of the store.",
@@ -87,6 +87,9 @@ class FeatureStore:
                 )
             if mode == "a":
                 self.swept = sweep(self.root, self.desk, self.manifest, self.manifest)
+                if self.book.newest and not self.manifest.shards and not self.manifest.tombstone_key:
+                    with self.transaction() as change:  # a store made anew where one had forgotten
+                        change.recall()
                 self._remember(self.manifest)
         except BaseException:
             self.close()

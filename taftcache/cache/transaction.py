@@ -37,6 +37,7 @@ class Transaction:
         self._shards: dict[str, Shard] = {}
         self._dropped: set[str] = set()
         self._erased: set[str] = set()
+        self._recalled: frozenset[str] = frozenset()
         self._objects = dict(store.manifest.objects)
         self._entries: list[dict[str, Any]] = []
         self._fields: dict[str, Any] = {}
@@ -91,6 +92,11 @@ class Transaction:
         """Add tombstones for ids whose rows leave with their whole shard, or for `classes` and `shards` themselves."""
         self._usable()
         self._erased |= set(names)
+
+    def recall(self) -> None:
+        """Take over the tombstones of the book beside the store: what an earlier store at this place forgot."""
+        self._usable()
+        self._recalled = self._store.book.newest
 
     def relabel(self, classes: Sequence[str]) -> dict[str, Shard]:
         """Keep only ``classes``, in the order that they have, and write every shard anew with labels that index them.
@@ -165,12 +171,12 @@ class Transaction:
         self._usable()
         named = self._store.manifest
         stones, key_digest = set(named.tombstones), named.tombstone_key
-        if self._erased:
+        if self._erased or self._recalled:
             key = self._key()
             key_digest = digest(key)
             if not named.tombstone_key:
                 self._stage(key, ledger.KEY_FILE)
-            stones |= {ledger.tombstone(i, key) for i in self._erased}
+            stones |= self._recalled | {ledger.tombstone(i, key) for i in self._erased}
         if self._forget_key:
             stones, key_digest = set(), ""
         end = named.ledger

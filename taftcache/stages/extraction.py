@@ -14,11 +14,13 @@ import msgspec
 from taftcache.backbone.files import file_digest, weights_file
 from taftcache.backbone.sources import Source, open_source
 from taftcache.cache import FeatureStore, assign, held_out
+from taftcache.cache.book import Book
 from taftcache.cache.plan import in_order
 from taftcache.errors import DataError, IdentityError
 from taftcache.recipe import Recipe, recipe_values
 from taftcache.stages.classes import Relabelled, class_indexes
 from taftcache.stages.progress import Progress, Silent
+from taftcache.stages.request import CLASS
 from taftcache.tangent.spec import TAIL
 
 if TYPE_CHECKING:
@@ -68,14 +70,19 @@ def extract(recipe: Recipe, progress: Progress | None = None) -> ExtractReport:
     groups = plan_groups(recipe, source, test)
     from safetensors.torch import save
 
-    frozen, transform = load_frozen(recipe, source.classes)
+    if exists:
+        with FeatureStore(path, mode="a") as store:  # for writing: it then knows what its place has forgotten
+            groups, classes, notes = _without_forgotten(store.is_forgotten, groups, source.classes)
+    else:
+        groups, classes, notes = _without_forgotten(Book(path).holds, groups, source.classes)
+    frozen, transform = load_frozen(recipe, classes)
     identity = made_from(recipe, frozen, transform)
     plan = {"kind": recipe.store.plan, "shards": recipe.store.shards, "seed": recipe.store.seed, "groups": len(groups)}
     if exists:
         store = FeatureStore(path, mode="a")
         store.check_identity(identity)
     else:
-        store = FeatureStore.create(path, identity=identity, classes=source.classes, plan=plan, recipe=_record(recipe))
+        store = FeatureStore.create(path, identity=identity, classes=classes, plan=plan, recipe=_record(recipe))
     with store:
         if TAIL not in store.objects():
             with store.transaction() as change:
@@ -86,7 +93,7 @@ def extract(recipe: Recipe, progress: Progress | None = None) -> ExtractReport:
             for name, group in groups.items()
             if not store.has_shard(name)
         )
-        return _report(store, images, time.perf_counter() - begin)
+        return _report(store, images, time.perf_counter() - begin, notes)
 
 
 def load_frozen(recipe: Recipe, classes: Sequence[str]) -> tuple[Reduction, Preprocess]:
@@ -145,6 +152,16 @@ def plan_groups(recipe: Recipe, source: Source, test: Source | None) -> dict[str
     return groups
 
 
+def _without_forgotten(
+    forgotten: Callable[[str], bool], groups: dict[str, tuple[str, Source, list[str]]], classes: Sequence[str]
+) -> tuple[dict[str, tuple[str, Source, list[str]]], list[str], list[str]]:
+    """Groups and classes without what was forgotten at the store's place before, and a note that says how much."""
+    kept = {n: (role, source, [i for i in ids if not forgotten(i)]) for n, (role, source, ids) in groups.items()}
+    gone = sum(len(ids) for _, _, ids in groups.values()) - sum(len(ids) for _, _, ids in kept.values())
+    notes = [f"{gone} images were forgotten here before and stay out"] if gone else []
+    return {n: g for n, g in kept.items() if g[2]}, [c for c in classes if not forgotten(CLASS + c)], notes
+
+
 def _fill(
     store: FeatureStore,
     recipe: Recipe,
@@ -156,7 +173,6 @@ def _fill(
     progress: Progress,
 ) -> int:
     """Extract one group, or what is left of it; the number of images run."""
-    ids = [i for i in ids if not store.is_forgotten(i)]
     index = {item.id: k for k, item in enumerate(source.items)}
     with (
         store.writer(

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from taftcache import stages
+from taftcache.backbone.sources import open_source
 from taftcache.cache import FeatureStore
 from taftcache.errors import DataError, RecipeError, SolveError, UnknownSample
 from tests.stages.making import commits, open_store, recipe, tree
@@ -255,3 +256,30 @@ def test_run_forgets_what_the_recipe_names(finished, tmp_path):
     again = stages.run(wishes)
     assert again.idle
     assert again.root_digest == first.root_digest
+
+
+def test_a_store_made_anew_where_one_forgot(store, tmp_path, monkeypatch):
+    """Whoever deletes a store and runs again does not get back what was forgotten, shard and class included."""
+    with open_store(store) as opened:
+        sample, shard, name = opened.shard("000").sample_ids[4], opened.shards[-1].name, opened.classes[3]
+        stages.forget(opened, [sample], shards=[shard], classes=[name])
+        content, shards = opened.manifest.content_digest, [ref.name for ref in opened.manifest.shards]
+        rows = sum(ref.rows for ref in opened.manifest.shards)
+        everyone = sum(1 for _ in open_source(recipe(store).data)[0].items)
+    shutil.rmtree(store)
+
+    def stopped(*args):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(FeatureStore, "transaction", stopped)  # what is to be left out is not known to the store yet
+        with pytest.raises(KeyboardInterrupt):
+            stages.extract(recipe(store))
+    report = stages.run(recipe(store))
+    assert report.extract.notes == [f"{everyone - rows} images were forgotten here before and stay out"]
+    with open_store(store) as opened:
+        assert [ref.name for ref in opened.manifest.shards] == shards
+        assert opened.manifest.content_digest == content
+        again = stages.forget(opened, [sample], shards=[shard], classes=[name])
+        assert (again.already, again.forgotten) == ([sample, f"shard {shard}", f"class {name}"], [])
+    assert stages.audit(store).findings == []
