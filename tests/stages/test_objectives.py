@@ -7,7 +7,7 @@ import pytest
 from taftcache import stages
 from taftcache.errors import RecipeError
 from taftcache.recipe import parse_recipe
-from taftcache.terminal import show_inspect
+from taftcache.terminal.inspection import show_inspect
 from tests.stages.making import open_store, recipe, values
 
 OBJECTIVES = {

@@ -1,0 +1,130 @@
+"""Comparisons, private training with a choice, and teaching."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from taftcache.cli.options import (
+    Device,
+    Json,
+    Overrides,
+    RecipePath,
+    StorePath,
+    device_override,
+    print_report,
+    read_recipe,
+)
+from taftcache.errors import RecipeError
+from taftcache.terminal.console import bars
+from taftcache.terminal.experiments import show_compare, show_private_table, show_teach, show_train_private
+
+commands = typer.Typer()
+
+
+@commands.command()
+def tune(
+    store: StorePath,
+    rate: Annotated[
+        list[float] | None, typer.Option("--rate", help="a multiple of the learning rate to try (repeatable)")
+    ] = None,
+    uncharged: Annotated[
+        bool, typer.Option("--uncharged", help="each trial spends all of epsilon; the component says so")
+    ] = False,
+    set_: Overrides = None,
+    as_json: Json = False,
+) -> None:
+    """Private training with several learning rates, of which held-out rows choose one. All trials share epsilon.
+
+    Example: taftcache tune stores/quickstart --rate 0.3 --rate 1 --set privacy.steps=3
+    """
+    from taftcache import stages
+    from taftcache.cache import FeatureStore
+    from taftcache.recipe import apply_overrides, parse_recipe
+
+    with FeatureStore(store, mode="a") as opened, bars(as_json) as progress:
+        recipe = parse_recipe(apply_overrides(opened.manifest.recipe, set_ or []), str(store))
+        report = stages.train_private(
+            opened, recipe, progress=progress, rates=rate or [0.3, 1.0, 3.0], charged=not uncharged
+        )
+        stages.compose(opened, recipe)
+    print_report(report, as_json, show_train_private)
+
+
+@commands.command()
+def private_table(
+    store: StorePath,
+    epsilon: Annotated[list[float] | None, typer.Option("--epsilon", help="1, 3 and 8 by default (repeatable)")] = None,
+    seed: Annotated[
+        list[int] | None, typer.Option("--seed", help="of the base point; 0, 1 and 2 by default (repeatable)")
+    ] = None,
+    regime: Annotated[
+        list[str] | None, typer.Option("--regime", help="full, bitfit, layernorm or head; all by default (repeatable)")
+    ] = None,
+    set_: Overrides = None,
+    as_json: Json = False,
+) -> None:
+    """The paper's Table 3: private fine-tuning of the tangent model beside the network's own. Writes no model.
+
+    Example: taftcache private-table stores/quickstart --epsilon 3 --seed 0 --regime head
+    """
+    from taftcache import stages
+    from taftcache.cache import FeatureStore
+    from taftcache.recipe import apply_overrides, parse_recipe
+    from taftcache.stages.private_comparison import REGIMES
+
+    with FeatureStore(store) as opened, bars(as_json) as progress:
+        recipe = parse_recipe(apply_overrides(opened.manifest.recipe, set_ or []), str(store))
+        report = stages.private_table(
+            opened,
+            recipe,
+            epsilons=epsilon or (1.0, 3.0, 8.0),
+            seeds=seed or (0, 1, 2),
+            regimes=regime or REGIMES,
+            progress=progress,
+        )
+    print_report(report, as_json, show_private_table)
+
+
+@commands.command()
+def compare(
+    recipe: RecipePath,
+    out: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="write the report as Markdown too")] = None,
+    set_: Overrides = None,
+    device: Device = None,
+    as_json: Json = False,
+) -> None:
+    """The paper's Table 2 or Figure 1 on the recipe's data: TAFT, model soup and SISA from one cache.
+
+    Example: taftcache compare pipelines/quickstart.toml --set compare.shards=[20] --set compare.epochs=1 --set compare.seeds=1
+    """  # noqa: E501
+    from taftcache import stages
+
+    with bars(as_json) as progress:
+        report = stages.compare(read_recipe(recipe, set_, device), progress)
+    if out is not None:
+        try:
+            out.write_text(report.markdown(), encoding="utf-8")
+        except OSError as error:
+            raise RecipeError("a report is written to a file", got=f"{out}: {error.strerror}") from error
+    print_report(report, as_json, show_compare)
+
+
+@commands.command()
+def transfer(recipe: RecipePath, set_: Overrides = None, device: Device = None, as_json: Json = False) -> None:
+    """Train a small model from images with a prior from cached features of others, and report what the prior did.
+
+    Students are kept: the same command goes on where it was, and trains nothing twice. The recipe is of its own kind,
+    see docs/transfer.md.
+
+    Example: taftcache transfer pipelines/transfer/quick.toml
+    """
+    from taftcache import stages
+    from taftcache.transfer.recipe import load_transfer
+
+    made = load_transfer(recipe, [*(set_ or []), *device_override(device)])
+    with bars(as_json) as progress:
+        report = stages.teach(made, progress)
+    print_report(report, as_json, show_teach)

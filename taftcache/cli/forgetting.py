@@ -1,0 +1,94 @@
+"""Commands that erase, and that prove it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from taftcache.cli.options import Json, StorePath, print_report
+from taftcache.errors import RecipeError
+from taftcache.terminal.console import bars
+from taftcache.terminal.forgetting import show_audit, show_forget
+
+commands = typer.Typer()
+
+
+@commands.command()
+def forget(
+    store: StorePath,
+    sample: Annotated[list[str] | None, typer.Option("--sample", help="a sample's id (repeatable)")] = None,
+    file: Annotated[Path | None, typer.Option("--file", help="a text file with one id a line")] = None,
+    shard: Annotated[list[str] | None, typer.Option("--shard", help="all rows of a shard (repeatable)")] = None,
+    label: Annotated[list[str] | None, typer.Option("--class", help="all rows of a class (repeatable)")] = None,
+    mode: Annotated[
+        str,
+        typer.Option(
+            "--mode",
+            help="retrain: solve the affected shards again; subtract: leave them out of the composition;"
+            " resolve: retrain, and solve models/exact on from where it is",
+        ),
+    ] = "retrain",
+    cold: Annotated[
+        bool, typer.Option("--cold", help="for resolve: from the mean, to the bytes of never having seen the rows")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="say what would happen and what it would cost, and change nothing")
+    ] = False,
+    sign: Annotated[
+        Path | None, typer.Option("--sign", metavar="KEY", help="sign the receipt with this Ed25519 key (PEM)")
+    ] = None,
+    destroy_key: Annotated[
+        bool,
+        typer.Option("--destroy-key", help="destroy the key of all tombstones: no id can be asked about any more"),
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Erase samples from the cache and renew all that was made from them, with a certificate and a receipt.
+
+    Example: taftcache forget stores/quickstart --sample digits/0042
+
+    Example: taftcache forget stores/quickstart --class 7 --dry-run
+    """
+    from taftcache import stages
+    from taftcache.cache import FeatureStore
+    from taftcache.stages.request import read_ids
+
+    ids = [*(sample or []), *(read_ids(file) if file else [])]
+    if destroy_key and (ids or shard or label):
+        raise RecipeError("--destroy-key stands alone", got="ids, shards or classes beside it")
+    with FeatureStore(store, mode="a") as opened, bars(as_json) as progress:
+        if destroy_key:
+            report = stages.destroy_key(opened, sign)
+        else:
+            report = stages.forget(
+                opened, ids, progress, shards=shard or [], classes=label or [],
+                mode=mode,  # type: ignore[arg-type]
+                cold=cold, dry_run=dry_run, signing_key=sign,
+            )  # fmt: skip
+    print_report(report, as_json, show_forget)
+
+
+@commands.command()
+def audit(
+    store: StorePath,
+    public_key: Annotated[
+        str | None, typer.Option("--public-key", metavar="HEX", help="the key that every receipt must be signed with")
+    ] = None,
+    replay: Annotated[
+        bool, typer.Option("--replay", help="forget again what an old copy of the store brought back")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Check what forgetting promised: receipts, certificates from the rows, nothing left. Exit code 5 if it fails.
+
+    Example: taftcache audit stores/quickstart
+    """
+    from taftcache import stages
+
+    with bars(as_json) as progress:
+        report = stages.audit(store, progress, public_key=public_key, replay=replay)
+    print_report(report, as_json, show_audit)
+    if report.findings:
+        raise typer.Exit(5)

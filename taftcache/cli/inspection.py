@@ -1,0 +1,143 @@
+"""Commands that look into a store and change nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from taftcache.cli.options import Json, StorePath, print_report
+from taftcache.errors import RecipeError
+from taftcache.terminal.console import bars, complain
+from taftcache.terminal.inspection import (
+    show_address,
+    show_class,
+    show_inspect,
+    show_query_influence,
+    show_report,
+    show_sample,
+    show_sample_influence,
+    show_samples,
+    show_shard,
+)
+
+commands = typer.Typer()
+
+
+@commands.command()
+def inspect(
+    store: StorePath,
+    sample: Annotated[
+        str | None, typer.Option("--sample", help="one sample: where it lies, what is cached, what models say")
+    ] = None,
+    shard: Annotated[str | None, typer.Option("--shard", help="one shard: balance, activations, component")] = None,
+    label: Annotated[str | None, typer.Option("--class", help="one class: its rows in every shard")] = None,
+    ids: Annotated[bool, typer.Option("--ids", help="list the ids (of the shard, of the class), one a line")] = False,
+    as_json: Json = False,
+) -> None:
+    """What is in a store: shards, rows, classes, activations, components with certificates, integrity, ledger.
+
+    Read from manifests and a sample of rows, so it is instant at any size. With --ids the samples, for scripts.
+
+    Example: taftcache inspect stores/quickstart --class 7
+    """
+    from taftcache.cache import FeatureStore
+    from taftcache.stages import inspection as stage
+
+    with FeatureStore(store) as opened:
+        if sample is not None:
+            print_report(stage.inspect_sample(opened, sample), as_json, show_sample)
+        elif ids or (shard is not None and label is not None):
+            print_report(stage.list_samples(opened, shard, label), as_json, show_samples)
+        elif shard is not None:
+            print_report(stage.inspect_shard(opened, shard), as_json, show_shard)
+        elif label is not None:
+            print_report(stage.inspect_class(opened, label), as_json, show_class)
+        else:
+            print_report(stage.inspect(opened), as_json, show_inspect)
+
+
+@commands.command()
+def view(
+    store: StorePath,
+    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="0 takes a free one")] = 0,
+    browser: Annotated[bool, typer.Option("--browser/--no-browser", help="open the page in a browser")] = True,
+) -> None:
+    """Look into a store on a page: map, samples, classes, shards, training, ledger. Ctrl-C ends it.
+
+    Served to this machine alone, under an address with a random token; the page loads nothing from elsewhere.
+    From another machine: ssh -L PORT:127.0.0.1:PORT, with --port PORT.
+
+    Example: taftcache view stores/quickstart
+    """
+    from taftcache.cache import FeatureStore
+    from taftcache.view import Atlas, ViewServer
+
+    with FeatureStore(store) as opened, ViewServer(Atlas(opened), port) as server:
+        try:
+            show_address(server.url)
+            if browser:
+                typer.launch(server.url)
+            server.wait()
+        except KeyboardInterrupt:
+            complain("taftcache: the page is closed")
+
+
+@commands.command()
+def report(
+    store: StorePath,
+    output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="the file to write")] = Path(
+        "report.html"
+    ),
+    sample: Annotated[
+        list[str] | None, typer.Option("--sample", help="carry all details of this sample (repeatable)")
+    ] = None,
+    neighbours: Annotated[
+        bool, typer.Option("--neighbours/--no-neighbours", help="the neighbour embedding too, the slowest part")
+    ] = True,
+    as_json: Json = False,
+) -> None:
+    """The page as one HTML file that needs neither server nor network.
+
+    It holds ids and pictures: what is forgotten later stays in it.
+
+    Example: taftcache report stores/quickstart -o report.html --no-neighbours
+    """
+    from taftcache.cache import FeatureStore
+    from taftcache.view import write_report
+
+    with FeatureStore(store) as opened:
+        written = write_report(opened, output, sample or [], neighbours=neighbours)
+    print_report(written, as_json, show_report)
+
+
+@commands.command()
+def influence(
+    store: StorePath,
+    sample: Annotated[
+        str | None, typer.Option("--sample", help="what the model loses without this training sample")
+    ] = None,
+    query: Annotated[
+        Path | None, typer.Option("--query", metavar="IMAGE", help="which training samples moved its prediction most")
+    ] = None,
+    model: Annotated[str, typer.Option("--model", help="which of the store's models")] = "models/mean",
+    top: Annotated[int, typer.Option("--top", min=1, help="samples to list")] = 10,
+    as_json: Json = False,
+) -> None:
+    """What one training sample changed, or which samples changed one prediction: leave-one-out, exact or bounded.
+
+    Example: taftcache influence stores/quickstart --sample digits/0007
+    """
+    from taftcache import stages
+    from taftcache.cache import FeatureStore
+
+    if (sample is None) == (query is None):
+        raise RecipeError("influence asks about one sample or one image", got="both" if sample else "neither")
+    with FeatureStore(store) as opened, bars(as_json) as progress:
+        if sample is not None:
+            print_report(stages.sample_influence(opened, sample, model, progress), as_json, show_sample_influence)
+        else:
+            assert query is not None
+            report = stages.query_influence(opened, query, model, top, progress)
+            print_report(report, as_json, show_query_influence)

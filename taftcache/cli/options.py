@@ -1,0 +1,66 @@
+"""Arguments and options that commands share, and what turns them into a recipe and a report into text."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from taftcache.recipe import Recipe, load_recipe
+
+RecipePath = Annotated[Path, typer.Argument(metavar="RECIPE", help="a recipe in TOML, see pipelines/")]
+StorePath = Annotated[Path, typer.Argument(metavar="STORE", help="a store: its folder, or s3://bucket/prefix")]
+Target = Annotated[Path, typer.Argument(metavar="TARGET", help="a new folder, or s3://bucket/prefix")]
+Either = Annotated[Path, typer.Argument(metavar="RECIPE|STORE", help="a recipe in TOML, or a store")]
+Overrides = Annotated[
+    list[str] | None, typer.Option("--set", metavar="SECTION.KEY=VALUE", help="override one value of the recipe")
+]
+Device = Annotated[str | None, typer.Option("--device", help="auto, cpu, cuda or mps; the recipe's by default")]
+Json = Annotated[bool, typer.Option("--json", help="print the report as JSON, and nothing else")]
+
+
+def read_recipe(path: Path, overrides: list[str] | None, device: str | None) -> Recipe:
+    """The recipe of a file, with what the options change."""
+    return load_recipe(path, [*(overrides or []), *device_override(device)])
+
+
+def read_either(target: Path, overrides: list[str] | None, device: str | None) -> tuple[Recipe, Path]:
+    """The recipe of a file or of a store, and where the store is."""
+    if not (target.is_dir() or str(target).startswith("s3:")):
+        recipe = read_recipe(target, overrides, device)
+        return recipe, recipe.store_path
+    from taftcache.cache import FeatureStore
+    from taftcache.recipe import apply_overrides, parse_recipe
+
+    with FeatureStore(target) as store:
+        values = apply_overrides(store.manifest.recipe, [*(overrides or []), *device_override(device)])
+    values["store"]["path"] = str(target)
+    return parse_recipe(values, str(target)), target
+
+
+def device_override(device: str | None) -> list[str]:
+    """``--device`` as a change of the recipe."""
+    return [] if device is None else [f"device={device}"]
+
+
+def print_report(report: Any, as_json: bool, show: Callable[[Any], None]) -> None:
+    """A stage's report, as JSON or as ``show`` draws it."""
+    if as_json:
+        print(json.dumps(_plain(report), indent=2))
+    else:
+        show(report)
+
+
+def _plain(value: Any) -> Any:
+    """JSON types of a report."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, dict):
+        return {k: _plain(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(v) for v in value]
+    return str(value) if isinstance(value, Path) else value

@@ -1,0 +1,198 @@
+"""The stages of the main job, one command each."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from taftcache.cli.options import (
+    Device,
+    Either,
+    Json,
+    Overrides,
+    RecipePath,
+    StorePath,
+    print_report,
+    read_either,
+    read_recipe,
+)
+from taftcache.errors import RecipeError
+from taftcache.terminal.console import bars
+from taftcache.terminal.experiments import show_train_private
+from taftcache.terminal.pipeline import (
+    show_append,
+    show_compose,
+    show_evaluate,
+    show_extract,
+    show_predict,
+    show_run,
+    show_train,
+)
+
+commands = typer.Typer()
+
+
+@commands.command()
+def run(recipe: RecipePath, set_: Overrides = None, device: Device = None, as_json: Json = False) -> None:
+    """Every stage of a recipe: extract, train, compose, evaluate, forget. Repeats nothing that is done.
+
+    Example: taftcache run pipelines/quickstart.toml --set store.path=stores/mine
+    """
+    from taftcache import stages
+
+    with bars(as_json) as progress:
+        report = stages.run(read_recipe(recipe, set_, device), progress)
+    print_report(report, as_json, show_run)
+
+
+@commands.command()
+def extract(recipe: RecipePath, set_: Overrides = None, device: Device = None, as_json: Json = False) -> None:
+    """Stage 1: run the frozen layers once and cache what the trained ones need. Resumes where it stopped.
+
+    Example: taftcache extract pipelines/quickstart.toml
+    """
+    from taftcache import stages
+
+    with bars(as_json) as progress:
+        report = stages.extract(read_recipe(recipe, set_, device), progress)
+    print_report(report, as_json, show_extract)
+
+
+@commands.command()
+def append(
+    target: Either,
+    new_shard: Annotated[
+        bool,
+        typer.Option("--new-shard", help="into one further shard; the others and their components stay as they are"),
+    ] = False,
+    set_: Overrides = None,
+    device: Device = None,
+    as_json: Json = False,
+) -> None:
+    """Extract the images that the store does not hold yet, into their shards or into a further one.
+
+    Without --new-shard the store ends with the bytes of one made from all images at once; shards that get nothing keep
+    their files, and rows that are there are copied, not run again. Images are known by their ids.
+
+    Example: taftcache append pipelines/quickstart.toml
+
+    Example: taftcache append stores/quickstart --new-shard
+    """
+    from taftcache import stages
+
+    recipe, _ = read_either(target, set_, device)
+    with bars(as_json) as progress:
+        report = stages.append(recipe, progress, new_shard=new_shard)
+    print_report(report, as_json, show_append)
+
+
+@commands.command()
+def train(
+    target: Either,
+    shard: Annotated[list[str] | None, typer.Option("--shard", help="train only this shard (repeatable)")] = None,
+    private: Annotated[
+        bool, typer.Option("--private", help="with differential privacy, as the recipe's [privacy] says")
+    ] = False,
+    set_: Overrides = None,
+    device: Device = None,
+    as_json: Json = False,
+) -> None:
+    """Stage 2: one certified component a shard, from the cache alone, and their composition.
+
+    Example: taftcache train stores/quickstart --set objective.ridge=1e-3
+    """
+    from taftcache import stages
+    from taftcache.cache import FeatureStore
+
+    recipe, path = read_either(target, set_, device)
+    with FeatureStore(path, mode="a") as store, bars(as_json) as progress:
+        if private:
+            spent = stages.train_private(store, recipe, shard, progress)
+        else:
+            report = stages.train(store, recipe, shard, progress)
+        if not shard:
+            stages.compose(store, recipe)
+    if private:
+        print_report(spent, as_json, show_train_private)
+    else:
+        print_report(report, as_json, show_train)
+
+
+@commands.command()
+def compose(
+    store: StorePath,
+    mode: Annotated[
+        str | None, typer.Option("--mode", help="mean, weighted (also models/weighted) or exact (also models/exact)")
+    ] = None,
+    weight: Annotated[
+        list[str] | None,
+        typer.Option("--weight", metavar="COMPONENT=COEFFICIENT", help="for weighted, one for each component"),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Compose the shards' components into models/mean and check the identity that allows it.
+
+    The mode is kept in the store: whatever changes a component later renews what the mode asks for.
+
+    Example: taftcache compose stores/quickstart --mode weighted
+    """
+    from taftcache import stages
+    from taftcache.cache import FeatureStore
+    from taftcache.recipe import apply_overrides, parse_recipe
+
+    changes = [] if mode is None else [f"compose.mode={mode}"]
+    with FeatureStore(store, mode="a") as opened, bars(as_json) as progress:
+        values = apply_overrides(opened.manifest.recipe, changes)
+        if weight:
+            values["compose"] |= {"mode": "weighted", "weights": dict(map(_weight, weight))}
+        report = stages.compose(opened, parse_recipe(values, str(store)), progress)
+    print_report(report, as_json, show_compose)
+
+
+@commands.command()
+def evaluate(
+    store: StorePath,
+    without: Annotated[
+        list[str] | None, typer.Option("--without", metavar="SHARD", help="also the mean without it (repeatable)")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Accuracy on the held-out rows: base model, head only, every component, the composition.
+
+    Example: taftcache evaluate stores/quickstart --json
+    """
+    from taftcache import stages
+    from taftcache.cache import FeatureStore
+
+    with FeatureStore(store) as opened, bars(as_json) as progress:
+        report = stages.evaluate(opened, progress, without=without or [])
+    print_report(report, as_json, show_evaluate)
+
+
+@commands.command()
+def predict(
+    store: Annotated[Path, typer.Argument(metavar="STORE|MODEL", help="a store's folder, or an exported model's")],
+    images: Annotated[list[Path], typer.Argument(metavar="IMAGE…", help="image files")],
+    model: Annotated[str, typer.Option("--model", help="which of the store's models")] = "models/mean",
+    top: Annotated[int, typer.Option("--top", min=1, help="classes to show for each image")] = 3,
+    device: Device = None,
+    as_json: Json = False,
+) -> None:
+    """Classify image files end to end with one of the store's models, or with an exported one.
+
+    Example: taftcache predict stores/quickstart digit.png
+    """
+    from taftcache import stages
+
+    report = stages.predict(store, images, model, top, device or "auto")
+    print_report(report, as_json, show_predict)
+
+
+def _weight(text: str) -> tuple[str, float]:
+    name, _, number = text.partition("=")
+    try:
+        return name, float(number)
+    except ValueError:
+        raise RecipeError("a weight is COMPONENT=COEFFICIENT", got=text, do="write it like 000=0.25") from None

@@ -1,0 +1,190 @@
+"""Commands that check, move and convert stores."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from taftcache.cli.options import Json, Overrides, StorePath, Target, print_report
+from taftcache.errors import RecipeError
+from taftcache.recipe import load_recipe
+from taftcache.terminal.console import bars
+from taftcache.terminal.stores import show_convert, show_copy, show_export, show_gc, show_import, show_verify
+
+commands = typer.Typer()
+
+
+@commands.command()
+def verify(
+    store: StorePath,
+    root: Annotated[
+        str | None, typer.Option("--root", help="the root digest you noted: finds a store rolled back")
+    ] = None,
+    repair: Annotated[
+        bool,
+        typer.Option(
+            "--repair", help="make damaged files again from their images; only bytes with the right digest are written"
+        ),
+    ] = False,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="SECTION.KEY=VALUE", help="for --repair: where the data lies now, say"),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Read every byte again and name whatever is damaged, missing or swapped. Exit code 5 if anything is.
+
+    With --repair, damaged chunks are extracted again from the images of their rows, and put in place only if they come
+    out with the digest that the manifest names. Damaged components are dropped, for training makes them again.
+
+    Example: taftcache verify stores/quickstart
+
+    Example: taftcache verify stores/quickstart --repair
+    """
+    from taftcache.stages import verify as stage
+
+    with bars(as_json) as progress:
+        report = stage(store, progress, root, repair=repair, overrides=set_ or [])
+    print_report(report, as_json, show_verify)
+    if report.faults:
+        raise typer.Exit(5)
+
+
+@commands.command()
+def gc(
+    store: StorePath,
+    dry: Annotated[bool, typer.Option("--dry-run", help="list, and remove nothing")] = False,
+    work: Annotated[bool, typer.Option("--unfinished", help="interrupted extractions too")] = False,
+    strange: Annotated[bool, typer.Option("--foreign", help="files too that the format knows nothing of")] = False,
+    hours: Annotated[float, typer.Option("--hours", min=0, help="in a bucket, what is younger stays")] = 24.0,
+    as_json: Json = False,
+) -> None:
+    """Remove what no manifest names: leftovers of crashes and of interrupted copies.
+
+    Example: taftcache gc stores/quickstart --dry-run
+    """
+    from taftcache import stages
+
+    report = stages.gc(store, work=work, strange=strange, hours=hours, dry=dry)
+    print_report(report, as_json, show_gc)
+
+
+@commands.command()
+def copy(
+    store: StorePath,
+    target: Target,
+    update: Annotated[
+        bool, typer.Option("--update", help="the target may hold another state of the same store")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Copy a store to a folder or a bucket: the same bytes, the same root digest, verified on the way and at the end.
+
+    A copy that was cut off goes on, and mends files of the target that are damaged. Buckets need the package obstore
+    and the usual variables (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION, AWS_ENDPOINT_URL).
+
+    Source and target may be s3://bucket/prefix.
+
+    Example: taftcache copy stores/quickstart stores/copy
+    """
+    from taftcache import stages
+
+    with bars(as_json) as progress:
+        report = stages.copy(store, target, progress, update=update)
+    print_report(report, as_json, show_copy)
+
+
+@commands.command()
+def convert(
+    store: StorePath,
+    target: Target,
+    dtype: Annotated[str | None, typer.Option("--dtype", help="float16 or float32")] = None,
+    chunk_rows: Annotated[str | None, typer.Option("--chunk-rows", help='rows a chunk, or "auto"')] = None,
+    as_json: Json = False,
+) -> None:
+    """Write a store's rows into a new one with another dtype or chunk size.
+
+    Components and models stay behind: train makes them from the new rows.
+
+    Example: taftcache convert stores/quickstart stores/float32 --dtype float32
+    """
+    from taftcache import stages
+
+    if dtype not in (None, "float16", "float32"):
+        raise RecipeError("A store's dtype is float16 or float32.", got=dtype, do="--dtype float16")
+    if not (chunk_rows is None or chunk_rows == "auto" or (chunk_rows.isdecimal() and int(chunk_rows) > 0)):
+        raise RecipeError('The rows of a chunk are a positive number, or "auto".', got=chunk_rows, do="--chunk-rows 16")
+    rows: Any = int(chunk_rows) if chunk_rows and chunk_rows != "auto" else chunk_rows
+    with bars(as_json) as progress:
+        report = stages.convert(store, target, progress, dtype=dtype, chunk_rows=rows)  # type: ignore[arg-type]
+    print_report(report, as_json, show_convert)
+
+
+@commands.command()
+def export(
+    store: StorePath,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="a file (or folder) that is not there yet")],
+    format_: Annotated[
+        str,
+        typer.Option(
+            "--format",
+            metavar="FORMAT",
+            help="hdf5: every cached row. parquet, npz, embedding-projector (a folder): a vector a sample, predictions",
+        ),
+    ] = "hdf5",
+    as_json: Json = False,
+) -> None:
+    """Write features, labels and ids of all shards to one file for other tools.
+
+    Formats other than hdf5 hold predictions and one vector a sample: class token, its one row, or the mean of its rows.
+
+    Example: taftcache export stores/quickstart features.h5
+
+    Example: taftcache export stores/quickstart samples.npz --format npz
+    """
+    from taftcache import stages
+
+    with bars(as_json) as progress:
+        report = stages.export(store, file, format_, progress)
+    print_report(report, as_json, show_export)
+
+
+@commands.command(name="import")
+def import_(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="an HDF5 file of features")],
+    store: Annotated[Path, typer.Argument(metavar="STORE", help="the new store")],
+    recipe: Annotated[
+        Path | None,
+        typer.Option("--recipe", help="a recipe whose backbone made the features: its tail goes on from them"),
+    ] = None,
+    tokens: Annotated[str, typer.Option("--tokens", help="the dataset of floats [n, t, d] or [n, d]")] = "tokens",
+    labels: Annotated[str, typer.Option("--labels", help="the dataset of integers or texts [n]")] = "labels",
+    ids: Annotated[
+        str, typer.Option("--ids", help="the dataset of ids [n]; rows are numbered without one")
+    ] = "sample_id",
+    classes: Annotated[str, typer.Option("--classes", help="the dataset of class names, if there is one")] = "classes",
+    set_: Overrides = None,
+    as_json: Json = False,
+) -> None:
+    """Make a store of features that are there already: of an export, or of a file that someone else wrote.
+
+    An export comes back with the bytes and digests of its shards. For other files the recipe, or --set, says how rows
+    are split into shards and held out. NaN, overflow, an id twice, rows that were never written, links and plug-ins
+    are refused.
+
+    Someone else's file: --tokens feats --labels y --ids name --set store.shards=8
+
+    Example: taftcache import features.h5 stores/imported
+    """
+    from taftcache import stages
+    from taftcache.cache.hdf5 import Columns
+    from taftcache.recipe import apply_overrides, parse_recipe
+
+    there = [*(set_ or []), f"store.path={store}"]
+    asked = load_recipe(recipe, there) if recipe else parse_recipe(apply_overrides({"name": store.name}, there))
+    with bars(as_json) as progress:
+        columns = Columns(tokens, labels, ids, classes)
+        report = stages.import_(file, asked, progress, columns=columns, backbone=recipe is not None)
+    print_report(report, as_json, show_import)

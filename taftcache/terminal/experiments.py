@@ -1,0 +1,87 @@
+"""Tables of comparisons and private training."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from rich.table import Table
+
+from taftcache.terminal.console import OUT
+
+if TYPE_CHECKING:
+    from taftcache.stages.comparison import CompareReport
+    from taftcache.stages.private_comparison import PrivateTableReport
+    from taftcache.stages.private_training import PrivateTrainReport
+    from taftcache.stages.teaching import TeachReport
+
+
+def show_train_private(report: PrivateTrainReport) -> None:
+    """Promises by component, and what is left of the budget."""
+    table = Table("component", "epsilon", "delta", "neighbours", "")
+    for name, s in report.statements.items():
+        table.add_row(
+            name,
+            f"{s['epsilon']:.4g}" if s["private"] else "not private",
+            f"{s['delta']:g}",
+            s["relation"],
+            "trained" if name in report.trained else "kept",
+        )
+    OUT.print(table)
+    for name in report.dropped:
+        OUT.print(f"dropped {name}: it was made from the same rows without noise", markup=False)
+    for shard, total in report.spent.items():
+        OUT.print(f"shard {shard}: epsilon {total:.4g} spent in all, of {report.budget:g}", markup=False)
+    statements = list(report.statements.values())
+    if statements:
+        OUT.print(f"not covered: {'; '.join(statements[0]['not_covered'])}", markup=False)
+
+
+def show_private_table(report: PrivateTableReport) -> None:
+    """Accuracy by regime, network and epsilon."""
+    title = f"{report.rows} training rows, {report.held_out} held-out rows"
+    table = Table("regime", "network", "mechanism", "epsilon", "accuracy", title=title, title_justify="left")
+    for cell in report.cells:
+        value = f"{100 * cell.mean:.1f} ± {100 * cell.std:.1f} %"
+        table.add_row(cell.regime, cell.network, cell.mechanism, f"{cell.epsilon:.3g}", value)
+    OUT.print(table)
+
+
+def show_compare(report: CompareReport) -> None:
+    """One line a point, and what was chosen."""
+    keys = list(dict.fromkeys(key for line in report.lines for key in line))
+    table = Table(*keys, title=report.title, title_justify="left")
+    for line in report.lines:
+        table.add_row(*(f"{v:.2f}" if isinstance(v := line.get(k, ""), float) else str(v) for k in keys))
+    OUT.print(table)
+    for s in report.settings:
+        OUT.print(f"{s['method']}, {s['shards']} shards: chose {s['chosen']}", markup=False)
+    OUT.print(
+        f"{report.rows} training and {report.held_out} held-out rows, {report.seeds} seeds, {report.seconds:.0f} s"
+    )
+
+
+def show_teach(report: TeachReport) -> None:
+    """Students side by side, and what the comparison says."""
+    for title, rows in report.tables.items():
+        if not rows:
+            continue
+        columns = [c for c in dict.fromkeys(key for row in rows for key in row) if c != "tried on held-out rows"]
+        table = Table(*columns, title=title, title_justify="left")
+        for row in rows:
+            table.add_row(*(_figure(row.get(column), column) for column in columns))
+        OUT.print(table)
+    for line in [*report.conclusions, *(f"note: {note}" for note in report.notes)]:
+        OUT.print(line, markup=False, soft_wrap=True)
+    OUT.print(
+        f"{report.trained} students trained, {report.kept} found trained ({report.seconds:.1f} s)\n"
+        f"student {report.student}\nreport  {report.folder / 'report.md'}",
+        markup=False,
+        soft_wrap=True,
+    )
+
+
+def _figure(value: Any, column: str) -> str:
+    if not isinstance(value, float):
+        return "" if value is None else str(value)
+    share = column in ("accuracy", "deviation") or "energy" in column
+    return f"{100 * value:.2f} %" if share else f"{value:.3g}"

@@ -1,0 +1,198 @@
+"""What is in a store, on one screen."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.table import Table
+
+from taftcache.terminal.console import OUT
+from taftcache.terminal.text import certified, plain_table, readable_size
+
+if TYPE_CHECKING:
+    from taftcache.stages.influence import QueryInfluence, SampleInfluence
+    from taftcache.stages.inspection import ClassReport, InspectReport, SampleReport, ShardReport
+    from taftcache.stages.statistics import Activations
+    from taftcache.view.report import ReportReport
+
+
+def show_inspect(report: InspectReport) -> None:
+    """A store on one screen, readable at 80 columns."""
+    b, cut = report.identity["backbone"], report.cut
+    OUT.print(
+        f"{report.store}: {report.rows} training rows, {report.held_out_rows} held out, {len(report.classes)} classes,"
+        f" {readable_size(report.bytes)}\n"
+        f"backbone  {b['model']} ({b['weights']}, {b['weights_digest'][:16]}), cut at {cut['start']}\n"
+        f"cached    the {cut['rows']} of a sample, {cut['shape'][0]}×{cut['shape'][1]} {report.dtype};"
+        f" tangent by {report.tangent.get('path', 'nothing yet')}\n"
+        f"plan      {report.plan['kind']}, seed {report.plan['seed']}; {report.skipped} skipped,"
+        f" {report.forgotten} forgotten\n"
+        f"integrity {report.integrity.text}\n"
+        f"root      {report.root_digest}",
+        markup=False,
+    )
+    for file in report.integrity.missing:
+        OUT.print(f"MISSING   {file}", markup=False)
+    table = plain_table("shard", "role", "rows", "classes", "per class", "size", "max |x|", "digest")
+    for s in report.shards:
+        table.add_row(
+            s["name"], s["role"], str(s["rows"]), str(s["classes"]), _range(s["fewest"], s["most"]),
+            readable_size(s["bytes"]), f"{s['max_abs']:.3g}", s["digest"][:8],
+        )  # fmt: skip
+    OUT.print(table)
+    counts = report.rows_per_class
+    fewest, most = min(counts, key=lambda k: counts[k]), max(counts, key=lambda k: counts[k])
+    OUT.print(f"training rows per class: {counts[fewest]} ({fewest}) to {counts[most]} ({most})", markup=False)
+    if report.activations is not None:
+        OUT.print(_activations(report.activations, report.dtype), markup=False)
+    if report.models:
+        table = plain_table("model", "size", "‖Δw‖", "‖Δw−Δw*‖ ≤", "passes", "ended", "digest")
+        for m in report.models:
+            c = m.get("certificate")
+            ended = "" if "converged" not in m else "converged" if m["converged"] else "above tolerance"
+            table.add_row(
+                m["name"], readable_size(m["bytes"]), f"{m['norm']:.3g}", f"{c['distance_bound']:.1e}" if c else "",
+                str(m["stats"]["passes"]) if "stats" in m else "", ended, m["digest"][:8],
+            )  # fmt: skip
+        OUT.print(table)
+        for m in report.models:
+            if choice := m.get("ridge_choice"):
+                curve = ", ".join(f"{p['ridge']:.1e}: {p['loss']:.4g}" for p in choice["curve"])
+                OUT.print(f"{m['name']}: λ by {choice['method']}, mean loss at {curve}", markup=False)
+    if not report.ledger:
+        OUT.print("ledger: empty")
+    for e in report.ledger[-3:]:
+        what = f"{e.get('event', '')}, {e['samples']} samples" if "samples" in e else e.get("event", "")
+        OUT.print(f"ledger {e['seq']} of {report.ledger_entries}: {e.get('time', '')} {what}", markup=False)
+
+
+def show_shard(report: ShardReport) -> None:
+    """One shard: balance, activations, component."""
+    s = report.shard
+    OUT.print(
+        f"shard {s['name']} ({s['role']}): {s['rows']} rows, {readable_size(s['bytes'])}, {s['dtype']} in chunks of"
+        f" {s['chunk_rows']} rows\ndigest {s['digest']}",
+        markup=False,
+    )
+    _bars(report.rows_per_class)
+    OUT.print(_activations(report.activations, s["dtype"]), markup=False)
+    if report.component is not None:
+        m = report.component
+        OUT.print(f"{m['name']}: ‖Δw‖ {m['norm']:.3g}; {certified(m['certificate'])}", markup=False)
+        OUT.print(m["status"], markup=False)
+    _first(report.first_samples, s["rows"], f"--shard {s['name']}")
+
+
+def show_class(report: ClassReport) -> None:
+    """One class over the shards."""
+    OUT.print(
+        f"class {report.label}: {report.rows} training rows ({100 * report.share:.1f} %),"
+        f" {report.held_out_rows} held out",
+        markup=False,
+    )
+    _bars({s["name"]: s["rows"] for s in report.shards}, {s["name"]: s["share"] for s in report.shards})
+    _first(report.first_samples, report.rows, f"--class {report.label}")
+
+
+def show_sample(report: SampleReport) -> None:
+    """One sample, and what the models say of it."""
+    OUT.print(
+        f"{report.sample}: class {report.label}, shard {report.shard}, row {report.row}\n"
+        f"first token ‖x‖ {report.first_token_norm:.4g}, mean token ‖x‖ {report.mean_token_norm:.4g},"
+        f" max |x| {report.max_abs:.4g}",
+        markup=False,
+    )
+    if report.predictions:
+        table = plain_table("model", "class", "logit of its class", "margin")
+        for name, p in report.predictions.items():
+            right = "✓" if p["label"] == report.label else "✗"
+            table.add_row(name, f"{right} {p['label']}", f"{p['logit']:.3f}", f"{p['margin']:+.3f}")
+        OUT.print(table)
+    if report.moved_bound is not None:
+        OUT.print(f"forgetting it moves components/{report.shard} by at most {report.moved_bound:.3g}", markup=False)
+
+
+def show_samples(rows: list[dict[str, str]]) -> None:
+    """Ids, one a line, with tabs between the columns as other tools want them."""
+    for row in rows:
+        print(f"{row['sample']}\t{row['shard']}\t{row['label']}")
+
+
+def show_address(url: str) -> None:
+    """Where the page is."""
+    OUT.print(
+        f"{url}\nThe address is for this machine and this run alone; Ctrl-C ends it.", markup=False, soft_wrap=True
+    )
+
+
+def show_report(report: ReportReport) -> None:
+    """The file that was written."""
+    OUT.print(
+        f"{report.file}: {readable_size(report.bytes)}, {report.rows} samples, all details of {len(report.details)}",
+        markup=False, soft_wrap=True,
+    )  # fmt: skip
+    for note in report.notes:
+        OUT.print(f"note: {note}", markup=False)
+
+
+def show_sample_influence(report: SampleInfluence) -> None:
+    """A model with and without one sample."""
+    OUT.print(
+        f"{report.model} without {report.sample} (class {report.label}, shard {report.shard}):\n"
+        f"  Δw moves by {report.moved:.3g}, solved to within {report.distance_bound:.1e} in {report.passes} passes\n"
+        f"  its own logit falls from {report.own_logit:.3f} to {report.own_logit_without:.3f};"
+        f" label {report.own_label} → {report.own_label_without}\n"
+        f"  {report.labels_changed} of {report.held_out} held-out labels change,"
+        f" no logit by more than {report.largest_change:.2g}",
+        markup=False,
+    )
+
+
+def show_query_influence(report: QueryInfluence) -> None:
+    """The samples behind one prediction."""
+    OUT.print(f"{report.query}: {report.label}, logit {report.logit:.3f} by {report.model}", markup=False)
+    table = Table("sample", "class", "shard", "without it the logit changes by", "solved without it", "±")
+    for s in report.samples:
+        solved = (f"{s['solved']:+.4f}", f"{s['bound']:.1e}") if "solved" in s else ("", "")
+        table.add_row(s["sample"], s["label"], s["shard"], f"{s['change']:+.4f}", *solved)
+    OUT.print(table)
+    OUT.print(f"{report.method}, residual {report.residual:.0e}, {report.passes} passes")
+
+
+def _activations(a: Activations, dtype: str) -> str:
+    """What every value said at extraction, and what a sample of them says."""
+    g, s = a.gathered, a.sampled
+    quantiles = " / ".join(f"{v:.3g}" for v in s["norm_quantiles"].values())
+    worst = ", ".join(f"{c['channel']} ({c['ratio']:.1f}×)" for c in s["largest_channels"][:3])
+    return (
+        f"activations, every value (at extraction)\n"
+        f"  max |x| {g['max_abs']:.4g}: {dtype} overflows at {g['headroom']:.3g} times that; mean ‖x‖"
+        f" {g['mean_token_norm']:.4g}\n"
+        f"  NaN, infinities, overflow: none, extraction refuses them\n"
+        f"activations, {s['rows']} of {s['of']} rows (sampled now)\n"
+        f"  ‖x‖ {quantiles}  (at 0 / 5 / 50 / 95 / 100 %)\n"
+        f"  {s['outlier_channels']} outlier channels; the largest {worst} the median's\n"
+        f"  {100 * s['zeros']:.2g} % zeros, {100 * s['subnormal']:.2g} % subnormal, {s['not_finite']} not finite"
+    )
+
+
+def _range(low: int, high: int) -> str:
+    return str(low) if low == high else f"{low} to {high}"
+
+
+def _bars(counts: dict[str, int], shares: dict[str, float] | None = None, most: int = 24) -> None:
+    """Counts as bars, the largest first where there are many."""
+    largest = max(counts.values(), default=0) or 1
+    names = list(counts) if len(counts) <= most else sorted(counts, key=lambda k: -counts[k])[:most]
+    width = min(24, max((len(name) for name in names), default=0))
+    for name in names:
+        share = f"  {100 * shares[name]:5.1f} %" if shares else ""
+        bar = "█" * round(30 * counts[name] / largest)
+        OUT.print(f"  {name[:width]:{width}} {counts[name]:7d}{share}  {bar}", markup=False)
+    if len(names) < len(counts):
+        OUT.print(f"  … and {len(counts) - len(names)} with fewer: --json has them all", markup=False)
+
+
+def _first(ids: list[str], rows: int, option: str) -> None:
+    more = f"  … {rows - len(ids)} more: {option} --ids" if rows > len(ids) else ""
+    OUT.print(f"samples {', '.join(ids)}{more}", markup=False)

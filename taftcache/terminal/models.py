@@ -1,0 +1,32 @@
+"""What left a store, or came in."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from taftcache.terminal.console import OUT
+from taftcache.terminal.text import readable_size
+
+if TYPE_CHECKING:
+    from taftcache.stages.federation import ComponentReport
+    from taftcache.stages.model_export import ExportModelReport
+
+
+def show_export_model(report: ExportModelReport) -> None:
+    """Where the model lies now, and how to use it."""
+    OUT.print(f"{report.model} of {report.store}: {report.folder}, {readable_size(report.bytes)}", markup=False)
+    OUT.print(f"files  {', '.join(report.files)}", markup=False)
+    if "taftcache.json" in report.files:
+        OUT.print(f"next   taftcache predict {report.folder} IMAGE", markup=False)
+    else:
+        OUT.print(f'next   timm.create_model("local-dir:{report.folder}", pretrained=True)', markup=False)
+
+
+def show_component(report: ComponentReport) -> None:
+    """One component on its way."""
+    OUT.print(
+        f"{report.component}, {report.rows} rows, base {report.base_digest[:16]}: {readable_size(report.bytes)},"
+        f" {report.file}" + ("" if report.changed else " (there already)"),
+        markup=False,
+        soft_wrap=True,
+    )

@@ -1,0 +1,93 @@
+"""What was checked, moved or converted."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from taftcache.terminal.console import OUT
+from taftcache.terminal.text import readable_size
+
+if TYPE_CHECKING:
+    from taftcache.stages.collection import CollectReport
+    from taftcache.stages.exchange import ExportReport, ImportReport
+    from taftcache.stages.transfer import ConvertReport, CopyReport
+    from taftcache.stages.verification import VerifyReport
+
+
+def show_verify(report: VerifyReport) -> None:
+    """Faults, or that there are none."""
+    for file, how in report.mended.items():
+        OUT.print(f"mended   {file}: {how}", markup=False, soft_wrap=True)
+    for name in report.dropped:
+        OUT.print(f"dropped  {name}: taftcache train {report.store} makes it again", markup=False, soft_wrap=True)
+    for fault in report.faults:
+        reason = report.reasons.get(fault.file)
+        OUT.print(f"DAMAGED  {fault}" + (f"\n         {reason}" if reason else ""), markup=False, soft_wrap=True)
+    for stray in report.strays:
+        OUT.print(f"stray    {stray} (no manifest names it; taftcache gc tells more)", markup=False)
+    state = (
+        f"{len(report.faults)} damaged objects" if report.faults else "every object has the digest its manifest names"
+    )
+    OUT.print(f"{readable_size(report.bytes)} read: {state}; ledger of {report.ledger_entries} in one chain")
+    OUT.print(f"root {report.root_digest}")
+
+
+def show_gc(report: CollectReport) -> None:
+    """What went, and what stays though nothing names it."""
+    for path, count in report.removed.items():
+        verb = "would go" if report.dry else "removed "
+        OUT.print(f"{verb} {path}  {readable_size(count)}", markup=False, soft_wrap=True)
+    for path, count in report.kept.items():
+        OUT.print(f"kept     {path}  {readable_size(count)}", markup=False, soft_wrap=True)
+    total = readable_size(sum(report.removed.values()))
+    OUT.print(
+        f"{len(report.removed)} {'to remove' if report.dry else 'removed'}, {total}; root {report.root_digest[:16]}"
+    )
+
+
+def show_copy(report: CopyReport) -> None:
+    """How much was copied."""
+    OUT.print(
+        f"{report.files} files copied, {readable_size(report.bytes)} in {report.seconds:.1f} s;"
+        f" {report.there} were there\n"
+        f"store {report.store}: every file has the digest that its manifest names; root {report.root_digest[:16]}",
+        markup=False,
+        soft_wrap=True,
+    )
+
+
+def show_convert(report: ConvertReport) -> None:
+    """The new store in two lines."""
+    sizes = ", ".join(map(str, sorted(set(report.chunk_rows.values()))))
+    OUT.print(
+        f"store {report.store}: {report.rows} rows in {report.dtype}, chunks of {sizes} rows,"
+        f" {readable_size(report.bytes)}, root {report.root_digest[:16]} ({report.seconds:.1f} s)",
+        markup=False,
+        soft_wrap=True,
+    )
+    if report.left:
+        OUT.print(f"left behind: {', '.join(report.left)}; taftcache train {report.store} makes them", markup=False)
+
+
+def show_export(report: ExportReport) -> None:
+    """The file."""
+    OUT.print(
+        f"{report.file}: {report.rows} rows of root {report.root_digest[:16]} as {report.format},"
+        f" {readable_size(report.bytes)} ({report.seconds:.1f} s)",
+        markup=False,
+        soft_wrap=True,
+    )
+
+
+def show_import(report: ImportReport) -> None:
+    """The store."""
+    came = "an export, shards as they were" if report.exported else "someone else's features"
+    shards = ", ".join(f"{name} {rows}" for name, rows in report.shards.items())
+    OUT.print(
+        f"{report.file}: {came}\nrows: {shards}; {report.tokens[0]}×{report.tokens[1]}, {report.classes} classes\n"
+        f"store {report.store}: root {report.root_digest[:16]} ({report.seconds:.1f} s)",
+        markup=False,
+        soft_wrap=True,
+    )
+    if not report.trainable:
+        OUT.print("It has no base to train from: import with --recipe to name the backbone that made the features.")

@@ -1,0 +1,34 @@
+"""Numbers, sizes and lists as people read them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+
+
+def plain_table(*columns: str) -> Table:
+    """Without frames: eight columns fit 80 characters."""
+    return Table(*columns, box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
+
+
+def certified(c: dict[str, Any]) -> str:
+    """A certificate in one clause."""
+    return f"‖∇F‖ {c['relative_gradient']:.0e} of its start in float64, so ‖Δw−Δw*‖ ≤ {c['distance_bound']:.1e}"
+
+
+def readable_size(count: int) -> str:
+    """So many bytes, in the unit that suits."""
+    value = float(count)
+    for unit in ("B", "KB", "MB", "GB"):
+        if value < 1000:
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1000
+    return f"{value:.1f} TB"
+
+
+def some(names: list[str], most: int = 8) -> str:
+    """The first names, and how many more there are."""
+    more = len(names) - most
+    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
