@@ -2,6 +2,8 @@
 # pip's own settings (PIP_*, proxies) are honoured. Once installed, no network is needed.
 PYTHON ?= python3
 ARGS ?=
+# Processes that run tests side by side; each takes up to 3 GB.
+JOBS ?= 2
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
@@ -15,10 +17,10 @@ demo: .venv/installed ## the main job, on data and weights that come along
 	$(BIN)/taftcache run pipelines/quickstart.toml
 
 test: .venv/installed-dev ## the tests, short forms only; ARGS="-k name" chooses. TAFTCACHE_DATA names real data
-	$(BIN)/python -m pytest -m "not full" $(ARGS)
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m "not full" $(ARGS)
 
 test-full: .venv/installed-dev ## the tests, the long forms too
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(ARGS)
 
 check: .venv/installed-dev ## lint, formatting, types, generated pages
 	$(BIN)/ruff check .
