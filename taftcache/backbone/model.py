@@ -86,13 +86,15 @@ def load_backbone(
     try:
         model: Any = timm.create_model(name, pretrained=kind == "pretrained", **spec.model_args)
     except Exception as error:  # timm, the hub client and the model's constructor raise whatever they like
-        hint = "look the name up with timm.list_models()"
-        if kind == "pretrained":
-            hint += "; without a network give weights as a local .safetensors file"
+        got = f"{name} with {spec.model_args}: {type(error).__name__}: {error}"
+        if kind == "pretrained" and timm.is_model(name):
+            raise BackboneError(
+                "Pretrained weights come from the Hugging Face hub, or from its cache.",
+                got=got,
+                do="connect to the network once, or give weights as a local .safetensors file",
+            ) from error
         raise BackboneError(
-            "The model must be one that timm can build.",
-            got=f"{name} with {spec.model_args}: {type(error).__name__}: {error}",
-            do=hint,
+            "The model must be one that timm can build.", got=got, do="look the name up with timm.list_models()"
         ) from error
     architecture = str(model.pretrained_cfg.get("architecture") or spec.model)
     if kind == "folder" and spec.model is not None and spec.model.split(".")[0] != architecture:

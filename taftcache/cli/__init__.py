@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from typing import Any
 
 import typer
@@ -41,6 +42,8 @@ for part in (pipeline, inspection, forgetting, stores, models, experiments):
 
 def main(argv: list[str] | None = None) -> None:
     """Entry point: errors of taftcache's own go to stderr without a traceback, each with its exit code."""
+    # timm 1.0 decorates two layers with torch.jit.script, which is nothing that a user could act on.
+    warnings.filterwarnings("ignore", r".torch\.jit\.script", FutureWarning)
     try:
         app(args=argv, standalone_mode=True)
     except TaftcacheError as error:

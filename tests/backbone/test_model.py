@@ -243,3 +243,13 @@ def test_every_public_name_resolves():
         assert getattr(package, name) is not None
     with pytest.raises(AttributeError):
         _ = package.nothing
+
+
+@pytest.mark.parametrize(("name", "rule"), [("deit_tiny_patch16_224", "hub"), ("deit_tinny", "timm can build")])
+def test_what_cannot_be_downloaded_is_told_from_what_does_not_exist(monkeypatch, name, rule):
+    def offline(*args, **kwargs):
+        raise OSError("no network")
+
+    monkeypatch.setattr("timm.create_model", offline)
+    with pytest.raises(BackboneError, match=rule):
+        load_backbone(BackboneSpec(model=name, weights="pretrained"))
