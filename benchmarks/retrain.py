@@ -26,19 +26,22 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from taftcache.cache import FeatureStore
-from taftcache.component import read_base
+from taftcache.component import Component, read_base
+from taftcache.objective.problem import Problem
 from taftcache.recipe import Recipe, load_recipe
 from taftcache.solve.minimise import minimise
+from taftcache.solve.row_space import Restart
 from taftcache.solve.solution import Solution
 from taftcache.stages import extract
 from taftcache.stages.influence import Without
 from taftcache.stages.names import EXACT
 from taftcache.stages.progress import Silent
 from taftcache.stages.renewal import resolve_warm
-from taftcache.stages.training import loss_of, solve_component
+from taftcache.stages.training import loss_of, solve_component, starts_at_zero
 from taftcache.tangent.base import Base
 from taftcache.tangent.operator import TangentOperator
 
@@ -142,20 +145,30 @@ def shard_part(store: FeatureStore, recipe: Recipe, base: Base, images: int) -> 
     }
 
 
+def cold_to(recipe: Recipe, base: Base, rows: Sequence[Any], figures: dict[str, Any]) -> Component:
+    """A solve from zero that ends at the certified distance of ``figures``, or at its gradient elsewhere."""
+    operator = TangentOperator(base, rows, trained=base.trained(recipe.tangent.train))
+    problem = Problem(operator, loss_of(recipe), figures["ridge"])
+    goal: dict[str, Any] = {"tolerance": figures["relative_gradient"]}
+    if starts_at_zero(recipe, base, rows, recipe.tangent.train):
+        zero, all_stay = torch.zeros(operator.rows, operator.classes), torch.ones(operator.rows, dtype=torch.bool)
+        goal = {"restart": Restart(problem, zero, all_stay, lambda delta: figures["distance_bound"])}
+    return solve_component(recipe, base, rows, recipe.tangent.train, Silent(), label=EXACT, **goal)
+
+
 def sample_part(store: FeatureStore, recipe: Recipe, base: Base, samples: int, tight: float) -> dict[str, Any]:
     progress, train, shards = Silent(), recipe.tangent.train, store.shards
-    exact = solve_component(recipe, base, shards, train, progress, label=EXACT, tolerance=tight)
+    exact = solve_component(recipe, base, shards, train, progress, label=EXACT, tolerance=tight, keep_dual=True)
     runs = []
     for k in range(samples):
         shard = shards[k % len(shards)]
         left: list[Any] = [Without(s, k) if s.name == shard.name else s for s in shards]
-        warm = resolve_warm(recipe, base, shards, left, exact, progress)
+        stays = np.concatenate([np.arange(s.rows) != (k if s.name == shard.name else -1) for s in shards])
+        warm = resolve_warm(recipe, base, shards, left, stays, exact, progress)
         run: dict[str, Any] = {"sample": k, "shard": shard.name, "warm_passes": warm.passes, "failure": warm.failure}
         if warm.component is not None:
             figures = warm.component.meta["certificate"]
-            cold = solve_component(
-                recipe, base, left, train, progress, label=EXACT, tolerance=figures["relative_gradient"]
-            )
+            cold = cold_to(recipe, base, left, figures)
             run |= {
                 "moved": (warm.component.delta - exact.delta).norm().item(),
                 "certified_distance": figures["distance_bound"],

@@ -21,6 +21,7 @@ from taftcache.tangent.spec import TAIL, TangentSpec
 
 # safetensors keeps metadata in a hash map whose order varies between runs: one key makes the bytes certain.
 KEY = "taftcache"
+DUAL = "taftcache.dual"  # no parameter has this name
 
 
 class _Header(msgspec.Struct, frozen=True):
@@ -34,18 +35,22 @@ class _Header(msgspec.Struct, frozen=True):
 class Component:
     """Δw [P] in float64 around the base with ``base_digest``; ``meta`` is JSON that says where it came from.
 
-    float64, for the certificate speaks of exactly these numbers.
+    float64, for the certificate speaks of exactly these numbers. ``dual`` is α [N,K] with Δw = Jᵀα, where the exact
+    model keeps it to be solved on from when rows leave. It speaks of single rows, so it stays in their store.
     """
 
     base_digest: str
     layout: Layout
     delta: Tensor
     meta: dict[str, Any] = field(default_factory=dict)
+    dual: Tensor | None = None
 
     def encode(self) -> bytes:
         """The file's bytes; the same component gives the same bytes."""
         header = json.dumps({"base_digest": self.base_digest, "meta": self.meta}, sort_keys=True)
         tensors = {name: view.contiguous() for name, view in self.layout.views(self.delta.cpu()).items()}
+        if self.dual is not None:
+            tensors[DUAL] = self.dual.cpu().contiguous()
         return save(tensors, {KEY: header})
 
     @classmethod
@@ -61,6 +66,9 @@ class Component:
             tensors = load(data)
         except (SafetensorError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise FormatError("a component is a safetensors file that taftcache wrote", got=str(error)) from error
+        dual = tensors.pop(DUAL, None)
+        if dual is not None and (dual.ndim != 2 or dual.dtype != torch.float64):
+            raise FormatError("dual vectors are [rows, classes] in float64", got=f"{tuple(dual.shape)}, {dual.dtype}")
         found = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
         layout = Layout(dict(sorted(found.items())))
         if within is not None:
@@ -71,7 +79,7 @@ class Component:
             if layout.shapes != found:
                 wrong = sorted(set(found.items()) ^ set(layout.shapes.items()))[:4]
                 raise FormatError("a component's parameters have the shapes of its base", got=wrong)
-        return cls(header.base_digest, layout, layout.flatten(tensors, torch.float64), header.meta)
+        return cls(header.base_digest, layout, layout.flatten(tensors, torch.float64), header.meta, dual)
 
 
 def read_base(store: FeatureStore, spec: TangentSpec, classes: int | None = None) -> Base:

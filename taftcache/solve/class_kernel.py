@@ -44,25 +44,47 @@ class ClassKernel:
     Args:
         problem: quadratic, with a diagonal D.
         scale: √(D/N) [N,K], of the rows J̃ = scale ⊙ J.
+        before: a problem of more rows, which of them (``stays`` [N'], true N times) are the problem's: for `without`.
+        stays: see ``before``.
     """
 
-    def __init__(self, problem: Problem, scale: Tensor) -> None:
+    def __init__(
+        self, problem: Problem, scale: Tensor, before: Problem | None = None, stays: Tensor | None = None
+    ) -> None:
         operator = problem.operator
         metric = _class_metric(problem)
         self.omega, directions = torch.linalg.eigh(metric)
         self.omega.clamp_min_(0)
         row = scale.double().square().mean(1, keepdim=True).sqrt()
-        head, body = _kernels(problem, metric, row.to(operator.dtype))
-        self.sigma, rows = torch.linalg.eigh(body.double())
+        head, body = _kernels(before or problem, metric)
+        self._crossing: tuple[Tensor, Tensor] | None = None
+        if stays is not None:
+            self._crossing = row * (head[stays] @ head[~stays].T).double(), row * body[stays][:, ~stays].double()
+            head, body = head[stays], body[stays][:, stays]
+        self.sigma, rows = torch.linalg.eigh(body.double().mul_(row).mul_(row.T))
         self.sigma.clamp_min_(0)
         self._directions, self._rows = directions.to(operator.dtype), rows.to(operator.dtype)
         self._head = rows.T @ (row * head.double())  # [N,h]
+        self._ridge = problem.ridge
         self._coupling = self._left_out(problem, scale)
-        self.shift(problem.ridge)
+        self._shift(self._ridge + self._coupling)
 
-    def shift(self, ridge: float) -> None:
-        """Set λ."""
-        self._inverse = 1 / (self.omega[:, None] * self.sigma + (ridge + self._coupling))  # [K,N]
+    def without(self, dual: Tensor) -> Tensor:
+        """(K̂ + λI)⁻¹ K̃₁₀ a₀ [N,K], about what a gains when rows of dual vectors α₀ = ``dual`` [N'−N,K] leave.
+
+        (K̃ + λI)a = b holds for the rows that stay with the term K̃₁₀ a₀ on its left before, and without it after.
+        """
+        assert self._crossing is not None
+        head, body = self._crossing
+        turned = dual.double() @ self._directions.double()
+        pushed = (head @ turned + body @ (turned * self.omega)) @ self._directions.double().T
+        self._shift(self._ridge)
+        moved = self.apply(pushed)[0].double()
+        self._shift(self._ridge + self._coupling)
+        return moved
+
+    def _shift(self, shift: float) -> None:
+        self._inverse = 1 / (self.omega[:, None] * self.sigma + shift)  # [K,N]
         head = self._head
         eye = torch.eye(head.shape[1], dtype=head.dtype, device=head.device)
         inner = [torch.linalg.inv(eye + head.T @ (inverse[:, None] * head)) for inverse in self._inverse]
@@ -139,22 +161,22 @@ def _class_metric(problem: Problem) -> Tensor:
     return total.double() / len(state.logits)
 
 
-def _kernels(problem: Problem, metric: Tensor, row: Tensor) -> tuple[Tensor, Tensor]:
-    """The head's input with its bias [N,h] (h = 0 where it is frozen), and √D̄ κ √D̄ / N [N,N] of all else."""
+def _kernels(problem: Problem, metric: Tensor) -> tuple[Tensor, Tensor]:
+    """The head's input with its bias [N,h] (h = 0 where it is frozen), and κ [N,N] of all else."""
     operator = problem.operator
     generator = torch.Generator().manual_seed(0)
     signs = torch.randint(0, 2, (operator.classes,), generator=generator) * 2 - 1
-    probe = signs.to(row)
+    probe = signs.to(operator.device, operator.dtype)
     scale = (probe.double() @ metric @ probe.double()).item() or 1.0
     parts = [operator.factors(state, probe.expand(len(labels), -1).contiguous()) for state, labels in operator.blocks()]
-    head = row.new_zeros(operator.rows, 0)
-    total = row.new_zeros(operator.rows, operator.rows)
+    head = probe.new_zeros(operator.rows, 0)
+    total = probe.new_zeros(operator.rows, operator.rows)
     for same in zip(*(matrices for matrices, _ in parts), strict=True):
         factors = [m for m in same if isinstance(m, RankOne)]
         out, into = (torch.cat([getattr(m, side) for m in factors]) for side in ("out", "into"))
         with_bias = factors[0].bias is not None
         if factors[0].of_head:
-            head = torch.cat([into[:, 0], torch.ones_like(row)], 1) if with_bias else into[:, 0]
+            head = torch.cat([into[:, 0], into.new_ones(len(into), 1)], 1) if with_bias else into[:, 0]
             continue
         for h in range(out.shape[1]):
             gram = into[:, h] @ into[:, h].T
@@ -162,7 +184,7 @@ def _kernels(problem: Problem, metric: Tensor, row: Tensor) -> tuple[Tensor, Ten
     for small in zip(*(direct for _, direct in parts), strict=True):
         gradients = _rows(small)
         total.addmm_(gradients, gradients.T, alpha=1 / scale)
-    return head, total * row * row.T
+    return head, total
 
 
 def _first_rows(operator: TangentOperator, count: int) -> np.ndarray:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from math import inf
 from typing import Any, Literal
 
 import torch
@@ -23,7 +24,7 @@ from taftcache.solve.newton import newton
 from taftcache.solve.pcg import Lazy, Progress, pcg
 from taftcache.solve.projected import projected_gradient
 from taftcache.solve.proof import prove
-from taftcache.solve.row_space import RowSpace
+from taftcache.solve.row_space import Restart, RowSpace
 from taftcache.solve.solution import Solution, Status
 from taftcache.tangent.base import Base
 from taftcache.tangent.operator import TangentOperator
@@ -51,6 +52,7 @@ def minimise(
     memory: int = 2 << 30,
     device: torch.device | str = "cpu",
     start: Tensor | None = None,
+    restart: Restart | None = None,
     progress: Progress | None = None,
 ) -> Solution:
     """The change Δw of the base's weights that minimises mean loss + ridge over all rows of ``sources``.
@@ -78,10 +80,13 @@ def minimise(
         max_passes: limit on passes over the rows, one JᵀDJ·v each.
         proof_passes: spent after the solve on a closer bound (quadratic, no ball).
         precision: of the inner products. memory: bytes in which prepared rows stay between passes.
-        device: where they run. start: Δw to begin from, zero by default. progress: told after each pass.
+        device: where they run. start: Δw to begin from, zero by default. restart: dual vectors to go on from in the
+            space of the rows, and the certified distance to reach instead of ``tolerance``. progress: told after each
+            pass.
 
     Raises:
-        SolveError: no rows, weights that do not fit, neither ridge nor radius, or a gradient that is not finite.
+        SolveError: no rows, weights that do not fit, neither ridge nor radius, a gradient that is not finite, or a
+            ``restart`` where the solve does not go through the space of the rows.
     """
     if sum(source.rows for source in sources) == 0:
         raise SolveError("a solve needs at least one row", got="sources without rows")
@@ -119,10 +124,16 @@ def minimise(
     inverse = Lazy(lambda: DualInverse(inner) if small else approximate_inverse(inner))
     if method == "auto" and not small and start is None and class_kernel_fits(inner):
         rows = RowSpace(inner, exact, max_passes, progress)
-        solution = rows.solution(rows.run(tolerance))
-        if solution.status is Status.stalled:
+        if restart is not None:
+            solution = rows.solution(rows.restart(restart))
+            tolerance = inf  # the distance that was asked for is another goal
+        else:
+            solution = rows.solution(rows.run(tolerance))
+        if restart is None and solution.status is Status.stalled:
             # Kernels of very unlike sizes (a class token's against all others') drown λ in float32.
             solution = _gone_on(solution, inner, exact, inverse, **limits)
+    elif restart is not None:
+        raise SolveError("dual vectors are gone on from in the space of the rows", got="a problem solved elsewhere")
     else:
         solution = pcg(inner, exact, inverse, start=start, **limits)
     return prove(solution, exact, inverse, tolerance, proof_passes)

@@ -10,12 +10,16 @@ long before the end): with z = (K̂ + τI)⁻¹ρ and ρ = b − J̃Δw − λa,
     F(Δw) − F* = ½ ρᵀK̃(K̃ + λI)⁻¹ρ ≤ ½‖ρ‖²
 
 which is the duality gap: a bound that does not divide by λ.
+
+A solve can go on from the dual vectors of an earlier one, and when rows have left since: the dual vectors of the others
+are then short of what those rows carried, about (K̂ + λI)⁻¹K̃₁₀ a₀ (``ClassKernel.without``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from math import inf
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import inf, sqrt
 
 import torch
 from torch import Tensor
@@ -29,6 +33,23 @@ from taftcache.solve.solution import Certificate, Solution, Status
 REDUCTION = 1e-4  # of the gradient's norm in one float32 round
 CHECK = 32  # steps between looks at the true gradient
 DIRECTIONS = 64  # kept to be orthogonal to; the oldest are given up beyond that
+
+
+@dataclass(frozen=True)
+class Restart:
+    """Where a solve in the space of the rows goes on from, and how near it has to get.
+
+    Args:
+        before: the problem of the rows that were solved; any λ and precision.
+        dual: its α [N',K], Δw = Jᵀα.
+        stays: which of those rows are the new problem's, in order [N'] bool.
+        distance: the certified distance that is enough at Δw [P].
+    """
+
+    before: Problem
+    dual: Tensor
+    stays: Tensor
+    distance: Callable[[Tensor], float]
 
 
 class RowSpace:
@@ -60,19 +81,67 @@ class RowSpace:
     def run(self, tolerance: float) -> Status:
         """Iterate until ‖∇F‖ ≤ tolerance·‖∇F(0)‖ in float64, or as far as passes and rounding let it."""
         goal = tolerance * self.gradient_at_zero
+        return self._rounds(lambda: self.gradient.norm().item(), lambda: goal, self._gradient_below)
+
+    def restart(self, at: Restart) -> Status:
+        """Go on from other dual vectors until the certified distance ‖ρ‖/(2√λ) is ``at.distance``, or as above."""
+        stays = at.stays.to(self.dual.device)
+        dual = at.dual.to(self.dual)
+        try:
+            self._gather(at.before, stays)
+            assert self.kernel is not None
+            start = torch.where(self.scale > 0, dual[stays] / self.scale, 0)
+            if not stays.all():
+                start += self.kernel.without(dual[~stays])
+            if start.any():
+                self.dual, self.value = start, pull(self.exact, self.scale * start)
+                self.objective, self.gradient, self.residual = self._evaluate(self.value, start)
+                self.history.append((self.passes, self.objective))
+        except KeyboardInterrupt:
+            return Status.interrupted
+        half = 2 * sqrt(self.exact.ridge)
+
+        def near(goal: float, before: float) -> Callable[[Tensor, float, int], bool]:
+            least = max(goal, REDUCTION * before)
+
+            def enough(residual: Tensor, energy: float, steps: int) -> bool:
+                nonlocal least
+                bound = residual.norm().item() / half
+                if bound > least:
+                    return False
+                least = max(0.9 * at.distance(self.current()), REDUCTION * before)
+                self.passes += 1
+                return bound <= least
+
+            return enough
+
+        return self._rounds(lambda: self.residual.norm().item() / half, lambda: at.distance(self.value), near)
+
+    def _gather(self, before: Problem | None = None, stays: Tensor | None = None) -> None:
+        """The preconditioner, for two passes."""
+        if self.kernel is None:
+            scale = self.scale.to(self.problem.operator.dtype)
+            self.kernel = ClassKernel(self.problem, scale, before, stays)
+            self.passes += 2
+
+    def _rounds(
+        self,
+        far: Callable[[], float],
+        wanted: Callable[[], float],
+        near: Callable[[float, float], Callable[[Tensor, float, int], bool]],
+    ) -> Status:
+        """Rounds until ``far()``, in float64, is at most ``wanted()``; ``near`` makes what ends a round by itself."""
         status = Status.converged
         try:
-            while (before := self.gradient.norm().item()) > goal:
+            while (before := far()) > (goal := wanted()):
                 if self.passes + 4 > self.max_passes:
                     return Status.max_passes
-                if self.kernel is None:
-                    self.kernel = ClassKernel(self.problem, self.scale.to(self.problem.operator.dtype))
-                    self.passes += 2
+                self._gather()
                 self.rounds += 1
                 correction = torch.zeros_like(self.residual, dtype=self.problem.operator.dtype)
                 self._correction = correction
                 try:
-                    self._round(correction, max(0.5 * goal, REDUCTION * before))
+                    self._round(correction, near(goal, before))
                 except KeyboardInterrupt:
                     status = Status.interrupted
                 dual = self.dual + correction.to(self.dual)
@@ -81,12 +150,14 @@ class RowSpace:
                 self.passes += 1
                 self.history.append((self.passes, objective))
                 self._correction = torch.zeros_like(self.dual)
-                if objective < self.objective or gradient.norm().item() < before:
-                    self.dual, self.value = dual, value
-                    self.objective, self.gradient, self.residual = objective, gradient, residual
+                kept = self.dual, self.value, self.objective, self.gradient, self.residual
+                self.dual, self.value = dual, value
+                self.objective, self.gradient, self.residual = objective, gradient, residual
+                after = far()
+                if not (objective < kept[2] or after < before):
+                    self.dual, self.value, self.objective, self.gradient, self.residual = kept
                 if status is Status.interrupted:
                     break
-                after = gradient.norm().item()
                 if goal < after and self.passes < self.max_passes and after > 0.5 * before:
                     return Status.stalled
         except KeyboardInterrupt:
@@ -134,7 +205,8 @@ class RowSpace:
             residual=self.residual.norm().item(),
         )
         stats = {"solver": "row space", "passes": self.passes, "rounds": self.rounds}
-        return Solution(self.value, status, certificate, stats, (self._at_zero, self.gradient))
+        dual = self.scale * self.dual
+        return Solution(self.value, status, certificate, stats, (self._at_zero, self.gradient), dual)
 
     def _evaluate(self, value: Tensor, dual: Tensor) -> tuple[float, Tensor, Tensor]:
         """F, ∇F and ρ = −√(ωD/N)(z − target) − λa at Δw = J̃ᵀa with logits z, in one float64 pass."""
@@ -152,27 +224,38 @@ class RowSpace:
         from_target = self.exact.loss.gradient(z, labels) / self.exact.loss.bend(z, labels, torch.ones_like(z))
         return objective, gradient, -self.scale * from_target - self.exact.ridge * dual
 
-    def _round(self, correction: Tensor, goal: float) -> None:
-        """Add to ``correction`` in place until ‖∇F‖ = ‖J̃ᵀρ‖ is below ``goal`` in the products' precision.
+    def _gradient_below(self, goal: float, before: float) -> Callable[[Tensor, float, int], bool]:
+        """Whether ‖∇F‖ = ‖J̃ᵀρ‖ is below ``goal``, or as far below ``before`` as float32 carries.
 
         K̂ tells that norm up to a factor for free. The factor is taken anew, by half a pass, whenever the end seems
         near, and now and then: K̂ is blind to directions that J̃ᵀ takes to zero.
         """
+        goal, factor = max(0.5 * goal, REDUCTION * before), 1.0
+
+        def enough(residual: Tensor, energy: float, steps: int) -> bool:
+            nonlocal factor
+            if factor * energy**0.5 > goal and steps % CHECK != CHECK - 1:
+                return False
+            norm = pull(self.problem, self.scale.to(residual) * residual).norm().item()
+            self.passes += 1
+            factor = norm / energy**0.5
+            return norm <= goal
+
+        return enough
+
+    def _round(self, correction: Tensor, enough: Callable[[Tensor, float, int], bool]) -> None:
+        """Add to ``correction`` in place until it is ``enough``, told ρ, about ‖J̃ᵀρ‖², and the steps so far."""
         assert self.kernel is not None
         ridge, scale = self.problem.ridge, self.scale.to(correction)
         residual = self.residual.to(correction)
         # Directions of an earlier round carry its rounding: orthogonal to them, the new residual would not fall.
         basis = Basis(DIRECTIONS, residual.numel(), residual.dtype, residual.device)
-        factor, steps = 1.0, 0
+        steps = 0
         least, since = inf, 0
         while self.passes + 3 < self.max_passes:
             direction, energy = self.kernel.apply(residual)
-            if factor * energy**0.5 <= goal or steps % CHECK == CHECK - 1:
-                norm = pull(self.problem, scale * residual).norm().item()
-                self.passes += 1
-                if norm <= goal:
-                    return
-                factor = norm / energy**0.5
+            if enough(residual, energy, steps):
+                return
             if energy < 0.9 * least:
                 least, since = energy, steps
             elif steps - since > CHECK:  # rounding has eaten the directions
@@ -189,7 +272,7 @@ class RowSpace:
             # The direction has unit length in F's metric, so F has fallen by half the square of the step.
             self.history.append((self.passes, self.history[-1][1] - 0.5 * step * step))
             if self._progress is not None:
-                self._progress(self.passes, factor * energy**0.5 / self.gradient_at_zero)
+                self._progress(self.passes, energy**0.5 / self.gradient_at_zero)
 
 
 class Basis:

@@ -28,7 +28,8 @@ class Certificate:
 
     Of a quadratic F more can be known. With ‖v‖_H² = vᵀHv, F − F* = ½‖Δw − Δw*‖_H², so an upper bound ``energy`` on
     that norm gives ‖Δw − Δw*‖ ≤ energy/√λ and F − F* ≤ energy²/2. ‖∇F‖/√λ is one; a solver in the space of the rows
-    has the norm ‖ρ‖ of its dual residual (``residual``); ``tighten`` finds a closer one in a few passes.
+    has the norm ‖ρ‖ of its dual residual (``residual``); ``tighten`` finds a closer one in a few passes. With ρ,
+    ‖Δw − Δw*‖² = ρᵀK̃(K̃ + λI)⁻²ρ, and x/(x + λ)² ≤ 1/(4λ), so that ‖ρ‖/(2√λ) bounds the distance too.
 
     Args:
         gradient: ‖∇F(Δw)‖.
@@ -74,7 +75,12 @@ class Certificate:
     @property
     def distance(self) -> float:
         """Upper bound on ‖Δw − Δw*‖; infinite without a ridge."""
-        return self.energy / sqrt(self.ridge) if self.ridge > 0 else inf
+        if self.ridge == 0:
+            return inf
+        by_energy = self.energy / sqrt(self.ridge)
+        if self.residual is None:
+            return by_energy
+        return min(by_energy, self.residual / (2 * sqrt(self.ridge)) + self.rounding / self.ridge)
 
     @property
     def gap(self) -> float:
@@ -96,7 +102,8 @@ class Certificate:
 class Solution:
     """Δw [P] in float64, how the solve ended, its certificate and figures.
 
-    ``slopes`` are ∇F(0) and ∇F(Δw) [P] in float64, where the solver kept them for a proof.
+    ``slopes`` are ∇F(0) and ∇F(Δw) [P] in float64, where the solver kept them for a proof; ``dual`` is α [N,K] with
+    Δw = Jᵀα, where it worked in the space of the rows.
     """
 
     value: Tensor
@@ -104,6 +111,7 @@ class Solution:
     certificate: Certificate
     stats: dict[str, Any] = field(default_factory=dict)
     slopes: tuple[Tensor, Tensor] | None = field(default=None, repr=False)
+    dual: Tensor | None = field(default=None, repr=False)
 
     @property
     def converged(self) -> bool:

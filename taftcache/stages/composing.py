@@ -207,7 +207,7 @@ def solve_exact(
     train = recipe.tangent.train
     zero = starts_at_zero(recipe, base, shards, train)
     start = None if zero else mean.delta
-    exact = solve_component(recipe, base, shards, train, progress, label=EXACT, start=start)
+    exact = solve_component(recipe, base, shards, train, progress, label=EXACT, start=start, keep_dual=True)
     exact.meta.update(
         key=exact_key(recipe, base, shards, digests),
         start="zero" if zero else MEAN,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,9 @@ class ComponentReport:
 
 
 def export_component(store: FeatureStore, name: str, file: Path) -> ComponentReport:
-    """Write a component or model ("000", "components/000", "models/mean") to a new file, as the store keeps it.
+    """Write a component or model ("000", "components/000", "models/mean") to a new file.
+
+    It has the bytes that the store keeps, but for the exact model's dual vectors, which speak of single rows.
 
     Raises:
         StoreError: no such component. RecipeError: the file is there already, or cannot be written.
@@ -40,7 +42,7 @@ def export_component(store: FeatureStore, name: str, file: Path) -> ComponentRep
 
     name = name if "/" in name else f"{COMPONENTS}{name}"
     component = read_component(store, name, read_base(store, adopt(store, None).tangent))
-    data = store.read_object(name)
+    data = replace(component, dual=None).encode()
     try:
         with file.open("xb") as out:
             out.write(data)

@@ -298,12 +298,16 @@ class _Forgetting:
 
     def _exact(self, made: Mapping[str, Component], base: Base, rows: Sequence[Shard], notes: list[str]) -> Component:
         """The exact model over the remaining rows, warm where the mode says so and it can be proven."""
+        import numpy as np
+
         from taftcache.component import read_component
 
         recipe, store = self.recipe, self.store
         if self.mode == "resolve" and not self.cold and not self.request.classes:
             old = read_component(store, EXACT, base)
-            warm = resolve_warm(recipe, base, store.shards, rows, old, self.progress)
+            gone = set(self.request.samples)
+            stays = np.array([i not in gone for shard in store.shards for i in shard.sample_ids])
+            warm = resolve_warm(recipe, base, store.shards, rows, stays, old, self.progress)
             if warm.component is not None:
                 exact, self.tight = warm.component, warm.old
                 exact.meta["stats"] = {**exact.meta["stats"], "passes": warm.passes}

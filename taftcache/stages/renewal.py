@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import log
+from math import inf, log
 from typing import TYPE_CHECKING, Any
 
 from taftcache.cache import Shard
 from taftcache.stages.names import EXACT
 from taftcache.stages.progress import Progress
-from taftcache.stages.training import solve_component
+from taftcache.stages.training import loss_of, solve_component
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+    from torch import Tensor
+
     from taftcache.component import Component
     from taftcache.recipe import Recipe
     from taftcache.tangent.base import Base
@@ -21,7 +25,9 @@ if TYPE_CHECKING:
 DECISIVE = 0.1
 WARM_ROUNDS = 6
 LEAST_PASSES = 12
-SHORT_SHARE = 0.3
+# The old model's certified distance, over what the removal moves, at which it is good enough to compare with.
+KNOWN = 0.2
+INDECISIVE = "The certified distance did not fall below a tenth of what the removal moved."
 
 
 @dataclass(frozen=True)
@@ -61,17 +67,86 @@ def certificate_of(new: Component, old: Component | None) -> dict[str, Any]:
 
 
 def resolve_warm(
-    recipe: Recipe, base: Base, before: Sequence[Shard], shards: Sequence[Shard], old: Component, progress: Progress
+    recipe: Recipe,
+    base: Base,
+    before: Sequence[Shard],
+    shards: Sequence[Shard],
+    stays: NDArray[np.bool_],
+    old: Component,
+    progress: Progress,
 ) -> Warm:
     """Minimise over ``shards`` from the exact model of ``before`` until the certificate is decisive.
 
-    What the removal moves is a distance between two optima, so the old model's certificate counts too: where that is
-    the loose one, it is tightened on the old rows, which are still there. It gives up after about twice
-    the passes of a cold solve, or 0.6 times them where that goes through the space of the rows.
+    ``stays`` [N] says which rows of ``before`` stay. What the removal moves is a distance between two optima, so the
+    old model's certificate counts too: where that is the loose one, it is tightened on the old rows, which are still
+    there. With dual vectors at hand the solve goes on from them; else from Δw, and then it gives up after about twice
+    the passes of a cold solve.
     """
+    if old.dual is not None and old.dual.shape == (len(stays), base.config.classes):
+        return _from_dual(recipe, base, before, shards, stays, old, progress)
+    return _from_value(recipe, base, before, shards, old, progress)
+
+
+def _from_dual(
+    recipe: Recipe,
+    base: Base,
+    before: Sequence[Shard],
+    shards: Sequence[Shard],
+    stays: NDArray[np.bool_],
+    old: Component,
+    progress: Progress,
+) -> Warm:
+    """In the space of the rows: first near the new optimum, then through the passes that the proof takes."""
+    import torch
+
+    from taftcache.objective.problem import Problem
+    from taftcache.solve.row_space import Restart
+    from taftcache.tangent.operator import TangentOperator
+
+    operator = TangentOperator(base, before, trained=base.trained(recipe.tangent.train))
+    problem = Problem(operator, loss_of(recipe), old.meta["certificate"]["ridge"])
+    everyone = torch.ones(len(stays), dtype=torch.bool)
+    passes, left = 0, recipe.solver.max_passes
+
+    def solve(rows: Sequence[Shard], mask: Tensor, distance: Callable[[Tensor], float]) -> Component:
+        nonlocal passes
+        assert old.dual is not None
+        solved = solve_component(
+            recipe, base, rows, recipe.tangent.train, progress, label=EXACT, keep_dual=True,
+            restart=Restart(problem, old.dual, mask, distance), max_passes=left - passes,
+        )  # fmt: skip
+        passes += solved.meta["stats"]["passes"]
+        return solved
+
+    for _ in range(WARM_ROUNDS):
+        known = old.meta["certificate"]["distance_bound"]
+        moved: list[float] = []
+
+        def distance(delta: Tensor, old: Component = old, known: float = known, moved: list[float] = moved) -> float:
+            """What is decisive, by how far it has moved; at the start that is about what it will be."""
+            moved.append((delta.cpu() - old.delta).norm().item())
+            return DECISIVE * (moved[-1] - known) / (1 + DECISIVE) if known <= KNOWN * moved[0] else inf
+
+        new = solve(shards, torch.from_numpy(stays), distance)
+        if certificate_of(new, old)["decisive"]:
+            return Warm(new, passes, old=old)
+        if left - passes < LEAST_PASSES or (known <= KNOWN * moved[0] and not new.meta["converged"]):
+            break
+        enough = 0.5 * KNOWN * min(moved[0], known)
+        old = solve(before, everyone, lambda delta, enough=enough: enough)
+    return Warm(None, passes, INDECISIVE)
+
+
+def _from_value(
+    recipe: Recipe,
+    base: Base,
+    before: Sequence[Shard],
+    shards: Sequence[Shard],
+    old: Component,
+    progress: Progress,
+) -> Warm:
     tolerance, stats = recipe.solver.tolerance, old.meta["stats"]
-    share = SHORT_SHARE if "row space" in stats["solver"] else 1.0
-    left = max(LEAST_PASSES, round(share * stats["passes"]))
+    left = max(LEAST_PASSES, stats["passes"])
     reached = old.meta["certificate"]["relative_gradient"]
     passes = 0
     new = old
@@ -87,14 +162,14 @@ def resolve_warm(
         # A cold solve to that goal takes longer than the old model did, by about as many more digits of the gradient;
         # twice that, for here both models may have to get there.
         digits = log(_tolerance(new, goal)) / log(max(1e-15, min(0.5, reached)))
-        left = max(left, round(2 * share * stats["passes"] * digits))
+        left = max(left, round(2 * stats["passes"] * digits))
         if bounds[0] > 2 * goal and left - passes >= LEAST_PASSES:
             old = _solve(recipe, base, before, old, _tolerance(old, goal), left - passes, progress)
             passes += old.meta["stats"]["passes"]
         if left - passes < LEAST_PASSES or not (new.meta["converged"] and old.meta["converged"]):
             break
         tolerance = min(0.5 * tolerance, _tolerance(new, goal))
-    return Warm(None, passes, "The certified distance did not fall below a tenth of what the removal moved.")
+    return Warm(None, passes, INDECISIVE)
 
 
 def _solve(

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from taftcache.objective.loss import Loss
     from taftcache.objective.problem import Problem
     from taftcache.objective.weights import RowWeights
+    from taftcache.solve.row_space import Restart
     from taftcache.solve.solution import Solution
     from taftcache.tangent.base import Base
     from taftcache.tangent.spec import Train
@@ -258,12 +259,14 @@ def solve_component(
     label: str,
     interrupted: Literal["raise", "keep"] = "raise",
     start: Tensor | None = None,
+    restart: Restart | None = None,
+    keep_dual: bool = False,
     tolerance: float | None = None,
     max_passes: int | None = None,
 ) -> Component:
     """Minimise over the rows of ``sources`` from ``start`` (zero): the component, its certificate in ``meta``.
 
-    ``tolerance`` and ``max_passes`` replace the recipe's where a warm solve has goals of its own. A solve that Ctrl-C
+    ``restart``, ``tolerance`` and ``max_passes`` are for a warm solve, which has goals of its own. A solve that Ctrl-C
     ended raises KeyboardInterrupt, or is kept with its best iterate, marked in ``meta``.
     """
     import torch
@@ -315,6 +318,7 @@ def solve_component(
                 radius=objective.radius,
                 method=solver.method,
                 proof_passes=solver.proof_passes,
+                restart=restart,
                 **shared,
             )
     stopped = solution.status is Status.interrupted
@@ -335,4 +339,5 @@ def solve_component(
         "norm": delta.norm().item(),
         **({} if choice is None else {"ridge_choice": choice.as_dict()}),
     }
-    return Component(base.digest, base.trained(mode), delta, meta)
+    dual = solution.dual.cpu() if keep_dual and solution.dual is not None else None
+    return Component(base.digest, base.trained(mode), delta, meta, dual)
