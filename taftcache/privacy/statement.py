@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from math import exp
 from typing import Any
 
 import msgspec
@@ -153,13 +154,22 @@ def charge(
     return totals
 
 
-def forgetting_note(meta: Mapping[str, Any]) -> str:
-    """What a receipt says when a sample of a private component is forgotten and the component stays."""
+def forgetting_note(meta: Mapping[str, Any], samples: int, kept: bool) -> str:
+    """What a receipt says of a private component when so many samples of its shard are forgotten.
+
+    Of a group of k neighbours in turn, each bounds the next: k·ε, and δ Σ_{i<k} e^{iε} (Vadhan 2017, lemma 2.2).
+    """
     said = Statement.from_dict(meta[META])
+    if not kept:
+        return "destroyed; what its training spent of the budget stays spent"
     if not said.private:
-        return "the component was trained without private noise: nothing bounds what it holds of the sample"
+        return "kept, but trained without private noise: nothing bounds what it holds of them"
+    other = "had others in their place" if said.relation == "replace-one" else "never saw them"
+    group = said.delta * sum(exp(min(i * said.epsilon, 700.0)) for i in range(samples))
+    bound = f"at most epsilon {samples * said.epsilon:.4g} at delta {min(1.0, group):.3g}"
     return (
-        f"kept: by its privacy, what it is differs from a model that never saw the sample by at most epsilon "
-        f"{said.epsilon:.4g} at delta {said.delta:g}, for one sample; for k samples the bound grows with k. Erasure "
-        "takes the sample out of the cache, which that promise does not cover. The budget stays spent"
+        f"kept: by its privacy its distribution differs from that of a model that {other} by {bound} "
+        f"(samples: {samples}, epsilon of one: {said.epsilon:.4g}); those that left before count with them. Erasure "
+        "takes them out of the cache, which that promise does not cover. What the training spent of the budget stays "
+        "spent"
     )

@@ -23,6 +23,7 @@ from taftcache.stages.training import problem_of, subtracted, training_key
 
 if TYPE_CHECKING:
     from taftcache.component import Component
+    from taftcache.objective.problem import Problem
     from taftcache.recipe import Recipe
     from taftcache.tangent.base import Base
 
@@ -298,14 +299,27 @@ class _Audit:
     def _check_gradient(
         self, name: str, component: Component, recipe: Recipe, base: Base, sources: list[Shard]
     ) -> dict[str, float]:
-        """The gradient norm at the component, from the rows, in float64 and one pass."""
+        """The gradient norm at the component, from the rows, in float64 and one pass; half a one for dual vectors."""
+        problem = problem_of(recipe, base, sources, component)
         with self.progress.task(f"certify {name}", None):
-            _, gradient = problem_of(recipe, base, sources, component).evaluate(component.delta)
+            _, gradient = problem.evaluate(component.delta)
+            if component.dual is not None and not _is_dual(problem, component):
+                self.found("stale dual", name, "its dual vectors are not those of the rows that are there")
         told = component.meta["certificate"]
         now = gradient.norm().item()
         if not now <= told["gradient"] * (1 + RELATIVE) + ROUNDING * told["gradient_at_zero"]:
             self.found("certificate", name, f"‖∇F‖ is {now:.3e}, its certificate says {told['gradient']:.3e}")
         return {"recorded": told["gradient"], "recomputed": now, "distance_bound": told["distance_bound"]}
+
+
+def _is_dual(problem: Problem, component: Component) -> bool:
+    """Whether Δw = Jᵀα with one α for each row that is there."""
+    from taftcache.solve.class_kernel import pull
+
+    dual, operator = component.dual, problem.operator
+    if dual is None or dual.shape != (operator.rows, operator.classes):
+        return False
+    return bool((pull(problem, dual) - component.delta).norm() <= 1e-9 * component.delta.norm())
 
 
 def _wrong_statistics(shard: Shard) -> str:

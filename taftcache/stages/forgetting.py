@@ -172,7 +172,7 @@ class _Forgetting:
         self.subtracted = sorted((out & set(stay)) | (touched if mode == "subtract" else set()))
         kept = [f"{COMPONENTS}{n}" for n in stay if n not in self.subtracted]
         # A private component's promise bounds what it holds of a row; training it again would spend more of its budget.
-        self.private = [n for n in kept if n in self.objects and META in self.objects[n].meta]
+        self.private = [n for n, ref in self.objects.items() if n.startswith(COMPONENTS) and META in ref.meta]
         if request.classes:  # it cannot lose its column of the head either, so it goes
             kept = [n for n in kept if n not in self.private]
         due = {n for n in kept if n.removeprefix(COMPONENTS) in touched and n in self.objects}
@@ -245,8 +245,10 @@ class _Forgetting:
                     certificates[name] = certificate_of(component, old)
             for name in self.destroyed:
                 change.drop(name)
-            left = [n for n in self.private if n.removeprefix(COMPONENTS) in new]
-            notes += [f"{n}: {forgetting_note(self.objects[n].meta)}" for n in left if not request.classes]
+            for name in self.private:
+                leaving = request.leaving.get(name.removeprefix(COMPONENTS), 0)
+                if (gone := name in self.destroyed) or leaving:
+                    notes.append(f"{name}: {forgetting_note(self.objects[name].meta, leaving, not gone)}")
             if self.mode == "subtract" or request.emptied:
                 plan = plan_without(store, subtracted=self.subtracted, dropped=len(request.emptied))
                 change.update(plan=plan)

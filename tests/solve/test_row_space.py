@@ -11,9 +11,11 @@ from taftcache.objective.rsl import RSL
 from taftcache.objective.weights import RowWeights
 from taftcache.solve.class_kernel import ClassKernel, class_kernel_fits, kernel_product, pull
 from taftcache.solve.minimise import minimise
-from taftcache.solve.row_space import Basis, RowSpace
+from taftcache.solve.row_space import Basis, Restart, RowSpace
 from taftcache.solve.solution import Status
-from tests.solve.problems import K, N, case, dense, jacobian, labels, make_problem
+from taftcache.tangent.operator import TangentOperator
+from taftcache.tangent.rows import ArrayRows
+from tests.solve.problems import K, N, case, dense, jacobian, labels, make_problem, tokens
 from tests.solve.problems import rows as data
 
 CASES = [("narrow-mlp", "keep"), ("all", "class-token"), ("plain", "reset-block")]
@@ -144,3 +146,52 @@ def test_interruption_keeps_the_best_iterate(at):
     assert solution.status is Status.interrupted
     assert solution.certificate.objective < zero
     assert solution.value.norm() > 0
+
+
+def leaving(gone: list[int], ridge: float = 1e-2) -> tuple[RowSpace, torch.Tensor, torch.Tensor]:
+    """The problem without some rows, which rows stay [N], and its optimum [P] from the dense Hessian."""
+    stays = torch.ones(N, dtype=torch.bool)
+    stays[gone] = False
+    keep = stays.numpy()
+    left = [ArrayRows(tokens()[keep], labels()[keep])]
+    narrow, wide = (
+        replace(p, operator=TangentOperator(p.operator.base, left, dtype=dtype))
+        for dtype in (torch.float32, torch.float64)
+        for p in [make_problem(loss=LOSS, ridge=ridge)]
+    )
+    J = jacobian()[0].view(N, K, -1)[stays].reshape(-1, wide.operator.layout.size)
+    D = wide.diagonal(torch.from_numpy(labels()[keep]), J).reshape(-1, 1)
+    H = J.T @ (D * J) + ridge * torch.eye(J.shape[1], dtype=torch.float64)
+    _, slope = wide.evaluate(torch.zeros(J.shape[1], dtype=torch.float64))
+    return RowSpace(narrow, wide, 400), stays, -torch.linalg.solve(H, slope)
+
+
+@pytest.mark.parametrize("gone", [[], [3], [0, 7, 8, 39]])
+def test_a_restart_comes_as_near_as_was_asked_for(gone):
+    whole = space()
+    whole.run(1e-9)
+    dual = whole.solution(Status.converged).dual
+    assert torch.allclose(pull(whole.exact, dual), whole.value)
+    rows, stays, optimum = leaving(gone)
+    moved = (whole.value - optimum).norm().item()
+    goal = 0.1 * moved if gone else 1e-6
+    solution = rows.solution(rows.restart(Restart(whole.problem, dual, stays, lambda delta: goal)))
+    assert solution.converged
+    assert solution.certificate.distance <= goal
+    assert (solution.value - optimum).norm().item() <= solution.certificate.distance * (1 + 1e-6)
+    cold, _, _ = leaving(gone)
+    cold.restart(Restart(whole.problem, torch.zeros_like(dual), stays, lambda delta: goal))
+    assert rows.passes < cold.passes
+    if not gone:
+        assert rows.rounds == 0
+
+
+def test_what_leaving_rows_carried_is_passed_on():
+    """The start is nearer than the others' dual vectors alone."""
+    whole = space()
+    whole.run(1e-9)
+    dual = whole.solution(Status.converged).dual
+    rows, stays, optimum = leaving([3])
+    rows.restart(Restart(whole.problem, dual, stays, lambda delta: float("inf")))
+    assert rows.rounds == 0
+    assert (rows.value - optimum).norm() < 0.7 * (pull(rows.exact, dual[stays]) - optimum).norm()

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from taftcache import stages
 from taftcache.cache import FeatureStore
@@ -151,6 +153,15 @@ def forge_certificate(store: FeatureStore, before: Path, sample: str) -> None:
         put_component(change, "components/001", Component(c.base_digest, c.layout, 1.001 * c.delta, c.meta))
 
 
+def keep_dual(store: FeatureStore, before: Path, sample: str) -> None:
+    """Dual vectors that still have a row for the sample, in a model that is current otherwise."""
+    base = read_base(store, adopt(store, None).tangent)
+    exact = read_component(store, "models/exact", base)
+    rows = sum(shard.rows for shard in store.shards)
+    with store.transaction() as change:
+        put_component(change, "models/exact", replace(exact, dual=torch.zeros(rows + 1, len(store.classes)).double()))
+
+
 LEAKS: dict[str, tuple[Callable, str]] = {
     "stale mean": (keep_mean, "stale composition"),
     "old mean": (keep_object("models/mean"), "base point"),
@@ -158,6 +169,7 @@ LEAKS: dict[str, tuple[Callable, str]] = {
     "kept component": (keep_object("components/000"), "base point"),
     "component of no shard": (keep_object("components/000", "components/007"), "kept component"),
     "kept exact model": (keep_object("models/exact"), "base point"),
+    "kept dual vectors": (keep_dual, "stale dual"),
     "kept preconditioner": (keep_object("components/000", "state/preconditioner"), "stale object"),
     "kept row": (keep_row, "forgotten row"),
     "id in the ledger": (keep_id_in_ledger, "forgotten id"),

@@ -12,10 +12,11 @@ import torch
 from taftcache import stages
 from taftcache.cache import FeatureStore
 from taftcache.cli import main
-from taftcache.component import read_base, read_component
+from taftcache.component import Component, read_base, read_component
 from taftcache.composition import compose
 from taftcache.errors import RecipeError, StoreError, UnknownSample
 from taftcache.stages import renewal
+from taftcache.stages.progress import Silent
 from taftcache.stages.request import read_ids
 from tests.stages.making import commits, open_store, recipe, tree
 
@@ -112,6 +113,39 @@ def test_warm_is_within_a_tenth_of_what_the_removal_moved(exact, tmp_path):
     assert apart <= 2 * figures["distance_bound"]
     assert all(torch.equal(ours[n], theirs[n]) for n in ours if n != "models/exact")
     assert stages.audit(exact).findings == []
+
+
+@pytest.mark.parametrize("tolerance", [1e-6, 0.2])
+def test_warm_goes_on_from_the_dual_vectors(tmp_path, monkeypatch, tolerance):
+    """In the space of the rows; with a loose tolerance the old model is tightened first."""
+    monkeypatch.setattr("taftcache.solve.dual.LARGEST_KERNEL", 0)
+    path, cold = tmp_path / "store", tmp_path / "cold"
+    sections = {"solver": {"tolerance": tolerance}, "tangent": {"reset_block": True}, **EXACT}
+    stages.run(recipe(path, **sections))
+    shutil.copytree(path, cold)
+    with open_store(path) as store:
+        gone = [store.shard("000").sample_ids[2], store.shard("001").sample_ids[0]]
+        rows = sum(shard.rows for shard in store.shards)
+        report = stages.forget(store, gone, mode="resolve")
+        base = read_base(store, stages.training.adopt(store, None).tangent)
+        exact = read_component(store, "models/exact", base)
+        stages.export_component(store, "models/exact", tmp_path / "exported")
+        assert exact.dual.shape == (rows - 2, len(store.classes))
+        assert Component.decode((tmp_path / "exported").read_bytes(), base).dual is None
+        # The old copy's tolerance is the recipe's, and the removal has to be seen through it.
+        stages.forget(store, [store.shard("001").sample_ids[3]], mode="resolve")
+    figures = report.certificates["models/exact"]
+    assert report.notes == []
+    assert figures["decisive"]
+    with open_store(cold) as store:
+        stages.forget(store, gone, mode="resolve", cold=True)
+        recipe_ = stages.training.adopt(store, None)
+        optimum = stages.training.solve_component(
+            recipe_, base, store.shards, "full", Silent(), label="models/exact", tolerance=1e-9
+        )
+    apart = (exact.delta - optimum.delta).norm().item()
+    assert apart <= figures["distance_bound"] + optimum.meta["certificate"]["distance_bound"]
+    assert stages.audit(path).findings == []
 
 
 def test_warm_goes_on_where_the_tolerance_is_loose(tmp_path, monkeypatch):
