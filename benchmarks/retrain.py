@@ -11,7 +11,8 @@ all images through the whole network without a cache, from a measured epoch (`sp
 solved again from the cache (`speedup_vs_full_solve`).
 
 **Sample.** Passes over all rows that `forget --mode resolve` takes from the exact model until the certified distance
-is a tenth of what the removal moved, over those of a cold solve to the same certified distance (`forget_fraction`).
+is a tenth of what the removal moved, over those of a cold solve from zero to the same certified distance
+(`forget_fraction`).
 Times depend on what else the machine does; passes do not.
 """
 
@@ -31,7 +32,6 @@ import torch
 
 from taftcache.cache import FeatureStore
 from taftcache.component import Component, read_base
-from taftcache.objective.problem import Problem
 from taftcache.recipe import Recipe, load_recipe
 from taftcache.solve.minimise import minimise
 from taftcache.solve.row_space import Restart
@@ -147,12 +147,11 @@ def shard_part(store: FeatureStore, recipe: Recipe, base: Base, images: int) -> 
 
 def cold_to(recipe: Recipe, base: Base, rows: Sequence[Any], figures: dict[str, Any]) -> Component:
     """A solve from zero that ends at the certified distance of ``figures``, or at its gradient elsewhere."""
-    operator = TangentOperator(base, rows, trained=base.trained(recipe.tangent.train))
-    problem = Problem(operator, loss_of(recipe), figures["ridge"])
     goal: dict[str, Any] = {"tolerance": figures["relative_gradient"]}
     if starts_at_zero(recipe, base, rows, recipe.tangent.train):
-        zero, all_stay = torch.zeros(operator.rows, operator.classes), torch.ones(operator.rows, dtype=torch.bool)
-        goal = {"restart": Restart(problem, zero, all_stay, lambda delta: figures["distance_bound"])}
+        count = sum(source.rows for source in rows)
+        zero, all_stay = torch.zeros(count, base.config.classes), torch.ones(count, dtype=torch.bool)
+        goal = {"restart": Restart(rows, zero, all_stay, lambda delta: figures["distance_bound"])}
     return solve_component(recipe, base, rows, recipe.tangent.train, Silent(), label=EXACT, **goal)
 
 

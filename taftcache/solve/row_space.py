@@ -18,7 +18,7 @@ are then short of what those rows carried, about (K̂ + λI)⁻¹K̃₁₀ a₀ 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf, sqrt
 
 import torch
@@ -29,6 +29,8 @@ from taftcache.objective.problem import Problem
 from taftcache.solve.class_kernel import ClassKernel, kernel_product, pull
 from taftcache.solve.pcg import Progress
 from taftcache.solve.solution import Certificate, Solution, Status
+from taftcache.tangent.operator import TangentOperator
+from taftcache.tangent.rows import RowSource
 
 REDUCTION = 1e-4  # of the gradient's norm in one float32 round
 CHECK = 32  # steps between looks at the true gradient
@@ -40,13 +42,13 @@ class Restart:
     """Where a solve in the space of the rows goes on from, and how near it has to get.
 
     Args:
-        before: the problem of the rows that were solved; any λ and precision.
+        before: the rows that were solved.
         dual: its α [N',K], Δw = Jᵀα.
         stays: which of those rows are the new problem's, in order [N'] bool.
         distance: the certified distance that is enough at Δw [P].
     """
 
-    before: Problem
+    before: Sequence[RowSource]
     dual: Tensor
     stays: Tensor
     distance: Callable[[Tensor], float]
@@ -117,12 +119,17 @@ class RowSpace:
 
         return self._rounds(lambda: self.residual.norm().item() / half, lambda: at.distance(self.value), near)
 
-    def _gather(self, before: Problem | None = None, stays: Tensor | None = None) -> None:
-        """The preconditioner, for two passes."""
-        if self.kernel is None:
-            scale = self.scale.to(self.problem.operator.dtype)
-            self.kernel = ClassKernel(self.problem, scale, before, stays)
-            self.passes += 2
+    def _gather(self, before: Sequence[RowSource] = (), stays: Tensor | None = None) -> None:
+        """The preconditioner, for two passes; of the rows ``before`` some may have left."""
+        if self.kernel is not None:
+            return
+        now = self.problem.operator
+        whole = self.problem
+        if stays is not None and not stays.all():
+            operator = TangentOperator(now.base, before, trained=now.layout, dtype=now.dtype, device=now.device)
+            whole = replace(self.problem, operator=operator)
+        self.kernel = ClassKernel(self.problem, self.scale.to(now.dtype), whole, stays)
+        self.passes += 2
 
     def _rounds(
         self,

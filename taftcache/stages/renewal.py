@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from taftcache.cache import Shard
 from taftcache.stages.names import EXACT
 from taftcache.stages.progress import Progress
-from taftcache.stages.training import loss_of, solve_component
+from taftcache.stages.training import solve_component, starts_at_zero
 
 if TYPE_CHECKING:
     import numpy as np
@@ -82,7 +82,8 @@ def resolve_warm(
     there. With dual vectors at hand the solve goes on from them; else from Δw, and then it gives up after about twice
     the passes of a cold solve.
     """
-    if old.dual is not None and old.dual.shape == (len(stays), base.config.classes):
+    known = old.dual is not None and old.dual.shape == (len(stays), base.config.classes)
+    if known and all(starts_at_zero(recipe, base, rows, recipe.tangent.train) for rows in (before, shards)):
         return _from_dual(recipe, base, before, shards, stays, old, progress)
     return _from_value(recipe, base, before, shards, old, progress)
 
@@ -96,15 +97,11 @@ def _from_dual(
     old: Component,
     progress: Progress,
 ) -> Warm:
-    """In the space of the rows: first near the new optimum, then through the passes that the proof takes."""
+    """In the space of the rows, from the dual vectors of those that stay."""
     import torch
 
-    from taftcache.objective.problem import Problem
     from taftcache.solve.row_space import Restart
-    from taftcache.tangent.operator import TangentOperator
 
-    operator = TangentOperator(base, before, trained=base.trained(recipe.tangent.train))
-    problem = Problem(operator, loss_of(recipe), old.meta["certificate"]["ridge"])
     everyone = torch.ones(len(stays), dtype=torch.bool)
     passes, left = 0, recipe.solver.max_passes
 
@@ -113,7 +110,7 @@ def _from_dual(
         assert old.dual is not None
         solved = solve_component(
             recipe, base, rows, recipe.tangent.train, progress, label=EXACT, keep_dual=True,
-            restart=Restart(problem, old.dual, mask, distance), max_passes=left - passes,
+            restart=Restart(before, old.dual, mask, distance), max_passes=left - passes,
         )  # fmt: skip
         passes += solved.meta["stats"]["passes"]
         return solved
@@ -132,9 +129,14 @@ def _from_dual(
             return Warm(new, passes, old=old)
         if left - passes < LEAST_PASSES or (known <= KNOWN * moved[0] and not new.meta["converged"]):
             break
-        enough = 0.5 * KNOWN * min(moved[0], known)
-        old = solve(before, everyone, lambda delta, enough=enough: enough)
+        old = solve(before, everyone, _constant(0.5 * KNOWN * min(moved[0], known)))
+        if not old.meta["converged"]:
+            break
     return Warm(None, passes, INDECISIVE)
+
+
+def _constant(distance: float) -> Callable[[Tensor], float]:
+    return lambda delta: distance
 
 
 def _from_value(

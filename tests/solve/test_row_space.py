@@ -175,12 +175,12 @@ def test_a_restart_comes_as_near_as_was_asked_for(gone):
     rows, stays, optimum = leaving(gone)
     moved = (whole.value - optimum).norm().item()
     goal = 0.1 * moved if gone else 1e-6
-    solution = rows.solution(rows.restart(Restart(whole.problem, dual, stays, lambda delta: goal)))
+    solution = rows.solution(rows.restart(Restart(whole.problem.operator.sources, dual, stays, lambda delta: goal)))
     assert solution.converged
     assert solution.certificate.distance <= goal
     assert (solution.value - optimum).norm().item() <= solution.certificate.distance * (1 + 1e-6)
     cold, _, _ = leaving(gone)
-    cold.restart(Restart(whole.problem, torch.zeros_like(dual), stays, lambda delta: goal))
+    cold.restart(Restart(whole.problem.operator.sources, torch.zeros_like(dual), stays, lambda delta: goal))
     assert rows.passes < cold.passes
     if not gone:
         assert rows.rounds == 0
@@ -192,6 +192,6 @@ def test_what_leaving_rows_carried_is_passed_on():
     whole.run(1e-9)
     dual = whole.solution(Status.converged).dual
     rows, stays, optimum = leaving([3])
-    rows.restart(Restart(whole.problem, dual, stays, lambda delta: float("inf")))
+    rows.restart(Restart(whole.problem.operator.sources, dual, stays, lambda delta: float("inf")))
     assert rows.rounds == 0
     assert (rows.value - optimum).norm() < 0.7 * (pull(rows.exact, dual[stays]) - optimum).norm()
