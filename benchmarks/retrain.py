@@ -32,13 +32,13 @@ import torch
 
 from taftcache.cache import FeatureStore
 from taftcache.component import Component, read_base
+from taftcache.names import EXACT
 from taftcache.recipe import Recipe, load_recipe
 from taftcache.solve.minimise import minimise
 from taftcache.solve.row_space import Restart
 from taftcache.solve.solution import Solution
 from taftcache.stages import extract
 from taftcache.stages.influence import Without
-from taftcache.stages.names import EXACT
 from taftcache.stages.progress import Silent
 from taftcache.stages.renewal import resolve_warm
 from taftcache.stages.training import loss_of, solve_component, starts_at_zero

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from taftcache.cache import FeatureStore, Transaction
 from taftcache.errors import CompositionError, FormatError, StoreError
+from taftcache.names import is_model
 from taftcache.tangent.base import Base, make_base
 from taftcache.tangent.config import TailConfig
 from taftcache.tangent.parameters import Layout
@@ -115,8 +116,8 @@ def read_component(store: FeatureStore, name: str, base: Base) -> Component:
         StoreError: no such name. CompositionError: it was trained around another base.
     """
     ref = store.objects().get(name)
-    if ref is None or not name.startswith(("components/", "models/")):
-        there = [n for n in store.objects() if n.startswith(("components/", "models/"))]
+    if ref is None or not is_model(name):
+        there = [n for n in store.objects() if is_model(n)]
         raise StoreError(
             "a model is named as the store lists it", got=name, do=f"one of {', '.join(there) or 'none yet'}"
         )

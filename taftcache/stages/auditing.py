@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from taftcache.cache import FeatureStore, Shard
 from taftcache.errors import StoreError
-from taftcache.stages.composing import MEAN, WEIGHTED, composition_key, exact_key
+from taftcache.names import COMPONENTS, EXACT, HEAD, MEAN, WEIGHTED, component_of, is_component, is_model, shard_of
+from taftcache.stages.composing import composition_key, exact_key
 from taftcache.stages.forgetting import forget
-from taftcache.stages.names import COMPONENTS, EXACT, HEAD
 from taftcache.stages.progress import Progress, Silent
 from taftcache.stages.receipt import signed_text
 from taftcache.stages.request import CLASS
@@ -220,7 +220,7 @@ class _Audit:
         checked: dict[str, dict[str, float]] = {}
         components: dict[str, Component] = {}
         for name, ref in objects.items():
-            if not name.startswith(("components/", "models/")):
+            if not is_model(name):
                 continue
             if ref.meta["base_digest"] != base.digest:
                 self.found("base point", name, "it was made around another base point than the settings give")
@@ -230,14 +230,14 @@ class _Audit:
         for name, ref in objects.items():
             if name.startswith("base/") or ref.meta.get("imported"):
                 continue
-            own = shards.get(name.removeprefix(COMPONENTS)) if name.startswith(COMPONENTS) else None
-            if name.startswith(COMPONENTS) and own is None:
+            own = shards.get(shard_of(name)) if is_component(name) else None
+            if is_component(name) and own is None:
                 self.found("kept component", name, "the store has no shard of that name")
             elif own is not None and own.name in subtracted(store):
                 self.found("kept component", name, "its shard was subtracted")
             elif name not in (MEAN, WEIGHTED, EXACT, *private) and not _made_from(ref.meta, rows):
                 self.found("stale object", name, "it does not say that it was made from the rows that are there")
-        keys = {f"{COMPONENTS}{n}": training_key(recipe, base, [s], recipe.tangent.train) for n, s in shards.items()}
+        keys = {component_of(n): training_key(recipe, base, [s], recipe.tangent.train) for n, s in shards.items()}
         keys[HEAD] = training_key(recipe, base, list(shards.values()), "head")
         for name in (MEAN, WEIGHTED, EXACT):
             if name in objects:
@@ -251,7 +251,7 @@ class _Audit:
             elif name in (MEAN, WEIGHTED):
                 self._check_sum(name, component, components)
             elif name in keys:
-                sources = [shards[name.removeprefix(COMPONENTS)]] if name.startswith(COMPONENTS) else store.shards
+                sources = [shards[shard_of(name)]] if is_component(name) else store.shards
                 checked[name] = self._check_gradient(name, component, recipe, base, sources)
         return checked
 

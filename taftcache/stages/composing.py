@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from taftcache.cache import FeatureStore, Shard
 from taftcache.errors import CompositionError, RecipeError
-from taftcache.stages.names import COMPONENTS, EXACT
+from taftcache.names import COMPONENTS, EXACT, MEAN, WEIGHTED, component_of, shard_of
 from taftcache.stages.progress import Progress, Silent
 from taftcache.stages.training import INTERRUPTED, adopt, solve_component, starts_at_zero, subtracted, training_key
 
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from taftcache.tangent.base import Base
     from taftcache.tangent.rows import RowSource
 
-MEAN = "models/mean"
-WEIGHTED = "models/weighted"
 # Σ μ f(Δw_i) = f(Σ μ Δw_i) is checked in float64 on this many rows; it fails by rounding only.
 PROOF_ROWS = 32
 PROOF_TOLERANCE = 1e-9
@@ -123,7 +121,7 @@ def members_of(store: FeatureStore) -> list[str]:
             there is none at all.
     """
     out = subtracted(store)
-    names = [f"{COMPONENTS}{shard.name}" for shard in store.shards if shard.name not in out]
+    names = [component_of(shard.name) for shard in store.shards if shard.name not in out]
     solved = [name for name, ref in store.objects().items() if ref.meta.get("key") != INTERRUPTED]
     if missing := [name for name in names if name not in solved]:
         raise CompositionError(
@@ -150,12 +148,12 @@ def weights_of_rows(given: Weights, rows: Mapping[str, int]) -> dict[str, float]
     """
     if given == "rows":
         return {name: n / sum(rows.values()) for name, n in rows.items()}
-    asked = {_component(name): float(mu) for name, mu in given.items()}
+    asked = {component_of(name): float(mu) for name, mu in given.items()}
     if asked.keys() != rows.keys():
         raise RecipeError(
             "compose.weights has one coefficient for each component",
             got=", ".join(sorted(asked.keys() ^ rows.keys())),
-            do=f"name {', '.join(n.removeprefix(COMPONENTS) for n in sorted(rows))}; 0 leaves one out",
+            do=f"name {', '.join(shard_of(n) for n in sorted(rows))}; 0 leaves one out",
         )
     return asked
 
@@ -165,15 +163,11 @@ def remaining_weights(recipe: Recipe, members: Sequence[str]) -> Weights:
     given = recipe.compose.weights
     if given == "rows":
         return "rows"
-    kept = {name: mu for name, mu in given.items() if _component(name) in members}
+    kept = {name: mu for name, mu in given.items() if component_of(name) in members}
     total = sum(kept.values())
     if len(kept) == len(given):
         return dict(given)
     return {name: mu / total for name, mu in kept.items()} if total else {}
-
-
-def _component(name: str) -> str:
-    return name if name.startswith(COMPONENTS) else f"{COMPONENTS}{name}"
 
 
 def current_key(store: FeatureStore, recipe: Recipe, base: Base, name: str, digests: dict[str, str]) -> str:

@@ -8,9 +8,10 @@ from pathlib import Path
 
 from taftcache.cache import FeatureStore, Shard
 from taftcache.errors import StoreError
+from taftcache.names import is_component, is_model
 from taftcache.stages.progress import Progress, Silent
 from taftcache.stages.scoring import kept_components
-from taftcache.stages.training import COMPONENTS, adopt
+from taftcache.stages.training import adopt
 
 UNTOUCHED = "base model untouched"
 
@@ -52,10 +53,10 @@ def evaluate(
     recipe = adopt(store, None)
     base = read_base(store, recipe.tangent)
     device = resolve_device(recipe.device)
-    names = [name for name in store.objects() if name.startswith(("models/", "components/"))]
+    names = [name for name in store.objects() if is_model(name)]
     components = [read_component(store, name, base) for name in names]
     if without:
-        every = [name for name in names if name.startswith(COMPONENTS)]
+        every = [name for name in names if is_component(name)]
         kept = kept_components(every, without)
         components.append(compose({name: components[names.index(name)] for name in kept}))
         names.append(f"mean of {len(kept)} of {len(every)} components")

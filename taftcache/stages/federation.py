@@ -9,7 +9,8 @@ from typing import Any
 from taftcache.cache import FeatureStore
 from taftcache.cache.manifest import check_name
 from taftcache.errors import CompositionError, RecipeError
-from taftcache.stages.training import COMPONENTS, adopt
+from taftcache.names import component_of
+from taftcache.stages.training import adopt
 
 # What a component from elsewhere may say of itself. Its certificate speaks of rows that are not here.
 TOLD = ("kind", "train", "rows", "converged", "status", "stats", "certificate", "norm")
@@ -40,7 +41,7 @@ def export_component(store: FeatureStore, name: str, file: Path) -> ComponentRep
     """
     from taftcache.component import read_base, read_component
 
-    name = name if "/" in name else f"{COMPONENTS}{name}"
+    name = name if "/" in name else component_of(name)
     component = read_component(store, name, read_base(store, adopt(store, None).tangent))
     data = replace(component, dual=None).encode()
     try:
@@ -88,7 +89,7 @@ def import_component(store: FeatureStore, file: Path, name: str | None = None) -
         raise CompositionError("a component is finite", got=f"{file}: NaN or infinity")
     told = {key: given.meta[key] for key in TOLD if key in given.meta}
     component = Component(base.digest, given.layout, given.delta, {**told, "rows": _rows(given.meta), "imported": True})
-    full = f"{COMPONENTS}{name}"
+    full = component_of(name)
     there = store.objects().get(full)
     changed = there is None or store.read_object(full) != component.encode()
     if changed:

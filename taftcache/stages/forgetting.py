@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from taftcache.cache import FeatureStore, Shard
 from taftcache.errors import RecipeError
+from taftcache.names import EXACT, HEAD, MEAN, WEIGHTED, component_of, is_component, shard_of
 from taftcache.privacy.statement import META, forgetting_note
 from taftcache.stages.composing import (
-    MEAN,
-    WEIGHTED,
     composed,
     exact_key,
     proof_rows,
@@ -22,7 +21,6 @@ from taftcache.stages.composing import (
     solve_exact,
     weights_of_rows,
 )
-from taftcache.stages.names import COMPONENTS, EXACT, HEAD
 from taftcache.stages.progress import Progress, Silent
 from taftcache.stages.receipt import receipt_of, signed
 from taftcache.stages.renewal import certificate_of, resolve_warm
@@ -170,14 +168,14 @@ class _Forgetting:
                 do="taftcache compose STORE --mode exact, or use --mode retrain",
             )
         self.subtracted = sorted((out & set(stay)) | (touched if mode == "subtract" else set()))
-        kept = [f"{COMPONENTS}{n}" for n in stay if n not in self.subtracted]
+        kept = [component_of(n) for n in stay if n not in self.subtracted]
         # A private component's promise bounds what it holds of a row; training it again would spend more of its budget.
-        self.private = [n for n, ref in self.objects.items() if n.startswith(COMPONENTS) and META in ref.meta]
+        self.private = [n for n, ref in self.objects.items() if is_component(n) and META in ref.meta]
         if request.classes:  # it cannot lose its column of the head either, so it goes
             kept = [n for n in kept if n not in self.private]
-        due = {n for n in kept if n.removeprefix(COMPONENTS) in touched and n in self.objects}
+        due = {n for n in kept if shard_of(n) in touched and n in self.objects}
         self.solve = [n for n in kept if n in due and n not in self.private]
-        foreign = [n for n, ref in self.objects.items() if n.startswith(COMPONENTS) and ref.meta.get("imported")]
+        foreign = [n for n, ref in self.objects.items() if is_component(n) and ref.meta.get("imported")]
         self.members = sorted({*(n for n in kept if n in self.objects), *([] if request.classes else foreign)})
         self.head = trained and HEAD in self.objects
         self.exact = trained and mode != "subtract" and EXACT in self.objects and bool(self.members)
@@ -195,7 +193,7 @@ class _Forgetting:
         """Whether an object that is not renewed has nothing of the rows that leave in it."""
         if name.startswith("base/") or not self.request.leaving:
             return True
-        if name.startswith(COMPONENTS):
+        if is_component(name):
             return name in self.members and name not in self.solve
         return name in (HEAD, EXACT) and not trained
 
@@ -229,7 +227,7 @@ class _Forgetting:
             rows = [new.get(s.name, s) for s in store.shards if s.name not in request.emptied]
             made: dict[str, Component] = {}
             for name in self.solve:
-                (own,) = (s for s in rows if f"{COMPONENTS}{s.name}" == name)
+                (own,) = (s for s in rows if component_of(s.name) == name)
                 made[name] = solve_component(recipe, base, [own], recipe.tangent.train, self.progress, label=name)
             if self.head:
                 made[HEAD] = solve_component(recipe, base, rows, "head", self.progress, label=HEAD)
@@ -246,7 +244,7 @@ class _Forgetting:
             for name in self.destroyed:
                 change.drop(name)
             for name in self.private:
-                leaving = request.leaving.get(name.removeprefix(COMPONENTS), 0)
+                leaving = request.leaving.get(shard_of(name), 0)
                 if (gone := name in self.destroyed) or leaving:
                     notes.append(f"{name}: {forgetting_note(self.objects[name].meta, leaving, not gone)}")
             if self.mode == "subtract" or request.emptied:
@@ -293,7 +291,7 @@ class _Forgetting:
             if name == WEIGHTED:
                 given = self.weights
                 if given != "rows":  # a component that was imported since has no coefficient yet
-                    parts = {n: c for n, c in components.items() if {n, n.removeprefix(COMPONENTS)} & given.keys()}
+                    parts = {n: c for n, c in components.items() if {n, shard_of(n)} & given.keys()}
                 weights = weights_of_rows(given, {n: c.meta["rows"] for n, c in parts.items()})
             made[name] = composed(parts, {n: self.digests[n] for n in parts}, base, rows, weights)
         self.mean = made.get(MEAN) or composed(components, self.digests, base, rows)

@@ -10,8 +10,7 @@ import numpy as np
 
 from taftcache.cache import FeatureStore, Shard
 from taftcache.errors import RecipeError, SolveError, UnknownSample
-from taftcache.stages.composing import MEAN, WEIGHTED
-from taftcache.stages.names import COMPONENTS, EXACT, HEAD
+from taftcache.names import EXACT, HEAD, MEAN, WEIGHTED, component_of, is_component
 from taftcache.stages.progress import Progress, Silent
 from taftcache.stages.training import adopt, loss_of, solve_component
 
@@ -233,7 +232,7 @@ class _Setting:
         self.model = read_component(store, model, self.base)
         if model in (MEAN, WEIGHTED):
             weights = self.model.meta["coefficients"]
-        elif model in (EXACT, HEAD) or model.startswith(COMPONENTS):
+        elif model in (EXACT, HEAD) or is_component(model):
             weights = {model: 1.0}
         else:
             raise RecipeError("influence is of a model that was solved from the rows", got=model, do=f"name {MEAN}")
@@ -250,7 +249,7 @@ class _Setting:
         """The shards that a part was made from; none for an imported component, whose rows are elsewhere."""
         if name in (EXACT, HEAD):
             return self.store.shards
-        return [shard for shard in self.store.shards if f"{COMPONENTS}{shard.name}" == name]
+        return [shard for shard in self.store.shards if component_of(shard.name) == name]
 
     def part_of(self, shard: Shard) -> _Part:
         """The part that a shard's rows entered."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from taftcache.cache import FeatureStore, Shard
 from taftcache.errors import RecipeError
-from taftcache.stages.names import COMPONENTS
+from taftcache.names import component_of, is_model
 from taftcache.stages.statistics import Activations, activations
 from taftcache.tangent.spec import TAIL
 
@@ -134,7 +134,7 @@ def inspect(store: FeatureStore) -> InspectReport:
         identity=store.identity,
         plan=store.manifest.plan,
         shards=shards,
-        models=[_model(store, name) for name in store.objects() if name.startswith((COMPONENTS, "models/"))],
+        models=[_model(store, name) for name in store.objects() if is_model(name)],
         activations=activations(store) if shards else None,
         integrity=look_at_files(store),
         skipped=len(store.manifest.skipped),
@@ -162,7 +162,7 @@ def inspect_shard(store: FeatureStore, name: str) -> ShardReport:
     """One shard; StoreError names those there are."""
     shard = store.shard(name)
     per_class = shard.statistics["rows_per_class"]
-    component = f"{COMPONENTS}{name}"
+    component = component_of(name)
     return ShardReport(
         store.path,
         _described(shard),
@@ -213,7 +213,7 @@ def inspect_sample(store: FeatureStore, sample: str) -> SampleReport:
                 "logit": float(logits[label]),
                 "margin": float(logits[label] - others.max()),
             }
-        own = f"{COMPONENTS}{shard.name}"
+        own = component_of(shard.name)
         if shard.role == "train" and own in scorer.models and scorer.plain:
             bound = float(scorer.weigh(tokens, shard.labels[row : row + 1], own)[1][0])
     return SampleReport(

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from taftcache.cache import FeatureStore
-from taftcache.stages.composing import MEAN
+from taftcache.names import MEAN
 
 
 @dataclass(frozen=True)

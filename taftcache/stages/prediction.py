@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from taftcache.cache import FeatureStore
-from taftcache.stages.composing import MEAN
+from taftcache.names import MEAN
 
 if TYPE_CHECKING:
     from taftcache.model import Prediction

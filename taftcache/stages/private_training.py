@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from taftcache.cache import FeatureStore, Shard
 from taftcache.errors import RecipeError, StoreError
+from taftcache.names import component_of, is_model
 from taftcache.recipe import Recipe, recipe_values
-from taftcache.stages.composing import MEAN
-from taftcache.stages.names import COMPONENTS, EXACT, HEAD
 from taftcache.stages.progress import Progress, Silent
 from taftcache.stages.training import adopt
 
@@ -91,11 +90,7 @@ def train_private(
             got=", ".join(unknown),
             do=f"one of {', '.join(shard.name for shard in store.shards)}",
         )
-    dropped = [
-        name
-        for name, ref in store.objects().items()
-        if (name in (HEAD, EXACT, MEAN) or name.startswith(COMPONENTS)) and META not in ref.meta
-    ]
+    dropped = [name for name, ref in store.objects().items() if is_model(name) and META not in ref.meta]
     if dropped:
         with store.transaction() as change:
             for name in dropped:
@@ -107,7 +102,7 @@ def train_private(
     trained, kept = [], []
     spent: dict[str, float] = {}
     for shard in wanted:
-        name, key = f"{COMPONENTS}{shard.name}", private_key(recipe, base, shard, rates, charged)
+        name, key = component_of(shard.name), private_key(recipe, base, shard, rates, charged)
         there = store.objects().get(name)
         if there is not None and there.meta["key"] == key:
             kept.append(name)
@@ -137,7 +132,7 @@ def train_private(
         trained,
         kept,
         dropped,
-        {f"{COMPONENTS}{s.name}": store.objects()[f"{COMPONENTS}{s.name}"].meta[META] for s in wanted},
+        {component_of(s.name): store.objects()[component_of(s.name)].meta[META] for s in wanted},
         spent,
         spec.budget or spec.epsilon,
         time.perf_counter() - begin,

@@ -8,7 +8,7 @@ from math import inf, log
 from typing import TYPE_CHECKING, Any
 
 from taftcache.cache import Shard
-from taftcache.stages.names import EXACT
+from taftcache.names import EXACT
 from taftcache.stages.progress import Progress
 from taftcache.stages.training import solve_component, starts_at_zero
 

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from taftcache.cache import FeatureStore
 from taftcache.errors import DataError, RecipeError
-from taftcache.stages.names import MEAN
+from taftcache.names import MEAN
 from taftcache.stages.row_table import RowTable
 from taftcache.stages.scoring import Scorer
 from taftcache.stages.vectors import describe_vectors, first_row_stands, sample_vectors

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from taftcache.cache import FeatureStore, Shard
 from taftcache.errors import RecipeError
-from taftcache.stages.names import COMPONENTS
+from taftcache.names import component_of, is_component, is_model, shard_of
 from taftcache.stages.row_table import STEP_ROWS, Reader
 from taftcache.tangent.spec import TAIL
 
@@ -40,7 +40,7 @@ class Scorer:
 
         self.recipe = adopt(store, None)
         self.base = read_base(store, self.recipe.tangent)
-        self.models = [name for name in store.objects() if name.startswith((COMPONENTS, "models/"))]
+        self.models = [name for name in store.objects() if is_model(name)]
         self.components = {name: read_component(store, name, self.base) for name in self.models}
         self.operator = TangentOperator(self.base, [], device=resolve_device(self.recipe.device))
         objective = self.recipe.objective
@@ -153,8 +153,8 @@ class HeldOutLogits:
 
 def held_out_logits(store: FeatureStore, scorer: Scorer, shard: Shard, reader: Reader) -> HeldOutLogits:
     """One pass over the held-out rows."""
-    components = [name for name in scorer.models if name.startswith(COMPONENTS)]
-    others = [name for name in scorer.models if not name.startswith(COMPONENTS)]
+    components = [name for name in scorer.models if is_component(name)]
+    others = [name for name in scorer.models if not is_component(name)]
     a_row = 4 * len(store.classes) * (len(components) + 1)
     count = min(shard.rows, max(1, KEPT_BYTES // a_row))
     rows = np.linspace(0, shard.rows - 1, count).round().astype(np.int64)
@@ -172,12 +172,12 @@ def held_out_logits(store: FeatureStore, scorer: Scorer, shard: Shard, reader: R
 
 def kept_components(components: Sequence[str], without: Iterable[str]) -> list[str]:
     """The components but those of the shards ``without``; RecipeError for an unknown shard, or when none is left."""
-    out = {f"{COMPONENTS}{name}" for name in without}
+    out = {component_of(name) for name in without}
     if unknown := sorted(out - set(components)):
         raise RecipeError(
             "a shard that is left out has a component",
-            got=", ".join(name.removeprefix(COMPONENTS) for name in unknown),
-            do=f"one of {', '.join(name.removeprefix(COMPONENTS) for name in components) or 'none yet'}",
+            got=", ".join(shard_of(name) for name in unknown),
+            do=f"one of {', '.join(shard_of(name) for name in components) or 'none yet'}",
         )
     kept = [name for name in components if name not in out]
     if not kept:

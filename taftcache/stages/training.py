@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from taftcache.cache import FeatureStore, Shard
 from taftcache.errors import RecipeError, StoreError
+from taftcache.names import HEAD, component_of
 from taftcache.recipe import Recipe, parse_recipe, recipe_values
 from taftcache.stages.extraction import check_words
-from taftcache.stages.names import COMPONENTS, HEAD
 from taftcache.stages.progress import Progress, Silent
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def train(
     if not wanted:
         raise StoreError("there is a shard to train", got=f"{store.path} has none", do="taftcache extract")
     jobs: list[tuple[str, list[Shard], Train]] = [
-        (f"{COMPONENTS}{shard.name}", [shard], recipe.tangent.train) for shard in wanted
+        (component_of(shard.name), [shard], recipe.tangent.train) for shard in wanted
     ]
     jobs.append((HEAD, store.shards, "head"))
     trained, kept = [], []

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from rich.table import Table
 
+from taftcache.names import is_component
 from taftcache.terminal.console import OUT
 from taftcache.terminal.forgetting import forgotten_lines
 from taftcache.terminal.text import certified, readable_size
@@ -134,11 +135,11 @@ def show_predict(report: PredictReport) -> None:
 
 
 def _accuracies(report: EvaluateReport) -> str:
-    shards = [v for name, v in report.accuracy.items() if name.startswith("components/")]
+    shards = [v for name, v in report.accuracy.items() if is_component(name)]
     lines = [
         f"{100 * value:6.2f} %  {_TITLES.get(name, name)}"
         for name, value in report.accuracy.items()
-        if not name.startswith("components/")
+        if not is_component(name)
     ]
     if shards:
         lines.append(f"{100 * sum(shards) / len(shards):6.2f} %  one shard's component alone (mean of {len(shards)})")

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from taftcache.cache import FeatureStore
 from taftcache.errors import StoreError, TaftcacheError
-from taftcache.stages.names import COMPONENTS, HEAD, MEAN
+from taftcache.names import HEAD, MEAN, component_of
 from taftcache.stages.row_table import RowTable
 from taftcache.stages.scoring import HeldOutLogits, Scorer, held_out_logits
 from taftcache.stages.vectors import first_row_stands, sample_vectors
@@ -182,7 +182,7 @@ class Atlas:
                     self._score_mean(where, z + change)
                 else:
                     self.classes_by["head"][here] = (z + change).argmax(1)
-            own = f"{COMPONENTS}{shard.name}"
+            own = component_of(shard.name)
             if own in scorer.models:
                 change, bound = scorer.weigh(tokens, shard.labels[rows], own)
                 self.classes_by["own"][here] = (z + change).argmax(1)

@@ -10,7 +10,7 @@ import numpy as np
 
 from taftcache.cache import Shard
 from taftcache.errors import StoreError, TaftcacheError
-from taftcache.stages.names import COMPONENTS
+from taftcache.names import component_of, is_component
 from taftcache.stages.row_table import STEP_ROWS
 from taftcache.stages.scoring import Scorer
 from taftcache.tangent.rows import ArrayBlock
@@ -58,7 +58,7 @@ class Leaving:
             raise StoreError(
                 "a row is left out on the side under the plain objective", got="weights, a ball or jvp_only"
             )
-        if shard.role == "held-out" or f"{COMPONENTS}{shard.name}" not in scorer.models:
+        if shard.role == "held-out" or component_of(shard.name) not in scorer.models:
             raise StoreError("a row that can be left out is one that a component was trained on", got=sample)
         with self._alone:
             if sample in self._answers:
@@ -91,7 +91,7 @@ def leave_out(atlas: Atlas, shard: Shard, row: int, told: Any = None) -> dict[st
 
     from taftcache.solve.minimise import minimise
 
-    scorer, name = atlas.scorer(), f"{COMPONENTS}{shard.name}"
+    scorer, name = atlas.scorer(), component_of(shard.name)
     old, solver = scorer.components[name], scorer.recipe.solver
     solution = minimise(
         scorer.base,
@@ -107,7 +107,7 @@ def leave_out(atlas: Atlas, shard: Shard, row: int, told: Any = None) -> dict[st
         progress=None if told is None else lambda passes, residual: told(passes),
     )
     delta = solution.value.to("cpu", torch.float64) - old.delta
-    members = [n for n in scorer.models if n.startswith(COMPONENTS)]
+    members = [n for n in scorer.models if is_component(n)]
     tokens = shard.tokens(slice(row, row + 1))
     z, changes = scorer.logits(tokens, members)
     step = _tangent(scorer, tokens, delta, name)

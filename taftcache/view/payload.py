@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from taftcache.errors import StoreError
+from taftcache.names import component_of, is_component, shard_of
 from taftcache.stages.inspection import inspect
-from taftcache.stages.names import COMPONENTS
 from taftcache.stages.vectors import describe_vectors
 from taftcache.tangent.spec import TAIL
 from taftcache.view.atlas import NONE, Atlas
@@ -92,7 +92,7 @@ def held_out(atlas: Atlas) -> dict[str, Any] | None:
         "of": kept.of,
         "labels": packed(kept.labels),
         "models": {name: packed(found.astype(np.int32)) for name, found in models.items()},
-        "components": [name.removeprefix(COMPONENTS) for name in kept.components],
+        "components": [shard_of(name) for name in kept.components],
     }
 
 
@@ -156,10 +156,10 @@ def sample(atlas: Atlas, name: str, pictures: Pictures) -> dict[str, Any]:
             model: (z + change)[0].tolist() for model, change in zip(scorer.models, changes, strict=True)
         }
         out["attention"], out["why_no_attention"] = attention(atlas, tokens)
-        own = f"{COMPONENTS}{shard.name}"
+        own = component_of(shard.name)
         if shard.role == "train" and own in scorer.models and scorer.plain:
             _, bound = scorer.weigh(tokens, shard.labels[row : row + 1], own)
-            others = sum(m.startswith(COMPONENTS) for m in scorer.models)
+            others = sum(is_component(m) for m in scorer.models)
             norm = float(scorer.components[own].delta.norm())
             out["forget"] = {
                 "component": own,

@@ -14,7 +14,7 @@ import numpy as np
 
 from taftcache.cache import FeatureStore
 from taftcache.errors import StoreWriteError
-from taftcache.stages.names import COMPONENTS
+from taftcache.names import shard_of
 from taftcache.view import payload
 from taftcache.view.atlas import NONE, Atlas
 from taftcache.view.page import report_page
@@ -110,6 +110,6 @@ def report_data(atlas: Atlas, details: Sequence[str]) -> dict[str, Any]:
 def subsets(atlas: Atlas) -> dict[str, Any]:
     """The compositions that the page asks for by itself: the last shards subtracted in turn, and each alone."""
     assert atlas.held_out is not None
-    names = [name.removeprefix(COMPONENTS) for name in atlas.held_out.components]
+    names = [shard_of(name) for name in atlas.held_out.components]
     outs = [names[len(names) - k :] for k in range(len(names))] + [[name] for name in names if len(names) > 1]
     return {",".join(out): payload.composed(atlas, out)["predictions"] for out in outs}

@@ -22,7 +22,7 @@ import torch
 
 from taftcache import stages
 from taftcache.cache import FeatureStore
-from taftcache.stages.names import EXACT
+from taftcache.names import EXACT
 from taftcache.stages.training import subtracted
 from tests.cache.crash import hook, in_fork
 from tests.cache.making import tree

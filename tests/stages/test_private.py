@@ -28,9 +28,11 @@ def settings(store: FeatureStore, train: str = "head", **privacy: Any):
 def test_every_shard_gets_a_component_that_says_what_it_promises(store):
     with open_store(store) as opened:
         recipe = settings(opened, train="full")
+        weighted = parse_recipe(opened.manifest.recipe | {"compose": {"mode": "weighted"}})
+        assert "models/weighted" in stages.compose(opened, weighted).models
         report = stages.train_private(opened, recipe)
         assert report.trained == ["components/000", "components/001"]
-        assert {"models/head", "models/mean", "components/000"} <= set(report.dropped)
+        assert {"models/head", "models/mean", "models/weighted", "components/000"} <= set(report.dropped)
         for name, said in report.statements.items():
             meta = opened.objects()[name].meta
             assert said == meta[META]

@@ -12,6 +12,7 @@ PACKAGE = ROOT / "taftcache"
 # Part → the parts it may import besides itself. Whatever is not named here is a breach.
 MAY_IMPORT = {
     "errors": set(),
+    "names": set(),
     "cache": {"errors"},
     "tangent": {"errors"},
     "objective": {"errors", "tangent"},
@@ -19,7 +20,7 @@ MAY_IMPORT = {
     "privacy": {"errors", "tangent", "objective"},
     "backbone": {"errors", "cache", "tangent"},
     "transfer": {"errors", "cache", "backbone", "tangent", "objective", "solve", "component", "recipe"},
-    "component": {"errors", "cache", "tangent", "solve", "backbone.architecture"},
+    "component": {"errors", "names", "cache", "tangent", "solve", "backbone.architecture"},
     "composition": {"errors", "tangent", "component"},
     "baselines": {"errors", "tangent"},
     "attribution": {"errors", "tangent", "objective", "solve"},
@@ -31,7 +32,7 @@ MAY_IMPORT["estimator"] = {"errors", "tangent", "objective", "solve", "backbone"
 MAY_IMPORT["model_folder"] = {"errors", "tangent", "component", "backbone", "model"}
 MAY_IMPORT["stages"] = set(MAY_IMPORT)
 MAY_IMPORT["view"] = set(MAY_IMPORT)
-MAY_IMPORT["terminal"] = {"errors", "stages", "view"}
+MAY_IMPORT["terminal"] = {"errors", "names", "stages", "view"}
 MAY_IMPORT["cli"] = {"errors", "cache", "recipe", "stages", "terminal", "view", "transfer.recipe"}
 
 # Outside library → the only parts that know it.
@@ -71,6 +72,7 @@ UNSAFE = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "shelve", "mars
 # What a recipe needs before anything else is known: parsing it must stay fast.
 LIGHT = (
     "errors",
+    "names",
     "recipe",
     "backbone.spec",
     "tangent.spec",

@@ -1,0 +1,28 @@
+"""Names of a store's objects that are components and models, for modules that must load no heavy library."""
+
+COMPONENTS = "components/"
+_MODELS = "models/"
+HEAD = f"{_MODELS}head"
+MEAN = f"{_MODELS}mean"
+WEIGHTED = f"{_MODELS}weighted"
+EXACT = f"{_MODELS}exact"
+
+
+def is_component(name: str) -> bool:
+    """Whether an object is the component of a shard, or one that was imported."""
+    return name.startswith(COMPONENTS)
+
+
+def is_model(name: str) -> bool:
+    """Whether an object is a change of weights: a component, or a model made from them or from all rows."""
+    return name.startswith((COMPONENTS, _MODELS))
+
+
+def component_of(shard: str) -> str:
+    """The name of a shard's component ("000" to "components/000"); a component's own name stays."""
+    return shard if is_component(shard) else f"{COMPONENTS}{shard}"
+
+
+def shard_of(component: str) -> str:
+    """The name of a component's shard ("components/000" to "000"); a shard's own name stays."""
+    return component.removeprefix(COMPONENTS)
