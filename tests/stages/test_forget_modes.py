@@ -115,7 +115,7 @@ def test_warm_is_within_a_tenth_of_what_the_removal_moved(exact, tmp_path):
     assert stages.audit(exact).findings == []
 
 
-@pytest.mark.parametrize("tolerance", [1e-6, 0.2])
+@pytest.mark.parametrize("tolerance", [1e-3, 0.2])
 def test_warm_goes_on_from_the_dual_vectors(tmp_path, monkeypatch, tolerance):
     """In the space of the rows; with a loose tolerance the old model is tightened first."""
     monkeypatch.setattr("taftcache.solve.dual.LARGEST_KERNEL", 0)
@@ -129,7 +129,7 @@ def test_warm_goes_on_from_the_dual_vectors(tmp_path, monkeypatch, tolerance):
         base = read_base(store, settings.tangent)
         exact = read_component(store, "models/exact", base)
         optimum = stages.training.solve_component(
-            settings, base, store.shards, "full", Silent(), label="models/exact", tolerance=1e-7
+            settings, base, store.shards, "full", Silent(), label="models/exact", tolerance=1e-4
         )
         stages.export_component(store, "models/exact", tmp_path / "exported")
     figures = report.certificates["models/exact"]
