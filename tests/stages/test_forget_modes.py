@@ -115,12 +115,11 @@ def test_warm_is_within_a_tenth_of_what_the_removal_moved(exact, tmp_path):
     assert stages.audit(exact).findings == []
 
 
-@pytest.mark.parametrize("tolerance", [1e-3, 0.2])
-def test_warm_goes_on_from_the_dual_vectors(tmp_path, monkeypatch, tolerance):
-    """In the space of the rows; with a loose tolerance the old model is tightened first."""
+def test_warm_goes_on_from_the_dual_vectors(tmp_path, monkeypatch):
+    """In the space of the rows; the tolerance is loose, so the old model is tightened first."""
     monkeypatch.setattr("taftcache.solve.dual.LARGEST_KERNEL", 0)
     path = tmp_path / "store"
-    stages.run(recipe(path, solver={"tolerance": tolerance}, tangent={"reset_block": True}, **EXACT))
+    stages.run(recipe(path, solver={"tolerance": 0.2}, tangent={"reset_block": True}, **EXACT))
     with open_store(path) as store:
         gone = [store.shard("000").sample_ids[2], store.shard("001").sample_ids[0]]
         rows = sum(shard.rows for shard in store.shards)
