@@ -123,31 +123,51 @@ class ForgetSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     cold: bool = False
 
 
+Report = Literal[
+    "table1", "table2", "table3", "table7", "figure1a", "figure1b", "figure1c", "figure2a", "figure2b", "figure2c"
+]
+
+
 class CompareSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What ``taftcache compare`` measures: the paper's tables and figures, from one cache.
 
-    report: "table2", TAFT against model soup; "figure1a", shards subtracted; "figure1b", the same against SISA;
-        "figure1c", shards solved again without what was forgotten.
+    reports: which of them. "table1", fine-tuning by depth and the head alone; "table2", composed tangent models against
+        model soup; "table3", private training; "table7", balls ‖Δw‖ ≤ R; "figure1a", shards subtracted; "figure1b",
+        the same against SISA; "figure1c", shards solved again without what was forgotten; "figure2a", the loss;
+        "figure2b", PT; "figure2c", CLS. What several of them need is trained once. None: the recipe is no comparison.
+    presets: "paper", its optimiser, schedule and grids; "exact", the certified optimum with λ chosen from the rows.
+    depths: of "table1": the last so many blocks, each from a store of its own.
     shards: numbers of shards; the rows of the store are split anew for each.
     seeds: how many seeds of the split and the base point.
-    ridges: λ that TAFT chooses from.
-    rates: learning rates that fine-tuning chooses from.
-    resets: whether the block is re-initialised (the paper's PT), chosen by every method.
-    epochs, batch: of fine-tuning.
+    ridges: λ that "exact" chooses from; the head alone has exact leave-one-out over ten values.
+    rates: learning rates that "paper" and fine-tuning choose from.
+    resets: whether the block is re-initialised (PT = F), chosen by every method.
+    tokens: whether the class token is (CLS = T), chosen by every method of "table1" where there is one.
+    epochs, batch: of the paper's schedule.
+    decay: λ of "paper", which leaves it unstated.
+    radii, ball_kappa: R and κ of "table7".
     orders: random orders in which shards are subtracted.
-    forgotten: fractions of the rows that figure1c forgets.
+    forgotten: fractions of the rows that "figure1c" forgets.
+    epsilons: of "table3".
     """
 
-    report: Literal["table2", "figure1a", "figure1b", "figure1c"] = "table2"
+    reports: tuple[Report, ...] = ()
+    presets: Annotated[tuple[Literal["paper", "exact"], ...], msgspec.Meta(min_length=1)] = ("paper", "exact")
+    depths: Annotated[tuple[Count, ...], msgspec.Meta(min_length=1)] = (1,)
     shards: Annotated[tuple[Count, ...], msgspec.Meta(min_length=1)] = (10, 25, 50)
     seeds: Count = 3
-    ridges: Annotated[tuple[Positive, ...], msgspec.Meta(min_length=1)] = (1e-3, 1e-4)
+    ridges: Annotated[tuple[Positive, ...], msgspec.Meta(min_length=1)] = (1e-2, 3e-3, 1e-3, 3e-4, 1e-4, 3e-5, 1e-5)
     rates: Annotated[tuple[Positive, ...], msgspec.Meta(min_length=1)] = (1e-3, 1e-4)
     resets: Annotated[tuple[bool, ...], msgspec.Meta(min_length=1)] = (False, True)
+    tokens: Annotated[tuple[bool, ...], msgspec.Meta(min_length=1)] = (False, True)
     epochs: Count = 30
     batch: Count = 32
+    decay: NotNegative = 1e-4
+    radii: Annotated[tuple[Positive, ...], msgspec.Meta(min_length=1)] = (1.0, 10.0)
+    ball_kappa: Positive = 5.0
     orders: Count = 20
     forgotten: tuple[Annotated[float, msgspec.Meta(gt=0, lt=1)], ...] = (0.1, 0.25, 0.5)
+    epsilons: Annotated[tuple[Positive, ...], msgspec.Meta(min_length=1)] = (1.0, 3.0, 8.0)
 
 
 class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

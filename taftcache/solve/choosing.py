@@ -108,6 +108,31 @@ def choose_ridge(
     return Choice(_best(curve), "validation", curve, passes + 1)
 
 
+def ridge_path(
+    base: Base,
+    sources: Sequence[RowSource],
+    loss: Loss,
+    ridges: Sequence[float],
+    *,
+    train: Train = "full",
+    memory: int = 2 << 30,
+) -> tuple[list[Tensor], int]:
+    """Δw(λ) [P] for every λ, near enough to choose by and no solution, and the passes that all of them took together.
+
+    A quadratic loss gets them from one run in the space of the rows where that fits, other problems from a short solve
+    each, warm from the last.
+    """
+    ordered = sorted(ridges)
+    layout = base.trained(train)
+
+    def problem(dtype: torch.dtype) -> Problem:
+        operator = TangentOperator(base, sources, trained=layout, dtype=dtype, memory=memory)
+        return Problem(operator, loss, ordered[0])
+
+    deltas, passes = _path(problem(torch.float32), problem(torch.float64), ordered)
+    return [deltas[ordered.index(ridge)] for ridge in ridges], passes
+
+
 def _path(narrow: Problem, wide: Problem, ridges: Sequence[float]) -> tuple[list[Tensor], int]:
     if narrow.loss.quadratic and class_kernel_fits(narrow):
         rows = RowSpace(narrow, wide, STEPS)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -11,39 +13,73 @@ import msgspec
 import numpy as np
 
 from taftcache.cache import FeatureStore, Shard, assign, held_out
-from taftcache.stages.training import loss_of
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from taftcache.objective.loss import Loss
     from taftcache.recipe import Recipe
     from taftcache.tangent.base import Base
     from taftcache.tangent.rows import RowSource
+    from taftcache.tangent.spec import Train
 
-Method = Literal["TAFT", "NLFT"]
+Method = Literal["TAFT", "NLFT", "FC"]
+Preset = Literal["paper", "exact"]
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What is tuned, the same number of choices for every method: λ or the learning rate, and the paper's PT = F."""
+    """One way to train: what is tuned (λ or the learning rate, PT, CLS) and what an ablation changes.
+
+    strength: the ridge of "exact", the learning rate of "paper" and of NLFT.
+    reset_block: PT = F. reset_token: CLS = T. loss, kappa, radius: of the tangent models; a ball means no decay.
+    """
 
     method: Method
-    strength: float  # ridge of TAFT, learning rate of NLFT
-    reset_block: bool
+    strength: float
+    reset_block: bool = False
+    preset: Preset = "exact"
+    reset_token: bool = False
+    loss: str = "rsl"
+    kappa: float = 15.0
+    radius: float | None = None
 
     def describe(self) -> dict[str, Any]:
         """For a report."""
-        name = "ridge" if self.method == "TAFT" else "rate"
-        return {name: self.strength, "reset_block": self.reset_block}
+        solved = self.preset == "exact"
+        said: dict[str, Any] = {"preset": self.preset, "ridge" if solved else "rate": self.strength}
+        if self.method != "FC":
+            said |= {"PT": "F" if self.reset_block else "T", "CLS": "T" if self.reset_token else "F"}
+        if self.method == "NLFT" or self.loss == "cross_entropy":
+            said |= {"loss": "cross_entropy"}
+        else:
+            said |= {"loss": self.loss} if self.loss == "mse" else {"loss": self.loss, "kappa": self.kappa}
+        if self.radius is not None:
+            said |= {"radius": self.radius}
+            said.pop("ridge", None)
+        return said
 
 
 class Chosen:
     """Some rows of a store, by id, in memory as they are stored."""
 
     def __init__(self, store: FeatureStore, ids: Sequence[str]) -> None:
-        places = [store.locate(i) for i in ids]
-        self.tokens = np.concatenate([shard.tokens(np.array([row])) for shard, row in places])
-        self.labels = np.array([shard.labels[row] for shard, row in places], np.int32)
+        places: dict[int, list[tuple[int, int]]] = defaultdict(list)
+        shards: dict[int, Shard] = {}
+        for at, (shard, row) in enumerate(store.locate(i) for i in ids):
+            places[id(shard)].append((at, row))
+            shards[id(shard)] = shard
+        self.labels = np.empty(len(ids), np.int32)
+        tokens: np.ndarray | None = None
+        for key, shard in shards.items():
+            at, rows = (np.array(column) for column in zip(*places[key], strict=True))
+            order = np.argsort(rows)
+            found = shard.tokens(rows[order])
+            tokens = np.empty((len(ids), *found.shape[1:]), found.dtype) if tokens is None else tokens
+            tokens[at[order]] = found
+            self.labels[at] = np.asarray(shard.labels)[rows]
+        assert tokens is not None
+        self.tokens = tokens
         self.rows = len(ids)
 
     def blocks(self, size: int, start: int = 0) -> Iterator[Any]:
@@ -55,12 +91,16 @@ class Chosen:
 
 @dataclass(frozen=True)
 class Fitted:
-    """Every shard's model: Δw [m,P], logits on the test rows [m,n,K], seconds and passes by shard."""
+    """Every shard's model: the mean Δw [P], logits on the test rows [m,n,K], processor seconds and passes by shard.
 
-    deltas: Tensor
+    gradient: the largest ‖∇F‖/‖∇F(0)‖ of the solves, in float64; None of what was not solved.
+    """
+
+    mean: Tensor
     logits: Tensor
     seconds: list[float]
     passes: list[int]
+    gradient: float | None = None
 
 
 class Trial:
@@ -88,6 +128,7 @@ class Trial:
         parts = assign([i for i in ids if i not in apart], "balanced", shards, seed).values()
         self.parts = [[i for i in part if i not in gone] for part in parts]
         self._apart = sorted(apart)
+        self._tests: dict[tuple[Any, ...], Any] = {}
 
     @cached_property
     def test(self) -> RowSource:
@@ -109,49 +150,138 @@ class Trial:
         """The base point of a setting and the trial's seed."""
         from taftcache.component import read_base
 
-        spec = msgspec.structs.replace(self.recipe.tangent, seed=self.seed, reset_block=setting.reset_block)
+        spec = msgspec.structs.replace(
+            self.recipe.tangent,
+            seed=self.seed,
+            reset_block=setting.reset_block,
+            class_token="reset" if setting.reset_token else "keep",
+        )
         return read_base(self.store, spec)
 
-    def fit(self, setting: Setting, parts: Sequence[Sequence[str]] | None = None) -> Fitted:
-        """A model for each shard (or for ``parts``)."""
+    def fit(
+        self, settings: Sequence[Setting], parts: Sequence[Sequence[str]] | None = None
+    ) -> dict[Setting, Fitted]:
+        """A model for each shard (or for ``parts``) under every setting.
+
+        Settings of the paper's schedule that share a base point are trained in one pass over the rows.
+        """
         import torch
 
-        fits = [self._fit(setting, Chosen(self.store, part)) for part in (self.parts if parts is None else parts)]
-        deltas, logits, seconds, passes = zip(*fits, strict=True)
-        return Fitted(torch.stack(deltas), torch.stack(logits), list(seconds), list(passes))
+        groups: dict[Any, list[Setting]] = defaultdict(list)
+        for setting in settings:
+            alone = setting.preset == "exact" or setting.method == "NLFT"
+            groups[setting if alone else (setting.method, setting.reset_block, setting.reset_token)].append(setting)
+        found: dict[Setting, Fitted] = {}
+        parts = self.parts if parts is None else parts
+        for group in groups.values():
+            base, train = self.base(group[0]), self._train(group[0])
+            total = torch.zeros(len(group), base.trained(train).size, dtype=torch.float64)
+            logits: list[Tensor] = []
+            seconds: list[float] = []
+            passes: list[int] = []
+            gradients: list[float | None] = []
+            for part in parts:
+                rows = Chosen(self.store, part)
+                begin = time.process_time()
+                deltas, took, gradient = self._solve(base, group, rows)
+                seconds.append((time.process_time() - begin) / len(group))
+                passes.append(took)
+                gradients.append(gradient)
+                total += deltas
+                logits.append(self._logits(group[0], base, deltas))
+            for k, setting in enumerate(group):
+                found[setting] = Fitted(
+                    total[k] / len(parts),
+                    torch.stack([some[k] for some in logits]),
+                    seconds,
+                    passes,
+                    max((g for g in gradients if g is not None), default=None),
+                )
+        return found
 
-    def _fit(self, setting: Setting, rows: Chosen) -> tuple[Tensor, Tensor, float, int]:
-        import time
+    def path(self, setting: Setting, ridges: Sequence[float]) -> list[tuple[float, float]]:
+        """Mean loss and accuracy on the test rows of the composed model, for every λ from one run a shard."""
+        import torch
 
-        from taftcache.baselines.fine_tuning import Schedule, fine_tune, predict
+        from taftcache.solve.choosing import ridge_path
+
+        base, train = self.base(setting), self._train(setting)
+        total: Tensor | None = None
+        for part in self.parts:
+            deltas, _ = ridge_path(
+                base, [Chosen(self.store, part)], self.loss(setting), ridges, train=train,
+                memory=self.recipe.memory_bytes,
+            )  # fmt: skip
+            total = torch.stack(deltas) if total is None else total + torch.stack(deltas)
+        assert total is not None
+        found = self._logits(setting, base, total / len(self.parts))
+        loss = self.loss(setting)
+        return [(loss.value(z.double(), self.labels).mean().item(), self.accuracy(z.argmax(1))) for z in found]
+
+    def loss(self, setting: Setting) -> Loss:
+        """ℓ of a setting's tangent models."""
+        from taftcache.objective.named import named_loss
+
+        return named_loss(setting.loss, self.recipe.objective.alpha, setting.kappa)
+
+    def _train(self, setting: Setting) -> Train:
+        return "head" if setting.method == "FC" else self.recipe.tangent.train
+
+    def _solve(self, base: Base, group: Sequence[Setting], rows: Chosen) -> tuple[Tensor, int, float | None]:
+        """Δw [settings,P], passes over the rows, and the relative gradient of a solve."""
+        import torch
+
+        from taftcache.baselines.adam import Schedule
+        from taftcache.baselines.fine_tuning import fine_tune
+        from taftcache.baselines.tangent_training import Run, train_tangents
         from taftcache.solve.minimise import minimise
 
-        recipe, base, train = self.recipe, self.base(setting), self.recipe.tangent.train
-        begin = time.perf_counter()
-        if setting.method == "NLFT":
-            spec = recipe.compare
-            delta = fine_tune(
-                base, [rows], Schedule(setting.strength, spec.epochs, spec.batch), train=train, seed=self.seed
+        first, recipe, spec = group[0], self.recipe, self.recipe.compare
+        train = self._train(first)
+        schedule = Schedule(first.strength, spec.epochs, spec.batch)
+        if first.method == "NLFT":
+            delta = fine_tune(base, [rows], schedule, train=train, seed=self.seed)
+            return delta[None], spec.epochs, None
+        if first.preset == "paper":
+            runs = [Run(self.loss(s), s.strength, 0.0 if s.radius else spec.decay, s.radius) for s in group]
+            trained = train_tangents(
+                base, rows, runs, schedule, train=train, seed=self.seed, memory=recipe.memory_bytes
             )
-            seconds = time.perf_counter() - begin
-            return delta, predict(base, base.trained(train), delta, self.test), seconds, spec.epochs
+            return torch.stack(trained), spec.epochs, None
         solver = recipe.solver
         solution = minimise(
-            base, [rows], loss_of(recipe), setting.strength,
+            base, [rows], self.loss(first), 0.0 if first.radius else first.strength, radius=first.radius,
             train=train, tolerance=solver.tolerance, max_passes=solver.max_passes, memory=recipe.memory_bytes,
         )  # fmt: skip
-        seconds = time.perf_counter() - begin
-        return solution.value, self.tangent_logits(base, solution.value), seconds, solution.stats["passes"]
+        return solution.value[None], solution.stats["passes"], solution.certificate.relative_gradient
 
-    def tangent_logits(self, base: Base, delta: Tensor) -> Tensor:
-        """f_lin(x; Δw) [n,K] of the test rows, in float32."""
+    def _logits(self, setting: Setting, base: Base, deltas: Tensor) -> Tensor:
+        """Logits [s,n,K] of the test rows for every Δw [s,P], in one pass."""
+        if setting.method == "NLFT":
+            from taftcache.baselines.fine_tuning import predict
+
+            layout = base.trained(self._train(setting))
+            return predict(base, layout, deltas[0], self.test)[None]
+        return self.tangent_logits(base, deltas, self._train(setting))
+
+    def tangent_logits(self, base: Base, deltas: Tensor, train: Train | None = None) -> Tensor:
+        """f_lin(x; Δw) [s,n,K] of the test rows for Δw [s,P], in float32; their states stay for the next Δw."""
         import torch
 
         from taftcache.tangent.operator import TangentOperator
 
-        operator = TangentOperator(base, [self.test], trained=base.trained(self.recipe.tangent.train))
-        direction = operator.direction(delta)
-        return torch.cat([state.logits + operator.tangent(state, direction) for state, _ in operator.blocks()])
+        train = self.recipe.tangent.train if train is None else train
+        key = (base.spec, str(train))
+        if key not in self._tests:
+            memory = self.recipe.memory_bytes // 2
+            self._tests[key] = TangentOperator(base, [self.test], trained=base.trained(train), memory=memory)
+        operator = self._tests[key]
+        directions = [operator.direction(delta) for delta in deltas]
+        found = [
+            torch.stack([state.logits + operator.tangent(state, direction) for direction in directions])
+            for state, _ in operator.blocks()
+        ]
+        return torch.cat(found, 1)
 
     def accuracy(self, labels: Tensor) -> float:
         """Top-1 in percent."""
@@ -161,17 +291,17 @@ class Trial:
         """The composed tangent model of some shards: by linearity, the mean of their logits."""
         return self.accuracy(fitted.logits[list(kept)].mean(0).argmax(1))
 
-    def soup(self, setting: Setting, fitted: Fitted, kept: Sequence[int]) -> float:
-        """The soup of some shards' fine-tuned networks."""
-        from taftcache.baselines.fine_tuning import predict
-        from taftcache.baselines.soup import soup
-
-        base = self.base(setting)
-        layout = base.trained(self.recipe.tangent.train)
-        return self.accuracy(predict(base, layout, soup(list(fitted.deltas[list(kept)])), self.test).argmax(1))
+    def soup(self, setting: Setting, fitted: Fitted) -> float:
+        """The soup of all shards' fine-tuned networks."""
+        return self.accuracy(self._logits(setting, self.base(setting), fitted.mean[None])[0].argmax(1))
 
     def sisa(self, fitted: Fitted, kept: Sequence[int], rule: Literal["vote", "mean"] = "vote") -> float:
         """The ensemble of some shards' fine-tuned networks."""
         from taftcache.baselines.sisa import sisa
 
         return self.accuracy(sisa(fitted.logits[list(kept)], rule))
+
+
+def bases(settings: Sequence[Setting], resets: Sequence[bool], tokens: Sequence[bool]) -> list[Setting]:
+    """Every setting at every base point: PT and CLS."""
+    return [replace(s, reset_block=pt, reset_token=cls) for s in settings for pt in resets for cls in tokens]

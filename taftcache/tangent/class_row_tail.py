@@ -64,3 +64,8 @@ class ClassRowTail:
     def tensors(self, state: State) -> Iterator[Tensor]:
         """All that ``state`` holds in memory."""
         return (tensor for tensor in state if tensor is not None)
+
+    def select(self, state: State, rows: Tensor) -> State:
+        """The state of some of the rows alone."""
+        picked = {n: None if t is None else t.index_select(int(n == "q"), rows) for n, t in state._asdict().items()}
+        return State(**picked)

@@ -75,3 +75,7 @@ class FeatureTail:
     def tensors(self, state: FeatureState) -> Iterator[Tensor]:
         """All that ``state`` holds in memory."""
         return iter(state)
+
+    def select(self, state: FeatureState, rows: Tensor) -> FeatureState:
+        """The state of some of the rows alone."""
+        return FeatureState(*(tensor[rows] for tensor in state))

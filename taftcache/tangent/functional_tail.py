@@ -115,6 +115,10 @@ class FunctionalTail:
         """Not to be had: see ``factored``."""
         raise SolveError(_NO_FACTORS)
 
+    def select(self, state: FunctionalState, rows: Tensor) -> FunctionalState:
+        """The state of some of the rows alone."""
+        return FunctionalState(*(tensor[rows] for tensor in state))
+
     def tensors(self, state: FunctionalState) -> Iterator[Tensor]:
         """All that ``state`` holds in memory."""
         return iter(state)

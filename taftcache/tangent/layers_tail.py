@@ -137,6 +137,10 @@ class LayersTail:
         """Rows that are worth computing at once."""
         return max(1, BLOCK_BYTES // (4 * self.factor_width))
 
+    def select(self, state: LayersState, rows: Tensor) -> None:
+        """None: all tokens of all blocks are too much to hold for many rows."""
+        return None
+
     def tensors(self, state: LayersState) -> Iterator[Tensor]:
         """All that ``state`` holds in memory."""
         return iter({id(tensor): tensor for tensor in _tensors(state)}.values())

@@ -80,3 +80,7 @@ class Tail(Protocol):
     def tensors(self, state: Any) -> Iterator[Tensor]:
         """All that ``state`` holds in memory."""
         ...
+
+    def select(self, state: Any, rows: Tensor) -> Any | None:
+        """The state of some of its rows alone; None of a tail that keeps too much of each row to hold many."""
+        ...

@@ -22,7 +22,7 @@ MAY_IMPORT = {
     "transfer": {"errors", "cache", "backbone", "tangent", "objective", "solve", "component", "recipe"},
     "component": {"errors", "names", "cache", "tangent", "solve", "backbone.architecture"},
     "composition": {"errors", "tangent", "component"},
-    "baselines": {"errors", "tangent"},
+    "baselines": {"errors", "tangent", "objective"},
     "attribution": {"errors", "tangent", "objective", "solve"},
     "signature": {"errors"},
     "recipe": {"errors", "backbone.spec", "tangent.spec", "privacy.spec", "transfer.spec"},
