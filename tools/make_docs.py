@@ -115,6 +115,8 @@ def values(hint: Any) -> str:
         return ", ".join(f'"{value}"' for value in arguments)
     if origin in (Union, types.UnionType):
         return " or ".join(values(a) for a in arguments if a is not type(None))
+    if origin is tuple and arguments[-1] is Ellipsis:
+        return f"list of {values(arguments[0])}"
     if origin is tuple:
         return f"{len(arguments)} × {values(arguments[0])}"
     if origin is list:

@@ -47,16 +47,18 @@ class BackboneSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 class DataSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Where the images and labels come from.
 
-    source: scikit-learn's "digits", a "folder" of one folder a class, "npz" or "hdf5" arrays, a "timm" dataset.
-    train, test: folder roots, archive files or timm dataset names; ``${VAR}`` and ``~`` are expanded.
+    source: scikit-learn's "digits", a "folder" of one folder a class, "npz" or "hdf5" arrays, a "timm" dataset, a
+        "published" one with its published split.
+    train, test: folder roots, archive files or timm dataset names; ``${VAR}`` and ``~`` are expanded. Of a published
+        one, ``train`` is its name ("caltech256", "mit67", "pets", "dogs", "cub200", "aircraft", "cars").
     held_out: the part of ``train`` that is tested on when there is no ``test``.
     limit: at most so many images of each source, chosen by a hash of their ids.
     unreadable: what happens at an image that does not decode.
     image_key, label_key: names of the arrays in npz and HDF5 files.
-    root, train_split, test_split: for timm datasets, the folder and the names of the two splits.
+    root: for timm and published datasets, the folder. train_split, test_split: timm's names of the two splits.
     """
 
-    source: Literal["digits", "folder", "npz", "hdf5", "timm"]
+    source: Literal["digits", "folder", "npz", "hdf5", "timm", "published"]
     train: str | None = None
     test: str | None = None
     held_out: float = 0.2
@@ -81,6 +83,12 @@ class DataSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
                 f"The source {self.source!r} needs training images.",
                 got="no train",
                 do="set train to " + ("the name of a timm dataset" if self.source == "timm" else "a path"),
+            )
+        if self.source == "published" and (self.root is None or self.test is not None):
+            raise RecipeError(
+                "A published dataset is a name and a root, and its split is the published one.",
+                got=f"root = {self.root!r}, test = {self.test!r}",
+                do="set root to the folder it was unpacked in, and leave test out",
             )
         if not 0.0 <= self.held_out < 1.0:
             raise RecipeError(

@@ -17,7 +17,6 @@ from taftcache.cli.options import (
     print_report,
     read_recipe,
 )
-from taftcache.errors import RecipeError
 from taftcache.terminal.console import bars
 from taftcache.terminal.experiments import show_compare, show_private_table, show_teach, show_train_private
 
@@ -91,25 +90,34 @@ def private_table(
 @commands.command()
 def compare(
     recipe: RecipePath,
-    out: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="write the report as Markdown too")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", metavar="FOLDER", help="write report.md, report.json, CSV files and SVG plots there"),
+    ] = None,
+    report: Annotated[
+        list[str] | None, typer.Option("--report", help="table1, figure2a, …; the recipe's by default (repeatable)")
+    ] = None,
     set_: Overrides = None,
     device: Device = None,
     as_json: Json = False,
 ) -> None:
-    """The paper's Table 2 or Figure 1 on the recipe's data: TAFT, model soup and SISA from one cache.
+    """The paper's tables and figures on the recipe's data, all from one cache; what they share is trained once.
 
-    Example: taftcache compare pipelines/quickstart.toml --set compare.shards=[20] --set compare.epochs=1 --set compare.seeds=1
+    Table 1 (depth), 2 (soup), 3 (privacy), 7 (balls), Figure 1a to c (forgetting) and 2a to c (loss, PT, CLS), with the
+    paper's optimiser and grids beside the certified optimum. Writes no model.
+
+    Example: taftcache compare pipelines/quickstart.toml --report table2 --set compare.shards=[20] --set compare.epochs=1 --set compare.seeds=1
     """  # noqa: E501
     from taftcache import stages
 
+    named = [f"compare.reports={list(report)}"] if report else []
     with bars(as_json) as progress:
-        report = stages.compare(read_recipe(recipe, set_, device), progress)
+        made = stages.compare(read_recipe(recipe, [*(set_ or []), *named], device), progress)
     if out is not None:
-        try:
-            out.write_text(report.markdown(), encoding="utf-8")
-        except OSError as error:
-            raise RecipeError("a report is written to a file", got=f"{out}: {error.strerror}") from error
-    print_report(report, as_json, show_compare)
+        from taftcache.stages.comparison_pages import write_pages
+
+        write_pages(made, out)
+    print_report(made, as_json, show_compare)
 
 
 @commands.command()

@@ -20,7 +20,7 @@ from taftcache.cli.options import (
 )
 from taftcache.errors import RecipeError
 from taftcache.terminal.console import bars
-from taftcache.terminal.experiments import show_train_private
+from taftcache.terminal.experiments import show_compare, show_train_private
 from taftcache.terminal.pipeline import (
     show_append,
     show_compose,
@@ -38,13 +38,22 @@ commands = typer.Typer()
 def run(recipe: RecipePath, set_: Overrides = None, device: Device = None, as_json: Json = False) -> None:
     """Every stage of a recipe: extract, train, compose, evaluate, forget. Repeats nothing that is done.
 
+    A recipe that names reports in [compare] runs those instead, as taftcache compare does.
+
     Example: taftcache run pipelines/quickstart.toml --set store.path=stores/mine
     """
     from taftcache import stages
 
+    made = read_recipe(recipe, set_, device)
     with bars(as_json) as progress:
-        report = stages.run(read_recipe(recipe, set_, device), progress)
-    print_report(report, as_json, show_run)
+        if made.compare.reports:
+            compared = stages.compare(made, progress)
+        else:
+            report = stages.run(made, progress)
+    if made.compare.reports:
+        print_report(compared, as_json, show_compare)
+    else:
+        print_report(report, as_json, show_run)
 
 
 @commands.command()

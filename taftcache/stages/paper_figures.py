@@ -95,7 +95,7 @@ def _subtracted(work: Workbench, methods: Sequence[tuple[str, Any]]) -> Iterator
     """Accuracy after k shards are gone, the mean over random orders in which they go."""
     work.check_shards(work.spec.shards)
     for shards in work.spec.shards:
-        steps = sorted({round(k * shards / 10) for k in range(10)})
+        steps = sorted({min(round(k * shards / 10), shards - 1) for k in range(10)})
         values: dict[tuple[int, str, str], list[float]] = defaultdict(list)
         settings = {(m, p): work.tuned(m, p, shards) for m, p in methods}
         for seed in work.seeds():

@@ -43,6 +43,7 @@ HOMES = {
     "torchvision": {"backbone"},
     "h5py": {"backbone", "cache"},
     "sklearn": {"backbone.sources", "estimator", "view.embedding"},
+    "scipy": {"backbone.sources"},
     "pyarrow": {"stages.sample_files"},
     "typer": {"cli"},
     "rich": {"terminal"},

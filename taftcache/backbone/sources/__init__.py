@@ -22,6 +22,12 @@ def open_source(spec: DataSpec) -> tuple[Source, Source | None]:
         return _limited(DigitsSource(), spec.limit), None
     if spec.train is None:
         raise RecipeError("The source needs training images.", got="no train", do="set train")
+    if spec.source == "published":
+        from taftcache.backbone.sources.published import open_published
+
+        assert spec.root is not None
+        published, apart = open_published(spec.train, expand_path(spec.root))
+        return _limited(published, spec.limit), _limited(apart, spec.limit)
     train = _open(spec, spec.train, spec.train_split, "train/" if spec.test else "")
     if not spec.test:
         return _limited(train, spec.limit), None

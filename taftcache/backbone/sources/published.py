@@ -1,0 +1,197 @@
+"""The seven datasets of the paper, as their publishers (and torchvision) unpack them, with the published splits.
+
+Ids are paths below the root. Nothing is downloaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import blake3
+from PIL import Image
+
+from taftcache.backbone.sources.base import Item, check_items, description, unreadable
+from taftcache.backbone.sources.rgb import to_rgb
+from taftcache.errors import DataError
+
+TRAINING_OF_CALTECH256 = 60  # a class; Caltech-256 has no published split
+
+Labelled = list[tuple[str, int]]  # (path below the root, class)
+
+
+class Published(NamedTuple):
+    """Where a dataset lies below its root: a marker that must be there, and how the two lists are read."""
+
+    marker: str
+    read: Callable[[Path], tuple[list[str], Labelled, Labelled]]
+    train: int
+    test: int
+    classes: int
+
+
+class ListedSource:
+    """Images by a list of paths below ``root``."""
+
+    def __init__(self, kind: str, root: Path, classes: list[str], listed: Labelled) -> None:
+        self._kind, self._root, self.classes = kind, root, classes
+        self.items = [Item(path, label) for path, label in sorted(listed)]
+        check_items(f"{kind} at {root}", classes, self.items)
+        missing = next((item.id for item in self.items if not (root / item.id).is_file()), None)
+        if missing is not None:
+            raise DataError(
+                "Every image that a published list names is there.",
+                got=f"{root / missing} is missing",
+                do="unpack the archive again",
+            )
+
+    def read(self, index: int) -> Image.Image:
+        """The image in RGB."""
+        id = self.items[index].id
+        try:
+            with Image.open(self._root / id) as image:
+                return to_rgb(image)
+        except MemoryError:
+            raise
+        except Exception as error:  # decoders raise OSError, SyntaxError, ValueError, struct.error and more
+            raise unreadable(id, error) from error
+
+    def describe(self) -> dict[str, Any]:
+        """Kind, number, classes and digest."""
+        return description(self._kind, self)
+
+
+def open_published(name: str, root: Path) -> tuple[ListedSource, ListedSource]:
+    """The training and the test images of the dataset ``name``, at ``root`` or in a folder of it.
+
+    Raises:
+        DataError: no such dataset, its files are not there, or a list names an image that is not.
+    """
+    if name not in DATASETS:
+        raise DataError("A published dataset is one of the paper's.", got=name, do=", ".join(DATASETS))
+    dataset = DATASETS[name]
+    inner = [root, *sorted(p for p in root.iterdir() if p.is_dir())] if root.is_dir() else []
+    place = next((p for p in inner if (p / dataset.marker).exists()), None)
+    if place is None:
+        raise DataError(
+            "A published dataset lies as its archive unpacks.",
+            got=f"{root} has no {dataset.marker}, and no folder of it has",
+            do="unpack the archive there, or correct data.root",
+        )
+    classes, train, test = dataset.read(place)
+    if not train or not test:
+        raise DataError("A published split has two parts.", got=f"{place}: {len(train)} and {len(test)} images")
+    return ListedSource(name, place, classes, train), ListedSource(name, place, classes, test)
+
+
+def _lines(file: Path) -> list[str]:
+    try:
+        return [line for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError("A published list is readable text.", got=f"{file}: {error}") from error
+
+
+def _caltech256(root: Path) -> tuple[list[str], Labelled, Labelled]:
+    """60 images a class train, chosen by a hash of their paths; the rest tests. The clutter class is left out."""
+    images = root / "256_ObjectCategories"
+    folders = sorted(p.name for p in images.iterdir() if p.is_dir() and not p.name.startswith("257."))
+    train: Labelled = []
+    test: Labelled = []
+    for label, name in enumerate(folders):
+        paths = [f"256_ObjectCategories/{name}/{file.name}" for file in (images / name).glob("*.jpg")]
+        paths.sort(key=lambda path: blake3.blake3(path.encode()).digest())
+        train += [(path, label) for path in paths[:TRAINING_OF_CALTECH256]]
+        test += [(path, label) for path in paths[TRAINING_OF_CALTECH256:]]
+    return folders, train, test
+
+
+def _mit67(root: Path) -> tuple[list[str], Labelled, Labelled]:
+    parts = [_lines(root / name) for name in ("TrainImages.txt", "TestImages.txt")]
+    classes = sorted({line.partition("/")[0] for part in parts for line in part})
+    at = {name: k for k, name in enumerate(classes)}
+    train, test = ([(f"Images/{line.strip()}", at[line.partition("/")[0]]) for line in part] for part in parts)
+    return classes, train, test
+
+
+def _pets(root: Path) -> tuple[list[str], Labelled, Labelled]:
+    parts = [
+        [line.split() for line in _lines(root / "annotations" / name) if not line.startswith("#")]
+        for name in ("trainval.txt", "test.txt")
+    ]
+    names = {int(fields[1]): fields[0].rpartition("_")[0] for part in parts for fields in part}
+    classes = [names[k] for k in sorted(names)]
+    at = {k: place for place, k in enumerate(sorted(names))}
+    train, test = ([(f"images/{f[0]}.jpg", at[int(f[1])]) for f in part] for part in parts)
+    return classes, train, test
+
+
+def _dogs(root: Path) -> tuple[list[str], Labelled, Labelled]:
+    parts = []
+    for name in ("train_list.mat", "test_list.mat"):
+        place = root / name if (root / name).exists() else root / "lists" / name
+        parts.append([str(path) for path in _matlab(place, "file_list")])
+    return _by_folder(parts, "Images/")
+
+
+def _cub200(root: Path) -> tuple[list[str], Labelled, Labelled]:
+    def table(name: str) -> dict[str, str]:
+        return dict(line.split(maxsplit=1) for line in _lines(root / name))
+
+    paths, training = table("images.txt"), table("train_test_split.txt")
+    labels, names = table("image_class_labels.txt"), table("classes.txt")
+    order = sorted(names, key=int)
+    at = {key: k for k, key in enumerate(order)}
+    train, test = (
+        [(f"images/{paths[i].strip()}", at[labels[i].strip()]) for i in paths if training[i].strip() == wanted]
+        for wanted in "10"
+    )
+    return [names[key].strip() for key in order], train, test
+
+
+def _aircraft(root: Path) -> tuple[list[str], Labelled, Labelled]:
+    classes = [line.strip() for line in _lines(root / "data" / "variants.txt")]
+    at = {name: k for k, name in enumerate(classes)}
+    parts = (_lines(root / "data" / f"images_variant_{split}.txt") for split in ("trainval", "test"))
+    train, test = ([(f"data/images/{n}.jpg", at[v.strip()]) for n, v in (line.split(" ", 1) for line in p)] for p in parts)
+    return classes, train, test
+
+
+def _cars(root: Path) -> tuple[list[str], Labelled, Labelled]:
+    classes = [str(name) for name in _matlab(root / "devkit" / "cars_meta.mat", "class_names")]
+    places = ("cars_train", "devkit/cars_train_annos.mat"), ("cars_test", "cars_test_annos_with_labels.mat")
+    train, test = (
+        [(f"{folder}/{one['fname']}", int(one["class"]) - 1) for one in _matlab(root / file, "annotations")]
+        for folder, file in places
+    )
+    return classes, train, test
+
+
+def _by_folder(parts: list[list[str]], prefix: str) -> tuple[list[str], Labelled, Labelled]:
+    classes = sorted({path.partition("/")[0] for part in parts for path in part})
+    at = {name: k for k, name in enumerate(classes)}
+    train, test = ([(prefix + path, at[path.partition("/")[0]]) for path in part] for part in parts)
+    return classes, train, test
+
+
+def _matlab(file: Path, name: str) -> Iterable[Any]:
+    """One variable of a MATLAB file, as plain values."""
+    import numpy as np
+    from scipy.io import loadmat
+
+    try:
+        return np.atleast_1d(loadmat(str(file), squeeze_me=True)[name])
+    except (OSError, ValueError, KeyError, NotImplementedError) as error:
+        raise DataError(f"The file holds the variable {name}.", got=f"{file}: {error}") from error
+
+
+# Name → where it lies and its sizes, which estimates go by before anything is downloaded.
+DATASETS = {
+    "caltech256": Published("256_ObjectCategories", _caltech256, 15360, 14420, 256),
+    "mit67": Published("TrainImages.txt", _mit67, 5360, 1340, 67),
+    "pets": Published("annotations/trainval.txt", _pets, 3680, 3669, 37),
+    "dogs": Published("Images", _dogs, 12000, 8580, 120),
+    "cub200": Published("train_test_split.txt", _cub200, 5994, 5794, 200),
+    "aircraft": Published("data/variants.txt", _aircraft, 6667, 3333, 100),
+    "cars": Published("devkit/cars_meta.mat", _cars, 8144, 8041, 196),
+}
