@@ -92,7 +92,7 @@ def compare(
     recipe: RecipePath,
     out: Annotated[
         Path | None,
-        typer.Option("--out", metavar="FOLDER", help="write report.md, report.json, CSV files and SVG plots there"),
+        typer.Option("--out", metavar="FOLDER", help="write report.md, report.json, CSV and SVG there, after each report"),
     ] = None,
     report: Annotated[
         list[str] | None, typer.Option("--report", help="table1, figure2a, …; the recipe's by default (repeatable)")
@@ -109,14 +109,17 @@ def compare(
     Example: taftcache compare pipelines/quickstart.toml --report table2 --set compare.shards=[20] --set compare.epochs=1 --set compare.seeds=1
     """  # noqa: E501
     from taftcache import stages
+    from taftcache.stages.comparison import CompareReport
+    from taftcache.stages.comparison_pages import write_pages
 
     named = [f"compare.reports={list(report)}"] if report else []
-    with bars(as_json) as progress:
-        made = stages.compare(read_recipe(recipe, [*(set_ or []), *named], device), progress)
-    if out is not None:
-        from taftcache.stages.comparison_pages import write_pages
 
-        write_pages(made, out)
+    def write(so_far: CompareReport) -> None:
+        if out is not None:
+            write_pages(so_far, out)
+
+    with bars(as_json) as progress:
+        made = stages.compare(read_recipe(recipe, [*(set_ or []), *named], device), progress, write)
     print_report(made, as_json, show_compare)
 
 

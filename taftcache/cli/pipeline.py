@@ -24,6 +24,7 @@ from taftcache.terminal.experiments import show_compare, show_train_private
 from taftcache.terminal.pipeline import (
     show_append,
     show_compose,
+    show_estimate,
     show_evaluate,
     show_extract,
     show_predict,
@@ -57,15 +58,27 @@ def run(recipe: RecipePath, set_: Overrides = None, device: Device = None, as_js
 
 
 @commands.command()
-def extract(recipe: RecipePath, set_: Overrides = None, device: Device = None, as_json: Json = False) -> None:
+def extract(
+    recipe: RecipePath,
+    set_: Overrides = None,
+    device: Device = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="try a few images and say how long all of them would take, and how much disk")
+    ] = False,
+    as_json: Json = False,
+) -> None:
     """Stage 1: run the frozen layers once and cache what the trained ones need. Resumes where it stopped.
 
     Example: taftcache extract pipelines/quickstart.toml
     """
     from taftcache import stages
 
+    made = read_recipe(recipe, set_, device)
+    if dry_run:
+        print_report(stages.estimate(made), as_json, show_estimate)
+        return
     with bars(as_json) as progress:
-        report = stages.extract(read_recipe(recipe, set_, device), progress)
+        report = stages.extract(made, progress)
     print_report(report, as_json, show_extract)
 
 

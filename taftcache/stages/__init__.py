@@ -5,6 +5,7 @@ from taftcache.stages.auditing import audit
 from taftcache.stages.collection import gc
 from taftcache.stages.comparison import compare
 from taftcache.stages.composing import compose
+from taftcache.stages.estimation import estimate
 from taftcache.stages.evaluation import evaluate
 from taftcache.stages.exchange import export, import_
 from taftcache.stages.extraction import extract
@@ -30,6 +31,7 @@ __all__ = [
     "convert",
     "copy",
     "destroy_key",
+    "estimate",
     "evaluate",
     "export",
     "export_component",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -72,14 +73,18 @@ class CompareReport:
     notes: list[str] = field(default_factory=list)
 
 
-def compare(recipe: Recipe, progress: Progress | None = None) -> CompareReport:
+def compare(
+    recipe: Recipe, progress: Progress | None = None, done: Callable[[CompareReport], object] | None = None
+) -> CompareReport:
     """Make every report that ``compare.reports`` names; features are extracted first where they are not there.
 
+    Args:
+        done: given what is there after each report, so that an interrupted comparison leaves those that it finished.
+
     Raises:
-        StoreError: no held-out rows. RecipeError: more shards than rows.
+        StoreError: no held-out rows. RecipeError: more shards than rows, or less than the whole tail is trained.
     """
     begin = time.perf_counter()
-    names = recipe.compare.reports or ("table2",)
     if recipe.tangent.train != "full":
         raise RecipeError(
             "a comparison trains all of the tail, and the head alone beside it",
@@ -88,19 +93,22 @@ def compare(recipe: Recipe, progress: Progress | None = None) -> CompareReport:
         )
     with Workbench(recipe, progress or Silent()) as work:
         store = work.store()
-        made = []
-        for name in names:
+        assert store.held_out is not None
+        made: list[Figures] = []
+        for name in recipe.compare.reports or ("table2",):
             start, known = time.perf_counter(), len(work.settings)
             lines = list(REPORTS[name](work))
             made.append(Figures(name, TITLES[name], lines, work.settings[known:], time.perf_counter() - start))
-        assert store.held_out is not None
-        return CompareReport(
-            store.path, work.digests, len(store.sample_ids()), store.held_out.rows, len(store.classes),
-            str(store.identity.get("backbone", {}).get("architecture", recipe.backbone.model)),
-            recipe.compare.seeds, made, {k: round(v, 1) for k, v in work.spent.items()},
-            time.perf_counter() - begin, machine(), {n: version(n) for n in ("taftcache", "torch", "timm")},
-            {s: recipe_values(recipe)[s] for s in ("data", "backbone", "tangent", "objective", "solver", "compare")},
-        )  # fmt: skip
+            report = CompareReport(
+                store.path, work.digests, len(store.sample_ids()), store.held_out.rows, len(store.classes),
+                _backbone(store.identity), recipe.compare.seeds, list(made),
+                {owner: round(seconds, 1) for owner, seconds in work.spent.items()},
+                time.perf_counter() - begin, machine(), {n: version(n) for n in ("taftcache", "torch", "timm")},
+                {s: recipe_values(recipe)[s] for s in ("data", "backbone", "tangent", "objective", "solver", "compare")},
+            )  # fmt: skip
+            if done is not None:
+                done(report)
+    return report
 
 
 def machine() -> str:
@@ -108,3 +116,9 @@ def machine() -> str:
     import torch
 
     return f"{platform.machine()}, {os.cpu_count()} CPU cores, {torch.get_num_threads()} threads of torch"
+
+
+def _backbone(identity: dict[str, Any]) -> str:
+    """The model whose features a store holds."""
+    made = identity.get("backbone", {})
+    return str(made.get("model", "imported features"))

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from taftcache.stages.appending import AppendReport
     from taftcache.stages.composing import ComposeReport
     from taftcache.stages.evaluation import EvaluateReport
+    from taftcache.stages.estimation import EstimateReport
     from taftcache.stages.extraction import ExtractReport
     from taftcache.stages.main_job import RunReport
     from taftcache.stages.prediction import PredictReport
@@ -49,6 +50,20 @@ def show_run(report: RunReport) -> None:
         f"next   taftcache inspect {report.store}\n"
         f"       taftcache verify {report.store}\n"
         f"       taftcache forget {report.store} --sample ID",
+        markup=False,
+        soft_wrap=True,
+    )
+
+
+def show_estimate(report: EstimateReport) -> None:
+    """What an extraction would take."""
+    total, hours = sum(report.rows.values()), report.seconds / 3600
+    time = f"{hours:.1f} hours" if hours >= 1 else f"{report.seconds / 60:.1f} minutes"
+    free = "" if report.free_bytes is None else f" ({readable_size(report.free_bytes)} are free there)"
+    OUT.print(
+        f"{total} images of {report.classes} classes; {report.kept}\n"
+        f"about {readable_size(report.bytes)} in {report.store}{free}\n"
+        f"about {time}: {report.tried} images were tried, {report.images_per_second:.1f} a second. Nothing was written.",
         markup=False,
         soft_wrap=True,
     )

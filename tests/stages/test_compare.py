@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 
 import pytest
@@ -10,12 +11,22 @@ import torch
 from taftcache import stages
 from taftcache.cache import FeatureStore
 from taftcache.cli import main
-from taftcache.errors import RecipeError
+from taftcache.errors import RecipeError, StoreError
+from taftcache.stages.comparison import REPORTS, TITLES, compare
+from taftcache.stages.comparison_pages import markdown, write_pages
+from taftcache.stages.findings import findings
+from taftcache.stages.progress import Silent
 from taftcache.stages.trial import Setting, Trial
+from taftcache.stages.workbench import Workbench
 from taftcache.tangent.operator import TangentOperator
-from tests.stages.making import recipe, toml
+from tests.stages.making import recipe, toml, write_images
 
-SMALL = {"shards": [2, 3], "seeds": 2, "epochs": 2, "ridges": [1e-2, 1e-1], "rates": [1e-3], "orders": 3}
+SMALL = {
+    "shards": [2, 3], "seeds": 2, "epochs": 2, "ridges": [1e-2, 1e-1], "rates": [1e-3, 1e-2], "orders": 3,
+    "forgotten": [0.5], "epsilons": [3.0],
+}  # fmt: skip
+QUICK = {"tolerance": 5e-3, "max_passes": 20}
+ALL = [name for name in TITLES if name != "table3"]
 
 
 @pytest.fixture(scope="module")
@@ -25,52 +36,216 @@ def place(tmp_path_factory):
     return path
 
 
-@pytest.mark.parametrize("report", ["table2", "figure1a", "figure1b", "figure1c"])
-def test_reports(place, report):
-    sizes = {**SMALL, "shards": [3], "resets": [True]} if report == "figure1c" else SMALL
-    told = stages.compare(recipe(place, compare={**sizes, "report": report, "forgotten": [0.5]}))
-    assert all(0 <= line["accuracy"] <= 100 and line["std"] >= 0 for line in told.lines)
-    methods = {"table2": ["TAFT", "Soup"], "figure1b": ["SISA", "TAFT"]}.get(report, ["TAFT"])
-    assert {line["method"] for line in told.lines} == set(methods)
-    assert {s["method"] for s in told.settings} == set(methods)
-    assert told.markdown().count("\n| ") == 1 + len(told.lines)
-    if report.startswith("figure1a"):
-        assert {(line["shards"], line["removed"]) for line in told.lines} >= {(2, 0), (2, 1), (3, 0), (3, 2)}
-    if report == "figure1c":
-        assert [line["forgotten"] for line in told.lines] == [0.0, 0.5]
+@pytest.fixture(scope="module")
+def whole(place):
+    """Every report of one comparison."""
+    return compare(recipe(place, solver=QUICK, compare={**SMALL, "reports": ALL}))
+
+
+def lines(report, name):
+    return next(made.lines for made in report.reports if made.report == name)
+
+
+def test_every_report_has_its_figures(whole):
+    assert [made.report for made in whole.reports] == ALL
+    for made in whole.reports:
+        assert all(0 <= line["accuracy"] <= 100 and line["std"] >= 0 and line["setting"] for line in made.lines)
+        assert {line["preset"] for line in made.lines} == {"paper", "exact"}
+    methods = {name: {line["method"] for line in lines(whole, name)} for name in ALL}
+    assert methods["table1"] == {"NLFT-1", "TAFT-1", "FC"}
+    assert methods["table2"] == {"TAFT", "Soup"}
+    assert methods["figure1b"] == {"TAFT", "SISA"}
+    assert methods["figure2a"] == {"RSL", "CE", "MSE"}
+    assert methods["figure2b"] == {"PT=T", "PT=F"}
+    assert methods["figure2c"] == {"CLS=T", "CLS=F"}
+    assert {(line["method"], line["radius"]) for line in lines(whole, "table7")} == {
+        (loss, radius) for loss in ("CE", "RSL") for radius in (1.0, 10.0)
+    }
+    removed = {(line["shards"], line["removed"]) for line in lines(whole, "figure1a")}
+    assert removed == {(2, 0), (2, 1), (3, 0), (3, 1), (3, 2)}  # a model of no shard is none
+    assert {line["forgotten"] for line in lines(whole, "figure1c")} == {0.0, 0.5}
+    assert whole.digests == {"store": FeatureStore(whole.store).root_digest}
+
+
+def test_reports_agree_where_they_say_the_same(whole):
+    def at(name, **keys):
+        return [x["accuracy"] for x in lines(whole, name) if all(x[k] == v for k, v in keys.items())]
+
+    for preset in ("paper", "exact"):
+        for shards in (2, 3):
+            same = {"method": "TAFT", "preset": preset, "shards": shards}
+            composed = at("table2", **same)
+            assert composed == at("figure1a", removed=0, **same) == at("figure1b", removed=0, **same)
+            assert composed == at("figure1c", forgotten=0.0, **same)
+        assert at("table1", method="TAFT-1", preset=preset) == at("figure2a", method="RSL", preset=preset)
+
+
+def test_what_reports_share_is_trained_once(place, monkeypatch):
+    calls = []
+    fit = Trial.fit
+    monkeypatch.setattr(Trial, "fit", lambda self, s, parts=None: calls.append((self.seed, list(s))) or fit(self, s, parts))
+    small = {**SMALL, "shards": [2], "seeds": 1, "presets": ["paper"], "resets": [True], "rates": [1e-2]}
+    compare(recipe(place, compare={**small, "reports": ["table2", "figure1a", "figure1b"]}))
+    # one choice and one split for TAFT, the same for the fine-tuned networks of soup and SISA
+    assert len(calls) == 4
+
+
+def test_settings_in_one_pass_are_those_trained_alone(place):
+    with FeatureStore(place) as store:
+        trial = Trial(store, recipe(place, compare=SMALL), 2, 0)
+        some = [
+            Setting("TAFT", 1e-3, True, "paper"),
+            Setting("TAFT", 1e-2, True, "paper", loss="cross_entropy"),
+            Setting("TAFT", 1e-2, True, "paper", kappa=5.0, radius=0.1),
+        ]
+        together = trial.fit(some)
+        for setting in some:
+            alone = trial.fit([setting])[setting]
+            assert torch.equal(together[setting].mean, alone.mean)
+            assert torch.equal(together[setting].logits, alone.logits)
+        assert together[some[2]].mean.norm() <= 0.1 * (1 + 1e-6)
+        assert together[some[1]].mean.norm() > 0.1
 
 
 def test_the_mean_of_logits_is_the_composed_model(place):
     with FeatureStore(place) as store:
         trial = Trial(store, recipe(place), 3, 0)
         setting = Setting("TAFT", 1e-2, True)
-        fitted = trial.fit(setting)
+        fitted = trial.fit([setting])[setting]
         base = trial.base(setting)
-        direct = trial.tangent_logits(base, fitted.deltas[:2].mean(0))
-        assert torch.allclose(fitted.logits[:2].mean(0), direct, atol=1e-4)
+        direct = trial.tangent_logits(base, fitted.mean[None])[0]
+        assert torch.allclose(fitted.logits.mean(0), direct, atol=1e-4)
         operator = TangentOperator(base, [trial.test])
-        assert trial.taft(fitted, [0, 1]) == trial.accuracy(direct.argmax(1))
+        assert trial.taft(fitted, range(3)) == trial.accuracy(direct.argmax(1))
         assert sum(s.rows for s in operator.sources) == len(trial.labels)
 
 
 def test_validation_rows_train_nothing(place):
     with FeatureStore(place) as store:
-        whole, part = Trial(store, recipe(place), 3, 0), Trial(store, recipe(place), 3, 0, validate=True)
-        everyone = [i for p in whole.parts for i in p]
+        everyone, part = Trial(store, recipe(place), 3, 0), Trial(store, recipe(place), 3, 0, validate=True)
+        ids = [i for p in everyone.parts for i in p]
         trained = [i for p in part.parts for i in p]
-        assert sorted(everyone) == sorted(store.sample_ids())
-        assert set(trained) < set(everyone)
-        assert part.test.rows == len(everyone) - len(trained)
-        gone = everyone[:5]
+        assert sorted(ids) == sorted(store.sample_ids())
+        assert set(trained) < set(ids)
+        assert part.test.rows == len(ids) - len(trained)
+        gone = ids[:5]
         assert not {i for p in Trial(store, recipe(place), 3, 0, without=gone).parts for i in p} & set(gone)
 
 
+def test_the_exact_preset_takes_the_ridge_of_least_loss(place):
+    with Workbench(recipe(place, compare={**SMALL, "ridges": [1e-3, 1e-1, 1e1]}), Silent()) as work:
+        best = work.tuned("TAFT", "exact", 2)
+        (logged,) = work.settings
+        losses = {(t["ridge"], t["PT"]): t["loss"] for t in logged["tried"]}
+        assert len(losses) == 6
+        assert losses[best.strength, "F" if best.reset_block else "T"] == min(losses.values())
+
+
+def test_pages_say_what_was_measured(whole, tmp_path):
+    files = write_pages(whole, tmp_path)
+    text = (tmp_path / "report.md").read_text()
+    assert whole.digests["store"] in text and whole.machine in text
+    for made in whole.reports:
+        assert f"## {made.title}" in text
+        rows = list(csv.DictReader((tmp_path / f"{made.report}.csv").read_text().splitlines()))
+        assert [float(row["accuracy"]) for row in rows] == [line["accuracy"] for line in made.lines]
+        assert all(row["digests"] == whole.digests["store"] and row["setting.preset"] for row in rows)
+    plots = [file for file in files if file.suffix == ".svg"]
+    assert {p.name for p in plots} == {
+        *(f"figure1{x}-{n}.svg" for x in "ab" for n in (2, 3)), "figure1c.svg", *(f"figure2{x}.svg" for x in "abc"),
+    }  # fmt: skip
+    assert all(p.read_text().startswith("<svg") and f"]({p.name})" in text for p in plots)
+    kept = json.loads((tmp_path / "report.json").read_text())
+    assert kept["recipe"]["compare"]["epochs"] == 2 and len(kept["reports"]) == len(ALL)
+    (row,) = [r for r in text.split("## Table 1")[1].splitlines() if r.startswith("| exact")][:1]
+    assert row == "| exact |  | " + " | ".join(
+        f"{x['accuracy']:.1f} ± {x['std']:.1f}"
+        for name in ("TAFT-1", "FC") for x in lines(whole, "table1") if (x["method"], x["preset"]) == (name, "exact")
+    ) + " |"  # fmt: skip
+
+
+def test_findings_are_the_figures():
+    def line(method, preset, accuracy, **keys):
+        return {"method": method, "preset": preset, "accuracy": accuracy, "std": 0.5, **keys}
+
+    said = findings(
+        {
+            "table1": [line("TAFT-1", "paper", 80.0), line("FC", "paper", 81.0), line("TAFT-1", "exact", 79.0)],
+            "table2": [line("TAFT", "paper", 70.0, shards=50), line("Soup", "paper", 60.0, shards=50)],
+        }
+    )
+    assert said[0].startswith("TAFT-1 above FC (paper): does not hold, 80.0 ± 0.5 against 81.0 ± 0.5, -1.0")
+    assert "at 50 shards (paper): holds" in said[1] and "+10.0" in said[1]
+    assert said[2] == "The exact preset is at least the paper's in 0 of 1 cells."
+    assert "79.0 ± 0.5 against 80.0 ± 0.5, beyond one deviation" in said[3]
+
+
+def test_any_folder_and_any_backbone(tmp_path):
+    """Nothing knows the bundled data: a folder of images, a network with random weights, average pooling, no token."""
+    images = write_images(tmp_path / "images", per_class=12)
+    made = compare(
+        recipe(
+            tmp_path / "store",
+            data={"source": "folder", "train": str(images), "held_out": 0.25},
+            backbone={"model": "resnet10t", "weights": str(random_weights("resnet10t", tmp_path))},
+            preprocess={"input_size": [3, 32, 32]},
+            tangent={"blocks": "layer4.0"},
+            solver=QUICK,
+            compare={
+                **SMALL, "shards": [2], "seeds": 1, "rates": [1e-2], "ridges": [1e-1], "resets": [False],
+                "reports": ["table1", "table2", "figure1a", "figure2c"],
+            },
+        )
+    )  # fmt: skip
+    assert {line["method"] for line in made.reports[0].lines} == {"NLFT-layer4.0", "TAFT-layer4.0", "FC"}
+    assert {line["method"] for line in made.reports[3].lines} == {"CLS=F"}
+    assert "resnet10t" in markdown(made)
+
+
+def random_weights(model, folder):
+    import timm
+    from safetensors.torch import save_file
+
+    torch.manual_seed(0)
+    file = folder / f"{model}.safetensors"
+    save_file(timm.create_model(model, pretrained=False).state_dict(), file)
+    return file
+
+
+def test_deeper_rows_have_a_store_of_their_own(tmp_path):
+    settings = {**SMALL, "seeds": 1, "rates": [1e-2], "ridges": [1e-1], "resets": [False], "tokens": [False]}
+    made = compare(
+        recipe(tmp_path / "store", solver=QUICK, compare={**settings, "depths": [1, 2], "reports": ["table1"]})
+    )
+    assert {line["method"] for line in made.reports[0].lines} == {"NLFT-1", "TAFT-1", "NLFT-2", "TAFT-2", "FC"}
+    assert set(made.digests) == {"store", "store-2"}
+
+
+def test_private_table_as_a_report(place):
+    settings = {"reports": ["table3"], "seeds": 1, "epsilons": [8.0]}
+    made = compare(recipe(place, privacy={"steps": 2}, compare=settings))
+    assert {line["method"] for line in made.reports[0].lines} == {
+        "full", "bitfit", "layernorm", "head", "head, least squares",
+    }  # fmt: skip
+    assert {line["preset"] for line in made.reports[0].lines} == {"tangent", "ordinary"}
+
+
 def test_command(place, tmp_path, capsys):
-    file = toml(tmp_path / "tiny.toml", place, compare={**SMALL, "shards": [2], "seeds": 1, "resets": [True]})
-    with pytest.raises(SystemExit) as end:
-        main(["compare", str(file), "--out", str(tmp_path / "report.md"), "--json"])
-    assert end.value.code == 0
-    assert json.loads(capsys.readouterr().out)["report"] == "table2"
-    assert (tmp_path / "report.md").read_text().startswith("# Table 2")
+    settings = {**SMALL, "shards": [2], "seeds": 1, "resets": [True], "reports": ["table2"]}
+    file = toml(tmp_path / "tiny.toml", place, compare=settings)
+    for arguments in (["compare", str(file), "--out", str(tmp_path / "out")], ["run", str(file)]):
+        with pytest.raises(SystemExit) as end:
+            main([*arguments, "--json"])
+        assert end.value.code == 0
+        assert [made["report"] for made in json.loads(capsys.readouterr().out)["reports"]] == ["table2"]
+    assert "## Table 2" in (tmp_path / "out" / "report.md").read_text()
+    assert set(REPORTS) == set(TITLES)
+
+
+def test_what_cannot_be_compared_is_refused(place, tmp_path):
     with pytest.raises(RecipeError, match="two rows"):
-        stages.compare(recipe(place, compare={"shards": [40]}))
+        compare(recipe(place, compare={"shards": [40]}))
+    with pytest.raises(RecipeError, match="all of the tail"):
+        compare(recipe(place, tangent={"train": "head"}))
+    with pytest.raises(StoreError, match="held-out rows"):
+        compare(recipe(tmp_path / "store", data={"source": "digits", "limit": 20, "held_out": 0.0}))
