@@ -136,7 +136,7 @@ class CompareSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
         the same against SISA; "figure1c", shards solved again without what was forgotten; "figure2a", the loss;
         "figure2b", PT; "figure2c", CLS. What several of them need is trained once. None: the recipe is no comparison.
     presets: "paper", its optimiser, schedule and grids; "exact", the certified optimum with λ chosen from the rows.
-    depths: of "table1": the last so many blocks, each from a store of its own.
+    depths: of "table1": the last so many blocks, each from a store of its own; by default the recipe's own depth alone.
     shards: numbers of shards; the rows of the store are split anew for each.
     seeds: how many seeds of the split and the base point.
     ridges: λ that "exact" chooses from; the head alone has exact leave-one-out over ten values.
@@ -153,7 +153,7 @@ class CompareSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 
     reports: tuple[Report, ...] = ()
     presets: Annotated[tuple[Literal["paper", "exact"], ...], msgspec.Meta(min_length=1)] = ("paper", "exact")
-    depths: Annotated[tuple[Count, ...], msgspec.Meta(min_length=1)] = (1,)
+    depths: tuple[Count, ...] = ()
     shards: Annotated[tuple[Count, ...], msgspec.Meta(min_length=1)] = (10, 25, 50)
     seeds: Count = 3
     ridges: Annotated[tuple[Positive, ...], msgspec.Meta(min_length=1)] = (1e-2, 3e-3, 1e-3, 3e-4, 1e-4, 3e-5, 1e-5)

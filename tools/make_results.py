@@ -45,14 +45,17 @@ def page(runs: list[CompareReport]) -> str:
     first = runs[0]
     if any((r.digests.get(k, v), r.backbone) != (v, first.backbone) for r in runs for k, v in first.digests.items()):
         raise SystemExit("reports of one page come from one store")
-    newest: dict[str, tuple[CompareReport, Figures]] = {made.report: (run, made) for run in runs for made in run.reports}
+    newest: dict[str, tuple[CompareReport, Figures]] = {
+        made.report: (run, made) for run in runs for made in run.reports
+    }
     there = [name for name in TITLES if name in newest]
     text = [
         "# Results",
         "",
         "The paper's tables and figures from one cache, written by `tools/make_results.py` from what"
-        " `taftcache compare` measured. In brackets beside each claim: the paper's averages over its seven datasets with"
-        " ViT-L/16; ours is another dataset and a far smaller network, so the pattern is to be compared, not the figures.",
+        " `taftcache compare` measured. In brackets beside each claim: the paper's averages over its seven datasets"
+        " with ViT-L/16; ours is another dataset and a far smaller network, so the pattern is to be compared, not the"
+        " figures.",
         "",
         f"{first.backbone}; {first.rows} training and {first.held_out} held-out images of {first.classes} classes,"
         f" from `{first.recipe['data']['train']}`.",
@@ -67,7 +70,10 @@ def page(runs: list[CompareReport]) -> str:
         _, made = newest[name]
         text += [f"## {made.title}", "", *section(made), ""]
         text += [f"![{made.title}](results/{f.name})\n" for f in sorted(FILES.glob(f"{name}*.svg"))]
-        text += [f"All figures with their settings: [{name}.csv](results/{name}.csv). `{command(newest[name][0], name)}`", ""]
+        text += [
+            f"All figures with their settings: [{name}.csv](results/{name}.csv). `{command(newest[name][0], name)}`",
+            "",
+        ]
     text += ["## Where it ran", ""]
     for run in runs:
         text += [f"**{', '.join(made.report for made in run.reports)}**", "", *about(run), ""]

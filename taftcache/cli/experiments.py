@@ -92,7 +92,9 @@ def compare(
     recipe: RecipePath,
     out: Annotated[
         Path | None,
-        typer.Option("--out", metavar="FOLDER", help="write report.md, report.json, CSV and SVG there, after each report"),
+        typer.Option(
+            "--out", metavar="FOLDER", help="write report.md, report.json, CSV and SVG there, after each report"
+        ),
     ] = None,
     report: Annotated[
         list[str] | None, typer.Option("--report", help="table1, figure2a, …; the recipe's by default (repeatable)")

@@ -63,7 +63,8 @@ def extract(
     set_: Overrides = None,
     device: Device = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="try a few images and say how long all of them would take, and how much disk")
+        bool,
+        typer.Option("--dry-run", help="try a few images and say how long all of them would take, and how much disk"),
     ] = False,
     as_json: Json = False,
 ) -> None:

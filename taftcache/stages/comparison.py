@@ -29,6 +29,7 @@ TITLES = {
     "figure2b": "Figure 2b: the block as it was pre-trained (PT=T), or re-initialised (PT=F)",
     "figure2c": "Figure 2c: the class token as it comes (CLS=F), or a fresh one that is trained (CLS=T)",
 }
+SECTIONS = ("data", "backbone", "tangent", "objective", "solver", "compare")  # that a report repeats
 REPORTS: dict[str, Lines] = {
     name: getattr(paper_tables if name.startswith("table") else paper_figures, name) for name in TITLES
 }
@@ -104,7 +105,7 @@ def compare(
                 _backbone(store.identity), recipe.compare.seeds, list(made),
                 {owner: round(seconds, 1) for owner, seconds in work.spent.items()},
                 time.perf_counter() - begin, machine(), {n: version(n) for n in ("taftcache", "torch", "timm")},
-                {s: recipe_values(recipe)[s] for s in ("data", "backbone", "tangent", "objective", "solver", "compare")},
+                {name: recipe_values(recipe)[name] for name in SECTIONS},
             )  # fmt: skip
             if done is not None:
                 done(report)

@@ -47,7 +47,10 @@ def write_pages(report: CompareReport, folder: Path) -> list[Path]:
 
 def markdown(report: CompareReport, plots: Mapping[str, Sequence[str]] | None = None) -> str:
     """The whole report as a page; ``plots`` are files beside it, by report."""
-    text = [f"# {report.backbone}: {report.rows} training and {report.held_out} held-out rows of {report.classes} classes", ""]
+    text = [
+        f"# {report.backbone}: {report.rows} training and {report.held_out} held-out rows of {report.classes} classes",
+        "",
+    ]
     text += [*about(report), ""]
     for made in report.reports:
         text += [f"## {made.title}", "", *section(made), ""]
@@ -72,7 +75,8 @@ def about(report: CompareReport) -> list[str]:
         f"- preset `paper`: Adam, {spec['epochs']} epochs of batches of {spec['batch']}, the rate from"
         f" {_numbers(spec['rates'])} falling tenfold at a half and five sixths, λ = {spec['decay']:g}",
         f"- preset `exact`: ‖∇F‖ ≤ {report.recipe['solver']['tolerance']:g} ‖∇F(0)‖ in float64 (or"
-        f" {report.recipe['solver']['max_passes']} passes), λ from {_numbers(spec['ridges'])} by the loss on rows set aside",
+        f" {report.recipe['solver']['max_passes']} passes), λ from {_numbers(spec['ridges'])} by the loss on rows"
+        " set aside",
         f"- processor time, choosing included: {spent}",
     ]
 
@@ -85,7 +89,9 @@ def section(made: Figures) -> list[str]:
     text += ["", "<details><summary>settings</summary>", ""]
     seen: dict[str, None] = {}
     for line in lines:
-        where = ", ".join(f"{k} {line[k]}" if k not in ("preset", "method") else str(line[k]) for k in KEYS[:3] if k in line)
+        where = ", ".join(
+            f"{k} {line[k]}" if k not in ("preset", "method") else str(line[k]) for k in KEYS[:3] if k in line
+        )
         where += f", R = {line['radius']:g}" if "radius" in line else ""
         cost = f"; {line['seconds']:.1f} s" if "seconds" in line else ""
         proof = f"; ‖∇F‖ ≤ {line['gradient']:.1e} ‖∇F(0)‖" if "gradient" in line else ""
@@ -118,7 +124,15 @@ def plot(made: Figures, folder: Path) -> list[Path]:
                 if line["shards"] == shards:
                     paths.setdefault(_name(line), []).append((float(line["removed"]), line["accuracy"]))
             file = folder / f"{made.report}-{shards}.svg"
-            files.append(curves(file, f"{made.title.partition(':')[0]}, {shards} shards", "shards removed", "accuracy, per cent", paths))
+            files.append(
+                curves(
+                    file,
+                    f"{made.title.partition(':')[0]}, {shards} shards",
+                    "shards removed",
+                    "accuracy, per cent",
+                    paths,
+                )
+            )
         return files
     if made.report == "figure1c":
         shown: dict[str, list[tuple[float, float]]] = {}
@@ -128,7 +142,15 @@ def plot(made: Figures, folder: Path) -> list[Path]:
             whole = shown.setdefault(f"from scratch, {line['preset']}", [])
             if all(x != at for x, _ in whole):
                 whole.append((at, line["from_scratch"]))
-        return [curves(folder / f"{made.report}.svg", "Figure 1c", "per cent of the rows forgotten", "accuracy, per cent", shown)]
+        return [
+            curves(
+                folder / f"{made.report}.svg",
+                "Figure 1c",
+                "per cent of the rows forgotten",
+                "accuracy, per cent",
+                shown,
+            )
+        ]
     if made.report.startswith("figure2"):
         values = {_name(line): line["accuracy"] for line in made.lines}
         return [bars(folder / f"{made.report}.svg", made.title, "accuracy, per cent", values)]
@@ -142,7 +164,10 @@ def _pivot(lines: Sequence[Line], columns: Sequence[str]) -> list[str]:
     for line in lines:
         at = tuple(line.get(k) for k in rest)
         rows.setdefault(at, {})[tuple(line.get(k) for k in columns)] = _value(line)
-    names = [", ".join(f"{v} shards" if k == "shards" else str(v) for k, v in zip(columns, head, strict=True)) for head in heads]
+    names = [
+        ", ".join(f"{v} shards" if k == "shards" else str(v) for k, v in zip(columns, head, strict=True))
+        for head in heads
+    ]
     text = ["| " + " | ".join([*rest, *names]) + " |", "|" + "---|" * (len(rest) + len(names))]
     for at, cells in rows.items():
         text.append("| " + " | ".join([*map(_cell, at), *(cells.get(head, "") for head in heads)]) + " |")

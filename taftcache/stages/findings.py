@@ -40,7 +40,9 @@ def _table2(lines: Sequence[Line]) -> Iterator[str]:
 def _figure1a(lines: Sequence[Line]) -> Iterator[str]:
     shards = max(line["shards"] for line in lines)
     for preset in dict.fromkeys(line["preset"] for line in lines):
-        mine = {line["removed"]: line["accuracy"] for line in lines if (line["shards"], line["preset"]) == (shards, preset)}
+        mine = {
+            line["removed"]: line["accuracy"] for line in lines if (line["shards"], line["preset"]) == (shards, preset)
+        }
         half = min(mine, key=lambda k: abs(k - shards / 2))
         yield (
             f"{half} of {shards} shards dropped ({preset}): {mine[half]:.1f} after {mine[0]:.1f},"
@@ -52,7 +54,11 @@ def _figure1b(lines: Sequence[Line]) -> Iterator[str]:
     for preset in dict.fromkeys(line["preset"] for line in lines if line["method"] == "TAFT"):
         for shards in sorted({line["shards"] for line in lines}):
             here = [line for line in lines if line["shards"] == shards]
-            ours = {line["removed"]: line["accuracy"] for line in here if (line["method"], line["preset"]) == ("TAFT", preset)}
+            ours = {
+                line["removed"]: line["accuracy"]
+                for line in here
+                if (line["method"], line["preset"]) == ("TAFT", preset)
+            }
             theirs = {line["removed"]: line["accuracy"] for line in here if line["method"] == "SISA"}
             gaps = [ours[k] - theirs[k] for k in ours if k in theirs]
             if gaps:
@@ -90,7 +96,8 @@ def _switch(low: str, high: str, paper: str) -> Any:
             at = {line["method"]: line for line in lines if line["preset"] == preset}
             if low in at and high in at:
                 change = at[high]["accuracy"] - at[low]["accuracy"]
-                yield f"{high} against {low} ({preset}): {_value(at[high])} against {_value(at[low])}, {change:+.1f} [{paper}]."
+                both = f"{_value(at[high])} against {_value(at[low])}"
+                yield f"{high} against {low} ({preset}): {both}, {change:+.1f} [{paper}]."
 
     return read
 

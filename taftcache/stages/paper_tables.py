@@ -12,7 +12,7 @@ from taftcache.stages.workbench import Workbench, over_seeds
 
 def table1(work: Workbench) -> Iterator[dict[str, Any]]:
     """NLFT and TAFT of the last blocks, by depth, and the head alone."""
-    columns = [("FC", work.depth), *((m, d) for d in work.spec.depths for m in ("TAFT", "NLFT"))]
+    columns = [("FC", work.depth), *((m, d) for d in work.spec.depths or (work.depth,) for m in ("TAFT", "NLFT"))]
     for method, depth in columns:
         for preset in work.spec.presets if method != "NLFT" else work.spec.presets[:1]:
             if method == "FC":
@@ -64,7 +64,7 @@ def table3(work: Workbench) -> Iterator[dict[str, Any]]:
         yield {
             "method": cell.regime if cell.mechanism != "least-squares" else f"{cell.regime}, least squares",
             "preset": cell.network,
-            "epsilon": cell.epsilon,
+            "epsilon": round(cell.epsilon, 3),
             **over_seeds([100 * a for a in cell.accuracy]),
             "setting": {"delta": cell.delta, "noise": cell.multiplier, "rate": cell.learning_rate},
         }
@@ -81,7 +81,15 @@ def line(
         values.append(work.score(criterion, work.trial(shards, seed, depth), setting, fitted, range(shards)))
         fits.append(fitted)
     where = {"shards": shards} if shards > 1 else {}
-    return {"method": name, "preset": preset, **where, **keys, **over_seeds(values), **cost(fits), "setting": setting.describe()}
+    return {
+        "method": name,
+        "preset": preset,
+        **where,
+        **keys,
+        **over_seeds(values),
+        **cost(fits),
+        "setting": setting.describe(),
+    }
 
 
 def cost(fits: list[Fitted]) -> dict[str, Any]:

@@ -66,8 +66,8 @@ class Chosen:
     def __init__(self, store: FeatureStore, ids: Sequence[str]) -> None:
         places: dict[int, list[tuple[int, int]]] = defaultdict(list)
         shards: dict[int, Shard] = {}
-        for at, (shard, row) in enumerate(store.locate(i) for i in ids):
-            places[id(shard)].append((at, row))
+        for place, (shard, row) in enumerate(store.locate(i) for i in ids):
+            places[id(shard)].append((place, row))
             shards[id(shard)] = shard
         self.labels = np.empty(len(ids), np.int32)
         tokens: np.ndarray | None = None
@@ -158,9 +158,7 @@ class Trial:
         )
         return read_base(self.store, spec)
 
-    def fit(
-        self, settings: Sequence[Setting], parts: Sequence[Sequence[str]] | None = None
-    ) -> dict[Setting, Fitted]:
+    def fit(self, settings: Sequence[Setting], parts: Sequence[Sequence[str]] | None = None) -> dict[Setting, Fitted]:
         """A model for each shard (or for ``parts``) under every setting.
 
         Settings of the paper's schedule that share a base point are trained in one pass over the rows.

@@ -14,7 +14,7 @@ import msgspec
 
 from taftcache.cache import FeatureStore
 from taftcache.errors import RecipeError, StoreError
-from taftcache.recipe import CompareSpec, Recipe
+from taftcache.recipe import Recipe
 from taftcache.stages.extraction import extract
 from taftcache.stages.progress import Progress
 from taftcache.stages.trial import Fitted, Preset, Setting, Trial, bases
@@ -159,7 +159,7 @@ class Workbench:
     ) -> Setting:
         """The best setting: for λ, rates, PT and CLS, by what the criterion says on rows set aside.
 
-        Adam's settings are compared by accuracy, as the paper does. The exact preset takes the least mean loss, which is
+        Adam's settings are compared by accuracy, as in the paper. The exact preset takes the least mean loss, which is
         what ``ridge = "auto"`` means; one run over the rows gives it for every λ.
 
         Args:
@@ -202,7 +202,7 @@ class Workbench:
     def _exact(
         self, template: Setting, shards: int, depth: int | str, resets: Any, tokens: Any
     ) -> dict[Setting, tuple[float, dict[str, Any]]]:
-        tried = {}
+        tried: dict[Setting, tuple[float, dict[str, Any]]] = {}
         begin = time.process_time()
         for at in bases([template], resets, tokens):
             if template.method == "FC":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -67,5 +68,8 @@ class ClassRowTail:
 
     def select(self, state: State, rows: Tensor) -> State:
         """The state of some of the rows alone."""
-        picked = {n: None if t is None else t.index_select(int(n == "q"), rows) for n, t in state._asdict().items()}
+        picked: dict[str, Any] = {
+            name: None if tensor is None else tensor.index_select(int(name == "q"), rows)  # q is [H,n,e]
+            for name, tensor in state._asdict().items()
+        }
         return State(**picked)

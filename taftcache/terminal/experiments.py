@@ -49,7 +49,9 @@ def show_private_table(report: PrivateTableReport) -> None:
 def show_compare(report: CompareReport) -> None:
     """One table a report, one line a figure."""
     for made in report.reports:
-        keys = [k for k in dict.fromkeys(key for line in made.lines for key in line) if k not in ("setting", "gradient")]
+        keys = [
+            k for k in dict.fromkeys(key for line in made.lines for key in line) if k not in ("setting", "gradient")
+        ]
         table = Table(*(key.replace("_", " ") for key in keys), title=made.title, title_justify="left")
         for line in made.lines:
             table.add_row(*(f"{v:.2f}" if isinstance(v := line.get(k, ""), float) else str(v) for k in keys))

@@ -14,8 +14,8 @@ from taftcache.terminal.text import certified, readable_size
 if TYPE_CHECKING:
     from taftcache.stages.appending import AppendReport
     from taftcache.stages.composing import ComposeReport
-    from taftcache.stages.evaluation import EvaluateReport
     from taftcache.stages.estimation import EstimateReport
+    from taftcache.stages.evaluation import EvaluateReport
     from taftcache.stages.extraction import ExtractReport
     from taftcache.stages.main_job import RunReport
     from taftcache.stages.prediction import PredictReport
@@ -63,7 +63,7 @@ def show_estimate(report: EstimateReport) -> None:
     OUT.print(
         f"{total} images of {report.classes} classes; {report.kept}\n"
         f"about {readable_size(report.bytes)} in {report.store}{free}\n"
-        f"about {time}: {report.tried} images were tried, {report.images_per_second:.1f} a second. Nothing was written.",
+        f"about {time}: {report.tried} images tried, {report.images_per_second:.1f} a second. Nothing was written.",
         markup=False,
         soft_wrap=True,
     )

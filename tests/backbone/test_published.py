@@ -121,7 +121,8 @@ def test_the_published_split_is_read(name, tmp_path):
     assert not {i.id for i in train.items} & {i.id for i in test.items}
     for source in (train, test):
         counts = np.bincount([item.label for item in source.items])
-        assert len(counts) == 2 and counts[0] == counts[1]
+        assert len(counts) == 2
+        assert counts[0] == counts[1]
         assert source.read(0).size == (6, 5)
     for item in (*train.items, *test.items):  # the path tells the class, where it names one
         others = [c for k, c in enumerate(CLASSES[name]) if k != item.label]
@@ -159,7 +160,9 @@ def test_an_extraction_is_estimated_before_it_starts(tmp_path):
         }
     )
     said = stages.estimate(recipe)
-    assert sum(said.rows.values()) == 6 and said.classes == 2 and said.seconds > 0
+    assert sum(said.rows.values()) == 6
+    assert said.classes == 2
+    assert said.seconds > 0
     made = stages.extract(recipe)
     assert made.shards == said.rows
     from taftcache.cache import FeatureStore
@@ -175,4 +178,5 @@ def test_the_recipes_of_the_paper_name_them():
     found = {file.stem: load_recipe(file) for file in (Path(__file__).parents[2] / "pipelines" / "published").iterdir()}
     assert set(found) == set(DATASETS)
     for name, recipe in found.items():
-        assert recipe.data.train == name and len(recipe.compare.reports) == 9
+        assert recipe.data.train == name
+        assert len(recipe.compare.reports) == 9

@@ -12,9 +12,11 @@ from taftcache import stages
 from taftcache.cache import FeatureStore
 from taftcache.cli import main
 from taftcache.errors import RecipeError, StoreError
+from taftcache.stages import private_comparison
 from taftcache.stages.comparison import REPORTS, TITLES, compare
 from taftcache.stages.comparison_pages import markdown, write_pages
 from taftcache.stages.findings import findings
+from taftcache.stages.private_comparison import Cell, PrivateTableReport
 from taftcache.stages.progress import Silent
 from taftcache.stages.trial import Setting, Trial
 from taftcache.stages.workbench import Workbench
@@ -22,10 +24,10 @@ from taftcache.tangent.operator import TangentOperator
 from tests.stages.making import recipe, toml, write_images
 
 SMALL = {
-    "shards": [2, 3], "seeds": 2, "epochs": 2, "ridges": [1e-2, 1e-1], "rates": [1e-3, 1e-2], "orders": 3,
+    "shards": [2, 3], "seeds": 2, "epochs": 1, "ridges": [1e-1], "rates": [1e-2], "orders": 3,
     "forgotten": [0.5], "epsilons": [3.0],
 }  # fmt: skip
-QUICK = {"tolerance": 5e-3, "max_passes": 20}
+QUICK = {"tolerance": 5e-3, "max_passes": 10}
 ALL = [name for name in TITLES if name != "table3"]
 
 
@@ -83,7 +85,9 @@ def test_reports_agree_where_they_say_the_same(whole):
 def test_what_reports_share_is_trained_once(place, monkeypatch):
     calls = []
     fit = Trial.fit
-    monkeypatch.setattr(Trial, "fit", lambda self, s, parts=None: calls.append((self.seed, list(s))) or fit(self, s, parts))
+    monkeypatch.setattr(
+        Trial, "fit", lambda self, s, parts=None: calls.append((self.seed, list(s))) or fit(self, s, parts)
+    )
     small = {**SMALL, "shards": [2], "seeds": 1, "presets": ["paper"], "resets": [True], "rates": [1e-2]}
     compare(recipe(place, compare={**small, "reports": ["table2", "figure1a", "figure1b"]}))
     # one choice and one split for TAFT, the same for the fine-tuned networks of soup and SISA
@@ -144,7 +148,8 @@ def test_the_exact_preset_takes_the_ridge_of_least_loss(place):
 def test_pages_say_what_was_measured(whole, tmp_path):
     files = write_pages(whole, tmp_path)
     text = (tmp_path / "report.md").read_text()
-    assert whole.digests["store"] in text and whole.machine in text
+    assert whole.digests["store"] in text
+    assert whole.machine in text
     for made in whole.reports:
         assert f"## {made.title}" in text
         rows = list(csv.DictReader((tmp_path / f"{made.report}.csv").read_text().splitlines()))
@@ -156,7 +161,8 @@ def test_pages_say_what_was_measured(whole, tmp_path):
     }  # fmt: skip
     assert all(p.read_text().startswith("<svg") and f"]({p.name})" in text for p in plots)
     kept = json.loads((tmp_path / "report.json").read_text())
-    assert kept["recipe"]["compare"]["epochs"] == 2 and len(kept["reports"]) == len(ALL)
+    assert kept["recipe"]["compare"]["epochs"] == 1
+    assert len(kept["reports"]) == len(ALL)
     (row,) = [r for r in text.split("## Table 1")[1].splitlines() if r.startswith("| exact")][:1]
     assert row == "| exact |  | " + " | ".join(
         f"{x['accuracy']:.1f} ± {x['std']:.1f}"
@@ -175,59 +181,62 @@ def test_findings_are_the_figures():
         }
     )
     assert said[0].startswith("TAFT-1 above FC (paper): does not hold, 80.0 ± 0.5 against 81.0 ± 0.5, -1.0")
-    assert "at 50 shards (paper): holds" in said[1] and "+10.0" in said[1]
+    assert "at 50 shards (paper): holds" in said[1]
+    assert "+10.0" in said[1]
     assert said[2] == "The exact preset is at least the paper's in 0 of 1 cells."
     assert "79.0 ± 0.5 against 80.0 ± 0.5, beyond one deviation" in said[3]
 
 
 def test_any_folder_and_any_backbone(tmp_path):
-    """Nothing knows the bundled data: a folder of images, a network with random weights, average pooling, no token."""
-    images = write_images(tmp_path / "images", per_class=12)
+    """Nothing knows the bundled data: a folder of images, random weights, pooling without a class token."""
+    images = write_images(tmp_path / "images", per_class=8)
+    shape = {"img_size": 32, "patch_size": 8, "embed_dim": 48, "depth": 3, "num_heads": 3, "global_pool": "avg"}
     made = compare(
         recipe(
             tmp_path / "store",
             data={"source": "folder", "train": str(images), "held_out": 0.25},
-            backbone={"model": "resnet10t", "weights": str(random_weights("resnet10t", tmp_path))},
-            preprocess={"input_size": [3, 32, 32]},
-            tangent={"blocks": "layer4.0"},
+            backbone={
+                "model": "vit_tiny_patch16_224",
+                "weights": str(random_weights(tmp_path / "random.safetensors", shape)),
+                "model_args": {**shape, "class_token": False},
+            },
             solver=QUICK,
             compare={
-                **SMALL, "shards": [2], "seeds": 1, "rates": [1e-2], "ridges": [1e-1], "resets": [False],
+                **SMALL, "shards": [2], "seeds": 1, "resets": [True], "depths": [1, 2],
                 "reports": ["table1", "table2", "figure1a", "figure2c"],
             },
         )
     )  # fmt: skip
-    assert {line["method"] for line in made.reports[0].lines} == {"NLFT-layer4.0", "TAFT-layer4.0", "FC"}
-    assert {line["method"] for line in made.reports[3].lines} == {"CLS=F"}
-    assert "resnet10t" in markdown(made)
+    assert {line["method"] for line in made.reports[0].lines} == {"NLFT-1", "TAFT-1", "NLFT-2", "TAFT-2", "FC"}
+    assert set(made.digests) == {"store", "store-2"}  # a depth, a store
+    assert {line["method"] for line in made.reports[3].lines} == {"CLS=F"}  # there is no token to reset
+    assert "vit_tiny_patch16_224" in markdown(made)
 
 
-def random_weights(model, folder):
+def random_weights(file, shape):
     import timm
     from safetensors.torch import save_file
 
     torch.manual_seed(0)
-    file = folder / f"{model}.safetensors"
-    save_file(timm.create_model(model, pretrained=False).state_dict(), file)
+    save_file(timm.create_model("vit_tiny_patch16_224", **shape, class_token=False).state_dict(), file)
     return file
 
 
-def test_deeper_rows_have_a_store_of_their_own(tmp_path):
-    settings = {**SMALL, "seeds": 1, "rates": [1e-2], "ridges": [1e-1], "resets": [False], "tokens": [False]}
-    made = compare(
-        recipe(tmp_path / "store", solver=QUICK, compare={**settings, "depths": [1, 2], "reports": ["table1"]})
-    )
-    assert {line["method"] for line in made.reports[0].lines} == {"NLFT-1", "TAFT-1", "NLFT-2", "TAFT-2", "FC"}
-    assert set(made.digests) == {"store", "store-2"}
+def test_private_table_as_a_report(place, monkeypatch):
+    cells = [
+        Cell("full", "tangent", "gaussian", 3.0, 1e-5, 2.0, 0.1, [0.5, 0.7]),
+        Cell("head", "tangent", "least-squares", 3.0, 1e-5, 1.0, None, [0.4, 0.4]),
+    ]
 
+    def table(store, recipe, *, epsilons, seeds, progress):
+        assert (epsilons, seeds) == ((3.0,), [0, 1])
+        return PrivateTableReport(store.path, store.root_digest, 48, 12, cells, 0.0)
 
-def test_private_table_as_a_report(place):
-    settings = {"reports": ["table3"], "seeds": 1, "epsilons": [8.0]}
-    made = compare(recipe(place, privacy={"steps": 2}, compare=settings))
-    assert {line["method"] for line in made.reports[0].lines} == {
-        "full", "bitfit", "layernorm", "head", "head, least squares",
-    }  # fmt: skip
-    assert {line["preset"] for line in made.reports[0].lines} == {"tangent", "ordinary"}
+    monkeypatch.setattr(private_comparison, "private_table", table)
+    made = compare(recipe(place, compare={**SMALL, "reports": ["table3"]}))
+    found = {line["method"]: (line["accuracy"], line["preset"]) for line in made.reports[0].lines}
+    assert found == {"full": (pytest.approx(60.0), "tangent"), "head, least squares": (40.0, "tangent")}
+    assert "| epsilon | full, tangent | head, least squares, tangent |" in markdown(made)
 
 
 def test_command(place, tmp_path, capsys):

@@ -153,7 +153,9 @@ def _aircraft(root: Path) -> tuple[list[str], Labelled, Labelled]:
     classes = [line.strip() for line in _lines(root / "data" / "variants.txt")]
     at = {name: k for k, name in enumerate(classes)}
     parts = (_lines(root / "data" / f"images_variant_{split}.txt") for split in ("trainval", "test"))
-    train, test = ([(f"data/images/{n}.jpg", at[v.strip()]) for n, v in (line.split(" ", 1) for line in p)] for p in parts)
+    train, test = (
+        [(f"data/images/{n}.jpg", at[v.strip()]) for n, v in (line.split(" ", 1) for line in p)] for p in parts
+    )
     return classes, train, test
 
 
