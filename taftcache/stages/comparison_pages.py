@@ -152,8 +152,11 @@ def plot(made: Figures, folder: Path) -> list[Path]:
             )
         ]
     if made.report.startswith("figure2"):
-        values = {_name(line): line["accuracy"] for line in made.lines}
-        return [bars(folder / f"{made.report}.svg", made.title, "accuracy, per cent", values)]
+        methods = list(dict.fromkeys(line["method"] for line in made.lines))
+        ordered = sorted(made.lines, key=lambda line: methods.index(line["method"]))
+        values = {_name(line): line["accuracy"] for line in ordered}
+        presets = {_name(line): line["preset"] for line in ordered}
+        return [bars(folder / f"{made.report}.svg", made.title, "accuracy, per cent", values, presets)]
     return []
 
 

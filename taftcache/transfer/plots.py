@@ -31,10 +31,15 @@ def curves(file: Path, title: str, x: str, y: str, lines: Mapping[str, Sequence[
     return _write(chart, file)
 
 
-def bars(file: Path, title: str, x: str, values: Mapping[str, float]) -> Path:
-    """One bar for each name, the first on top."""
+def bars(file: Path, title: str, x: str, values: Mapping[str, float], groups: Mapping[str, str] | None = None) -> Path:
+    """One bar for each name, the first on top; those of one group have one colour."""
     chart = leather.Chart(title)
-    chart.add_bars([(value, name) for name, value in reversed(list(values.items()))])
+    known = list(dict.fromkeys((groups or {}).values()))
+
+    def colour(bar: leather.series.Datum) -> str:
+        return COLOURS[known.index(groups[bar.y]) % len(COLOURS)] if groups else COLOURS[0]
+
+    chart.add_bars([(value, name) for name, value in reversed(list(values.items()))], fill_color=colour)
     chart.add_x_scale(0, max(max(values.values(), default=0.0), 1e-9))
     chart.add_x_axis(name=x)
     return _write(chart, file)
