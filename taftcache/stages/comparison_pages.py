@@ -78,6 +78,7 @@ def about(report: CompareReport) -> list[str]:
         f" {report.recipe['solver']['max_passes']} passes), λ from {_numbers(spec['ridges'])} by the loss on rows"
         " set aside",
         f"- processor time, choosing included: {spent}",
+        *(f"- {note}" for note in report.notes),
     ]
 
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from taftcache.backbone.extract import default_batch
 from taftcache.backbone.sources import open_source
 from taftcache.backbone.sources.base import Source
 from taftcache.recipe import Recipe
@@ -54,6 +53,8 @@ def estimate(recipe: Recipe, batches: int = 2) -> EstimateReport:
     Raises:
         DataError, BackboneError, RecipeError: as the extraction itself would.
     """
+    from taftcache.backbone.extract import default_batch
+
     source, test = open_source(recipe.data)
     groups = plan_groups(recipe, source, test)
     model = load_frozen(recipe, source.classes)
