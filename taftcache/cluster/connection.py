@@ -18,10 +18,11 @@ if TYPE_CHECKING:
 
 AHEAD = 2  # tasks in flight for each thread of a worker: one computes, the next lies ready
 TIMEOUT = 60.0
+_TRIES = 3
 _LOOK = 0.5  # seconds between two looks at whether anybody still works
 
 
-class LostData(Exception):
+class _LostValue(Exception):
     """Workers took numbers with them that only the driver can send again."""
 
 
@@ -154,8 +155,7 @@ class Cluster:
             homes: for each call, the worker that should compute it; another does where it is gone.
 
         Raises:
-            ClusterError: nobody is left to compute. LostData: what was given with ``share`` is lost. Whatever
-                ``function`` raised.
+            ClusterError: nobody is left to compute. Whatever ``function`` raised.
         """
         pending: dict[Future, int] = {}
         ended: SimpleQueue[Future] = SimpleQueue()
@@ -193,15 +193,30 @@ class Cluster:
         ((_, result),) = self.results(function, [args])
         return result
 
-    def share(self, value: Any) -> Future:
-        """``value`` on every worker, to be given to calls in its place."""
-        from distributed import CancelledError
+    def mapped(
+        self,
+        function: Callable[..., Any],
+        value: Any,
+        calls: Sequence[tuple[Any, ...]],
+        homes: Sequence[str],
+    ) -> Generator[Any]:
+        """``function(value, *call)`` of each call in order; ``value`` goes to every worker once.
 
-        try:
-            return self._client.scatter(value, broadcast=True, hash=False)
-        except (OSError, TimeoutError, CancelledError) as error:
-            self._look()
-            raise LostData(str(error)) from None
+        See ``results``. When all workers that hold ``value`` are lost it is sent again, and what was returned until
+        then is not computed twice.
+        """
+        taken = tries = 0
+        while taken < len(calls):
+            try:
+                shared = self._share(value)
+                rest = ((shared, *call) for call in calls[taken:])
+                for _, result in self.results(function, rest, homes=homes[taken:]):
+                    taken += 1
+                    yield result
+            except _LostValue as error:
+                tries += 1
+                if tries > _TRIES:
+                    raise self._lost(str(error)) from None
 
     def watch(self, told: Callable[[str, str], None] | None) -> None:
         """Call ``told(key, text)`` with what workers ``tell``, from another thread; None ends it."""
@@ -235,6 +250,17 @@ class Cluster:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
 
+    def _share(self, value: Any) -> Future:
+        """``value`` on every worker."""
+        from distributed import CancelledError
+
+        while True:
+            try:
+                return self._client.scatter(value, broadcast=True, hash=False)
+            except (OSError, TimeoutError, CancelledError):
+                self._look()
+                time.sleep(_LOOK)
+
     def _next(self, ended: SimpleQueue[Future]) -> Future:
         """The next to end; ClusterError when nobody is left who could end one."""
         while True:
@@ -258,7 +284,7 @@ class Cluster:
         except CancelledError as error:
             if self._client.status != "running":
                 raise self._lost(str(error)) from None
-            raise LostData(str(error)) from None
+            raise _LostValue(str(error)) from None
         except (OSError, TimeoutError) as error:
             self._look()
             raise self._lost(str(error)) from None

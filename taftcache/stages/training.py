@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from taftcache.solve.row_space import Restart
     from taftcache.solve.solution import Solution
     from taftcache.tangent.base import Base
+    from taftcache.tangent.operator import TangentOperator
     from taftcache.tangent.spec import Train
 
 Job = tuple[str, list[Shard], "Train"]
@@ -289,11 +290,13 @@ def solve_component(
     keep_dual: bool = False,
     tolerance: float | None = None,
     max_passes: int | None = None,
+    operator: Callable[..., TangentOperator] | None = None,
 ) -> Component:
     """Minimise over the rows of ``sources`` from ``start`` (zero): the component, its certificate in ``meta``.
 
     ``restart``, ``tolerance`` and ``max_passes`` are for a warm solve, which has goals of its own. A solve that Ctrl-C
     ended raises KeyboardInterrupt, or is kept with its best iterate, marked in ``meta``.
+    ``operator`` is that of ``minimise``.
     """
     import torch
 
@@ -302,6 +305,7 @@ def solve_component(
     from taftcache.solve.choosing import Choice, choose_ridge
     from taftcache.solve.minimise import minimise
     from taftcache.solve.solution import Status
+    from taftcache.tangent.operator import TangentOperator
 
     objective, solver = recipe.objective, recipe.solver
     loss = loss_of(recipe)
@@ -345,6 +349,7 @@ def solve_component(
                 method=solver.method,
                 proof_passes=solver.proof_passes,
                 restart=restart,
+                operator=operator or TangentOperator,
                 **shared,
             )
     stopped = solution.status is Status.interrupted
