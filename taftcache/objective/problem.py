@@ -120,4 +120,3 @@ class Problem:
                 return z[:count]
             at += len(z)
         raise ValueError(f"no block begins at row {start}")
-

@@ -38,7 +38,7 @@ class RunReport:
 
 
 def run(recipe: Recipe, progress: Progress | None = None, cluster: Cluster | None = None) -> RunReport:
-    """Extract, train, compose, evaluate, and forget what the recipe names; the first three with a ``cluster``'s workers."""
+    """Extract, train, compose (these on the workers of a ``cluster``), evaluate, and forget what the recipe names."""
     begin = time.perf_counter()
     extracted = extract(recipe, progress, cluster)
     with FeatureStore(recipe.store_path, mode="a") as store:

@@ -96,9 +96,7 @@ class RemoteOperator(TangentOperator):
     ) -> Iterator[Any]:
         sent = None if vector is None else vector.to("cpu", self.dtype).numpy()
         alike = ""
-        calls = [
-            (self._job, shard.name, shard.digest, *rest) for shard, rest in zip(self._shards, more, strict=True)
-        ]
+        calls = [(self._job, shard.name, shard.digest, *rest) for shard, rest in zip(self._shards, more, strict=True)]
         for made_by, result in self._cluster.mapped(function, sent, calls, self._homes):
             alike = alike or made_by
             if made_by != alike:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from taftcache.backbone.sources import Source, open_source
 from taftcache.cache.digest import canonical, digest
@@ -16,8 +19,6 @@ from taftcache.recipe import Recipe, parse_recipe
 from taftcache.stages.remote import portable, processor
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from taftcache.backbone.engine import Batch
     from taftcache.backbone.preprocess import Preprocess
     from taftcache.stages.reduction import Reduction
@@ -85,13 +86,12 @@ class RemoteEngine:
         for _, made in self._results:
             for one in made:
                 yield Batch(
-                    one.indexes,
-                    [],
-                    one.unreadable,
-                    one.stopped,
-                    lambda tokens=one.tokens: tokens,
-                    one.decode_seconds,
-                    one.forward_seconds,
+                    indexes=one.indexes,
+                    unreadable=one.unreadable,
+                    stopped=one.stopped,
+                    tokens=partial(np.asarray, one.tokens),
+                    decode_seconds=one.decode_seconds,
+                    forward_seconds=one.forward_seconds,
                 )
                 if one.stopped is not None:
                     return
@@ -174,8 +174,6 @@ def _loaded(job: RowJob) -> _Loaded:
                 got="; ".join(different[:6]),
                 do="put the same weights at the recipe's path on every host, and install the same libraries",
             )
-        return _Loaded(
-            model, open_source(recipe.data), recipe, default_batch(frozen.cut), processor(frozen.device)
-        )
+        return _Loaded(model, open_source(recipe.data), recipe, default_batch(frozen.cut), processor(frozen.device))
 
     return resident("frozen layers", job.key, load, most=1)

@@ -30,6 +30,7 @@ MAY_IMPORT = {
 }
 MAY_IMPORT["estimator"] = {"errors", "tangent", "objective", "solve", "backbone"}
 MAY_IMPORT["model_folder"] = {"errors", "tangent", "component", "backbone", "model"}
+MAY_IMPORT["cluster"] = {"errors"}
 MAY_IMPORT["stages"] = set(MAY_IMPORT)
 MAY_IMPORT["view"] = set(MAY_IMPORT)
 MAY_IMPORT["terminal"] = {"errors", "names", "stages", "view"}
@@ -44,6 +45,8 @@ HOMES = {
     "h5py": {"backbone", "cache"},
     "sklearn": {"backbone.sources", "estimator", "view.embedding"},
     "pyarrow": {"stages.sample_files"},
+    "dask": {"cluster"},
+    "distributed": {"cluster"},
     "typer": {"cli"},
     "rich": {"terminal"},
     "leather": {"transfer.plots"},
@@ -51,6 +54,7 @@ HOMES = {
     "dp_accounting": {"privacy.accountant"},
     "torch": {
         "attribution",
+        "cluster.connection",
         "backbone",
         "baselines",
         "tangent",
