@@ -13,7 +13,10 @@ from taftcache.cli.options import (
     Json,
     Overrides,
     RecipePath,
+    Scheduler,
     StorePath,
+    Workers,
+    connected,
     print_report,
     read_either,
     read_recipe,
@@ -35,28 +38,44 @@ commands = typer.Typer()
 
 
 @commands.command()
-def run(recipe: RecipePath, set_: Overrides = None, device: Device = None, as_json: Json = False) -> None:
+def run(
+    recipe: RecipePath,
+    set_: Overrides = None,
+    device: Device = None,
+    workers: Workers = None,
+    scheduler: Scheduler = None,
+    as_json: Json = False,
+) -> None:
     """Every stage of a recipe: extract, train, compose, evaluate, forget. Repeats nothing that is done.
 
     Example: taftcache run pipelines/quickstart.toml --set store.path=stores/mine
     """
     from taftcache import stages
 
-    with bars(as_json) as progress:
-        report = stages.run(read_recipe(recipe, set_, device), progress)
+    made = read_recipe(recipe, set_, device)
+    with bars(as_json) as progress, connected(workers, scheduler, progress) as cluster:
+        report = stages.run(made, progress, cluster)
     print_report(report, as_json, show_run)
 
 
 @commands.command()
-def extract(recipe: RecipePath, set_: Overrides = None, device: Device = None, as_json: Json = False) -> None:
+def extract(
+    recipe: RecipePath,
+    set_: Overrides = None,
+    device: Device = None,
+    workers: Workers = None,
+    scheduler: Scheduler = None,
+    as_json: Json = False,
+) -> None:
     """Stage 1: run the frozen layers once and cache what the trained ones need. Resumes where it stopped.
 
     Example: taftcache extract pipelines/quickstart.toml
     """
     from taftcache import stages
 
-    with bars(as_json) as progress:
-        report = stages.extract(read_recipe(recipe, set_, device), progress)
+    made = read_recipe(recipe, set_, device)
+    with bars(as_json) as progress, connected(workers, scheduler, progress) as cluster:
+        report = stages.extract(made, progress, cluster)
     print_report(report, as_json, show_extract)
 
 
@@ -97,6 +116,8 @@ def train(
     ] = False,
     set_: Overrides = None,
     device: Device = None,
+    workers: Workers = None,
+    scheduler: Scheduler = None,
     as_json: Json = False,
 ) -> None:
     """Stage 2: one certified component a shard, from the cache alone, and their composition.
@@ -107,13 +128,19 @@ def train(
     from taftcache.cache import FeatureStore
 
     recipe, path = read_either(target, set_, device)
-    with FeatureStore(path, mode="a") as store, bars(as_json) as progress:
+    if private and (workers is not None or scheduler is not None):
+        raise RecipeError("private training runs in one process", got="--private with workers", do="leave one out")
+    with (
+        FeatureStore(path, mode="a") as store,
+        bars(as_json) as progress,
+        connected(workers, scheduler, progress) as cluster,
+    ):
         if private:
             spent = stages.train_private(store, recipe, shard, progress)
         else:
-            report = stages.train(store, recipe, shard, progress)
+            report = stages.train(store, recipe, shard, progress, cluster)
         if not shard:
-            stages.compose(store, recipe)
+            stages.compose(store, recipe, cluster=cluster)
     if private:
         print_report(spent, as_json, show_train_private)
     else:
@@ -130,6 +157,8 @@ def compose(
         list[str] | None,
         typer.Option("--weight", metavar="COMPONENT=COEFFICIENT", help="for weighted, one for each component"),
     ] = None,
+    workers: Workers = None,
+    scheduler: Scheduler = None,
     as_json: Json = False,
 ) -> None:
     """Compose the shards' components into models/mean and check the identity that allows it.
@@ -143,11 +172,15 @@ def compose(
     from taftcache.recipe import apply_overrides, parse_recipe
 
     changes = [] if mode is None else [f"compose.mode={mode}"]
-    with FeatureStore(store, mode="a") as opened, bars(as_json) as progress:
+    with (
+        FeatureStore(store, mode="a") as opened,
+        bars(as_json) as progress,
+        connected(workers, scheduler, progress) as cluster,
+    ):
         values = apply_overrides(opened.manifest.recipe, changes)
         if weight:
             values["compose"] |= {"mode": "weighted", "weights": dict(map(_weight, weight))}
-        report = stages.compose(opened, parse_recipe(values, str(store)), progress)
+        report = stages.compose(opened, parse_recipe(values, str(store)), progress, cluster)
     print_report(report, as_json, show_compose)
 
 

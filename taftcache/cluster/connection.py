@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from distributed import Client, Future, LocalCluster
 
 AHEAD = 2  # tasks in flight for each thread of a worker: one computes, the next lies ready
-TIMEOUT = 60.0
 _TRIES = 3
 _LOOK = 0.5  # seconds between two looks at whether anybody still works
 
@@ -56,7 +55,7 @@ class Cluster:
         workers: int | None = None,
         *,
         threads: int | None = None,
-        timeout: float = TIMEOUT,
+        timeout: float | None = None,
         dashboard: bool = True,
     ) -> Cluster:
         """Processes of this machine, one a GPU where there are GPUs; ended with the connection.
@@ -67,10 +66,11 @@ class Cluster:
         Args:
             workers: by default as many as GPUs, or as processor cores.
             threads: ``OMP_NUM_THREADS`` where that is set, else the cores divided by the workers.
-            timeout: seconds without scheduler or workers until the run gives up.
+            timeout: seconds without scheduler or workers until the run gives up; Dask's own to connect by default
+                (distributed.comm.timeouts.connect, 30 s).
             dashboard: whether Dask's page is served, on the loopback interface.
         """
-        _need_dask()
+        timeout = _dask(timeout)
         import dask
         from distributed import Client
 
@@ -93,7 +93,7 @@ class Cluster:
         return cls(client, threads, timeout, own)
 
     @classmethod
-    def at(cls, scheduler: str, *, threads: int | None = None, timeout: float = TIMEOUT) -> Cluster:
+    def at(cls, scheduler: str, *, threads: int | None = None, timeout: float | None = None) -> Cluster:
         """The workers of a running scheduler: ``tcp://host:port``, or ``tls://`` with Dask's own configuration.
 
         ``threads`` is ``OMP_NUM_THREADS`` where that is set, else 1 as in Dask's workers.
@@ -101,7 +101,7 @@ class Cluster:
         Raises:
             ClusterError: it does not answer, has no workers, or some that are not fit.
         """
-        _need_dask()
+        timeout = _dask(timeout)
         from distributed import Client
 
         if not scheduler.startswith(("tcp://", "tls://")):
@@ -349,11 +349,16 @@ def _gpus() -> list[str]:
     return [str(k) for k in range(torch.cuda.device_count())]
 
 
-def _need_dask() -> None:
+def _dask(timeout: float | None) -> float:
+    """Seconds to wait, by Dask's configuration where nothing else is said; RecipeError where Dask is missing."""
     try:
+        import dask
         import distributed  # noqa: F401
     except ImportError as error:
         raise RecipeError(
             "workers are Dask's", got=str(error), do="pip install 'taftcache[dask]', or leave --workers out"
         ) from None
     logging.getLogger("distributed").setLevel(logging.CRITICAL)
+    if timeout is None:
+        timeout = dask.utils.parse_timedelta(dask.config.get("distributed.comm.timeouts.connect"))
+    return timeout
