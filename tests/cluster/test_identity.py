@@ -1,0 +1,125 @@
+"""Whoever computes, the store has the bytes that one process gives it."""
+
+from __future__ import annotations
+
+import shutil
+import time
+
+import pytest
+
+from taftcache import stages
+from taftcache.cache import FeatureStore
+from taftcache.errors import UnreadableImage
+from tests.cluster.making import grow
+from tests.stages.making import open_store, recipe, tree
+from tests.stages.test_compose import asking
+
+
+@pytest.fixture(scope="session")
+def exact(finished, tmp_path_factory):  # noqa: F811
+    """Copies of ``finished`` after the exact composition in this process, one for each way of solving; on demand."""
+    made = {}
+
+    def ask(way: str, patch: pytest.MonkeyPatch):
+        _turn(way, patch)
+        if way not in made:
+            made[way] = shutil.copytree(finished, tmp_path_factory.mktemp("exact") / "store")
+            with open_store(made[way]) as opened:
+                stages.compose(opened, _recipe(opened, way))
+        return made[way]
+
+    return ask
+
+
+def _turn(way: str, patch: pytest.MonkeyPatch) -> None:
+    """Make the driver solve by ``way``: it, not a worker, chooses."""
+    if way in ("rows", "iterations"):
+        patch.setattr("taftcache.solve.dual.LARGEST_KERNEL", 0)
+    if way == "iterations":
+        patch.setattr("taftcache.solve.class_kernel.LARGEST_ROWS", 0)
+
+
+def _recipe(opened: FeatureStore, way: str):
+    made = asking(opened, mode="exact")
+    if way != "newton":
+        return made
+    settings = {**opened.manifest.recipe, "compose": {"mode": "exact"}}
+    settings["objective"] = {"loss": "cross_entropy", "ridge": 1e-2, "class_weights": "balanced"}
+    from taftcache.recipe import parse_recipe
+
+    changed = parse_recipe(settings)
+    stages.train(opened, changed)
+    return changed
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_a_store_made_by_workers_has_the_bytes_of_one_made_alone(cluster, finished, tmp_path, workers):  # noqa: F811
+    grow(cluster, workers)
+    stages.run(recipe(tmp_path / "store"), cluster=cluster)
+    assert tree(tmp_path / "store") == tree(finished)
+
+
+@pytest.mark.parametrize(
+    ("way", "workers"),
+    [("kernel", 2), ("rows", 2), ("iterations", 1), ("iterations", 2), ("iterations", 3), ("newton", 2)],
+)
+def test_the_exact_composition_has_the_same_bytes(cluster, exact, store, monkeypatch, way, workers):  # noqa: F811
+    expected = exact(way, monkeypatch)
+    grow(cluster, workers)
+    with open_store(store) as opened:
+        report = stages.compose(opened, _recipe(opened, way), cluster=cluster)
+    assert report.passes > 3
+    assert tree(store) == tree(expected)
+
+
+def test_workers_compute_the_passes(cluster, store, monkeypatch):  # noqa: F811
+    """Where blocks need not be looked at one by one, the driver reads no row."""
+    _turn("iterations", monkeypatch)
+    read = []
+    monkeypatch.setattr("taftcache.tangent.operator.TangentOperator.accumulate", lambda *a: read.append(a))
+    with open_store(store) as opened:
+        stages.compose(opened, asking(opened, mode="exact"), cluster=cluster)
+    assert not read
+
+
+@pytest.mark.parametrize("unreadable", ["skip", "stop"])
+def test_an_image_that_does_not_decode_ends_as_it_does_alone(cluster, images, tmp_path, unreadable):  # noqa: F811
+    bad = shutil.copytree(images, tmp_path / "images")
+    sorted(bad.glob("1/*.png"))[5].write_bytes(b"no image")
+    outcomes = []
+    for name, by in (("alone", None), ("workers", cluster)):
+        data = {"source": "folder", "train": str(bad), "unreadable": unreadable}
+        asked = recipe(tmp_path / name, data=data)
+        if unreadable == "skip":
+            stages.extract(asked, cluster=by)
+            outcomes.append(tree(tmp_path / name))
+        else:
+            with pytest.raises(UnreadableImage) as stopped:
+                stages.extract(asked, cluster=by)
+            outcomes.append(str(stopped.value))
+    assert outcomes[0] == outcomes[1]
+
+
+def test_calls_are_drawn_no_faster_than_results_are_taken(cluster):
+    drawn = 0
+
+    def calls():
+        nonlocal drawn
+        for _ in range(200):
+            drawn += 1
+            yield (0.0,)
+
+    ahead = 2 * len(cluster.workers())
+    results = cluster.results(time.sleep, calls())
+    for taken, _ in zip(range(1, 21), results, strict=False):
+        time.sleep(0.01)
+        assert drawn <= taken + ahead
+    results.close()
+    assert drawn <= 20 + ahead
+
+
+def test_results_come_in_order_or_as_they_end(cluster):
+    grow(cluster, 2)
+    naps = [(0.5,), (0.0,), (0.0,), (0.0,)]
+    assert [n for n, _ in cluster.results(time.sleep, naps)] == [0, 1, 2, 3]
+    assert [n for n, _ in cluster.results(time.sleep, naps, ordered=False)][-1] != 3
