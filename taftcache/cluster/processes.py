@@ -21,6 +21,11 @@ class _Pinned(LocalCluster):
         options = {**spec["options"], "env": {**spec["options"]["env"], **seen}}
         return {name: {**spec, "options": options}}
 
+    def _update_worker_status(self, op: str, msg: Any) -> None:
+        """Dask's own fails, and with it the end of the cluster, on a worker that left before it was announced."""
+        if op != "remove" or msg in self.scheduler_info["workers"]:
+            super()._update_worker_status(op, msg)
+
 
 def processes(workers: int, threads: int, gpus: Sequence[str], dashboard: bool) -> LocalCluster:
     """``workers`` processes with one task at a time each, on the loopback interface, under TLS made for this run.

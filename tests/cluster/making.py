@@ -12,10 +12,17 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from taftcache.cluster import Cluster
+from taftcache.recipe import Recipe
 from taftcache.stages.progress import Silent
+from tests.stages.making import recipe
 
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[2])}
 UNLIMITED = ("--nthreads", "1", "--memory-limit", "0", "--no-dashboard")
+
+
+def many(path: Path) -> Recipe:
+    """A recipe whose extraction takes a dozen tasks."""
+    return recipe(path, data={"source": "digits", "limit": 400})
 
 
 def grow(cluster: Cluster, workers: int) -> Cluster:
