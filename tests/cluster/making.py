@@ -11,8 +11,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
+from taftcache import stages
+from taftcache.cache import FeatureStore
 from taftcache.cluster import Cluster
-from taftcache.recipe import Recipe
+from taftcache.recipe import Recipe, parse_recipe
 from taftcache.stages.progress import Silent
 from tests.stages.making import recipe
 
@@ -78,3 +82,22 @@ def dask(*arguments: str, prefix: tuple[str, ...] = (), **settings) -> Iterator[
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+
+
+def turn(way: str, patch: pytest.MonkeyPatch) -> None:
+    """Make the driver solve by ``way``: it, not a worker, chooses."""
+    if way in ("rows", "iterations"):
+        patch.setattr("taftcache.solve.dual.LARGEST_KERNEL", 0)
+    if way == "iterations":
+        patch.setattr("taftcache.solve.class_kernel.LARGEST_ROWS", 0)
+
+
+def asking(opened: FeatureStore, way: str) -> Recipe:
+    """The store's recipe with the exact composition, to be solved by ``way``."""
+    settings = {**opened.manifest.recipe, "compose": {"mode": "exact"}}
+    if way in ("iterations", "newton"):
+        settings["solver"] = {"tolerance": 1e-2}
+    if way == "newton":
+        settings["objective"] = {"loss": "cross_entropy", "ridge": 1e-2, "class_weights": "balanced"}
+        stages.train(opened, parse_recipe(settings))
+    return parse_recipe(settings)

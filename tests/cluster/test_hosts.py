@@ -104,7 +104,7 @@ def run(hosts: list[Host], *at_a_hundred: str) -> dict[str, list[str]]:
     return json.loads(driver.stdout)
 
 
-def test_two_hosts(hosts, finished, tmp_path):  # noqa: F811
+def test_two_hosts(hosts, finished, tmp_path):
     toml(hosts[0].folder / "recipe.toml", "../shared/store")
     (tmp_path / "shared").mkdir()
     worked = run(hosts)

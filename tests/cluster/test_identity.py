@@ -8,49 +8,13 @@ import time
 import pytest
 
 from taftcache import stages
-from taftcache.cache import FeatureStore
 from taftcache.errors import UnreadableImage
-from taftcache.recipe import parse_recipe
-from tests.cluster.making import grow, many
+from tests.cluster.making import asking, grow, many, turn
 from tests.stages.making import open_store, recipe, tree
 
 
-@pytest.fixture(scope="session")
-def exact(finished, tmp_path_factory):  # noqa: F811
-    """Copies of ``finished`` after the exact composition in this process, one for each way of solving; on demand."""
-    made = {}
-
-    def ask(way: str, patch: pytest.MonkeyPatch):
-        _turn(way, patch)
-        if way not in made:
-            made[way] = shutil.copytree(finished, tmp_path_factory.mktemp("exact") / "store")
-            with open_store(made[way]) as opened:
-                stages.compose(opened, _recipe(opened, way))
-        return made[way]
-
-    return ask
-
-
-def _turn(way: str, patch: pytest.MonkeyPatch) -> None:
-    """Make the driver solve by ``way``: it, not a worker, chooses."""
-    if way in ("rows", "iterations"):
-        patch.setattr("taftcache.solve.dual.LARGEST_KERNEL", 0)
-    if way == "iterations":
-        patch.setattr("taftcache.solve.class_kernel.LARGEST_ROWS", 0)
-
-
-def _recipe(opened: FeatureStore, way: str):
-    settings = {**opened.manifest.recipe, "compose": {"mode": "exact"}}
-    if way in ("iterations", "newton"):
-        settings["solver"] = {"tolerance": 1e-2}
-    if way == "newton":
-        settings["objective"] = {"loss": "cross_entropy", "ridge": 1e-2, "class_weights": "balanced"}
-        stages.train(opened, parse_recipe(settings))
-    return parse_recipe(settings)
-
-
 @pytest.mark.parametrize("workers", [1, 2, pytest.param(3, marks=pytest.mark.full)])
-def test_a_store_made_by_workers_has_the_bytes_of_one_made_alone(cluster, finished, extracted, tmp_path, workers):  # noqa: F811
+def test_a_store_made_by_workers_has_the_bytes_of_one_made_alone(cluster, finished, extracted, tmp_path, workers):
     grow(cluster, workers)
     stages.run(recipe(tmp_path / "store"), cluster=cluster)
     assert tree(tmp_path / "store") == tree(finished)
@@ -68,27 +32,27 @@ def test_a_store_made_by_workers_has_the_bytes_of_one_made_alone(cluster, finish
         ("newton", 2),
     ],
 )
-def test_the_exact_composition_has_the_same_bytes(cluster, exact, store, monkeypatch, way, workers):  # noqa: F811
+def test_the_exact_composition_has_the_same_bytes(cluster, exact, store, monkeypatch, way, workers):
     expected = exact(way, monkeypatch)
     grow(cluster, workers)
     with open_store(store) as opened:
-        report = stages.compose(opened, _recipe(opened, way), cluster=cluster)
+        report = stages.compose(opened, asking(opened, way), cluster=cluster)
     assert report.passes > 3
     assert tree(store) == tree(expected)
 
 
-def test_workers_compute_the_passes(cluster, store, monkeypatch):  # noqa: F811
+def test_workers_compute_the_passes(cluster, store, monkeypatch):
     """Where blocks need not be looked at one by one, the driver reads no row."""
-    _turn("iterations", monkeypatch)
+    turn("iterations", monkeypatch)
     read = []
     monkeypatch.setattr("taftcache.tangent.operator.TangentOperator.accumulate", lambda *a: read.append(a))
     with open_store(store) as opened:
-        stages.compose(opened, _recipe(opened, "iterations"), cluster=cluster)
+        stages.compose(opened, asking(opened, "iterations"), cluster=cluster)
     assert not read
 
 
 @pytest.mark.parametrize("unreadable", ["skip", "stop"])
-def test_an_image_that_does_not_decode_ends_as_it_does_alone(cluster, images, tmp_path, unreadable):  # noqa: F811
+def test_an_image_that_does_not_decode_ends_as_it_does_alone(cluster, images, tmp_path, unreadable):
     bad = shutil.copytree(images, tmp_path / "images")
     sorted(bad.glob("1/*.png"))[5].write_bytes(b"no image")
     outcomes = []
