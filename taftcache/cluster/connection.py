@@ -135,7 +135,7 @@ class Cluster:
         try:
             ask = self._client.scheduler.ncores  # type: ignore[union-attr]
             return dict(sorted(self._client.sync(ask, callback_timeout=self.timeout).items()))
-        except (OSError, TimeoutError) as error:
+        except OSError as error:
             raise self._lost(str(error)) from None
 
     def results(
@@ -230,18 +230,16 @@ class Cluster:
 
     def close(self) -> None:
         """Let workers forget what they keep, and end those that are this connection's own."""
-        from distributed import TimeoutError as Timeout
-
         from taftcache.cluster.worker import Admission
 
-        with suppress(OSError, Timeout, ValueError, RuntimeError):
+        with suppress(OSError, ValueError, RuntimeError):
             if self._own is None and self._client.status == "running":
                 leave = self._client.scheduler.unregister_worker_plugin  # type: ignore[union-attr]
                 self._client.sync(leave, name=Admission.name, callback_timeout=5)
-        with suppress(OSError, Timeout):
+        with suppress(OSError):
             self._client.close(timeout=5)
         if self._own is not None:
-            with suppress(OSError, Timeout):
+            with suppress(OSError):
                 self._own.close(timeout=5)
 
     def __enter__(self) -> Self:
@@ -257,7 +255,7 @@ class Cluster:
         while True:
             try:
                 return self._client.scatter(value, broadcast=True, hash=False)
-            except (OSError, TimeoutError, CancelledError):
+            except (OSError, CancelledError):
                 self._look()
                 time.sleep(_LOOK)
 
@@ -285,14 +283,12 @@ class Cluster:
             if self._client.status != "running":
                 raise self._lost(str(error)) from None
             raise _LostValue(str(error)) from None
-        except (OSError, TimeoutError) as error:
+        except OSError as error:
             self._look()
             raise self._lost(str(error)) from None
 
     def _look(self) -> None:
         """ClusterError when the scheduler has not answered, or has had no worker, for too long."""
-        from distributed import TimeoutError as Timeout
-
         why = "the scheduler does not answer"
         try:
             if self._client.status == "running":
@@ -301,7 +297,7 @@ class Cluster:
                     self._answered = time.monotonic()
                     return
                 why = "there is no worker"
-        except (OSError, TimeoutError, Timeout):
+        except OSError:
             pass
         if self._client.status in ("closed", "closing") or time.monotonic() - self._answered > self.timeout:
             raise self._lost(why)
@@ -325,10 +321,8 @@ class Cluster:
             time.sleep(0.1)
 
     def _cancel(self, futures: list[Future]) -> None:
-        from distributed import TimeoutError as Timeout
-
         if futures and self._client.status == "running":
-            with suppress(OSError, Timeout, RuntimeError):
+            with suppress(OSError, RuntimeError):
                 self._client.cancel(futures, force=True)
         for future in futures:
             future.release()
