@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -65,6 +65,19 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
+
+
+@contextmanager
+def scheduler() -> Iterator[tuple[str, subprocess.Popen]]:
+    """The address and process of one on this machine that answers."""
+    port = free_port()
+    with dask("scheduler", "--host", "127.0.0.1", "--port", str(port), "--no-dashboard") as process:
+        end = time.monotonic() + 60
+        while time.monotonic() < end:
+            with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+                break
+            time.sleep(0.1)
+        yield f"tcp://127.0.0.1:{port}", process
 
 
 @contextmanager

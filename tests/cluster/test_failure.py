@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -20,7 +20,7 @@ from taftcache.cluster.worker import versions
 from taftcache.errors import ClusterError, IntegrityError, RecipeError
 from taftcache.recipe import parse_recipe
 from taftcache.stages.remote_components import SolveJob, solve
-from tests.cluster.making import ENVIRONMENT, UNLIMITED, At, asking, dask, free_port, many, pids
+from tests.cluster.making import ENVIRONMENT, UNLIMITED, At, asking, dask, free_port, many, pids, scheduler
 from tests.stages.making import open_store, recipe, toml, tree
 from tests.stages.test_damage import chunk_of, flip
 
@@ -28,19 +28,15 @@ from tests.stages.test_damage import chunk_of, flip
 @pytest.fixture
 def ours(tmp_path):
     """Two workers that may be broken."""
-    with Cluster.local(2, threads=1, timeout=20, dashboard=False) as cluster:
+    with Cluster.local(2, threads=1, timeout=60, dashboard=False) as cluster:
         yield cluster
 
 
 @pytest.fixture
 def outside():
     """The address of a scheduler with one worker, and both processes; as a shell starts them."""
-    address = f"tcp://127.0.0.1:{free_port()}"
-    with ExitStack() as stack:
-        where = address.removeprefix("tcp://").split(":")
-        scheduler = stack.enter_context(dask("scheduler", "--host", where[0], "--port", where[1], "--no-dashboard"))
-        worker = stack.enter_context(dask("worker", address, *UNLIMITED))
-        yield address, scheduler, worker
+    with scheduler() as (address, process), dask("worker", address, *UNLIMITED) as worker:
+        yield address, process, worker
 
 
 def test_a_killed_worker_costs_its_tasks_alone(ours, extracted, finished, tmp_path):
@@ -132,13 +128,9 @@ def test_a_scheduler_that_is_not_there():
         Cluster.at("localhost:8786")
 
 
-def test_a_scheduler_without_workers(tmp_path):
-    port = str(free_port())
-    with (
-        dask("scheduler", "--host", "127.0.0.1", "--port", port, "--no-dashboard"),
-        pytest.raises(ClusterError, match="without any"),
-    ):
-        Cluster.at(f"tcp://127.0.0.1:{port}", timeout=10)
+def test_a_scheduler_without_workers():
+    with scheduler() as (address, _), pytest.raises(ClusterError, match="without any"):
+        Cluster.at(address, timeout=2)
 
 
 @pytest.mark.parametrize(
@@ -146,25 +138,27 @@ def test_a_scheduler_without_workers(tmp_path):
     ["scheduler", pytest.param("worker", marks=pytest.mark.full), pytest.param("stalled", marks=pytest.mark.full)],
 )
 def test_when_nobody_is_left_the_run_ends_and_can_go_on(outside, extracted, tmp_path, lost):
-    address, scheduler, worker = outside
+    address, process, worker = outside
     path = tmp_path / "store"
 
+    since = []
+
     def lose() -> None:
+        since.append(time.monotonic())
         if lost == "stalled":
-            scheduler.send_signal(signal.SIGSTOP)
+            process.send_signal(signal.SIGSTOP)
         else:
-            {"scheduler": scheduler, "worker": worker}[lost].kill()
+            {"scheduler": process, "worker": worker}[lost].kill()
 
     try:
-        with Cluster.at(address, threads=1, timeout=20) as cluster:
+        with Cluster.at(address, threads=1, timeout=60) as cluster:
             cluster.timeout = 2
-            begin = time.monotonic()
             with pytest.raises(ClusterError, match="answer within 2 seconds") as ended:
                 stages.extract(many(path), At(100, lose), cluster)
-            assert time.monotonic() - begin < 30
+            assert time.monotonic() - since[0] < 30
             assert ended.value.exit_code == 8
     finally:
-        scheduler.send_signal(signal.SIGCONT)
+        process.send_signal(signal.SIGCONT)
     with open_store(path) as store:
         assert store.verify() == []
         assert store.strays() == []
@@ -208,17 +202,16 @@ def test_a_store_that_workers_do_not_see(cluster):
 def test_workers_of_another_version_are_refused(outside, monkeypatch):
     monkeypatch.setattr("taftcache.cluster.worker.versions", lambda: {**versions(), "torch": "0"})
     with pytest.raises(ClusterError, match=r"torch .* instead of 0"):
-        Cluster.at(outside[0], timeout=20)
+        Cluster.at(outside[0], timeout=60)
 
 
 def test_workers_that_would_write_rows_to_their_disk_are_refused():
-    address = f"tcp://127.0.0.1:{free_port()}"
     with (
-        dask("scheduler", "--host", "127.0.0.1", "--port", address.rpartition(":")[2], "--no-dashboard"),
+        scheduler() as (address, _),
         dask("worker", address, "--nthreads", "1", "--memory-limit", "1GiB", "--no-dashboard"),
         pytest.raises(ClusterError, match="--memory-limit 0"),
     ):
-        Cluster.at(address, timeout=20)
+        Cluster.at(address, timeout=60)
 
 
 def test_both_ways_of_asking_at_once(tmp_path):

@@ -24,7 +24,7 @@ from taftcache import load_recipe, stages
 from taftcache.cluster import Cluster, resident
 from tests.cluster.making import At
 if __name__ == "__main__":
-    with Cluster.at(sys.argv[1], timeout=30) as cluster:
+    with Cluster.at(sys.argv[1], timeout=60) as cluster:
         cluster._client.wait_for_workers(2)
         progress = At(100, lambda: sys.argv[2:] and subprocess.run(sys.argv[2:], check=True))
         stages.run(load_recipe("recipe.toml"), progress, cluster)
@@ -98,7 +98,7 @@ def run(hosts: list[Host], *at_a_hundred: str) -> dict[str, list[str]]:
             asked = ("worker", scheduler, "--host", host.address, *UNLIMITED)
             stack.enter_context(dask(*asked, prefix=host.prefix, cwd=host.folder, env=host.environment))
         command = [*one.prefix, sys.executable, "-c", DRIVER, scheduler, *at_a_hundred]
-        settings = {"cwd": one.folder, "env": one.environment, "capture_output": True, "text": True, "timeout": 300}
+        settings = {"cwd": one.folder, "env": one.environment, "capture_output": True, "text": True, "timeout": 500}
         driver = subprocess.run(command, check=False, **settings)
     assert driver.returncode == 0, driver.stderr
     return json.loads(driver.stdout)

@@ -19,7 +19,7 @@ from distributed.cli.dask_worker import main as dask_worker
 from taftcache.cli import main
 from taftcache.recipe import parse_recipe
 from taftcache.transfer.recipe import parse_transfer
-from tests.cluster.making import UNLIMITED, dask, free_port
+from tests.cluster.making import UNLIMITED, dask, scheduler
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted(
@@ -94,12 +94,8 @@ def try_view(words: list[str], where: str) -> None:
 
 def try_scheduler(words: list[str], where: str) -> None:
     """Run the command on a scheduler of this machine with one worker, in the place of the page's."""
-    address = f"tcp://127.0.0.1:{free_port()}"
     at = words.index("--scheduler") + 1
-    with (
-        dask("scheduler", "--host", "127.0.0.1", "--port", address.rpartition(":")[2], "--no-dashboard"),
-        dask("worker", address, *UNLIMITED),
-    ):
+    with scheduler() as (address, _), dask("worker", address, *UNLIMITED):
         try_command(shlex.join([*words[: at - 1], *words[at + 1 :]]), where, "--scheduler", address)
 
 
