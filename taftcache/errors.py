@@ -16,12 +16,15 @@
     │   ├── StoreWriteError   5    disk full or an I/O error; the last commit is intact
     │   └── UnknownSample     5    no row of that id
     ├── SolveError            6    a problem that has no solution as asked
-    └── CompositionError      7    components that do not share one base
+    ├── CompositionError      7    components that do not share one base
+    └── ClusterError          8    workers that cannot be reached, are lost, or are not alike
 
 An error's text says the rule, what came, and what to do.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 
 class TaftcacheError(Exception):
@@ -32,6 +35,9 @@ class TaftcacheError(Exception):
     def __init__(self, rule: str, *, got: object = None, do: str | None = None) -> None:
         super().__init__(rule, got, do)
         self.rule, self.got, self.do = rule, got, do
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _remade, (type(self), self.rule, None if self.got is None else str(self.got), self.do)
 
     def __str__(self) -> str:
         lines = [self.rule]
@@ -116,3 +122,14 @@ class CompositionError(TaftcacheError):
     """Components that do not share one base point."""
 
     exit_code = 7
+
+
+class ClusterError(TaftcacheError):
+    """Workers or a scheduler that cannot be reached, were lost, or are not like the others."""
+
+    exit_code = 8
+
+
+def _remade(kind: type[TaftcacheError], rule: str, got: str | None, do: str | None) -> TaftcacheError:
+    """An error as it came from another process."""
+    return kind(rule, got=got, do=do)

@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 import torch
@@ -81,9 +81,12 @@ class Prefix(Protocol):
 class Work:
     """The two halves of the work on a span: decoding, and the prefix on exactly ``batch`` rows."""
 
-    def __init__(self, cut: Prefix, transform: Preprocess, source: Source, batch: int, dtype: torch.dtype) -> None:
+    def __init__(
+        self, cut: Prefix, transform: Preprocess, source: Source, batch: int, dtype: Literal["float32", "float16"]
+    ) -> None:
         self.cut, self.batch = cut, batch
-        self._transform, self._source, self._dtype = transform, source, dtype
+        self._transform, self._source = transform, source
+        self._dtype = torch.float16 if dtype == "float16" else torch.float32
 
     def decode(self, span: Sequence[int], stop: bool) -> Batch:
         """Pixels of the images that decode; with ``stop``, of those before the first that does not."""

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 from taftcache.backbone.device import full_float32
-from taftcache.backbone.engine import Batch, CpuEngine, DeviceEngine, Prefix, Work
+from taftcache.backbone.engine import Batch, CpuEngine, DeviceEngine, Engine, Prefix, Work
 from taftcache.backbone.preprocess import Preprocess
 from taftcache.backbone.sources.base import Source
 from taftcache.errors import BackboneError, DataError, RecipeError
@@ -86,6 +86,11 @@ def default_batch(cut: Prefix) -> int:
     return 2 ** max(2, min(6, round(math.log2(2048 / tokens))))
 
 
+def make_engine(work: Work, workers: int | None, stop: bool) -> Engine:
+    """The engine of the device that the model is on; with ``stop``, a batch ends at an image that does not decode."""
+    return (CpuEngine if work.cut.device.type == "cpu" else DeviceEngine)(work, workers, stop)
+
+
 def extract(
     cut: Prefix,
     transform: Preprocess,
@@ -99,6 +104,7 @@ def extract(
     unreadable: Literal["stop", "skip"] = "stop",
     on_batch: Callable[[int], None] | None = None,
     dtype: Literal["float32", "float16"] = "float32",
+    engine: Engine | None = None,
 ) -> ExtractStats:
     """Append the tokens of ``source.items[k] for k in order`` to ``sink``, from ``sink.consumed`` on.
 
@@ -109,6 +115,7 @@ def extract(
         the order, once all before it are written; "skip" hands a LeftOut to the sink. on_batch: called in this
         thread with the number of entries of the order that were written since the last call.
     dtype: of the tokens handed over; float16 is rounded to nearest on the device.
+    engine: who decodes and runs the model, closed at the end; threads of this process by default.
 
     Anything raised by a reader, the model or the sink, and KeyboardInterrupt, ends the run: batches and
     appends that have begun are awaited, all others dropped, and no thread outlives the call.
@@ -116,8 +123,8 @@ def extract(
     batch = default_batch(cut) if batch is None else batch
     _check(cut, transform, source, order, sink, batch, workers, device)
     begin, start = time.perf_counter(), sink.consumed
-    work = Work(cut, transform, source, batch, torch.float16 if dtype == "float16" else torch.float32)
-    engine = (CpuEngine if cut.device.type == "cpu" else DeviceEngine)(work, workers, unreadable == "stop")
+    if engine is None:
+        engine = make_engine(Work(cut, transform, source, batch, dtype), workers, unreadable == "stop")
     writer = _Writer(sink, source)
     images = skipped = batches = 0
     decode = forward = wait = 0.0

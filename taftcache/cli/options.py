@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from taftcache.errors import RecipeError
 from taftcache.recipe import Recipe, load_recipe
+
+if TYPE_CHECKING:
+    from taftcache.cluster import Cluster
+    from taftcache.stages.progress import Progress
 
 RecipePath = Annotated[Path, typer.Argument(metavar="RECIPE", help="a recipe in TOML, see pipelines/")]
 StorePath = Annotated[Path, typer.Argument(metavar="STORE", help="a store: its folder, or s3://bucket/prefix")]
@@ -20,6 +26,14 @@ Overrides = Annotated[
     list[str] | None, typer.Option("--set", metavar="SECTION.KEY=VALUE", help="override one value of the recipe")
 ]
 Device = Annotated[str | None, typer.Option("--device", help="auto, cpu, cuda or mps; the recipe's by default")]
+Workers = Annotated[
+    int | None,
+    typer.Option("--workers", min=0, help="on so many processes of this machine; 0 is one a GPU, or one a core"),
+]
+Scheduler = Annotated[
+    str | None,
+    typer.Option("--scheduler", metavar="ADDRESS", help="on the workers of a Dask scheduler, tcp://host:8786"),
+]
 Json = Annotated[bool, typer.Option("--json", help="print the report as JSON, and nothing else")]
 
 
@@ -45,6 +59,21 @@ def read_either(target: Path, overrides: list[str] | None, device: str | None) -
 def device_override(device: str | None) -> list[str]:
     """``--device`` as a change of the recipe."""
     return [] if device is None else [f"device={device}"]
+
+
+@contextmanager
+def connected(workers: int | None, scheduler: str | None, progress: Progress) -> Iterator[Cluster | None]:
+    """The workers that ``--workers`` or ``--scheduler`` asks for; None where neither does."""
+    if workers is None and scheduler is None:
+        yield None
+        return
+    if workers is not None and scheduler is not None:
+        raise RecipeError("a scheduler brings its own workers", got="--workers and --scheduler", do="leave one out")
+    from taftcache.cluster import Cluster
+
+    with Cluster.at(scheduler) if scheduler is not None else Cluster.local(workers or None) as cluster:
+        progress.say(cluster.describe())
+        yield cluster
 
 
 def print_report(report: Any, as_json: bool, show: Callable[[Any], None]) -> None:

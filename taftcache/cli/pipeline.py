@@ -13,7 +13,10 @@ from taftcache.cli.options import (
     Json,
     Overrides,
     RecipePath,
+    Scheduler,
     StorePath,
+    Workers,
+    connected,
     print_report,
     read_either,
     read_recipe,
@@ -36,7 +39,14 @@ commands = typer.Typer()
 
 
 @commands.command()
-def run(recipe: RecipePath, set_: Overrides = None, device: Device = None, as_json: Json = False) -> None:
+def run(
+    recipe: RecipePath,
+    set_: Overrides = None,
+    device: Device = None,
+    workers: Workers = None,
+    scheduler: Scheduler = None,
+    as_json: Json = False,
+) -> None:
     """Every stage of a recipe: extract, train, compose, evaluate, forget. Repeats nothing that is done.
 
     A recipe that names reports in [compare] runs those instead, as taftcache compare does.
@@ -46,15 +56,20 @@ def run(recipe: RecipePath, set_: Overrides = None, device: Device = None, as_js
     from taftcache import stages
 
     made = read_recipe(recipe, set_, device)
-    with bars(as_json) as progress:
-        if made.compare.reports:
-            compared = stages.compare(made, progress)
-        else:
-            report = stages.run(made, progress)
     if made.compare.reports:
+        if workers is not None or scheduler is not None:
+            raise RecipeError(
+                "comparisons run in one process",
+                got="--workers" if scheduler is None else "--scheduler",
+                do="leave it out, or leave compare.reports out of the recipe",
+            )
+        with bars(as_json) as progress:
+            compared = stages.compare(made, progress)
         print_report(compared, as_json, show_compare)
-    else:
-        print_report(report, as_json, show_run)
+        return
+    with bars(as_json) as progress, connected(workers, scheduler, progress) as cluster:
+        report = stages.run(made, progress, cluster)
+    print_report(report, as_json, show_run)
 
 
 @commands.command()
@@ -66,6 +81,8 @@ def extract(
         bool,
         typer.Option("--dry-run", help="try a few images and say how long all of them would take, and how much disk"),
     ] = False,
+    workers: Workers = None,
+    scheduler: Scheduler = None,
     as_json: Json = False,
 ) -> None:
     """Stage 1: run the frozen layers once and cache what the trained ones need. Resumes where it stopped.
@@ -78,8 +95,8 @@ def extract(
     if dry_run:
         print_report(stages.estimate(made), as_json, show_estimate)
         return
-    with bars(as_json) as progress:
-        report = stages.extract(made, progress)
+    with bars(as_json) as progress, connected(workers, scheduler, progress) as cluster:
+        report = stages.extract(made, progress, cluster)
     print_report(report, as_json, show_extract)
 
 
@@ -120,6 +137,8 @@ def train(
     ] = False,
     set_: Overrides = None,
     device: Device = None,
+    workers: Workers = None,
+    scheduler: Scheduler = None,
     as_json: Json = False,
 ) -> None:
     """Stage 2: one certified component a shard, from the cache alone, and their composition.
@@ -130,13 +149,19 @@ def train(
     from taftcache.cache import FeatureStore
 
     recipe, path = read_either(target, set_, device)
-    with FeatureStore(path, mode="a") as store, bars(as_json) as progress:
+    if private and (workers is not None or scheduler is not None):
+        raise RecipeError("private training runs in one process", got="--private with workers", do="leave one out")
+    with (
+        FeatureStore(path, mode="a") as store,
+        bars(as_json) as progress,
+        connected(workers, scheduler, progress) as cluster,
+    ):
         if private:
             spent = stages.train_private(store, recipe, shard, progress)
         else:
-            report = stages.train(store, recipe, shard, progress)
+            report = stages.train(store, recipe, shard, progress, cluster)
         if not shard:
-            stages.compose(store, recipe)
+            stages.compose(store, recipe, cluster=cluster)
     if private:
         print_report(spent, as_json, show_train_private)
     else:
@@ -153,6 +178,8 @@ def compose(
         list[str] | None,
         typer.Option("--weight", metavar="COMPONENT=COEFFICIENT", help="for weighted, one for each component"),
     ] = None,
+    workers: Workers = None,
+    scheduler: Scheduler = None,
     as_json: Json = False,
 ) -> None:
     """Compose the shards' components into models/mean and check the identity that allows it.
@@ -166,11 +193,15 @@ def compose(
     from taftcache.recipe import apply_overrides, parse_recipe
 
     changes = [] if mode is None else [f"compose.mode={mode}"]
-    with FeatureStore(store, mode="a") as opened, bars(as_json) as progress:
+    with (
+        FeatureStore(store, mode="a") as opened,
+        bars(as_json) as progress,
+        connected(workers, scheduler, progress) as cluster,
+    ):
         values = apply_overrides(opened.manifest.recipe, changes)
         if weight:
             values["compose"] |= {"mode": "weighted", "weights": dict(map(_weight, weight))}
-        report = stages.compose(opened, parse_recipe(values, str(store)), progress)
+        report = stages.compose(opened, parse_recipe(values, str(store)), progress, cluster)
     print_report(report, as_json, show_compose)
 
 

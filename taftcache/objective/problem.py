@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import accumulate
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from taftcache.objective.loss import Loss
+from taftcache.objective.response import Bend, Scattered, Slope, moved, random_signs
 from taftcache.objective.weights import RowWeights
-from taftcache.tangent.operator import Respond, TangentOperator
+from taftcache.tangent.operator import TangentOperator
 
 
 @dataclass(frozen=True)
@@ -41,25 +44,18 @@ class Problem:
 
         Args:
             delta: Δw [P].
-            seen: given the logits [b,K] and labels of every block in turn.
+            seen: given the logits [b,K] and labels of every block in turn, after the pass.
         """
         operator = self.operator
         delta = delta.to(operator.device, operator.dtype)
-        value = torch.zeros((), dtype=torch.float64)
-
-        def respond(logits: Tensor, change: Tensor, labels: Tensor, start: int) -> Tensor:
-            z = self.logits(logits, change)
-            if seen is not None:
+        slope = Slope(keep=seen is not None, **self._terms)
+        gradient = operator.accumulate(delta, slope, self.ridge * delta)
+        value = 0.0
+        for losses, z, labels in slope.notes:
+            value += losses
+            if seen is not None and z is not None:
                 seen(z, labels)
-            losses, gradient = self.loss.value(z.double(), labels), self.loss.gradient(z, labels)
-            if self.weights is not None:
-                losses = losses * self.weights.at(labels, start, losses)[:, 0]
-                gradient = gradient * self.weights.at(labels, start, z)
-            value.add_(losses.sum().cpu())
-            return gradient.div_(operator.rows)
-
-        gradient = operator.accumulate(delta, _counted(respond), self.ridge * delta)
-        return value.item() / operator.rows + 0.5 * self.ridge * (delta @ delta).item(), gradient
+        return value / operator.rows + 0.5 * self.ridge * (delta @ delta).item(), gradient
 
     def hessian(self, vector: Tensor, out: Tensor | None = None) -> Tensor:
         """(1/N JᵀDJ + λI) v in the operator's precision, in one pass; written to ``out`` where one is given.
@@ -67,18 +63,13 @@ class Problem:
         For large P, fresh memory for the result costs as much as the product. D is that of Δw = 0 unless
         ``at`` moved it.
         """
-        operator = self.operator
-        points = iter(self.point or ())
-
-        def respond(logits: Tensor, change: Tensor, labels: Tensor, start: int) -> Tensor:
-            z = next(points, None)
-            bent = self.loss.bend(self.logits(logits, None) if z is None else z, labels, change)
-            if self.weights is not None:
-                bent = bent * self.weights.at(labels, start, bent)
-            return bent.div_(operator.rows)
-
-        vector = vector.to(operator.device, operator.dtype)
-        return operator.accumulate(vector, _counted(respond), torch.mul(vector, self.ridge, out=out))
+        point = None
+        if self.point is not None:
+            starts = accumulate((len(z) for z in self.point), initial=0)
+            point = dict(zip(starts, self.point, strict=False))
+        vector = vector.to(self.operator.device, self.operator.dtype)
+        bend = Bend(point=point, **self._terms)
+        return self.operator.accumulate(vector, bend, torch.mul(vector, self.ridge, out=out))
 
     def scattered(self, delta: Tensor, seed: int) -> Tensor:
         """∇F(Δw) of a quadratic F with the terms of its sums under random signs [P], in one pass.
@@ -87,21 +78,9 @@ class Problem:
         in ∇F(Δw), where terms do cancel.
         """
         operator = self.operator
-        generator = torch.Generator().manual_seed(seed)
-
-        def signs(like: Tensor) -> Tensor:
-            return (torch.randint(0, 2, like.shape, generator=generator) * 2 - 1).to(like)
-
-        def respond(logits: Tensor, change: Tensor, labels: Tensor, start: int) -> Tensor:
-            z = self.logits(logits, None)
-            total = signs(z) * self.loss.gradient(z, labels) + self.loss.bend(z, labels, change)
-            if self.weights is not None:
-                total = total * self.weights.at(labels, start, total)
-            return total.div_(operator.rows)
-
         delta = delta.to(operator.device, operator.dtype)
-        delta = delta * signs(delta)
-        return operator.accumulate(delta, _counted(respond), self.ridge * delta)
+        delta = delta * random_signs(delta, seed)
+        return operator.accumulate(delta, Scattered(seed=seed, **self._terms), self.ridge * delta)
 
     def at(self, delta: Tensor) -> tuple[float, Tensor, Problem]:
         """F, ∇F and the problem whose Hessian is that of Δw, in one pass; holds N·K logits."""
@@ -111,9 +90,7 @@ class Problem:
 
     def logits(self, base: Tensor, change: Tensor | None) -> Tensor:
         """z [n,K] of rows with base logits f_w and tangent J Δw (None for Δw = 0)."""
-        if self.jvp_only:
-            return torch.zeros_like(base) if change is None else change
-        return base if change is None else base + change
+        return moved(base, change, self.jvp_only)
 
     def root(self, base: Tensor, labels: Tensor, start: int, v: Tensor) -> Tensor:
         """√ω R v [n,K], so that E over signs v of (Jᵀ·)(Jᵀ·)ᵀ is JᵀDJ of these rows.
@@ -131,6 +108,10 @@ class Problem:
         diagonal = self.loss.bend(ones, labels, ones) / self.operator.rows
         return diagonal if self.weights is None else diagonal * self.weights.at(labels, 0, ones)
 
+    @property
+    def _terms(self) -> dict[str, Any]:
+        return {"loss": self.loss, "weights": self.weights, "rows": self.operator.rows, "jvp_only": self.jvp_only}
+
     def _point(self, start: int, count: int) -> Tensor:
         assert self.point is not None
         at = 0
@@ -139,16 +120,3 @@ class Problem:
                 return z[:count]
             at += len(z)
         raise ValueError(f"no block begins at row {start}")
-
-
-def _counted(respond: Callable[[Tensor, Tensor, Tensor, int], Tensor]) -> Respond:
-    """A response that is also told the first row of its block."""
-    start = 0
-
-    def inner(logits: Tensor, change: Tensor | None, labels: Tensor) -> Tensor:
-        nonlocal start
-        assert change is not None
-        start += len(labels)
-        return respond(logits, change, labels, start - len(labels))
-
-    return inner

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from taftcache.objective.problem import Problem
+from taftcache.objective.response import Given
 from taftcache.tangent.factors import Direct, RankOne
 from taftcache.tangent.operator import TangentOperator
 
@@ -127,14 +128,7 @@ def kernel_product(problem: Problem, scale: Tensor, vector: Tensor) -> Tensor:
 
 def pull(problem: Problem, vector: Tensor) -> Tensor:
     """Jᵀ v [P] for v [N,K], in half a pass."""
-    start = 0
-
-    def respond(logits: Tensor, change: Tensor | None, labels: Tensor) -> Tensor:
-        nonlocal start
-        start += len(labels)
-        return vector[start - len(labels) : start].to(logits)
-
-    return problem.operator.accumulate(None, respond)
+    return problem.operator.accumulate(None, Given(values=vector))
 
 
 def _class_metric(problem: Problem) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import inf
 from typing import Any, Literal
@@ -54,6 +54,7 @@ def minimise(
     start: Tensor | None = None,
     restart: Restart | None = None,
     progress: Progress | None = None,
+    operator: Callable[..., TangentOperator] = TangentOperator,
 ) -> Solution:
     """The change Δw of the base's weights that minimises mean loss + ridge over all rows of ``sources``.
 
@@ -83,6 +84,7 @@ def minimise(
         device: where they run. start: Δw to begin from, zero by default. restart: dual vectors to go on from in the
             space of the rows, and the certified distance to reach instead of ``tolerance``. progress: told after each
             pass.
+        operator: makes J over the rows; another one computes the same bits elsewhere.
 
     Raises:
         SolveError: no rows, weights that do not fit, neither ridge nor radius, a gradient that is not finite, or a
@@ -97,8 +99,8 @@ def minimise(
         device = "cpu"
 
     def problem(dtype: torch.dtype, memory: int = 0) -> Problem:
-        operator = TangentOperator(base, sources, trained=layout, dtype=dtype, device=device, memory=memory)
-        return Problem(operator, loss, ridge, weights, jvp_only)
+        J = operator(base, sources, trained=layout, dtype=dtype, device=device, memory=memory)
+        return Problem(J, loss, ridge, weights, jvp_only)
 
     exact = problem(torch.float64)
     if weights is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -12,12 +12,15 @@ from taftcache.cache import FeatureStore, Shard
 from taftcache.errors import CompositionError, RecipeError
 from taftcache.names import COMPONENTS, EXACT, MEAN, WEIGHTED, component_of, shard_of
 from taftcache.stages.progress import Progress, Silent
+from taftcache.stages.remote import same_threads
 from taftcache.stages.training import INTERRUPTED, adopt, solve_component, starts_at_zero, subtracted, training_key
 
 if TYPE_CHECKING:
+    from taftcache.cluster import Cluster
     from taftcache.component import Component
     from taftcache.recipe import Recipe
     from taftcache.tangent.base import Base
+    from taftcache.tangent.operator import TangentOperator
     from taftcache.tangent.rows import RowSource
 
 # Σ μ f(Δw_i) = f(Σ μ Δw_i) is checked in float64 on this many rows; it fails by rounding only.
@@ -46,10 +49,16 @@ class ComposeReport:
     passes: int = 0
 
 
-def compose(store: FeatureStore, recipe: Recipe | None = None, progress: Progress | None = None) -> ComposeReport:
+def compose(
+    store: FeatureStore,
+    recipe: Recipe | None = None,
+    progress: Progress | None = None,
+    cluster: Cluster | None = None,
+) -> ComposeReport:
     """Write ``models/mean`` and what ``compose.mode`` asks for beside it; nothing happens to what is current.
 
-    Members are the components of all shards that were not subtracted, and those that were imported.
+    Members are the components of all shards that were not subtracted, and those that were imported. The passes of the
+    exact solve run on the workers of ``cluster`` where one is given, each over the shards that it keeps.
 
     Raises:
         CompositionError: a shard has no component, components do not share one base, or coefficients do not fit.
@@ -95,7 +104,13 @@ def compose(store: FeatureStore, recipe: Recipe | None = None, progress: Progres
     exact = recipe.compose.mode == "exact"
     if missing(EXACT, exact_key(recipe, base, store.shards, digests) if exact else None):
         mean = read_component(store, MEAN, base)
-        put(EXACT, solve_exact(recipe, base, store.shards, mean, digests, progress))
+        operator = None
+        if cluster is not None:
+            from taftcache.stages.remote_operator import remote_operator
+
+            operator = remote_operator(cluster, store, recipe, base)
+        with same_threads(cluster):
+            put(EXACT, solve_exact(recipe, base, store.shards, mean, digests, progress, operator))
     objects = store.objects()
     meta = objects[EXACT].meta if EXACT in objects else {}
     return ComposeReport(
@@ -196,12 +211,15 @@ def solve_exact(
     mean: Component,
     digests: Mapping[str, str],
     progress: Progress,
+    operator: Callable[..., TangentOperator] | None = None,
 ) -> Component:
     """The optimum over all rows, from the mean of the components or from zero: a function of rows and settings."""
     train = recipe.tangent.train
     zero = starts_at_zero(recipe, base, shards, train)
     start = None if zero else mean.delta
-    exact = solve_component(recipe, base, shards, train, progress, label=EXACT, start=start, keep_dual=True)
+    exact = solve_component(
+        recipe, base, shards, train, progress, label=EXACT, start=start, keep_dual=True, operator=operator
+    )
     exact.meta.update(
         key=exact_key(recipe, base, shards, digests),
         start="zero" if zero else MEAN,

@@ -20,12 +20,15 @@ from taftcache.errors import DataError, IdentityError
 from taftcache.recipe import Recipe, recipe_values
 from taftcache.stages.classes import Relabelled, class_indexes
 from taftcache.stages.progress import Progress, Silent
+from taftcache.stages.remote_rows import RemoteRows
 from taftcache.stages.request import CLASS
 from taftcache.tangent.spec import TAIL
 
 if TYPE_CHECKING:
+    from taftcache.backbone.engine import Engine
     from taftcache.backbone.extract import ExtractStats
     from taftcache.backbone.preprocess import Preprocess
+    from taftcache.cluster import Cluster
     from taftcache.stages.reduction import Reduction
 
 HELD_OUT = "held-out"
@@ -47,14 +50,15 @@ class ExtractReport:
     notes: list[str] = field(default_factory=list)
 
 
-def extract(recipe: Recipe, progress: Progress | None = None) -> ExtractReport:
+def extract(recipe: Recipe, progress: Progress | None = None, cluster: Cluster | None = None) -> ExtractReport:
     """Run the frozen layers over the recipe's images and cache what the trained ones need.
 
-    Resumes where a killed run stopped and does nothing when the store is complete.
+    Resumes where a killed run stopped and does nothing when the store is complete. The layers run on the workers of
+    ``cluster`` where one is given; the same bytes are stored.
 
     Raises:
         IdentityError: the folder holds a store made with other settings, weights or libraries.
-        DataError, BackboneError, StoreError: as the parts do; the store is left as it was.
+        DataError, BackboneError, StoreError, ClusterError: as the parts do; what was committed is left as it was.
     """
     progress = progress or Silent()
     begin = time.perf_counter()
@@ -88,8 +92,9 @@ def extract(recipe: Recipe, progress: Progress | None = None) -> ExtractReport:
             with store.transaction() as change:
                 change.put(TAIL, save(frozen.tail_state()), frozen.config.as_dict())
         progress.say(f"caching the {frozen.describe()}")
+        remote = None if cluster is None else RemoteRows(cluster, recipe, classes, identity)
         images = sum(
-            _fill(store, recipe, name, *group, (frozen, transform), progress)
+            _fill(store, recipe, name, *group, (frozen, transform), progress, group[1] is test, remote)
             for name, group in groups.items()
             if not store.has_shard(name)
         )
@@ -115,6 +120,7 @@ def run_frozen(
     sink: Any,
     on_batch: Callable[[int], None] | None = None,
     unreadable: Literal["stop", "skip"] = "stop",
+    engine: Engine | None = None,
 ) -> ExtractStats:
     """The rows of some of a source's items into ``sink``, as ``backbone.extract`` makes them."""
     from taftcache.backbone.extract import default_batch
@@ -132,6 +138,7 @@ def run_frozen(
         unreadable=unreadable,
         on_batch=on_batch,
         dtype=recipe.store.dtype,
+        engine=engine,
     )
 
 
@@ -171,8 +178,12 @@ def _fill(
     ids: Sequence[str],
     model: tuple[Reduction, Preprocess],
     progress: Progress,
+    is_test: bool,
+    remote: RemoteRows | None,
 ) -> int:
     """Extract one group, or what is left of it; the number of images run."""
+    unreadable = recipe.data.unreadable
+    engine = None if remote is None else remote.engine(source, is_test, unreadable == "stop")
     index = {item.id: k for k, item in enumerate(source.items)}
     with (
         store.writer(
@@ -188,7 +199,7 @@ def _fill(
         task.advance(writer.consumed)
         order = [index[i] for i in ids]
         sink = Relabelled(writer, class_indexes(store, source.classes))
-        stats = run_frozen(model, recipe, source, order, sink, task.advance, recipe.data.unreadable)
+        stats = run_frozen(model, recipe, source, order, sink, task.advance, unreadable, engine)
         writer.commit()
     return stats.images
 

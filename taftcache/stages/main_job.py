@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from taftcache.cache import FeatureStore
+from taftcache.cluster import Cluster
 from taftcache.recipe import Recipe
 from taftcache.stages.composing import ComposeReport, compose
 from taftcache.stages.evaluation import EvaluateReport, evaluate
@@ -36,13 +37,13 @@ class RunReport:
         return not done and not (self.forget and self.forget.forgotten)
 
 
-def run(recipe: Recipe, progress: Progress | None = None) -> RunReport:
-    """Extract, train, compose, evaluate, and forget what the recipe names."""
+def run(recipe: Recipe, progress: Progress | None = None, cluster: Cluster | None = None) -> RunReport:
+    """Extract, train, compose (these on the workers of a ``cluster``), evaluate, and forget what the recipe names."""
     begin = time.perf_counter()
-    extracted = extract(recipe, progress)
+    extracted = extract(recipe, progress, cluster)
     with FeatureStore(recipe.store_path, mode="a") as store:
-        trained = train(store, recipe, progress=progress)
-        composed = compose(store, recipe, progress)
+        trained = train(store, recipe, progress=progress, cluster=cluster)
+        composed = compose(store, recipe, progress, cluster)
         evaluated = evaluate(store, progress) if store.held_out is not None else None
         wish = recipe.forget
         forgotten = forget(store, wish.samples, progress, mode=wish.mode, cold=wish.cold) if wish.samples else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -19,6 +19,7 @@ from taftcache.stages.progress import Progress, Silent
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from taftcache.cluster import Cluster
     from taftcache.component import Component
     from taftcache.objective.loss import Loss
     from taftcache.objective.problem import Problem
@@ -26,8 +27,11 @@ if TYPE_CHECKING:
     from taftcache.solve.row_space import Restart
     from taftcache.solve.solution import Solution
     from taftcache.tangent.base import Base
+    from taftcache.tangent.operator import TangentOperator
     from taftcache.tangent.spec import Train
 
+Job = tuple[str, list[Shard], "Train"]
+"""A component to solve: its name, the shards whose rows it comes from, and what is trained."""
 INTERRUPTED = "interrupted"  # stands where a component's key would: it is nobody's, so the next run solves again
 
 
@@ -49,6 +53,7 @@ def train(
     recipe: Recipe | None = None,
     shards: Sequence[str] | None = None,
     progress: Progress | None = None,
+    cluster: Cluster | None = None,
 ) -> TrainReport:
     """Solve every shard (or those named) whose component is missing or was made from other rows or settings.
 
@@ -57,6 +62,8 @@ def train(
         recipe: settings of stage 2; the store's own by default. They are recorded in the store.
         shards: names of the shards to train; all by default.
         progress: told of every pass.
+        cluster: whose workers solve, one component a task; this process by default. The bytes are the same, given the
+            same number of threads.
     """
     from taftcache.component import put_component, read_base
 
@@ -74,17 +81,13 @@ def train(
         )
     if not wanted:
         raise StoreError("there is a shard to train", got=f"{store.path} has none", do="taftcache extract")
-    jobs: list[tuple[str, list[Shard], Train]] = [
-        (component_of(shard.name), [shard], recipe.tangent.train) for shard in wanted
-    ]
+    jobs: list[Job] = [(component_of(shard.name), [shard], recipe.tangent.train) for shard in wanted]
     jobs.append((HEAD, store.shards, "head"))
-    trained, kept = [], []
-    for name, sources, mode in jobs:
-        key = training_key(recipe, base, sources, mode)
-        if name in store.objects() and store.objects()[name].meta["key"] == key:
-            kept.append(name)
-            continue
-        component = solve_component(recipe, base, sources, mode, progress, label=name, interrupted="keep")
+    keys = {name: training_key(recipe, base, sources, mode) for name, sources, mode in jobs}
+    there = store.objects()
+    kept = [name for name, key in keys.items() if name in there and there[name].meta["key"] == key]
+    todo = [job for job in jobs if job[0] not in kept]
+    for (name, sources, _), component in _solved(store, recipe, base, todo, keys, progress, cluster):
         with store.transaction() as change:
             put_component(change, name, component)
             still = subtracted(store)
@@ -93,7 +96,7 @@ def train(
                 change.update(plan=plan_without(store, subtracted=still))
         if component.meta["key"] == INTERRUPTED:
             raise KeyboardInterrupt
-        trained.append(name)
+    trained = [name for name, _, _ in todo]
     return TrainReport(
         store.path,
         store.root_digest,
@@ -103,6 +106,30 @@ def train(
         time.perf_counter() - begin,
         _unfinished({n: store.objects()[n].meta for n, _, _ in jobs}),
     )
+
+
+def _solved(
+    store: FeatureStore,
+    recipe: Recipe,
+    base: Base,
+    jobs: Sequence[Job],
+    keys: Mapping[str, str],
+    progress: Progress,
+    cluster: Cluster | None,
+) -> Iterator[tuple[Job, Component]]:
+    """Each job with its component, as they are solved: here one after the other, or by workers."""
+    if cluster is None:
+        for job in jobs:
+            name, sources, mode = job
+            yield (
+                job,
+                solve_component(recipe, base, sources, mode, progress, label=name, interrupted="keep"),
+            )
+    else:
+        from taftcache.stages.remote_components import components
+
+        with progress.task(f"solve on {len(cluster.workers())} workers", len(jobs)) as task:
+            yield from components(cluster, store, recipe, base, jobs, keys, task)
 
 
 def _unfinished(metas: Mapping[str, dict[str, Any]]) -> list[str]:
@@ -263,11 +290,13 @@ def solve_component(
     keep_dual: bool = False,
     tolerance: float | None = None,
     max_passes: int | None = None,
+    operator: Callable[..., TangentOperator] | None = None,
 ) -> Component:
     """Minimise over the rows of ``sources`` from ``start`` (zero): the component, its certificate in ``meta``.
 
     ``restart``, ``tolerance`` and ``max_passes`` are for a warm solve, which has goals of its own. A solve that Ctrl-C
     ended raises KeyboardInterrupt, or is kept with its best iterate, marked in ``meta``.
+    ``operator`` is that of ``minimise``.
     """
     import torch
 
@@ -276,6 +305,7 @@ def solve_component(
     from taftcache.solve.choosing import Choice, choose_ridge
     from taftcache.solve.minimise import minimise
     from taftcache.solve.solution import Status
+    from taftcache.tangent.operator import TangentOperator
 
     objective, solver = recipe.objective, recipe.solver
     loss = loss_of(recipe)
@@ -319,6 +349,7 @@ def solve_component(
                 method=solver.method,
                 proof_passes=solver.proof_passes,
                 restart=restart,
+                operator=operator or TangentOperator,
                 **shared,
             )
     stopped = solution.status is Status.interrupted

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -107,15 +108,25 @@ class TangentOperator:
         """onto + Σ over blocks of Jᵀ respond(f₀, J v, labels), a vector [P] in the operator's precision, in one pass.
 
         A gradient, a Hessian product and Jᵀ itself are this with different responses. ``onto`` is
-        added to in place; without it, a vector of zeros is.
+        added to in place; without it, a vector of zeros is. The rows of several sources are summed source by source,
+        and those sums added up in order: whoever computes them, and wherever, the total has the same bits.
         """
         if onto is None:
             onto = torch.zeros(self.layout.size, dtype=self.dtype, device=self.device)
         delta = None if vector is None else self.direction(vector)
-        out = self.tail.bind(self.layout.views(onto))
+        alone = sum(source.rows > 0 for source in self.sources) < 2
+        total = onto if alone else torch.zeros_like(onto)
+        out = self.tail.bind(self.layout.views(total))
+        ends = accumulate(source.rows for source in self.sources)
+        row, end = 0, next(ends, 0)
         for state, labels in self.blocks():
             change = None if delta is None else self.tangent(state, delta)
             self.tail.adjoint(self.weights, state, respond(state.logits, change, labels), out)
+            row += len(labels)
+            if row >= end and not alone:
+                onto.add_(total)
+                total.zero_()
+                end = next((further for further in ends if further > row), 0)
         return onto
 
     def _read(self, skip: int) -> Iterator[Block]:

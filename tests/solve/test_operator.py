@@ -1,12 +1,17 @@
-"""What decides an operator's bytes: the block size, and neither memory nor how the rows are stored."""
+"""What decides an operator's bytes: the block size and where sources end, and neither memory nor who sums a source."""
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Iterator
 
 import pytest
 import torch
 
+from taftcache.objective.response import Bend, Given, Response, Scattered, Slope
+from taftcache.objective.rsl import RSL
+from taftcache.objective.weights import RowWeights
+from taftcache.tangent.operator import TangentOperator
 from taftcache.tangent.rows import ArrayBlock, ArrayRows
 from tests.solve.problems import N, make_problem, rows, tokens
 
@@ -37,10 +42,48 @@ def small_blocks(monkeypatch):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("split", SPLITS)
 @pytest.mark.parametrize("blocks_kept", [0, 1, 2.5, 99])
-def test_bytes_depend_on_neither_memory_nor_sources(small_blocks, dtype, split, blocks_kept):
-    expected = outcomes(dtype, 0, (N,))
+def test_bytes_do_not_depend_on_memory(small_blocks, dtype, split, blocks_kept):
+    expected = outcomes(dtype, 0, SPLITS[split])
     got = outcomes(dtype, int(blocks_kept * block_bytes(dtype)), SPLITS[split])
     assert all(torch.equal(a, b) for a, b in zip(expected, got, strict=True))
+
+
+RESPONSES = {
+    "slope": lambda terms, z: Slope(keep=True, **terms),
+    "bend": lambda terms, z: Bend(point=None, **terms),
+    "bend at a point": lambda terms, z: Bend(point={k: z[k : k + BLOCK] for k in range(0, N, BLOCK)}, **terms),
+    "scattered": lambda terms, z: Scattered(seed=3, **terms),
+    "given": lambda terms, z: Given(values=z),
+}
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("split", ["two", "many", "uneven"])
+@pytest.mark.parametrize("kind", RESPONSES)
+def test_a_pass_is_the_sum_of_its_sources_passes_bit_for_bit(small_blocks, kind, dtype, split):
+    operator = make_problem(dtype=dtype, sizes=SPLITS[split]).operator
+    generator = torch.Generator().manual_seed(0)
+    v, z = torch.randn(operator.layout.size, generator=generator), torch.randn(N, operator.classes, generator=generator)
+    weights = RowWeights(torch.arange(1.0, operator.classes + 1), torch.arange(1.0, N + 1))
+    terms = {"loss": RSL(alpha=3.0), "weights": weights, "rows": N, "jvp_only": False}
+
+    def response() -> Response:
+        return RESPONSES[kind](terms, z.to(dtype))
+
+    whole, start = response(), 0
+    expected = operator.accumulate(v, whole, 0.5 * v.to(dtype))
+    got, notes = 0.5 * v.to(dtype), []
+    for source in operator.sources:
+        alone = TangentOperator(operator.base, [source], dtype=dtype)
+        part = pickle.loads(pickle.dumps(response().part(start, source.rows)))
+        got += alone.accumulate(v, part)
+        notes += part.notes
+        start += source.rows
+    assert torch.equal(got, expected)
+    assert [value for value, _, _ in notes] == [value for value, _, _ in whole.notes]
+    assert all(
+        torch.equal(a, b) for x, y in zip(notes, whole.notes, strict=True) for a, b in zip(x[1:], y[1:], strict=True)
+    )
 
 
 def test_block_size_decides_the_bytes(monkeypatch):

@@ -30,10 +30,11 @@ MAY_IMPORT = {
 }
 MAY_IMPORT["estimator"] = {"errors", "tangent", "objective", "solve", "backbone"}
 MAY_IMPORT["model_folder"] = {"errors", "tangent", "component", "backbone", "model"}
+MAY_IMPORT["cluster"] = {"errors"}
 MAY_IMPORT["stages"] = set(MAY_IMPORT)
 MAY_IMPORT["view"] = set(MAY_IMPORT)
 MAY_IMPORT["terminal"] = {"errors", "names", "stages", "view"}
-MAY_IMPORT["cli"] = {"errors", "cache", "recipe", "stages", "terminal", "view", "transfer.recipe"}
+MAY_IMPORT["cli"] = {"errors", "cache", "cluster", "recipe", "stages", "terminal", "view", "transfer.recipe"}
 
 # Outside library → the only parts that know it.
 HOMES = {
@@ -45,6 +46,8 @@ HOMES = {
     "sklearn": {"backbone.sources", "estimator", "view.embedding"},
     "scipy": {"backbone.sources"},
     "pyarrow": {"stages.sample_files"},
+    "dask": {"cluster"},
+    "distributed": {"cluster"},
     "typer": {"cli"},
     "rich": {"terminal"},
     "leather": {"transfer.plots"},
@@ -52,6 +55,7 @@ HOMES = {
     "dp_accounting": {"privacy.accountant"},
     "torch": {
         "attribution",
+        "cluster.connection",
         "backbone",
         "baselines",
         "tangent",

@@ -13,10 +13,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from distributed.cli.dask_scheduler import main as dask_scheduler
+from distributed.cli.dask_worker import main as dask_worker
 
 from taftcache.cli import main
 from taftcache.recipe import parse_recipe
 from taftcache.transfer.recipe import parse_transfer
+from tests.cluster.making import UNLIMITED, dask, scheduler
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted(
@@ -53,16 +56,21 @@ def try_block(block: BlockOf, file: Path, namespace: dict[str, Any]) -> None:
         pytest.fail(f"{file.name}:{block.line}: a block is python, sh, toml or text, not {block.language!r}")
 
 
-def try_command(line: str, where: str) -> None:
-    """Run a ``taftcache`` command; of any other, see that what it names is there."""
+def try_command(line: str, where: str, *more: str) -> None:
+    """Run a ``taftcache`` command with ``more`` options; of any other, see that what it names is there."""
     words = shlex.split(line, comments=True)
     if not words:
         return
     if words[:2] == ["taftcache", "view"]:
         try_view(words, where)
+    elif words[0] == "taftcache" and "--scheduler" in words:
+        try_scheduler(words, where)
+    elif words[0] == "dask":
+        command: Any = {"scheduler": dask_scheduler, "worker": dask_worker}[words[1]]
+        command.make_context(words[1], words[2:])
     elif words[0] == "taftcache":
         with pytest.raises(SystemExit) as end:
-            main(words[1:])
+            main([*words[1:], *more])
         assert end.value.code in (0, None), f"{where}: {line}"
     elif words[0] == "make":
         targets = re.findall(r"^([a-z-]+):.*## ", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
@@ -82,6 +90,13 @@ def try_view(words: list[str], where: str) -> None:
         assert process.stdout.readline().startswith("http://127.0.0.1:"), where
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 0, where
+
+
+def try_scheduler(words: list[str], where: str) -> None:
+    """Run the command on a scheduler of this machine with one worker, in the place of the page's."""
+    at = words.index("--scheduler") + 1
+    with scheduler() as (address, _), dask("worker", address, *UNLIMITED):
+        try_command(shlex.join([*words[: at - 1], *words[at + 1 :]]), where, "--scheduler", address)
 
 
 def links(page: str) -> set[str]:

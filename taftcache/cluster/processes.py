@@ -1,0 +1,50 @@
+"""Worker processes of this machine, each with a GPU of its own where there are GPUs."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+from distributed import LocalCluster, Security
+
+
+class _Pinned(LocalCluster):
+    """A local cluster whose worker k sees GPU k alone, and sees it again when it is started anew."""
+
+    gpus: Sequence[str] = ()
+
+    def new_worker_spec(self) -> dict[Any, Any]:
+        """The next worker's name and options."""
+        ((name, spec),) = super().new_worker_spec().items()
+        seen = {"CUDA_VISIBLE_DEVICES": self.gpus[name % len(self.gpus)]} if self.gpus else {}
+        options = {**spec["options"], "env": {**spec["options"]["env"], **seen}}
+        return {name: {**spec, "options": options}}
+
+    def _update_worker_status(self, op: str, msg: Any) -> None:
+        """Dask's own fails, and with it the end of the cluster, on a worker that left before it was announced."""
+        if op != "remove" or msg in self.scheduler_info["workers"]:
+            super()._update_worker_status(op, msg)
+
+
+def processes(workers: int, threads: int, gpus: Sequence[str], dashboard: bool) -> LocalCluster:
+    """``workers`` processes with one task at a time each, on the loopback interface, under TLS made for this run.
+
+    No memory limit: mapped chunks of a store count as memory in Dask's eyes, and a worker near its limit would write
+    what it holds to disk.
+    """
+    number = str(threads)
+    cluster = _Pinned(
+        n_workers=0,
+        threads_per_worker=1,
+        processes=True,
+        memory_limit=0,
+        security=Security.temporary(),
+        dashboard_address="127.0.0.1:0" if dashboard else None,
+        silence_logs=logging.CRITICAL,
+        env={"OMP_NUM_THREADS": number, "MKL_NUM_THREADS": number, "OPENBLAS_NUM_THREADS": number},
+    )
+    cluster.gpus = gpus
+    cluster.scale(workers)
+    cluster.wait_for_workers(workers)
+    return cluster

@@ -1,0 +1,36 @@
+"""What a worker keeps from one task to the next: a loaded model, a shard's prepared rows."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from threading import Lock, RLock
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+_MODELS = 2  # of each kind: what an earlier job left behind gives way
+_kept: dict[str, OrderedDict[Hashable, Any]] = {}
+_guard = Lock()
+_making: dict[str, RLock] = {}
+
+
+def resident(kind: str, key: Hashable, make: Callable[[], T], most: int = _MODELS) -> T:
+    """What ``make`` returns, made once in this process for ``key``; at most ``most`` of a kind, the oldest go."""
+    with _guard:
+        alone = _making.setdefault(kind, RLock())
+    with alone:
+        there = _kept.setdefault(kind, OrderedDict())
+        if key not in there:
+            while len(there) >= most:
+                there.popitem(last=False)
+            there[key] = make()
+        there.move_to_end(key)
+        return there[key]
+
+
+def forget_residents() -> None:
+    """Let everything go: rows that stay in a worker's memory would outlive a request to forget them."""
+    with _guard:
+        for there in _kept.values():
+            there.clear()

@@ -1,0 +1,166 @@
+"""What Jᵀ is applied to, block by block: the slope of the loss, its bend along a change, and their kin.
+
+Each is a value that holds all it needs, so that it can answer for a part of the rows in another process.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from taftcache.objective.loss import Loss
+from taftcache.objective.weights import RowWeights
+
+
+@dataclass(kw_only=True)
+class Response(ABC):
+    """A ``tangent.operator.Respond`` that knows which rows a block holds.
+
+    Args:
+        start: number of the first row of the next block.
+
+    Attributes:
+        notes: one for each block so far, of those responses that note anything.
+    """
+
+    start: int = 0
+    notes: list[tuple[float, Tensor | None, Tensor]] = field(default_factory=list)
+
+    def __call__(self, logits: Tensor, change: Tensor | None, labels: Tensor) -> Tensor:
+        """[b,K] for the base logits [b,K], their tangent [b,K] or None, and the labels of the next block."""
+        answer = self.answer(logits, change, labels)
+        self.start += len(labels)
+        return answer
+
+    def part(self, start: int, rows: int) -> Self:
+        """The same for ``rows`` rows from ``start`` on alone, with notes of its own."""
+        return replace(self, start=start, notes=[])
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: _sent(value) for name, value in self.__dict__.items()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update({name: _received(value) for name, value in state.items()})
+
+    @abstractmethod
+    def answer(self, logits: Tensor, change: Tensor | None, labels: Tensor) -> Tensor:
+        """What is returned for the block that begins at ``start``."""
+
+
+@dataclass(kw_only=True)
+class _OfLoss(Response):
+    """What is made of a loss, its rows' weights, and the mean over ``rows``."""
+
+    loss: Loss
+    weights: RowWeights | None
+    rows: int
+    jvp_only: bool
+
+    def _mean(self, terms: Tensor, labels: Tensor) -> Tensor:
+        if self.weights is not None:
+            terms = terms * self.weights.at(labels, self.start, terms)
+        return terms.div_(self.rows)
+
+
+@dataclass(kw_only=True)
+class Slope(_OfLoss):
+    """ω ∂ℓ/∂z / N; notes Σ ωℓ of each block, its labels, and with ``keep`` its logits."""
+
+    keep: bool
+
+    def answer(self, logits: Tensor, change: Tensor | None, labels: Tensor) -> Tensor:
+        """At f_w + J Δw."""
+        z = moved(logits, change, self.jvp_only)
+        losses, gradient = self.loss.value(z.double(), labels), self.loss.gradient(z, labels)
+        if self.weights is not None:
+            losses = losses * self.weights.at(labels, self.start, losses)[:, 0]
+        self.notes.append((losses.sum().item(), z if self.keep else None, labels))
+        return self._mean(gradient, labels)
+
+
+@dataclass(kw_only=True)
+class Bend(_OfLoss):
+    """ωD J v / N, with D at Δw = 0 or at logits: ``point`` has those of each block by its first row."""
+
+    point: dict[int, Tensor] | None
+
+    def answer(self, logits: Tensor, change: Tensor | None, labels: Tensor) -> Tensor:
+        """For the tangent of v."""
+        assert change is not None
+        z = moved(logits, None, self.jvp_only) if self.point is None else self.point[self.start].to(change)
+        return self._mean(self.loss.bend(z, labels, change), labels)
+
+    def part(self, start: int, rows: int) -> Self:
+        """With the point of those rows alone: a block never spans two sources."""
+        part = super().part(start, rows)
+        if self.point is not None:
+            part.point = {at: z for at, z in self.point.items() if start <= at < start + rows}
+        return part
+
+
+@dataclass(kw_only=True)
+class Scattered(_OfLoss):
+    """The terms of the slope of a quadratic loss under random signs, and of its bend."""
+
+    seed: int
+
+    def answer(self, logits: Tensor, change: Tensor | None, labels: Tensor) -> Tensor:
+        """The signs of a block depend on the seed and on where it begins."""
+        assert change is not None
+        z = moved(logits, None, self.jvp_only)
+        signs = random_signs(z, (self.seed << 40) + self.start)
+        return self._mean(signs * self.loss.gradient(z, labels) + self.loss.bend(z, labels, change), labels)
+
+
+@dataclass(kw_only=True)
+class Given(Response):
+    """``values`` [N,K] themselves."""
+
+    values: Tensor
+    first: int = 0
+
+    def answer(self, logits: Tensor, change: Tensor | None, labels: Tensor) -> Tensor:
+        """The rows of the block."""
+        at = self.start - self.first
+        return self.values[at : at + len(labels)].to(logits)
+
+    def part(self, start: int, rows: int) -> Self:
+        """With those rows' values alone."""
+        part = super().part(start, rows)
+        part.values, part.first = self.values[start - self.first : start - self.first + rows].clone(), start
+        return part
+
+
+def moved(base: Tensor, change: Tensor | None, jvp_only: bool) -> Tensor:
+    """z [n,K] of rows with base logits f_w and tangent J Δw (None for Δw = 0); without f_w where ``jvp_only``."""
+    if jvp_only:
+        return torch.zeros_like(base) if change is None else change
+    return base if change is None else base + change
+
+
+def random_signs(like: Tensor, seed: int) -> Tensor:
+    """±1 in the shape of ``like``, a function of the seed."""
+    generator = torch.Generator().manual_seed(seed)
+    return (torch.randint(0, 2, like.shape, generator=generator) * 2 - 1).to(like)
+
+
+def _sent(value: Any) -> Any:
+    """Tensors as arrays: torch's own way through a wire is a file of the kind that nobody should load."""
+    if isinstance(value, Tensor):
+        return value.cpu().numpy()
+    if isinstance(value, RowWeights):
+        return RowWeights, _sent(value.by_class), _sent(value.by_sample)
+    return {at: _sent(one) for at, one in value.items()} if isinstance(value, dict) else value
+
+
+def _received(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        return torch.from_numpy(value if value.flags.writeable else value.copy())
+    if isinstance(value, tuple) and value and value[0] is RowWeights:
+        return RowWeights(*map(_received, value[1:]))
+    return {at: _received(one) for at, one in value.items()} if isinstance(value, dict) else value
