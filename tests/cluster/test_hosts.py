@@ -44,7 +44,8 @@ class Host:
     @property
     def environment(self) -> dict[str, str]:
         own = {"HOME": str(self.folder / "home"), "TMPDIR": str(self.folder / "tmp")}
-        own |= {"DASK_TEMPORARY_DIRECTORY": str(self.folder / "local"), "DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL": "15s"}
+        own["DASK_TEMPORARY_DIRECTORY"] = str(self.folder / "local")
+        own["DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL"] = "15s"
         own |= {f"DASK_DISTRIBUTED__COMM__TIMEOUTS__{name}": "12s" for name in ("TCP", "CONNECT")}
         return {**ENVIRONMENT, **own}
 
