@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from taftcache.component import Component
     from taftcache.errors import (
         BackboneError,
+        ClusterError,
         CompositionError,
         DataError,
         FormatError,
@@ -78,6 +79,7 @@ if TYPE_CHECKING:
 __all__ = [
     "RSL",
     "BackboneError",
+    "ClusterError",
     "Component",
     "CompositionError",
     "CrossEntropy",
