@@ -24,6 +24,9 @@ from tests.cluster.making import ENVIRONMENT, UNLIMITED, At, asking, dask, free_
 from tests.stages.making import open_store, recipe, toml, tree
 from tests.stages.test_damage import chunk_of, flip
 
+# Minutes where other work shares the processor: not in the quick form.
+pytestmark = pytest.mark.full
+
 
 @pytest.fixture
 def ours(tmp_path):

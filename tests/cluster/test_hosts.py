@@ -16,6 +16,9 @@ import pytest
 from tests.cluster.making import ENVIRONMENT, UNLIMITED, dask, free_port
 from tests.stages.making import toml, tree
 
+# Minutes where other work shares the processor: not in the quick form.
+pytestmark = pytest.mark.full
+
 EXEC = ("ip", "netns", "exec")
 DRIVER = """
 import json, sys
