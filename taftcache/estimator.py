@@ -61,13 +61,9 @@ class _Tangent(BaseEstimator):
         self.memory = memory
         self.device = device
 
-    def _rows(self, X: Any, fitting: bool) -> np.ndarray:
-        """Rows [n,t,d] as a tail takes them: features as they are, cached rows, or images through the backbone."""
+    def _rows(self, X: Any) -> np.ndarray:
+        """Rows [n,t,d] as a tail takes them: validated features, cached rows, or images through the backbone."""
         if self.backbone is None:
-            if fitting:
-                X = validate_data(self, X, dtype=[np.float64, np.float32])
-            else:
-                X = validate_data(self, X, dtype=[np.float64, np.float32], reset=False)
             return X[:, None, :]
         if isinstance(self.backbone, BackboneSpec):
             return self._extracted(X)
@@ -156,7 +152,9 @@ class _Tangent(BaseEstimator):
 
     def _logits(self, X: Any) -> np.ndarray:
         check_is_fitted(self, "solution_")
-        rows = self._rows(X, fitting=False)
+        if self.backbone is None:
+            X = validate_data(self, X, dtype=[np.float64, np.float32], reset=False)
+        rows = self._rows(X)
         operator = TangentOperator(
             self.base_,
             [ArrayRows(rows, np.zeros(len(rows), np.int64))],
@@ -226,7 +224,7 @@ class TangentClassifier(ClassifierMixin, _Tangent):
             X, y = validate_data(self, X, y, dtype=[np.float64, np.float32])
         check_classification_targets(y)
         self.classes_, labels = np.unique(y, return_inverse=True)
-        rows = self._rows(X, fitting=True)
+        rows = self._rows(X)
         labels = labels.reshape(-1).astype(np.int64)
         K = max(2, len(self.classes_))  # one class alone still needs a logit to stand against
         by_class = None
@@ -293,7 +291,7 @@ class TangentRegressor(RegressorMixin, _Tangent):
         if self.backbone is None:
             X, y = validate_data(self, X, y, dtype=[np.float64, np.float32], multi_output=True, y_numeric=True)
         values = np.asarray(y, dtype=np.float64)
-        rows = self._rows(X, fitting=True)
+        rows = self._rows(X)
         weights = None
         if sample_weight is not None:
             weights = RowWeights(by_sample=_sample_weights(sample_weight, rows))

@@ -18,20 +18,25 @@ _BUCKET = re.compile(r"s3:/{1,2}([a-z0-9][a-z0-9.-]{1,62})(?:/(.*))?")
 _OWN = {FILE, f"{FILE}.partial", LOCK, KEY_FILE, "shards", "ledger", "staging", *OBJECT_FOLDERS}
 
 
+def is_bucket(path: str | os.PathLike[str]) -> bool:
+    """Whether an address is one in a bucket, as a path too."""
+    return os.fspath(path).startswith("s3:")
+
+
 def open_home(path: str | os.PathLike[str], *, make: bool = False) -> tuple[Home, Folder]:
     """The home at ``path``, and the desk on which changes to it are prepared.
 
     ``s3://bucket/prefix`` is a bucket; its desk is a folder in ``TAFTCACHE_STAGING`` (``~/.cache/taftcache`` by
     default). All else is a folder, which is its own desk. OSError when there is none and ``make`` does not ask for one.
     """
-    text = os.fspath(path)
-    if not text.startswith("s3:"):
+    if not is_bucket(path):
         if make:
             Path(path).mkdir(parents=True, exist_ok=True)
         folder = Folder(path)
         return folder, folder
     from taftcache.cache.bucket import Bucket
 
+    text = os.fspath(path)
     match = _BUCKET.fullmatch(text)
     if match is None:
         raise RecipeError("A store in a bucket has the address s3://bucket/prefix.", got=text, do="Write it like that.")

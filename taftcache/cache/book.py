@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from taftcache.cache import ledger
+from taftcache.cache.address import is_bucket
 from taftcache.cache.digest import canonical, digest
 from taftcache.cache.files import Folder
 from taftcache.errors import FormatError, StoreError
@@ -38,7 +39,7 @@ class Book:
     """
 
     def __init__(self, store: str | os.PathLike[str]) -> None:
-        whole = None if os.fspath(store).startswith("s3:") else Path(os.path.abspath(store))
+        whole = None if is_bucket(store) else Path(os.path.abspath(store))
         self.file = None if whole is None else whole.with_name(f"{whole.name}.forgotten")
         pages = [] if self.file is None else _read(self.file).pages
         self._pages = {bytes.fromhex(page.key): frozenset(page.tombstones) for page in pages}

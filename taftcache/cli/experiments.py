@@ -16,6 +16,7 @@ from taftcache.cli.options import (
     device_override,
     print_report,
     read_recipe,
+    stored_recipe,
 )
 from taftcache.terminal.console import bars
 from taftcache.terminal.experiments import show_compare, show_private_table, show_teach, show_train_private
@@ -41,10 +42,9 @@ def tune(
     """
     from taftcache import stages
     from taftcache.cache import FeatureStore
-    from taftcache.recipe import apply_overrides, parse_recipe
 
     with FeatureStore(store, mode="a") as opened, bars(as_json) as progress:
-        recipe = parse_recipe(apply_overrides(opened.manifest.recipe, set_ or []), str(store))
+        recipe = stored_recipe(opened, set_)
         report = stages.train_private(
             opened, recipe, progress=progress, rates=rate or [0.3, 1.0, 3.0], charged=not uncharged
         )
@@ -71,11 +71,10 @@ def private_table(
     """
     from taftcache import stages
     from taftcache.cache import FeatureStore
-    from taftcache.recipe import apply_overrides, parse_recipe
     from taftcache.stages.private_comparison import REGIMES
 
     with FeatureStore(store) as opened, bars(as_json) as progress:
-        recipe = parse_recipe(apply_overrides(opened.manifest.recipe, set_ or []), str(store))
+        recipe = stored_recipe(opened, set_)
         report = stages.private_table(
             opened,
             recipe,

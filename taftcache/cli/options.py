@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from taftcache.errors import RecipeError
-from taftcache.recipe import Recipe, load_recipe
+from taftcache.recipe import Recipe, apply_overrides, load_recipe, parse_recipe
 
 if TYPE_CHECKING:
+    from taftcache.cache import FeatureStore
     from taftcache.cluster import Cluster
     from taftcache.stages.progress import Progress
 
@@ -44,16 +45,21 @@ def read_recipe(path: Path, overrides: list[str] | None, device: str | None) -> 
 
 def read_either(target: Path, overrides: list[str] | None, device: str | None) -> tuple[Recipe, Path]:
     """The recipe of a file or of a store, and where the store is."""
-    if not (target.is_dir() or str(target).startswith("s3:")):
+    from taftcache.cache import FeatureStore
+    from taftcache.cache.address import is_bucket
+
+    if not (target.is_dir() or is_bucket(target)):
         recipe = read_recipe(target, overrides, device)
         return recipe, recipe.store_path
-    from taftcache.cache import FeatureStore
-    from taftcache.recipe import apply_overrides, parse_recipe
-
     with FeatureStore(target) as store:
         values = apply_overrides(store.manifest.recipe, [*(overrides or []), *device_override(device)])
     values["store"]["path"] = str(target)
     return parse_recipe(values, str(target)), target
+
+
+def stored_recipe(store: FeatureStore, overrides: list[str] | None) -> Recipe:
+    """The recipe that an open store keeps, with what the options change."""
+    return parse_recipe(apply_overrides(store.manifest.recipe, overrides or []), str(store.path))
 
 
 def device_override(device: str | None) -> list[str]:

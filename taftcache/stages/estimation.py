@@ -12,6 +12,7 @@ import numpy as np
 
 from taftcache.backbone.sources import open_source
 from taftcache.backbone.sources.base import Source
+from taftcache.cache.address import is_bucket
 from taftcache.recipe import Recipe
 from taftcache.stages.extraction import load_frozen, plan_groups, run_frozen
 
@@ -80,7 +81,7 @@ def _timed(model: Any, recipe: Recipe, source: Source, count: int) -> float:
 
 
 def _free(path: Path) -> int | None:
-    if str(path).startswith("s3:"):
+    if is_bucket(path):
         return None
     there = next(place for place in (path.absolute(), *path.absolute().parents) if place.is_dir())
     return shutil.disk_usage(there).free

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -74,20 +75,21 @@ def extract(recipe: Recipe, progress: Progress | None = None, cluster: Cluster |
     groups = plan_groups(recipe, source, test)
     from safetensors.torch import save
 
-    if exists:
-        with FeatureStore(path, mode="a") as store:  # for writing: it then knows what its place has forgotten
-            groups, classes, notes = _without_forgotten(store.is_forgotten, groups, source.classes)
-    else:
-        groups, classes, notes = _without_forgotten(Book(path).holds, groups, source.classes)
-    frozen, transform = load_frozen(recipe, classes)
-    identity = made_from(recipe, frozen, transform)
-    plan = {"kind": recipe.store.plan, "shards": recipe.store.shards, "seed": recipe.store.seed, "groups": len(groups)}
-    if exists:
-        store = FeatureStore(path, mode="a")
-        store.check_identity(identity)
-    else:
-        store = FeatureStore.create(path, identity=identity, classes=classes, plan=plan, recipe=_record(recipe))
-    with store:
+    with ExitStack() as stack:
+        there = stack.enter_context(FeatureStore(path, mode="a")) if exists else None
+        forgotten = Book(path).holds if there is None else there.is_forgotten
+        groups, classes, notes = _without_forgotten(forgotten, groups, source.classes)
+        frozen, transform = load_frozen(recipe, classes)
+        identity = made_from(recipe, frozen, transform)
+        if there is None:
+            plan = {"kind": recipe.store.plan, "shards": recipe.store.shards, "seed": recipe.store.seed}
+            plan["groups"] = len(groups)
+            recorded = _record(recipe)
+            new = FeatureStore.create(path, identity=identity, classes=classes, plan=plan, recipe=recorded)
+            store = stack.enter_context(new)
+        else:
+            there.check_identity(identity)
+            store = there
         if TAIL not in store.objects():
             with store.transaction() as change:
                 change.put(TAIL, save(frozen.tail_state()), frozen.config.as_dict())

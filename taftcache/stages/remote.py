@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from taftcache.cache.address import is_bucket
 from taftcache.cluster import Cluster
 from taftcache.recipe import Recipe, recipe_values
 
@@ -31,7 +32,7 @@ def portable(recipe: Recipe) -> dict[str, Any]:
 
 def anywhere(path: str) -> str:
     """A path as every working directory understands it."""
-    return path if path.startswith(("~", "$", "s3:")) else os.path.abspath(path)
+    return path if is_bucket(path) or path.startswith(("~", "$")) else os.path.abspath(path)
 
 
 def processor(device: torch.device) -> str:

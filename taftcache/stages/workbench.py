@@ -17,7 +17,7 @@ from taftcache.errors import RecipeError, StoreError
 from taftcache.recipe import Recipe
 from taftcache.stages.extraction import extract
 from taftcache.stages.progress import Progress
-from taftcache.stages.trial import Fitted, Preset, Setting, Trial, bases
+from taftcache.stages.trial import Chosen, Fitted, Preset, Setting, Trial, bases
 from taftcache.tangent.spec import TAIL
 
 # What is measured of a method; both nets' criteria choose among the same fine-tuned shards.
@@ -223,7 +223,6 @@ class Workbench:
 
     def _leave_one_out(self, at: Setting, depth: int | str) -> dict[Setting, tuple[float, dict[str, Any]]]:
         from taftcache.solve.choosing import choose_ridge
-        from taftcache.stages.trial import Chosen
 
         trial = self.trial(1, 0, depth)
         rows = Chosen(trial.store, [i for part in trial.parts for i in part])

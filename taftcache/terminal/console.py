@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,6 +17,12 @@ ERR = Console(stderr=True, highlight=False)
 def complain(text: str) -> None:
     """To stderr, as it is."""
     ERR.print(text, style="red", markup=False, soft_wrap=True)
+
+
+def print_notes(notes: Iterable[str]) -> None:
+    """A line each."""
+    for note in notes:
+        OUT.print(f"note: {note}", markup=False)
 
 
 class _Bar:

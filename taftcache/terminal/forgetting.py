@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from rich.table import Table
 
-from taftcache.terminal.console import OUT
+from taftcache.terminal.console import OUT, print_notes
 from taftcache.terminal.text import certified, readable_size, some
 
 if TYPE_CHECKING:
@@ -24,8 +24,7 @@ def show_audit(report: AuditReport) -> None:
     """Findings, or that there are none."""
     for f in report.findings:
         OUT.print(f"FAILED  {f.kind}: {f.where}: {f.problem}", markup=False, soft_wrap=True)
-    for note in report.notes:
-        OUT.print(f"note: {note}", markup=False)
+    print_notes(report.notes)
     if report.replayed:
         OUT.print(f"{report.replayed} rows that an old copy brought back were forgotten again")
     table = Table("component", "‖∇F‖ recorded", "recomputed", "‖Δw−Δw*‖ ≤")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from rich.table import Table
 
-from taftcache.terminal.console import OUT
+from taftcache.terminal.console import OUT, print_notes
 from taftcache.terminal.text import certified, plain_table, readable_size
 
 if TYPE_CHECKING:
@@ -131,8 +131,7 @@ def show_report(report: ReportReport) -> None:
         f"{report.file}: {readable_size(report.bytes)}, {report.rows} samples, all details of {len(report.details)}",
         markup=False, soft_wrap=True,
     )  # fmt: skip
-    for note in report.notes:
-        OUT.print(f"note: {note}", markup=False)
+    print_notes(report.notes)
 
 
 def show_sample_influence(report: SampleInfluence) -> None:

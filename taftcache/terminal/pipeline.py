@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from rich.table import Table
 
-from taftcache.names import is_component
-from taftcache.terminal.console import OUT
+from taftcache.names import EXACT, HEAD, MEAN, is_component
+from taftcache.terminal.console import OUT, print_notes
 from taftcache.terminal.forgetting import forgotten_lines
 from taftcache.terminal.text import certified, readable_size
 
@@ -41,8 +41,7 @@ def show_run(report: RunReport) -> None:
     if report.forget is not None:
         table.add_row("forget", forgotten_lines(report.forget), f"{report.forget.seconds:.1f}")
     OUT.print(table)
-    for note in [*e.notes, *t.notes]:
-        OUT.print(f"note: {note}", markup=False)
+    print_notes([*e.notes, *t.notes])
     if report.idle:
         OUT.print(f"Nothing to do: every stage was done before ({report.seconds:.1f} s to make sure).")
     OUT.print(f"store  {report.store}   root {report.root_digest[:16]}", markup=False, soft_wrap=True)
@@ -78,8 +77,7 @@ def show_extract(report: ExtractReport) -> None:
         )
     else:
         OUT.print("Nothing to do: every shard is in the store.")
-    for note in report.notes:
-        OUT.print(f"note: {note}", markup=False)
+    print_notes(report.notes)
     shards = ", ".join(f"{name} {rows}" for name, rows in report.shards.items())
     OUT.print(
         f"rows: {shards}\nstore {report.store}: {readable_size(report.bytes)}, root {report.root_digest[:16]}",
@@ -114,8 +112,7 @@ def show_train(report: TrainReport) -> None:
             "solved" if name in report.trained else "kept",
         )
     OUT.print(table)
-    for note in report.notes:
-        OUT.print(f"note: {note}", markup=False)
+    print_notes(report.notes)
 
 
 def show_compose(report: ComposeReport) -> None:
@@ -162,7 +159,7 @@ def _accuracies(report: EvaluateReport) -> str:
 
 
 _TITLES = {
-    "models/mean": "composed tangent model",
-    "models/exact": "exact tangent model of all shards",
-    "models/head": "head only, all shards, exact",
+    MEAN: "composed tangent model",
+    EXACT: "exact tangent model of all shards",
+    HEAD: "head only, all shards, exact",
 }

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from taftcache.backbone.sources.base import Item, check_items, description, unreadable
+from taftcache.backbone.sources.base import Item, check_items, decoding, description
 from taftcache.backbone.sources.rgb import to_rgb
 from taftcache.errors import DataError
 
@@ -50,16 +50,12 @@ class ArraySource:
 
     def read(self, index: int) -> Image.Image:
         id = self.items[index].id
-        try:
+        with decoding(id):
             if self._encoded:
                 encoded = self._images[int(self._offset[index]) : int(self._offset[index + 1])]
                 with Image.open(io.BytesIO(np.asarray(encoded).tobytes())) as image:
                     return to_rgb(image)
             pixels = np.asarray(self._images[index])
-        except MemoryError:
-            raise
-        except Exception as error:  # decoders and HDF5 filters raise whatever they like
-            raise unreadable(id, error) from error
         if pixels.ndim == 3 and pixels.shape[-1] not in (1, 3):
             pixels = np.moveaxis(pixels, 0, -1)
         if pixels.ndim == 3 and pixels.shape[-1] == 1:

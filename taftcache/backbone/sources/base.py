@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple, Protocol
 
 import blake3
@@ -70,6 +71,17 @@ def check_items(place: str, classes: Sequence[str], items: Sequence[Item]) -> No
                 got=f"{place}: {item.id} has label {item.label} of {len(classes)} classes",
                 do="correct the labels or the list of classes",
             )
+
+
+@contextmanager
+def decoding(id: str) -> Iterator[None]:
+    """Whatever goes wrong within becomes the UnreadableImage of ``id``; only a lack of memory stays what it is."""
+    try:
+        yield
+    except MemoryError:
+        raise
+    except Exception as error:  # decoders and HDF5 filters raise OSError, SyntaxError, struct.error and more
+        raise unreadable(id, error) from error
 
 
 def unreadable(id: str, error: BaseException | str) -> UnreadableImage:

@@ -9,7 +9,7 @@ from typing import Any
 
 from PIL import Image
 
-from taftcache.backbone.sources.base import Item, check_items, description, unreadable
+from taftcache.backbone.sources.base import Item, check_items, decoding, description
 from taftcache.backbone.sources.rgb import to_rgb
 from taftcache.errors import DataError
 
@@ -55,13 +55,8 @@ class FolderSource:
 
     def read(self, index: int) -> Image.Image:
         id = self.items[index].id
-        try:
-            with Image.open(self._root / id.removeprefix(self._prefix)) as image:
-                return to_rgb(image)
-        except MemoryError:
-            raise
-        except Exception as error:  # decoders raise OSError, SyntaxError, ValueError, struct.error and more
-            raise unreadable(id, error) from error
+        with decoding(id), Image.open(self._root / id.removeprefix(self._prefix)) as image:
+            return to_rgb(image)
 
     def describe(self) -> dict[str, Any]:
         return description("folder", self)

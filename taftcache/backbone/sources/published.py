@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import blake3
 from PIL import Image
 
-from taftcache.backbone.sources.base import Item, check_items, description, unreadable
+from taftcache.backbone.sources.base import Item, check_items, decoding, description
 from taftcache.backbone.sources.rgb import to_rgb
 from taftcache.errors import DataError
 
@@ -49,13 +49,8 @@ class ListedSource:
     def read(self, index: int) -> Image.Image:
         """The image in RGB."""
         id = self.items[index].id
-        try:
-            with Image.open(self._root / id) as image:
-                return to_rgb(image)
-        except MemoryError:
-            raise
-        except Exception as error:  # decoders raise OSError, SyntaxError, ValueError, struct.error and more
-            raise unreadable(id, error) from error
+        with decoding(id), Image.open(self._root / id) as image:
+            return to_rgb(image)
 
     def describe(self) -> dict[str, Any]:
         """Kind, number, classes and digest."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from PIL import Image
 
-from taftcache.backbone.sources.base import Item, check_items, description, unreadable
+from taftcache.backbone.sources.base import Item, check_items, decoding, description
 from taftcache.backbone.sources.rgb import to_rgb
 from taftcache.errors import DataError
 
@@ -41,12 +41,8 @@ class TimmSource:
         check_items(self._name, self.classes, self.items)
 
     def read(self, index: int) -> Image.Image:
-        try:
+        with decoding(self.items[index].id):
             return to_rgb(self._dataset[index][0])
-        except MemoryError:
-            raise
-        except Exception as error:
-            raise unreadable(self.items[index].id, error) from error
 
     def describe(self) -> dict[str, Any]:
         return description("timm", self)
