@@ -6,7 +6,8 @@ RECIPE is pipelines/caltech101.toml (needs TAFTCACHE_DATA) or, without that fold
 store is made if it is not there. All training rows are one problem. A pass is one JᵀDJ·v: an adjoint alone counts
 half, the evaluation at zero, the building of a preconditioner and every look at the true gradient count, each
 rounded up. The gap is (F − F*)/(F(0) − F*), with F* from a solve ten thousand times closer; the final accuracy is that
-solve's, and reached when the held-out accuracy stays within 0.2 points of it. ``--peers`` adds plain conjugate
+solve's: when the held-out accuracy is first within 0.2 points of it, and from when on it stays there. ``--shards``
+deals the rows out, solves each part, and goes on from the mean with all of them. ``--peers`` adds plain conjugate
 gradients, SciPy's cg and lsmr on the same operator and AdamW over 30 epochs; ``--head`` times the head's path
 over 20 λ against scikit-learn's RidgeCV, Ridge and LogisticRegression; ``--memory`` shows the peak of a solve that
 streams, at two sizes.
@@ -17,11 +18,11 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import resource
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 from math import sqrt
 from pathlib import Path
 from typing import Any
@@ -41,10 +42,11 @@ from taftcache.solve.row_space import RowSpace
 from taftcache.stages import extract
 from taftcache.tangent.base import Base
 from taftcache.tangent.operator import TangentOperator
+from taftcache.tangent.rows import ArrayRows
 
 PIPELINES = Path(__file__).resolve().parents[1] / "pipelines"
 GAPS = (1e-3, 1e-6)
-LOOKS = (*range(2, 41, 2), *range(45, 121, 15))  # passes at which the accuracy is looked at
+LOOKS = (*range(2, 41), *range(45, 121, 15))  # passes at which the accuracy is looked at
 WITHIN = 0.2
 
 Trace = list[tuple[int, float]]
@@ -54,6 +56,7 @@ class Bench:
     """One problem, its optimum, and the held-out rows."""
 
     def __init__(self, base: Base, shards: Sequence[Shard], held_out: Shard, loss: RSL, ridge: float, memory: int):
+        self.base, self.shards = base, shards
         operator = TangentOperator(base, shards, memory=memory)
         self.narrow = Problem(operator, loss, ridge)
         self.exact = Problem(TangentOperator(base, shards, dtype=torch.float64), loss, ridge)
@@ -78,6 +81,7 @@ class Bench:
     def result(self, name: str, trace: Trace, accuracies: Trace, seconds: float, building: float) -> dict[str, Any]:
         """Passes to every bar, None where it was not met."""
         met = {f"passes_to_gap_{level:.0e}": first(trace, lambda f, g=level: self.gap(f) <= g) for level in GAPS}
+        reached = first(accuracies, lambda a: abs(a - self.final) <= WITHIN)
         settled = None
         for passes, accuracy in reversed(accuracies):
             if abs(accuracy - self.final) > WITHIN:
@@ -86,12 +90,44 @@ class Bench:
         return {
             "solver": name,
             **met,
-            "passes_to_final_accuracy": settled,
+            "passes_to_final_accuracy": reached,
+            "passes_till_it_stays": settled,
             "passes_building": building,
             "gap_at_end": self.gap(trace[-1][1]),
             "passes": trace[-1][0],
             "seconds": seconds,
         }
+
+    def results(self, passes: int, peers: bool) -> Iterator[dict[str, Any]]:
+        """One solver after another."""
+        yield self.row_space(passes)
+        yield self.conjugate("kronecker", passes, lambda: KroneckerPreconditioner(self.narrow), 2)
+        if not peers:
+            return
+        yield self.conjugate("plain cg", passes, None, 0)
+        yield from self.scipy(passes)
+        begin = time.perf_counter()
+        adam = minimise(self.base, self.shards, self.exact.loss, self.exact.ridge, method="adamw")
+        yield {
+            "solver": "adamw, 30 epochs",
+            "passes": 30,
+            "gap_at_end": self.gap(adam.certificate.objective),
+            "accuracy": self.accuracy(adam.value),
+            "seconds": time.perf_counter() - begin,
+        }
+
+    def from_mean(self, parts: int, passes: int) -> dict[str, Any]:
+        """The rows dealt out to so many shards, each solved alone; all rows solved from the mean of those."""
+        tokens = np.concatenate([s.tokens(slice(None)) for s in self.shards])
+        labels = np.concatenate([s.labels for s in self.shards])
+        loss, ridge, mean = self.exact.loss, self.exact.ridge, torch.zeros_like(self.zero)
+        for at in range(parts):
+            part = ArrayRows(tokens[at::parts], labels[at::parts])
+            mean += minimise(self.base, [part], loss, ridge, tolerance=5e-3, max_passes=500).value / parts
+        result = self.conjugate(
+            "kronecker from the mean", passes, lambda: KroneckerPreconditioner(self.narrow), 2, mean
+        )
+        return {"shards": parts, "accuracy_of_the_mean": self.accuracy(mean), **result}
 
     def row_space(self, passes: int) -> dict[str, Any]:
         """What ``minimise`` takes."""
@@ -109,11 +145,13 @@ class Bench:
         rows.run(1e-5)
         return self.result("row space", rows.history, accuracies, time.perf_counter() - begin - looking, 2)
 
-    def conjugate(self, name: str, passes: int, make: Callable[[], Any] | None, building: int) -> dict[str, Any]:
+    def conjugate(
+        self, name: str, passes: int, make: Callable[[], Any] | None, building: int, start: torch.Tensor | None = None
+    ) -> dict[str, Any]:
         """Conjugate gradients, plain or under a preconditioner, F by their own recurrence."""
         begin, looking = time.perf_counter(), 0.0
         apply = (lambda v: v.clone()) if make is None else make().apply
-        x = torch.zeros_like(self.zero, dtype=torch.float32)
+        x = (self.zero if start is None else start).float().clone()
         objective, gradient = self.narrow.evaluate(x)
         r = -gradient
         y = apply(r)
@@ -134,7 +172,7 @@ class Bench:
             d.mul_(rho / before).add_(y)
         return self.result(name, trace, accuracies, time.perf_counter() - begin - looking, building)
 
-    def scipy(self, passes: int) -> list[dict[str, Any]]:
+    def scipy(self, passes: int) -> Iterator[dict[str, Any]]:
         """SciPy's cg on the Hessian, and lsmr on √(D/N) J with damping √λ, each to that many products."""
         from scipy.sparse.linalg import LinearOperator, cg, lsmr
 
@@ -160,7 +198,6 @@ class Bench:
             (P, P), lambda v: self.narrow.hessian(torch.from_numpy(v)).double().numpy(), dtype=np.float64
         )
         right = -self.exact.evaluate(self.zero)[1].numpy()
-        found = []
         for name, run in {
             "scipy cg": lambda: cg(H, right, rtol=0, atol=0, maxiter=passes)[0],
             "scipy lsmr": lambda: lsmr(J, b.reshape(-1).numpy(), sqrt(ridge), atol=0, btol=0, conlim=0, maxiter=passes)[
@@ -171,8 +208,7 @@ class Bench:
             x = torch.from_numpy(run())
             seconds = time.perf_counter() - begin
             gap = self.gap(self.exact.evaluate(x)[0])
-            found.append({"solver": name, "passes": passes, "gap_at_end": gap, "seconds": seconds})
-        return found
+            yield {"solver": name, "passes": passes, "gap_at_end": gap, "seconds": seconds}
 
 
 def first(trace: Trace, met: Callable[[float], bool]) -> int | None:
@@ -204,8 +240,7 @@ def head_times(base: Base, shards: Sequence[Shard], loss: RSL) -> dict[str, floa
 
     def path() -> None:
         made = HeadPath(problem)
-        errors = made.leave_one_out(ridges.tolist())
-        made.weights(min(errors, key=lambda e: e.loss).ridge)
+        made.weights(min(made.least(ridges.tolist()), key=lambda e: e.loss).ridge)
 
     peer = RidgeCV(alphas, fit_intercept=False)
     times = {
@@ -215,7 +250,7 @@ def head_times(base: Base, shards: Sequence[Shard], loss: RSL) -> dict[str, floa
         "ridge_of_one": timed(lambda: Ridge(alphas[9], fit_intercept=False).fit(X, target)),
         "logistic_regression": timed(lambda: LogisticRegression(max_iter=200).fit(X, labels.numpy())),
     }
-    chosen = min(HeadPath(problem).leave_one_out(ridges.tolist()), key=lambda e: e.loss).ridge
+    chosen = min(HeadPath(problem).least(ridges.tolist()), key=lambda e: e.loss).ridge
     times["same_choice"] = float(abs(chosen / (2 * peer.alpha_ / len(X) / operator.classes) - 1) < 1e-9)
     times["times_ridge_cv"] = times["ridge_cv_of_20"] / times["path_of_20"]
     return times
@@ -231,10 +266,18 @@ def peak(recipe: Path, sets: Sequence[str], shards: int) -> dict[str, float]:
 
 def child(base: Base, shards: Sequence[Shard], loss: RSL, ridge: float) -> None:
     """Solve for a few passes with nothing kept, under Kronecker factors; say the peak."""
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    Path("/proc/self/clear_refs").write_text("5")  # the peak of the process that started this one comes along else
+    before, mapped = resident("VmRSS"), resident("RssFile")
     minimise(base, shards, loss, ridge, method="conjugate", tolerance=1e-12, max_passes=6, memory=0)
-    after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    print(json.dumps({"rows": sum(s.rows for s in shards), "before": before, "peak": after}))
+    mapped = resident("RssFile") - mapped  # the store's own pages, which the kernel takes back when it needs them
+    rows = sum(s.rows for s in shards)
+    print(json.dumps({"rows": rows, "before": before, "peak": resident("VmHWM"), "of_it_mapped": mapped}))
+
+
+def resident(name: str) -> float:
+    """MiB of resident memory, now (VmRSS; RssFile of files) or at most (VmHWM)."""
+    (line,) = (x for x in Path("/proc/self/status").read_text().splitlines() if x.startswith(name))
+    return int(line.split()[1]) / 1024
 
 
 def main() -> None:
@@ -246,11 +289,17 @@ def main() -> None:
     parser.add_argument("--passes", type=int, default=160)
     parser.add_argument("--keep", default="6GiB", help="memory for prepared rows")
     parser.add_argument("--peers", action="store_true")
+    parser.add_argument("--shards", type=int, nargs="*", default=[], help="solve from the mean of so many, too")
     parser.add_argument("--head", action="store_true")
     parser.add_argument("--memory", action="store_true")
     parser.add_argument("--child", type=int, default=0, help=argparse.SUPPRESS)
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
+    out = sys.stderr if args.json else sys.stdout
+
+    def say(line: str) -> None:
+        print(line, file=out, flush=True)
+
     recipe = load_recipe(args.recipe, [*args.set, f"solver.memory={args.keep}"])
     if not args.child:
         extract(recipe)
@@ -264,40 +313,26 @@ def main() -> None:
             return
         for ridge in args.ridges:
             bench = Bench(base, store.shards, store.held_out, loss, ridge, recipe.memory_bytes)
-            results = [
-                bench.row_space(args.passes),
-                bench.conjugate("kronecker", args.passes, lambda at=bench: KroneckerPreconditioner(at.narrow), 2),
-            ]
-            if args.peers:
-                results.append(bench.conjugate("plain cg", args.passes, None, 0))
-                results += bench.scipy(args.passes)
-                begin = time.perf_counter()
-                adam = minimise(base, store.shards, loss, ridge, method="adamw")
-                results.append(
-                    {
-                        "solver": "adamw, 30 epochs",
-                        "passes": 30,
-                        "gap_at_end": bench.gap(adam.certificate.objective),
-                        "accuracy": bench.accuracy(adam.value),
-                        "seconds": time.perf_counter() - begin,
-                    }
-                )
             rows = bench.narrow.operator.rows
+            say(f"λ = {ridge:g}, {rows} rows, final accuracy {bench.final:.2f} %")
+            results = []
+            for result in chain(
+                bench.results(args.passes, args.peers), (bench.from_mean(n, args.passes) for n in args.shards)
+            ):
+                results.append(result)
+                say("  " + json.dumps(result))
             problem = {"ridge": ridge, "rows": rows, "parameters": len(bench.zero), "final_accuracy": bench.final}
             report["problems"].append({**problem, "gap_bound_of_the_optimum": bench.gap_bound, "results": results})
-            if not args.json:
-                print(f"λ = {ridge:g}, {rows} rows, final accuracy {bench.final:.2f} %", flush=True)
-                for result in results:
-                    print("  " + json.dumps(result), flush=True)
         if args.head:
             report["head_seconds"] = head_times(base, store.shards, loss)
+            say(json.dumps(report["head_seconds"]))
         if args.memory:
             sizes = (max(1, len(store.shards) // 4), len(store.shards))
             report["memory_mib"] = [peak(args.recipe, args.set, size) for size in sizes]
     if args.json:
         print(json.dumps(report, indent=2))
-    else:
-        print(json.dumps({k: v for k, v in report.items() if k != "problems"}, indent=2))
+    elif args.memory:
+        print(f"MiB: {report['memory_mib']}")
 
 
 if __name__ == "__main__":

@@ -83,6 +83,7 @@ def main() -> None:
     parser.add_argument(
         "--shape", choices=SHAPES, action="append", help="repeatable; vit-large and vit-tiny by default"
     )
+    parser.add_argument("--samples", type=int, help="rows in a block; 64 and 256 by default")
     parser.add_argument("--classes", type=int, default=101)
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--peer-repeats", type=int, default=2)
@@ -115,7 +116,7 @@ def main() -> None:
 
 def measure(name: str, args: argparse.Namespace, copy: float, gemm: float) -> dict[str, float]:
     """Both products at one shape, and how far apart their results are."""
-    shape, device = SHAPES[name], args.device
+    shape, device = SHAPES[name] | ({"samples": args.samples} if args.samples else {}), args.device
     n, t, d, H = (shape[k] for k in ("samples", "tokens", "width", "heads"))
     torch.manual_seed(0)
     model = timm.models.vision_transformer.VisionTransformer(
