@@ -46,9 +46,20 @@ class ClippedSum:
 
     def __init__(self, size: int, grid: Grid, device: torch.device | str = "cpu") -> None:
         self.grid = grid
-        self._whole = torch.zeros(size, dtype=torch.int64, device=device)
+        self._whole: Tensor | None = None  # nothing but ``_part`` so far
         self._part = torch.zeros(size, dtype=torch.float64, device=device)
+        self._space: dict[str, Tensor] = {}
         self._rows = 0
+
+    def _like(self, name: str, tensor: Tensor) -> Tensor:
+        """Memory in float64 for a shape, where the last of that name was: new memory costs more than what is done."""
+        there = self._space.get(name)
+        if there is None or there.shape != tensor.shape:
+            there = self._space[name] = torch.empty(tensor.shape, dtype=torch.float64, device=tensor.device)
+        return there
+
+    def _wide(self, name: str, tensor: Tensor) -> Tensor:
+        return self._like(name, tensor).copy_(tensor)
 
     def add(
         self, factors: Sequence[Factor], direct: Sequence[Direct], live: Tensor, clipping: Clipping = "clip"
@@ -61,8 +72,9 @@ class ClippedSum:
         if self._rows > FLUSH_ROWS:
             self.flush()
             self._rows = len(live)
-        outs, intos = [m.out.double() for m in matrices], [m.into.double() for m in matrices]
-        rows = [part.rows.double() for part in direct]
+        outs = [self._wide(f"out {i}", m.out) for i, m in enumerate(matrices)]
+        intos = [self._wide(f"into {i}", m.into) for i, m in enumerate(matrices)]
+        rows = [self._wide(f"rows {i}", part.rows) for i, part in enumerate(direct)]
         lengths = [into.norm(dim=-1) for into in intos]
         squares = [part.square().sum(1) for part in rows]
         others = [out.norm(dim=-1) for out in outs]
@@ -79,7 +91,8 @@ class ClippedSum:
         units = scale / self.grid.unit
         for m, out, into, other, length in zip(matrices, outs, intos, others, lengths, strict=True):
             if m.bias is not None:
-                self._part[m.bias] += (out * units[:, None, None]).trunc_().sum(0).reshape(-1)
+                own = torch.mul(out, units[:, None, None], out=self._like(f"bias {out.shape}", out))
+                self._part[m.bias] += own.trunc_().sum(0).reshape(-1)
             split = torch.where((scale[:, None] > 0) & (length > 0), units[:, None] * other / length, 1.0)
             shift = torch.ldexp(torch.ones_like(length), torch.frexp(split).exponent // 2)
             whole = into.mul_(shift[..., None]).trunc_()
@@ -103,13 +116,15 @@ class ClippedSum:
 
     def flush(self) -> None:
         """Move what float64 holds to the integers."""
-        self._whole += self._part.to(torch.int64)
+        part = self._part.to(torch.int64)
+        self._whole = part if self._whole is None else self._whole.add_(part)
         self._part.zero_()
 
     def total(self) -> Tensor:
         """The sum so far, in units."""
         self.flush()
         self._rows = 0
+        assert self._whole is not None
         return self._whole
 
 

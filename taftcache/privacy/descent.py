@@ -109,7 +109,7 @@ def descend(
             chosen = None if descent.rate == 1 else bernoulli(network.rows, descent.rate, bits)
             noise = beside.submit(draw)
             total = clipped_sum(network, loss, delta, descent, chosen)
-            released = total + noise.result() if grid.multiplier else total
+            released = noise.result().add_(total) if grid.multiplier else total
             if trace is not None:
                 trace.sums.append(released)
             step_vector = released.double()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from math import inf
+from math import inf, prod
 from typing import Any, Literal
 
 import torch
@@ -90,7 +90,8 @@ def minimise(
         SolveError: no rows, weights that do not fit, neither ridge nor radius, a gradient that is not finite, or a
             ``restart`` where the solve does not go through the space of the rows.
     """
-    if sum(source.rows for source in sources) == 0:
+    rows = sum(source.rows for source in sources)
+    if rows == 0:
         raise SolveError("a solve needs at least one row", got="sources without rows")
     if not (ridge > 0 or (ridge == 0 and radius is not None)) or (radius is not None and not radius > 0):
         raise SolveError("a solve has a ridge above 0, or a radius", got=f"ridge {ridge}, radius {radius}")
@@ -102,7 +103,10 @@ def minimise(
         J = operator(base, sources, trained=layout, dtype=dtype, device=device, memory=memory)
         return Problem(J, loss, ridge, weights, jvp_only)
 
-    exact = problem(torch.float64)
+    whole = 12 * rows * prod(base.config.shape)  # float64 tokens, and half as much for all else
+    few = whole <= memory // 4  # then what float64 prepares once serves the gradients and the proof too
+    exact = problem(torch.float64, whole if few else 0)
+    memory -= whole if few else 0
     if weights is not None:
         weights.check(exact.operator.rows, exact.operator.classes)
     limits: dict[str, Any] = {"tolerance": tolerance, "max_passes": max_passes, "progress": progress}
@@ -125,12 +129,12 @@ def minimise(
     inner = problem(torch.float64 if small else wide, memory)
     inverse = Lazy(lambda: DualInverse(inner) if small else approximate_inverse(inner))
     if method == "auto" and not small and start is None and class_kernel_fits(inner):
-        rows = RowSpace(inner, exact, max_passes, progress)
+        space = RowSpace(inner, exact, max_passes, progress)
         if restart is not None:
-            solution = rows.solution(rows.restart(restart))
+            solution = space.solution(space.restart(restart))
             tolerance = inf  # the distance that was asked for is another goal
         else:
-            solution = rows.solution(rows.run(tolerance))
+            solution = space.solution(space.run(tolerance))
         if restart is None and solution.status is Status.stalled:
             # Kernels of very unlike sizes (a class token's against all others') drown λ in float32.
             solution = _gone_on(solution, inner, exact, inverse, **limits)

@@ -67,7 +67,7 @@ def clip_each_matrix_alone(patch):
 @bug
 def bias_forgotten_in_the_norm(patch):
     def wrong(right, self, factors, direct, live, kind="clip"):
-        bare = clipping.ClippedSum(len(self._whole), self.grid).add
+        bare = clipping.ClippedSum(len(self._part), self.grid).add
         norms = _original(bare.__self__, [f._replace(bias=None) for f in factors], direct, live, kind)
         patch.setattr(clipping, "scales", lambda n, grid, k="clip": _scales(norms, grid, k))
         try:
