@@ -85,15 +85,29 @@ def peak(process: subprocess.Popen[str]) -> int:
     return int(line.split()[1]) * 1024
 
 
-def drawn(url: str, rows: int, begin: float) -> float | None:
-    """When Chromium had drawn all points; None without Chromium or playwright."""
+MOVES = """() => new Promise(done => {
+    const map = document.querySelector('#map'), times = [], end = performance.now() + 3000;
+    const box = map.getBoundingClientRect(), canvas = map.querySelector('canvas') || map;
+    const at = k => ({clientX: box.x + box.width / 2 + 60 * Math.sin(k / 9), clientY: box.y + box.height / 2,
+                      deltaY: 40 * Math.cos(k / 9), bubbles: true, cancelable: true});
+    const frame = time => {
+        times.push(time);
+        canvas.dispatchEvent(new WheelEvent('wheel', at(times.length)));
+        if (time < end) requestAnimationFrame(frame); else done(times);
+    };
+    requestAnimationFrame(frame);
+})"""
+
+
+def drawn(url: str, rows: int, begin: float) -> dict[str, float]:
+    """When Chromium had drawn all points, and frames a second while it zooms in and out; empty without Chromium."""
     program = shutil.which("chromium") or shutil.which("chromium-browser")
     try:
         from playwright.sync_api import sync_playwright
     except ImportError:
-        return None
+        return {}
     if program is None:
-        return None
+        return {}
     with sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=program, args=["--no-sandbox"])
         tab = browser.new_page(viewport={"width": 1280, "height": 800})
@@ -102,8 +116,15 @@ def drawn(url: str, rows: int, begin: float) -> float | None:
         tab.wait_for_selector(f'#map[data-points="{rows}"]', timeout=300_000)
         tab.evaluate("() => new Promise(requestAnimationFrame)")
         seconds = time.perf_counter() - opened
+        before = tab.locator("#map").screenshot()
+        times = np.diff(tab.evaluate(MOVES))
+        assert tab.locator("#map").screenshot() != before, "the map did not move"
         browser.close()
-    return begin + seconds
+    return {
+        "drawn": begin + seconds,
+        "frames_per_s": 1000 / float(times.mean()),
+        "slowest_frame_ms": float(np.quantile(times, 0.95)),
+    }
 
 
 def measure(path: Path, rows: int, neighbours: bool) -> dict[str, Any]:
@@ -127,7 +148,7 @@ def measure(path: Path, rows: int, neighbours: bool) -> dict[str, Any]:
         found["all_points"] = time.perf_counter() - begin
         found.setdefault("first_points", found["all_points"])
         found["peak_bytes"] = peak(process)
-        found["drawn"] = drawn(url, rows, found["address"])
+        found |= drawn(url, rows, found["address"])
         last = "neighbours" if neighbours else "head path"
         while not (state := ask(url, "progress")["stages"][last])["ready"]:
             time.sleep(0.5)
