@@ -42,8 +42,9 @@ class Cluster:
 
         self._client, self._own, self.threads, self.timeout = client, own, threads, timeout
         self._answered = time.monotonic()
+        self._wanted = versions()
         try:
-            client.register_plugin(Admission(versions()))
+            client.register_plugin(Admission(self._wanted))
             self._await_workers()
         except BaseException:
             self.close()
@@ -157,6 +158,8 @@ class Cluster:
         Raises:
             ClusterError: nobody is left to compute. Whatever ``function`` raised.
         """
+        from taftcache.cluster.worker import admitted
+
         pending: dict[Future, int] = {}
         ended: SimpleQueue[Future] = SimpleQueue()
         done: dict[int, Any] = {}
@@ -168,7 +171,7 @@ class Cluster:
                     where: dict[str, Any] = {}
                     if homes is not None:
                         where = {"workers": [homes[number]], "allow_other_workers": True}
-                    future = self._client.submit(function, *call, pure=False, **where)
+                    future = self._client.submit(admitted, self._wanted, function, *call, pure=False, **where)
                     pending[future] = number
                     future.add_done_callback(ended.put)
                     number += 1

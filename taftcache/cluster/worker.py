@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -17,6 +18,7 @@ TOPIC = "taftcache"
 _EVERY = 0.5  # seconds between two reports of one task
 
 _told: dict[str, float] = {}
+_fit_for: dict[str, str] | None = None
 
 
 def versions() -> dict[str, str]:
@@ -31,7 +33,7 @@ def versions() -> dict[str, str]:
 
 
 class Admission(WorkerPlugin):
-    """Lets a worker in that has the driver's libraries and never spills to disk; others end with the reason."""
+    """Turns a run away whose workers are not ``fit``, before it begins."""
 
     name = "taftcache"
 
@@ -41,24 +43,38 @@ class Admission(WorkerPlugin):
     def setup(self, worker: Worker) -> None:
         """Raises ClusterError for a worker that is not fit."""
         forget_residents()  # of a driver that was killed
-        here = versions()
-        if different := [f"{n} {here[n]} instead of {v}" for n, v in self._wanted.items() if here[n] != v]:
-            raise ClusterError(
-                "every worker has the driver's libraries: other versions round differently",
-                got=f"{worker.address}: {', '.join(different)}",
-                do="install the same versions there",
-            )
-        memory = worker.memory_manager
-        if memory.memory_limit and (memory.memory_target_fraction or memory.memory_spill_fraction):
-            raise ClusterError(
-                "a worker never writes rows to its disk: they would outlive a request to forget them",
-                got=f"{worker.address} spills above {memory.memory_limit:,} bytes",
-                do="start it with: dask worker … --memory-limit 0",
-            )
+        fit(worker, self._wanted)
 
     def teardown(self, worker: Worker) -> None:
         """Nothing stays when the driver leaves."""
         forget_residents()
+
+
+def admitted(wanted: dict[str, str], function: Callable[..., Any], *args: Any) -> Any:
+    """A task: ``function(*args)``, if this worker is fit. Dask only logs what a plugin says of one that joins later."""
+    global _fit_for
+    if wanted != _fit_for:
+        fit(get_worker(), wanted)
+        _fit_for = wanted
+    return function(*args)
+
+
+def fit(worker: Worker, wanted: dict[str, str]) -> None:
+    """ClusterError unless the worker has the driver's libraries and never spills to disk."""
+    here = versions()
+    if different := [f"{n} {here[n]} instead of {v}" for n, v in wanted.items() if here[n] != v]:
+        raise ClusterError(
+            "every worker has the driver's libraries: other versions round differently",
+            got=f"{worker.address}: {', '.join(different)}",
+            do="install the same versions there",
+        )
+    memory = worker.memory_manager
+    if memory.memory_limit and (memory.memory_target_fraction or memory.memory_spill_fraction):
+        raise ClusterError(
+            "a worker never writes rows to its disk: they would outlive a request to forget them",
+            got=f"{worker.address} spills above {memory.memory_limit:,} bytes",
+            do="start it with: dask worker … --memory-limit 0",
+        )
 
 
 def tell(key: str, text: str) -> None:

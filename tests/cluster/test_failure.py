@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
@@ -24,9 +25,6 @@ from tests.cluster.making import ENVIRONMENT, UNLIMITED, At, asking, dask, free_
 from tests.stages.making import open_store, recipe, toml, tree
 from tests.stages.test_damage import chunk_of, flip
 
-# Minutes where other work shares the processor: not in the quick form.
-pytestmark = pytest.mark.full
-
 
 @pytest.fixture
 def ours(tmp_path):
@@ -42,6 +40,7 @@ def outside():
         yield address, process, worker
 
 
+@pytest.mark.full
 def test_a_killed_worker_costs_its_tasks_alone(ours, extracted, finished, tmp_path):
     progress = At(100, lambda: os.kill(pids(ours)[0], signal.SIGKILL))
     stages.extract(many(tmp_path / "many"), progress, ours)
@@ -54,6 +53,7 @@ def test_a_killed_worker_costs_its_tasks_alone(ours, extracted, finished, tmp_pa
     assert tree(tmp_path / "store") == tree(finished)
 
 
+@pytest.mark.full
 def test_killed_workers_take_their_shards_along_and_the_sum_has_the_same_bytes(
     ours,
     exact,
@@ -86,6 +86,7 @@ def test_a_worker_that_stands_still_is_left_behind(extracted, tmp_path):
     assert tree(tmp_path / "store") == tree(extracted)
 
 
+@pytest.mark.full
 def test_a_killed_driver_leaves_no_process_and_goes_on_where_it_was(cluster, extracted, tmp_path):
     path = tmp_path / "store"
     toml(tmp_path / "tiny.toml", path, data={"source": "digits", "limit": 400})
@@ -204,8 +205,21 @@ def test_a_store_that_workers_do_not_see(cluster):
 
 def test_workers_of_another_version_are_refused(outside, monkeypatch):
     monkeypatch.setattr("taftcache.cluster.worker.versions", lambda: {**versions(), "torch": "0"})
-    with pytest.raises(ClusterError, match=r"torch .* instead of 0"):
-        Cluster.at(outside[0], timeout=60)
+    with pytest.raises(ClusterError, match=r"torch .* instead of 0"), Cluster.at(outside[0], timeout=60) as cluster:
+        cluster.call(abs, -1)
+
+
+def test_a_worker_of_another_version_that_joins_later_is_refused(monkeypatch):
+    monkeypatch.setattr("taftcache.cluster.worker.versions", lambda: {**versions(), "torch": "0"})
+    with scheduler() as (address, _), ThreadPoolExecutor(1) as beside:
+        connecting = beside.submit(Cluster.at, address, timeout=60)
+        time.sleep(1)
+        with (
+            dask("worker", address, *UNLIMITED),
+            connecting.result() as cluster,
+            pytest.raises(ClusterError, match=r"torch .* instead of 0"),
+        ):
+            cluster.call(abs, -1)
 
 
 def test_workers_that_would_write_rows_to_their_disk_are_refused():
@@ -213,8 +227,9 @@ def test_workers_that_would_write_rows_to_their_disk_are_refused():
         scheduler() as (address, _),
         dask("worker", address, "--nthreads", "1", "--memory-limit", "1GiB", "--no-dashboard"),
         pytest.raises(ClusterError, match="--memory-limit 0"),
+        Cluster.at(address, timeout=60) as cluster,
     ):
-        Cluster.at(address, timeout=60)
+        cluster.call(abs, -1)
 
 
 def test_both_ways_of_asking_at_once(tmp_path):
