@@ -240,7 +240,7 @@ def head_times(base: Base, shards: Sequence[Shard], loss: RSL) -> dict[str, floa
 
     def path() -> None:
         made = HeadPath(problem)
-        made.weights(min(made.least(ridges.tolist()), key=lambda e: e.loss).ridge)
+        made.weights(min(made.leave_one_out(ridges.tolist()), key=lambda e: e.loss).ridge)
 
     peer = RidgeCV(alphas, fit_intercept=False)
     times = {
@@ -250,7 +250,7 @@ def head_times(base: Base, shards: Sequence[Shard], loss: RSL) -> dict[str, floa
         "ridge_of_one": timed(lambda: Ridge(alphas[9], fit_intercept=False).fit(X, target)),
         "logistic_regression": timed(lambda: LogisticRegression(max_iter=200).fit(X, labels.numpy())),
     }
-    chosen = min(HeadPath(problem).least(ridges.tolist()), key=lambda e: e.loss).ridge
+    chosen = min(HeadPath(problem).leave_one_out(ridges.tolist()), key=lambda e: e.loss).ridge
     times["same_choice"] = float(abs(chosen / (2 * peer.alpha_ / len(X) / operator.classes) - 1) < 1e-9)
     times["times_ridge_cv"] = times["ridge_cv_of_20"] / times["path_of_20"]
     return times

@@ -61,7 +61,7 @@ def test_works_in_pipelines_searches_and_clones():
     assert np.array_equal(again.predict(X), search.best_estimator_.predict(X))
     auto = TangentClassifier(ridge="auto").fit(X, y)
     assert auto.ridge_ == auto.ridge_choice_.ridge > 0
-    assert len(auto.ridge_choice_.curve) >= 3
+    assert len(auto.ridge_choice_.curve) > 5
 
 
 def test_cached_rows_give_minimises_own_solution():

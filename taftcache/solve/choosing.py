@@ -42,7 +42,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Choice:
-    """λ, how it was found, the curve at every λ that was tried, and the passes it took."""
+    """λ, how it was found, the whole curve, and the passes it took."""
 
     ridge: float
     method: str
@@ -68,8 +68,7 @@ def choose_ridge(
 ) -> Choice:
     """The λ of a grid with the least mean loss on rows that did not take part.
 
-    The head: exact leave-one-out, from one eigendecomposition, at the λ around the least (``HeadPath.least``), in two
-    passes or a few. More than the head: one row in
+    The head: exact leave-one-out, for all λ from one eigendecomposition, in two passes. More than the head: one row in
     five is set aside, and one run over the others gives every λ (``RowSpace.path``; a short solve for each, warm from
     the last, where that does not fit). A function of the rows alone, like the solve: what is forgotten has no part in
     it afterwards.
@@ -91,12 +90,12 @@ def choose_ridge(
     if head and loss.quadratic:
         exact = problem(sources, torch.float64, weights)
         try:
-            errors = HeadPath(exact).least(ridges)
+            errors = HeadPath(exact).leave_one_out(ridges)
         except SolveError:
             pass  # every class has its own D: validate like any other
         else:
             curve = [Point(e.ridge, e.loss, e.accuracy) for e in errors]
-            return Choice(_best(curve), "leave-one-out", curve, exact.operator.passes)
+            return Choice(_best(curve), "leave-one-out", curve, 2)
     step = EVERY if rows >= EVERY else 2
     kept, aside = (_Part(sources, step, held) for held in (False, True))
     omega = weights

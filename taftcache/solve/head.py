@@ -76,7 +76,6 @@ class HeadPath:
         self._values, self._vectors = torch.linalg.eigh(moments.normal)
         self._values.clamp_min_(0)
         self._right = moments.right @ self._vectors
-        self._at_zero = moments.loss
 
     def weights(self, ridge: float) -> Tensor:
         """W(λ) [K, d+1], the bias last."""
@@ -85,39 +84,6 @@ class HeadPath:
     def solution(self, ridge: float, tolerance: float = 1e-6) -> Solution:
         """The head at λ with its certificate."""
         return certified_head(replace(self._problem, ridge=ridge), self.weights(ridge), tolerance)
-
-    def generalised(self, ridges: Sequence[float]) -> list[float]:
-        """Generalised cross-validation (Golub, Heath and Wahba 1979): the mean loss over (1 − tr h/N)².
-
-        Leave-one-out with every row's h at their mean, from the moments alone: no pass.
-        """
-        energy, rows = self._right.square().sum(0), self._problem.operator.rows
-        scores = []
-        for ridge in ridges:
-            shrunk = 1 / (self._values + ridge)
-            loss = self._at_zero - (energy * (shrunk - 0.5 * self._values * shrunk.square())).sum().item()
-            free = 1 - (self._values * shrunk).sum().item() / rows
-            scores.append(max(loss, 0.0) / max(free, 1e-12) ** 2)
-        return scores
-
-    def least(self, ridges: Sequence[float]) -> list[LeaveOneOut]:
-        """Exact leave-one-out errors at the λ around the least: on both sides of it, as far as there are any.
-
-        Generalised cross-validation says where to look, and one pass looks; one more wherever the least of what was
-        seen has a neighbour that was not. So the choice is exact unless the errors have a second valley, at the price
-        of a few λ and not of all.
-        """
-        ordered = sorted(ridges)
-        scores = self.generalised(ordered)
-        at = scores.index(min(scores))
-        seen: dict[int, LeaveOneOut] = {}
-        while True:
-            wanted = [i for i in (at - 1, at, at + 1) if 0 <= i < len(ordered) and i not in seen]
-            if not wanted:
-                return [seen[i] for i in sorted(seen)]
-            seen |= dict(zip(wanted, self.leave_one_out([ordered[i] for i in wanted]), strict=True))
-            least = min(error.loss for error in seen.values())
-            at = max(i for i, error in seen.items() if error.loss <= least)
 
     def leave_one_out(self, ridges: Sequence[float]) -> list[LeaveOneOut]:
         """Mean loss, and accuracy where targets are classes, of predictions made without the row itself."""
@@ -164,7 +130,6 @@ class LeaveOneOut:
 class _Moments:
     normal: Tensor  # [d+1,d+1] 1/N Σ ω D x̃x̃ᵀ, with the D of classes that are not the row's own
     right: Tensor  # [K,d+1] 1/N Σ ω ∂ℓ/∂z x̃ᵀ at Δw = 0
-    loss: float  # 1/N Σ ω ℓ at Δw = 0
     shared: bool
 
 
@@ -172,16 +137,14 @@ def _moments(problem: Problem) -> _Moments:
     operator = problem.operator
     K = operator.classes
     normal = right = torch.zeros(())
-    shared, start, loss = True, 0, 0.0
+    shared, start = True, 0
     for state, labels in operator.blocks():
         x = _extended(state.feature)
         z = problem.logits(state.logits, None).double()
         slope, diagonal = problem.loss.gradient(z, labels), problem.loss.bend(z, labels, torch.ones_like(z))
-        value = problem.loss.value(z, labels)
         if problem.weights is not None:
             weight = problem.weights.at(labels, start, z)
-            slope, diagonal, value = slope * weight, diagonal * weight, value * weight[:, 0]
-        loss += value.sum().item()
+            slope, diagonal = slope * weight, diagonal * weight
         if start == 0:
             normal = torch.zeros(x.shape[1], x.shape[1], dtype=torch.float64, device=x.device)
             right = torch.zeros(K, x.shape[1], dtype=torch.float64, device=x.device)
@@ -195,7 +158,7 @@ def _moments(problem: Problem) -> _Moments:
             "the head's features and logits must be finite",
             got=f"{operator.rows} rows with NaN or infinity among them",
         )
-    return _Moments(normal / operator.rows, right / operator.rows, loss / operator.rows, shared)
+    return _Moments(normal / operator.rows, right / operator.rows, shared)
 
 
 def _extended(feature: Tensor) -> Tensor:

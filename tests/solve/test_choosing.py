@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
@@ -49,41 +47,6 @@ def test_leave_one_out_is_leaving_each_row_out(ridge, weighted):
         correct += int(z[n].argmax() == y[n])
     assert found.loss == pytest.approx(np.mean(losses), rel=1e-8)
     assert found.accuracy == pytest.approx(correct / N)
-
-
-@pytest.mark.parametrize("weighted", [False, True])
-def test_generalised_cross_validation_is_what_it_says(weighted):
-    omega = torch.rand(N, dtype=torch.float64) + 0.1 if weighted else torch.ones(N, dtype=torch.float64)
-    problem = replace(make_problem(loss=LOSS, head=True), weights=RowWeights(by_sample=omega))
-    ((state, y),) = problem.operator.blocks()
-    x = torch.cat([state.feature, torch.ones(N, 1)], 1).double()
-    for ridge, found in zip([1e-5, 1e-2, 1.0], HeadPath(problem).generalised([1e-5, 1e-2, 1.0]), strict=True):
-        z = state.logits + x @ HeadPath(problem).weights(ridge).T
-        whole = (x.T * (2 / K / N * omega)) @ x + ridge * torch.eye(x.shape[1], dtype=torch.float64)
-        hat = torch.einsum("ni,ij,nj->n", x, torch.linalg.inv(whole), x) * (2 / K / N * omega)
-        assert found == pytest.approx((omega * LOSS.value(z, y)).mean().item() / (1 - hat.mean().item()) ** 2, rel=1e-9)
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_the_least_is_that_of_the_whole_curve(seed):
-    """Labels from a head and noise: little of it asks for a small λ, much of it for a large one."""
-    ridges = np.logspace(-9, 1, 21).tolist()
-    problem = make_problem(loss=LOSS, head=True)
-    ((state, _),) = problem.operator.blocks()
-    random = torch.Generator().manual_seed(seed)
-    noise = 10 ** (4 * torch.rand((), generator=random).item() - 2)
-    spread = torch.randn(state.feature.shape[1], K, generator=random, dtype=torch.float64)
-    logits = state.feature.double() @ spread + noise * torch.randn(N, K, generator=random, dtype=torch.float64)
-    labels = logits.argmax(1)
-    blocks = lambda: iter([(state, labels)])  # noqa: E731
-    problem.operator.blocks = blocks
-    path = HeadPath(problem)
-    curve = path.leave_one_out(ridges)
-    found = path.least(ridges)
-    best = min(curve, key=lambda e: e.loss)
-    assert best.ridge in [e.ridge for e in found]
-    assert len(found) < len(ridges) / 2
-    assert all(e.loss == pytest.approx(c.loss, rel=1e-12) for e in found for c in curve if c.ridge == e.ridge)
 
 
 def test_classes_of_their_own_need_their_own_decomposition():
