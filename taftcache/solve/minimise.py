@@ -32,6 +32,19 @@ from taftcache.tangent.rows import RowSource
 from taftcache.tangent.spec import Train
 
 Method = Literal["auto", "conjugate", "projected", "accelerated", "paper", "release", "adamw"]
+# M of a kernel whose Cholesky costs about what the space of the rows does; at three times as much it costs ten times.
+DIRECT = 2048
+
+
+def through_rows(problem: Problem) -> bool:
+    """Whether a quadratic problem is solved in the space of its rows, from zero: where that fits and costs less."""
+    few = problem.operator.rows * problem.operator.classes <= DIRECT
+    return class_kernel_fits(problem) and not (few and kernel_inverse_fits(problem))
+
+
+def kernel_inverse_fits(problem: Problem) -> bool:
+    """Whether H⁻¹ can be had exactly, from a Cholesky of the kernel of all rows and classes."""
+    return problem.operator.tail.factored and dual_fits(problem)
 
 
 def minimise(
@@ -59,9 +72,9 @@ def minimise(
     """The change Δw of the base's weights that minimises mean loss + ridge over all rows of ``sources``.
 
     A quadratic loss over the head alone is solved in closed form. Any other parameters are solved by conjugate
-    gradients: with the exact inverse Hessian where the kernel of all rows and classes is small enough to factorise, in
-    the space of the rows where there are fewer logits than parameters, else with a Kronecker-factored preconditioner
-    made from the same rows, or a probed diagonal where a tail has no factored gradients. Cross-entropy is solved by
+    gradients: with the exact inverse Hessian where the kernel of all rows and classes is cheap to factorise, in the
+    space of the rows where there are fewer logits than parameters, else with a Kronecker-factored preconditioner made
+    from the same rows, or a probed diagonal where a tail has no factored gradients. Cross-entropy is solved by
     Newton's method; a ball by accelerated projected gradient or, for a quadratic, by the ridge that puts the solution
     on its surface. The certificate is a float64 gradient recomputed from the rows. The result depends on nothing but
     the arguments.
@@ -125,10 +138,11 @@ def minimise(
         return solve_in_ball(problem(wide, memory), exact, radius, **limits)
     if layout == base.head_layout:
         return solve_head(exact, tolerance)
-    small = exact.operator.tail.factored and dual_fits(exact)
+    from_zero = method == "auto" and start is None and through_rows(exact)
+    small = not from_zero and kernel_inverse_fits(exact)
     inner = problem(torch.float64 if small else wide, memory)
     inverse = Lazy(lambda: DualInverse(inner) if small else approximate_inverse(inner))
-    if method == "auto" and not small and start is None and class_kernel_fits(inner):
+    if from_zero:
         space = RowSpace(inner, exact, max_passes, progress)
         if restart is not None:
             solution = space.solution(space.restart(restart))

@@ -76,7 +76,7 @@ def about(report: CompareReport) -> list[str]:
         f" {_numbers(spec['rates'])} falling tenfold at a half and five sixths, λ = {spec['decay']:g}",
         f"- preset `exact`: ‖∇F‖ ≤ {report.recipe['solver']['tolerance']:g} ‖∇F(0)‖ in float64 (or"
         f" {report.recipe['solver']['max_passes']} passes), λ from {_numbers(spec['ridges'])} by the loss on rows"
-        " set aside",
+        " set aside, PT and CLS by accuracy there",
         f"- processor time, choosing included: {spent}",
         *(f"- {note}" for note in report.notes),
     ]

@@ -236,8 +236,7 @@ def problem_of(recipe: Recipe, base: Base, sources: Sequence[Shard], component: 
 def starts_at_zero(recipe: Recipe, base: Base, sources: Sequence[Shard], mode: Train) -> bool:
     """Whether a solve goes through the space of the rows, which begins at zero and needs few passes from there."""
     from taftcache.objective.problem import Problem
-    from taftcache.solve.class_kernel import class_kernel_fits
-    from taftcache.solve.dual import dual_fits
+    from taftcache.solve.minimise import through_rows
     from taftcache.tangent.operator import TangentOperator
 
     layout, loss = base.trained(mode), loss_of(recipe)
@@ -249,8 +248,7 @@ def starts_at_zero(recipe: Recipe, base: Base, sources: Sequence[Shard], mode: T
     ):
         return False
     problem = Problem(TangentOperator(base, sources, trained=layout), loss, 1.0)
-    small = problem.operator.tail.factored and dual_fits(problem)
-    return layout != base.head_layout and not small and class_kernel_fits(problem)
+    return layout != base.head_layout and through_rows(problem)
 
 
 def taught(recipe: Recipe, mode: Train) -> bool:

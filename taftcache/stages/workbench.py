@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -159,8 +160,9 @@ class Workbench:
     ) -> Setting:
         """The best setting: for λ, rates, PT and CLS, by what the criterion says on rows set aside.
 
-        Adam's settings are compared by accuracy, as in the paper. The exact preset takes the least mean loss, which is
-        what ``ridge = "auto"`` means; one run over the rows gives it for every λ.
+        Settings are compared by accuracy, as in the paper. The exact preset takes λ by the least mean loss, which is
+        what ``ridge = "auto"`` means; one run over the rows gives it for every λ. Between base points a loss says
+        little: how far a composed model's logits fall short of κ depends on the point.
 
         Args:
             template: what an ablation fixes (loss, κ, R). resets, tokens: PT = F and CLS = T to choose from.
@@ -215,9 +217,10 @@ class Workbench:
                 trial = self.trial(shards, 0, depth, validate=True)
                 with self.progress.task(f"{template.method} exact, choosing: {shards} shards", None):
                     path = trial.path(at, self.spec.ridges)
+                least = min(loss for loss, _ in path)
                 for ridge, (loss, accuracy) in zip(self.spec.ridges, path, strict=True):
                     told = {"loss": round(loss, 4), "accuracy": round(accuracy, 2)}
-                    tried[replace(at, strength=ridge)] = (-loss, told)
+                    tried[replace(at, strength=ridge)] = (accuracy if loss <= least else -inf, told)
         self.spent[_owner(template)] += time.process_time() - begin
         return tried
 
