@@ -139,7 +139,7 @@ class CompareSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     depths: of "table1": the last so many blocks, each from a store of its own; by default the recipe's own depth alone.
     shards: numbers of shards; the rows of the store are split anew for each.
     seeds: how many seeds of the split and the base point.
-    ridges: λ that "exact" chooses from; the head alone has exact leave-one-out over ten values.
+    ridges: λ that "exact" chooses from.
     rates: learning rates that "paper" and fine-tuning choose from.
     resets: whether the block is re-initialised (PT = F), chosen by every method.
     tokens: whether the class token is (CLS = T), chosen by every method of "table1" where there is one.

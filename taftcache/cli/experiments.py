@@ -92,7 +92,9 @@ def compare(
     out: Annotated[
         Path | None,
         typer.Option(
-            "--out", metavar="FOLDER", help="write report.md, report.json, CSV and SVG there, after each report"
+            "--out",
+            metavar="FOLDER",
+            help="write report.md, report.json, CSV and SVG there; keep models in FOLDER/models",
         ),
     ] = None,
     report: Annotated[
@@ -105,7 +107,8 @@ def compare(
     """The paper's tables and figures on the recipe's data, all from one cache; what they share is trained once.
 
     Table 1 (depth), 2 (soup), 3 (privacy), 7 (balls), Figure 1a to c (forgetting) and 2a to c (loss, PT, CLS), with the
-    paper's optimiser and grids beside the certified optimum. Writes no model.
+    paper's optimiser and grids beside the certified optimum. The store stays as it is. With --out each report is written
+    as it is made and trained models stay, so that the same command goes on where it was.
 
     Example: taftcache compare pipelines/quickstart.toml --report table2 --set compare.shards=[20] --set compare.epochs=1 --set compare.seeds=1
     """  # noqa: E501
@@ -120,7 +123,9 @@ def compare(
             write_pages(so_far, out)
 
     with bars(as_json) as progress:
-        made = stages.compare(read_recipe(recipe, [*(set_ or []), *named], device), progress, write)
+        made = stages.compare(
+            read_recipe(recipe, [*(set_ or []), *named], device), progress, write, out / "models" if out else None
+        )
     print_report(made, as_json, show_compare)
 
 

@@ -76,7 +76,7 @@ class TangentNetwork:
             left -= len(labels)
 
     def _prepared(self, chosen: NDArray[np.bool_]) -> Iterator[tuple[State, Tensor]]:
-        for block in FilledRows(self.sources, chosen).blocks(min(BLOCK_ROWS, self.operator.tail.block_rows)):
+        for block in FilledRows(self.sources, chosen).blocks(self.operator.block_rows):
             yield self.operator.prepare(block.tokens), _labels(block.labels, self.operator.device)
 
 

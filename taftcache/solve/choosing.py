@@ -140,6 +140,7 @@ def _path(narrow: Problem, wide: Problem, ridges: Sequence[float]) -> tuple[list
     deltas: list[Tensor] = []
     delta: Tensor | None = None
     each = max(4, STEPS // len(ridges))
+    head = narrow.operator.layout == narrow.operator.base.head_layout  # its passes cost next to nothing
     passes = 0
     for ridge in reversed(ridges):
         one, exact = replace(narrow, ridge=ridge), replace(wide, ridge=ridge)
@@ -147,7 +148,7 @@ def _path(narrow: Problem, wide: Problem, ridges: Sequence[float]) -> tuple[list
             inverse = Lazy(lambda one=one: approximate_inverse(one))  # type: ignore[misc]
             solved = pcg(one, exact, inverse, tolerance=1e-3, max_passes=each, start=delta)
         else:
-            solved = newton(one, exact, tolerance=1e-2, max_passes=4 * each, start=delta)
+            solved = newton(one, exact, tolerance=1e-2, max_passes=200 if head else 4 * each, start=delta)
         delta = solved.value
         passes += solved.stats["passes"]
         deltas.append(delta)

@@ -116,7 +116,9 @@ def minimise(
         J = operator(base, sources, trained=layout, dtype=dtype, device=device, memory=memory)
         return Problem(J, loss, ridge, weights, jvp_only)
 
-    whole = 12 * rows * prod(base.config.shape)  # float64 tokens, and half as much for all else
+    # In float64: tokens and half as much for all else; of the head alone, its input and logits.
+    row = 12 * prod(base.config.shape) if layout != base.head_layout else 8 * (base.config.width + base.config.classes)
+    whole = rows * row
     few = whole <= memory // 4  # then what float64 prepares once serves the gradients and the proof too
     exact = problem(torch.float64, whole if few else 0)
     memory -= whole if few else 0

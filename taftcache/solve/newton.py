@@ -1,8 +1,15 @@
-"""Newton's method with inner conjugate gradients, for losses that are not quadratic."""
+"""Newton's method in a trust region with inner conjugate gradients, for losses that are not quadratic.
+
+Where rows can be told apart, the curvature of cross-entropy falls as the logits grow: at the start Newton's step asks
+for a fall of F many times F itself, and most of the passes that found it would be spent on a model that is wrong there.
+Conjugate gradients therefore end where they leave a region ‖p‖_M ≤ R, M the preconditioner, which costs a few passes
+while R is small (Steihaug 1983), and R follows how well the last step's fall was foretold.
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from math import inf, sqrt
 
 import torch
 from torch import Tensor
@@ -12,6 +19,8 @@ from taftcache.objective.problem import Problem
 from taftcache.solve.inverse import approximate_inverse
 from taftcache.solve.pcg import Preconditioner, Progress
 from taftcache.solve.solution import Certificate, Solution, Status
+
+GROWTH = 3.0  # of the region after a step whose fall was foretold
 
 
 def newton(
@@ -26,9 +35,9 @@ def newton(
     """Solve ∇F(Δw) = 0 to ‖∇F‖ ≤ tolerance·‖∇F(0)‖ for a convex loss and λ > 0.
 
     Each step solves H(Δw) p = −∇F by conjugate gradients under a Kronecker preconditioner made at Δw, only as
-    accurately as the gradient's size deserves (Dembo, Eisenstat and Steihaug 1982), and is halved until F falls as its
-    slope promises. Objective and gradient are float64; only the inner products run in ``problem``'s precision. Holds
-    N·K logits beside the vectors.
+    accurately as the gradient's size deserves (Dembo, Eisenstat and Steihaug 1982) and as far as the trust region goes,
+    and is halved until F falls as its slope promises. Objective and gradient are float64; only the inner products run
+    in ``problem``'s precision. Holds N·K logits beside the vectors.
     """
     operator = exact.operator
     zero = torch.zeros(operator.layout.size, dtype=torch.float64, device=operator.device)
@@ -41,7 +50,7 @@ def newton(
         x = start.to(zero)
         objective, gradient, local = exact.at(x)
         passes += 1
-    status = Status.converged
+    status, radius = Status.converged, inf
     try:
         while (norm := gradient.norm().item()) > tolerance * scale:
             if passes + 5 > max_passes:
@@ -54,9 +63,13 @@ def newton(
             inverse = approximate_inverse(bent)
             passes += 2
             accuracy = max(min(0.1, (norm / scale) ** 0.5), 0.3 * tolerance * scale / norm, 1e-5)
-            direction, used = _inner(bent, inverse, gradient, accuracy, max_passes - passes - 2)
-            passes += used
-            slope = (gradient @ direction).item()
+            if rounds == 1:
+                # F ≥ 0 falls by F at most; a whole Newton step promises ½∇FᵀM⁻¹∇F.
+                newest = (gradient @ inverse.apply(gradient.to(dtype)).to(gradient)).item()
+                radius = sqrt(newest) * min(1.0, 2 * objective / newest)
+            inner = _inner(bent, inverse, gradient, accuracy, radius, max_passes - passes - 2)
+            passes += inner.passes
+            direction, slope = inner.direction, (gradient @ inner.direction).item()
             step = 1.0
             while True:
                 candidate = x + step * direction
@@ -72,6 +85,11 @@ def newton(
             if not falls:
                 status = Status.max_passes if passes >= max_passes else Status.stalled
                 break
+            kept = (objective - new_objective) / inner.fall if step == 1 else 0.0
+            if kept < 0.25:
+                radius = 0.5 * step * inner.length
+            elif kept > 0.75 and inner.cut:
+                radius = GROWTH * inner.length
             x, objective, gradient, local = candidate, new_objective, new_gradient, new_local
             if progress is not None:
                 progress(passes, gradient.norm().item() / scale)
@@ -83,25 +101,54 @@ def newton(
     return Solution(x, status, certificate, {"solver": "newton", "passes": passes, "rounds": rounds})
 
 
+@dataclass(frozen=True)
+class _Step:
+    """p [P] in float64, its length in M, the fall of F that the quadratic model promises, and what it took.
+
+    cut: whether the region's edge ended it.
+    """
+
+    direction: Tensor
+    length: float
+    fall: float
+    passes: int
+    cut: bool
+
+
 def _inner(
-    problem: Problem, inverse: Preconditioner, gradient: Tensor, accuracy: float, limit: int
-) -> tuple[Tensor, int]:
-    """p with ‖H p + ∇F‖ ≤ accuracy·‖∇F‖, and the passes it took."""
+    problem: Problem, inverse: Preconditioner, gradient: Tensor, accuracy: float, radius: float, limit: int
+) -> _Step:
+    """p with ‖H p + ∇F‖ ≤ accuracy·‖∇F‖, or where the way there leaves ‖p‖_M ≤ radius."""
     r = -gradient.to(problem.operator.dtype)
     goal = accuracy * r.norm().item()
     p = torch.zeros_like(r)
     y = inverse.apply(r)
     d, rho = y.clone(), (r @ y).item()
-    for k in range(max(1, limit)):
+    # pᵀMp, pᵀMd and dᵀMd by recurrence: M itself is never applied.
+    long, across, ahead = 0.0, 0.0, rho
+    cut, k = False, 0
+    while k < max(1, limit):
         Hd = problem.hessian(d)
+        k += 1
         bend = (d @ Hd).item()
-        if not bend > 0:
-            return (p if k else -gradient.to(r)).to(gradient), k + 1
-        p.add_(d, alpha=rho / bend)
-        r.sub_(Hd, alpha=rho / bend)
-        if r.norm().item() <= goal:
+        step = rho / bend if bend > 0 else inf
+        cut = long + 2 * step * across + step * step * ahead > radius * radius
+        if cut:
+            step = (sqrt(across * across + ahead * (radius * radius - long)) - across) / ahead
+        elif step == inf:  # rounding has eaten the direction
+            break
+        p.add_(d, alpha=step)
+        r.sub_(Hd, alpha=step)
+        long += 2 * step * across + step * step * ahead
+        if cut or r.norm().item() <= goal:
             break
         y = inverse.apply(r)
         rho, before = (r @ y).item(), rho
         d.mul_(rho / before).add_(y)
-    return p.to(gradient), k + 1
+        across = rho / before * (across + step * ahead)
+        ahead = rho + (rho / before) ** 2 * ahead
+    direction = p.to(gradient)
+    if not direction.any():
+        direction = -gradient
+    fall = 0.5 * (direction @ (r.to(gradient) - gradient)).item()
+    return _Step(direction, sqrt(max(long, 0.0)), fall, k, cut)

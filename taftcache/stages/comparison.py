@@ -55,7 +55,8 @@ class Figures:
 class CompareReport:
     """All reports of a comparison, and what they were made from and on.
 
-    digests: root digest of every store read, by its folder. spent: processor seconds by method and preset.
+    digests: root digest of every store read, by its folder. spent: processor seconds by method and preset, those of
+        models that an earlier run left included. kept: how many of its models were found so. seconds: of this run.
     """
 
     store: Path
@@ -71,18 +72,24 @@ class CompareReport:
     machine: str
     libraries: dict[str, str]
     recipe: dict[str, Any]
+    kept: int = 0
     notes: list[str] = field(default_factory=list)
 
 
 def compare(
-    recipe: Recipe, progress: Progress | None = None, done: Callable[[CompareReport], object] | None = None
+    recipe: Recipe,
+    progress: Progress | None = None,
+    done: Callable[[CompareReport], object] | None = None,
+    keep: Path | None = None,
 ) -> CompareReport:
     """Make every report that ``compare.reports`` names; features are extracted first where they are not there.
 
     Args:
         done: given what is there after each report, so that an interrupted comparison leaves those that it finished.
+        keep: a folder in which models stay, so that the same comparison goes on where it was.
 
     Raises:
+        FormatError: a damaged file in ``keep``.
         StoreError: no held-out rows. RecipeError: more shards than rows, or less than the whole tail is trained.
     """
     begin = time.perf_counter()
@@ -92,7 +99,7 @@ def compare(
             got=f"tangent.train = {recipe.tangent.train!r}",
             do='leave tangent.train at "full"',
         )
-    with Workbench(recipe, progress or Silent()) as work:
+    with Workbench(recipe, progress or Silent(), keep) as work:
         store = work.store()
         assert store.held_out is not None
         made: list[Figures] = []
@@ -105,7 +112,7 @@ def compare(
                 _backbone(store.identity), recipe.compare.seeds, list(made),
                 {owner: round(seconds, 1) for owner, seconds in work.spent.items()},
                 time.perf_counter() - begin, machine(), {n: version(n) for n in ("taftcache", "torch", "timm")},
-                {name: recipe_values(recipe)[name] for name in SECTIONS},
+                {name: recipe_values(recipe)[name] for name in SECTIONS}, work.fits.found,
             )  # fmt: skip
             if done is not None:
                 done(report)

@@ -78,6 +78,7 @@ def about(report: CompareReport) -> list[str]:
         f" {report.recipe['solver']['max_passes']} passes), λ from {_numbers(spec['ridges'])} by the loss on rows"
         " set aside, PT and CLS by accuracy there",
         f"- processor time, choosing included: {spent}",
+        *([f"- kept from earlier runs, whose minutes do not count: {report.kept} models"] if report.kept else []),
         *(f"- {note}" for note in report.notes),
     ]
 

@@ -16,7 +16,7 @@ def table1(work: Workbench) -> Iterator[dict[str, Any]]:
     for method, depth in columns:
         for preset in work.spec.presets if method != "NLFT" else work.spec.presets[:1]:
             if method == "FC":
-                at = Setting("FC", 0.0, loss="cross_entropy" if preset == "paper" else "rsl")
+                at = Setting("FC", 0.0, loss="cross_entropy")
                 best = work.tuned("FC", preset, depth=depth, template=at, resets=(False,))
             else:
                 best = work.tuned(method, preset, depth=depth, tokens=work.tokens())

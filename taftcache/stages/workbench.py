@@ -6,10 +6,11 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import asdict, replace
+from importlib.metadata import version
 from math import inf
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -17,9 +18,13 @@ from taftcache.cache import FeatureStore
 from taftcache.errors import RecipeError, StoreError
 from taftcache.recipe import Recipe
 from taftcache.stages.extraction import extract
+from taftcache.stages.fits import Fits
 from taftcache.stages.progress import Progress
 from taftcache.stages.trial import Chosen, Fitted, Preset, Setting, Trial, bases
 from taftcache.tangent.spec import TAIL
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 # What is measured of a method; both nets' criteria choose among the same fine-tuned shards.
 CRITERIA = ("TAFT", "NLFT", "FC", "Soup", "SISA")
@@ -29,17 +34,21 @@ class Workbench:
     """Every model that the reports ask for is trained once; settings are chosen on a fifth of seed 0's training rows.
 
     ``settings`` logs each choice with all that was tried, ``spent`` the processor seconds by method and preset.
+
+    Args:
+        keep: a folder in which models stay, for the same comparison to go on from; it may be that of another one.
     """
 
-    def __init__(self, recipe: Recipe, progress: Progress) -> None:
+    def __init__(self, recipe: Recipe, progress: Progress, keep: Path | None = None) -> None:
         self.recipe, self.progress, self.spec = recipe, progress, recipe.compare
+        self.fits = Fits(keep)
         self.settings: list[dict[str, Any]] = []
         self.spent: dict[str, float] = defaultdict(float)
         self._stack = ExitStack()
         self._stores: dict[Any, FeatureStore] = {}
         self._trials: dict[Any, Trial] = {}
         self._best: dict[Any, Setting] = {}
-        self._fits: dict[Any, Fitted] = {}
+        self._counted: set[Any] = set()
 
     def __enter__(self) -> Workbench:
         return self
@@ -126,8 +135,11 @@ class Workbench:
             trial, parts, key: another trial or other parts than the whole split, and a name for them.
         """
         depth = self.depth if depth is None else depth
-        keys = {s: (s, shards, seed, depth, validate, key) for s in settings}
-        missing = [s for s, k in keys.items() if k not in self._fits]
+        where = {"shards": shards, "seed": seed, "validate": validate, "part": key}
+        keys = {s: {"setting": asdict(s), **where, **self._about(s, depth)} for s in settings}
+        kept = {s: self.fits.get(k) for s, k in keys.items()}
+        found = {s: _fitted(*there) for s, there in kept.items() if there is not None}
+        missing = [s for s in settings if s not in found]
         if missing:
             trial = trial or self.trial(shards, seed, depth, validate)
             names = sorted({f"{s.method} {s.preset}" for s in missing})
@@ -135,9 +147,22 @@ class Workbench:
             with self.progress.task(label + (", choosing" if validate else ""), None):
                 made = trial.fit(missing, parts)
             for setting, fitted in made.items():
-                self._fits[keys[setting]] = fitted
+                figures = {"seconds": fitted.seconds, "passes": fitted.passes, "gradient": fitted.gradient}
+                self.fits.put(keys[setting], {"mean": fitted.mean, "logits": fitted.logits}, figures)
+            found |= made
+        for setting, fitted in found.items():
+            if (setting, depth, *where.values()) not in self._counted:
+                self._counted.add((setting, depth, *where.values()))
                 self.spent[_owner(setting)] += sum(fitted.seconds)
-        return {s: self._fits[k] for s, k in keys.items()}
+        return found
+
+    def _about(self, setting: Setting, depth: int | str) -> dict[str, Any]:
+        """What decides a setting's models beside the setting and the rows."""
+        recipe, spec = self.at(depth), self.spec
+        solved = setting.preset == "exact" and setting.method != "NLFT"
+        how = recipe.solver if solved else {"epochs": spec.epochs, "batch": spec.batch, "decay": spec.decay}
+        about = {"store": self.store(depth).root_digest, "alpha": recipe.objective.alpha, "tangent": recipe.tangent}
+        return msgspec.to_builtins({**about, "how": how, "taftcache": version("taftcache")})
 
     def score(self, criterion: str, trial: Trial, setting: Setting, fitted: Fitted, kept: Sequence[int]) -> float:
         """Accuracy in percent of what a criterion makes of some shards' models."""
@@ -175,10 +200,15 @@ class Workbench:
         template = replace(template, method=method, preset=preset, strength=0.0)
         key = (criterion, shards, depth, template, tuple(resets), tuple(tokens))
         if key not in self._best:
-            if preset == "exact" and method != "NLFT":
+            solved = preset == "exact" and method != "NLFT"
+            strengths = self.spec.rates if not solved else (0.0,) if template.radius else self.spec.ridges
+            grid = bases([replace(template, strength=one) for one in strengths], resets, tokens)
+            if len(grid) == 1:
+                tried: dict[Setting, tuple[float, dict[str, Any]]] = {grid[0]: (0.0, {})}  # nothing to choose from
+            elif solved:
                 tried = self._exact(template, shards, depth, resets, tokens)
             else:
-                tried = self._paper(criterion, template, shards, depth, resets, tokens)
+                tried = self._paper(criterion, grid, shards, depth)
             best = max(tried, key=lambda setting: tried[setting][0])
             self._best[key] = best
             self.settings.append(
@@ -193,9 +223,8 @@ class Workbench:
         return self._best[key]
 
     def _paper(
-        self, criterion: str, template: Setting, shards: int, depth: int | str, resets: Any, tokens: Any
+        self, criterion: str, grid: Sequence[Setting], shards: int, depth: int | str
     ) -> dict[Setting, tuple[float, dict[str, Any]]]:
-        grid = bases([replace(template, strength=rate) for rate in self.spec.rates], resets, tokens)
         found = self.fit(grid, shards, 0, depth, validate=True)
         trial = self.trial(shards, 0, depth, validate=True)
         scores = {s: self.score(criterion, trial, s, f, range(shards)) for s, f in found.items()}
@@ -205,38 +234,37 @@ class Workbench:
         self, template: Setting, shards: int, depth: int | str, resets: Any, tokens: Any
     ) -> dict[Setting, tuple[float, dict[str, Any]]]:
         tried: dict[Setting, tuple[float, dict[str, Any]]] = {}
-        begin = time.process_time()
         for at in bases([template], resets, tokens):
-            if template.method == "FC":
-                tried |= self._leave_one_out(at, depth)
-            elif template.radius is not None:  # a ball has no λ
+            if template.radius is not None:  # a ball has no λ
                 made = self.fit([at], shards, 0, depth, validate=True)[at]
                 accuracy = self.trial(shards, 0, depth, validate=True).taft(made, range(shards))
                 tried[at] = (accuracy, {"accuracy": round(accuracy, 2)})
             else:
-                trial = self.trial(shards, 0, depth, validate=True)
-                with self.progress.task(f"{template.method} exact, choosing: {shards} shards", None):
-                    path = trial.path(at, self.spec.ridges)
+                path = self._path(at, shards, depth)
                 least = min(loss for loss, _ in path)
                 for ridge, (loss, accuracy) in zip(self.spec.ridges, path, strict=True):
                     told = {"loss": round(loss, 4), "accuracy": round(accuracy, 2)}
                     tried[replace(at, strength=ridge)] = (accuracy if loss <= least else -inf, told)
-        self.spent[_owner(template)] += time.process_time() - begin
         return tried
 
-    def _leave_one_out(self, at: Setting, depth: int | str) -> dict[Setting, tuple[float, dict[str, Any]]]:
-        from taftcache.solve.choosing import choose_ridge
+    def _path(self, at: Setting, shards: int, depth: int | str) -> list[tuple[float, float]]:
+        """Mean loss and accuracy at each λ, on the rows set aside."""
+        key = {"path": asdict(at), "shards": shards, "ridges": self.spec.ridges, **self._about(at, depth)}
+        known = self.fits.get(key)
+        if known is None:
+            begin = time.process_time()
+            trial = self.trial(shards, 0, depth, validate=True)
+            with self.progress.task(f"{at.method} exact, choosing: {shards} shards", None):
+                path = trial.path(at, self.spec.ridges)
+            known = {}, {"path": path, "seconds": time.process_time() - begin}
+            self.fits.put(key, *known)
+        self.spent[_owner(at)] += known[1]["seconds"]
+        return [(loss, accuracy) for loss, accuracy in known[1]["path"]]
 
-        trial = self.trial(1, 0, depth)
-        rows = Chosen(trial.store, [i for part in trial.parts for i in part])
-        choice = choose_ridge(trial.base(at), [rows], trial.loss(at), train="head")
-        return {
-            replace(at, strength=p.ridge): (
-                -p.loss,
-                {"loss": round(p.loss, 4), "accuracy": round(100 * (p.accuracy or 0.0), 2)},
-            )
-            for p in choice.curve
-        }
+
+def _fitted(tensors: dict[str, Tensor], figures: dict[str, Any]) -> Fitted:
+    """As it was put away."""
+    return Fitted(tensors["mean"], tensors["logits"], **figures)
 
 
 def _owner(setting: Setting) -> str:

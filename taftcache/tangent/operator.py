@@ -12,9 +12,10 @@ from torch import Tensor
 
 from taftcache.tangent.base import Base
 from taftcache.tangent.factors import Direct, Factor
+from taftcache.tangent.feature_tail import FeatureState, FeatureTail
 from taftcache.tangent.parameters import Layout
 from taftcache.tangent.rows import Block, RowSource
-from taftcache.tangent.tail import State
+from taftcache.tangent.tail import State, Tail
 
 # Rows that share one product, at most: a tail that keeps much of each row takes fewer (``Tail.block_rows``). Part of
 # the result's bytes, so a constant and not a tuning knob: sums run over blocks of this size in row order, whatever
@@ -39,6 +40,8 @@ class TangentOperator:
         dtype: precision of the products.
         device: where they run.
         memory: bytes that may hold prepared blocks; 0 streams every pass.
+
+    ``block_rows`` is the size of a block.
     """
 
     def __init__(
@@ -53,11 +56,15 @@ class TangentOperator:
     ) -> None:
         self.base, self.sources, self.dtype, self.device = base.to(dtype, device), list(sources), dtype, device
         self.layout = trained or base.layout
-        self.tail = self.base.tail
+        self._whole = self.base.tail
+        # The head alone looks at its input, a small part of a tail's state: more rows stay between passes.
+        self._head_alone = self.layout == base.head_layout
+        self.tail: Tail = FeatureTail(base.config) if self._head_alone else self._whole
         self.weights = self.tail.bind(self.base.state)
+        self._all_weights = self._whole.bind(self.base.state)
         self.rows = sum(source.rows for source in self.sources)
         self.passes = 0
-        self._block_rows = min(BLOCK_ROWS, self.tail.block_rows)
+        self.block_rows = min(BLOCK_ROWS, self._whole.block_rows)
         self._memory = memory
         self._kept: list[tuple[State, Tensor]] = []
 
@@ -84,7 +91,8 @@ class TangentOperator:
         # A cache hands out read-only views of mapped files; torch takes only memory that it may write.
         owned = np.ascontiguousarray(tokens) if tokens.flags.writeable else np.array(tokens)
         moved = torch.from_numpy(owned).to(self.device)
-        return self.tail.value(self.weights, moved.to(self.dtype))
+        state = self._whole.value(self._all_weights, moved.to(self.dtype))
+        return FeatureState(state.feature, state.logits) if self._head_alone else state
 
     def direction(self, vector: Tensor) -> Any:
         """``vector`` [P] in the tail's own form and the operator's precision."""
@@ -132,7 +140,7 @@ class TangentOperator:
     def _read(self, skip: int) -> Iterator[Block]:
         """Blocks of all sources in order, without the first ``skip``."""
         for source in self.sources:
-            size = self._block_rows
+            size = self.block_rows
             count = -(-source.rows // size)
             if skip < count:
                 yield from source.blocks(size, skip * size)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -12,6 +13,7 @@ from taftcache.stages.progress import Progress, Silent, Task
 
 OUT = Console(highlight=False)
 ERR = Console(stderr=True, highlight=False)
+LONG = 20.0  # seconds of a task that a log has a line for
 
 
 def complain(text: str) -> None:
@@ -50,11 +52,26 @@ class _Display:
         self._display.console.print(text, highlight=False)
 
 
+class _Log(Silent):
+    """For a file or pipe: a line on stderr when a task ends that took long, and nothing of any other."""
+
+    @contextmanager
+    def task(self, name: str, total: int | None) -> Iterator[Silent]:
+        begin = time.monotonic()
+        yield self
+        took = time.monotonic() - begin
+        if took >= LONG:
+            ERR.print(f"{time.strftime('%H:%M:%S')} {name}: {took:.0f} s", markup=False, soft_wrap=True)
+
+
 @contextmanager
 def bars(silent: bool = False) -> Iterator[Progress]:
-    """Progress bars on stderr while the context lasts; they leave no trace behind, and none in a file or pipe."""
-    if silent or not ERR.is_terminal:
+    """Progress bars on stderr while the context lasts, which leave no trace behind; in a file or pipe, see ``_Log``."""
+    if silent:
         yield Silent()
+        return
+    if not ERR.is_terminal:
+        yield _Log()
         return
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
     from rich.progress import Progress as Display

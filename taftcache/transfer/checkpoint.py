@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from blake3 import blake3
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
@@ -25,7 +26,8 @@ def write_tensors(file: Path, tensors: Mapping[str, Tensor], meta: Mapping[str, 
         StoreWriteError: the disk is full or failed.
     """
     held = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
-    write_bytes(file, save(held, {KEY: json.dumps(meta, sort_keys=True)}))
+    said = {"digest": _digest(held), "meta": meta}
+    write_bytes(file, save(held, {KEY: json.dumps(said, sort_keys=True)}))
 
 
 def write_bytes(file: Path, data: bytes) -> None:
@@ -46,17 +48,29 @@ def read_tensors(file: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """The tensors and the JSON.
 
     Raises:
-        FormatError: not a file that ``write_tensors`` made.
+        FormatError: not a file that ``write_tensors`` made, or no longer what it wrote.
     """
     try:
         data = file.read_bytes()
         size = int.from_bytes(data[:8], "little")
-        meta = json.loads(json.loads(data[8 : 8 + size])["__metadata__"][KEY])
-        return load(data), meta
+        said = json.loads(json.loads(data[8 : 8 + size])["__metadata__"][KEY])
+        tensors, meta = load(data), said["meta"]
+        if _digest(tensors) != said["digest"]:
+            raise ValueError("its tensors are not those of its digest")
+        return tensors, meta
     except (OSError, SafetensorError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise FormatError(
             "a checkpoint is a safetensors file that taftcache wrote", got=f"{file}: {error}", do="delete it"
         ) from error
+
+
+def _digest(tensors: Mapping[str, Tensor]) -> str:
+    """Of all tensors' bytes, by name."""
+    hasher = blake3()
+    for name, tensor in sorted(tensors.items()):
+        hasher.update(f"{name} {tensor.dtype} {list(tensor.shape)}\n".encode())
+        hasher.update(tensor.reshape(-1).view(torch.uint8).numpy().tobytes())
+    return hasher.hexdigest()
 
 
 def optimiser_tensors(optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:

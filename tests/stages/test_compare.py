@@ -11,7 +11,7 @@ import torch
 from taftcache import stages
 from taftcache.cache import FeatureStore
 from taftcache.cli import main
-from taftcache.errors import RecipeError, StoreError
+from taftcache.errors import FormatError, RecipeError, StoreError
 from taftcache.stages import private_comparison
 from taftcache.stages.comparison import REPORTS, TITLES, compare
 from taftcache.stages.comparison_pages import markdown, write_pages
@@ -90,8 +90,67 @@ def test_what_reports_share_is_trained_once(place, monkeypatch):
     )
     small = {**SMALL, "shards": [2], "seeds": 1, "presets": ["paper"], "resets": [True], "rates": [1e-2]}
     compare(recipe(place, compare={**small, "reports": ["table2", "figure1a", "figure1b"]}))
-    # one choice and one split for TAFT, the same for the fine-tuned networks of soup and SISA
-    assert len(calls) == 4
+    # one split for TAFT and one for the fine-tuned networks of soup and SISA; there is nothing to choose from
+    assert len(calls) == 2
+    calls.clear()
+    small["rates"] = [1e-2, 1e-3]
+    compare(recipe(place, compare={**small, "reports": ["table2", "figure1a", "figure1b"]}))
+    assert len(calls) == 4  # and a choice for each, of both rates in one call
+    assert [len(settings) for _, settings in calls] == [2, 1, 2, 1]
+
+
+def test_a_comparison_goes_on_where_it_was(place, tmp_path, monkeypatch):
+    made = recipe(place, solver=QUICK, compare={**SMALL, "ridges": [1e-2, 1e-1], "reports": ["table2", "figure1c"]})
+
+    class Stopped(Exception):
+        pass
+
+    def stop(report):
+        raise Stopped
+
+    with pytest.raises(Stopped):
+        compare(made, done=stop, keep=tmp_path)
+    there = len(list(tmp_path.iterdir()))
+    assert there > 0
+    calls = []
+    fit = Trial.fit
+    monkeypatch.setattr(Trial, "fit", lambda self, s, parts=None: calls.append(parts) or fit(self, s, parts))
+    second = compare(made, keep=tmp_path)
+    assert second.kept == there
+    assert len(calls) == len(list(tmp_path.iterdir())) - there > 0
+    calls.clear()
+    third = compare(made, keep=tmp_path)
+    assert not calls
+    assert (third.kept, third.spent) == (len(list(tmp_path.iterdir())), second.spent)
+    fresh = compare(made)
+    accuracies = [[line["accuracy"] for made in report.reports for line in made.lines] for report in (fresh, third)]
+    assert accuracies[0] == accuracies[1]
+    assert fresh.kept == 0
+    assert calls
+
+
+def test_kept_models_are_those_of_the_same_settings(place, tmp_path):
+    small = {**SMALL, "shards": [2], "seeds": 1, "resets": [True], "presets": ["paper"], "reports": ["table2"]}
+    compare(recipe(place, compare=small), keep=tmp_path)
+    for changed in ({"epochs": 2}, {"batch": 16}, {"decay": 1e-3}, {"rates": [1e-3]}):
+        assert compare(recipe(place, compare={**small, **changed}), keep=tmp_path).kept == 0, changed
+    for changed in ({"seed": 5}, {"reset_norm": True}):
+        assert compare(recipe(place, compare=small, tangent=changed), keep=tmp_path).kept == 0, changed
+    assert compare(recipe(place, compare=small, objective={"alpha": 5.0}), keep=tmp_path).kept == 0
+    assert compare(recipe(place, compare=small, solver={"tolerance": 1e-4}), keep=tmp_path).kept == 2
+
+
+def test_a_damaged_model_is_found(place, tmp_path):
+    small = {**SMALL, "shards": [2], "seeds": 1, "resets": [True], "presets": ["paper"], "reports": ["table2"]}
+    compare(recipe(place, compare=small), keep=tmp_path)
+    file = next(tmp_path.iterdir())
+    sound = file.read_bytes()
+    for place_of in (20, len(sound) // 2, len(sound) - 1):
+        damaged = bytearray(sound)
+        damaged[place_of] ^= 1
+        file.write_bytes(damaged)
+        with pytest.raises(FormatError, match="delete it"):
+            compare(recipe(place, compare=small), keep=tmp_path)
 
 
 def test_settings_in_one_pass_are_those_trained_alone(place):
@@ -136,13 +195,17 @@ def test_validation_rows_train_nothing(place):
         assert not {i for p in Trial(store, recipe(place), 3, 0, without=gone).parts for i in p} & set(gone)
 
 
-def test_the_exact_preset_takes_the_ridge_of_least_loss(place):
+def test_the_exact_preset_takes_the_ridge_of_least_loss_and_the_base_point_by_accuracy(place):
     with Workbench(recipe(place, compare={**SMALL, "ridges": [1e-3, 1e-1, 1e1]}), Silent()) as work:
         best = work.tuned("TAFT", "exact", 2)
         (logged,) = work.settings
         losses = {(t["ridge"], t["PT"]): t["loss"] for t in logged["tried"]}
         assert len(losses) == 6
-        assert losses[best.strength, "F" if best.reset_block else "T"] == min(losses.values())
+        point = "F" if best.reset_block else "T"
+        assert losses[best.strength, point] == min(loss for (_, at), loss in losses.items() if at == point)
+        right = {(t["ridge"], t["PT"]): t["accuracy"] for t in logged["tried"]}
+        least = {at: min((loss, ridge) for (ridge, x), loss in losses.items() if x == at)[1] for at in "TF"}
+        assert right[best.strength, point] == max(right[least[at], at] for at in "TF")
 
 
 def test_pages_say_what_was_measured(whole, tmp_path):
