@@ -20,7 +20,7 @@ from taftcache.recipe import Recipe
 from taftcache.stages.extraction import extract
 from taftcache.stages.fits import Fits
 from taftcache.stages.progress import Progress
-from taftcache.stages.trial import Chosen, Fitted, Preset, Setting, Trial, bases
+from taftcache.stages.trial import Fitted, Preset, Setting, Trial, bases
 from taftcache.tangent.spec import TAIL
 
 if TYPE_CHECKING:
