@@ -58,7 +58,12 @@ def table3(work: Workbench) -> Iterator[dict[str, Any]]:
     from taftcache.stages.private_comparison import private_table
 
     report = private_table(
-        work.store(), work.recipe, epsilons=work.spec.epsilons, seeds=list(work.seeds()), progress=work.progress
+        work.store(),
+        work.recipe,
+        epsilons=work.spec.epsilons,
+        seeds=list(work.seeds()),
+        progress=work.progress,
+        fits=work.fits,
     )
     for cell in report.cells:
         yield {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from pathlib import Path
 from statistics import mean, stdev
 from typing import TYPE_CHECKING, Any, Literal
@@ -14,6 +15,7 @@ import msgspec
 from taftcache.cache import FeatureStore
 from taftcache.errors import StoreError
 from taftcache.recipe import Recipe
+from taftcache.stages.fits import Fits
 from taftcache.stages.progress import Progress, Silent
 from taftcache.stages.training import adopt
 
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 Kind = Literal["tangent", "ordinary"]
 REGIMES = ("full", "bitfit", "layernorm", "head")
 KINDS: tuple[Kind, ...] = ("tangent", "ordinary")
+SAID = ("epsilon", "delta", "multiplier", "learning_rate")  # by a run's statement
 
 
 @dataclass
@@ -71,6 +74,7 @@ def private_table(
     kinds: Sequence[Kind] = KINDS,
     progress: Progress | None = None,
     told: Callable[[Cell], None] | None = None,
+    fits: Fits | None = None,
 ) -> PrivateTableReport:
     """Train every cell on all training rows and test it on the held-out ones; nothing is written to the store.
 
@@ -79,6 +83,7 @@ def private_table(
 
     Args:
         told: called with a cell after each of its runs.
+        fits: knows runs from before, and is told of each.
 
     Raises:
         StoreError: the store has no held-out rows.
@@ -102,11 +107,14 @@ def private_table(
     with progress.task("private table", len(runs)) as task:
         for seed, regime, kind, mechanism, epsilon in runs:
             key = (regime, kind, mechanism, f"{epsilon:g}")
-            trained, accuracy = _run(store, recipe, seed, regime, kind, mechanism, epsilon)
+            about = {"private": [*key, seed], **_about(store, recipe)}
+            known = fits.get(about) if fits is not None else None
+            figures = known[1] if known else _run(store, recipe, seed, regime, kind, mechanism, epsilon)
+            if fits is not None and known is None:
+                fits.put(about, {}, figures)
+            accuracy = figures["accuracy"]
             if key not in cells:
-                said = trained.statement
-                rate = trained.stats.get("learning_rate")
-                cells[key] = Cell(regime, kind, mechanism, said.epsilon, said.delta, said.releases[0].multiplier, rate)
+                cells[key] = Cell(regime, kind, mechanism, *(figures[name] for name in SAID))
             cells[key].accuracy.append(accuracy)
             task.advance()
             task.note(f"{' '.join(key)}: {accuracy:.3f}")
@@ -124,8 +132,8 @@ def private_table(
 
 def _run(
     store: FeatureStore, recipe: Recipe, seed: int, regime: Any, kind: Kind, mechanism: Any, epsilon: float
-) -> tuple[Any, float]:
-    """One cell with one seed: what was trained, and its accuracy."""
+) -> dict[str, Any]:
+    """One cell with one seed: its accuracy, and what its statement says."""
     from taftcache.backbone.device import resolve_device
     from taftcache.component import read_base
     from taftcache.privacy.network import OrdinaryNetwork, TangentNetwork, accuracy
@@ -147,4 +155,17 @@ def _run(
     logits = recipe.privacy.logits if kind == "tangent" else "full"
     spec = msgspec.structs.replace(recipe.privacy, mechanism=mechanism, epsilon=epsilon, multiplier=None, logits=logits)
     trained = train_privately(base, network, loss_of(recipe), spec, shards=[shard.name for shard in store.shards])
-    return trained, accuracy(test, trained.delta)
+    said = trained.statement
+    return {
+        "accuracy": accuracy(test, trained.delta),
+        "epsilon": said.epsilon,
+        "delta": said.delta,
+        "multiplier": said.releases[0].multiplier,
+        "learning_rate": trained.stats.get("learning_rate"),
+    }
+
+
+def _about(store: FeatureStore, recipe: Recipe) -> dict[str, Any]:
+    """What decides a run beside its place in the table."""
+    settings = {"privacy": recipe.privacy, "tangent": recipe.tangent, "objective": recipe.objective}
+    return msgspec.to_builtins({**settings, "store": store.root_digest, "taftcache": version("taftcache")})

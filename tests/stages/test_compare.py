@@ -291,7 +291,7 @@ def test_private_table_as_a_report(place, monkeypatch):
         Cell("head", "tangent", "least-squares", 3.0, 1e-5, 1.0, None, [0.4, 0.4]),
     ]
 
-    def table(store, recipe, *, epsilons, seeds, progress):
+    def table(store, recipe, *, epsilons, seeds, progress, fits):
         assert (epsilons, seeds) == ((3.0,), [0, 1])
         return PrivateTableReport(store.path, store.root_digest, 48, 12, cells, 0.0)
 

@@ -15,6 +15,8 @@ from taftcache.errors import RecipeError
 from taftcache.privacy.noise import SeededBits
 from taftcache.privacy.statement import EVENT, META, audit_statement
 from taftcache.recipe import parse_recipe, recipe_values
+from taftcache.stages import private_comparison
+from taftcache.stages.fits import Fits
 from tests.stages.making import open_store
 
 PRIVACY = {"epsilon": 8.0, "steps": 3, "relation": "replace-one"}
@@ -144,6 +146,19 @@ def test_the_table_trains_both_networks_and_writes_nothing(store):
         ]
         assert all(len(cell.accuracy) == 2 and 0 <= cell.mean <= 1 for cell in report.cells)
         assert opened.root_digest == before
+
+
+def test_a_table_trains_no_cell_twice(store, tmp_path, monkeypatch):
+    with FeatureStore(store) as opened:
+        recipe, which = settings(opened), {"epsilons": [8.0], "seeds": [0, 1], "regimes": ["head"]}
+        first = stages.private_table(opened, recipe, **which, fits=Fits(tmp_path))
+        runs = []
+        run = private_comparison._run
+        monkeypatch.setattr(private_comparison, "_run", lambda *cell: runs.append(cell) or run(*cell))
+        again = stages.private_table(opened, recipe, **which, fits=Fits(tmp_path))
+        assert (again.cells, runs) == (first.cells, [])
+        stages.private_table(opened, settings(opened, steps=recipe.privacy.steps + 1), **which, fits=Fits(tmp_path))
+        assert len(runs) == 4
 
 
 def test_commands(store: Path, capsys):
