@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 
+from taftcache import TangentClassifier
 from taftcache.errors import SolveError
 from taftcache.objective.cross_entropy import CrossEntropy
 from taftcache.objective.rsl import RSL
@@ -74,6 +76,19 @@ def test_newton_within_its_passes(limit):
         solution.certificate.objective
         < make_problem(loss=CrossEntropy(), ridge=1e-3).evaluate(torch.zeros_like(solution.value))[0]
     )
+
+
+def test_newton_where_rows_can_be_told_apart():
+    """Newton's whole step is far too long at first, and without a trust region 200 passes leave a fifth of ∇F."""
+    generator = np.random.default_rng(0)
+    classes, width, count = 100, 64, 1000
+    y = np.arange(count) % classes
+    centres = generator.normal(size=(classes, width))
+    X = 8 * (centres[y] + 3 * generator.standard_t(3, size=(count, width))) / np.arange(1, width + 1) ** 0.4
+    fitted = TangentClassifier(loss="cross_entropy", ridge=1e-4, tolerance=1e-2, max_passes=150).fit(X, y)
+    assert fitted.solution_.stats["solver"] == "newton"
+    assert fitted.solution_.converged
+    assert fitted.score(X, y) == 1
 
 
 def in_ball(whole: Dense, ridge: float, radius: float) -> torch.Tensor:

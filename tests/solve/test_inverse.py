@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 
@@ -9,7 +11,8 @@ from taftcache.objective.problem import Problem
 from taftcache.objective.rsl import RSL
 from taftcache.solve.dual import DualInverse, dual_fits, kernel
 from taftcache.solve.kronecker import KroneckerPreconditioner
-from tests.solve.problems import K, N, jacobian, make_problem
+from taftcache.solve.minimise import kernel_inverse_fits, minimise, through_rows
+from tests.solve.problems import K, N, case, jacobian, make_problem, rows
 
 CASES = [("narrow-mlp", "keep"), ("all", "class-token"), ("plain", "reset-block")]
 every_case = pytest.mark.parametrize(("vit", "spec"), CASES)
@@ -69,3 +72,20 @@ def test_limits_decide_which_is_used(monkeypatch):
     assert dual_fits(problem)
     monkeypatch.setattr("taftcache.solve.dual.LARGEST_KERNEL", N * K - 1)
     assert not dual_fits(problem)
+
+
+def test_the_space_of_the_rows_is_taken_where_a_factorisation_costs_more(monkeypatch):
+    problem = make_problem()
+    solve = partial(minimise, case().base, rows(), problem.loss, problem.ridge, tolerance=1e-10)
+    assert kernel_inverse_fits(problem)
+    assert not through_rows(problem)
+    direct = solve()
+    monkeypatch.setattr("taftcache.solve.minimise.DIRECT", N * K - 1)
+    assert through_rows(problem)
+    by_rows = solve()
+    assert [direct.stats["solver"], by_rows.stats["solver"]] == ["pcg", "row space"]
+    assert (direct.value - by_rows.value).norm() <= direct.certificate.distance + by_rows.certificate.distance
+    assert solve(start=by_rows.value).stats["solver"] == "pcg"  # a start that is not zero
+    monkeypatch.setattr("taftcache.solve.dual.LARGEST_KERNEL", N * K - 1)
+    assert not kernel_inverse_fits(problem)
+    assert through_rows(problem)
