@@ -29,8 +29,13 @@ LARGEST_FACTORS = 2 << 30  # bytes of the rows' factors
 
 
 def class_kernel_fits(problem: Problem) -> bool:
-    """Whether the rows are few enough, fewer than parameters, and their gradients outer products."""
+    """Whether the rows are few enough, fewer than parameters, and their gradients outer products.
+
+    A fresh class token, whose LayerNorm makes its gradient a thousand times the others', is in no kernel of this form.
+    """
     operator = problem.operator
+    if operator.base.config.token_name in operator.layout:
+        return False
     few = operator.rows <= LARGEST_ROWS and operator.rows * operator.classes <= operator.layout.size
     cheap = operator.tail.factored and operator.tail.rank_one
     return few and cheap and operator.rows * operator.tail.factor_width * 4 <= LARGEST_FACTORS

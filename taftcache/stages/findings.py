@@ -121,6 +121,9 @@ def _presets(reports: dict[str, Sequence[Line]]) -> list[str]:
     if not cells:
         return []
     said = [f"The exact preset is at least the paper's in {cells - len(worse)} of {cells} cells."]
+    if seconds["paper"]:
+        times = seconds["exact"] / seconds["paper"]
+        said.append(f"Its models of one seed, without choosing, took {times:.2f} times the paper's processor time.")
     for gap, name, rest, line, other in sorted(worse, key=lambda found: found[0])[:8]:
         where = ", ".join(str(part) for part in rest if part is not None)
         within = "within" if -gap <= max(line["std"], other["std"]) else "beyond"

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 Method = Literal["TAFT", "NLFT", "FC"]
 Preset = Literal["paper", "exact"]
+# A fresh token's LayerNorm makes its part of ∇F(0), which tolerances are relative to, larger than all others together.
+TOKEN_TOLERANCE = 0.1
 HEAD_TOLERANCE = 1e-3  # of the exact preset's head: its passes cost next to nothing
 
 
@@ -249,6 +251,7 @@ class Trial:
             return torch.stack(trained), spec.epochs, None
         solver = recipe.solver
         tolerance = min(solver.tolerance, HEAD_TOLERANCE) if first.method == "FC" else solver.tolerance
+        tolerance *= TOKEN_TOLERANCE if first.reset_token else 1.0
         solution = minimise(
             base, [rows], self.loss(first), 0.0 if first.radius else first.strength, radius=first.radius,
             train=train, tolerance=tolerance, max_passes=solver.max_passes, memory=recipe.memory_bytes,

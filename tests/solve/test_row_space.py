@@ -49,6 +49,7 @@ def test_solution_is_the_dense_one(vit, spec, alpha, ridge):
 def test_conjugate_gradients_go_on_where_rounding_stops_it(monkeypatch):
     """The class token's kernel is a hundred thousand times the ridge."""
     monkeypatch.setattr("taftcache.solve.dual.LARGEST_KERNEL", 0)
+    monkeypatch.setattr("taftcache.solve.minimise.class_kernel_fits", lambda problem: True)
     sources = data("all", "class-token")
     solution = minimise(case("all", "class-token").base, sources, LOSS, 1e-2, tolerance=1e-6)
     whole = dense("all", "class-token", loss=LOSS, ridge=1e-2)
@@ -129,6 +130,7 @@ def test_a_full_basis_gives_up_its_oldest():
 def test_limits_decide_where_it_is_used(monkeypatch):
     problem = make_problem(loss=LOSS)
     assert class_kernel_fits(problem)
+    assert not class_kernel_fits(make_problem("all", "class-token", loss=LOSS))
     monkeypatch.setattr("taftcache.solve.class_kernel.LARGEST_ROWS", N - 1)
     assert not class_kernel_fits(problem)
 

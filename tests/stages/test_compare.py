@@ -239,7 +239,11 @@ def test_findings_are_the_figures():
 
     said = findings(
         {
-            "table1": [line("TAFT-1", "paper", 80.0), line("FC", "paper", 81.0), line("TAFT-1", "exact", 79.0)],
+            "table1": [
+                line("TAFT-1", "paper", 80.0, seconds=8.0),
+                line("FC", "paper", 81.0, seconds=1.0),
+                line("TAFT-1", "exact", 79.0, seconds=2.0),
+            ],
             "table2": [line("TAFT", "paper", 70.0, shards=50), line("Soup", "paper", 60.0, shards=50)],
         }
     )
@@ -247,7 +251,8 @@ def test_findings_are_the_figures():
     assert "at 50 shards (paper): holds" in said[1]
     assert "+10.0" in said[1]
     assert said[2] == "The exact preset is at least the paper's in 0 of 1 cells."
-    assert "79.0 ± 0.5 against 80.0 ± 0.5, beyond one deviation" in said[3]
+    assert "took 0.25 times the paper's processor time" in said[3]
+    assert "79.0 ± 0.5 against 80.0 ± 0.5, beyond one deviation" in said[4]
 
 
 def test_any_folder_and_any_backbone(tmp_path):
