@@ -29,6 +29,7 @@ HEAD_GRID = [10.0**e for e in range(-8, 2)]
 GRID = [10.0 ** (e / 2) for e in range(-10, -3)]  # 1e-5 … 1e-2
 EVERY = 5  # one row in five validates
 STEPS = 10  # passes for the whole path: enough for a choice, too few for a solution
+EACH = 12  # passes for one λ where it takes a solve each: with fewer the last and least λ wins, whatever the loss
 
 
 @dataclass(frozen=True)
@@ -139,16 +140,15 @@ def _path(narrow: Problem, wide: Problem, ridges: Sequence[float]) -> tuple[list
         return rows.path(ridges, STEPS), 3 + STEPS + (len(ridges) + 1) // 2
     deltas: list[Tensor] = []
     delta: Tensor | None = None
-    each = max(4, STEPS // len(ridges))
     head = narrow.operator.layout == narrow.operator.base.head_layout  # its passes cost next to nothing
     passes = 0
     for ridge in reversed(ridges):
         one, exact = replace(narrow, ridge=ridge), replace(wide, ridge=ridge)
         if narrow.loss.quadratic:
             inverse = Lazy(lambda one=one: approximate_inverse(one))  # type: ignore[misc]
-            solved = pcg(one, exact, inverse, tolerance=1e-3, max_passes=each, start=delta)
+            solved = pcg(one, exact, inverse, tolerance=1e-3, max_passes=EACH, start=delta)
         else:
-            solved = newton(one, exact, tolerance=1e-2, max_passes=200 if head else 4 * each, start=delta)
+            solved = newton(one, exact, tolerance=1e-2, max_passes=200 if head else 16, start=delta)
         delta = solved.value
         passes += solved.stats["passes"]
         deltas.append(delta)
