@@ -25,8 +25,9 @@ if TYPE_CHECKING:
 
 Method = Literal["TAFT", "NLFT", "FC"]
 Preset = Literal["paper", "exact"]
-# A fresh token's LayerNorm makes its part of ∇F(0), which tolerances are relative to, larger than all others together.
-TOKEN_TOLERANCE = 0.1
+# Of the exact preset's tolerance, which is relative to ∇F(0): that is large where a fresh token's LayerNorm multiplies
+# its part by a thousand, and of cross-entropy the few rows last told apart are a small part of it.
+CLOSER = 0.1
 HEAD_TOLERANCE = 1e-3  # of the exact preset's head: its passes cost next to nothing
 
 
@@ -250,8 +251,11 @@ class Trial:
             )
             return torch.stack(trained), spec.epochs, None
         solver = recipe.solver
-        tolerance = min(solver.tolerance, HEAD_TOLERANCE) if first.method == "FC" else solver.tolerance
-        tolerance *= TOKEN_TOLERANCE if first.reset_token else 1.0
+        tolerance = solver.tolerance
+        if first.reset_token or (first.loss == "cross_entropy" and not first.radius):
+            tolerance *= CLOSER
+        if first.method == "FC":
+            tolerance = min(tolerance, HEAD_TOLERANCE)
         solution = minimise(
             base, [rows], self.loss(first), 0.0 if first.radius else first.strength, radius=first.radius,
             train=train, tolerance=tolerance, max_passes=solver.max_passes, memory=recipe.memory_bytes,
