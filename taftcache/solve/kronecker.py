@@ -83,8 +83,10 @@ class KroneckerPreconditioner:
                 _add(A, k, piece.into, piece.into.shape[1] <= LARGEST_FACTOR, 1 / tokens)
             if direct:
                 rows = torch.cat([part.rows for part in direct], 1)
-                moment = rows.T @ rows if rows.shape[1] <= LARGEST_DENSE else rows.square().sum(0)
-                dense = moment.double() if dense is None else dense + moment
+                # Rounded to float32, the moment of a fresh class token has eigenvalues far below −λ.
+                wide = rows.double()
+                moment = wide.T @ wide if rows.shape[1] <= LARGEST_DENSE else wide.square().sum(0)
+                dense = moment if dense is None else dense + moment
                 self._small = [part.where for part in direct]
         left = {k: _eigen(moment / count) for k, moment in G.items()}
         right = {k: _eigen(moment / count) for k, moment in A.items()}

@@ -67,6 +67,14 @@ def test_kroneckers_head_is_exact_when_alpha_is_one():
     assert (KroneckerPreconditioner(problem).apply(problem.hessian(v)) - v).norm() <= 1e-9 * v.norm()
 
 
+def test_small_parameters_of_very_unlike_sizes_are_inverted_in_float32_too():
+    problem = make_problem("all", "class-token", dtype=torch.float32, ridge=1e-7)
+    base = problem.operator.base
+    assert base.state[base.config.token_name].abs().max() < 1e-4  # LayerNorm multiplies what it moves
+    vector = torch.ones(problem.operator.layout.size)
+    assert torch.isfinite(KroneckerPreconditioner(problem).apply(vector)).all()
+
+
 def test_limits_decide_which_is_used(monkeypatch):
     problem = make_problem()
     assert dual_fits(problem)
