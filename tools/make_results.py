@@ -83,7 +83,10 @@ def page(runs: list[CompareReport]) -> str:
 def missing(there: list[str]) -> list[str]:
     """What was not run."""
     names = [name for name in TITLES if name not in there]
-    return [f"Not run for this page: {', '.join(names)}.", ""] if names else []
+    text = [f"Not run for this page: {', '.join(names)}."] if names else []
+    if "table3" in names:
+        text.append("Table 3, made one regime at a time: [Private training](privacy.md#the-papers-table-3).")
+    return [" ".join(text), ""] if text else []
 
 
 def command(run: CompareReport, name: str) -> str:
