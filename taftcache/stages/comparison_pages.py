@@ -122,7 +122,7 @@ def plot(made: Figures, folder: Path) -> list[Path]:
         files = []
         for shards in sorted({line["shards"] for line in made.lines}):
             paths: dict[str, list[tuple[float, float]]] = {}
-            for line in made.lines:
+            for line in sorted(made.lines, key=lambda line: line["method"] != "TAFT"):  # its colours, whoever is beside
                 if line["shards"] == shards:
                     paths.setdefault(_name(line), []).append((float(line["removed"]), line["accuracy"]))
             file = folder / f"{made.report}-{shards}.svg"
@@ -141,7 +141,7 @@ def plot(made: Figures, folder: Path) -> list[Path]:
         for line in made.lines:
             at = 100 * line["forgotten"]
             shown.setdefault(f"{line['shards']} shards, {line['preset']}", []).append((at, line["accuracy"]))
-            whole = shown.setdefault(f"from scratch, {line['preset']}", [])
+            whole = shown.setdefault(f"1 shard, {line['preset']}", [])  # from scratch; a longer name has no room
             if all(x != at for x, _ in whole):
                 whole.append((at, line["from_scratch"]))
         return [
@@ -156,9 +156,10 @@ def plot(made: Figures, folder: Path) -> list[Path]:
     if made.report.startswith("figure2"):
         methods = list(dict.fromkeys(line["method"] for line in made.lines))
         ordered = sorted(made.lines, key=lambda line: methods.index(line["method"]))
-        values = {_name(line): line["accuracy"] for line in ordered}
-        presets = {_name(line): line["preset"] for line in ordered}
-        return [bars(folder / f"{made.report}.svg", made.title, "accuracy, per cent", values, presets)]
+        values = {f"{_name(line)}: {line['accuracy']:.1f}": line["accuracy"] for line in ordered}
+        presets = dict(zip(values, (line["preset"] for line in ordered), strict=True))
+        title = made.title.partition(":")[0]
+        return [bars(folder / f"{made.report}.svg", title, "accuracy, per cent", values, presets)]
     return []
 
 
