@@ -17,10 +17,10 @@ demo: .venv/installed ## the main job, on data and weights that come along
 	$(BIN)/taftcache run pipelines/quickstart.toml
 
 test: .venv/installed-dev ## the tests, short forms only; ARGS="-k name" chooses. TAFTCACHE_DATA names real data
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m "not full" $(ARGS)
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder -m "not full" $(ARGS)
 
 test-full: .venv/installed-dev ## the tests, the long forms too
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 check: .venv/installed-dev ## lint, formatting, types, generated pages
 	$(BIN)/ruff check .

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from typing import Any
 
 if "PYTEST_XDIST_WORKER" in os.environ:  # before anything imports torch
     os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -11,3 +12,25 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # before anything imports torch
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in the background of a shell; commands under test inherit it
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# The files that take longest, in seconds of one core: begun last, one of them would keep a worker busy alone.
+LONGEST = {
+    "test_pages.py": 90,
+    "test_private.py": 54,
+    "test_noise.py": 38,
+    "test_identity.py": 35,
+    "test_failure.py": 33,
+    "test_model_export.py": 31,
+    "test_digits.py": 30,
+    "test_taught.py": 27,
+    "test_cli.py": 27,
+    "test_families.py": 23,
+    "test_bugs.py": 23,
+    "test_browser.py": 21,
+    "test_history.py": 19,
+}
+
+
+def pytest_collection_modifyitems(items: list[Any]) -> None:
+    """Long files first; workers take them in this order (``--no-loadscope-reorder``)."""
+    items.sort(key=lambda item: -LONGEST.get(item.path.name, 0))

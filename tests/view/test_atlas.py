@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from itertools import combinations
+from time import sleep
 
 import numpy as np
 import pytest
@@ -133,6 +134,7 @@ def test_a_row_is_left_out_on_request_only_once(atlas):
     leaving, name = Leaving(atlas), atlas.store.shards[0].sample_ids[0]
     said = leaving.ask(name)
     while said["state"] == "working":
+        sleep(0.02)  # it is the other thread's turn
         said = leaving.ask(name)
     assert said["state"] == "done"
     assert leaving.ask(name) is said
