@@ -41,8 +41,9 @@ WHOLE, _ = run()
 def each_engine(request, monkeypatch):
     """Every test here runs with both engines; the one for other devices works on a CPU as well."""
     monkeypatch.setattr("taftcache.backbone.extract.CpuEngine", request.param)
+    before = set(threading.enumerate())
     yield
-    assert [t.name for t in threading.enumerate() if t.name.startswith("taftcache")] == []
+    assert [t.name for t in set(threading.enumerate()) - before if t.name.startswith("taftcache")] == []
 
 
 def test_the_sink_gets_what_the_prefix_computes():
