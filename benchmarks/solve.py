@@ -9,8 +9,8 @@ rounded up. The gap is (F − F*)/(F(0) − F*), with F* from a solve ten thousa
 solve's: when the held-out accuracy is first within 0.2 points of it, and from when on it stays there. ``--shards``
 deals the rows out, solves each part, and goes on from the mean with all of them. ``--peers`` adds plain conjugate
 gradients, SciPy's cg and lsmr on the same operator and AdamW over 30 epochs; ``--head`` times the head's path
-over 20 λ against scikit-learn's RidgeCV, Ridge and LogisticRegression; ``--memory`` shows the peak of a solve that
-streams, at two sizes.
+over 20 λ against scikit-learn's RidgeCV and Ridge, and cross-entropy against its LogisticRegression; ``--memory``
+shows the peak of a solve that streams, at two sizes.
 """
 
 from __future__ import annotations
@@ -32,12 +32,14 @@ import torch
 
 from taftcache.cache import FeatureStore, Shard
 from taftcache.component import read_base
+from taftcache.objective.cross_entropy import CrossEntropy
 from taftcache.objective.problem import Problem
 from taftcache.objective.rsl import RSL
 from taftcache.recipe import load_recipe
 from taftcache.solve.head import HeadPath, solve_head
 from taftcache.solve.kronecker import KroneckerPreconditioner
 from taftcache.solve.minimise import minimise
+from taftcache.solve.newton import newton
 from taftcache.solve.row_space import RowSpace
 from taftcache.stages import extract
 from taftcache.tangent.base import Base
@@ -251,6 +253,16 @@ def head_times(base: Base, shards: Sequence[Shard], loss: RSL) -> dict[str, floa
         "logistic_regression": timed(lambda: LogisticRegression(max_iter=200).fit(X, labels.numpy())),
     }
     chosen = min(HeadPath(problem).leave_one_out(ridges.tolist()), key=lambda e: e.loss).ridge
+    near = TangentOperator(base, shards, trained=base.head_layout, memory=8 << 30)
+    narrow, wide = (Problem(each, CrossEntropy(), 1e-4) for each in (near, operator))
+    solved = newton(narrow, wide, tolerance=1e-3, max_passes=400)
+    same = LogisticRegression(C=1e4 / len(X), tol=1e-5, max_iter=1000, fit_intercept=False)
+    times |= {
+        "cross_entropy": timed(lambda: newton(narrow, wide, tolerance=1e-3, max_passes=400)),
+        "cross_entropy_passes": float(solved.stats["passes"]),
+        "cross_entropy_relative_gradient": solved.certificate.relative_gradient,
+        "logistic_regression_at_this_ridge": timed(lambda: same.fit(X, labels.numpy())),
+    }
     times["same_choice"] = float(abs(chosen / (2 * peer.alpha_ / len(X) / operator.classes) - 1) < 1e-9)
     times["times_ridge_cv"] = times["ridge_cv_of_20"] / times["path_of_20"]
     return times
