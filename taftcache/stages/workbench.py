@@ -151,10 +151,14 @@ class Workbench:
                 self.fits.put(keys[setting], {"mean": fitted.mean, "logits": fitted.logits}, figures)
             found |= made
         for setting, fitted in found.items():
-            if (setting, depth, *where.values()) not in self._counted:
-                self._counted.add((setting, depth, *where.values()))
-                self.spent[_owner(setting)] += sum(fitted.seconds)
+            self._charge(setting, (depth, *where.values()), sum(fitted.seconds))
         return found
+
+    def _charge(self, setting: Setting, where: tuple[Any, ...], seconds: float) -> None:
+        """Count processor time once, however often a report asks for what it made."""
+        if (setting, where) not in self._counted:
+            self._counted.add((setting, where))
+            self.spent[_owner(setting)] += seconds
 
     def _about(self, setting: Setting, depth: int | str) -> dict[str, Any]:
         """What decides a setting's models beside the setting and the rows."""
@@ -258,7 +262,7 @@ class Workbench:
                 path = trial.path(at, self.spec.ridges)
             known = {}, {"path": path, "seconds": time.process_time() - begin}
             self.fits.put(key, *known)
-        self.spent[_owner(at)] += known[1]["seconds"]
+        self._charge(at, ("path", shards, depth), known[1]["seconds"])
         return [(loss, accuracy) for loss, accuracy in known[1]["path"]]
 
 

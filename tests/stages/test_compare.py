@@ -99,6 +99,15 @@ def test_what_reports_share_is_trained_once(place, monkeypatch):
     assert [len(settings) for _, settings in calls] == [2, 1, 2, 1]
 
 
+def test_what_reports_share_is_counted_once(place):
+    with Workbench(recipe(place, compare={**SMALL, "ridges": [1e-2, 1e-1]}), Silent()) as work:
+        work.tuned("TAFT", "exact", 2)
+        before = dict(work.spent)
+        assert before["TAFT, exact"] > 0
+        work.tuned("TAFT", "exact", 2, resets=(True,))  # of which the same run over the rows told
+        assert work.spent == before
+
+
 def test_a_comparison_goes_on_where_it_was(place, tmp_path, monkeypatch):
     made = recipe(place, solver=QUICK, compare={**SMALL, "ridges": [1e-2, 1e-1], "reports": ["table2", "figure1c"]})
 
