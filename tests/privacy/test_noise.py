@@ -36,7 +36,7 @@ def test_each_integer_comes_as_often_as_the_definition_says():
     assert stats.chisquare(np.bincount(near, minlength=17), weight / weight.sum() * len(near)).pvalue > 1e-4
 
 
-@pytest.mark.parametrize("margin", [0.2, pytest.param(0.9, marks=pytest.mark.full)])
+@pytest.mark.parametrize("margin", [0.2, 0.9])
 def test_the_exact_path_draws_the_same(monkeypatch, margin):
     """With a margin this wide, decimal arithmetic decides many or nearly all of the comparisons."""
     monkeypatch.setattr(noise, "MARGIN", margin)
