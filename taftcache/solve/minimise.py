@@ -152,7 +152,7 @@ def minimise(
         else:
             solution = space.solution(space.run(tolerance))
         if restart is None and solution.status is Status.stalled:
-            # Kernels of very unlike sizes (a class token's against all others') drown λ in float32.
+            # Kernels of very unlike sizes drown λ in float32.
             solution = _gone_on(solution, inner, exact, inverse, **limits)
     elif restart is not None:
         raise SolveError("dual vectors are gone on from in the space of the rows", got="a problem solved elsewhere")

@@ -104,14 +104,15 @@ def private_table(
         )
         for epsilon in epsilons
     ]
+    fits, about = fits or Fits(), _about(store, recipe)
     with progress.task("private table", len(runs)) as task:
         for seed, regime, kind, mechanism, epsilon in runs:
             key = (regime, kind, mechanism, f"{epsilon:g}")
-            about = {"private": [*key, seed], **_about(store, recipe)}
-            known = fits.get(about) if fits is not None else None
-            figures = known[1] if known else _run(store, recipe, seed, regime, kind, mechanism, epsilon)
-            if fits is not None and known is None:
-                fits.put(about, {}, figures)
+            place = {"private": [*key, seed], **about}
+            if (known := fits.get(place)) is None:
+                known = {}, _run(store, recipe, seed, regime, kind, mechanism, epsilon)
+                fits.put(place, *known)
+            figures = known[1]
             accuracy = figures["accuracy"]
             if key not in cells:
                 cells[key] = Cell(regime, kind, mechanism, *(figures[name] for name in SAID))

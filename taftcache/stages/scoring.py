@@ -105,7 +105,7 @@ class Scorer:
         state = self.state(tokens)
         device, dtype = self.operator.device, self.operator.dtype
         with self._alone:
-            direction = self.operator.tail.bind(layout.views(delta.to(device=device, dtype=dtype)))
+            direction = self.base.tail.bind(layout.views(delta.to(device=device, dtype=dtype)))
             return _array(self.operator.tangent(state, direction))
 
     def _tangent(self, state: Any, name: str) -> torch.Tensor:

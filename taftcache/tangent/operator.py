@@ -60,8 +60,8 @@ class TangentOperator:
         # The head alone looks at its input, a small part of a tail's state: more rows stay between passes.
         self._head_alone = self.layout == base.head_layout
         self.tail: Tail = FeatureTail(base.config) if self._head_alone else self._whole
-        self.weights = self.tail.bind(self.base.state)
         self._all_weights = self._whole.bind(self.base.state)
+        self.weights = self.tail.bind(self.base.state) if self._head_alone else self._all_weights
         self.rows = sum(source.rows for source in self.sources)
         self.passes = 0
         self.block_rows = min(BLOCK_ROWS, self._whole.block_rows)
