@@ -47,25 +47,19 @@ from typing import Any
 import numpy as np
 import torch
 
-from taftcache.backbone import (
-    BackboneSpec,
-    Cut,
-    DataSpec,
-    Preprocess,
-    PreprocessSpec,
-    Source,
-    load_backbone,
-    open_source,
-    resolve_device,
-    wrap_model,
-)
-from taftcache.backbone.device import full_float32
+from taftcache.backbone.cut.cut import Cut
+from taftcache.backbone.device import full_float32, resolve_device
 from taftcache.backbone.engine import Batch, CpuEngine
 from taftcache.backbone.extract import default_batch, extract
+from taftcache.backbone.model import load_backbone, wrap_model
+from taftcache.backbone.preprocess import Preprocess
 from taftcache.backbone.sources.arrays import ArraySource
+from taftcache.backbone.sources.base import Source
+from taftcache.backbone.sources.opening import open_source
+from taftcache.backbone.spec import BackboneSpec, DataSpec, PreprocessSpec
 
 try:
-    from taftcache.cache import FeatureStore
+    from taftcache.cache.store import FeatureStore
 except ImportError:
     FeatureStore = None  # type: ignore[assignment, misc]
 
@@ -203,7 +197,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
         "tokens_shape": list(cut.tokens_shape),
         "batch": args.batch,
         "repeats": args.repeats,
-        "store": "none" if args.no_store else "taftcache.cache.FeatureStore, float16",
+        "store": "none" if args.no_store else "taftcache.cache.store.FeatureStore, float16",
         "device": str(device) if device.type == "cpu" else torch.cuda.get_device_name(device),
         "torch_threads": torch.get_num_threads(),
         "working_threads": decoders,

@@ -23,10 +23,11 @@ import timm
 import torch
 from torch.func import functional_call, jvp
 
-from taftcache.backbone import Preprocess, wrap_model
-from taftcache.backbone.cut import Cut
-from taftcache.component import Component
-from taftcache.model import TangentModel
+from taftcache.backbone.cut.cut import Cut
+from taftcache.backbone.model import wrap_model
+from taftcache.backbone.preprocess import Preprocess
+from taftcache.model.component import Component
+from taftcache.model.predictor import TangentModel
 from taftcache.tangent.base import make_base
 from taftcache.tangent.spec import TangentSpec
 

@@ -20,12 +20,13 @@ from pathlib import Path
 import msgspec
 import torch
 
-from taftcache.cache import FeatureStore, Shard
-from taftcache.component import read_base
+from taftcache.cache.read.shard import Shard
+from taftcache.cache.store import FeatureStore
+from taftcache.model.component import read_base
 from taftcache.objective.rsl import RSL
 from taftcache.recipe import load_recipe
 from taftcache.solve.minimise import minimise
-from taftcache.stages import extract
+from taftcache.stages.extract.extraction import extract
 from taftcache.tangent.base import Base
 from taftcache.tangent.operator import TangentOperator
 from taftcache.tangent.parameters import Layout

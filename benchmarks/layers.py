@@ -24,10 +24,10 @@ from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 from torch.func import functional_call, jvp, vjp
 
-from taftcache.backbone.describe import Description, describe
+from taftcache.backbone.cut.describe import Description, describe
 from taftcache.tangent.base import make_base
 from taftcache.tangent.config import TailConfig
-from taftcache.tangent.layers_tail import LayersTail
+from taftcache.tangent.layers.tail import LayersTail
 from taftcache.tangent.spec import TangentSpec
 
 SHAPES = {

@@ -17,8 +17,8 @@ from typing import Any
 import torch
 from scipy.optimize import nnls as scipy_nnls
 
-from taftcache.transfer.moments import student_moments, teacher_moment
-from taftcache.transfer.nnls import nnls
+from taftcache.teaching.moments import student_moments, teacher_moment
+from taftcache.teaching.students.nnls import nnls
 
 STUDENT = 96
 

@@ -20,12 +20,12 @@ from pathlib import Path
 import torch
 
 from taftcache import FeatureStore, extract, load_recipe
-from taftcache.component import read_base
+from taftcache.model.component import read_base
 from taftcache.objective.problem import Problem
 from taftcache.objective.rsl import RSL
 from taftcache.recipe import parse_recipe
-from taftcache.solve.kronecker import KroneckerPreconditioner
-from taftcache.solve.pcg import pcg
+from taftcache.solve.inverses.kronecker import KroneckerPreconditioner
+from taftcache.solve.methods.conjugate import pcg
 from taftcache.tangent.operator import TangentOperator
 
 TOLERANCES = [1e-1, 1e-2, 1e-3, 1e-4]

@@ -28,7 +28,7 @@ from taftcache.privacy.grid import Grid
 from taftcache.privacy.network import TangentNetwork
 from taftcache.privacy.noise import SystemBits, discrete_gaussian
 from taftcache.tangent.base import make_base
-from taftcache.tangent.class_row_config import ClassRow
+from taftcache.tangent.class_row.config import ClassRow
 from taftcache.tangent.config import TailConfig
 from taftcache.tangent.rows import ArrayRows
 

@@ -30,18 +30,18 @@ from typing import Any
 import numpy as np
 import torch
 
-from taftcache.cache import FeatureStore
-from taftcache.component import Component, read_base
+from taftcache.cache.store import FeatureStore
+from taftcache.model.component import Component, read_base
 from taftcache.names import EXACT
 from taftcache.recipe import Recipe, load_recipe
+from taftcache.solve.methods.row_space import Restart
 from taftcache.solve.minimise import minimise
-from taftcache.solve.row_space import Restart
 from taftcache.solve.solution import Solution
-from taftcache.stages import extract
-from taftcache.stages.influence import Without
+from taftcache.stages.extract.extraction import extract
+from taftcache.stages.forget.renewal import resolve_warm
+from taftcache.stages.look.influence import Without
 from taftcache.stages.progress import Silent
-from taftcache.stages.renewal import resolve_warm
-from taftcache.stages.training import loss_of, solve_component, starts_at_zero
+from taftcache.stages.train.training import loss_of, solve_component, starts_at_zero
 from taftcache.tangent.base import Base
 from taftcache.tangent.operator import TangentOperator
 
@@ -93,10 +93,10 @@ def time_to_accuracy(recipe: Recipe, base: Base, rows: Sequence[Any], test: Any)
 
 def epoch_from_images(recipe: Recipe, base: Base, images: int) -> dict[str, float]:
     """Seconds an image that training without a cache takes: decode, frozen layers, and a step of the tail."""
-    from taftcache.backbone.cut import Cut
+    from taftcache.backbone.cut.cut import Cut
     from taftcache.backbone.model import load_backbone
     from taftcache.backbone.preprocess import Preprocess
-    from taftcache.backbone.sources import open_source
+    from taftcache.backbone.sources.opening import open_source
     from taftcache.baselines.fine_tuning import logits
 
     source, _ = open_source(recipe.data)

@@ -23,8 +23,8 @@ from typing import Any
 
 import numpy as np
 
-from taftcache.cache import FeatureStore
-from taftcache.cache.plan import in_order
+from taftcache.cache.format.plan import in_order
+from taftcache.cache.store import FeatureStore
 
 KINDS = {
     "tokens": ((197, 1024), (256, 1280)),

@@ -30,18 +30,19 @@ from typing import Any
 import numpy as np
 import torch
 
-from taftcache.cache import FeatureStore, Shard
-from taftcache.component import read_base
+from taftcache.cache.read.shard import Shard
+from taftcache.cache.store import FeatureStore
+from taftcache.model.component import read_base
 from taftcache.objective.cross_entropy import CrossEntropy
 from taftcache.objective.problem import Problem
 from taftcache.objective.rsl import RSL
 from taftcache.recipe import load_recipe
-from taftcache.solve.head import HeadPath, solve_head
-from taftcache.solve.kronecker import KroneckerPreconditioner
+from taftcache.solve.inverses.kronecker import KroneckerPreconditioner
+from taftcache.solve.methods.head import HeadPath, solve_head
+from taftcache.solve.methods.newton import newton
+from taftcache.solve.methods.row_space import RowSpace
 from taftcache.solve.minimise import minimise
-from taftcache.solve.newton import newton
-from taftcache.solve.row_space import RowSpace
-from taftcache.stages import extract
+from taftcache.stages.extract.extraction import extract
 from taftcache.tangent.base import Base
 from taftcache.tangent.operator import TangentOperator
 from taftcache.tangent.rows import ArrayRows

@@ -31,8 +31,9 @@ import zarr
 from safetensors import safe_open
 from safetensors.numpy import save_file
 
-from taftcache.cache import FeatureStore, Shard
-from taftcache.cache.plan import in_order
+from taftcache.cache.format.plan import in_order
+from taftcache.cache.read.shard import Shard
+from taftcache.cache.store import FeatureStore
 
 BLOCK = 64
 BARS = {"first_pass_vs_read": 0.5, "read_vs_memmap": 0.8, "random_vs_memmap": 0.5, "write_vs_raw": 0.7}

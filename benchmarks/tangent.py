@@ -30,7 +30,7 @@ from torch.func import functional_call, jvp, vjp
 from taftcache.objective.problem import Problem
 from taftcache.objective.rsl import RSL
 from taftcache.tangent.base import make_base
-from taftcache.tangent.class_row_config import ClassRow
+from taftcache.tangent.class_row.config import ClassRow
 from taftcache.tangent.config import TailConfig
 from taftcache.tangent.operator import TangentOperator
 from taftcache.tangent.rows import ArrayRows

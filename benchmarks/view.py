@@ -28,8 +28,8 @@ from urllib.request import urlopen
 import numpy as np
 
 from taftcache import FeatureStore, load_recipe, run
-from taftcache.component import put_component, read_base, read_component
-from taftcache.stages.training import adopt
+from taftcache.model.component import put_component, read_base, read_component
+from taftcache.stages.train.training import adopt
 
 QUICKSTART = Path(__file__).resolve().parents[1] / "pipelines/quickstart.toml"
 SHARDS = 8

@@ -19,7 +19,7 @@
     ├── CompositionError      7    components that do not share one base
     └── ClusterError          8    workers that cannot be reached, are lost, or are not alike
 
-An error's text says the rule, what came, and what to do.
+An error's text says what went wrong, what was got, and what to try.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ from typing import Any
 
 
 class TaftcacheError(Exception):
-    """Root of the tree: ``rule`` broken, what ``got`` here, what to ``do`` about it."""
+    """Root of the tree: what went wrong (``fault``), what was ``got``, what to ``do`` about it."""
 
     exit_code = 1
 
-    def __init__(self, rule: str, *, got: object = None, do: str | None = None) -> None:
-        super().__init__(rule, got, do)
-        self.rule, self.got, self.do = rule, got, do
+    def __init__(self, fault: str, *, got: object = None, do: str | None = None) -> None:
+        super().__init__(fault, got, do)
+        self.fault, self.got, self.do = fault, got, do
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _remade, (type(self), self.rule, None if self.got is None else str(self.got), self.do)
+        return _remade, (type(self), self.fault, None if self.got is None else str(self.got), self.do)
 
     def __str__(self) -> str:
-        lines = [self.rule]
+        lines = [self.fault]
         if self.got is not None:
-            lines.append(f"  came: {self.got}")
+            lines.append(f"  got: {self.got}")
         if self.do is not None:
-            lines.append(f"  do:   {self.do}")
+            lines.append(f"  try: {self.do}")
         return "\n".join(lines)
 
 
@@ -130,6 +130,6 @@ class ClusterError(TaftcacheError):
     exit_code = 8
 
 
-def _remade(kind: type[TaftcacheError], rule: str, got: str | None, do: str | None) -> TaftcacheError:
+def _remade(kind: type[TaftcacheError], fault: str, got: str | None, do: str | None) -> TaftcacheError:
     """An error as it came from another process."""
-    return kind(rule, got=got, do=do)
+    return kind(fault, got=got, do=do)

@@ -14,7 +14,9 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_array, check_is_fitted, validate_data
 from torch import Tensor
 
-from taftcache.backbone import Cut, Preprocess, load_backbone
+from taftcache.backbone.cut.cut import Cut
+from taftcache.backbone.model import load_backbone
+from taftcache.backbone.preprocess import Preprocess
 from taftcache.backbone.sources.rgb import to_rgb
 from taftcache.backbone.spec import BackboneSpec
 from taftcache.errors import DataError

@@ -15,7 +15,7 @@ from taftcache.backbone.spec import BackboneSpec, DataSpec, PreprocessSpec
 from taftcache.errors import RecipeError
 from taftcache.privacy.spec import PrivacySpec
 from taftcache.tangent.spec import TangentSpec
-from taftcache.transfer.spec import PriorSpec
+from taftcache.teaching.spec import PriorSpec
 
 Positive = Annotated[float, msgspec.Meta(gt=0, le=1e100)]
 NotNegative = Annotated[float, msgspec.Meta(ge=0, le=1e100)]

@@ -15,15 +15,15 @@ import pytest
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from taftcache import stages
-from taftcache.cache import FeatureStore
+import taftcache
+from taftcache.cache.store import FeatureStore
 from taftcache.cli import app, main
 from tests.stages.conftest import finished, images, photographed, quick, store  # noqa: F401
 from tests.stages.making import open_store, recipe, toml, tree, write_images
 from tests.stages.test_damage import chunk_of, flip
 
 COMMANDS = list(get_command(app).commands)
-# One serves until it is ended; the others' reports are read in tests/stages/test_private.py and tests/transfer/.
+# One serves until it is ended; the others' reports are read in tests/stages/test_private.py and tests/teaching/.
 ELSEWHERE = {"view", "tune", "private-table", "transfer"}
 
 
@@ -58,7 +58,7 @@ def refused(outcome: Outcome, code: int, *says: str) -> None:
     assert outcome.out == ""
     assert outcome.err.startswith("taftcache: ")
     assert "Traceback" not in outcome.err
-    assert "\n  came: " in outcome.err
+    assert "\n  got: " in outcome.err
     assert "\n  do:   " in outcome.err
     for text in says:
         assert text in outcome.err, (text, outcome.err)
@@ -413,7 +413,10 @@ def test_interruption(cli, finished, tmp_path, monkeypatch, stage):  # noqa: F81
     def interrupt(*arguments, **options):
         raise KeyboardInterrupt
 
-    places = {"extract": "taftcache.cache.writer.ShardWriter.append", "train": "taftcache.solve.pcg._Round.iterate"}
+    places = {
+        "extract": "taftcache.cache.write.writer.ShardWriter.append",
+        "train": "taftcache.solve.methods.conjugate._Round.iterate",
+    }
     with monkeypatch.context() as patch:
         patch.setattr(places[stage], interrupt)
         outcome = cli("run", file)
@@ -460,8 +463,8 @@ def test_killed_extraction_goes_on_to_the_same_root(tmp_path):
         code = KILLED.format(after=after, file=file)
         killed = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=False)
         assert killed.returncode == -signal.SIGKILL, killed.stderr
-    resumed = stages.extract(recipe(path))
-    whole = stages.extract(recipe(tmp_path / "whole"))
+    resumed = taftcache.extract(recipe(path))
+    whole = taftcache.extract(recipe(tmp_path / "whole"))
     assert resumed.root_digest == whole.root_digest
     assert tree(path) == tree(tmp_path / "whole")
     assert 0 < resumed.images < whole.images

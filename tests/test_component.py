@@ -13,9 +13,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from taftcache.component import Component
-from taftcache.composition import compose, identity_error
 from taftcache.errors import CompositionError, FormatError
+from taftcache.model.component import Component
+from taftcache.model.composition import compose, identity_error
 from taftcache.tangent.operator import TangentOperator
 from taftcache.tangent.parameters import Layout
 from taftcache.tangent.rows import ArrayRows

@@ -25,10 +25,10 @@ from torch import Tensor
 from torch.func import functional_call, jvp, vjp
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from taftcache.backbone.cut import Cut, locate
+from taftcache.backbone.cut.cut import Cut, locate
+from taftcache.backbone.cut.trace import Trace, trace
 from taftcache.backbone.model import Backbone, wrap_model
 from taftcache.backbone.spec import PreprocessSpec
-from taftcache.backbone.trace import Trace, trace
 from taftcache.tangent.base import Base, make_base
 
 ROOT = Path(__file__).resolve().parent.parent

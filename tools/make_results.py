@@ -16,9 +16,9 @@ from typing import Any
 
 import msgspec
 
-from taftcache.stages.comparison import TITLES, CompareReport, Figures
-from taftcache.stages.comparison_pages import about, section
-from taftcache.stages.findings import findings
+from taftcache.paper.comparison import TITLES, CompareReport, Figures
+from taftcache.paper.findings import findings
+from taftcache.paper.pages import about, section
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE, FILES = ROOT / "docs" / "results.md", ROOT / "docs" / "results"

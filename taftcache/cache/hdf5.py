@@ -16,13 +16,13 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from taftcache.cache import layout
-from taftcache.cache.digest import canonical, digest
-from taftcache.cache.manifest import ObjectRef, Skipped
-from taftcache.cache.plan import check_ids
+from taftcache.cache.format import layout
+from taftcache.cache.format.digest import canonical, digest
+from taftcache.cache.format.manifest import ObjectRef, Skipped
+from taftcache.cache.format.plan import check_ids
+from taftcache.cache.read.verify import Progress
 from taftcache.cache.store import FeatureStore
-from taftcache.cache.transfer import BASE
-from taftcache.cache.verify import Progress
+from taftcache.cache.write.copying import BASE
 from taftcache.errors import DataError, FormatError, StoreWriteError
 
 FORMAT = "taftcache-features"

@@ -7,22 +7,22 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Literal, Self
 
-from taftcache.cache import ledger
-from taftcache.cache.address import bring, open_home
-from taftcache.cache.book import Book
-from taftcache.cache.commit import commit
-from taftcache.cache.files import write_all
-from taftcache.cache.identity import differences
-from taftcache.cache.layout import resolve_chunk_rows
-from taftcache.cache.manifest import FILE, MAX_BYTES, ROLES, Manifest, ObjectRef, ShardRef, Skipped, check_name
-from taftcache.cache.nearest import nearest
-from taftcache.cache.plan import check_ids
-from taftcache.cache.repair import Maker, Outcome, repair
-from taftcache.cache.shard import Shard
-from taftcache.cache.sweep import LOCK, TRANSACTION, strays, sweep
-from taftcache.cache.transaction import Transaction
-from taftcache.cache.verify import Fault, Progress, read_object, verify
-from taftcache.cache.writer import ShardWriter, header_of
+from taftcache.cache.format import ledger
+from taftcache.cache.format.identity import differences
+from taftcache.cache.format.layout import resolve_chunk_rows
+from taftcache.cache.format.manifest import FILE, MAX_BYTES, ROLES, Manifest, ObjectRef, ShardRef, Skipped, check_name
+from taftcache.cache.format.plan import check_ids
+from taftcache.cache.place.address import bring, open_home
+from taftcache.cache.place.folder import write_all
+from taftcache.cache.read.nearest import nearest
+from taftcache.cache.read.shard import Shard
+from taftcache.cache.read.verify import Fault, Progress, read_object, verify
+from taftcache.cache.write.book import Book
+from taftcache.cache.write.commit import commit
+from taftcache.cache.write.repair import Maker, Outcome, repair
+from taftcache.cache.write.sweep import LOCK, TRANSACTION, strays, sweep
+from taftcache.cache.write.transaction import Transaction
+from taftcache.cache.write.writer import ShardWriter, header_of
 from taftcache.errors import (
     IdentityError,
     IntegrityError,

@@ -40,15 +40,15 @@ def tune(
 
     Example: taftcache tune stores/quickstart --rate 0.3 --rate 1 --set privacy.steps=3
     """
-    from taftcache import stages
-    from taftcache.cache import FeatureStore
+    import taftcache
+    from taftcache.cache.store import FeatureStore
 
     with FeatureStore(store, mode="a") as opened, bars(as_json) as progress:
         recipe = stored_recipe(opened, set_)
-        report = stages.train_private(
+        report = taftcache.train_private(
             opened, recipe, progress=progress, rates=rate or [0.3, 1.0, 3.0], charged=not uncharged
         )
-        stages.compose(opened, recipe)
+        taftcache.compose(opened, recipe)
     print_report(report, as_json, show_train_private)
 
 
@@ -69,13 +69,13 @@ def private_table(
 
     Example: taftcache private-table stores/quickstart --epsilon 3 --seed 0 --regime head
     """
-    from taftcache import stages
-    from taftcache.cache import FeatureStore
-    from taftcache.stages.private_comparison import REGIMES
+    import taftcache
+    from taftcache.cache.store import FeatureStore
+    from taftcache.paper.private_table import REGIMES
 
     with FeatureStore(store) as opened, bars(as_json) as progress:
         recipe = stored_recipe(opened, set_)
-        report = stages.private_table(
+        report = taftcache.private_table(
             opened,
             recipe,
             epsilons=epsilon or (1.0, 3.0, 8.0),
@@ -112,9 +112,9 @@ def compare(
 
     Example: taftcache compare pipelines/quickstart.toml --report table2 --set compare.shards=[20] --set compare.epochs=1 --set compare.seeds=1
     """  # noqa: E501
-    from taftcache import stages
-    from taftcache.stages.comparison import CompareReport
-    from taftcache.stages.comparison_pages import write_pages
+    import taftcache
+    from taftcache.paper.comparison import CompareReport
+    from taftcache.paper.pages import write_pages
 
     named = [f"compare.reports={list(report)}"] if report else []
 
@@ -123,7 +123,7 @@ def compare(
             write_pages(so_far, out)
 
     with bars(as_json) as progress:
-        made = stages.compare(
+        made = taftcache.compare(
             read_recipe(recipe, [*(set_ or []), *named], device), progress, write, out / "models" if out else None
         )
     print_report(made, as_json, show_compare)
@@ -138,10 +138,10 @@ def transfer(recipe: RecipePath, set_: Overrides = None, device: Device = None, 
 
     Example: taftcache transfer pipelines/transfer/quick.toml
     """
-    from taftcache import stages
-    from taftcache.transfer.recipe import load_transfer
+    import taftcache
+    from taftcache.teaching.recipe import load_transfer
 
     made = load_transfer(recipe, [*(set_ or []), *device_override(device)])
     with bars(as_json) as progress:
-        report = stages.teach(made, progress)
+        report = taftcache.teach(made, progress)
     print_report(report, as_json, show_teach)

@@ -51,18 +51,18 @@ def forget(
 
     Example: taftcache forget stores/quickstart --class 7 --dry-run
     """
-    from taftcache import stages
-    from taftcache.cache import FeatureStore
-    from taftcache.stages.request import read_ids
+    import taftcache
+    from taftcache.cache.store import FeatureStore
+    from taftcache.stages.forget.request import read_ids
 
     ids = [*(sample or []), *(read_ids(file) if file else [])]
     if destroy_key and (ids or shard or label):
         raise RecipeError("--destroy-key stands alone", got="ids, shards or classes beside it")
     with FeatureStore(store, mode="a") as opened, bars(as_json) as progress:
         if destroy_key:
-            report = stages.destroy_key(opened, sign)
+            report = taftcache.destroy_key(opened, sign)
         else:
-            report = stages.forget(
+            report = taftcache.forget(
                 opened, ids, progress, shards=shard or [], classes=label or [],
                 mode=mode,  # type: ignore[arg-type]
                 cold=cold, dry_run=dry_run, signing_key=sign,
@@ -85,10 +85,10 @@ def audit(
 
     Example: taftcache audit stores/quickstart
     """
-    from taftcache import stages
+    import taftcache
 
     with bars(as_json) as progress:
-        report = stages.audit(store, progress, public_key=public_key, replay=replay)
+        report = taftcache.audit(store, progress, public_key=public_key, replay=replay)
     print_report(report, as_json, show_audit)
     if report.findings:
         raise typer.Exit(5)

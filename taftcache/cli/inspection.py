@@ -42,8 +42,8 @@ def inspect(
 
     Example: taftcache inspect stores/quickstart --class 7
     """
-    from taftcache.cache import FeatureStore
-    from taftcache.stages import inspection as stage
+    from taftcache.cache.store import FeatureStore
+    from taftcache.stages.look import inspection as stage
 
     with FeatureStore(store) as opened:
         if sample is not None:
@@ -71,8 +71,9 @@ def view(
 
     Example: taftcache view stores/quickstart
     """
-    from taftcache.cache import FeatureStore
-    from taftcache.view import Atlas, ViewServer
+    from taftcache.cache.store import FeatureStore
+    from taftcache.view.atlas import Atlas
+    from taftcache.view.server import ViewServer
 
     with FeatureStore(store) as opened, ViewServer(Atlas(opened), port) as server:
         try:
@@ -104,8 +105,8 @@ def report(
 
     Example: taftcache report stores/quickstart -o report.html --no-neighbours
     """
-    from taftcache.cache import FeatureStore
-    from taftcache.view import write_report
+    from taftcache.cache.store import FeatureStore
+    from taftcache.view.report import write_report
 
     with FeatureStore(store) as opened:
         written = write_report(opened, output, sample or [], neighbours=neighbours)
@@ -129,15 +130,15 @@ def influence(
 
     Example: taftcache influence stores/quickstart --sample digits/0007
     """
-    from taftcache import stages
-    from taftcache.cache import FeatureStore
+    import taftcache
+    from taftcache.cache.store import FeatureStore
 
     if (sample is None) == (query is None):
         raise RecipeError("influence asks about one sample or one image", got="both" if sample else "neither")
     with FeatureStore(store) as opened, bars(as_json) as progress:
         if sample is not None:
-            print_report(stages.sample_influence(opened, sample, model, progress), as_json, show_sample_influence)
+            print_report(taftcache.sample_influence(opened, sample, model, progress), as_json, show_sample_influence)
         else:
             assert query is not None
-            report = stages.query_influence(opened, query, model, top, progress)
+            report = taftcache.query_influence(opened, query, model, top, progress)
             print_report(report, as_json, show_query_influence)

@@ -30,11 +30,11 @@ def export_model(
 
     Example: taftcache export-model stores/quickstart digits-model --program
     """
-    from taftcache import stages
-    from taftcache.cache import FeatureStore
+    import taftcache
+    from taftcache.cache.store import FeatureStore
 
     with FeatureStore(store) as opened:
-        report = stages.export_model(opened, folder, model, merged=merged, program=program)
+        report = taftcache.export_model(opened, folder, model, merged=merged, program=program)
     print_report(report, as_json, show_export_model)
 
 
@@ -49,11 +49,11 @@ def export_component(
 
     Example: taftcache export-component stores/quickstart 000 first.safetensors
     """
-    from taftcache import stages
-    from taftcache.cache import FeatureStore
+    import taftcache
+    from taftcache.cache.store import FeatureStore
 
     with FeatureStore(store) as opened:
-        report = stages.export_component(opened, component, file)
+        report = taftcache.export_component(opened, component, file)
     print_report(report, as_json, show_component)
 
 
@@ -68,9 +68,9 @@ def import_component(
 
     Example: taftcache import-component stores/quickstart first.safetensors --name elsewhere
     """
-    from taftcache import stages
-    from taftcache.cache import FeatureStore
+    import taftcache
+    from taftcache.cache.store import FeatureStore
 
     with FeatureStore(store, mode="a") as opened:
-        report = stages.import_component(opened, file, name)
+        report = taftcache.import_component(opened, file, name)
     print_report(report, as_json, show_component)

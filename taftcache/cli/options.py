@@ -15,8 +15,8 @@ from taftcache.errors import RecipeError
 from taftcache.recipe import Recipe, apply_overrides, load_recipe, parse_recipe
 
 if TYPE_CHECKING:
-    from taftcache.cache import FeatureStore
-    from taftcache.cluster import Cluster
+    from taftcache.cache.store import FeatureStore
+    from taftcache.remote.connection import Cluster
     from taftcache.stages.progress import Progress
 
 RecipePath = Annotated[Path, typer.Argument(metavar="RECIPE", help="a recipe in TOML, see pipelines/")]
@@ -45,8 +45,8 @@ def read_recipe(path: Path, overrides: list[str] | None, device: str | None) -> 
 
 def read_either(target: Path, overrides: list[str] | None, device: str | None) -> tuple[Recipe, Path]:
     """The recipe of a file or of a store, and where the store is."""
-    from taftcache.cache import FeatureStore
-    from taftcache.cache.address import is_bucket
+    from taftcache.cache.place.address import is_bucket
+    from taftcache.cache.store import FeatureStore
 
     if not (target.is_dir() or is_bucket(target)):
         recipe = read_recipe(target, overrides, device)
@@ -75,7 +75,7 @@ def connected(workers: int | None, scheduler: str | None, progress: Progress) ->
         return
     if workers is not None and scheduler is not None:
         raise RecipeError("a scheduler brings its own workers", got="--workers and --scheduler", do="leave one out")
-    from taftcache.cluster import Cluster
+    from taftcache.remote.connection import Cluster
 
     with Cluster.at(scheduler) if scheduler is not None else Cluster.local(workers or None) as cluster:
         progress.say(cluster.describe())

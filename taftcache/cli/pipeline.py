@@ -53,7 +53,7 @@ def run(
 
     Example: taftcache run pipelines/quickstart.toml --set store.path=stores/mine
     """
-    from taftcache import stages
+    import taftcache
 
     made = read_recipe(recipe, set_, device)
     if made.compare.reports:
@@ -64,11 +64,11 @@ def run(
                 do="leave it out, or leave compare.reports out of the recipe",
             )
         with bars(as_json) as progress:
-            compared = stages.compare(made, progress)
+            compared = taftcache.compare(made, progress)
         print_report(compared, as_json, show_compare)
         return
     with bars(as_json) as progress, connected(workers, scheduler, progress) as cluster:
-        report = stages.run(made, progress, cluster)
+        report = taftcache.run(made, progress, cluster)
     print_report(report, as_json, show_run)
 
 
@@ -89,14 +89,14 @@ def extract(
 
     Example: taftcache extract pipelines/quickstart.toml
     """
-    from taftcache import stages
+    import taftcache
 
     made = read_recipe(recipe, set_, device)
     if dry_run:
-        print_report(stages.estimate(made), as_json, show_estimate)
+        print_report(taftcache.estimate(made), as_json, show_estimate)
         return
     with bars(as_json) as progress, connected(workers, scheduler, progress) as cluster:
-        report = stages.extract(made, progress, cluster)
+        report = taftcache.extract(made, progress, cluster)
     print_report(report, as_json, show_extract)
 
 
@@ -120,11 +120,11 @@ def append(
 
     Example: taftcache append stores/quickstart --new-shard
     """
-    from taftcache import stages
+    import taftcache
 
     recipe, _ = read_either(target, set_, device)
     with bars(as_json) as progress:
-        report = stages.append(recipe, progress, new_shard=new_shard)
+        report = taftcache.append(recipe, progress, new_shard=new_shard)
     print_report(report, as_json, show_append)
 
 
@@ -145,8 +145,8 @@ def train(
 
     Example: taftcache train stores/quickstart --set objective.ridge=1e-3
     """
-    from taftcache import stages
-    from taftcache.cache import FeatureStore
+    import taftcache
+    from taftcache.cache.store import FeatureStore
 
     recipe, path = read_either(target, set_, device)
     if private and (workers is not None or scheduler is not None):
@@ -157,11 +157,11 @@ def train(
         connected(workers, scheduler, progress) as cluster,
     ):
         if private:
-            spent = stages.train_private(store, recipe, shard, progress)
+            spent = taftcache.train_private(store, recipe, shard, progress)
         else:
-            report = stages.train(store, recipe, shard, progress, cluster)
+            report = taftcache.train(store, recipe, shard, progress, cluster)
         if not shard:
-            stages.compose(store, recipe, cluster=cluster)
+            taftcache.compose(store, recipe, cluster=cluster)
     if private:
         print_report(spent, as_json, show_train_private)
     else:
@@ -188,8 +188,8 @@ def compose(
 
     Example: taftcache compose stores/quickstart --mode weighted
     """
-    from taftcache import stages
-    from taftcache.cache import FeatureStore
+    import taftcache
+    from taftcache.cache.store import FeatureStore
     from taftcache.recipe import apply_overrides, parse_recipe
 
     changes = [] if mode is None else [f"compose.mode={mode}"]
@@ -201,7 +201,7 @@ def compose(
         values = apply_overrides(opened.manifest.recipe, changes)
         if weight:
             values["compose"] |= {"mode": "weighted", "weights": dict(map(_weight, weight))}
-        report = stages.compose(opened, parse_recipe(values, str(store)), progress, cluster)
+        report = taftcache.compose(opened, parse_recipe(values, str(store)), progress, cluster)
     print_report(report, as_json, show_compose)
 
 
@@ -217,11 +217,11 @@ def evaluate(
 
     Example: taftcache evaluate stores/quickstart --json
     """
-    from taftcache import stages
-    from taftcache.cache import FeatureStore
+    import taftcache
+    from taftcache.cache.store import FeatureStore
 
     with FeatureStore(store) as opened, bars(as_json) as progress:
-        report = stages.evaluate(opened, progress, without=without or [])
+        report = taftcache.evaluate(opened, progress, without=without or [])
     print_report(report, as_json, show_evaluate)
 
 
@@ -238,9 +238,9 @@ def predict(
 
     Example: taftcache predict stores/quickstart digit.png
     """
-    from taftcache import stages
+    import taftcache
 
-    report = stages.predict(store, images, model, top, device or "auto")
+    report = taftcache.predict(store, images, model, top, device or "auto")
     print_report(report, as_json, show_predict)
 
 

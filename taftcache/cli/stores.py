@@ -43,7 +43,7 @@ def verify(
 
     Example: taftcache verify stores/quickstart --repair
     """
-    from taftcache.stages import verify as stage
+    from taftcache.stages.files.verification import verify as stage
 
     with bars(as_json) as progress:
         report = stage(store, progress, root, repair=repair, overrides=set_ or [])
@@ -65,9 +65,9 @@ def gc(
 
     Example: taftcache gc stores/quickstart --dry-run
     """
-    from taftcache import stages
+    import taftcache
 
-    report = stages.gc(store, work=work, strange=strange, hours=hours, dry=dry)
+    report = taftcache.gc(store, work=work, strange=strange, hours=hours, dry=dry)
     print_report(report, as_json, show_gc)
 
 
@@ -89,10 +89,10 @@ def copy(
 
     Example: taftcache copy stores/quickstart stores/copy
     """
-    from taftcache import stages
+    import taftcache
 
     with bars(as_json) as progress:
-        report = stages.copy(store, target, progress, update=update)
+        report = taftcache.copy(store, target, progress, update=update)
     print_report(report, as_json, show_copy)
 
 
@@ -110,7 +110,7 @@ def convert(
 
     Example: taftcache convert stores/quickstart stores/float32 --dtype float32
     """
-    from taftcache import stages
+    import taftcache
 
     if dtype not in (None, "float16", "float32"):
         raise RecipeError("A store's dtype is float16 or float32.", got=dtype, do="--dtype float16")
@@ -118,7 +118,7 @@ def convert(
         raise RecipeError('The rows of a chunk are a positive number, or "auto".', got=chunk_rows, do="--chunk-rows 16")
     rows: Any = int(chunk_rows) if chunk_rows and chunk_rows != "auto" else chunk_rows
     with bars(as_json) as progress:
-        report = stages.convert(store, target, progress, dtype=dtype, chunk_rows=rows)  # type: ignore[arg-type]
+        report = taftcache.convert(store, target, progress, dtype=dtype, chunk_rows=rows)  # type: ignore[arg-type]
     print_report(report, as_json, show_convert)
 
 
@@ -144,10 +144,10 @@ def export(
 
     Example: taftcache export stores/quickstart samples.npz --format npz
     """
-    from taftcache import stages
+    import taftcache
 
     with bars(as_json) as progress:
-        report = stages.export(store, file, format_, progress)
+        report = taftcache.export(store, file, format_, progress)
     print_report(report, as_json, show_export)
 
 
@@ -178,7 +178,7 @@ def import_(
 
     Example: taftcache import features.h5 stores/imported
     """
-    from taftcache import stages
+    import taftcache
     from taftcache.cache.hdf5 import Columns
     from taftcache.recipe import apply_overrides, parse_recipe
 
@@ -186,5 +186,5 @@ def import_(
     asked = load_recipe(recipe, there) if recipe else parse_recipe(apply_overrides({"name": store.name}, there))
     with bars(as_json) as progress:
         columns = Columns(tokens, labels, ids, classes)
-        report = stages.import_(file, asked, progress, columns=columns, backbone=recipe is not None)
+        report = taftcache.import_(file, asked, progress, columns=columns, backbone=recipe is not None)
     print_report(report, as_json, show_import)

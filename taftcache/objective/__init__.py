@@ -1,0 +1,1 @@
+"""What is minimised: losses, weights of rows, and the regularised problem."""

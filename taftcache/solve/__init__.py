@@ -1,0 +1,1 @@
+"""How it is minimised, and how far from the optimum the result is."""

@@ -14,12 +14,12 @@ from taftcache.errors import SolveError
 from taftcache.objective.loss import Loss
 from taftcache.objective.problem import Problem
 from taftcache.objective.weights import RowWeights
-from taftcache.solve.class_kernel import class_kernel_fits
-from taftcache.solve.head import HeadPath
-from taftcache.solve.inverse import approximate_inverse
-from taftcache.solve.newton import newton
-from taftcache.solve.pcg import Lazy, pcg
-from taftcache.solve.row_space import RowSpace
+from taftcache.solve.inverses.class_kernel import class_kernel_fits
+from taftcache.solve.inverses.inverse import approximate_inverse
+from taftcache.solve.methods.conjugate import Lazy, pcg
+from taftcache.solve.methods.head import HeadPath
+from taftcache.solve.methods.newton import newton
+from taftcache.solve.methods.row_space import RowSpace
 from taftcache.tangent.base import Base
 from taftcache.tangent.operator import TangentOperator
 from taftcache.tangent.rows import ArrayBlock, RowSource

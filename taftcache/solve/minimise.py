@@ -14,17 +14,17 @@ from taftcache.errors import SolveError
 from taftcache.objective.loss import Loss
 from taftcache.objective.problem import Problem
 from taftcache.objective.weights import RowWeights
-from taftcache.solve.adam import PRESETS, adam
-from taftcache.solve.ball import solve_in_ball
-from taftcache.solve.class_kernel import class_kernel_fits
-from taftcache.solve.dual import DualInverse, dual_fits
-from taftcache.solve.head import solve_head
-from taftcache.solve.inverse import approximate_inverse
-from taftcache.solve.newton import newton
-from taftcache.solve.pcg import Lazy, Progress, pcg
-from taftcache.solve.projected import projected_gradient
+from taftcache.solve.inverses.class_kernel import class_kernel_fits
+from taftcache.solve.inverses.dual import DualInverse, dual_fits
+from taftcache.solve.inverses.inverse import approximate_inverse
+from taftcache.solve.methods.adam import PRESETS, adam
+from taftcache.solve.methods.ball import solve_in_ball
+from taftcache.solve.methods.conjugate import Lazy, Progress, pcg
+from taftcache.solve.methods.head import solve_head
+from taftcache.solve.methods.newton import newton
+from taftcache.solve.methods.projected import projected_gradient
+from taftcache.solve.methods.row_space import Restart, RowSpace
 from taftcache.solve.proof import prove
-from taftcache.solve.row_space import Restart, RowSpace
 from taftcache.solve.solution import Solution, Status
 from taftcache.tangent.base import Base
 from taftcache.tangent.operator import TangentOperator

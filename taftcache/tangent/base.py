@@ -18,12 +18,12 @@ import torch
 from torch import Tensor, nn
 
 from taftcache.errors import BackboneError, IdentityError
-from taftcache.tangent.class_row_config import ClassRow
-from taftcache.tangent.class_row_tail import ClassRowTail
+from taftcache.tangent.class_row.config import ClassRow
+from taftcache.tangent.class_row.tail import ClassRowTail
 from taftcache.tangent.config import TailConfig
-from taftcache.tangent.feature_tail import FeatureTail
-from taftcache.tangent.functional_tail import FunctionalTail
-from taftcache.tangent.layers_tail import LayersTail
+from taftcache.tangent.feature import FeatureTail
+from taftcache.tangent.functional import FunctionalTail
+from taftcache.tangent.layers.tail import LayersTail
 from taftcache.tangent.parameters import Layout
 from taftcache.tangent.selection import select, values
 from taftcache.tangent.spec import Init, TangentSpec, Train

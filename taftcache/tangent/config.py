@@ -8,8 +8,8 @@ from typing import Any, Literal
 import msgspec
 
 from taftcache.errors import FormatError
-from taftcache.tangent.class_row_config import ClassRow
-from taftcache.tangent.layer_config import Layer, Readout
+from taftcache.tangent.class_row.config import ClassRow
+from taftcache.tangent.layers.config import Layer, Readout
 
 Path = Literal["class row", "layers", "functional", "feature"]
 Rows = Literal["tokens", "attended", "residual", "feature"]

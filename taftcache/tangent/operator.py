@@ -12,7 +12,7 @@ from torch import Tensor
 
 from taftcache.tangent.base import Base
 from taftcache.tangent.factors import Direct, Factor
-from taftcache.tangent.feature_tail import FeatureState, FeatureTail
+from taftcache.tangent.feature import FeatureState, FeatureTail
 from taftcache.tangent.parameters import Layout
 from taftcache.tangent.rows import Block, RowSource
 from taftcache.tangent.tail import State, Tail

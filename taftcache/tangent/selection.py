@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from fnmatch import fnmatchcase
 
 from taftcache.errors import RecipeError
-from taftcache.tangent.class_row_config import ClassRow
+from taftcache.tangent.class_row.config import ClassRow
 from taftcache.tangent.config import Rows, TailConfig
 from taftcache.tangent.spec import TangentSpec, Train
 

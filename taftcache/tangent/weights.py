@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from taftcache.tangent.class_row_config import ClassRow
+from taftcache.tangent.class_row.config import ClassRow
 
 # A Tensor, or None. Which entries are None follows from the model and from what is trained, and the code that
 # reads an entry has asked; a type checker cannot follow that.

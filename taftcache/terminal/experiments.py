@@ -9,10 +9,10 @@ from rich.table import Table
 from taftcache.terminal.console import OUT
 
 if TYPE_CHECKING:
-    from taftcache.stages.comparison import CompareReport
-    from taftcache.stages.private_comparison import PrivateTableReport
-    from taftcache.stages.private_training import PrivateTrainReport
-    from taftcache.stages.teaching import TeachReport
+    from taftcache.paper.comparison import CompareReport
+    from taftcache.paper.private_table import PrivateTableReport
+    from taftcache.stages.train.private_training import PrivateTrainReport
+    from taftcache.stages.train.teaching import TeachReport
 
 
 def show_train_private(report: PrivateTrainReport) -> None:

@@ -10,8 +10,8 @@ from taftcache.terminal.console import OUT, print_notes
 from taftcache.terminal.text import certified, readable_size, some
 
 if TYPE_CHECKING:
-    from taftcache.stages.auditing import AuditReport
-    from taftcache.stages.forgetting import ForgetReport
+    from taftcache.stages.forget.auditing import AuditReport
+    from taftcache.stages.forget.forgetting import ForgetReport
 
 
 def show_forget(report: ForgetReport) -> None:

@@ -10,9 +10,9 @@ from taftcache.terminal.console import OUT, print_notes
 from taftcache.terminal.text import certified, plain_table, readable_size
 
 if TYPE_CHECKING:
-    from taftcache.stages.influence import QueryInfluence, SampleInfluence
-    from taftcache.stages.inspection import ClassReport, InspectReport, SampleReport, ShardReport
-    from taftcache.stages.statistics import Activations
+    from taftcache.stages.look.influence import QueryInfluence, SampleInfluence
+    from taftcache.stages.look.inspection import ClassReport, InspectReport, SampleReport, ShardReport
+    from taftcache.stages.look.statistics import Activations
     from taftcache.view.report import ReportReport
 
 

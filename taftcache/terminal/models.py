@@ -8,8 +8,8 @@ from taftcache.terminal.console import OUT
 from taftcache.terminal.text import readable_size
 
 if TYPE_CHECKING:
-    from taftcache.stages.federation import ComponentReport
-    from taftcache.stages.model_export import ExportModelReport
+    from taftcache.stages.files.components import ComponentReport
+    from taftcache.stages.files.models import ExportModelReport
 
 
 def show_export_model(report: ExportModelReport) -> None:

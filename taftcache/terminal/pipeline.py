@@ -12,14 +12,14 @@ from taftcache.terminal.forgetting import forgotten_lines
 from taftcache.terminal.text import certified, readable_size
 
 if TYPE_CHECKING:
-    from taftcache.stages.appending import AppendReport
-    from taftcache.stages.composing import ComposeReport
-    from taftcache.stages.estimation import EstimateReport
-    from taftcache.stages.evaluation import EvaluateReport
-    from taftcache.stages.extraction import ExtractReport
-    from taftcache.stages.main_job import RunReport
-    from taftcache.stages.prediction import PredictReport
-    from taftcache.stages.training import TrainReport
+    from taftcache.stages.extract.appending import AppendReport
+    from taftcache.stages.extract.estimation import EstimateReport
+    from taftcache.stages.extract.extraction import ExtractReport
+    from taftcache.stages.look.evaluation import EvaluateReport
+    from taftcache.stages.look.prediction import PredictReport
+    from taftcache.stages.run import RunReport
+    from taftcache.stages.train.composing import ComposeReport
+    from taftcache.stages.train.training import TrainReport
 
 
 def show_run(report: RunReport) -> None:

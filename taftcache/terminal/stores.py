@@ -8,10 +8,10 @@ from taftcache.terminal.console import OUT
 from taftcache.terminal.text import readable_size
 
 if TYPE_CHECKING:
-    from taftcache.stages.collection import CollectReport
-    from taftcache.stages.exchange import ExportReport, ImportReport
-    from taftcache.stages.transfer import ConvertReport, CopyReport
-    from taftcache.stages.verification import VerifyReport
+    from taftcache.stages.files.collection import CollectReport
+    from taftcache.stages.files.copying import ConvertReport, CopyReport
+    from taftcache.stages.files.exchange import ExportReport, ImportReport
+    from taftcache.stages.files.verification import VerifyReport
 
 
 def show_verify(report: VerifyReport) -> None:

@@ -14,12 +14,12 @@ from threading import Event, Lock, Thread
 import numpy as np
 from numpy.typing import NDArray
 
-from taftcache.cache import FeatureStore
+from taftcache.cache.store import FeatureStore
 from taftcache.errors import StoreError, TaftcacheError
 from taftcache.names import HEAD, MEAN, component_of
-from taftcache.stages.row_table import RowTable
-from taftcache.stages.scoring import HeldOutLogits, Scorer, held_out_logits
-from taftcache.stages.vectors import first_row_stands, sample_vectors
+from taftcache.stages.look.row_table import RowTable
+from taftcache.stages.look.scoring import HeldOutLogits, Scorer, held_out_logits
+from taftcache.stages.look.vectors import first_row_stands, sample_vectors
 from taftcache.view.embedding import Axes, neighbour_map, principal_axes
 from taftcache.view.head_path import PathPoint, head_path
 

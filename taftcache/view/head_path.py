@@ -7,8 +7,8 @@ from threading import Event
 from typing import TYPE_CHECKING, NamedTuple
 
 from taftcache.errors import SolveError
-from taftcache.stages.row_table import RowTable
-from taftcache.stages.scoring import Scorer
+from taftcache.stages.look.row_table import RowTable
+from taftcache.stages.look.scoring import Scorer
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from taftcache.cache import Shard
+from taftcache.cache.read.shard import Shard
 from taftcache.errors import StoreError, TaftcacheError
 from taftcache.names import component_of, is_component
-from taftcache.stages.row_table import STEP_ROWS
-from taftcache.stages.scoring import Scorer
+from taftcache.stages.look.row_table import STEP_ROWS
+from taftcache.stages.look.scoring import Scorer
 from taftcache.tangent.rows import ArrayBlock
 from taftcache.view.atlas import Atlas
 

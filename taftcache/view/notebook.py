@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 from collections.abc import Sequence
 
-from taftcache.cache import FeatureStore
+from taftcache.cache.store import FeatureStore
 from taftcache.errors import RecipeError
 from taftcache.view.atlas import Atlas
 from taftcache.view.page import report_page

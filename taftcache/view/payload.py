@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from taftcache.errors import StoreError
 from taftcache.names import component_of, is_component, shard_of
-from taftcache.stages.inspection import inspect
-from taftcache.stages.vectors import describe_vectors
+from taftcache.stages.look.inspection import inspect
+from taftcache.stages.look.vectors import describe_vectors
 from taftcache.tangent.spec import TAIL
 from taftcache.view.atlas import NONE, Atlas
 from taftcache.view.embedding import nearest
@@ -173,7 +173,7 @@ def sample(atlas: Atlas, name: str, pictures: Pictures) -> dict[str, Any]:
 
 def attention(atlas: Atlas, tokens: NDArray[Any]) -> tuple[dict[str, Any] | None, str]:
     """φ of the class row per head over the patches, as rows of a grid; or None and why."""
-    from taftcache.tangent.class_row_tail import ClassRowTail
+    from taftcache.tangent.class_row.tail import ClassRowTail
 
     config = atlas.scorer().base.config
     tail = atlas.scorer().base.tail

@@ -8,8 +8,9 @@ from typing import Any
 
 from PIL import Image
 
-from taftcache.backbone.sources import Source, open_source
-from taftcache.cache import FeatureStore
+from taftcache.backbone.sources.base import Source
+from taftcache.backbone.sources.opening import open_source
+from taftcache.cache.store import FeatureStore
 from taftcache.errors import TaftcacheError
 from taftcache.recipe import parse_recipe
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from taftcache.cache import FeatureStore
+from taftcache.cache.store import FeatureStore
 from taftcache.errors import StoreWriteError
 from taftcache.names import shard_of
 from taftcache.view import payload

@@ -11,7 +11,7 @@ import timm
 import torch
 from PIL import Image
 
-from taftcache.backbone.cut import Cut
+from taftcache.backbone.cut.cut import Cut
 from taftcache.backbone.model import Backbone, wrap_model
 from taftcache.backbone.preprocess import Preprocess
 from taftcache.backbone.sources.base import Item, unreadable

@@ -10,7 +10,7 @@ import torch
 from timm.models.vision_transformer import ParallelScalingBlock, ResPostBlock
 from torch import nn
 
-from taftcache.backbone.cut import Cut
+from taftcache.backbone.cut.cut import Cut
 from taftcache.backbone.model import wrap_model
 from taftcache.backbone.spec import PreprocessSpec
 from taftcache.errors import BackboneError

@@ -18,7 +18,7 @@ from taftcache.backbone.engine import CpuEngine, DeviceEngine
 from taftcache.backbone.extract import ExtractStats, default_batch, extract
 from taftcache.backbone.model import load_backbone
 from taftcache.backbone.preprocess import Preprocess
-from taftcache.backbone.sources import open_source
+from taftcache.backbone.sources.opening import open_source
 from taftcache.backbone.spec import BackboneSpec, DataSpec
 from taftcache.errors import BackboneError, DataError, RecipeError, UnreadableImage
 from tests.backbone.registry import MemorySink, NoiseSource, pieces
@@ -100,7 +100,7 @@ def test_bytes_do_not_depend_on_torchs_threads_which_stay_as_they_were(threads, 
 
 
 def test_determinism_of_the_bundled_backbone():
-    from taftcache.backbone.cut import Cut
+    from taftcache.backbone.cut.cut import Cut
 
     backbone = load_backbone(BackboneSpec())
     cut, transform = Cut(backbone), Preprocess(backbone)

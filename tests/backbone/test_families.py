@@ -13,14 +13,14 @@ import torch
 from torch import nn
 from torch.func import functional_call
 
-from taftcache.backbone.architecture import tail_module
-from taftcache.backbone.cut import Cut
+from taftcache.backbone.cut.architecture import tail_module
+from taftcache.backbone.cut.cut import Cut
+from taftcache.backbone.cut.remainder import PREFIX
+from taftcache.backbone.cut.trace import feature
 from taftcache.backbone.extract import extract
 from taftcache.backbone.model import wrap_model
 from taftcache.backbone.preprocess import Preprocess
-from taftcache.backbone.remainder import PREFIX
 from taftcache.backbone.spec import PreprocessSpec
-from taftcache.backbone.trace import feature
 from taftcache.errors import BackboneError
 from tests.backbone.registry import MemorySink, NoiseSource, images, small_backbone
 

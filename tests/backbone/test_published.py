@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 from scipy.io import savemat
 
-from taftcache.backbone.sources import open_source
+from taftcache.backbone.sources.opening import open_source
 from taftcache.backbone.sources.published import DATASETS
 from taftcache.backbone.spec import DataSpec
 from taftcache.errors import DataError, RecipeError
@@ -148,7 +148,7 @@ def test_what_is_not_there_is_said(tmp_path):
 
 
 def test_an_extraction_is_estimated_before_it_starts(tmp_path):
-    from taftcache import stages
+    import taftcache
     from taftcache.recipe import parse_recipe
 
     mit67(tmp_path / "mit67")
@@ -159,13 +159,13 @@ def test_an_extraction_is_estimated_before_it_starts(tmp_path):
             "device": "cpu",
         }
     )
-    said = stages.estimate(recipe)
+    said = taftcache.estimate(recipe)
     assert sum(said.rows.values()) == 6
     assert said.classes == 2
     assert said.seconds > 0
-    made = stages.extract(recipe)
+    made = taftcache.extract(recipe)
     assert made.shards == said.rows
-    from taftcache.cache import FeatureStore
+    from taftcache.cache.store import FeatureStore
 
     with FeatureStore(recipe.store_path) as store:
         t, d = store.shards[0].tokens_shape

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from taftcache.backbone.sources import open_source
 from taftcache.backbone.sources.base import Item
+from taftcache.backbone.sources.opening import open_source
 from taftcache.backbone.sources.rgb import to_rgb
 from taftcache.backbone.spec import DataSpec
 from taftcache.errors import DataError, RecipeError, UnreadableImage

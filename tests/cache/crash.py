@@ -19,9 +19,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from taftcache.cache import FeatureStore
-from taftcache.cache.journal import Journal
-from taftcache.cache.manifest import Manifest
+from taftcache.cache.format.manifest import Manifest
+from taftcache.cache.store import FeatureStore
+from taftcache.cache.write.journal import Journal
 
 from .making import create, fill, holds, names, row, tree
 

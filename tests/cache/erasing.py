@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import zarr  # noqa: F401  loaded once, for the children that are forked
 
-from taftcache.cache import FeatureStore
+from taftcache.cache.store import FeatureStore
 
 from .crash import count_calls, in_fork, killed
 from .making import create, fill, holds, names, row, tree

@@ -12,7 +12,7 @@ import sys
 import time
 from pathlib import Path
 
-from taftcache.cache import FeatureStore
+from taftcache.cache.store import FeatureStore
 from taftcache.errors import TaftcacheError
 
 

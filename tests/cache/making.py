@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 from blake3 import blake3
 
-from taftcache.cache import FeatureStore, Skipped
-from taftcache.cache.plan import in_order
+from taftcache.cache.format.manifest import Skipped
+from taftcache.cache.format.plan import in_order
+from taftcache.cache.store import FeatureStore
 
 SHAPE = (3, 8)
 CLASSES = ["ant", "bee", "cat"]

@@ -7,10 +7,10 @@ import urllib.request
 import numpy as np
 import pytest
 
-from taftcache.cache import FeatureStore
-from taftcache.cache.address import open_home
-from taftcache.cache.collect import collect
-from taftcache.cache.transfer import copy
+from taftcache.cache.place.address import open_home
+from taftcache.cache.store import FeatureStore
+from taftcache.cache.write.collect import collect
+from taftcache.cache.write.copying import copy
 from taftcache.errors import (
     IntegrityError,
     RecipeError,
@@ -200,7 +200,7 @@ def test_the_answer_to_the_swap_is_lost(address, proxy, what) -> None:
 def brief(monkeypatch) -> None:
     from datetime import timedelta
 
-    from taftcache.cache import bucket
+    from taftcache.cache.place import bucket
 
     monkeypatch.setattr(bucket, "RETRIES", {"max_retries": 1, "retry_timeout": timedelta(seconds=2)})
 

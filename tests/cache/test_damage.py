@@ -10,7 +10,7 @@ import pytest
 from zarr.core.buffer import default_buffer_prototype
 from zarr.core.sync import sync
 
-from taftcache.cache import FeatureStore
+from taftcache.cache.store import FeatureStore
 from taftcache.errors import FormatError, IntegrityError, StoreError
 
 from .making import SHAPE, create, fill, label, names, row, tree

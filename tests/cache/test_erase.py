@@ -7,8 +7,8 @@ import json
 import numpy as np
 import pytest
 
-from taftcache.cache import FeatureStore
-from taftcache.cache.manifest import Manifest
+from taftcache.cache.format.manifest import Manifest
+from taftcache.cache.store import FeatureStore
 from taftcache.errors import DataError, RecipeError, StoreError, UnknownSample
 
 from .making import create, fill, holds, names, row, tree

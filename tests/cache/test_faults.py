@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from taftcache.cache import FeatureStore
+from taftcache.cache.store import FeatureStore
 from taftcache.errors import StoreError, StoreWriteError
 
 from .making import create, fill, holds, names, tree
@@ -215,7 +215,7 @@ def test_everything_is_synced_before_the_manifest_names_it(tmp_path, monkeypatch
 @pytest.mark.parametrize("victim", [0, 1, 2])
 def test_no_chunk_is_entered_after_one_that_failed(tmp_path, monkeypatch, victim) -> None:
     """Else the journal would give a chunk's rows the ids of the one after it."""
-    from taftcache.cache import group
+    from taftcache.cache.write import group
 
     real = group.GroupWriter.put_chunk
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import zarr
 
-from taftcache.cache import FeatureStore
+from taftcache.cache.store import FeatureStore
 
 from . import golden
 from .making import CLASSES, IDENTITY, label, row, tree

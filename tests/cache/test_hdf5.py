@@ -8,8 +8,8 @@ import h5py
 import numpy as np
 import pytest
 
-from taftcache.cache import FeatureStore
 from taftcache.cache.hdf5 import Columns, FeatureFile, export, restore
+from taftcache.cache.store import FeatureStore
 from taftcache.errors import DataError, IdentityError, IntegrityError, RecipeError, StoreError
 
 from .making import CLASSES, row, tree

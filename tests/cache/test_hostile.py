@@ -15,9 +15,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from taftcache.cache import FeatureStore
-from taftcache.cache.digest import canonical, digest
-from taftcache.cache.manifest import MAX_BYTES
+from taftcache.cache.format.digest import canonical, digest
+from taftcache.cache.format.manifest import MAX_BYTES
+from taftcache.cache.store import FeatureStore
 from taftcache.errors import FormatError, IntegrityError, RecipeError, StoreError, TaftcacheError
 
 from .making import create, fill, names, row

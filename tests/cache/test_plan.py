@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from taftcache.cache import assign, held_out, sample_key
+from taftcache.cache.format.plan import assign, held_out, sample_key
 from taftcache.errors import DataError, RecipeError
 
 IDS = [f"n{i // 100}/{i}.jpg" for i in range(600)]

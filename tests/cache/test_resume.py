@@ -7,7 +7,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from taftcache.cache import FeatureStore, Skipped
+from taftcache.cache.format.manifest import Skipped
+from taftcache.cache.store import FeatureStore
 from taftcache.errors import DataError
 
 from .making import SHAPE, create, fill, holds, label, names, row, tree

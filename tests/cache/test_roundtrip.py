@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 import zarr
 
-from taftcache.cache import FeatureStore, Skipped
+from taftcache.cache.format.manifest import Skipped
+from taftcache.cache.store import FeatureStore
 from taftcache.errors import (
     DataError,
     FormatError,
@@ -170,7 +171,7 @@ def test_a_block_within_one_chunk_is_a_view(store) -> None:
 
 
 def test_few_file_descriptors_are_enough(store, monkeypatch) -> None:
-    from taftcache.cache import shard as module
+    from taftcache.cache.read import shard as module
 
     want = store.shards[0].tokens(slice(None))
     few = module._Descriptors()
@@ -335,7 +336,7 @@ def test_one_writer_at_a_time(store) -> None:
     with pytest.raises(StoreLocked, match="held by process"):
         FeatureStore(store.path, mode="a")
     FeatureStore(store.path).close()
-    code = f"from taftcache.cache import FeatureStore\nFeatureStore({str(store.path)!r}, mode='a')"
+    code = f"from taftcache.cache.store import FeatureStore\nFeatureStore({str(store.path)!r}, mode='a')"
     other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert "StoreLocked" in other.stderr
     store.close()

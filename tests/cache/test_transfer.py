@@ -7,8 +7,8 @@ import errno
 import numpy as np
 import pytest
 
-from taftcache.cache import FeatureStore
-from taftcache.cache.transfer import convert, copy
+from taftcache.cache.store import FeatureStore
+from taftcache.cache.write.copying import convert, copy
 from taftcache.errors import DataError, IdentityError, IntegrityError, StoreError, StoreWriteError
 
 from .making import CLASSES, IDENTITY, SHAPE, create, fill, holds, names, row, tree
@@ -89,7 +89,7 @@ def test_damage_at_the_target_is_mended_by_copying_again(path, tmp_path) -> None
 
 def test_damage_on_the_way_leaves_no_store(path, tmp_path, monkeypatch) -> None:
     """The disk takes other bytes than it was given: the copy is read again before it is named."""
-    from taftcache.cache import files
+    from taftcache.cache.place import folder as files
 
     real = files.write_all
 
@@ -191,7 +191,7 @@ def test_overflow_is_refused_by_name(tmp_path) -> None:
 
 
 def test_a_conversion_that_is_cut_off_goes_on(path, tmp_path, monkeypatch) -> None:
-    from taftcache.cache import writer
+    from taftcache.cache.write import writer
 
     with FeatureStore(path) as store:
         convert(store, tmp_path / "whole", identity=IDENTITY, recipe={}, chunk_rows=2).close()

@@ -7,7 +7,7 @@ import statistics
 import pytest
 import torch
 
-from taftcache.solve.pcg import pcg
+from taftcache.solve.methods.conjugate import pcg
 from taftcache.solve.proof import prove
 from tests.solve.rational import draw, fractions, norm, root
 

@@ -11,7 +11,7 @@ from taftcache.objective.cross_entropy import CrossEntropy
 from taftcache.objective.rsl import RSL
 from taftcache.objective.weights import RowWeights
 from taftcache.solve.choosing import STEPS, _Part, choose_ridge
-from taftcache.solve.head import HeadPath
+from taftcache.solve.methods.head import HeadPath
 from taftcache.tangent.operator import TangentOperator
 from tests.solve.problems import K, N, case, dense, labels, make_problem, rows
 

@@ -9,8 +9,8 @@ import torch
 
 from taftcache.objective.problem import Problem
 from taftcache.objective.rsl import RSL
-from taftcache.solve.dual import DualInverse, dual_fits, kernel
-from taftcache.solve.kronecker import KroneckerPreconditioner
+from taftcache.solve.inverses.dual import DualInverse, dual_fits, kernel
+from taftcache.solve.inverses.kronecker import KroneckerPreconditioner
 from taftcache.solve.minimise import kernel_inverse_fits, minimise, through_rows
 from tests.solve.problems import K, N, case, jacobian, make_problem, rows
 
@@ -78,7 +78,7 @@ def test_small_parameters_of_very_unlike_sizes_are_inverted_in_float32_too():
 def test_limits_decide_which_is_used(monkeypatch):
     problem = make_problem()
     assert dual_fits(problem)
-    monkeypatch.setattr("taftcache.solve.dual.LARGEST_KERNEL", N * K - 1)
+    monkeypatch.setattr("taftcache.solve.inverses.dual.LARGEST_KERNEL", N * K - 1)
     assert not dual_fits(problem)
 
 
@@ -94,6 +94,6 @@ def test_the_space_of_the_rows_is_taken_where_a_factorisation_costs_more(monkeyp
     assert [direct.stats["solver"], by_rows.stats["solver"]] == ["pcg", "row space"]
     assert (direct.value - by_rows.value).norm() <= direct.certificate.distance + by_rows.certificate.distance
     assert solve(start=by_rows.value).stats["solver"] == "pcg"  # a start that is not zero
-    monkeypatch.setattr("taftcache.solve.dual.LARGEST_KERNEL", N * K - 1)
+    monkeypatch.setattr("taftcache.solve.inverses.dual.LARGEST_KERNEL", N * K - 1)
     assert not kernel_inverse_fits(problem)
     assert through_rows(problem)

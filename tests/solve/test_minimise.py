@@ -7,7 +7,7 @@ import torch
 
 from taftcache.errors import SolveError
 from taftcache.objective.rsl import RSL
-from taftcache.solve.head import solve_head
+from taftcache.solve.methods.head import solve_head
 from taftcache.solve.minimise import minimise
 from taftcache.tangent.rows import ArrayRows
 from tests.solve.problems import K, N, case, dense, make_problem, rows
@@ -32,7 +32,7 @@ def test_head_is_the_dense_solution(loss, ridge):
 def test_head_in_groups_of_classes(monkeypatch, classes_a_group):
     loss = RSL(alpha=3.0, kappa=5.0)
     whole = solve_head(make_problem(loss=loss, head=True))
-    monkeypatch.setattr("taftcache.solve.head.GROUP_BYTES", classes_a_group * 8 * 13 * 13)
+    monkeypatch.setattr("taftcache.solve.methods.head.GROUP_BYTES", classes_a_group * 8 * 13 * 13)
     parts = solve_head(make_problem(loss=loss, head=True))
     assert parts.stats["passes"] - whole.stats["passes"] == -(-K // classes_a_group) - 1
     assert (parts.value - whole.value).norm() <= 1e-13 * whole.value.norm()
@@ -42,7 +42,7 @@ def test_head_in_groups_of_classes(monkeypatch, classes_a_group):
 def method(request, monkeypatch):
     """The exact inverse of a small problem, and conjugate gradients as for a large one."""
     if request.param == "iterations":
-        monkeypatch.setattr("taftcache.solve.dual.LARGEST_KERNEL", 0)
+        monkeypatch.setattr("taftcache.solve.inverses.dual.LARGEST_KERNEL", 0)
     return request.param
 
 

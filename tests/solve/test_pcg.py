@@ -13,9 +13,9 @@ from torch import Tensor
 from taftcache.errors import SolveError
 from taftcache.objective.problem import Problem
 from taftcache.objective.rsl import RSL
-from taftcache.solve.dual import DualInverse
-from taftcache.solve.kronecker import KroneckerPreconditioner
-from taftcache.solve.pcg import pcg
+from taftcache.solve.inverses.dual import DualInverse
+from taftcache.solve.inverses.kronecker import KroneckerPreconditioner
+from taftcache.solve.methods.conjugate import pcg
 from taftcache.solve.solution import Certificate, Solution, Status
 from tests.solve.problems import Dense, case, dense, make_problem
 

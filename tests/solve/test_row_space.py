@@ -9,9 +9,9 @@ import torch
 
 from taftcache.objective.rsl import RSL
 from taftcache.objective.weights import RowWeights
-from taftcache.solve.class_kernel import ClassKernel, class_kernel_fits, kernel_product, pull
+from taftcache.solve.inverses.class_kernel import ClassKernel, class_kernel_fits, kernel_product, pull
+from taftcache.solve.methods.row_space import Basis, Restart, RowSpace
 from taftcache.solve.minimise import minimise
-from taftcache.solve.row_space import Basis, Restart, RowSpace
 from taftcache.solve.solution import Status
 from taftcache.tangent.operator import TangentOperator
 from taftcache.tangent.rows import ArrayRows
@@ -48,7 +48,7 @@ def test_solution_is_the_dense_one(vit, spec, alpha, ridge):
 
 def test_conjugate_gradients_go_on_where_rounding_stops_it(monkeypatch):
     """The class token's kernel is a hundred thousand times the ridge."""
-    monkeypatch.setattr("taftcache.solve.dual.LARGEST_KERNEL", 0)
+    monkeypatch.setattr("taftcache.solve.inverses.dual.LARGEST_KERNEL", 0)
     monkeypatch.setattr("taftcache.solve.minimise.class_kernel_fits", lambda problem: True)
     sources = data("all", "class-token")
     solution = minimise(case("all", "class-token").base, sources, LOSS, 1e-2, tolerance=1e-6)
@@ -131,7 +131,7 @@ def test_limits_decide_where_it_is_used(monkeypatch):
     problem = make_problem(loss=LOSS)
     assert class_kernel_fits(problem)
     assert not class_kernel_fits(make_problem("all", "class-token", loss=LOSS))
-    monkeypatch.setattr("taftcache.solve.class_kernel.LARGEST_ROWS", N - 1)
+    monkeypatch.setattr("taftcache.solve.inverses.class_kernel.LARGEST_ROWS", N - 1)
     assert not class_kernel_fits(problem)
 
 

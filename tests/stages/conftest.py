@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from taftcache import stages
+import taftcache
 from tests.stages.making import recipe, write_images
 
 
@@ -29,7 +29,7 @@ def quick() -> Iterator[None]:
 def finished(tmp_path_factory) -> Path:
     """Sixty digits through every stage: two shards and a held-out one. Not to be written to."""
     path = tmp_path_factory.mktemp("finished") / "store"
-    stages.run(recipe(path))
+    taftcache.run(recipe(path))
     return path
 
 
@@ -49,5 +49,5 @@ def images(tmp_path_factory) -> Path:
 def photographed(tmp_path_factory, images) -> Path:
     """The store of ``images`` after every stage. Not to be written to."""
     path = tmp_path_factory.mktemp("photographed") / "store"
-    stages.run(recipe(path, data={"source": "folder", "train": str(images)}))
+    taftcache.run(recipe(path, data={"source": "folder", "train": str(images)}))
     return path

@@ -22,9 +22,9 @@ from typing import Any
 
 import torch
 
-from taftcache import stages
-from taftcache.cache import FeatureStore
-from taftcache.cache.journal import Journal
+import taftcache
+from taftcache.cache.store import FeatureStore
+from taftcache.cache.write.journal import Journal
 from tests.cache.crash import in_fork
 from tests.stages.making import commits, recipe, tree, write_images
 
@@ -32,7 +32,7 @@ from tests.stages.making import commits, recipe, tree, write_images
 import taftcache.backbone.cut  # isort: skip
 import taftcache.backbone.extract  # isort: skip
 import taftcache.component  # isort: skip
-import taftcache.solve.minimise  # noqa: F401  # isort: skip
+import taftcache.solve.minimise  # isort: skip
 
 
 def asked(path: Path, images: Path):  # type: ignore[no-untyped-def]
@@ -40,22 +40,22 @@ def asked(path: Path, images: Path):  # type: ignore[no-untyped-def]
 
 
 def extract(path: Path, images: Path) -> None:
-    stages.extract(asked(path, images / "few"))
+    taftcache.extract(asked(path, images / "few"))
 
 
 def train(path: Path, images: Path) -> None:
     with FeatureStore(path, mode="a") as store:
-        stages.train(store)
-        stages.compose(store)
+        taftcache.train(store)
+        taftcache.compose(store)
 
 
 def forget(path: Path, images: Path) -> None:
     with FeatureStore(path, mode="a") as store:
-        stages.forget(store, victims(images))
+        taftcache.forget(store, victims(images))
 
 
 def append(path: Path, images: Path) -> None:
-    stages.append(asked(path, images / "all"))
+    taftcache.append(asked(path, images / "all"))
 
 
 def victims(images: Path) -> list[str]:

@@ -20,10 +20,10 @@ from pathlib import Path
 
 import torch
 
-from taftcache import stages
-from taftcache.cache import FeatureStore
+import taftcache
+from taftcache.cache.store import FeatureStore
 from taftcache.names import EXACT
-from taftcache.stages.training import subtracted
+from taftcache.stages.train.training import subtracted
 from tests.cache.crash import hook, in_fork
 from tests.cache.making import tree
 from tests.stages.making import commits, recipe
@@ -48,7 +48,7 @@ class Request:
 
 def carry_out(path: Path, request: Request) -> None:
     with FeatureStore(path, mode="a") as store:
-        stages.forget(
+        taftcache.forget(
             store, request.samples, shards=request.shards, classes=request.classes, mode=request.mode, cold=request.cold
         )
 
@@ -91,10 +91,10 @@ def settle(path: Path) -> None:
     """End a sequence: train what was subtracted, compose, and forget one more row cold."""
     with FeatureStore(path, mode="a") as store:
         if out := subtracted(store):
-            stages.train(store, shards=out)
-        stages.compose(store)
+            taftcache.train(store, shards=out)
+        taftcache.compose(store)
         last = store.sample_ids()[0]
-        stages.forget(store, [last], mode="resolve", cold=True)
+        taftcache.forget(store, [last], mode="resolve", cold=True)
 
 
 def left(path: Path) -> set[str]:
@@ -112,7 +112,7 @@ def check(base: Path, path: Path, folder: Path) -> None:
     carry_out(cold, Request(gone, mode="resolve", cold=True))
     ours, theirs = commits(path), commits(cold)
     assert ours == theirs, [k for k in ours if ours[k] != theirs[k]]
-    report = stages.audit(path)
+    report = taftcache.audit(path)
     assert report.findings == [], report.findings
     files = tree(path)
     with FeatureStore(path) as store:
@@ -131,7 +131,7 @@ def main(folder: Path, seed: int, count: int) -> None:
     torch.set_num_threads(1)
     os.fsync = lambda fd: None  # a kill does not need it, and it is slow
     base = folder / "base"
-    in_fork(lambda: stages.run(recipe(base, **SETTINGS)) and None)
+    in_fork(lambda: taftcache.run(recipe(base, **SETTINGS)) and None)
     done: Counter[str] = Counter()
     begin = time.monotonic()
     for n in range(count):

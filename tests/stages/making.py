@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from taftcache.cache import FeatureStore
+from taftcache.cache.store import FeatureStore
 from taftcache.recipe import Recipe, parse_recipe
 from tests.cache.making import tree
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from taftcache import stages
-from taftcache.cache import FeatureStore
+import taftcache
+from taftcache.cache.store import FeatureStore
 from taftcache.errors import DataError, IdentityError, RecipeError, StoreError
 from taftcache.stages.progress import Silent
 from tests.stages.making import recipe, tree, write_images
@@ -33,7 +33,7 @@ def few(tmp_path, images):
         (aside / file.parent.name).mkdir(parents=True, exist_ok=True)
         shutil.move(file, aside / file.parent.name / file.name)
     path = tmp_path / "store"
-    stages.extract(asked(path, images))
+    taftcache.extract(asked(path, images))
     for file in later:
         shutil.move(aside / file.parent.name / file.name, file)
     return path
@@ -44,16 +44,16 @@ def asked(path, images, **more):
 
 
 def test_a_grown_store_is_one_made_at_once(few, images, tmp_path):
-    assert "taftcache append" in stages.extract(asked(few, images)).notes[0]
-    report = stages.append(asked(few, images))
+    assert "taftcache append" in taftcache.extract(asked(few, images)).notes[0]
+    report = taftcache.append(asked(few, images))
     assert (report.images + report.skipped, report.known) == (15, 28)
     assert sum(report.added.values()) == 15
     fresh = tmp_path / "fresh"
-    stages.extract(asked(fresh, images))
+    taftcache.extract(asked(fresh, images))
     assert tree(few) == tree(fresh)
-    again = stages.append(asked(few, images))
+    again = taftcache.append(asked(few, images))
     assert (again.added, again.images, again.root_digest) == ({}, 0, report.root_digest)
-    assert stages.extract(asked(few, images)).notes == []
+    assert taftcache.extract(asked(few, images)).notes == []
 
 
 class Interrupting(Silent):
@@ -77,20 +77,20 @@ class Interrupting(Silent):
 def test_interrupted_and_done_again(few, images, tmp_path, calls, monkeypatch):
     monkeypatch.setattr("taftcache.backbone.extract.default_batch", lambda cut: 4)
     with pytest.raises(KeyboardInterrupt):
-        stages.append(asked(few, images), Interrupting(calls))
-    assert stages.verify(few).faults == []
-    stages.append(asked(few, images))
+        taftcache.append(asked(few, images), Interrupting(calls))
+    assert taftcache.verify(few).faults == []
+    taftcache.append(asked(few, images))
     fresh = tmp_path / "fresh"
-    stages.extract(asked(fresh, images))
+    taftcache.extract(asked(fresh, images))
     assert tree(few) == tree(fresh)
 
 
 def test_a_new_shard_leaves_the_others_alone(few, images):
     with FeatureStore(few, mode="a") as store:
-        stages.train(store)
-        stages.compose(store)
+        taftcache.train(store)
+        taftcache.compose(store)
     before = tree(few)
-    report = stages.append(asked(few, images), new_shard=True)
+    report = taftcache.append(asked(few, images), new_shard=True)
     assert list(report.added) in (["002"], ["002", "held-out"])
     assert set(report.untouched) >= {"000", "001"}
     after = tree(few)
@@ -101,19 +101,19 @@ def test_a_new_shard_leaves_the_others_alone(few, images):
     with FeatureStore(few, mode="a") as store:
         assert [shard.name for shard in store.shards] == ["000", "001", "002"]
         assert store.verify() == []
-        trained = stages.train(store)
+        trained = taftcache.train(store)
         assert "components/002" in trained.trained
         assert {"components/000", "components/001"} <= set(trained.kept)
-        stages.compose(store)
-        assert stages.evaluate(store).rows
+        taftcache.compose(store)
+        assert taftcache.evaluate(store).rows
         sample = store.shard("002").sample_ids[0]
-        stages.forget(store, [sample])
-    assert stages.extract(asked(few, images)).images == 0
-    assert stages.append(asked(few, images), new_shard=True).added == {}, "forgotten stays out"
+        taftcache.forget(store, [sample])
+    assert taftcache.extract(asked(few, images)).images == 0
+    assert taftcache.append(asked(few, images), new_shard=True).added == {}, "forgotten stays out"
     flipped = next(f for f in tree(few) if f.startswith("shards/002-") and "/tokens/c.0" in f)
     whole = tree(few)
     (few / flipped).write_bytes(b"damage")
-    assert stages.verify(few, repair=True).faults == []
+    assert taftcache.verify(few, repair=True).faults == []
     assert tree(few) == whole
 
 
@@ -124,7 +124,7 @@ def test_images_of_another_folder(few, images, tmp_path):
         (other / str(digit)).mkdir(parents=True)
         Image.new("RGB", (8, 8), (80 * digit, 9, 9)).save(other / str(digit) / "plain.png")
     shutil.copy(next(iter(sorted((images / "1").glob("*.png")))), other / "1")
-    report = stages.append(asked(few, other))
+    report = taftcache.append(asked(few, other))
     assert (report.images, report.known) == (4, 0) or (report.images, report.known) == (3, 1)
     with FeatureStore(few) as store:
         assert store.holds("1/plain.png")
@@ -136,7 +136,7 @@ def test_forgotten_samples_stay_out(few, images):
         gone = store.shards[0].sample_ids[1]
         with store.transaction() as change:
             change.erase([gone])
-    stages.append(asked(few, images))
+    taftcache.append(asked(few, images))
     with FeatureStore(few) as store:
         assert store.is_forgotten(gone)
         assert not store.holds(gone)
@@ -145,30 +145,30 @@ def test_forgotten_samples_stay_out(few, images):
 def test_what_cannot_be_appended(few, images, tmp_path):
     before = tree(few)
     with pytest.raises(IdentityError, match="preprocess"):
-        stages.append(
+        taftcache.append(
             recipe(few, data={"source": "folder", "train": str(images)}, preprocess={"crop_pct": 0.5}),
         )
     (images / "9").mkdir()
     shutil.copy(next(images.glob("1/*.png")), images / "9")
     with pytest.raises(DataError, match="other classes, the first: '9'"):
-        stages.append(asked(few, images))
+        taftcache.append(asked(few, images))
     assert tree(few, but=("staging/",)) == before
     shutil.rmtree(images / "9")
     half = tmp_path / "half"
     with pytest.raises(KeyboardInterrupt):
-        stages.extract(asked(half, images), Interrupting(1))
+        taftcache.extract(asked(half, images), Interrupting(1))
     with pytest.raises(StoreError, match="finished"):
-        stages.append(asked(half, images))
+        taftcache.append(asked(half, images))
 
 
 def test_a_balanced_plan_takes_new_samples_as_a_shard_only(tmp_path, images):
     later = images / "0" / "zzz.png"
     path = tmp_path / "store"
     wanted = recipe(path, data={"source": "folder", "train": str(images)}, store={"plan": "balanced"})
-    stages.extract(wanted)
+    taftcache.extract(wanted)
     for k in range(4):
         Image.new("L", (8, 8), 20 * k).save(later.with_name(f"zzz{k}.png"))
     with pytest.raises(RecipeError, match="--new-shard"):
-        stages.append(wanted)
-    assert stages.append(wanted, new_shard=True).images == 4
-    assert stages.verify(path).faults == []
+        taftcache.append(wanted)
+    assert taftcache.append(wanted, new_shard=True).images == 4
+    assert taftcache.verify(path).faults == []

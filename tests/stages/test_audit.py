@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 import torch
 
-from taftcache import stages
-from taftcache.cache import FeatureStore
-from taftcache.cache.digest import canonical, digest
-from taftcache.cache.manifest import Manifest
-from taftcache.component import Component, put_component, read_base, read_component
+import taftcache
+from taftcache.cache.format.digest import canonical, digest
+from taftcache.cache.format.manifest import Manifest
+from taftcache.cache.store import FeatureStore
 from taftcache.errors import RecipeError, StaleStore
-from taftcache.signature import make_key
-from taftcache.stages.training import adopt
+from taftcache.model.component import Component, put_component, read_base, read_component
+from taftcache.stages.forget.signature import make_key
+from taftcache.stages.train.training import adopt
 from tests.stages.making import open_store, recipe, tree
 
 EXACT = {"compose": {"mode": "exact"}}
@@ -29,12 +29,12 @@ EXACT = {"compose": {"mode": "exact"}}
 def pair(tmp_path_factory) -> tuple[Path, Path, str, str]:
     """A store before and after it forgot a class and a sample; the sample's id and its shard. Not to be written to."""
     root = tmp_path_factory.mktemp("audited")
-    stages.run(recipe(root / "before", **EXACT))
+    taftcache.run(recipe(root / "before", **EXACT))
     shutil.copytree(root / "before", root / "after")
     with open_store(root / "after") as store:
         sample = store.shard("000").sample_ids[2]
-        stages.forget(store, classes=["7"])
-        stages.forget(store, [sample])
+        taftcache.forget(store, classes=["7"])
+        taftcache.forget(store, [sample])
     return root / "before", root / "after", sample, "000"
 
 
@@ -44,9 +44,9 @@ def after(pair, tmp_path) -> Path:
 
 
 def test_a_store_that_forgot_passes(pair, after):
-    report = stages.audit(pair[1])
+    report = taftcache.audit(pair[1])
     assert report.findings == report.notes == []
-    assert ["does not know all tombstones" in note for note in stages.audit(after).notes] == [True]
+    assert ["does not know all tombstones" in note for note in taftcache.audit(after).notes] == [True]
     assert (report.receipts, report.signed, report.replayed) == (2, 0, 0)
     assert sorted(report.certificates) == ["components/000", "components/001", "models/exact", "models/head"]
     assert tree(after) == tree(pair[1])
@@ -188,19 +188,19 @@ def test_a_planted_leak_is_found(pair, after, leak):
     plant, kind = LEAKS[leak]
     with open_store(after) as store:
         plant(store, pair[0], pair[2])
-    assert kind in {finding.kind for finding in stages.audit(after).findings}
+    assert kind in {finding.kind for finding in taftcache.audit(after).findings}
 
 
 @pytest.mark.parametrize("name", ["components/000", "models/head", "models/exact", "models/mean"])
 def test_an_object_of_the_rows_before_is_found(finished, tmp_path, name):
     """The base point is the same here, for no class has left: only the rows differ."""
     before = tmp_path / "before"
-    stages.run(recipe(before, **EXACT))
+    taftcache.run(recipe(before, **EXACT))
     path = shutil.copytree(before, tmp_path / "store")
     with open_store(path) as store:
-        stages.forget(store, [store.shard("000").sample_ids[0]])
+        taftcache.forget(store, [store.shard("000").sample_ids[0]])
         keep_object(name)(store, before, "")
-    kinds = {finding.kind for finding in stages.audit(path).findings}
+    kinds = {finding.kind for finding in taftcache.audit(path).findings}
     assert kinds & {"stale component", "stale composition"}
 
 
@@ -208,53 +208,53 @@ def test_signed_receipts(store, tmp_path):
     mine, other = (make_key(tmp_path / name) for name in ("mine.pem", "other.pem"))
     with open_store(store) as opened:
         first, second = opened.shard("000").sample_ids[:2]
-        stages.forget(opened, [first], signing_key=tmp_path / "mine.pem")
-    report = stages.audit(store, public_key=mine)
+        taftcache.forget(opened, [first], signing_key=tmp_path / "mine.pem")
+    report = taftcache.audit(store, public_key=mine)
     assert (report.findings, report.signed) == ([], 1)
-    assert [f.kind for f in stages.audit(store, public_key=other).findings] == ["signature"]
+    assert [f.kind for f in taftcache.audit(store, public_key=other).findings] == ["signature"]
     with open_store(store) as opened:
-        stages.forget(opened, [second])
-    assert stages.audit(store).findings == []
-    assert [f.problem for f in stages.audit(store, public_key=mine).findings] == ["the receipt is not signed"]
+        taftcache.forget(opened, [second])
+    assert taftcache.audit(store).findings == []
+    assert [f.problem for f in taftcache.audit(store, public_key=mine).findings] == ["the receipt is not signed"]
     with open_store(store) as opened:
         entry = {k: v for k, v in opened.ledger()[0].items() if k not in ("seq", "previous")}
         with opened.transaction() as change:
             change.record(entry)  # the same signed words, in another place of the chain
-    assert [f.kind for f in stages.audit(store).findings] == ["signature"]
+    assert [f.kind for f in taftcache.audit(store).findings] == ["signature"]
     (tmp_path / "not.pem").write_text("no key")
     with open_store(store) as opened, pytest.raises(RecipeError, match="Ed25519"):
-        stages.forget(opened, [opened.shard("000").sample_ids[0]], signing_key=tmp_path / "not.pem")
+        taftcache.forget(opened, [opened.shard("000").sample_ids[0]], signing_key=tmp_path / "not.pem")
 
 
 def test_an_old_copy_put_back_is_noticed_and_forgets_again(store, tmp_path):
     backup = shutil.copytree(store, tmp_path / "backup")
     with open_store(store) as opened:
         sample = opened.shard("001").sample_ids[1]
-        stages.forget(opened, [sample])
+        taftcache.forget(opened, [sample])
     forgot = tree(store, but=("manifest.json", "ledger/"))
     shutil.rmtree(store)
     shutil.copytree(backup, store)
     for mode in ("r", "a"):
         with pytest.raises(StaleStore, match="audit"):
             FeatureStore(store, mode=mode)
-    assert [f.kind for f in stages.audit(store).findings] == ["returned rows"]
-    report = stages.audit(store, replay=True)
+    assert [f.kind for f in taftcache.audit(store).findings] == ["returned rows"]
+    report = taftcache.audit(store, replay=True)
     assert (report.findings, report.replayed) == ([], 1)
     assert tree(store, but=("manifest.json", "ledger/")) == forgot
-    assert stages.audit(backup).findings == []  # elsewhere it is nobody's old copy
+    assert taftcache.audit(backup).findings == []  # elsewhere it is nobody's old copy
 
 
 def test_without_the_key_nothing_can_be_asked(store):
     with open_store(store) as opened:
         sample = opened.shard("000").sample_ids[0]
-        stages.forget(opened, [sample])
+        taftcache.forget(opened, [sample])
         assert opened.is_forgotten(sample)
-        stages.destroy_key(opened)
+        taftcache.destroy_key(opened)
         assert not opened.is_forgotten(sample)
         assert not (store / "tombstones.key").exists()
         assert opened.book.file.read_bytes() == canonical({"format": "taftcache-forgotten", "pages": [], "version": 1})
         assert [entry["event"] for entry in opened.ledger()] == ["forget", "destroy-key"]
-    assert stages.audit(store).findings == []
+    assert taftcache.audit(store).findings == []
 
 
 def test_the_manifest_says_what_the_receipt_promised(pair, after):

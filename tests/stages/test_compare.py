@@ -8,18 +8,18 @@ import json
 import pytest
 import torch
 
-from taftcache import stages
-from taftcache.cache import FeatureStore
+import taftcache
+from taftcache.cache.store import FeatureStore
 from taftcache.cli import main
 from taftcache.errors import FormatError, RecipeError, StoreError
-from taftcache.stages import private_comparison
-from taftcache.stages.comparison import REPORTS, TITLES, compare
-from taftcache.stages.comparison_pages import markdown, write_pages
-from taftcache.stages.findings import findings
-from taftcache.stages.private_comparison import Cell, PrivateTableReport
+from taftcache.paper import private_table as private_comparison
+from taftcache.paper.comparison import REPORTS, TITLES, compare
+from taftcache.paper.findings import findings
+from taftcache.paper.pages import markdown, write_pages
+from taftcache.paper.private_table import Cell, PrivateTableReport
+from taftcache.paper.trial import Setting, Trial
+from taftcache.paper.workbench import Workbench
 from taftcache.stages.progress import Silent
-from taftcache.stages.trial import Setting, Trial
-from taftcache.stages.workbench import Workbench
 from taftcache.tangent.operator import TangentOperator
 from tests.stages.making import recipe, toml, write_images
 
@@ -34,7 +34,7 @@ ALL = [name for name in TITLES if name != "table3"]
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
     path = tmp_path_factory.mktemp("compared") / "store"
-    stages.extract(recipe(path))
+    taftcache.extract(recipe(path))
     return path
 
 

@@ -8,13 +8,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from taftcache import stages
-from taftcache.cache import FeatureStore
-from taftcache.component import Component, put_component, read_base, read_component
+import taftcache
+from taftcache.cache.store import FeatureStore
 from taftcache.errors import CompositionError, FormatError, RecipeError
+from taftcache.model.component import Component, put_component, read_base, read_component
 from taftcache.objective.rsl import RSL
 from taftcache.recipe import parse_recipe
 from taftcache.solve.minimise import minimise
+from taftcache.stages.train import training
 from tests.stages.making import open_store, recipe
 
 
@@ -24,23 +25,25 @@ def asking(store: FeatureStore, **values):
 
 
 def component(store: FeatureStore, name: str) -> Component:
-    return read_component(store, name, read_base(store, stages.training.adopt(store, None).tangent))
+    return read_component(store, name, read_base(store, training.adopt(store, None).tangent))
 
 
 @pytest.mark.parametrize("weights", [{"000": 1.5, "001": -0.5}, {"components/000": 0.1, "001": 0.9}, "rows"])
 def test_any_coefficients(store, weights):
     with open_store(store) as opened:
-        report = stages.compose(opened, asking(opened, mode="weighted", weights=weights))
+        report = taftcache.compose(opened, asking(opened, mode="weighted", weights=weights))
         assert report.models == ["models/mean", "models/weighted"]
         first, second, sum_ = (component(opened, n) for n in ("components/000", "components/001", "models/weighted"))
         rows = first.meta["rows"] / (first.meta["rows"] + second.meta["rows"])
         mu = rows if weights == "rows" else next(iter(weights.values()))
         assert torch.allclose(sum_.delta, mu * first.delta + (1 - mu) * second.delta, rtol=1e-12, atol=1e-13)
         assert sum_.meta["identity_error"] < 1e-12
-        assert not stages.compose(opened).changed
+        assert not taftcache.compose(opened).changed
         assert "models/weighted" in opened.objects()
-        stages.train(opened, parse_recipe({**opened.manifest.recipe, "objective": {"ridge": 1e-2}}))
-        assert stages.compose(opened, asking(opened, mode="mean")).models == ["models/mean"]  # dropped, for it is stale
+        taftcache.train(opened, parse_recipe({**opened.manifest.recipe, "objective": {"ridge": 1e-2}}))
+        assert taftcache.compose(opened, asking(opened, mode="mean")).models == [
+            "models/mean"
+        ]  # dropped, for it is stale
 
 
 @pytest.mark.parametrize(
@@ -48,27 +51,27 @@ def test_any_coefficients(store, weights):
 )
 def test_coefficients_that_do_not_fit(store, weights, error):
     with open_store(store) as opened, pytest.raises(error):
-        stages.compose(opened, asking(opened, mode="weighted", weights=weights))
+        taftcache.compose(opened, asking(opened, mode="weighted", weights=weights))
 
 
 def test_exact_is_the_optimum_over_all_rows_wherever_it_starts(store):
     with open_store(store) as opened:
-        report = stages.compose(opened, asking(opened, mode="exact"))
+        report = taftcache.compose(opened, asking(opened, mode="exact"))
         assert report.models == ["models/mean", "models/exact"]
         assert report.certificate["rows"] == sum(s.rows for s in opened.shards)
         assert report.moved > 1000 * report.certificate["distance_bound"]
         exact = component(opened, "models/exact")
-        base = read_base(opened, stages.training.adopt(opened, None).tangent)
+        base = read_base(opened, training.adopt(opened, None).tangent)
         zero = minimise(base, opened.shards, RSL(kappa=15.0), 1e-3, tolerance=1e-10).value
         bound = exact.meta["certificate"]["distance_bound"]
         assert (exact.delta - zero).norm().item() <= 1.01 * bound + 1e-9
-        assert not stages.compose(opened).changed
-        assert stages.evaluate(opened).accuracy.keys() >= {"models/mean", "models/exact"}
+        assert not taftcache.compose(opened).changed
+        assert taftcache.evaluate(opened).accuracy.keys() >= {"models/mean", "models/exact"}
 
 
 def test_one_shard_alone_is_its_own_composition(tmp_path):
     path = tmp_path / "store"
-    stages.run(recipe(path, store={"shards": 1}, compose={"mode": "exact"}))
+    taftcache.run(recipe(path, store={"shards": 1}, compose={"mode": "exact"}))
     with FeatureStore(path) as opened:
         one = component(opened, "components/000").delta
         assert torch.equal(component(opened, "models/mean").delta, one)
@@ -79,10 +82,10 @@ def test_one_shard_alone_is_its_own_composition(tmp_path):
 def parcel(store, tmp_path) -> Path:
     """Shard 001's component as a file."""
     with FeatureStore(store) as opened:
-        report = stages.export_component(opened, "001", tmp_path / "parcel.safetensors")
+        report = taftcache.export_component(opened, "001", tmp_path / "parcel.safetensors")
         assert report.bytes == report.file.stat().st_size
         with pytest.raises(RecipeError, match="new file"):
-            stages.export_component(opened, "001", tmp_path / "parcel.safetensors")
+            taftcache.export_component(opened, "001", tmp_path / "parcel.safetensors")
     return tmp_path / "parcel.safetensors"
 
 
@@ -94,13 +97,13 @@ def test_a_component_arrives_where_its_rows_are_not(store, parcel):
             change.drop_shard("001")
             for name in ("components/001", "models/mean", "models/head"):
                 change.drop(name)
-            change.update(plan=stages.training.plan_without(opened, subtracted=[], dropped=1))
-        assert stages.import_component(opened, parcel, "elsewhere").changed
-        assert not stages.import_component(opened, parcel, "elsewhere").changed
-        report = stages.compose(opened)
+            change.update(plan=training.plan_without(opened, subtracted=[], dropped=1))
+        assert taftcache.import_component(opened, parcel, "elsewhere").changed
+        assert not taftcache.import_component(opened, parcel, "elsewhere").changed
+        report = taftcache.compose(opened)
         assert report.members == ["components/000", "components/elsewhere"]
         assert torch.equal(component(opened, "models/mean").delta, whole)
-    assert stages.audit(store).findings == []
+    assert taftcache.audit(store).findings == []
 
 
 def test_composing_needs_no_rows_at_all(store, parcel):
@@ -111,47 +114,49 @@ def test_composing_needs_no_rows_at_all(store, parcel):
             for name in opened.objects():
                 if name != "base/tail":
                     change.drop(name)
-        stages.import_component(opened, parcel)
-        assert stages.compose(opened).members == ["components/parcel"]
+        taftcache.import_component(opened, parcel)
+        assert taftcache.compose(opened).members == ["components/parcel"]
 
 
 def test_another_base_point_is_refused(finished, store, parcel, tmp_path):
     path = tmp_path / "other"
-    stages.run(recipe(path, tangent={"seed": 1}))
+    taftcache.run(recipe(path, tangent={"seed": 1}))
     with open_store(path) as opened, pytest.raises(CompositionError, match="one base point"):
-        stages.import_component(opened, parcel)
+        taftcache.import_component(opened, parcel)
     with open_store(store) as opened:
         with pytest.raises(RecipeError, match="no shard"):
-            stages.import_component(opened, parcel, "000")
+            taftcache.import_component(opened, parcel, "000")
         broken = tmp_path / "broken.safetensors"
         broken.write_bytes(parcel.read_bytes()[:-8])
         with pytest.raises(FormatError):
-            stages.import_component(opened, broken)
+            taftcache.import_component(opened, broken)
         given = component(opened, "components/001")
         nan = Component(given.base_digest, given.layout, given.delta * float("nan"), {})
         broken.write_bytes(nan.encode())
         with pytest.raises(CompositionError, match="finite"):
-            stages.import_component(opened, broken)
+            taftcache.import_component(opened, broken)
 
 
 def test_forgetting_leaves_an_imported_component_alone(store, parcel):
     with open_store(store) as opened:
-        stages.import_component(opened, parcel, "elsewhere")
-        assert stages.audit(store).findings == []  # the mean is older than that, and right as it is
+        taftcache.import_component(opened, parcel, "elsewhere")
+        assert taftcache.audit(store).findings == []  # the mean is older than that, and right as it is
         before = opened.objects()["components/elsewhere"].digest
-        stages.forget(opened, [opened.shard("000").sample_ids[0]])
+        taftcache.forget(opened, [opened.shard("000").sample_ids[0]])
         assert opened.objects()["components/elsewhere"].digest == before
         assert component(opened, "models/mean").meta["members"].keys() == {
             "components/000",
             "components/001",
             "components/elsewhere",
         }
-        assert stages.forget(opened, classes=["3"]).destroyed == ["components/elsewhere"]  # its head has a column more
+        assert taftcache.forget(opened, classes=["3"]).destroyed == [
+            "components/elsewhere"
+        ]  # its head has a column more
 
 
 def test_a_false_sum_is_refused(store, monkeypatch):
     """The identity is checked at each composition: a mean whose numbers are not the members' does not get through."""
-    from taftcache import composition
+    from taftcache.model import composition
 
     real = composition.compose
 
@@ -168,13 +173,13 @@ def test_a_false_sum_is_refused(store, monkeypatch):
                 change, "components/000", Component(given.base_digest, given.layout, given.delta * 2, given.meta)
             )
         with pytest.raises(CompositionError, match="weighted sum"):
-            stages.compose(opened)
+            taftcache.compose(opened)
 
 
 def test_shards_can_be_added_later(finished, tmp_path):
     """What was there keeps its component; the exact model goes from the new mean."""
     path = tmp_path / "store"
-    stages.run(recipe(path, compose={"mode": "exact"}))
+    taftcache.run(recipe(path, compose={"mode": "exact"}))
     with open_store(path) as opened:
         first = opened.objects()["components/000"].digest
         shard = opened.shard("001")
@@ -182,10 +187,10 @@ def test_shards_can_be_added_later(finished, tmp_path):
         with opened.writer("002", "train", chunk_rows=8, tokens_shape=shard.tokens_shape) as writer:
             writer.append(tokens, ids, labels)
             writer.commit()
-        assert stages.train(opened).trained == ["components/002", "models/head"]
-        report = stages.compose(opened)
+        assert taftcache.train(opened).trained == ["components/002", "models/head"]
+        report = taftcache.compose(opened)
         assert report.changed
         assert report.members == ["components/000", "components/001", "components/002"]
         assert opened.objects()["components/000"].digest == first
     copy = shutil.copytree(path, tmp_path / "copy")
-    assert stages.audit(copy).findings == []
+    assert taftcache.audit(copy).findings == []

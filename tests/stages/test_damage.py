@@ -10,11 +10,11 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from taftcache import stages
+import taftcache
 from taftcache.backbone.files import BUNDLED
-from taftcache.cache import FeatureStore
+from taftcache.cache.store import FeatureStore
 from taftcache.errors import BackboneError, IdentityError, IntegrityError
-from taftcache.model import TangentModel
+from taftcache.model.predictor import TangentModel
 from tests.stages.making import open_store, recipe, tree
 
 
@@ -32,9 +32,9 @@ def flip(file: Path) -> None:
 
 @pytest.mark.parametrize("shard", ["000", "held-out"])
 def test_verify_names_a_flipped_bit(store, shard):
-    assert stages.verify(store).faults == []
+    assert taftcache.verify(store).faults == []
     flip(chunk_of(store, shard))
-    (fault,) = stages.verify(store).faults
+    (fault,) = taftcache.verify(store).faults
     assert (fault.shard, fault.array, fault.chunk) == (shard, "tokens", 1)
 
 
@@ -42,10 +42,10 @@ def test_verify_names_a_flipped_bit(store, shard):
 def test_damaged_objects(store, name):
     with FeatureStore(store) as opened:
         flip(store / opened.objects()[name].path)
-    (fault,) = stages.verify(store).faults
+    (fault,) = taftcache.verify(store).faults
     assert name in fault.file
     with FeatureStore(store) as opened, pytest.raises(IntegrityError, match=name):
-        stages.evaluate(opened)
+        taftcache.evaluate(opened)
 
 
 @pytest.mark.parametrize("harm", [flip, lambda file: file.write_bytes(file.read_bytes()[:-5]), Path.unlink])
@@ -57,7 +57,7 @@ def test_damaged_rows_end_a_stage_and_change_nothing(store, harm, use):
     harm(chunk_of(store, "000"))
     before = tree(store)
     with open_store(store) as opened, pytest.raises(IntegrityError, match="shard 000, array tokens, chunk 1"):
-        stages.train(opened) if use == "train" else stages.forget(opened, [sample])
+        taftcache.train(opened) if use == "train" else taftcache.forget(opened, [sample])
     assert tree(store) == before
 
 
@@ -76,11 +76,11 @@ def other_weights(folder: Path) -> None:
 def test_other_weights_in_the_same_place(weights, tmp_path):
     settings = {"backbone": {"weights": str(weights)}}
     path = tmp_path / "store"
-    stages.run(recipe(path, **settings))
+    taftcache.run(recipe(path, **settings))
     before = tree(path)
     other_weights(weights)
     with pytest.raises(IdentityError, match="weights") as caught:
-        stages.run(recipe(path, **settings))
+        taftcache.run(recipe(path, **settings))
     assert "digest" in caught.value.got
     with pytest.raises(IdentityError, match="digest"):
         TangentModel.load(path, "models/mean", "cpu")
@@ -101,7 +101,7 @@ def test_other_weights_in_the_same_place(weights, tmp_path):
 def test_other_settings(store, sections, named):
     before = tree(store)
     with pytest.raises(IdentityError, match=named) as caught:
-        stages.run(recipe(store, **sections))
+        taftcache.run(recipe(store, **sections))
     assert "store.path" in caught.value.do
     assert tree(store) == before
 
@@ -110,16 +110,16 @@ def test_other_settings(store, sections, named):
 def test_half_extracted_store_is_not_filled_from_something_else(weights, tmp_path, monkeypatch, what):
     settings = {"backbone": {"weights": str(weights)}}
     path = tmp_path / "store"
-    stages.extract(recipe(path, **settings))
+    taftcache.extract(recipe(path, **settings))
     with open_store(path) as opened, opened.transaction() as change:
         change.drop_shard("001")
     if what == "weights":
         other_weights(weights)
     else:
-        monkeypatch.setattr("taftcache.stages.extraction.version", lambda library: "0.0.1")
+        monkeypatch.setattr("taftcache.stages.extract.extraction.version", lambda library: "0.0.1")
     before = tree(path)
     with pytest.raises(IdentityError):
-        stages.extract(recipe(path, **settings))
+        taftcache.extract(recipe(path, **settings))
     assert tree(path) == before
 
 
@@ -136,6 +136,6 @@ def test_weights_that_cannot_be_used_make_no_store(weights, tmp_path, harm):
         (weights / "config.json").write_text(json.dumps(config))
     path = tmp_path / "store"
     with pytest.raises(BackboneError):
-        stages.extract(recipe(path, backbone={"weights": str(weights)}))
+        taftcache.extract(recipe(path, backbone={"weights": str(weights)}))
     assert not path.exists()
     assert torch.is_grad_enabled()

@@ -6,25 +6,25 @@ import h5py
 import numpy as np
 import pytest
 
-from taftcache import stages
-from taftcache.cache import FeatureStore
+import taftcache
+from taftcache.cache.store import FeatureStore
 from taftcache.errors import DataError, IdentityError, RecipeError, StoreError
 from tests.stages.making import recipe, tree
 
 
 @pytest.fixture
 def file(finished, tmp_path):
-    report = stages.export(finished, tmp_path / "f.h5")
+    report = taftcache.export(finished, tmp_path / "f.h5")
     assert (report.rows, report.format, report.bytes) == (60, "hdf5", (tmp_path / "f.h5").stat().st_size)
     return tmp_path / "f.h5"
 
 
 def test_an_export_comes_back_and_trains_to_the_same_bytes(file, finished, tmp_path):
-    report = stages.import_(file, recipe(tmp_path / "back"))
+    report = taftcache.import_(file, recipe(tmp_path / "back"))
     assert (report.exported, report.trainable) == (True, True)
     with FeatureStore(tmp_path / "back", mode="a") as store:
-        stages.train(store)
-        stages.compose(store)
+        taftcache.train(store)
+        taftcache.compose(store)
     assert tree(tmp_path / "back") == tree(finished)
 
 
@@ -52,31 +52,31 @@ def test_features_from_elsewhere_train_as_the_stores_own(finished, tmp_path):
     """With the backbone's tail, the same rows and plan give the same shards and the same components' numbers."""
     others(finished, tmp_path / "o.h5")
     asked = recipe(tmp_path / "new")
-    report = stages.import_(tmp_path / "o.h5", asked, columns=columns(), backbone=True)
+    report = taftcache.import_(tmp_path / "o.h5", asked, columns=columns(), backbone=True)
     assert (report.exported, report.trainable) == (False, True)
     root = report.root_digest
-    assert stages.import_(tmp_path / "o.h5", asked, columns=columns(), backbone=True).root_digest == root
+    assert taftcache.import_(tmp_path / "o.h5", asked, columns=columns(), backbone=True).root_digest == root
     with FeatureStore(finished) as theirs, FeatureStore(tmp_path / "new", mode="a") as store:
         assert [s.digest for s in store.shards] == [s.digest for s in theirs.shards]
-        assert stages.train(store).trained == ["components/000", "components/001", "models/head"]
-        stages.compose(store)
-        assert stages.evaluate(store).accuracy == stages.evaluate(theirs).accuracy
-        stages.forget(store, [store.shards[0].sample_ids[0]])
-        assert stages.inspect(store).rows > 0
+        assert taftcache.train(store).trained == ["components/000", "components/001", "models/head"]
+        taftcache.compose(store)
+        assert taftcache.evaluate(store).accuracy == taftcache.evaluate(theirs).accuracy
+        taftcache.forget(store, [store.shards[0].sample_ids[0]])
+        assert taftcache.inspect(store).rows > 0
     with pytest.raises(IdentityError, match="imported from"):
-        stages.extract(asked)
+        taftcache.extract(asked)
     victim = next(f for f in tree(tmp_path / "new") if "/tokens/c.0" in f)
     (tmp_path / "new" / victim).write_bytes(b"x")
-    assert len(stages.verify(tmp_path / "new", repair=True).faults) == 1
+    assert len(taftcache.verify(tmp_path / "new", repair=True).faults) == 1
 
 
 def test_rows_alone_are_a_store_that_is_not_trained(finished, tmp_path):
     others(finished, tmp_path / "o.h5")
-    report = stages.import_(tmp_path / "o.h5", recipe(tmp_path / "new"), columns=columns())
+    report = taftcache.import_(tmp_path / "o.h5", recipe(tmp_path / "new"), columns=columns())
     assert not report.trainable
-    assert stages.verify(tmp_path / "new").faults == []
+    assert taftcache.verify(tmp_path / "new").faults == []
     with FeatureStore(tmp_path / "new", mode="a") as store, pytest.raises(StoreError, match="base"):
-        stages.train(store)
+        taftcache.train(store)
 
 
 def test_bad_rows_are_refused_by_name(finished, tmp_path):
@@ -91,18 +91,18 @@ def test_bad_rows_are_refused_by_name(finished, tmp_path):
         rows[1, 0, 0] = value
         others(finished, tmp_path / "o.h5", feats=rows, **three)
         with pytest.raises(DataError, match=says):
-            stages.import_(
+            taftcache.import_(
                 tmp_path / "o.h5",
                 recipe(tmp_path / f"new{n}", store={"shards": 1}, data={"source": "digits", "held_out": 0.0}),
                 columns=columns(),
             )
     others(finished, tmp_path / "o.h5", feats=np.ones((3, 2, 5)), **three)
     with pytest.raises(DataError, match="would have cached"):
-        stages.import_(
+        taftcache.import_(
             tmp_path / "o.h5", recipe(tmp_path / "other", store={"shards": 1}), columns=columns(), backbone=True
         )
 
 
 def test_unknown_formats_are_named(finished, tmp_path):
     with pytest.raises(RecipeError, match="hdf5"):
-        stages.export(finished, tmp_path / "f.mat", "matlab")
+        taftcache.export(finished, tmp_path / "f.mat", "matlab")

@@ -9,11 +9,11 @@ import json
 import numpy as np
 import pytest
 
-from taftcache import stages
-from taftcache.cache import FeatureStore
+import taftcache
+from taftcache.cache.store import FeatureStore
 from taftcache.errors import DataError, RecipeError, StoreError
-from taftcache.stages.exchange import FORMATS
-from taftcache.stages.row_table import RowTable
+from taftcache.stages.files.exchange import FORMATS
+from taftcache.stages.look.row_table import RowTable
 from tests.cache.making import tree
 from tests.stages.making import recipe
 from tests.stages.test_damage import chunk_of, flip
@@ -25,7 +25,7 @@ def expected(finished):
     with FeatureStore(finished) as store:
         table = RowTable.of(store)
         vectors = np.concatenate([s.tokens(slice(0, s.rows))[:, 0] for s in table.shards]).astype(np.float32)
-        accuracy = stages.evaluate(store).accuracy
+        accuracy = taftcache.evaluate(store).accuracy
         return table, vectors, accuracy
 
 
@@ -63,7 +63,7 @@ def test_what_is_written_is_what_is_stored(finished, expected, tmp_path, format)
         pytest.importorskip("pyarrow")
     table, vectors, accuracy = expected
     before = tree(finished)
-    report = stages.export(finished, tmp_path / "out", format)
+    report = taftcache.export(finished, tmp_path / "out", format)
     assert (report.rows, report.format, report.bytes > 0) == (len(table), format, True)
     ids, labels, found, predictions, logits, roles = read(format, tmp_path / "out")
     assert ids == table.ids
@@ -76,7 +76,7 @@ def test_what_is_written_is_what_is_stored(finished, expected, tmp_path, format)
         assert (logits.argmax(1) == predictions).all()
     assert tree(finished) == before
     with pytest.raises(DataError, match="new"):
-        stages.export(finished, tmp_path / "out", format)
+        taftcache.export(finished, tmp_path / "out", format)
 
 
 @pytest.mark.parametrize("format", ["npz", "parquet", "embedding-projector"])
@@ -84,8 +84,8 @@ def test_a_store_without_models_has_no_predictions(tmp_path, format):
     if format == "parquet":
         parquet = pytest.importorskip("pyarrow.parquet")
     path = tmp_path / "store"
-    stages.extract(recipe(path))
-    stages.export(path, tmp_path / "out", format)
+    taftcache.extract(recipe(path))
+    taftcache.export(path, tmp_path / "out", format)
     if format == "npz":
         with np.load(tmp_path / "out") as arrays:
             assert {"prediction", "logits"} & set(arrays) == set()
@@ -103,7 +103,7 @@ def test_damage_leaves_no_file_behind(store, tmp_path, format):
         pytest.importorskip("pyarrow")
     flip(chunk_of(store, "000"))
     with pytest.raises(StoreError):
-        stages.export(store, tmp_path / "out", format)
+        taftcache.export(store, tmp_path / "out", format)
     assert [p.name for p in tmp_path.iterdir() if p.name != "copy"] == []
 
 
@@ -117,10 +117,10 @@ def test_parquet_without_its_library_says_what_to_install(finished, tmp_path, mo
 
     monkeypatch.setattr(builtins, "__import__", without)
     with pytest.raises(RecipeError, match="pyarrow"):
-        stages.export(finished, tmp_path / "out", "parquet")
+        taftcache.export(finished, tmp_path / "out", "parquet")
     assert not (tmp_path / "out").exists()
 
 
 def test_an_unknown_format(finished, tmp_path):
     with pytest.raises(RecipeError, match="parquet"):
-        stages.export(finished, tmp_path / "out", "xlsx")
+        taftcache.export(finished, tmp_path / "out", "xlsx")

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from taftcache import stages
-from taftcache.backbone.sources import open_source
-from taftcache.cache import FeatureStore
+import taftcache
+from taftcache.backbone.sources.opening import open_source
+from taftcache.cache.store import FeatureStore
 from taftcache.errors import DataError, RecipeError, SolveError, UnknownSample
 from tests.stages.making import commits, open_store, recipe, tree
 
@@ -35,7 +35,7 @@ def some_ids(path: Path) -> dict[str, list[str]]:
 
 def forget(path: Path, *samples: str):
     with open_store(path) as store:
-        return stages.forget(store, samples)
+        return taftcache.forget(store, samples)
 
 
 def never_seen(photographed: Path, images: Path, tmp_path: Path, which: str, sections: dict) -> tuple[Path, Path]:
@@ -43,11 +43,11 @@ def never_seen(photographed: Path, images: Path, tmp_path: Path, which: str, sec
     source = shutil.copytree(images, tmp_path / "images")
     sections = {"data": {"source": "folder", "train": str(source)}, **sections}
     gone = some_ids(photographed)[which]
-    stages.run(recipe(tmp_path / "forgot", **sections))
+    taftcache.run(recipe(tmp_path / "forgot", **sections))
     forget(tmp_path / "forgot", *gone)
     for name in gone:
         (source / name).unlink()
-    stages.run(recipe(tmp_path / "never", **sections))
+    taftcache.run(recipe(tmp_path / "never", **sections))
     return tmp_path / "forgot", tmp_path / "never"
 
 
@@ -59,7 +59,7 @@ def never_seen(photographed: Path, images: Path, tmp_path: Path, which: str, sec
 def test_forgotten_is_never_seen(photographed, images, tmp_path, which, settings):
     forgot, never = never_seen(photographed, images, tmp_path, which, SETTINGS[settings])
     assert commits(forgot) == commits(never)
-    assert stages.run(recipe_of(forgot, tmp_path)).idle
+    assert taftcache.run(recipe_of(forgot, tmp_path)).idle
 
 
 def recipe_of(path: Path, tmp_path: Path):
@@ -151,7 +151,7 @@ def test_a_forgotten_sample_does_not_come_back(photographed, images, tmp_path):
     path = shutil.copytree(photographed, tmp_path / "store")
     forget(path, some_ids(path)["one"][0])
     before = tree(path)
-    report = stages.run(recipe(path, data={"source": "folder", "train": str(images)}))
+    report = taftcache.run(recipe(path, data={"source": "folder", "train": str(images)}))
     assert report.idle
     assert report.extract.notes == []
     assert tree(path) == before
@@ -163,7 +163,7 @@ def test_extracting_a_shard_again_leaves_the_forgotten_out(photographed, images,
     whole = commits(path)
     with open_store(path) as store, store.transaction() as change:
         change.drop_shard("001")
-    stages.run(recipe(path, data={"source": "folder", "train": str(images)}))
+    taftcache.run(recipe(path, data={"source": "folder", "train": str(images)}))
     assert commits(path) == whole
 
 
@@ -191,10 +191,10 @@ def test_an_emptied_shard_goes_as_a_whole(store, shard):
     report = forget(once, *everyone)
     assert report.dropped_shards == [shard]
     with open_store(by_name) as opened:
-        assert stages.forget(opened, shards=[shard]).forgotten == everyone
+        assert taftcache.forget(opened, shards=[shard]).forgotten == everyone
         assert not opened.has_shard(shard)
         assert f"components/{shard}" not in opened.objects()
-        again = stages.forget(opened, shards=[shard])
+        again = taftcache.forget(opened, shards=[shard])
         assert (again.forgotten, again.already) == ([], [f"shard {shard}"])
         assert opened.verify() == opened.strays() == []
     assert commits(once) == commits(by_name)
@@ -213,7 +213,7 @@ def test_the_last_training_row_stays(store):
 @pytest.mark.parametrize("error", [SolveError("no"), KeyboardInterrupt(), OSError(28, "disk full")], ids=type)
 @pytest.mark.parametrize("at", ["components/000", "models/head"])
 def test_failure_in_the_middle_leaves_the_store_as_it_was(store, monkeypatch, error, at):
-    from taftcache.stages import forgetting
+    from taftcache.stages.forget import forgetting
 
     def failing(*args, label: str, **options):
         if label == at:
@@ -234,14 +234,14 @@ def test_failure_in_the_middle_leaves_the_store_as_it_was(store, monkeypatch, er
 
 def test_forgetting_before_training(finished, tmp_path):
     path = tmp_path / "store"
-    stages.extract(recipe(path))
+    taftcache.extract(recipe(path))
     with FeatureStore(path) as opened:
         sample = opened.shard("000").sample_ids[0]
     report = forget(path, sample)
     assert (report.forgotten, report.renewed) == ([sample], [])
     trained = shutil.copytree(finished, tmp_path / "trained")
     forget(trained, sample)
-    stages.run(recipe(path))
+    taftcache.run(recipe(path))
     assert commits(path) == commits(trained)
 
 
@@ -250,10 +250,10 @@ def test_run_forgets_what_the_recipe_names(finished, tmp_path):
         sample = opened.shard("000").sample_ids[0]
     path = tmp_path / "store"
     wishes = recipe(path, forget={"samples": [sample]})
-    first = stages.run(wishes)
+    first = taftcache.run(wishes)
     assert first.forget.forgotten == [sample]
     assert not any(sample.encode() in data for data in tree(path).values())
-    again = stages.run(wishes)
+    again = taftcache.run(wishes)
     assert again.idle
     assert again.root_digest == first.root_digest
 
@@ -262,7 +262,7 @@ def test_a_store_made_anew_where_one_forgot(store, tmp_path, monkeypatch):
     """Whoever deletes a store and runs again does not get back what was forgotten, shard and class included."""
     with open_store(store) as opened:
         sample, shard, name = opened.shard("000").sample_ids[4], opened.shards[-1].name, opened.classes[3]
-        stages.forget(opened, [sample], shards=[shard], classes=[name])
+        taftcache.forget(opened, [sample], shards=[shard], classes=[name])
         content, shards = opened.manifest.content_digest, [ref.name for ref in opened.manifest.shards]
         rows = sum(ref.rows for ref in opened.manifest.shards)
         everyone = sum(1 for _ in open_source(recipe(store).data)[0].items)
@@ -274,12 +274,12 @@ def test_a_store_made_anew_where_one_forgot(store, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(FeatureStore, "transaction", stopped)  # what is to be left out is not known to the store yet
         with pytest.raises(KeyboardInterrupt):
-            stages.extract(recipe(store))
-    report = stages.run(recipe(store))
+            taftcache.extract(recipe(store))
+    report = taftcache.run(recipe(store))
     assert report.extract.notes == [f"{everyone - rows} images were forgotten here before and stay out"]
     with open_store(store) as opened:
         assert [ref.name for ref in opened.manifest.shards] == shards
         assert opened.manifest.content_digest == content
-        again = stages.forget(opened, [sample], shards=[shard], classes=[name])
+        again = taftcache.forget(opened, [sample], shards=[shard], classes=[name])
         assert (again.already, again.forgotten) == ([sample, f"shard {shard}", f"class {name}"], [])
-    assert stages.audit(store).findings == []
+    assert taftcache.audit(store).findings == []

@@ -9,15 +9,17 @@ from pathlib import Path
 import pytest
 import torch
 
-from taftcache import stages
-from taftcache.cache import FeatureStore
+import taftcache
+from taftcache.cache.store import FeatureStore
 from taftcache.cli import main
-from taftcache.component import Component, read_base, read_component
-from taftcache.composition import compose
 from taftcache.errors import RecipeError, StoreError, UnknownSample
-from taftcache.stages import renewal
+from taftcache.model.component import Component, read_base, read_component
+from taftcache.model.composition import compose
+from taftcache.stages.forget import renewal
+from taftcache.stages.forget.request import read_ids
+from taftcache.stages.look import inspection
 from taftcache.stages.progress import Silent
-from taftcache.stages.request import read_ids
+from taftcache.stages.train import training
 from tests.stages.making import commits, open_store, recipe, tree
 
 EXACT = {"compose": {"mode": "exact"}}
@@ -27,7 +29,7 @@ EXACT = {"compose": {"mode": "exact"}}
 def solved(tmp_path_factory) -> Path:
     """Sixty digits with an exact model. Not to be written to."""
     path = tmp_path_factory.mktemp("solved") / "store"
-    stages.run(recipe(path, **EXACT))
+    taftcache.run(recipe(path, **EXACT))
     return path
 
 
@@ -38,7 +40,7 @@ def exact(solved, tmp_path) -> Path:
 
 def deltas(path: Path) -> dict[str, torch.Tensor]:
     with FeatureStore(path) as store:
-        base = read_base(store, stages.training.adopt(store, None).tangent)
+        base = read_base(store, training.adopt(store, None).tangent)
         names = [n for n in store.objects() if n.startswith(("components/", "models/"))]
         return {n: read_component(store, n, base).delta for n in names}
 
@@ -46,15 +48,15 @@ def deltas(path: Path) -> dict[str, torch.Tensor]:
 def test_subtract_leaves_the_shard_out_and_solves_nothing_but_the_head(exact):
     with open_store(exact) as store:
         sample = store.shard("000").sample_ids[0]
-        report = stages.forget(store, [sample], mode="subtract")
+        report = taftcache.forget(store, [sample], mode="subtract")
         assert report.destroyed == ["components/000", "models/exact"]
         assert list(report.certificates) == ["models/head"]
-        assert stages.forget(store, [sample], mode="subtract").forgotten == []
-        composed = stages.compose(store, parse(store, mode="mean"))
+        assert taftcache.forget(store, [sample], mode="subtract").forgotten == []
+        composed = taftcache.compose(store, parse(store, mode="mean"))
         assert (composed.members, composed.left_out, composed.changed) == (["components/001"], ["000"], False)
     now = deltas(exact)
     assert torch.equal(now["models/mean"], now["components/001"])
-    assert stages.audit(exact).findings == []
+    assert taftcache.audit(exact).findings == []
 
 
 def parse(store: FeatureStore, **values):
@@ -66,19 +68,19 @@ def parse(store: FeatureStore, **values):
 def test_a_run_leaves_a_subtracted_shard_out_until_it_is_trained_by_name(store):
     with open_store(store) as opened:
         sample = opened.shard("001").sample_ids[0]
-        stages.forget(opened, [sample], mode="subtract")
+        taftcache.forget(opened, [sample], mode="subtract")
     before = tree(store)
-    assert stages.run(recipe(store)).idle
+    assert taftcache.run(recipe(store)).idle
     assert tree(store) == before
     retrained = shutil.copytree(store, store.parent / "retrained")
     with open_store(retrained) as opened:
-        stages.train(opened, shards=["001"])
-        stages.compose(opened)
-        assert stages.training.subtracted(opened) == []
+        taftcache.train(opened, shards=["001"])
+        taftcache.compose(opened)
+        assert training.subtracted(opened) == []
     direct = store.parent / "direct"
-    stages.run(recipe(direct))
+    taftcache.run(recipe(direct))
     with open_store(direct) as opened:
-        stages.forget(opened, [sample])
+        taftcache.forget(opened, [sample])
     assert commits(retrained) == commits(direct)
 
 
@@ -86,13 +88,13 @@ def test_a_run_leaves_a_subtracted_shard_out_until_it_is_trained_by_name(store):
 def test_cold_is_never_seen_for_the_exact_model_too(exact, images, tmp_path, mode):
     source = shutil.copytree(images, tmp_path / "images")
     sections = {"data": {"source": "folder", "train": str(source)}, **EXACT}
-    stages.run(recipe(tmp_path / "forgot", **sections))
+    taftcache.run(recipe(tmp_path / "forgot", **sections))
     with open_store(tmp_path / "forgot") as store:
         gone = [store.shard("000").sample_ids[1], store.shard("001").sample_ids[4]]
-        stages.forget(store, gone, mode=mode, cold=True)
+        taftcache.forget(store, gone, mode=mode, cold=True)
     for name in gone:
         (source / name).unlink()
-    stages.run(recipe(tmp_path / "never", **sections))
+    taftcache.run(recipe(tmp_path / "never", **sections))
     assert commits(tmp_path / "forgot") == commits(tmp_path / "never")
 
 
@@ -100,11 +102,11 @@ def test_warm_is_within_a_tenth_of_what_the_removal_moved(exact, tmp_path):
     cold = shutil.copytree(exact, tmp_path / "cold")
     with open_store(exact) as store:
         sample = store.shard("000").sample_ids[2]
-        report = stages.forget(store, [sample], mode="resolve")
-        warm_logits = stages.evaluate(store).accuracy["models/exact"]
+        report = taftcache.forget(store, [sample], mode="resolve")
+        warm_logits = taftcache.evaluate(store).accuracy["models/exact"]
     with open_store(cold) as store:
-        stages.forget(store, [sample], mode="resolve", cold=True)
-        assert stages.evaluate(store).accuracy["models/exact"] == warm_logits
+        taftcache.forget(store, [sample], mode="resolve", cold=True)
+        assert taftcache.evaluate(store).accuracy["models/exact"] == warm_logits
     figures = report.certificates["models/exact"]
     assert figures["decisive"]
     assert figures["distance_bound"] <= renewal.DECISIVE * figures["moved_at_least"]
@@ -112,25 +114,25 @@ def test_warm_is_within_a_tenth_of_what_the_removal_moved(exact, tmp_path):
     apart = (ours["models/exact"] - theirs["models/exact"]).norm().item()
     assert apart <= 2 * figures["distance_bound"]
     assert all(torch.equal(ours[n], theirs[n]) for n in ours if n != "models/exact")
-    assert stages.audit(exact).findings == []
+    assert taftcache.audit(exact).findings == []
 
 
 def test_warm_goes_on_from_the_dual_vectors(tmp_path, monkeypatch):
     """In the space of the rows; the tolerance is loose, so the old model is tightened first."""
-    monkeypatch.setattr("taftcache.solve.dual.LARGEST_KERNEL", 0)
+    monkeypatch.setattr("taftcache.solve.inverses.dual.LARGEST_KERNEL", 0)
     path = tmp_path / "store"
-    stages.run(recipe(path, solver={"tolerance": 0.2}, tangent={"reset_block": True}, **EXACT))
+    taftcache.run(recipe(path, solver={"tolerance": 0.2}, tangent={"reset_block": True}, **EXACT))
     with open_store(path) as store:
         gone = [store.shard("000").sample_ids[2], store.shard("001").sample_ids[0]]
         rows = sum(shard.rows for shard in store.shards)
-        report = stages.forget(store, gone, mode="resolve")
-        settings = stages.training.adopt(store, None)
+        report = taftcache.forget(store, gone, mode="resolve")
+        settings = training.adopt(store, None)
         base = read_base(store, settings.tangent)
         exact = read_component(store, "models/exact", base)
-        optimum = stages.training.solve_component(
+        optimum = training.solve_component(
             settings, base, store.shards, "full", Silent(), label="models/exact", tolerance=1e-4
         )
-        stages.export_component(store, "models/exact", tmp_path / "exported")
+        taftcache.export_component(store, "models/exact", tmp_path / "exported")
     figures = report.certificates["models/exact"]
     assert report.notes == []
     assert figures["decisive"]
@@ -138,17 +140,17 @@ def test_warm_goes_on_from_the_dual_vectors(tmp_path, monkeypatch):
     assert apart <= figures["distance_bound"] + optimum.meta["certificate"]["distance_bound"]
     assert exact.dual.shape == (rows - 2, len(store.classes))
     assert Component.decode((tmp_path / "exported").read_bytes(), base).dual is None
-    assert stages.audit(path).findings == []
+    assert taftcache.audit(path).findings == []
 
 
 def test_warm_goes_on_where_the_tolerance_is_loose(tmp_path, monkeypatch):
     """Both the old model and the new one are solved further than the recipe asks, until the removal is proven."""
-    monkeypatch.setattr("taftcache.solve.dual.LARGEST_KERNEL", 0)
+    monkeypatch.setattr("taftcache.solve.inverses.dual.LARGEST_KERNEL", 0)
     path = tmp_path / "store"
     loose = {"solver": {"tolerance": 1e-2, "method": "conjugate"}, "objective": {"ridge": 0.1}, **EXACT}
-    stages.run(recipe(path, **loose))
+    taftcache.run(recipe(path, **loose))
     with open_store(path) as store:
-        report = stages.forget(store, [store.shard("000").sample_ids[2]], mode="resolve")
+        report = taftcache.forget(store, [store.shard("000").sample_ids[2]], mode="resolve")
     figures = report.certificates["models/exact"]
     assert figures["decisive"]
     assert figures["relative_gradient"] < 0.5e-2
@@ -160,11 +162,11 @@ def test_warm_falls_back_to_cold(exact, tmp_path, monkeypatch):
     monkeypatch.setattr(renewal, "DECISIVE", 1e-30)
     with open_store(exact) as store:
         sample = store.shard("000").sample_ids[2]
-        report = stages.forget(store, [sample], mode="resolve")
+        report = taftcache.forget(store, [sample], mode="resolve")
         assert "was solved cold" in store.ledger()[-1]["notes"][0]
     assert report.notes
     with open_store(cold) as store:
-        stages.forget(store, [sample], mode="resolve", cold=True)
+        taftcache.forget(store, [sample], mode="resolve", cold=True)
     assert commits(exact) == commits(cold)
 
 
@@ -172,20 +174,20 @@ def test_a_class_that_leaves_is_never_seen(images, tmp_path):
     source = shutil.copytree(images, tmp_path / "images")
     sections = {"data": {"source": "folder", "train": str(source)}, **EXACT}
     forgot, never = tmp_path / "forgot", tmp_path / "never"
-    stages.run(recipe(forgot, **sections))
+    taftcache.run(recipe(forgot, **sections))
     with open_store(forgot) as store:
-        report = stages.forget(store, classes=["1"])
+        report = taftcache.forget(store, classes=["1"])
         assert report.classes == ["1"]
         assert store.classes == ["0", "2"]
         assert {store.classes[k] for part in store.shards for k in part.labels} == {"0", "2"}
-        again = stages.forget(store, classes=["1"])
+        again = taftcache.forget(store, classes=["1"])
         assert (again.forgotten, again.already) == ([], ["class 1"])
         with pytest.raises(StoreError, match="one of the store's"):
-            stages.forget(store, classes=["one"])
+            taftcache.forget(store, classes=["one"])
         with pytest.raises(RecipeError, match="retrain"):
-            stages.forget(store, classes=["2"], mode="subtract")
+            taftcache.forget(store, classes=["2"], mode="subtract")
     shutil.rmtree(source / "1")
-    stages.run(recipe(never, **sections))
+    taftcache.run(recipe(never, **sections))
     assert commits(forgot) == commits(never)
     assert all(c["moved"] is None for c in report.certificates.values())
 
@@ -193,56 +195,56 @@ def test_a_class_that_leaves_is_never_seen(images, tmp_path):
 def test_a_shard_extracted_after_a_class_left_has_the_labels_of_the_others(images, tmp_path):
     path = tmp_path / "store"
     settings = recipe(path, data={"source": "folder", "train": str(images)})
-    stages.run(settings)
+    taftcache.run(settings)
     with open_store(path) as store:
-        stages.forget(store, classes=["1"])
+        taftcache.forget(store, classes=["1"])
     whole = commits(path)
     with open_store(path) as store, store.transaction() as change:
         change.drop_shard("001")
-    stages.run(settings)  # the source still has the class, and its images
+    taftcache.run(settings)  # the source still has the class, and its images
     assert commits(path) == whole
 
 
 def test_the_last_row_of_a_class_takes_it_along(exact):
     with open_store(exact) as store:
         label = store.classes[store.shard("000").labels[0]]
-        everyone = [s["sample"] for s in stages.inspection.list_samples(store, label=label)]
+        everyone = [s["sample"] for s in inspection.list_samples(store, label=label)]
         k = store.classes.index(label)
         held = [i for i, c in zip(store.held_out.sample_ids, store.held_out.labels, strict=True) if c == k]
-        stages.forget(store, [*everyone[1:], *held])
+        taftcache.forget(store, [*everyone[1:], *held])
         assert label in store.classes
-        assert stages.forget(store, everyone[:1]).classes == [label]
+        assert taftcache.forget(store, everyone[:1]).classes == [label]
         assert label not in store.classes
-    assert stages.audit(exact).findings == []
+    assert taftcache.audit(exact).findings == []
 
 
 def test_dry_run_says_what_happens_and_changes_nothing(exact):
     before = tree(exact)
     with open_store(exact) as store:
         samples = store.shard("001").sample_ids[:2]
-        plan = stages.forget(store, samples, mode="resolve", dry_run=True)
+        plan = taftcache.forget(store, samples, mode="resolve", dry_run=True)
     assert tree(exact) == before
     assert (plan.dry_run, plan.root_before) == (True, plan.root_digest)
     assert plan.bytes > 0
     with open_store(exact) as store:
-        done = stages.forget(store, samples, mode="resolve")
+        done = taftcache.forget(store, samples, mode="resolve")
     for name in ("forgotten", "shards", "renewed", "destroyed", "classes", "dropped_shards"):
         assert getattr(plan, name) == getattr(done, name)
     assert plan.passes.keys() == done.passes.keys()
 
 
 def test_a_receipt_of_many_ids_has_their_digest(exact, monkeypatch):
-    from taftcache.cache.digest import canonical, digest
-    from taftcache.stages import receipt
+    from taftcache.cache.format.digest import canonical, digest
+    from taftcache.stages.forget import receipt
 
     monkeypatch.setattr(receipt, "MAX_IDS", 2)
     with open_store(exact) as store:
         gone = store.shard("000").sample_ids[:3]
-        stages.forget(store, gone, mode="subtract")
+        taftcache.forget(store, gone, mode="subtract")
         entry = store.ledger()[-1]
         assert entry["ids"] == []
         assert entry["ids_digest"] == digest(canonical(sorted(store.manifest.tombstones)))
-        stages.forget(store, store.shard("000").sample_ids[:1], mode="subtract")
+        taftcache.forget(store, store.shard("000").sample_ids[:1], mode="subtract")
         assert len(store.ledger()[-1]["ids"]) == 1
 
 
@@ -251,7 +253,7 @@ def test_other_state_made_from_the_rows_is_destroyed(exact):
         with store.transaction() as change:
             change.put("state/preconditioner", b"made from all rows")
             change.put("models/other", store.read_object("models/mean"), store.objects()["models/mean"].meta)
-        report = stages.forget(store, [store.held_out.sample_ids[0]])
+        report = taftcache.forget(store, [store.held_out.sample_ids[0]])
         assert report.destroyed == ["models/other", "state/preconditioner"]
         assert not any(name.startswith("state/") for name in store.objects())
         assert store.ledger()[-1]["destroyed"] == report.destroyed
@@ -259,10 +261,10 @@ def test_other_state_made_from_the_rows_is_destroyed(exact):
 
 def test_weights_of_components_that_leave_are_shared_out(exact):
     with open_store(exact) as store:
-        stages.compose(store, parse(store, mode="weighted", weights={"000": 0.25, "components/001": 0.75}))
-        stages.forget(store, [store.shard("000").sample_ids[0]], mode="subtract")
+        taftcache.compose(store, parse(store, mode="weighted", weights={"000": 0.25, "components/001": 0.75}))
+        taftcache.forget(store, [store.shard("000").sample_ids[0]], mode="subtract")
         assert store.manifest.recipe["compose"]["weights"] == {"components/001": 1.0}
-        assert not stages.compose(store).changed
+        assert not taftcache.compose(store).changed
     now = deltas(exact)
     assert torch.equal(now["models/weighted"], now["components/001"])
 
@@ -281,13 +283,13 @@ def test_what_is_unknown_is_refused_before_anything_changes(store, options, erro
     with open_store(store) as opened:
         options = {"samples": [opened.shard("000").sample_ids[0]], **options}
         with pytest.raises(error):
-            stages.forget(opened, **options)
+            taftcache.forget(opened, **options)
     assert tree(store) == before
 
 
 def test_resolve_needs_an_exact_model(store):
     with open_store(store) as opened, pytest.raises(RecipeError, match="compose"):
-        stages.forget(opened, [opened.shard("000").sample_ids[0]], mode="resolve")
+        taftcache.forget(opened, [opened.shard("000").sample_ids[0]], mode="resolve")
 
 
 def test_commands(exact, tmp_path, capsys):
@@ -335,6 +337,6 @@ def test_commands(exact, tmp_path, capsys):
 def test_the_mean_of_copies_is_the_component(exact):
     now = deltas(exact)
     with FeatureStore(exact) as store:
-        base = read_base(store, stages.training.adopt(store, None).tangent)
+        base = read_base(store, training.adopt(store, None).tangent)
         one = read_component(store, "components/000", base)
     assert torch.allclose(compose({"a": one, "b": one}).delta, now["components/000"], rtol=0, atol=1e-15)

@@ -10,10 +10,10 @@ import timm
 import torch
 from safetensors.torch import save_file
 
-from taftcache import stages
-from taftcache.cache import FeatureStore
-from taftcache.component import read_base, read_component
-from taftcache.model import TangentModel
+import taftcache
+from taftcache.cache.store import FeatureStore
+from taftcache.model.component import read_base, read_component
+from taftcache.model.predictor import TangentModel
 from taftcache.recipe import Recipe
 from tests.stages.making import open_store, recipe
 
@@ -46,28 +46,28 @@ def test_every_stage(weights, tmp_path):
     mine = tmp_path / "mine.safetensors"
     mine.write_bytes(weights.read_bytes())
     made = resnet(tmp_path / "store", mine, solver={"tolerance": 1e-4})
-    stages.extract(made)
+    taftcache.extract(made)
     mine.unlink()
     with open_store(tmp_path / "store") as store:
         config = store.objects()["base/tail"].meta
         assert (config["path"], config["start"], config["shape"]) == ("functional", "layer4.1", [16, 1, 1])
-        report = stages.train(store)
+        report = taftcache.train(store)
         assert all(c["relative_gradient"] <= 1e-4 for c in report.certificates.values())
-        stages.compose(store)
-        stages.evaluate(store)
+        taftcache.compose(store)
+        taftcache.evaluate(store)
         before = delta(store, made, "components/000")
-        stages.forget(store, [store.shards[0].sample_ids[0]])
+        taftcache.forget(store, [store.shards[0].sample_ids[0]])
         assert not torch.equal(delta(store, made, "components/000"), before)
-        assert stages.train(store).trained == []
+        assert taftcache.train(store).trained == []
 
 
 def test_a_prediction_is_what_the_store_says(weights, tmp_path):
     """The backbone's own tail and the one rebuilt from the store give the same logits, for cached rows or images."""
     made = resnet(tmp_path / "store", weights, solver={"tolerance": 1e-4}, store={"dtype": "float32"})
-    stages.extract(made)
+    taftcache.extract(made)
     with open_store(tmp_path / "store") as store:
-        stages.train(store)
-        stages.compose(store)
+        taftcache.train(store)
+        taftcache.compose(store)
         model = TangentModel.load(store, device="cpu")
         base = read_base(store, made.tangent)
         x = torch.randn(3, 3, 32, 32)
@@ -79,8 +79,8 @@ def test_a_prediction_is_what_the_store_says(weights, tmp_path):
 
 def test_the_head_alone_needs_no_code(weights, tmp_path, monkeypatch):
     made = resnet(tmp_path / "store", weights, tangent={"train": "head"})
-    stages.extract(made)
-    monkeypatch.setattr("taftcache.backbone.architecture.tail_module", None)
+    taftcache.extract(made)
+    monkeypatch.setattr("taftcache.backbone.cut.architecture.tail_module", None)
     with open_store(tmp_path / "store") as store:
         assert store.identity["cut"]["rows"] == "feature"
-        stages.train(store)
+        taftcache.train(store)

@@ -5,14 +5,15 @@ from __future__ import annotations
 import pytest
 import torch
 
-from taftcache import stages
-from taftcache.attribution import leave_one_out
-from taftcache.cache import FeatureStore
-from taftcache.component import read_base, read_component
+import taftcache
+from taftcache.cache.store import FeatureStore
 from taftcache.errors import StoreError, UnknownSample
+from taftcache.model.component import read_base, read_component
 from taftcache.objective.rsl import RSL
-from taftcache.solve import dual
+from taftcache.solve.inverses import dual
+from taftcache.solve.leave_one_out import leave_one_out
 from taftcache.solve.minimise import minimise
+from taftcache.stages.train import training
 from taftcache.tangent.operator import TangentOperator
 from taftcache.tangent.rows import ArrayRows
 from tests.stages.making import digits, open_store, recipe
@@ -24,7 +25,7 @@ RIDGE = 1e-3
 def problem(finished):
     """One shard's base, rows and a direction: the gradient of one held-out row's logit."""
     with FeatureStore(finished) as store:
-        base = read_base(store, stages.training.adopt(store, None).tangent)
+        base = read_base(store, training.adopt(store, None).tangent)
         shard, held = store.shard("001"), store.held_out
         rows = ArrayRows(shard.tokens(slice(0, 20)), shard.labels[:20])
         query = ArrayRows(held.tokens(slice(0, 1)), held.labels[:1])
@@ -74,15 +75,15 @@ def test_first_order_ranks_as_the_closed_form_does(problem, monkeypatch):
 def test_a_sample_is_compared_with_having_forgotten_it(finished, tmp_path):
     with FeatureStore(finished) as store:
         sample = store.shard("000").sample_ids[5]
-        told = stages.sample_influence(store, sample)
-        base = read_base(store, stages.training.adopt(store, None).tangent)
+        told = taftcache.sample_influence(store, sample)
+        base = read_base(store, training.adopt(store, None).tangent)
         before = read_component(store, "models/mean", base).delta
     assert told.own_logit_without < told.own_logit
     assert told.held_out > 0
     path = tmp_path / "store"
-    stages.run(recipe(path))
+    taftcache.run(recipe(path))
     with open_store(path) as store:
-        stages.forget(store, [sample])
+        taftcache.forget(store, [sample])
         after = read_component(store, "models/mean", base).delta
     assert told.moved == pytest.approx((after - before).norm().item(), rel=1e-4)
     assert told.distance_bound < 0.1 * told.moved
@@ -91,19 +92,19 @@ def test_a_sample_is_compared_with_having_forgotten_it(finished, tmp_path):
 def test_a_query_names_the_samples_that_moved_it(finished, tmp_path):
     with FeatureStore(finished) as store:
         query = store.held_out.sample_ids[2]
-        report = stages.query_influence(store, query, top=4)
+        report = taftcache.query_influence(store, query, top=4)
         assert report.method == "closed form"
         (first, *_) = report.samples
-        told = stages.sample_influence(store, first["sample"])
+        told = taftcache.sample_influence(store, first["sample"])
         assert told.shard == first["shard"]
-        base = read_base(store, stages.training.adopt(store, None).tangent)
+        base = read_base(store, training.adopt(store, None).tangent)
         shard, row = store.locate(query)
         few = ArrayRows(shard.tokens(slice(row, row + 1)), shard.labels[row : row + 1])
         mean = read_component(store, "models/mean", base)
     path = tmp_path / "store"
-    stages.run(recipe(path))
+    taftcache.run(recipe(path))
     with open_store(path) as store:
-        stages.forget(store, [first["sample"]])
+        taftcache.forget(store, [first["sample"]])
         after = read_component(store, "models/mean", base)
     operator = TangentOperator(base, [few], dtype=torch.float64)
     (moved,) = operator.matvec(after.delta - mean.delta)
@@ -121,17 +122,17 @@ def test_an_image_file_is_a_query_too(finished, tmp_path):
     file = tmp_path / "digit.png"
     Image.fromarray(images[3]).convert("RGB").save(file)
     with FeatureStore(finished) as store:
-        report = stages.query_influence(store, file, "models/head", top=2)
+        report = taftcache.query_influence(store, file, "models/head", top=2)
     assert len(report.samples) == 2
     assert report.method == "closed form"
 
 
 def test_where_there_is_no_closed_form_the_first_are_solved(tmp_path, monkeypatch):
     path = tmp_path / "store"
-    stages.run(recipe(path, objective={"ridge": 0.1}))
+    taftcache.run(recipe(path, objective={"ridge": 0.1}))
     monkeypatch.setattr(dual, "LARGEST_KERNEL", 0)
     with FeatureStore(path) as store:
-        report = stages.query_influence(store, store.held_out.sample_ids[0], top=3, solve=1)
+        report = taftcache.query_influence(store, store.held_out.sample_ids[0], top=3, solve=1)
     assert report.method == "first order"
     assert ["solved" in s for s in report.samples] == [True, False, False]
     first = report.samples[0]
@@ -143,4 +144,4 @@ def test_what_has_no_influence_is_refused(finished, model, held):
     with FeatureStore(finished) as store:
         sample = (store.held_out if held else store.shard("000")).sample_ids[0]
         with pytest.raises((UnknownSample, StoreError)):
-            stages.sample_influence(store, sample, model)
+            taftcache.sample_influence(store, sample, model)

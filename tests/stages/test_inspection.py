@@ -8,12 +8,12 @@ import sys
 import numpy as np
 import pytest
 
-from taftcache import stages
-from taftcache.cache import FeatureStore
+import taftcache
+from taftcache.cache.store import FeatureStore
 from taftcache.errors import RecipeError
-from taftcache.stages import inspection
-from taftcache.stages.row_table import RowTable
-from taftcache.stages.statistics import OUTLIER, SAMPLED_CHUNKS, SAMPLED_ROWS, activations
+from taftcache.stages.look import inspection
+from taftcache.stages.look.row_table import RowTable
+from taftcache.stages.look.statistics import OUTLIER, SAMPLED_CHUNKS, SAMPLED_ROWS, activations
 from tests.stages.making import recipe
 
 
@@ -24,7 +24,7 @@ def all_rows(store):
 
 def test_statistics_of_few_rows_are_those_of_all(finished, monkeypatch):
     """With a sample as large as the store."""
-    monkeypatch.setattr("taftcache.stages.statistics.SAMPLED_CHUNKS", 50)
+    monkeypatch.setattr("taftcache.stages.look.statistics.SAMPLED_CHUNKS", 50)
     with FeatureStore(finished) as store:
         x, found = all_rows(store), activations(store)
     norms = np.linalg.norm(x, axis=2)
@@ -45,7 +45,7 @@ def test_statistics_of_few_rows_are_those_of_all(finished, monkeypatch):
 
 
 def test_statistics_read_a_few_chunks_however_many_there_are(tmp_path, monkeypatch):
-    from taftcache.cache.shard import Shard
+    from taftcache.cache.read.shard import Shard
 
     with FeatureStore.create(tmp_path / "many", identity={"cut": {}}, classes=["a", "b"], plan={}, recipe={}) as store:
         rng = np.random.default_rng(0)
@@ -102,7 +102,7 @@ def test_a_samples_predictions_are_those_of_evaluate(finished):
     with FeatureStore(finished) as store:
         held = store.held_out
         reports = [inspection.inspect_sample(store, name) for name in held.sample_ids]
-        accuracy = stages.evaluate(store).accuracy
+        accuracy = taftcache.evaluate(store).accuracy
         for name in ("models/mean", "components/000"):
             right = np.mean([r.predictions[name]["label"] == r.label for r in reports])
             assert right == pytest.approx(accuracy[name])
@@ -116,11 +116,11 @@ def test_a_samples_predictions_are_those_of_evaluate(finished):
 
 
 def test_convergence_is_kept_and_thinned(tmp_path):
-    from taftcache.stages.training import _thinned
+    from taftcache.stages.train.training import _thinned
 
-    stages.run(recipe(tmp_path / "store", solver={"tolerance": 1e-4}, data={"source": "digits", "limit": 80}))
+    taftcache.run(recipe(tmp_path / "store", solver={"tolerance": 1e-4}, data={"source": "digits", "limit": 80}))
     with FeatureStore(tmp_path / "store") as store:
-        (model, *_) = [m for m in stages.inspect(store).models if m["name"] == "components/000"]
+        (model, *_) = [m for m in taftcache.inspect(store).models if m["name"] == "components/000"]
     assert all(len(point) == 2 for point in model["convergence"])
     long = [[k, 1.0 / k] for k in range(1, 1001)]
     assert len(_thinned(long)) <= 200
@@ -132,10 +132,10 @@ def test_convergence_is_kept_and_thinned(tmp_path):
     "code",
     [
         "from taftcache import FeatureStore, inspect; inspect(FeatureStore({path!r}))",
-        "from taftcache import FeatureStore; from taftcache.stages.inspection import *; s = FeatureStore({path!r});"
-        " inspect_shard(s, '000'); inspect_class(s, '7'); list_samples(s)",
-        "from taftcache import FeatureStore; from taftcache.view import Atlas, ViewServer;"
-        " ViewServer(Atlas(FeatureStore({path!r}))).close()",
+        "from taftcache import FeatureStore; from taftcache.stages.look.inspection import *; "
+        "s = FeatureStore({path!r}); inspect_shard(s, '000'); inspect_class(s, '7'); list_samples(s)",
+        "from taftcache import FeatureStore; from taftcache.view.atlas import Atlas; "
+        "from taftcache.view.server import ViewServer; ViewServer(Atlas(FeatureStore({path!r}))).close()",
     ],
 )
 def test_looking_loads_no_torch(finished, code):

@@ -10,10 +10,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from taftcache import stages
-from taftcache.cache import FeatureStore
-from taftcache.component import read_base, read_component
+import taftcache
+from taftcache.cache.store import FeatureStore
+from taftcache.model.component import read_base, read_component
 from taftcache.objective.rsl import RSL
+from taftcache.stages.train import training
 from taftcache.tangent.operator import TangentOperator
 from tests.stages.making import open_store, recipe
 
@@ -28,7 +29,7 @@ class Rows:
 
     def __init__(self, path: Path) -> None:
         with FeatureStore(path) as store:
-            self.base = read_base(store, stages.training.adopt(store, None).tangent)
+            self.base = read_base(store, training.adopt(store, None).tangent)
             self.ids = store.sample_ids()
             operator = TangentOperator(self.base, store.shards, trained=self.base.head_layout, dtype=torch.float64)
             blocks = list(operator.blocks())
@@ -70,7 +71,7 @@ def attacked(tmp_path_factory):
         "tangent": {"train": "head"},
         "objective": {"ridge": RIDGE},
     }
-    stages.extract(recipe(root / "store", **settings))
+    taftcache.extract(recipe(root / "store", **settings))
     rows = Rows(root / "store")
     everyone = torch.ones(len(rows.ids), dtype=torch.bool)
     hat = torch.linalg.inv(rows.x.T @ rows.x + RIDGE * 5 * len(rows.ids) * torch.eye(rows.x.shape[1]).double())
@@ -107,11 +108,11 @@ def attacked(tmp_path_factory):
         with open_store(path) as store:
             with store.transaction() as change:
                 change.erase([rows.ids[k] for k in never.tolist()])  # before training: they were never seen
-            stages.train(store)
-            stages.compose(store)
+            taftcache.train(store)
+            taftcache.compose(store)
         areas["before"].append(area(scores(path, forgotten), scores(path, never)))
         with open_store(path) as store:
-            stages.forget(store, [rows.ids[k] for k in forgotten.tolist()])
+            taftcache.forget(store, [rows.ids[k] for k in forgotten.tolist()])
         areas["forgotten"].append(area(scores(path, forgotten), scores(path, never)))
         areas["kept"].append(area(scores(path, kept), scores(path, never)))
     return areas

@@ -11,11 +11,11 @@ import pytest
 import timm
 import torch
 
-from taftcache import stages
-from taftcache.cache import FeatureStore
+import taftcache
+from taftcache.cache.store import FeatureStore
 from taftcache.errors import CompositionError, FormatError, IntegrityError, StoreError, StoreWriteError
-from taftcache.model import TangentModel
-from taftcache.model_folder import open_model
+from taftcache.model.folder import open_model
+from taftcache.model.predictor import TangentModel
 from tests.stages.making import recipe
 
 SWITCHES = {
@@ -28,7 +28,7 @@ SWITCHES = {
 @pytest.fixture(scope="module", params=SWITCHES)
 def store(request, tmp_path_factory):
     path = tmp_path_factory.mktemp("export") / "store"
-    stages.run(recipe(path, tangent=SWITCHES[request.param]))
+    taftcache.run(recipe(path, tangent=SWITCHES[request.param]))
     return path
 
 
@@ -38,7 +38,7 @@ def pictures(model: TangentModel, n: int = 3) -> torch.Tensor:
 
 def test_a_saved_model_gives_the_same_logits(store, tmp_path):
     with FeatureStore(store) as opened:
-        report = stages.export_model(opened, tmp_path / "model")
+        report = taftcache.export_model(opened, tmp_path / "model")
         assert report.root_digest == opened.root_digest
     here, there = TangentModel.load(store, device="cpu"), open_model(tmp_path / "model", "cpu")
     x = pictures(here)
@@ -50,7 +50,7 @@ def test_a_saved_model_gives_the_same_logits(store, tmp_path):
 
 def test_the_frozen_backbone_loads_with_timm_alone(store, tmp_path):
     with FeatureStore(store) as opened:
-        stages.export_model(opened, tmp_path / "model")
+        taftcache.export_model(opened, tmp_path / "model")
     model = timm.create_model(f"local-dir:{tmp_path / 'model'}", pretrained=True).eval()
     ours = TangentModel.load(store, device="cpu")
     x = pictures(ours)
@@ -60,7 +60,7 @@ def test_the_frozen_backbone_loads_with_timm_alone(store, tmp_path):
 
 def test_loading_needs_neither_store_nor_solver(store, tmp_path):
     with FeatureStore(store) as opened:
-        stages.export_model(opened, tmp_path / "model")
+        taftcache.export_model(opened, tmp_path / "model")
     code = f"""
 import sys, torch
 from taftcache import open_model
@@ -74,7 +74,7 @@ assert not loaded, loaded
 
 def test_the_program_needs_torch_alone(store, tmp_path):
     with FeatureStore(store) as opened:
-        stages.export_model(opened, tmp_path / "model", program=True)
+        taftcache.export_model(opened, tmp_path / "model", program=True)
     model = TangentModel.load(store, device="cpu")
     program = torch.export.load(tmp_path / "model" / "program.pt2").module()
     for n in (1, 2, 7):
@@ -90,7 +90,7 @@ def test_a_moved_head_merges_into_an_ordinary_model(store, tmp_path):
             head.merged()
         return
     with FeatureStore(store) as opened:
-        report = stages.export_model(opened, tmp_path / "plain", "models/head", merged=True)
+        report = taftcache.export_model(opened, tmp_path / "plain", "models/head", merged=True)
     assert report.files == ["config.json", "model.safetensors"]
     plain = timm.create_model(f"local-dir:{tmp_path / 'plain'}", pretrained=True).eval()
     with torch.no_grad():
@@ -103,11 +103,11 @@ def test_a_moved_head_merges_into_an_ordinary_model(store, tmp_path):
 def test_nothing_is_overwritten_and_damage_is_found(store, tmp_path):
     folder = tmp_path / "model"
     with FeatureStore(store) as opened:
-        stages.export_model(opened, folder)
+        taftcache.export_model(opened, folder)
         with pytest.raises(StoreWriteError, match="new or empty"):
-            stages.export_model(opened, folder)
+            taftcache.export_model(opened, folder)
         with pytest.raises(StoreError, match="named as the store lists it"):
-            stages.export_model(opened, tmp_path / "other", "models/none")
+            taftcache.export_model(opened, tmp_path / "other", "models/none")
     assert not (tmp_path / "other").exists()
     for name in ("tangent.safetensors", "model.safetensors"):
         whole = (folder / name).read_bytes()
@@ -127,8 +127,8 @@ def test_nothing_is_overwritten_and_damage_is_found(store, tmp_path):
 def test_predict_takes_a_store_or_a_folder(photographed, images, tmp_path):
     file = next(iter(sorted(images.glob("1/*.png"))))
     with FeatureStore(photographed) as opened:
-        stages.export_model(opened, tmp_path / "model")
-    from_store, from_folder = (stages.predict(p, [file], device="cpu") for p in (photographed, tmp_path / "model"))
+        taftcache.export_model(opened, tmp_path / "model")
+    from_store, from_folder = (taftcache.predict(p, [file], device="cpu") for p in (photographed, tmp_path / "model"))
     assert from_store.predictions == from_folder.predictions
     assert from_store.model == from_folder.model
     assert from_store.root_digest == from_folder.root_digest

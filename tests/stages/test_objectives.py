@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from taftcache import stages
+import taftcache
 from taftcache.errors import RecipeError
 from taftcache.recipe import parse_recipe
 from taftcache.terminal.inspection import show_inspect
@@ -24,12 +24,12 @@ OBJECTIVES = {
 @pytest.mark.parametrize("objective", OBJECTIVES.values(), ids=OBJECTIVES)
 def test_every_objective_trains_and_predicts(store, objective, capsys):
     with open_store(store) as opened:
-        report = stages.train(opened, recipe(store, objective=objective, solver={"tolerance": 1e-4}))
+        report = taftcache.train(opened, recipe(store, objective=objective, solver={"tolerance": 1e-4}))
         assert report.notes == []
         assert set(report.trained) == {"components/000", "components/001", "models/head"}
-        stages.compose(opened)
-        assert stages.evaluate(opened).accuracy["models/mean"] > 0.15  # ten classes, sixty images
-        shown = stages.inspect(opened)
+        taftcache.compose(opened)
+        assert taftcache.evaluate(opened).accuracy["models/mean"] > 0.15  # ten classes, sixty images
+        shown = taftcache.inspect(opened)
         show_inspect(shown)
     if objective.get("ridge") == "auto":
         choices = [m["ridge_choice"] for m in shown.models if "ridge_choice" in m]
@@ -49,7 +49,7 @@ def test_what_a_recipe_cannot_ask_for(tmp_path, objective):
 
 def test_an_interrupted_solve_is_kept_marked_and_solved_again(store, monkeypatch):
     from taftcache.solve import minimise as module
-    from taftcache.solve.pcg import pcg
+    from taftcache.solve.methods.conjugate import pcg
 
     def stopped(*args, progress=None, **options):
         def interrupt(passes: int, residual: float) -> None:
@@ -62,11 +62,11 @@ def test_an_interrupted_solve_is_kept_marked_and_solved_again(store, monkeypatch
         with monkeypatch.context() as patch:
             patch.setattr(module, "pcg", stopped)
             with pytest.raises(KeyboardInterrupt):
-                stages.train(opened, settings)
+                taftcache.train(opened, settings)
         kept = opened.objects()["components/000"].meta
         assert "interrupted" in kept["status"]
         assert not kept["converged"]
         assert kept["norm"] > 0
-        report = stages.train(opened, settings)
+        report = taftcache.train(opened, settings)
         assert "components/000" in report.trained
         assert opened.objects()["components/000"].meta["converged"]

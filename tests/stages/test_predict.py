@@ -9,12 +9,12 @@ import pytest
 import torch
 from PIL import Image
 
-from taftcache import stages
-from taftcache.cache import FeatureStore
-from taftcache.component import read_base, read_component
+import taftcache
+from taftcache.cache.store import FeatureStore
 from taftcache.errors import UnreadableImage
-from taftcache.model import TangentModel
-from taftcache.stages.training import adopt
+from taftcache.model.component import read_base, read_component
+from taftcache.model.predictor import TangentModel
+from taftcache.stages.train.training import adopt
 from taftcache.tangent.operator import TangentOperator
 from tests.stages.making import open_store, recipe
 
@@ -49,7 +49,7 @@ def test_logits_from_the_image_are_those_from_the_cache(photographed, images, na
 
 def test_float32_cache_agrees_to_float32(images, tmp_path):
     path = tmp_path / "store"
-    stages.run(recipe(path, data={"source": "folder", "train": str(images)}, store={"dtype": "float32"}))
+    taftcache.run(recipe(path, data={"source": "folder", "train": str(images)}, store={"dtype": "float32"}))
     assert worst(path, images, "models/mean") < 1e-4
 
 
@@ -59,10 +59,10 @@ def test_several_blocks(images, tmp_path, train):
     path = tmp_path / "store"
     made = {"data": {"source": "folder", "train": str(images)}, "store": {"dtype": "float32"}}
     deep = recipe(path, tangent={"blocks": 2, "train": train}, solver={"tolerance": 1e-4}, **made)
-    stages.run(deep)
+    taftcache.run(deep)
     assert worst(path, images, "models/mean") < 1e-4
     shallow = recipe(path, tangent={"blocks": 1}, solver={"tolerance": 1e-3}, **made)
-    assert stages.run(shallow).extract.images == 0
+    assert taftcache.run(shallow).extract.images == 0
     with FeatureStore(path) as store:
         names = list(read_component(store, "components/000", read_base(store, shallow.tangent)).layout)
     assert names
@@ -72,7 +72,7 @@ def test_several_blocks(images, tmp_path, train):
 
 def test_evaluate_counts_what_the_logits_say(photographed):
     with FeatureStore(photographed) as store:
-        report = stages.evaluate(store)
+        report = taftcache.evaluate(store)
         n = store.held_out.rows
     for name in ("models/mean", "models/head", "components/000"):
         _, labels, logits = from_cache(photographed, name)
@@ -90,7 +90,7 @@ def test_evaluate_counts_what_the_logits_say(photographed):
 def test_predict_stage_sorts_classes(photographed, images):
     file = next(iter(sorted(images.glob("1/*.png"))))
     with FeatureStore(photographed) as store:
-        (prediction,) = stages.predict(store, [file], top=2, device="cpu").predictions
+        (prediction,) = taftcache.predict(store, [file], top=2, device="cpu").predictions
     assert prediction.logits == sorted(prediction.logits, reverse=True)
     assert len(prediction.labels) == 2
 
@@ -99,7 +99,7 @@ def test_trained_class_token_reaches_the_images(images, tmp_path):
     """CLS = T replaces the backbone's class token, in the cache's rows and in the images' alike."""
     path = tmp_path / "store"
     tangent = {"class_token": "reset", "reset_block": True}
-    stages.run(recipe(path, data={"source": "folder", "train": str(images)}, tangent=tangent))
+    taftcache.run(recipe(path, data={"source": "folder", "train": str(images)}, tangent=tangent))
     assert worst(path, images, "models/mean") < 0.02
 
 
@@ -119,7 +119,7 @@ def test_file_that_does_not_decode(photographed, tmp_path, kind):
     if kind == "text":
         file.write_text("not an image")
     with FeatureStore(photographed) as store, pytest.raises(UnreadableImage, match=r"digit\.png"):
-        stages.predict(store, [file], device="cpu")
+        taftcache.predict(store, [file], device="cpu")
 
 
 def test_images_are_classified_in_batches(photographed, images):

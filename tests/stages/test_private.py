@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from taftcache import stages
-from taftcache.cache import FeatureStore
+import taftcache
+from taftcache.cache.store import FeatureStore
 from taftcache.cli import main
 from taftcache.errors import RecipeError
+from taftcache.paper import private_table as private_comparison
+from taftcache.paper.fits import Fits
 from taftcache.privacy.noise import SeededBits
 from taftcache.privacy.statement import EVENT, META, audit_statement
 from taftcache.recipe import parse_recipe, recipe_values
-from taftcache.stages import private_comparison
-from taftcache.stages.fits import Fits
 from tests.stages.making import open_store
 
 PRIVACY = {"epsilon": 8.0, "steps": 3, "relation": "replace-one"}
@@ -31,8 +31,8 @@ def test_every_shard_gets_a_component_that_says_what_it_promises(store):
     with open_store(store) as opened:
         recipe = settings(opened, train="full")
         weighted = parse_recipe(opened.manifest.recipe | {"compose": {"mode": "weighted"}})
-        assert "models/weighted" in stages.compose(opened, weighted).models
-        report = stages.train_private(opened, recipe)
+        assert "models/weighted" in taftcache.compose(opened, weighted).models
+        report = taftcache.train_private(opened, recipe)
         assert report.trained == ["components/000", "components/001"]
         assert {"models/head", "models/mean", "models/weighted", "components/000"} <= set(report.dropped)
         for name, said in report.statements.items():
@@ -42,77 +42,77 @@ def test_every_shard_gets_a_component_that_says_what_it_promises(store):
             assert said["private"]
             assert 8.0 * 0.998 <= said["epsilon"] <= 8.0
         assert recipe_values(recipe)["privacy"] == opened.manifest.recipe["privacy"]
-        again = stages.train_private(opened, recipe)
+        again = taftcache.train_private(opened, recipe)
         assert again.kept == report.trained
         assert again.trained == []
         entries = [entry for entry in opened.ledger() if entry.get("event") == EVENT]
         assert [entry["shards"] for entry in entries] == [["000"], ["001"]]
 
-        stages.compose(opened, recipe)
+        taftcache.compose(opened, recipe)
         composed = opened.objects()["models/mean"].meta[META]
         assert composed["epsilon"] == max(said["epsilon"] for said in report.statements.values())
-        assert "models/mean" in stages.evaluate(opened).accuracy
-    assert stages.audit(store).findings == []
+        assert "models/mean" in taftcache.evaluate(opened).accuracy
+    assert taftcache.audit(store).findings == []
 
 
 def test_a_second_training_is_refused_when_the_budget_is_spent(store):
     with open_store(store) as opened:
-        first = stages.train_private(opened, settings(opened))
+        first = taftcache.train_private(opened, settings(opened))
         before = opened.root_digest
         with pytest.raises(RecipeError, match="within its budget"):
-            stages.train_private(opened, settings(opened, clip=2.0))
+            taftcache.train_private(opened, settings(opened, clip=2.0))
         assert opened.objects()["components/000"].meta[META] == first.statements["components/000"]
-        more = stages.train_private(opened, settings(opened, clip=2.0, budget=20.0))
+        more = taftcache.train_private(opened, settings(opened, clip=2.0, budget=20.0))
         assert 8.0 < more.spent["000"] <= 20.0
         assert opened.root_digest != before
 
 
 def test_an_edited_statement_is_found(store):
     with open_store(store) as opened:
-        stages.train_private(opened, settings(opened), ["000"])
+        taftcache.train_private(opened, settings(opened), ["000"])
         ref = opened.objects()["components/000"]
         with opened.transaction() as change:
             said = {**ref.meta[META], "epsilon": 1.0}
             change.put("components/000", opened.read_object("components/000"), {**ref.meta, META: said})
-    assert any("its noise gives" in finding.problem for finding in stages.audit(store).findings)
+    assert any("its noise gives" in finding.problem for finding in taftcache.audit(store).findings)
 
 
 def test_an_exact_model_beside_private_components_is_refused(store):
     with open_store(store) as opened:
         recipe = parse_recipe(recipe_values(settings(opened)) | {"compose": {"mode": "exact"}})
         with pytest.raises(RecipeError, match="would not be private"):
-            stages.train_private(opened, recipe)
+            taftcache.train_private(opened, recipe)
 
 
 def test_noise_of_a_seed_makes_a_component_that_is_not_private(store):
     with open_store(store) as opened:
-        report = stages.train_private(opened, settings(opened), bits=SeededBits(0))
+        report = taftcache.train_private(opened, settings(opened), bits=SeededBits(0))
         assert not any(said["private"] for said in report.statements.values())
         assert all("not private" in said["noise"] for said in report.statements.values())
-        stages.compose(opened)
+        taftcache.compose(opened)
         assert not opened.objects()["models/mean"].meta[META]["private"]
 
 
 def test_a_forgotten_sample_of_a_private_component(store):
     with open_store(store) as opened:
-        stages.train_private(opened, settings(opened))
-        stages.compose(opened)
+        taftcache.train_private(opened, settings(opened))
+        taftcache.compose(opened)
         before = opened.objects()["components/000"].digest
         sample = opened.shard("000").sample_ids[0]
-        report = stages.forget(opened, [sample])
+        report = taftcache.forget(opened, [sample])
         assert not opened.holds(sample)
         assert opened.objects()["components/000"].digest == before
         assert "components/000" not in report.renewed
         (note,) = (text for text in opened.ledger()[-1]["notes"] if text.startswith("components/000"))
         assert "epsilon" in note
         assert "Erasure" in note
-    assert stages.audit(store).findings == []
+    assert taftcache.audit(store).findings == []
 
 
 @pytest.mark.parametrize("charged", [True, False])
 def test_tuning_is_charged_or_said_not_to_be(store, charged):
     with open_store(store) as opened:
-        report = stages.train_private(opened, settings(opened), ["000"], rates=[0.5, 2.0], charged=charged)
+        report = taftcache.train_private(opened, settings(opened), ["000"], rates=[0.5, 2.0], charged=charged)
         said = report.statements["components/000"]
         assert len(said["releases"]) == (2 if charged else 1)
         assert said["epsilon"] <= 8.0
@@ -124,18 +124,20 @@ def test_tuning_is_charged_or_said_not_to_be(store, charged):
 def test_other_mechanisms(store, mechanism):
     with open_store(store) as opened:
         recipe = settings(opened, mechanism=mechanism, relation="add-remove", loss="rsl")
-        report = stages.train_private(opened, recipe, ["000"])
+        report = taftcache.train_private(opened, recipe, ["000"])
         assert report.statements["components/000"]["mechanism"] == mechanism
         assert audit_statement(opened.objects()["components/000"].meta) == []
         if mechanism != "sampled-descent":
             with pytest.raises(RecipeError, match="head alone"):
-                stages.train_private(opened, settings(opened, train="full", mechanism=mechanism, budget=1e3), ["001"])
+                taftcache.train_private(
+                    opened, settings(opened, train="full", mechanism=mechanism, budget=1e3), ["001"]
+                )
 
 
 def test_the_table_trains_both_networks_and_writes_nothing(store):
     with FeatureStore(store) as opened:
         before = opened.root_digest
-        report = stages.private_table(
+        report = taftcache.private_table(
             opened, settings(opened), epsilons=[8.0], seeds=[0, 1], regimes=["layernorm", "head"]
         )
         assert [(cell.regime, cell.network) for cell in report.cells] == [
@@ -151,13 +153,13 @@ def test_the_table_trains_both_networks_and_writes_nothing(store):
 def test_a_table_trains_no_cell_twice(store, tmp_path, monkeypatch):
     with FeatureStore(store) as opened:
         recipe, which = settings(opened), {"epsilons": [8.0], "seeds": [0, 1], "regimes": ["head"]}
-        first = stages.private_table(opened, recipe, **which, fits=Fits(tmp_path))
+        first = taftcache.private_table(opened, recipe, **which, fits=Fits(tmp_path))
         runs = []
         run = private_comparison._run
         monkeypatch.setattr(private_comparison, "_run", lambda *cell: runs.append(cell) or run(*cell))
-        again = stages.private_table(opened, recipe, **which, fits=Fits(tmp_path))
+        again = taftcache.private_table(opened, recipe, **which, fits=Fits(tmp_path))
         assert (again.cells, runs) == (first.cells, [])
-        stages.private_table(opened, settings(opened, steps=recipe.privacy.steps + 1), **which, fits=Fits(tmp_path))
+        taftcache.private_table(opened, settings(opened, steps=recipe.privacy.steps + 1), **which, fits=Fits(tmp_path))
         assert len(runs) == 4
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from taftcache import stages
+import taftcache
 from taftcache.privacy.statement import EVENT, META
-from taftcache.stages.training import subtracted
+from taftcache.stages.train.training import subtracted
 from tests.stages.making import open_store
 from tests.stages.test_private import settings
 
@@ -19,8 +19,8 @@ def trained(tmp_path_factory, finished) -> Path:
     """Two private shards and their mean. Not to be written to."""
     path = shutil.copytree(finished, tmp_path_factory.mktemp("private") / "store")
     with open_store(path) as store:
-        stages.train_private(store, settings(store))
-        stages.compose(store)
+        taftcache.train_private(store, settings(store))
+        taftcache.compose(store)
     return path
 
 
@@ -33,61 +33,61 @@ def test_batches_and_repeats_keep_the_components(private):
     with open_store(private) as store:
         before = {name: store.objects()[name].digest for name in ("components/000", "components/001")}
         gone = [store.shard("000").sample_ids[0], *store.shard("001").sample_ids[:2], store.held_out.sample_ids[0]]
-        stages.forget(store, gone)
+        taftcache.forget(store, gone)
         notes = dict(text.split(": ", 1) for text in store.ledger()[-1]["notes"])
         epsilon = store.objects()["components/001"].meta[META]["epsilon"]
         assert notes.keys() == {"components/000", "components/001"}
         assert f"at most epsilon {2 * epsilon:.4g} " in notes["components/001"]
         assert "had others in their place" in notes["components/001"]
-        assert stages.forget(store, gone).forgotten == []
-        stages.forget(store, [store.shard("000").sample_ids[0]])
+        assert taftcache.forget(store, gone).forgotten == []
+        taftcache.forget(store, [store.shard("000").sample_ids[0]])
         assert {name: store.objects()[name].digest for name in before} == before
-        assert not stages.compose(store).changed
+        assert not taftcache.compose(store).changed
         assert META in store.objects()["models/mean"].meta
-    assert stages.audit(private).findings == []
+    assert taftcache.audit(private).findings == []
 
 
 def test_a_subtracted_shard_takes_its_component_along_and_its_budget_stays_spent(private):
     with open_store(private) as store:
-        report = stages.forget(store, [store.shard("000").sample_ids[0]], mode="subtract")
+        report = taftcache.forget(store, [store.shard("000").sample_ids[0]], mode="subtract")
         assert "components/000" in report.destroyed
         assert any(n.startswith("components/000: destroyed") for n in report.notes)
         assert subtracted(store) == ["000"]
         assert store.objects()["models/mean"].meta[META]["composition"] == "parallel, over 1 disjoint shards"
         assert len([e for e in store.ledger() if e.get("event") == EVENT]) == 2
-    assert stages.audit(private).findings == []
+    assert taftcache.audit(private).findings == []
 
 
 def test_a_class_takes_private_components_along(private):
     with open_store(private) as store:
-        report = stages.forget(store, classes=[store.classes[0]])
+        report = taftcache.forget(store, classes=[store.classes[0]])
         assert {"components/000", "components/001"} <= set(report.destroyed)
         assert report.renewed == []
         assert [n for n in report.notes if "budget stays spent" not in n] == []
         assert len(report.notes) == 2
-    assert stages.audit(private).findings == []
+    assert taftcache.audit(private).findings == []
 
 
 def test_plain_components_beside_private_ones_are_solved_again(private):
     with open_store(private) as store:
         with store.transaction() as change:
             change.drop("components/001")
-        stages.train(store, shards=["001"])
-        stages.compose(store)
+        taftcache.train(store, shards=["001"])
+        taftcache.compose(store)
         gone = [store.shard(name).sample_ids[0] for name in ("000", "001")]
-        report = stages.forget(store, gone)
+        report = taftcache.forget(store, gone)
         assert set(report.renewed) == {"components/001", "models/head", "models/mean"}
         assert META not in store.objects()["models/mean"].meta
-    assert stages.audit(private).findings == []
+    assert taftcache.audit(private).findings == []
 
 
 def test_an_old_copy_put_back_forgets_again(private, tmp_path):
     backup = shutil.copytree(private, tmp_path / "backup")
     with open_store(private) as store:
         sample = store.shard("000").sample_ids[0]
-        stages.forget(store, [sample])
+        taftcache.forget(store, [sample])
     shutil.rmtree(private)
     shutil.move(backup, private)
-    assert "returned rows" in {finding.kind for finding in stages.audit(private).findings}
-    report = stages.audit(private, replay=True)
+    assert "returned rows" in {finding.kind for finding in taftcache.audit(private).findings}
+    report = taftcache.audit(private, replay=True)
     assert (report.replayed, report.findings) == (1, [])

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from taftcache.cache import FeatureStore
+from taftcache.cache.store import FeatureStore
 from taftcache.recipe import load_recipe
-from taftcache.stages import run
+from taftcache.stages.run import run
 
 RECIPE = Path(__file__).parents[2] / "pipelines" / "caltech101.toml"
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from taftcache import stages
-from taftcache.cache import FeatureStore
+import taftcache
+from taftcache.cache.store import FeatureStore
 from tests.stages.making import tree, write_images
 
 
@@ -29,11 +29,11 @@ def test_chunks_are_extracted_again_alone(store):
     victims = chunks(store)[::3]
     for file in victims:
         flip(store / file)
-    report = stages.verify(store, repair=True)
+    report = taftcache.verify(store, repair=True)
     assert (report.faults, report.dropped, report.strays) == ([], [], [])
     assert sorted(report.mended) == sorted(victims)
     assert tree(store) == whole
-    assert stages.verify(store, repair=True).mended == {}
+    assert taftcache.verify(store, repair=True).mended == {}
 
 
 def test_a_lost_shard_a_lost_tail_and_lost_ids(store):
@@ -46,7 +46,7 @@ def test_a_lost_shard_a_lost_tail_and_lost_ids(store):
     (store / tail).unlink()
     (store / other.at / "sample_id" / "c.0").unlink()
     flip(store / other.at / "tokens" / "c.0.0.0")
-    first = stages.verify(store, repair=True)
+    first = taftcache.verify(store, repair=True)
     assert first.faults == []
     assert tree(store) == whole
 
@@ -56,11 +56,11 @@ def test_a_lost_component_is_trained_again_to_its_bytes(store):
     with FeatureStore(store) as opened:
         for name in ("components/001", "models/mean"):
             flip(store / opened.objects()[name].path)
-    report = stages.verify(store, repair=True)
+    report = taftcache.verify(store, repair=True)
     assert report.dropped == ["components/001", "models/mean"]
     with FeatureStore(store, mode="a") as opened:
-        stages.train(opened)
-        stages.compose(opened)
+        taftcache.train(opened)
+        taftcache.compose(opened)
     assert tree(store) == whole
 
 
@@ -78,14 +78,14 @@ def test_other_pixels_are_refused_and_moved_data_is_found(tmp_path, photographed
     pixels = np.asarray(Image.open(picture)).copy()
     pixels[3, 3] ^= 255
     Image.fromarray(pixels).save(picture)
-    report = stages.verify(path, repair=True, overrides=[f"data.train={images}"])
+    report = taftcache.verify(path, repair=True, overrides=[f"data.train={images}"])
     assert list(report.mended) == victims[:1]
     assert [fault.file for fault in report.faults] == victims[1:]
     assert "nothing was written" in report.reasons[victims[1]]
     picture.unlink()
-    report = stages.verify(path, repair=True, overrides=[f"data.train={images}"])
+    report = taftcache.verify(path, repair=True, overrides=[f"data.train={images}"])
     assert touched in report.reasons[victims[1]]
-    assert stages.verify(path, repair=True).faults == []
+    assert taftcache.verify(path, repair=True).faults == []
     assert tree(path) == whole
 
 
@@ -94,7 +94,7 @@ def test_without_source_or_backbone_the_store_is_left_as_it_is(tmp_path, photogr
     path = shutil.copytree(photographed, tmp_path / "store")
     flip(path / chunks(path)[0])
     before = tree(path)
-    report = stages.verify(path, repair=True, overrides=[override])
+    report = taftcache.verify(path, repair=True, overrides=[override])
     assert len(report.faults) == 1
     assert "/nowhere/at/all" in report.reasons[report.faults[0].file]
     assert tree(path) == before

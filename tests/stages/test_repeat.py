@@ -7,13 +7,13 @@ import shutil
 import pytest
 import torch
 
-from taftcache import stages
-from taftcache.cache import FeatureStore
-from taftcache.component import read_base, read_component
+import taftcache
+from taftcache.cache.store import FeatureStore
 from taftcache.errors import CompositionError, StoreError
+from taftcache.model.component import read_base, read_component
 from taftcache.recipe import apply_overrides, parse_recipe
 from taftcache.stages.progress import Silent
-from taftcache.stages.training import INTERRUPTED, adopt
+from taftcache.stages.train.training import INTERRUPTED, adopt
 from tests.stages.making import open_store, recipe, tree, values
 
 
@@ -37,7 +37,7 @@ def test_a_run_again_does_nothing(store, monkeypatch):
     """It does not even load the backbone."""
     before = tree(store)
     monkeypatch.setattr("taftcache.backbone.model.load_backbone", None)
-    report = stages.run(recipe(store))
+    report = taftcache.run(recipe(store))
     assert report.idle
     assert (report.extract.images, report.train.trained, report.compose.changed) == (0, [], False)
     assert tree(store) == before
@@ -46,28 +46,28 @@ def test_a_run_again_does_nothing(store, monkeypatch):
 def test_every_stage_reports_the_root_digest(finished):
     with FeatureStore(finished) as opened:
         root = opened.root_digest
-        assert stages.evaluate(opened).root_digest == stages.inspect(opened).root_digest == root
-    assert stages.verify(finished).root_digest == root
-    assert stages.extract(recipe(finished)).root_digest == root
+        assert taftcache.evaluate(opened).root_digest == taftcache.inspect(opened).root_digest == root
+    assert taftcache.verify(finished).root_digest == root
+    assert taftcache.extract(recipe(finished)).root_digest == root
 
 
 @pytest.mark.parametrize("sections", [{}, {"extract": {"workers": 3}}, {"forget": {"samples": ["digits/0001"]}}])
 def test_place_workers_and_wishes_change_no_byte(finished, tmp_path, sections):
     """The same data and settings have one root digest, wherever they lie and however they were made."""
     path = tmp_path / "elsewhere" / "store"
-    report = stages.extract(recipe(path, **sections))
+    report = taftcache.extract(recipe(path, **sections))
     assert report.images == 60
     with open_store(path) as opened:
-        stages.train(opened)
-        stages.compose(opened)
+        taftcache.train(opened)
+        taftcache.compose(opened)
     assert tree(path) == tree(finished)
 
 
 def test_rows_in_other_chunks_give_the_same_components(finished, tmp_path):
     path = tmp_path / "store"
-    stages.extract(recipe(path, store={"chunk_rows": 3}))
+    taftcache.extract(recipe(path, store={"chunk_rows": 3}))
     with open_store(path) as opened:
-        stages.train(opened)
+        taftcache.train(opened)
     for name in ("components/000", "components/001", "models/head"):
         assert torch.equal(delta(path, name), delta(finished, name))
 
@@ -81,10 +81,10 @@ def test_training_needs_the_store_alone(photographed, images, tmp_path, monkeypa
     """Neither images nor backbone are opened; the shards keep their bytes, whatever was made from them is renewed."""
     path = shutil.copytree(photographed, tmp_path / "store")
     monkeypatch.setattr("taftcache.backbone.model.load_backbone", None)
-    monkeypatch.setattr("taftcache.backbone.sources.open_source", None)
+    monkeypatch.setattr("taftcache.backbone.sources.opening.open_source", None)
     with open_store(path) as opened:
-        report = stages.train(opened, changed(path, "objective.ridge=1e-2"))
-        stages.compose(opened)
+        report = taftcache.train(opened, changed(path, "objective.ridge=1e-2"))
+        taftcache.compose(opened)
     assert report.trained == ["components/000", "components/001", "models/head"]
     assert shards(path) == shards(photographed)
     before, after = objects(photographed), objects(path)
@@ -109,19 +109,19 @@ def test_training_needs_the_store_alone(photographed, images, tmp_path, monkeypa
 )
 def test_only_what_settings_decide_is_solved_again(store, override, kept):
     with open_store(store) as opened:
-        assert stages.train(opened, changed(store, override)).kept == kept
-        assert stages.compose(opened).changed == (kept == [] or "head" in override)
-        assert stages.train(opened).trained == []
-        assert not stages.compose(opened).changed
-        assert stages.evaluate(opened).rows > 0
+        assert taftcache.train(opened, changed(store, override)).kept == kept
+        assert taftcache.compose(opened).changed == (kept == [] or "head" in override)
+        assert taftcache.train(opened).trained == []
+        assert not taftcache.compose(opened).changed
+        assert taftcache.evaluate(opened).rows > 0
 
 
 def test_only_shards_of_other_rows_are_solved_again(store):
     with open_store(store) as opened:
         with opened.transaction() as change:
             change.erase([opened.shard("001").sample_ids[0]])
-        assert stages.train(opened).trained == ["components/001", "models/head"]
-        assert stages.compose(opened).changed
+        assert taftcache.train(opened).trained == ["components/001", "models/head"]
+        assert taftcache.compose(opened).changed
 
 
 def test_settings_put_back_give_the_bytes_back(store):
@@ -129,35 +129,35 @@ def test_settings_put_back_give_the_bytes_back(store):
     there = changed(store)
     for settings in (changed(store, "objective.ridge=0.1"), there):
         with open_store(store) as opened:
-            assert stages.train(opened, settings).trained
-            stages.compose(opened)
+            assert taftcache.train(opened, settings).trained
+            taftcache.compose(opened)
     assert tree(store) == before
 
 
 def test_one_shard(store):
     before = objects(store)
     with open_store(store) as opened:
-        assert stages.train(opened, changed(store, "objective.kappa=3"), ["001"]).trained == [
+        assert taftcache.train(opened, changed(store, "objective.kappa=3"), ["001"]).trained == [
             "components/001",
             "models/head",
         ]
         assert opened.objects()["components/000"].digest == before["components/000"]
         with pytest.raises(StoreError, match="shard"):
-            stages.train(opened, shards=["777"])
+            taftcache.train(opened, shards=["777"])
 
 
 def test_components_of_another_base_are_not_used_silently(store):
     """After one shard moved to another expansion point the others' components mean nothing beside it."""
     settings = changed(store, "tangent.seed=1")
     with open_store(store) as opened:
-        stages.train(opened, settings, ["001"])
-        for use in (stages.evaluate, stages.compose, lambda s: stages.forget(s, [s.shards[1].sample_ids[0]])):
+        taftcache.train(opened, settings, ["001"])
+        for use in (taftcache.evaluate, taftcache.compose, lambda s: taftcache.forget(s, [s.shards[1].sample_ids[0]])):
             with pytest.raises(Exception, match="base") as caught:
                 use(opened)
             assert caught.type.__name__ == "CompositionError"
-        assert stages.train(opened, settings).trained == ["components/000"]
-        assert stages.compose(opened).changed
-        assert stages.evaluate(opened).rows
+        assert taftcache.train(opened, settings).trained == ["components/000"]
+        assert taftcache.compose(opened).changed
+        assert taftcache.evaluate(opened).rows
 
 
 class Interrupting(Silent):
@@ -177,16 +177,16 @@ class Interrupting(Silent):
 
 def test_a_component_that_was_interrupted_is_marked_and_solved_again(finished, tmp_path):
     path = tmp_path / "store"
-    stages.extract(recipe(path))
+    taftcache.extract(recipe(path))
     with open_store(path) as opened:
         with pytest.raises(KeyboardInterrupt):
-            stages.train(opened, progress=Interrupting("solve 001"))
+            taftcache.train(opened, progress=Interrupting("solve 001"))
         made = {name: entry.meta.get("key") for name, entry in opened.objects().items() if name != "base/tail"}
         assert list(made) == ["components/000", "components/001"]
         assert [name for name, key in made.items() if key == INTERRUPTED] == ["components/001"]
         with pytest.raises(CompositionError, match="to its end"):
-            stages.compose(opened)
-    assert stages.run(recipe(path)).train.trained == ["components/001", "models/head"]
+            taftcache.compose(opened)
+    assert taftcache.run(recipe(path)).train.trained == ["components/001", "models/head"]
     assert tree(path) == tree(finished)
 
 

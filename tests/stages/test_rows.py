@@ -5,12 +5,14 @@ from __future__ import annotations
 import pytest
 import torch
 
-from taftcache.cache import FeatureStore
-from taftcache.component import read_base, read_component
+from taftcache.cache.store import FeatureStore
 from taftcache.errors import IdentityError, RecipeError
-from taftcache.model import TangentModel
-from taftcache.stages import extract, run, train
+from taftcache.model.component import read_base, read_component
+from taftcache.model.predictor import TangentModel
+from taftcache.stages.extract.extraction import extract
 from taftcache.stages.progress import Silent
+from taftcache.stages.run import run
+from taftcache.stages.train.training import train
 from tests.stages.making import recipe
 
 KINDS = {

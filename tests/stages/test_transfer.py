@@ -6,8 +6,8 @@ import shutil
 
 import pytest
 
-from taftcache import stages
-from taftcache.cache import FeatureStore
+import taftcache
+from taftcache.cache.store import FeatureStore
 from taftcache.errors import IdentityError, RecipeError
 from tests.stages.making import recipe, tree
 
@@ -17,47 +17,47 @@ def shards(path) -> dict[str, bytes]:
 
 
 def test_a_copy_predicts_and_forgets_as_the_store_does(finished, tmp_path):
-    report = stages.copy(finished, tmp_path / "copy")
+    report = taftcache.copy(finished, tmp_path / "copy")
     assert tree(tmp_path / "copy") == tree(finished)
     assert report.root_digest == FeatureStore(finished).root_digest
-    assert stages.copy(finished, tmp_path / "copy").files == 0
+    assert taftcache.copy(finished, tmp_path / "copy").files == 0
     with FeatureStore(tmp_path / "copy", mode="a") as store:
-        assert stages.train(store).trained == []
-        stages.forget(store, [store.shards[0].sample_ids[0]])
-    assert stages.verify(finished).faults == []
+        assert taftcache.train(store).trained == []
+        taftcache.forget(store, [store.shards[0].sample_ids[0]])
+    assert taftcache.verify(finished).faults == []
 
 
 def test_float32_store_becomes_the_float16_one(finished, tmp_path):
     """The same bytes as an extraction in float16: rounding is the last step of both."""
-    stages.extract(recipe(tmp_path / "wide", store={"dtype": "float32"}))
-    report = stages.convert(tmp_path / "wide", tmp_path / "narrow", dtype="float16")
+    taftcache.extract(recipe(tmp_path / "wide", store={"dtype": "float32"}))
+    report = taftcache.convert(tmp_path / "wide", tmp_path / "narrow", dtype="float16")
     assert report.dtype == "float16"
     assert shards(tmp_path / "narrow") == shards(finished)
     asked = recipe(tmp_path / "narrow")
-    assert stages.extract(asked).images == 0
-    run = stages.run(asked)
+    assert taftcache.extract(asked).images == 0
+    run = taftcache.run(asked)
     assert len(run.train.trained) == 3
     assert tree(tmp_path / "narrow") == tree(finished)
 
 
 def test_a_widened_store_is_not_taken_for_an_extraction_in_float32(finished, tmp_path):
-    stages.convert(finished, tmp_path / "wide", dtype="float32")
+    taftcache.convert(finished, tmp_path / "wide", dtype="float32")
     with pytest.raises(IdentityError, match="extracted in float16"):
-        stages.extract(recipe(tmp_path / "wide", store={"dtype": "float32"}))
+        taftcache.extract(recipe(tmp_path / "wide", store={"dtype": "float32"}))
     with FeatureStore(tmp_path / "wide", mode="a") as store:
-        assert stages.train(store).trained
-    stages.convert(tmp_path / "wide", tmp_path / "back", dtype="float16")
+        assert taftcache.train(store).trained
+    taftcache.convert(tmp_path / "wide", tmp_path / "back", dtype="float16")
     assert shards(tmp_path / "back") == shards(finished)
-    assert stages.extract(recipe(tmp_path / "back")).images == 0
+    assert taftcache.extract(recipe(tmp_path / "back")).images == 0
 
 
 def test_other_chunks(finished, tmp_path):
-    report = stages.convert(finished, tmp_path / "new", chunk_rows=3)
+    report = taftcache.convert(finished, tmp_path / "new", chunk_rows=3)
     assert set(report.chunk_rows.values()) == {3}
-    stages.extract(recipe(tmp_path / "fresh", store={"chunk_rows": 3}))
+    taftcache.extract(recipe(tmp_path / "fresh", store={"chunk_rows": 3}))
     assert tree(tmp_path / "new") == tree(tmp_path / "fresh")
     with pytest.raises(RecipeError, match="changes something"):
-        stages.convert(finished, tmp_path / "other")
+        taftcache.convert(finished, tmp_path / "other")
 
 
 def test_a_whole_run_in_a_bucket(finished, tmp_path, monkeypatch):
@@ -79,18 +79,18 @@ def test_a_whole_run_in_a_bucket(finished, tmp_path, monkeypatch):
         }.items():
             monkeypatch.setenv(name, value)
         address = "s3://bucket/store"
-        stages.run(recipe(address))
-        assert stages.run(recipe(address)).idle
-        stages.copy(address, tmp_path / "copy")
+        taftcache.run(recipe(address))
+        assert taftcache.run(recipe(address)).idle
+        taftcache.copy(address, tmp_path / "copy")
         assert tree(tmp_path / "copy") == tree(finished)
         with FeatureStore(address, mode="a") as store:
             sample = store.shards[0].sample_ids[0]
-            stages.forget(store, [sample])
-        report = stages.verify(address)
+            taftcache.forget(store, [sample])
+        report = taftcache.verify(address)
         assert (report.faults, report.strays) == ([], [])
-        far = stages.copy(address, tmp_path / "copy", update=True)
+        far = taftcache.copy(address, tmp_path / "copy", update=True)
         assert 0 < far.files < 20
     local = shutil.copytree(finished, tmp_path / "local")
     with FeatureStore(local, mode="a") as store:
-        stages.forget(store, [sample])
+        taftcache.forget(store, [sample])
     assert shards(local) == shards(tmp_path / "copy")

@@ -15,7 +15,7 @@ from timm.models.vision_transformer import ResPostBlock, VisionTransformer
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from taftcache.backbone.describe import Description, describe
+from taftcache.backbone.cut.describe import Description, describe
 from taftcache.tangent.base import Base, make_base
 from taftcache.tangent.config import TailConfig
 from taftcache.tangent.spec import TangentSpec

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from taftcache.tangent.class_row import adjoint, tangent, value
+from taftcache.tangent.class_row.block import adjoint, tangent, value
 from taftcache.tangent.weights import tail_weights
 from tests.tangent.vits import SPECS, VITS, Case, make_case
 
@@ -132,6 +132,6 @@ def test_tokens_in_pieces_give_the_same(monkeypatch):
     case = make_case("plain", "class-token")
     v, r = direction(case), torch.randn(5, 4, dtype=torch.float64)
     whole = push(case, v), pull(case, r)
-    monkeypatch.setattr("taftcache.tangent.class_row.PIECE_BYTES", 1)
+    monkeypatch.setattr("taftcache.tangent.class_row.block.PIECE_BYTES", 1)
     assert torch.allclose(push(case, v), whole[0], rtol=1e-13, atol=1e-13)
     assert torch.allclose(pull(case, r), whole[1], rtol=1e-13, atol=1e-12)

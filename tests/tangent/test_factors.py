@@ -8,7 +8,7 @@ import torch
 
 from taftcache.objective.problem import Problem
 from taftcache.objective.rsl import RSL
-from taftcache.solve.dual import kernel
+from taftcache.solve.inverses.dual import kernel
 from taftcache.tangent.operator import TangentOperator
 from taftcache.tangent.rows import ArrayRows
 from tests.tangent.vits import SPECS, VITS, make_case

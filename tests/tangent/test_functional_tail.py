@@ -8,14 +8,14 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from taftcache.backbone.cut import Cut
+from taftcache.backbone.cut.cut import Cut
 from taftcache.errors import SolveError
 from taftcache.objective.rsl import RSL
 from taftcache.solve.minimise import minimise
-from taftcache.tangent import functional_tail
+from taftcache.tangent import functional as functional_tail
 from taftcache.tangent.base import Base, make_base
 from taftcache.tangent.config import TailConfig
-from taftcache.tangent.functional_tail import FunctionalTail
+from taftcache.tangent.functional import FunctionalTail
 from taftcache.tangent.operator import TangentOperator
 from taftcache.tangent.rows import ArrayRows
 from taftcache.tangent.spec import TangentSpec

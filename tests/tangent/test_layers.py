@@ -13,12 +13,12 @@ from timm.models.eva import EvaAttention
 from torch import Tensor, nn
 from torch.func import functional_call, jvp, vjp
 
-from taftcache.tangent.activation import Activation, Gate, slope
-from taftcache.tangent.attention import Attend, Rotation
-from taftcache.tangent.layer import Layer, Sum, chain_adjoint, chain_tangent, chain_value
-from taftcache.tangent.linear import Linear
-from taftcache.tangent.norm import Norm
-from taftcache.tangent.residual import Pool, Residual
+from taftcache.tangent.layers.activation import Activation, Gate, slope
+from taftcache.tangent.layers.attention import Attend, Rotation
+from taftcache.tangent.layers.layer import Layer, Sum, chain_adjoint, chain_tangent, chain_value
+from taftcache.tangent.layers.linear import Linear
+from taftcache.tangent.layers.norm import Norm
+from taftcache.tangent.layers.residual import Pool, Residual
 
 TOLERANCE = 1e-12  # relative, float64
 D, HEADS, TOKENS = 12, 3, 7

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.func import functional_call
 
 from taftcache.tangent.base import Base, make_base
-from taftcache.tangent.class_row_config import ClassRow
+from taftcache.tangent.class_row.config import ClassRow
 from taftcache.tangent.config import TailConfig
 from taftcache.tangent.spec import TangentSpec
 

@@ -9,34 +9,67 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "taftcache"
 
-# Part → the parts it may import besides itself. Whatever is not named here is a breach.
-MAY_IMPORT = {
+# Folder, or file beside the folders → what its files may import besides each other. A folder's name does not include
+# the folders inside it. Whatever is not named here is a breach.
+_TANGENT = {"tangent", "tangent.class_row", "tangent.layers"}
+_SOLVE = {"solve", "solve.methods", "solve.inverses"}
+_STORE = {"cache", "cache.format", "cache.read"}
+MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
     "names": set(),
-    "cache": {"errors"},
-    "tangent": {"errors"},
+    "cache.place": {"errors", "cache.format"},
+    "cache.format": {"errors", "cache.place"},
+    "cache.read": {"errors", "cache.format", "cache.place"},
+    "cache.write": {"errors", "cache.format", "cache.place", "cache.read"},
+    "cache": {"errors", "cache.format", "cache.place", "cache.read", "cache.write"},
+    "tangent": {"errors", "tangent.class_row", "tangent.layers"},
+    "tangent.class_row": {"errors", "tangent"},
+    "tangent.layers": {"errors", "tangent", "tangent.class_row"},
     "objective": {"errors", "tangent"},
-    "solve": {"errors", "tangent", "objective"},
-    "privacy": {"errors", "tangent", "objective"},
-    "backbone": {"errors", "cache", "tangent"},
-    "transfer": {"errors", "cache", "backbone", "tangent", "objective", "solve", "component", "recipe"},
-    "component": {"errors", "names", "cache", "tangent", "solve", "backbone.architecture"},
-    "composition": {"errors", "tangent", "component"},
-    "baselines": {"errors", "tangent", "objective"},
-    "attribution": {"errors", "tangent", "objective", "solve"},
-    "signature": {"errors"},
-    "recipe": {"errors", "backbone.spec", "tangent.spec", "privacy.spec", "transfer.spec"},
-    "model": {"errors", "cache", "tangent", "component", "composition", "recipe", "backbone"},
+    "solve.inverses": {"errors", "tangent", "objective"},
+    "solve.methods": {"errors", "tangent", "objective", "solve", "solve.inverses"},
+    "solve": {"errors", "tangent", "objective", "solve.inverses", "solve.methods"},
+    "privacy": {"errors", "objective"} | _TANGENT,
+    "baselines": {"errors", "objective"} | _TANGENT,
+    "backbone": {"errors", "backbone.cut", "backbone.sources"} | _TANGENT,
+    "backbone.cut": {"errors", "backbone"} | _TANGENT,
+    "backbone.sources": {"errors", "backbone"},
+    "recipe": {"errors", "backbone.spec", "tangent.spec", "privacy.spec", "teaching.spec"},
+    "report": {"errors"},
 }
-MAY_IMPORT["estimator"] = {"errors", "tangent", "objective", "solve", "backbone"}
-MAY_IMPORT["model_folder"] = {"errors", "tangent", "component", "backbone", "model"}
-MAY_IMPORT["cluster"] = {"errors"}
-MAY_IMPORT["stages"] = set(MAY_IMPORT)
-MAY_IMPORT["view"] = set(MAY_IMPORT)
-MAY_IMPORT["terminal"] = {"errors", "names", "stages", "view"}
-MAY_IMPORT["cli"] = {"errors", "cache", "cluster", "recipe", "stages", "terminal", "view", "transfer.recipe"}
+MAY_IMPORT["estimator"] = {"errors", "objective", "backbone", "backbone.cut", "backbone.sources"} | _TANGENT | _SOLVE
+MAY_IMPORT["model"] = {"errors", "names", "recipe", "backbone", "backbone.cut", "backbone.sources"} | _STORE | _TANGENT
+MAY_IMPORT["model"] |= {"cache.write"}
+MAY_IMPORT["teaching"] = {"errors", "objective", "recipe", "backbone", "model"} | _STORE | _TANGENT | _SOLVE
+MAY_IMPORT["teaching.students"] = MAY_IMPORT["teaching"] | {"teaching", "backbone.sources", "report"}
+_BELOW = MAY_IMPORT["teaching.students"] | MAY_IMPORT["estimator"] | {"names", "model", "privacy", "baselines"}
+_STAGE = _BELOW | {"cache.write", "cache.place", "stages", "teaching.students"}
+MAY_IMPORT["stages.extract"] = _STAGE
+MAY_IMPORT["stages.train"] = _STAGE | {"stages.extract"}
+MAY_IMPORT["stages.look"] = MAY_IMPORT["stages.train"] | {"stages.train"}
+MAY_IMPORT["stages.forget"] = MAY_IMPORT["stages.look"] | {"stages.look"}
+MAY_IMPORT["stages.files"] = MAY_IMPORT["stages.look"] | {"stages.look"}
+MAY_IMPORT["stages"] = (
+    {"errors", "recipe"} | _STORE | {f"stages.{room}" for room in ("extract", "train", "look", "forget")}
+)
+MAY_IMPORT["remote"] = _STAGE | {"stages.extract", "stages.train"}
+MAY_IMPORT["paper"] = _STAGE | {"stages.extract", "stages.train"}
+MAY_IMPORT["view"] = _STORE | {"errors", "names", "recipe", "backbone.sources", "stages", "stages.look"}
+_REPORTS = {"stages", *(f"stages.{room}" for room in ("extract", "train", "look", "forget", "files"))}
+MAY_IMPORT["terminal"] = {"errors", "names", "paper", "view"} | _REPORTS
+MAY_IMPORT["cli"] = {
+    "errors",
+    "cache",
+    "cache.place",
+    "recipe",
+    "remote",
+    "paper",
+    "teaching",
+    "terminal",
+    "view",
+} | _REPORTS
 
-# Outside library → the only parts that know it.
+# Outside library → the only rooms that know it, the rooms inside them included.
 HOMES = {
     "zarr": {"cache"},
     "obstore": {"cache"},
@@ -45,17 +78,15 @@ HOMES = {
     "h5py": {"backbone", "cache"},
     "sklearn": {"backbone.sources", "estimator", "view.embedding"},
     "scipy": {"backbone.sources"},
-    "pyarrow": {"stages.sample_files"},
-    "dask": {"cluster"},
-    "distributed": {"cluster"},
+    "pyarrow": {"stages.files.sample_files"},
+    "dask": {"remote"},
+    "distributed": {"remote"},
     "typer": {"cli"},
     "rich": {"terminal"},
-    "leather": {"transfer.plots"},
-    "cryptography": {"signature"},
+    "leather": {"report.plots"},
+    "cryptography": {"stages.forget.signature"},
     "dp_accounting": {"privacy.accountant"},
     "torch": {
-        "attribution",
-        "cluster.connection",
         "backbone",
         "baselines",
         "tangent",
@@ -63,13 +94,11 @@ HOMES = {
         "solve",
         "estimator",
         "privacy",
-        "component",
-        "composition",
         "model",
-        "model_folder",
-        "transfer",
+        "teaching",
         "stages",
-        "view",
+        "remote",
+        "paper",
     },
 }
 # Reading a file with one of these can run code that the file brings along.
@@ -82,8 +111,8 @@ LIGHT = (
     "backbone.spec",
     "tangent.spec",
     "privacy.spec",
-    "transfer.spec",
-    "transfer.recipe",
+    "teaching.spec",
+    "teaching.recipe",
     "terminal",
     "cli",
 )
@@ -95,17 +124,24 @@ def module_name(file: Path, package: Path = PACKAGE) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
+def room_of(module: str) -> str:
+    """The row of the table that a module belongs to: its folder, or itself where it lies beside the folders."""
+    parts = module.split(".")
+    places = [".".join(parts[:n]) for n in range(len(parts), 0, -1)]
+    return next((place for place in places if place in MAY_IMPORT), parts[0])
+
+
 def breaches(module: str, source: str) -> list[str]:
     """What ``module`` (its name within taftcache) breaks, a sentence each."""
     tree = ast.parse(source)
     found = [f"line {line}: {text}" for line, text in _unsafe(tree)]
-    own = module.partition(".")[0]
+    own = room_of(module)
     if module and own not in MAY_IMPORT:
         return [*found, f"taftcache.{own} has no place in the order of imports"]
     for line, target in _imported(tree):
         part, _, rest = target.partition(".")
         if part == "taftcache":
-            if module and not _allowed(rest, own):
+            if module and rest and not _allowed(rest, own):
                 found.append(f"line {line}: {own} imports taftcache.{rest}")
         elif part in UNSAFE:
             found.append(f"line {line}: {part} can run what it reads")
@@ -117,7 +153,48 @@ def breaches(module: str, source: str) -> list[str]:
 
 
 def _allowed(target: str, own: str) -> bool:
-    return any(_within(target, part) for part in {own} | MAY_IMPORT[own])
+    """Whether files of ``own`` may import ``target``: by its room, or by its own name where the table has that."""
+    allowed = {own} | MAY_IMPORT[own]
+    return room_of(target) in allowed or any(_within(target, file) for file in allowed - MAY_IMPORT.keys())
+
+
+def arrows(package: Path = PACKAGE) -> dict[str, set[str]]:
+    """Module → the modules of the package that it imports, wherever the import stands."""
+    modules = {module_name(file): file for file in package.rglob("*.py")}
+    found: dict[str, set[str]] = {}
+    for module, file in modules.items():
+        targets = {t.removeprefix("taftcache.") for _, t in _imported(ast.parse(file.read_text(encoding="utf-8")))}
+        names = {t if t in modules else t.rpartition(".")[0] for t in targets}
+        found[module] = {name for name in names if name in modules and name != module}
+    return found
+
+
+def circles(graph: dict[str, set[str]]) -> list[list[str]]:
+    """Groups of nodes that import each other, by any way round."""
+    found = []
+    left = {node: {t for t in targets if t in graph} for node, targets in graph.items()}
+    while ends := [node for node, targets in left.items() if not targets & left.keys()]:
+        for node in ends:
+            del left[node]
+    while left:
+        start = min(left)
+        reach, back = _reached(left, start), {n for n in left if start in _reached(left, n)}
+        group = {start} | (reach & back)
+        if len(group) > 1:
+            found.append(sorted(group))
+        left = {node: targets - group for node, targets in left.items() if node not in group}
+    return found
+
+
+def _reached(graph: dict[str, set[str]], start: str) -> set[str]:
+    seen: set[str] = set()
+    todo = [start]
+    while todo:
+        for target in graph.get(todo.pop(), ()):
+            if target not in seen:
+                seen.add(target)
+                todo.append(target)
+    return seen
 
 
 def _within(module: str, part: str) -> bool:
@@ -132,8 +209,8 @@ def _imported(tree: ast.AST) -> Iterator[tuple[int, str]]:
         elif isinstance(node, ast.ImportFrom):
             if node.level:
                 yield node.lineno, "taftcache.relative-import"
-            elif node.module == "taftcache":
-                yield from ((node.lineno, f"taftcache.{alias.name}") for alias in node.names)
+            elif node.module and node.module.partition(".")[0] == "taftcache":
+                yield from ((node.lineno, f"{node.module}.{alias.name}") for alias in node.names)
             elif node.module:
                 yield node.lineno, node.module
 

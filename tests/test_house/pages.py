@@ -18,8 +18,8 @@ from distributed.cli.dask_worker import main as dask_worker
 
 from taftcache.cli import main
 from taftcache.recipe import parse_recipe
-from taftcache.transfer.recipe import parse_transfer
-from tests.cluster.making import UNLIMITED, dask, scheduler
+from taftcache.teaching.recipe import parse_transfer
+from tests.remote.making import UNLIMITED, dask, scheduler
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted(

@@ -7,13 +7,16 @@ import inspect
 import pkgutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 import taftcache
-from taftcache import errors, stages
+from taftcache import errors
+from tests.test_house.imports import module_name
 
-VERBS = stages.__all__
+PACKAGE = Path(taftcache.__file__).parent
+VERBS = sorted(name for name in taftcache.__all__ if inspect.isfunction(getattr(taftcache, name)))
 
 
 @pytest.mark.parametrize("name", taftcache.__all__)
@@ -37,17 +40,25 @@ def test_every_error_is_public():
     assert all(f" {name} " in errors.__doc__ for name in tree)
 
 
-@pytest.mark.parametrize("package", [taftcache, stages], ids=lambda package: package.__name__)
-def test_no_public_name_is_also_a_module(package):
-    modules = {module.name for module in pkgutil.iter_modules(package.__path__)}
-    assert not modules & set(package.__all__)
+def test_no_public_name_is_also_a_module():
+    modules = {module.name for module in pkgutil.iter_modules(taftcache.__path__)}
+    assert not modules & set(taftcache.__all__)
 
 
-def test_the_verbs_are_those_of_stages():
-    assert sorted(VERBS) == VERBS
-    assert set(VERBS) <= set(taftcache.__all__)
-    assert all(inspect.isfunction(getattr(taftcache, verb)) for verb in VERBS)
-    assert all(getattr(taftcache, verb) is getattr(stages, verb) for verb in VERBS)
+def test_a_folder_offers_nothing_by_itself():
+    """Names are imported from the file that defines them, so a name has one address."""
+    for file in PACKAGE.rglob("*/__init__.py"):
+        (only,) = ast.parse(file.read_text(encoding="utf-8")).body if file.parent.name != "cli" else [ast.Expr()]
+        assert isinstance(only, ast.Expr), f"{file.parent.name}/__init__.py holds more than a sentence"
+
+
+def test_no_two_public_classes_share_a_name():
+    homes: dict[str, list[str]] = {}
+    for file in sorted(PACKAGE.rglob("*.py")):
+        for node in ast.parse(file.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                homes.setdefault(node.name, []).append(module_name(file))
+    assert {name: places for name, places in homes.items() if len(places) > 1} == {}
 
 
 def test_an_unknown_name():
@@ -56,24 +67,14 @@ def test_an_unknown_name():
 
 
 @pytest.mark.parametrize(
-    "first", ["taftcache.composition", "taftcache.backbone.extract", "taftcache.stages", "taftcache.cli"]
+    "first",
+    ["taftcache.model.composition", "taftcache.backbone.extract", "taftcache.stages.train.training", "taftcache.cli"],
 )
 def test_names_mean_the_same_whatever_was_imported_first(first):
     code = (
         f"import types, {first}\nimport taftcache\n"
         f"assert all(isinstance(getattr(taftcache, v), types.FunctionType) for v in {VERBS})\n"
         f"from taftcache import {', '.join(VERBS)}\n"
-        "assert compose is taftcache.stages.compose and taftcache.extract is extract"
+        "from taftcache.stages.train.composing import compose as again\nassert compose is again"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
-
-
-def test_names_for_type_checkers_are_those_that_load():
-    tree = ast.parse(inspect.getsource(taftcache))
-    block = next(n for n in tree.body if isinstance(n, ast.If) and ast.unparse(n.test) == "TYPE_CHECKING")
-    told = {(a.name, n.module) for n in block.body if isinstance(n, ast.ImportFrom) for a in n.names}
-    assert {name for name, _ in told} | {"__version__"} == set(taftcache.__all__)
-    for name, module in told:
-        assert module is not None
-        thing = getattr(taftcache, name)
-        assert getattr(sys.modules[module], name) is thing

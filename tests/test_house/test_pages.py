@@ -12,7 +12,7 @@ import pytest
 
 from taftcache import load_recipe
 from taftcache.errors import RecipeError
-from taftcache.transfer.recipe import load_transfer
+from taftcache.teaching.recipe import load_transfer
 from tests.test_house.pages import PAGES, ROOT, BlockOf, blocks, links, try_block
 
 

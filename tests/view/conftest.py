@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from taftcache import stages
-from taftcache.cache import FeatureStore
-from taftcache.view import Atlas, ViewServer
+import taftcache
+from taftcache.cache.store import FeatureStore
+from taftcache.view.atlas import Atlas
+from taftcache.view.server import ViewServer
 from tests.stages.conftest import quick  # noqa: F401
 from tests.stages.making import recipe
 
@@ -23,7 +24,7 @@ CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
 def seen(tmp_path_factory) -> Path:
     """Sixty digits in three shards and a held-out one, through every stage, one forgotten. Not to be written to."""
     path = tmp_path_factory.mktemp("seen") / "store"
-    stages.run(recipe(path, store={"shards": 3}, forget={"samples": ["digits/0500"]}))
+    taftcache.run(recipe(path, store={"shards": 3}, forget={"samples": ["digits/0500"]}))
     return path
 
 

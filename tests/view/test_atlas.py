@@ -10,15 +10,16 @@ import numpy as np
 import pytest
 import torch
 
-from taftcache import stages
-from taftcache.cache import FeatureStore
-from taftcache.component import read_base, read_component
-from taftcache.composition import compose
+import taftcache
+from taftcache.cache.store import FeatureStore
+from taftcache.model.component import read_base, read_component
+from taftcache.model.composition import compose
 from taftcache.objective.problem import Problem
 from taftcache.objective.rsl import RSL
-from taftcache.stages.training import adopt
+from taftcache.stages.train.training import adopt
 from taftcache.tangent.operator import TangentOperator
-from taftcache.view import Atlas, payload
+from taftcache.view import payload
+from taftcache.view.atlas import Atlas
 from taftcache.view.embedding import ANCHORS, nearest, neighbour_map, principal_axes
 from taftcache.view.leaving import Leaving, RowsWithout, leave_out
 from taftcache.view.pictures import Pictures, patch_grid
@@ -49,7 +50,7 @@ def test_places_are_principal_axes(atlas):
 
 def test_predictions_are_those_of_evaluate(atlas, seen):
     store = atlas.store
-    report = stages.evaluate(store)
+    report = taftcache.evaluate(store)
     kept = atlas.held_out
     found = {"base model untouched": kept.base.argmax(1), **kept.others}
     found |= {n: (kept.base + kept.tangents[k]).argmax(1) for k, n in enumerate(kept.components)}
@@ -57,7 +58,7 @@ def test_predictions_are_those_of_evaluate(atlas, seen):
         n: int((p == kept.labels).sum()) for n, p in found.items()
     }
     for shard in store.shards:
-        own = stages.evaluate(store, rows=shard).accuracy
+        own = taftcache.evaluate(store, rows=shard).accuracy
         here = slice(atlas.table.start(atlas.table.shards.index(shard)), None)
         here = slice(here.start, here.start + shard.rows)
         for column, name in (
@@ -73,7 +74,7 @@ def test_any_shards_can_be_subtracted(atlas):
     names = [shard.name for shard in atlas.store.shards]
     for count in range(1, len(names)):
         for out in combinations(names, count):
-            report = stages.evaluate(atlas.store, without=out)
+            report = taftcache.evaluate(atlas.store, without=out)
             said = payload.composed(atlas, out)["accuracy"]
             assert said == pytest.approx(report.accuracy[f"mean of {len(names) - count} of {len(names)} components"])
 
@@ -109,7 +110,7 @@ def test_leaving_out_is_what_forgetting_does(atlas, seen, tmp_path):
     answer = leave_out(atlas, shard, row)
     copy = shutil.copytree(seen, tmp_path / "copy")
     with FeatureStore(copy, mode="a") as store:
-        certificate = stages.forget(store, [name]).certificates[f"components/{shard.name}"]
+        certificate = taftcache.forget(store, [name]).certificates[f"components/{shard.name}"]
         after = Atlas(store)
         after.work(skip=("head path", "neighbours"))
     assert answer["moved"] == pytest.approx(certificate["moved"], rel=1e-4)
@@ -146,7 +147,7 @@ def test_the_heads_path_passes_through_the_head(atlas):
     (point,) = [p for p in atlas.path if p.ridge == pytest.approx(ridge)]
     meta = atlas.store.objects()["models/head"].meta
     assert point.norm == pytest.approx(meta["norm"], rel=1e-6)
-    assert point.held_out == pytest.approx(stages.evaluate(atlas.store).accuracy["models/head"])
+    assert point.held_out == pytest.approx(taftcache.evaluate(atlas.store).accuracy["models/head"])
     assert [p.norm for p in atlas.path] == sorted((p.norm for p in atlas.path), reverse=True)
 
 
@@ -193,7 +194,7 @@ def test_attention_is_that_of_the_tail(atlas):
 
 def test_a_store_of_features_says_why_there_is_no_attention(tmp_path):
     path = tmp_path / "head"
-    stages.run(recipe(path, tangent={"train": "head"}))
+    taftcache.run(recipe(path, tangent={"train": "head"}))
     with FeatureStore(path) as store:
         made = Atlas(store)
         made.work(skip=("neighbours",))
@@ -206,7 +207,7 @@ def test_a_store_of_features_says_why_there_is_no_attention(tmp_path):
 
 def test_a_store_without_models_is_shown_too(tmp_path):
     path = tmp_path / "extracted"
-    stages.extract(recipe(path))
+    taftcache.extract(recipe(path))
     with FeatureStore(path) as store:
         made = Atlas(store)
         made.work(skip=("neighbours",))
@@ -229,7 +230,7 @@ def images_gone(tmp_path):
     from tests.stages.making import write_images
 
     folder = write_images(tmp_path / "images", per_class=4)
-    stages.extract(recipe(tmp_path / "store", data={"source": "folder", "train": str(folder)}))
+    taftcache.extract(recipe(tmp_path / "store", data={"source": "folder", "train": str(folder)}))
     with FeatureStore(tmp_path / "store") as store:
         assert Pictures(store).png(store.sample_ids()[0])[:4] == b"\x89PNG"
     shutil.rmtree(folder)

@@ -7,8 +7,9 @@ from itertools import pairwise
 
 import pytest
 
-from taftcache import StoreView, stages, write_report
-from taftcache.cache import FeatureStore
+import taftcache
+from taftcache import StoreView, write_report
+from taftcache.cache.store import FeatureStore
 
 pytestmark = pytest.mark.slow
 
@@ -32,7 +33,7 @@ def right(page) -> tuple[int, int]:
 def evaluated(path, without=()):
     """(right, rows) of the composition by the command line's own pass over the store."""
     with FeatureStore(path) as store:
-        report = stages.evaluate(store, without=list(without))
+        report = taftcache.evaluate(store, without=list(without))
     name = "models/mean" if not without else f"mean of {3 - len(without)} of 3 components"
     return round(report.accuracy[name] * report.rows), report.rows
 

@@ -1,0 +1,363 @@
+"""Cut a timm model before any module that it calls: frozen layers on one side, the tail on the other.
+
+What is before the cut runs once per image and its result is cached; what follows is linearised.
+Which way is decided from the model, and said: ``path`` and ``why`` of the description.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from threading import local
+from typing import Any
+
+import torch
+from timm.models.beit import Beit
+from timm.models.deit import VisionTransformerDistilled
+from timm.models.eva import Eva
+from timm.models.vision_transformer import VisionTransformer
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from taftcache.backbone.cut.describe import Description, describe
+from taftcache.backbone.cut.remainder import PREFIX, Remainder
+from taftcache.backbone.cut.trace import Shape, Trace, feature, trace
+from taftcache.backbone.device import full_float32
+from taftcache.backbone.model import Backbone, state_digest
+from taftcache.errors import BackboneError
+from taftcache.tangent.class_row.config import ClassRow
+from taftcache.tangent.config import Path, TailConfig
+
+AGREEMENT = 1e-5  # of prefix and rest with the whole model in float32, relative; a leak would be a NaN instead
+
+
+class _Reached(Exception):
+    """The cut's module is about to run on ``rows``; nothing after it need."""
+
+    def __init__(self, rows: Tensor) -> None:
+        super().__init__()
+        self.rows = rows
+
+
+class _Switch(local):
+    """Whether this thread wants the model to stop at the cut."""
+
+    on = False
+
+
+class Cut:
+    """The two halves of ``backbone`` around the input of a module.
+
+    Args:
+        backbone: the frozen model.
+        blocks: the tail is the last k blocks (0: the head alone), or begins at the module of this timm name.
+
+    start: timm's name of the module whose input is cached, "" for the head's. shape: of one sample there, as the model
+    has it. tokens_shape: (t, d), the same numbers as a store keeps them: [prod/last, last].
+
+    Raises:
+        BackboneError: no such module, or the model cannot be cut there; says what stands against it.
+    """
+
+    def __init__(self, backbone: Backbone, blocks: int | str = 1) -> None:
+        self.backbone, self._model = backbone, backbone.model
+        self._image_shape = tuple(backbone.data_config["input_size"])
+        self._classifier = _classifier(backbone)
+        with full_float32(backbone.device):
+            self._trace = trace(self._model, backbone.name, self._image_shape)
+            assert self._trace.feature is not None
+            self.start = locate(backbone.name, self._trace, blocks, self._model)
+            self._rest: Remainder | None = None
+            self.parameters: tuple[str, ...] = ()
+            self.buffers: tuple[str, ...] = ()
+            self._fixed: tuple[str, ...] = ()  # what the model's own code reads besides the parameters
+            self.shape: tuple[int, ...] = self._trace.feature.lengths[1:]
+            if self.start:
+                self._rest = Remainder(self._model, self._trace, self.start, self._image_shape)
+                self.shape = self._rest.shape
+            size = torch.Size(self.shape).numel()
+            self.tokens_shape: tuple[int, int] = (size // self.shape[-1], self.shape[-1])
+            self._closed: Description | str = ""
+            if self.start:
+                self._switch = _stop_before(self._model.get_submodule(self.start))
+                self._probe()
+                self._closed = self._describe()
+            if isinstance(self._closed, Description):
+                self.buffers = tuple(self._closed.buffers)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model is."""
+        return self.backbone.device
+
+    @property
+    def blocks(self) -> tuple[str, ...]:
+        """Names of the tail's blocks, first to last."""
+        names = [call.name for call in self._trace.calls]
+        after = set(names[names.index(self.start) :]) if self.start else set()
+        return tuple(name for name in self._trace.blocks if name in after and names.count(name) == 1)
+
+    def prefix(self, images: Tensor) -> Tensor:
+        """Rows [n, t, d] that enter the tail, for preprocessed float32 images [n, 3, h, w].
+
+        Bit-equal to what a forward pre-hook on the module sees; nothing after the cut is run. Several threads may call.
+        """
+        if images.ndim != 4 or tuple(images.shape[1:]) != self._image_shape:
+            raise BackboneError(
+                f"Images must be [n, {', '.join(map(str, self._image_shape))}].", got=list(images.shape)
+            )
+        with torch.no_grad():
+            if type(self._model) is VisionTransformer and self.start in self._trace.blocks:
+                return self._before_block(images)
+            return self._input(images).reshape(len(images), *self.tokens_shape).contiguous()
+
+    def replay(self, rows: Tensor) -> Tensor:
+        """Logits [n, K] of the model's own tail and head on rows [n, t, d] (an oracle)."""
+        x = rows.flatten(1)
+        if self._rest is not None:
+            x = functional_call(self._rest, self._held(), (rows,))
+        weight, bias = self._head()
+        return x if weight is None else nn.functional.linear(x, weight, bias)
+
+    def tail_state(self) -> dict[str, Tensor]:
+        """Copies of the tail's tensors on the CPU in float32, by timm's names: parameters, buffers, head."""
+        state = self._model.state_dict()
+        tables = self._closed.buffers if isinstance(self._closed, Description) else {}
+        named = {name: tables[name] if name in tables else state[name] for name in (*self.parameters, *self.buffers)}
+        weight, bias = self._head()
+        named |= {f"{self._classifier}.{k}": t for k, t in (("weight", weight), ("bias", bias)) if t is not None}
+        return {name: tensor.detach().cpu().clone() for name, tensor in named.items()}
+
+    def tail_config(self) -> TailConfig:
+        """What the tail is, and how it is linearised."""
+        assert self._trace.feature is not None
+        closed = self._closed
+        row = isinstance(closed, Description) and not closed.layers and isinstance(closed.end, ClassRow)
+        path: Path = "class row" if row else "layers"
+        if isinstance(closed, str):
+            path = "functional" if self.start else "feature"
+        return TailConfig(
+            path=path,
+            why=closed if isinstance(closed, str) else "",
+            start=self.start,
+            blocks=self.blocks,
+            shape=self.shape,
+            class_token=_has_class_token(self._model, self.start, len(self.shape)),
+            head=self._classifier,
+            width=self._trace.feature.lengths[1],
+            classes=int(self._model.num_classes),  # type: ignore[arg-type]
+            parameters=self.parameters,
+            norms=tuple(name for name in self.parameters if _is_norm(self._model, name)),
+            buffers=self.buffers,
+            layers=() if isinstance(closed, str) else closed.layers,
+            end=None if isinstance(closed, str) else closed.end,
+        )
+
+    def module(self) -> nn.Module | None:
+        """The tail up to the head's input, for ``torch.func.functional_call`` with the state's tensors.
+
+        It holds none of them itself. None where the rows are the head's input.
+        """
+        return self._rest
+
+    def prefix_digest(self) -> str:
+        """BLAKE3 of the weights before the cut: the only ones on which the cached rows depend."""
+        shared = set() if self._rest is None else self._rest.shared
+        tail = {*self.parameters, *(set(self._fixed) - shared)}
+        heads = (
+            ("head.", "head_dist.") if isinstance(self._model, VisionTransformerDistilled) else f"{self._classifier}."
+        )
+        state = self._model.state_dict()
+        return state_digest({k: v for k, v in state.items() if k not in tail and not k.startswith(heads)})
+
+    def _describe(self) -> Description | str:
+        """The tail as closed-form layers, or why not."""
+        model: Any = self._model
+        grid = None
+        if type(model) in (VisionTransformer, Eva):
+            names = [f"blocks.{k}" for k in range(len(model.blocks))]
+            if self.start not in names:
+                return f"the tail begins inside the model's last blocks, at {self.start}"
+            grid = model.patch_embed.dynamic_feat_size(self._image_shape[1:])
+            return describe(model, len(names) - names.index(self.start), grid)
+        return describe(model, 1)
+
+    def _head(self) -> tuple[Tensor | None, Tensor | None]:
+        """The model's own classifier on the head's input; None where it has none."""
+        heads: Any = [self._model.get_submodule(self._classifier)]
+        if isinstance(self._model, VisionTransformerDistilled):
+            heads = [self._model.head, self._model.head_dist]
+        if isinstance(heads[0], nn.Identity):
+            return None, None
+        biases = [head.bias for head in heads if head.bias is not None]
+        return torch.cat([head.weight for head in heads], 1), sum(biases) / len(biases) if biases else None
+
+    def _input(self, images: Tensor) -> Tensor:
+        """What the cut's module is given."""
+        if not self.start:
+            return feature(self._model, images)
+        self._switch.on = True
+        try:
+            feature(self._model, images)
+        except _Reached as reached:
+            return reached.rows
+        finally:
+            self._switch.on = False
+        raise BackboneError("a model calls the same layers every time", got=f"{self.start} was not called")
+
+    def _before_block(self, images: Tensor) -> Tensor:
+        """``_input`` of a plain ViT without hooks and exceptions, which torch.export cannot trace."""
+        model: Any = self._model
+        x = model._pos_embed(model.patch_embed(images))
+        return model.blocks[: int(self.start.removeprefix("blocks."))](model.norm_pre(model.patch_drop(x)))
+
+    def _held(self) -> dict[str, Tensor]:
+        """The model's own tensors of the tail, as the rest takes them."""
+        state = self._model.state_dict()
+        return {f"{PREFIX}{name}": state[name] for name in (*self.parameters, *self._fixed)}
+
+    def _probe(self) -> None:
+        """Find what the tail depends on by a backward pass, and see that prefix and rest are the model."""
+        assert self._rest is not None
+        rest, state = self._rest, self._model.state_dict()
+        images = torch.randn(2, *self._image_shape, generator=torch.Generator().manual_seed(0)).to(self.device)
+        seen: list[Tensor] = []
+        hook = self._model.get_submodule(self.start).register_forward_pre_hook(
+            lambda _, args: seen.append(args[0].clone())  # some modules work in place
+        )
+        with torch.no_grad():
+            expected = feature(self._model, images)
+        hook.remove()
+        (rows,) = seen
+        live = {name: state[name].detach().requires_grad_() for name in rest.parameters_live}
+        fixed = {name: state[name].detach() for name in rest.buffers_live if not name.endswith("num_batches_tracked")}
+        tensors = {f"{PREFIX}{name}": tensor for name, tensor in (live | fixed).items()}
+        with torch.enable_grad():
+            total = functional_call(rest, tensors, (rows,)).sum()
+        used = _reached(total, live)
+        early = self._before(images[:1], [name for name in used if name in rest.shared])
+        self.parameters = tuple(name for name in used if name not in early)
+        self.buffers = self._fixed = (*(name for name in used if name in early), *fixed)
+        rest.fill(self._model, (*self.parameters, *self._fixed))
+        with torch.no_grad():
+            found = functional_call(rest, self._held(), (rows,))
+        name = self.backbone.name
+        if not torch.isfinite(expected).all():
+            raise BackboneError("a model's features are finite", got=f"{name} gives NaN or infinity for random images")
+        if not torch.isfinite(found).all():
+            raise BackboneError(
+                "all that reaches the head comes through the module whose input is cached",
+                got=f"{name}: something from before {self.start} goes around it, along a residual or parallel branch",
+                do=f"cut before one of {', '.join(self._trace.blocks[-4:]) or 'the larger modules'}",
+            )
+        if (found - expected).norm() > AGREEMENT * expected.norm():
+            raise BackboneError(
+                "frozen layers and tail together are the model",
+                got=f"{name} cut before {self.start}: {((found - expected).norm() / expected.norm()).item():.1e} off",
+                do="cut it elsewhere",
+            )
+
+    def _before(self, images: Tensor, names: Sequence[str]) -> set[str]:
+        """Those of the parameters on which the rows depend too: they stay as they are."""
+        parameters = {name: self._model.get_parameter(name) for name in names}
+        try:
+            for parameter in parameters.values():
+                parameter.requires_grad_(True)
+            with torch.enable_grad():
+                return set(_reached(self._input(images).sum(), parameters))
+        finally:
+            for parameter in parameters.values():
+                parameter.requires_grad_(False)
+
+
+def _reached(total: Tensor, named: Mapping[str, Tensor]) -> list[str]:
+    """Names of the tensors that ``total`` was computed from."""
+    if not named or not total.requires_grad:
+        return []
+    gradients = torch.autograd.grad(total, list(named.values()), allow_unused=True)
+    return [name for name, gradient in zip(named, gradients, strict=True) if gradient is not None]
+
+
+def _stop_before(module: nn.Module) -> _Switch:
+    """A switch with which a thread's forward pass stops before ``module`` with its input."""
+    switch = _Switch()
+
+    # Not a method: a copy of the model copies its hooks, and must not copy what they belong to.
+    def hook(_: nn.Module, args: tuple[Any, ...]) -> None:
+        if switch.on:
+            raise _Reached(args[0])
+
+    module.register_forward_pre_hook(hook)
+    return switch
+
+
+def _classifier(backbone: Backbone) -> str:
+    """timm's name of the classifier."""
+    model: Any = backbone.model
+    if isinstance(model, VisionTransformerDistilled):
+        return "head"
+    try:
+        found = model.get_classifier()
+    except AttributeError as error:
+        raise BackboneError(
+            "a model names its classifier, as timm's do", got=f"{backbone.name}: {error}", do="choose one of timm's"
+        ) from error
+    name = next((name for name, module in model.named_modules() if module is found), None)
+    if name is None or not isinstance(found, (nn.Linear, nn.Identity)):
+        raise BackboneError(
+            "the head is one Linear layer",
+            got=f"{backbone.name} ends in a {type(found).__name__}",
+            do="build the model with num_classes = 0 in model_args, which leaves the head away",
+        )
+    return name
+
+
+def locate(name: str, trace: Trace, blocks: int | str, model: nn.Module) -> str:
+    """timm's name of the module before which ``blocks`` cuts; "" for the head."""
+    if blocks == 0:
+        return ""
+    if isinstance(blocks, int):
+        if not 0 < blocks <= len(trace.blocks):
+            raise BackboneError(
+                "a cut by depth leaves at most all of a model's blocks to the tail",
+                got=f"{blocks} for {name}, which has {len(trace.blocks)} known as blocks",
+                do=f"name a module instead, one of {', '.join(trace.names[:8])}, …",
+            )
+        blocks = trace.blocks[-blocks]
+    calls = [call for call in trace.calls if call.name == blocks]
+    if not calls:
+        exists = any(blocks == n for n, _ in model.named_modules())
+        near = [n for n in trace.names if n.startswith(f"{blocks}.")][:3] if exists else []
+        near = near or difflib.get_close_matches(blocks, trace.names, n=4, cutoff=0.3) or trace.blocks[-4:]
+        raise BackboneError(
+            "a model is cut before a module that it calls",
+            got=f"{blocks!r}, which {name} {'has but never calls as a whole' if exists else 'does not have'}",
+            do=f"one of {', '.join(near)}",
+        )
+    given = calls[0].given
+    if len(calls) > 1:
+        reason = f"is called {len(calls)} times"
+    elif not isinstance(given, Shape) or not given.dtype.is_floating_point:
+        reason = "is not given one tensor first"
+    elif given.counts != (0,) or given.lengths[0] != 1 or len(given.lengths) < 2:
+        reason = f"is given {list(given.lengths)} for one image, in which images are not the first axis"
+    else:
+        return blocks
+    raise BackboneError(
+        "a model is cut before a module that is called once, on one row an image",
+        got=f"{blocks} of {name} {reason}",
+        do=f"one of {', '.join(trace.blocks[-4:]) or ', '.join(trace.names[:4])}",
+    )
+
+
+def _has_class_token(model: nn.Module, start: str, axes: int) -> bool:
+    """Whether row 0 at ``start`` is a class token."""
+    kinds = (VisionTransformer, Eva, Beit)
+    return start.startswith("blocks.") and axes == 2 and isinstance(model, kinds) and model.cls_token is not None
+
+
+def _is_norm(model: nn.Module, name: str) -> bool:
+    """Whether a parameter is the affine of a normalisation; timm's own say so in their names."""
+    module = model.get_submodule(name.rpartition(".")[0])
+    kinds = (nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, nn.modules.batchnorm._BatchNorm)
+    return isinstance(module, kinds) or "Norm" in type(module).__name__

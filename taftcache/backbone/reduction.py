@@ -1,0 +1,92 @@
+"""What stage 1 keeps of a sample: the tail's whole input, or the least that is exact for what is trained."""
+
+from __future__ import annotations
+
+from threading import Lock
+
+import msgspec
+import torch
+from torch import Tensor
+
+from taftcache.backbone.cut.cut import Cut
+from taftcache.backbone.model import Backbone
+from taftcache.errors import RecipeError
+from taftcache.recipe import Recipe
+from taftcache.tangent.base import make_base
+from taftcache.tangent.class_row.tail import ClassRowTail
+from taftcache.tangent.config import Rows, TailConfig
+from taftcache.tangent.selection import ROWS, row_shape, smallest_rows
+
+ITEM_BYTES = {"float16": 2, "float32": 4}
+
+
+class Reduction:
+    """The frozen layers as extraction runs them: a cut, and what of its tokens is kept.
+
+    Tokens serve every base point; everything smaller is computed with the base's own frozen weights, whose digest the
+    description carries, so that no other base point is ever trained on it.
+    """
+
+    def __init__(self, cut: Cut, recipe: Recipe, classes: int) -> None:
+        self.cut = cut
+        self._alone = Lock()  # torch.func puts a tail's weights into its one module for the time of a call
+        self._state, config = cut.tail_state(), cut.tail_config()
+        base = make_base(self._state, config, classes, recipe.tangent, cut.module())
+        least = smallest_rows(config, base.trained(recipe.tangent.train))
+        self.rows: Rows = least if recipe.store.cache == "auto" else recipe.store.cache
+        if ROWS.index(self.rows) > ROWS.index(least):
+            raise RecipeError(
+                "a store caches at least what is exact for the trained parameters",
+                got=f"store.cache = {recipe.store.cache!r}, tangent.train = {recipe.tangent.train!r} needs {least!r}",
+                do=f'set store.cache = "auto" or "{least}"',
+            )
+        if self.rows in ("attended", "residual") and config.path != "class row":
+            raise RecipeError(
+                "only a class-row tail has rows between its tokens and its feature",
+                got=f"store.cache = {self.rows!r}; {cut.backbone.name}: {config.why}",
+                do='set store.cache = "auto" or "tokens"',
+            )
+        self._base = base.to(torch.float32, cut.device)
+        self._weights = self._base.tail.bind(self._base.state)
+        if self.rows != "tokens" and config.path != "feature":
+            config = msgspec.structs.replace(config, rows=self.rows, reduced_by=base.reduction_digest())
+        self.config: TailConfig = config
+        self.tokens_shape = row_shape(config, self.rows)
+        self.bytes_per_sample = self.tokens_shape[0] * self.tokens_shape[1] * ITEM_BYTES[recipe.store.dtype]
+
+    @property
+    def backbone(self) -> Backbone:
+        """The cut's."""
+        return self.cut.backbone
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of one sample at the cut, as the model has it."""
+        return self.cut.shape
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model is."""
+        return self.cut.device
+
+    def tail_state(self) -> dict[str, Tensor]:
+        """The tail's tensors by timm's names."""
+        return self._state
+
+    def prefix(self, images: Tensor) -> Tensor:
+        """Rows [n, *tokens_shape] for preprocessed images [n,3,h,w]."""
+        tokens = self.cut.prefix(images)
+        if self.config.rows == "tokens":
+            return tokens
+        tail = self._base.tail
+        if isinstance(tail, ClassRowTail):
+            return tail.reduce(self._weights, tokens, self.rows)
+        with self._alone:
+            return tail.value(self._weights, tokens).feature[:, None]
+
+    def describe(self) -> str:
+        """One line for the user, before anything is run."""
+        t, d = self.tokens_shape
+        return f"{self.rows} of each sample, {t} x {d}: {self.bytes_per_sample:,} bytes; {self.config.path} tangent" + (
+            f" ({self.config.why})" if self.config.why else ""
+        )

@@ -1,0 +1,232 @@
+"""How a shard lies in its Zarr v3 group: three arrays, their chunk files, and the shard manifest over them."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from taftcache.cache.format.digest import canonical
+from taftcache.cache.format.fault import Fault
+from taftcache.cache.format.manifest import Hex, ShardRef, check_version, decode_strict
+from taftcache.cache.format.plan import MAX_ID_BYTES
+from taftcache.errors import FormatError, RecipeError
+
+FORMAT = "taftcache-shard"
+VERSION = 1
+MAX_BYTES = 32 << 20
+MAX_STATISTICS = 2 << 20
+DTYPES: dict[str, np.dtype[Any]] = {"float16": np.dtype("<f2"), "float32": np.dtype("<f4")}
+METADATA = ("zarr.json", "tokens/zarr.json", "labels/zarr.json", "sample_id/zarr.json")
+MAX_CHUNK_BYTES = 1 << 30
+MAX_CHUNK_ROWS = 1 << 16
+_AUTO_BYTES = 8 << 20
+
+
+class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One file of a shard."""
+
+    digest: Hex
+    size: int
+
+
+class Statistics(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the rows are like: largest |x|, mean of the tokens' Euclidean norms, rows per class index."""
+
+    max_abs: float
+    mean_token_norm: float
+    rows_per_class: dict[str, int]
+
+
+class ShardManifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What one shard holds, and the digest and size of every file of its group; a file beside the group's folder."""
+
+    format: str = FORMAT
+    version: int = VERSION
+    name: str
+    role: str
+    rows: int
+    tokens_shape: tuple[int, int]
+    dtype: str
+    chunk_rows: int
+    statistics: Statistics
+    objects: dict[str, Part]
+
+    @classmethod
+    def decode(cls, raw: bytes, ref: ShardRef) -> ShardManifest:
+        """Read and check one (its digest is the caller's to check): FormatError for what must be refused."""
+        file = manifest_file(ref.path)
+        check_version(raw, FORMAT, VERSION, Fault(ref.name, None, None, file, "it is not JSON"))
+        _bounded(raw, ref, file)
+        made = decode_strict(raw, cls, file)
+        if (made.name, made.role, made.rows) != (ref.name, ref.role, ref.rows):
+            raise FormatError("A shard is the one that the root manifest names.", got=file, do="Do not use this store.")
+        check_shape(made.tokens_shape, made.dtype, made.chunk_rows)
+        expected = expected_sizes(made.rows, made.tokens_shape, made.dtype, made.chunk_rows)
+        if expected.keys() != made.objects.keys():
+            odd = sorted(expected.keys() ^ made.objects.keys())
+            raise FormatError(
+                "A shard has exactly the files that its shape asks for.",
+                got=f"{file}: {', '.join(map(repr, odd[:5]))}",
+                do="Do not use this store.",
+            )
+        for name, part in made.objects.items():
+            low, high = expected[name]
+            if not low <= part.size <= high or len(part.digest) != 64:
+                raise FormatError(
+                    "A shard's files have the sizes that its shape asks for.",
+                    got=f"{file}: {name} with {part.size} bytes, not {low}" + (f" to {high}" if high > low else ""),
+                    do="Do not use this store.",
+                )
+        return made
+
+
+class _Declared(msgspec.Struct):
+    rows: int
+    tokens_shape: tuple[int, int]
+    dtype: str
+    chunk_rows: int
+    statistics: msgspec.Raw
+
+
+def _bounded(raw: bytes, ref: ShardRef, file: str) -> None:
+    """FormatError, before the list of files is decoded, when it cannot be the one that the declared shape asks for."""
+    try:
+        declared = msgspec.json.decode(raw, type=_Declared)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise FormatError("A manifest has exactly the fields of its version.", got=f"{file}: {error}") from None
+    check_shape(declared.tokens_shape, declared.dtype, declared.chunk_rows)
+    files = len(METADATA) + 2 + chunk_count(max(declared.rows, 0), declared.chunk_rows)
+    # "tokens/c.0.0.0":{"digest":"…64…","size":1}, is the shortest entry of a chunk, the longest is 40 longer
+    if not 90 * files <= len(raw) - len(declared.statistics) <= 140 * files + 4096 or declared.rows != ref.rows:
+        raise FormatError(
+            "A shard has exactly the files that its shape asks for.",
+            got=f"{file}: {len(raw)} bytes for {declared.rows} rows, {declared.chunk_rows} a chunk",
+            do="Do not use this store.",
+        )
+    if len(declared.statistics) > MAX_STATISTICS:
+        raise FormatError(
+            f"A shard's statistics take at most {MAX_STATISTICS} bytes.", got=file, do="Do not use this store."
+        )
+
+
+def manifest_file(group: str) -> str:
+    """Where the manifest of the group in the folder ``group`` lies: beside it, for inside Zarr would warn of it."""
+    return f"{group}.json"
+
+
+def chunk_name(index: int) -> str:
+    """The file of tokens' chunk ``index`` (rows index·c .. (index + 1)·c)."""
+    return f"tokens/c.{index}.0.0"
+
+
+def chunk_count(rows: int, chunk_rows: int) -> int:
+    """How many chunks ``rows`` rows take."""
+    return -(-rows // chunk_rows)
+
+
+def auto_chunk_rows(tokens_shape: tuple[int, int], dtype: str) -> int:
+    """The largest power of two in 16..512 with a chunk of at most 8 MiB (16 where even that is larger).
+
+    It depends on the shape of a row only, never on how many rows there are.
+    """
+    row = tokens_shape[0] * tokens_shape[1] * DTYPES[dtype].itemsize
+    return max(16, min(512, 1 << max(0, (_AUTO_BYTES // row).bit_length() - 1)))
+
+
+def check_shape(tokens_shape: Sequence[int], dtype: str, chunk_rows: int) -> None:
+    """FormatError unless one chunk is of a size that can be dealt with."""
+    t, d = tokens_shape
+    good = dtype in DTYPES and t >= 1 and d >= 1 and 1 <= chunk_rows <= MAX_CHUNK_ROWS
+    if not good or t * d * chunk_rows * DTYPES[dtype].itemsize > MAX_CHUNK_BYTES:
+        raise FormatError(
+            f"Tokens are float16 or float32 [n, t, d], with t, d >= 1 and chunks of at most {MAX_CHUNK_BYTES} bytes.",
+            got=f"{dtype} [n, {t}, {d}] in chunks of {chunk_rows} rows",
+            do="Use fewer rows per chunk.",
+        )
+
+
+def resolve_chunk_rows(chunk_rows: int | Literal["auto"], tokens_shape: tuple[int, int], dtype: str) -> int:
+    """The number that ``chunk_rows`` means for rows of that shape."""
+    if dtype not in DTYPES:
+        raise RecipeError("Tokens are stored as float16 or float32.", got=repr(dtype))
+    if min(tokens_shape) < 1:
+        raise RecipeError("A row has at least one token of at least one feature.", got=tokens_shape)
+    rows = auto_chunk_rows(tokens_shape, dtype) if chunk_rows == "auto" else int(chunk_rows)
+    check_shape(tokens_shape, dtype, rows)
+    return rows
+
+
+def expected_sizes(rows: int, tokens_shape: tuple[int, int], dtype: str, chunk_rows: int) -> dict[str, tuple[int, int]]:
+    """Every file of a shard's group -> the least and the most bytes it may have."""
+    chunk = chunk_rows * tokens_shape[0] * tokens_shape[1] * DTYPES[dtype].itemsize
+    sizes = {name: len(text) for name, text in metadata(rows, tokens_shape, dtype, chunk_rows).items()}
+    exact = {**sizes, "labels/c.0": 4 * rows} | {chunk_name(i): chunk for i in range(chunk_count(rows, chunk_rows))}
+    return {name: (size, size) for name, size in exact.items()} | {
+        "sample_id/c.0": (4 + 5 * rows, 4 + (4 + MAX_ID_BYTES) * rows)
+    }
+
+
+def metadata(rows: int, tokens_shape: tuple[int, int], dtype: str, chunk_rows: int) -> dict[str, bytes]:
+    """The four zarr.json of a shard. There is one right text for each shape: any other is refused."""
+    t, d = tokens_shape
+    little = {"name": "bytes", "configuration": {"endian": "little"}}
+    vlen: dict[str, Any] = {"name": "vlen-utf8", "configuration": {}}
+    return {
+        "zarr.json": canonical({"zarr_format": 3, "node_type": "group", "attributes": {}}),
+        "tokens/zarr.json": _array((rows, t, d), (chunk_rows, t, d), dtype, 0.0, little, ("row", "token", "feature")),
+        "labels/zarr.json": _array((rows,), (rows,), "int32", 0, little, ("row",)),
+        "sample_id/zarr.json": _array((rows,), (rows,), "string", "", vlen, ("row",)),
+    }
+
+
+def encode_ids(ids: Sequence[str]) -> bytes:
+    """Zarr's ``vlen-utf8`` codec: the count, then length and UTF-8 bytes of each, all lengths little-endian uint32."""
+    texts = [i.encode() for i in ids]
+    return struct.pack("<I", len(texts)) + b"".join(struct.pack("<I", len(text)) + text for text in texts)
+
+
+def decode_ids(data: bytes, rows: int) -> list[str] | None:
+    """The strings of a ``vlen-utf8`` chunk; None when they are not exactly ``rows``, or not UTF-8."""
+    if len(data) < 4 or struct.unpack_from("<I", data)[0] != rows:
+        return None
+    length, ids, at = struct.Struct("<I"), [], 4
+    try:
+        for _ in range(rows):
+            end = at + 4 + length.unpack_from(data, at)[0]
+            ids.append(data[at + 4 : end].decode())
+            at = end
+    except (struct.error, UnicodeDecodeError):
+        return None
+    return ids if at == len(data) else None
+
+
+def pad(tokens: NDArray[Any], chunk_rows: int) -> NDArray[Any]:
+    """``tokens`` [r, t, d] with zero rows after it: [chunk_rows, t, d], as Zarr wants its last chunk."""
+    full = np.zeros((chunk_rows, *tokens.shape[1:]), tokens.dtype)
+    full[: len(tokens)] = tokens
+    return full
+
+
+def _array(
+    shape: Sequence[int], chunk: Sequence[int], dtype: str, fill: Any, codec: dict[str, Any], names: Sequence[str]
+) -> bytes:
+    return canonical(
+        {
+            "zarr_format": 3,
+            "node_type": "array",
+            "shape": shape,
+            "data_type": dtype,
+            "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": chunk}},
+            # flat file names: one folder to fsync for each array, instead of two for each chunk
+            "chunk_key_encoding": {"name": "default", "configuration": {"separator": "."}},
+            "fill_value": fill,
+            "codecs": [codec],
+            "dimension_names": names,
+            "attributes": {},
+        }
+    )

@@ -1,0 +1,76 @@
+"""What a store remembers: the hash-chained ledger, and keyed tombstones of forgotten ids."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from blake3 import blake3
+
+from taftcache.cache.format.digest import SHORT, canonical, digest
+from taftcache.cache.format.fault import Fault
+from taftcache.cache.format.manifest import LedgerRef, Manifest
+from taftcache.cache.place.home import Home
+
+KEY_FILE = "tombstones.key"
+KEY_BYTES = 32
+MAX_ENTRY_BYTES = 1 << 20
+RESERVED = ("seq", "previous")
+
+
+def entry_path(seq: int, digest: str) -> str:
+    """Where the ledger's entry ``seq`` (from 1) of that digest lies."""
+    return f"ledger/{seq:06d}-{digest[:SHORT]}.json"
+
+
+def encode_entry(entry: dict[str, Any], before: LedgerRef | None) -> tuple[bytes, LedgerRef]:
+    """The file of the entry that follows ``before``, and the chain's new end."""
+    seq = before.entries + 1 if before else 1
+    raw = canonical({**entry, "seq": seq, "previous": before.head if before else ""})
+    return raw, LedgerRef(seq, digest(raw))
+
+
+def read_chain(root: Home, ref: LedgerRef | None) -> list[tuple[str, dict[str, Any]]]:
+    """(file, entry) of the ledger, oldest first, each verified against the one after it."""
+    chain: list[tuple[str, dict[str, Any]]] = []
+    head = ref.head if ref else ""
+    for seq in range(ref.entries if ref else 0, 0, -1):
+        file = entry_path(seq, head)
+        entry = _entry(root, file, head, seq)
+        head = entry["previous"]
+        chain.append((file, entry))
+    if head:
+        raise Fault(None, None, None, entry_path(1, head), "the ledger's first entry names one before it").error()
+    return chain[::-1]
+
+
+def tombstone(sample_id: str, key: bytes) -> str:
+    """The keyed BLAKE3 of a forgotten id: with the key one can ask about an id, without it the id cannot be guessed."""
+    return blake3(sample_id.encode(), key=key).hexdigest()
+
+
+def read_key(root: Home, manifest: Manifest) -> bytes:
+    """The tombstones' key, verified."""
+    try:
+        key = root.read(KEY_FILE, KEY_BYTES)
+    except OSError as error:
+        raise Fault(None, None, None, KEY_FILE, f"it cannot be read: {error.strerror}").error() from None
+    if len(key) != KEY_BYTES or digest(key) != manifest.tombstone_key:
+        raise Fault(None, None, None, KEY_FILE, "its bytes do not have the digest that the root manifest names").error()
+    return key
+
+
+def _entry(root: Home, file: str, head: str, seq: int) -> dict[str, Any]:
+    try:
+        raw = root.read(file, MAX_ENTRY_BYTES)
+    except OSError as error:
+        raise Fault(None, None, None, file, f"it cannot be read: {error.strerror}").error() from None
+    if digest(raw) != head:
+        raise Fault(None, None, None, file, "its bytes do not have the digest that the chain names").error()
+    try:
+        entry = msgspec.json.decode(raw, type=dict[str, Any])
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        entry = {}
+    if entry.get("seq") != seq or not isinstance(entry.get("previous"), str) or len(entry["previous"]) not in (0, 64):
+        raise Fault(None, None, None, file, "it is no ledger entry of that number").error()
+    return entry

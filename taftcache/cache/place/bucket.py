@@ -1,0 +1,222 @@
+"""A prefix of an S3-compatible bucket as a store's home; the only home of obstore."""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from itertools import count
+from pathlib import Path
+from typing import Any, TypeVar
+
+from taftcache.cache.place.folder import Folder
+from taftcache.errors import FormatError, StoreError, StoreLocked, StoreUnreachable, StoreWriteError
+
+T = TypeVar("T")
+RETRIES: Any = {
+    "max_retries": 8,
+    "retry_timeout": timedelta(seconds=60),
+    "backoff": {"init_backoff": timedelta(milliseconds=50), "max_backoff": timedelta(seconds=5), "base": 2},
+}
+"""Dropped connections and 5xx answers are asked again so often and for so long."""
+CLIENT: Any = {"connect_timeout": timedelta(seconds=10), "timeout": timedelta(minutes=5)}
+
+
+class Url(type(Path())):  # type: ignore[misc]
+    """``s3://bucket/prefix`` where a path is asked for: the two slashes survive."""
+
+    def __str__(self) -> str:
+        return super().__str__().replace(":/", "://", 1)
+
+
+class Bucket:
+    """Objects below ``s3://bucket/prefix``. Credentials, region and endpoint come from the usual ``AWS_*`` variables.
+
+    An object is there as a whole or not at all, so nothing is staged here: work in progress lies on a desk, a
+    folder of this machine. There is no lock; instead the root manifest is put on the condition that it is still the
+    one which was read (If-Match), or that there is none (If-None-Match): of two writers one wins, the other gets
+    StoreLocked. What nothing names may be the other's upload, so it is removed by age, by ``taftcache gc``, alone.
+
+    Reads raise FileNotFoundError for what is not there and StoreUnreachable when the service does not answer, or
+    refuses, after the retries; writes raise StoreWriteError.
+    """
+
+    stable = False
+    locked = False
+
+    def __init__(self, bucket: str, prefix: str) -> None:
+        try:
+            import obstore
+            from obstore.store import S3Store
+        except ImportError:
+            raise StoreError(
+                "A store in a bucket needs the package obstore.",
+                got=f"s3://{bucket}/{prefix}",
+                do="pip install obstore",
+            ) from None
+        self.path: Path = Url(f"s3:/{bucket}/{prefix}".rstrip("/"))
+        self._api = obstore
+        self._seen: dict[str, str | None] = {}  # files that may be swapped -> their version when last read
+        self._store: Any = self._ask(
+            "the bucket",
+            lambda: S3Store(bucket, prefix=prefix or None, retry_config=RETRIES, client_options=CLIENT | _plain_http()),
+        )
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def read(self, name: str, limit: int) -> bytes:
+        """The bytes of ``name``; FormatError, before they are fetched, when there are more than ``limit``."""
+
+        def get() -> bytes:
+            found = self._api.get(self._store, _checked(name))
+            if found.meta["size"] > limit:
+                raise FormatError(
+                    f"The file may have at most {limit} bytes.",
+                    got=f"{name}: {found.meta['size']} bytes",
+                    do="Do not use this store.",
+                )
+            data = bytes(found.bytes())
+            self._seen[name] = found.meta["e_tag"]
+            return data
+
+        return self._ask(name, get)
+
+    def view(self, name: str, size: int) -> tuple[int, Any]:
+        """How many bytes ``name`` has, and those bytes, fetched (None when they are not ``size``)."""
+
+        def get() -> tuple[int, Any]:
+            found = self._api.get(self._store, _checked(name))
+            return found.meta["size"], found.bytes() if found.meta["size"] == size else None
+
+        return self._ask(name, get)
+
+    def size(self, name: str) -> int:
+        """Bytes of the object ``name``, or of all objects below it."""
+        return sum(meta["size"] for meta in self._below(name))
+
+    def changed(self, name: str) -> float:
+        """When the object ``name``, or the youngest below it, was put: seconds since 1970; 0 where there is none."""
+        return max((meta["last_modified"].timestamp() for meta in self._below(name)), default=0.0)
+
+    def entries(self, name: str = "") -> list[tuple[str, bool]]:
+        """(name, is a folder) of what lies directly below ``name``, sorted."""
+        found = self._ask(name, lambda: self._api.list_with_delimiter(self._store, name or None))
+        folders = {path.rstrip("/").rpartition("/")[2] for path in found["common_prefixes"]}
+        files = {meta["path"].rpartition("/")[2] for meta in found["objects"]}
+        return sorted([(leaf, True) for leaf in folders] + [(leaf, False) for leaf in files - folders])
+
+    def walk(self, name: str = "") -> Iterator[str]:
+        """Every object below ``name``, sorted."""
+        yield from sorted(meta["path"] for meta in self._listed(name))
+
+    def exists(self, name: str) -> bool:
+        """Whether there is an object of that name, or any below it."""
+        return self._head(name) is not None or bool(self._listed(name))
+
+    def put(self, name: str, data: Any) -> None:
+        """Put the object ``name``: as a whole, and durable once the service has said so."""
+        raw = memoryview(data).cast("B")
+        self._ask(name, lambda: self._api.put(self._store, _checked(name), raw), writes=True)
+
+    def place(self, desk: Folder, staged: str, name: str) -> None:
+        """Upload the file or folder ``staged`` of the desk, where it stays until its commit is through."""
+        files = list(desk.walk(staged)) if desk.is_folder(staged) else [staged]
+        for file in files:
+            self.put(f"{name}{file.removeprefix(staged)}", desk.view(file, desk.size(file))[1])
+
+    def swap(self, name: str, data: bytes) -> None:
+        """Replace the object ``name`` if it still is what was last read here, or make it if nothing was.
+
+        StoreLocked when another writer has been faster. An answer that was lost is no failure: what is there decides.
+        """
+        errors = self._api.exceptions
+        seen = self._seen.get(name)
+        mode: Any = "create" if seen is None else {"e_tag": seen}
+        try:
+            found = self._api.put(self._store, _checked(name), data, mode=mode, use_multipart=False)
+        except errors.BaseError as error:
+            try:
+                there = self.read(name, max(len(data), 64 << 20))
+            except (OSError, StoreError):
+                there = b""
+            if there == data:
+                return
+            if isinstance(error, errors.AlreadyExistsError | errors.PreconditionError):
+                raise StoreLocked(
+                    "A commit replaces the root manifest that it started from, and no other.",
+                    got=f"{self.path}: another writer has committed meanwhile; its commit stands, this one is undone",
+                    do="Run the same command again.",
+                ) from None
+            raise self._failed(name, error) from error
+        self._seen[name] = found["e_tag"]
+
+    def remove(self, name: str) -> None:
+        """Delete the object ``name`` and all below it."""
+        files = [meta["path"] for meta in self._below(name)]
+        for at in range(0, len(files), 1000):
+            some = files[at : at + 1000]
+            self._ask(name, lambda some=some: self._api.delete(self._store, some), writes=True)  # type: ignore[misc]
+
+    def _below(self, name: str) -> list[Any]:
+        """Of the object ``name`` and of all below it: size, date and so on."""
+        own = self._head(name) if name else None
+        return self._listed(name) + ([own] if own is not None else [])
+
+    def _listed(self, name: str) -> list[Any]:
+        return list(self._ask(name, lambda: self._api.list(self._store, name or None, chunk_size=1000).collect()))
+
+    def _head(self, name: str) -> Any:
+        try:
+            return self._ask(name, lambda: self._api.head(self._store, _checked(name)))
+        except FileNotFoundError:
+            return None
+
+    def _ask(self, name: str, ask: Callable[[], T], writes: bool = False) -> T:
+        """What ``ask`` returns; it may be called again. The library repeats what was not answered, but not every answer
+        that was cut off: those come at once, and are asked for again here."""
+        errors = self._api.exceptions
+        begin = time.monotonic()
+        for attempt in count():
+            try:
+                return ask()
+            except (errors.NotFoundError, FileNotFoundError):
+                raise FileNotFoundError(errno.ENOENT, "No such object", name) from None
+            except errors.BaseError as error:
+                if isinstance(error, errors.GenericError) and attempt < 4 and time.monotonic() - begin < 1:
+                    continue
+                if writes:
+                    raise self._failed(name, error) from error
+                raise StoreUnreachable(
+                    "The object store answers, and lets the bucket be read.",
+                    got=f"{self.path}, {name}: {_short(error)}",
+                    do="Look at the endpoint, the region and the credentials (AWS_*), or try again later.",
+                ) from error
+        raise AssertionError
+
+    def _failed(self, name: str, error: Exception) -> StoreWriteError:
+        return StoreWriteError(
+            "The object store takes what is written to the store.",
+            got=f"{self.path}, {name}: {_short(error)}",
+            do="Run the same command again when it does; the last commit is intact.",
+        )
+
+
+def _plain_http() -> Any:
+    """Whether the endpoint is one of those, as test servers and clusters have them, that speak HTTP without TLS."""
+    names = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
+    plain = any(os.environ.get(name, "").startswith("http://") for name in names)
+    return {"allow_http": True} if plain else {}
+
+
+def _checked(name: str) -> str:
+    if any(part in ("", ".", "..") or "\0" in part for part in name.split("/")):
+        raise FormatError("A name stays below the store.", got=repr(name), do="Do not use this store.")
+    return name
+
+
+def _short(error: Exception) -> str:
+    """The first line, which says it; what follows is the library's own representation."""
+    return str(error).strip().split("\n")[0][:300]

@@ -1,0 +1,77 @@
+"""Where a store's committed files lie: the one seam between a folder and a bucket."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Protocol
+
+from taftcache.cache.place.folder import Folder
+
+
+class Home(Protocol):
+    """Files by relative names (``a/b/c``), immutable once placed, and one of them that is swapped.
+
+    Reads raise ``OSError`` (``FileNotFoundError`` for what is not there) and FormatError; writes raise StoreWriteError.
+    Work in progress lies on a `Folder`, the desk, which is the home itself where the home is a folder.
+    """
+
+    path: Path
+
+    @property
+    def stable(self) -> bool:
+        """Whether a view keeps the bytes that were checked. Where not, every view comes anew and is checked anew."""
+        ...
+
+    @property
+    def locked(self) -> bool:
+        """Whether the lock on the desk keeps every other writer out, so that what nothing names may be removed."""
+        ...
+
+    def read(self, name: str, limit: int) -> bytes:
+        """The bytes of ``name``; FormatError, before anything is allocated, when there are more than ``limit``."""
+        ...
+
+    def view(self, name: str, size: int) -> tuple[int, Any]:
+        """How many bytes ``name`` has, and a buffer of them (None when they are not ``size``)."""
+        ...
+
+    def size(self, name: str) -> int:
+        """Bytes of the file ``name``, or of all files below it."""
+        ...
+
+    def changed(self, name: str) -> float:
+        """When the file ``name``, or the youngest below it, was written: seconds since 1970."""
+        ...
+
+    def entries(self, name: str = "") -> list[tuple[str, bool]]:
+        """(name, is a folder) of what lies in the folder ``name``, sorted."""
+        ...
+
+    def walk(self, name: str = "") -> Iterator[str]:
+        """Every file below ``name``, as names from the root, sorted."""
+        ...
+
+    def exists(self, name: str) -> bool:
+        """Whether anything of that name is there."""
+        ...
+
+    def put(self, name: str, data: Any) -> None:
+        """Bring ``data`` to the place ``name``, as a whole and durably."""
+        ...
+
+    def place(self, desk: Folder, staged: str, name: str) -> None:
+        """Bring the file or folder ``staged`` of the desk to the place ``name``, durably."""
+        ...
+
+    def swap(self, name: str, data: bytes) -> None:
+        """Replace the file ``name`` as a whole and durably."""
+        ...
+
+    def remove(self, name: str) -> None:
+        """Delete the file or folder tree ``name``; nothing happens where there is none."""
+        ...
+
+    def close(self) -> None:
+        """Let go of it."""
+        ...

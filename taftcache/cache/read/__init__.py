@@ -1,0 +1,1 @@
+"""Reading: every byte verified before it is handed out."""

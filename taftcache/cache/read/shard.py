@@ -1,0 +1,377 @@
+"""Reading one shard: every byte verified before it is first handed out, mapped without a copy afterwards."""
+
+from __future__ import annotations
+
+import os
+import resource
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from taftcache.cache.format import layout
+from taftcache.cache.format.digest import canonical, digest
+from taftcache.cache.format.fault import Fault
+from taftcache.cache.format.layout import DTYPES, ShardManifest
+from taftcache.cache.format.manifest import ShardRef
+from taftcache.cache.place.home import Home
+from taftcache.errors import FormatError
+
+if TYPE_CHECKING:
+    import zarr
+
+
+@dataclass(frozen=True, slots=True)
+class RowBlock:
+    """Rows ``start .. start + b`` of a shard: ``tokens`` [b, t, d] and ``labels`` [b], both read-only."""
+
+    start: int
+    tokens: NDArray[Any]
+    labels: NDArray[np.int32]
+
+
+class Shard:
+    """One shard of an open store: ``len(shard)`` rows of ``tokens_shape`` (t, d).
+
+    Nothing is read until it is asked for. A file's digest is checked the first time it is touched through this object;
+    IntegrityError names the shard, array, chunk and file of what is damaged or missing.
+    """
+
+    def __init__(self, root: Home, ref: ShardRef, at: str | None = None) -> None:
+        self.name, self.role, self.rows, self.digest = ref.name, ref.role, ref.rows, ref.digest
+        self._root, self._ref = root, ref
+        self.at = ref.path if at is None else at
+        self._verified: set[int] = set()
+        self._maps: dict[int, NDArray[Any]] = {}
+        weakref.finalize(self, _descriptors.give, self._maps)
+
+    def __len__(self) -> int:
+        return self.rows
+
+    def __repr__(self) -> str:
+        return f"<Shard {self.name}: {self.rows} rows, {self.role}, {self.digest[:16]}>"
+
+    @cached_property
+    def manifest(self) -> ShardManifest:
+        """The shard manifest, verified against the root manifest, and the group's metadata against it."""
+        for name, text in self._metadata().items():
+            if self._bytes(name) != text:
+                raise FormatError(
+                    "A shard's Zarr metadata is the one text that its shape has.",
+                    got=f"{self.at}/{name}",
+                    do="Do not use this store.",
+                )
+        return self.listing
+
+    @cached_property
+    def listing(self) -> ShardManifest:
+        """The shard manifest alone: what files there are, while nothing is known of them yet."""
+        try:
+            raw = self._root.read(self.manifest_file, layout.MAX_BYTES)
+        except OSError as error:
+            raise Fault(self.name, None, None, self.manifest_file, _unreadable(error)).error() from None
+        if digest(raw) != self.digest:
+            problem = "its bytes do not have the digest that the root manifest names"
+            raise Fault(self.name, None, None, self.manifest_file, problem).error()
+        return ShardManifest.decode(raw, self._ref)
+
+    @property
+    def manifest_file(self) -> str:
+        """Where the shard manifest lies, below the store."""
+        return layout.manifest_file(self.at)
+
+    @property
+    def tokens_shape(self) -> tuple[int, int]:
+        """(t, d): tokens per row, features per token."""
+        return self.manifest.tokens_shape
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """float16 or float32."""
+        return DTYPES[self.manifest.dtype]
+
+    @property
+    def chunk_rows(self) -> int:
+        """Rows per chunk file."""
+        return self.manifest.chunk_rows
+
+    @property
+    def statistics(self) -> dict[str, Any]:
+        """``max_abs``, ``mean_token_norm``, and ``rows_per_class`` (class index -> rows, where there are any)."""
+        made = self.manifest.statistics
+        per_class = {int(k): n for k, n in made.rows_per_class.items()}
+        return {
+            "max_abs": made.max_abs,
+            "mean_token_norm": made.mean_token_norm,
+            "rows_per_class": dict(sorted(per_class.items())),
+        }
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all of the shard's files, by their manifests."""
+        return sum(part.size for part in self.listing.objects.values()) + len(canonical(self.listing))
+
+    @cached_property
+    def labels(self) -> NDArray[np.int32]:
+        """int32 [n], read-only."""
+        return np.frombuffer(self.read("labels/c.0"), "<i4").astype(np.int32, copy=False)
+
+    @cached_property
+    def sample_ids(self) -> list[str]:
+        """The rows' sample ids, in row order."""
+        ids = layout.decode_ids(self.read("sample_id/c.0"), self.rows)
+        if ids is None:
+            raise FormatError("A shard has one sample id for each row.", got=repr(self), do="Do not use this store.")
+        return ids
+
+    def group(self) -> zarr.Group:
+        """The shard as a read-only Zarr group whose every read is verified (for tools; `blocks` is faster)."""
+        from taftcache.cache.read.zarr_view import open_group
+
+        def read(name: str) -> bytes:
+            if name == "sample_id/c.0":
+                self.sample_ids  # noqa: B018  Zarr would allocate whatever count the file declares
+            return self.read(name)
+
+        return open_group(self.name, self.manifest.objects, read)
+
+    def blocks(
+        self, size: int = 256, start: int = 0, stop: int | None = None, ring: Sequence[NDArray[Any]] = ()
+    ) -> Iterator[RowBlock]:
+        """Rows ``start .. stop`` in order, in blocks of ``size`` (the last may be shorter) that begin at ``start``.
+
+        The blocks are the same whatever the chunk size: a view of the mapped file when a block lies within one chunk, a
+        copy of its parts otherwise: ``size=shard.chunk_rows`` reads at nearly the speed of memory. Chunks that come
+        next are verified (or fetched, from a bucket) by a few threads meanwhile.
+
+        With a ``ring`` of arrays [size, t, d] of the shard's dtype every block is a view of one of them in turn, filled
+        by a thread while the caller is at those before: page-locked memory for a GPU, say, or memory that need not be
+        allocated for each block. A block is then valid until the next one is asked for.
+        """
+        if size < 1:
+            raise ValueError(f"a block has at least one row, not {size}")
+        first, last, _ = slice(start, stop).indices(self.rows)
+        for place in ring:
+            if place.shape != (size, *self.tokens_shape) or place.dtype != self.dtype or len(ring) < 2:
+                raise ValueError(
+                    f"a ring has two arrays or more of {self.dtype} {[size, *self.tokens_shape]}, not {len(ring)} of"
+                    f" {place.dtype} {list(place.shape)}"
+                )
+        with ThreadPoolExecutor(self._threads, thread_name_prefix="taftcache-verify") as pool:
+            chunks = _Ahead(self, pool, last)
+            spans = [(at, min(at + size, last)) for at in range(first, last, size)]
+            if not ring:
+                for at, end in spans:
+                    yield RowBlock(at, self._span(at, end, chunks.get), self.labels[at:end])
+                return
+            with ThreadPoolExecutor(1, thread_name_prefix="taftcache-fill") as filler:
+                ahead: deque[Future[NDArray[Any]]] = deque()
+                for k, (at, end) in enumerate(spans):
+                    while len(ahead) < len(ring) and k + len(ahead) < len(spans):
+                        n = k + len(ahead)
+                        ahead.append(filler.submit(self._fill, ring[n % len(ring)], *spans[n], chunks.get))
+                    yield RowBlock(at, ahead.popleft().result(), self.labels[at:end])
+
+    def read_into(self, out: NDArray[Any], start: int = 0) -> None:
+        """Copy rows ``start .. start + len(out)`` into ``out`` [b, t, d], of any dtype that holds the shard's."""
+        if out.shape[1:] != self.tokens_shape or not 0 <= start <= start + len(out) <= self.rows:
+            raise IndexError(f"shard {self.name} has rows 0 to {self.rows - 1} of {self.tokens_shape}")
+        self._fill(out, start, start + len(out), self._chunk)
+
+    def tokens(self, rows: slice | ArrayLike) -> NDArray[Any]:
+        """Tokens [b, t, d] of a slice (a read-only view where it lies in one chunk) or of an array of row numbers."""
+        if isinstance(rows, slice):
+            start, stop, step = rows.indices(self.rows)
+            if step == 1:
+                return self._span(start, max(start, stop), self._chunk)
+            rows = np.arange(start, stop, step)
+        index = np.asarray(rows)
+        if index.dtype == bool or index.ndim != 1 or not (index.size == 0 or np.issubdtype(index.dtype, np.integer)):
+            raise IndexError(f"rows are a slice or a vector of row numbers, not {index.dtype} {list(index.shape)}")
+        index = index.astype(np.int64)
+        index = np.where(index < 0, index + self.rows, index)
+        if index.size and not (index.min() >= 0 and index.max() < self.rows):
+            raise IndexError(f"shard {self.name} has rows 0 to {self.rows - 1}")
+        out = np.empty((len(index), *self.tokens_shape), self.dtype)
+        chunks = index // self.chunk_rows
+        for chunk in np.unique(chunks):
+            here = chunks == chunk
+            out[here] = self._chunk(int(chunk))[index[here] % self.chunk_rows]
+        return out
+
+    def moved_to(self, root: Home, at: str) -> None:
+        """A commit put the shard in its place."""
+        self._root, self.at = root, at
+
+    def read(self, name: str) -> bytes:
+        """The verified bytes of one file of the shard, as `ShardManifest.objects` names it."""
+        self.manifest  # noqa: B018  whose metadata is verified first
+        return self._bytes(name)
+
+    def check(self, name: str) -> Fault | None:
+        """Read one file of the shard from the disk and say what is wrong with it."""
+        made = self.listing
+        part = made.objects[name]
+        try:
+            data = self._view(name, part.size)
+        except _Damaged as damage:
+            return damage.fault
+        except FormatError as error:
+            return self._fault(name, str(error))
+        if digest(data) != part.digest:
+            return self._fault(name, _CHANGED)
+        if name in layout.METADATA:
+            right = bytes(data) == self._metadata()[name]
+            return None if right else self._fault(name, "it is not the one text that its shape has")
+        array, chunk = _place(name)
+        if array == "tokens" and chunk is not None and (chunk + 1) * made.chunk_rows > self.rows:
+            row = len(data) // made.chunk_rows
+            if np.frombuffer(data, np.uint8)[(self.rows - chunk * made.chunk_rows) * row :].any():
+                return self._fault(name, "there is something in the padding after the last row")
+        return None
+
+    def _metadata(self) -> dict[str, bytes]:
+        made = self.listing
+        return layout.metadata(made.rows, made.tokens_shape, made.dtype, made.chunk_rows)
+
+    def _bytes(self, name: str) -> bytes:
+        part = self.listing.objects[name]
+        try:
+            raw = bytes(self._view(name, part.size))
+        except _Damaged as damage:
+            raise damage.fault.error() from None
+        if digest(raw) != part.digest:
+            raise self._fault(name, _CHANGED).error()
+        return raw
+
+    @property
+    def _threads(self) -> int:
+        """Enough to keep the processors hashing; more where each answer is waited for."""
+        return max(2, min(4, os.cpu_count() or 1)) if self._root.stable else 8
+
+    def _parts(self, start: int, stop: int, chunk: Callable[[int], NDArray[Any]]) -> Iterator[NDArray[Any]]:
+        c = self.chunk_rows
+        for k in range(start // c, -(-stop // c)):
+            yield chunk(k)[max(start - k * c, 0) : min(stop - k * c, c)]
+
+    def _span(self, start: int, stop: int, chunk: Callable[[int], NDArray[Any]]) -> NDArray[Any]:
+        if start >= stop:
+            return np.empty((0, *self.tokens_shape), self.dtype)
+        parts = list(self._parts(start, stop, chunk))
+        if len(parts) == 1:
+            return parts[0]
+        joined = np.concatenate(parts)
+        joined.flags.writeable = False
+        return joined
+
+    def _fill(self, out: NDArray[Any], start: int, stop: int, chunk: Callable[[int], NDArray[Any]]) -> NDArray[Any]:
+        at = 0
+        for part in self._parts(start, stop, chunk):
+            np.copyto(out[at : at + len(part)], part, casting="safe")
+            at += len(part)
+        filled = out[:at]
+        filled.flags.writeable = False
+        return filled
+
+    def _chunk(self, index: int) -> NDArray[Any]:
+        if index in self._maps:
+            return self._maps[index]
+        name = layout.chunk_name(index)
+        part = self.manifest.objects[name]
+        try:
+            data = self._view(name, part.size)
+        except _Damaged as damage:
+            raise damage.fault.error() from None
+        if index not in self._verified or not self._root.stable:
+            if digest(data) != part.digest:
+                raise self._fault(name, _CHANGED).error()
+            self._verified.add(index)
+        tokens = np.frombuffer(data, self.dtype).reshape(self.chunk_rows, *self.tokens_shape)
+        # Chunks beyond what may be kept are mapped anew at each pass. First come, first kept: passes go round and
+        # round, and dropping the least recently used would drop each chunk just before it is due.
+        if self._root.stable and index not in self._maps and _descriptors.take():
+            self._maps[index] = tokens
+        return tokens
+
+    def _view(self, name: str, size: int) -> Any:
+        try:
+            found, data = self._root.view(f"{self.at}/{name}", size)
+        except OSError as error:
+            raise _Damaged(self._fault(name, _unreadable(error))) from None
+        if data is None:
+            raise _Damaged(self._fault(name, f"it has {found} bytes, and the shard manifest declares {size}"))
+        return data
+
+    def _fault(self, name: str, problem: str) -> Fault:
+        array, chunk = _place(name)
+        return Fault(self.name, array, chunk, f"{self.at}/{name}", problem)
+
+
+class _Ahead:
+    """The chunks of one pass: those that come next are asked for by threads, and kept while a block needs them."""
+
+    def __init__(self, shard: Shard, pool: ThreadPoolExecutor, last: int) -> None:
+        self._shard, self._pool = shard, pool
+        self._end = layout.chunk_count(last, shard.chunk_rows)
+        self._coming: dict[int, Future[NDArray[Any]]] = {}
+
+    def get(self, index: int) -> NDArray[Any]:
+        """Chunk ``index``; called in order. What went wrong with one that was asked for ahead is said here."""
+        coming = self._coming
+        for old in [k for k in coming if k < index]:
+            del coming[old]
+        for k in range(index, min(index + 1 + self._shard._threads, self._end)):
+            if k not in coming and k not in self._shard._maps:
+                coming[k] = self._pool.submit(self._shard._chunk, k)
+        return coming[index].result() if index in coming else self._shard._chunk(index)
+
+
+class _Descriptors:
+    """How many more chunks may stay mapped: each map holds one of the process's file descriptors."""
+
+    def __init__(self) -> None:
+        self._left = min(resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4, 16384)
+        self._lock = Lock()
+
+    def take(self) -> bool:
+        with self._lock:
+            if self._left <= 0:
+                return False
+            self._left -= 1
+            return True
+
+    def give(self, maps: dict[int, Any]) -> None:
+        with self._lock:
+            self._left += len(maps)
+
+
+_descriptors = _Descriptors()
+
+
+class _Damaged(Exception):
+    def __init__(self, fault: Fault) -> None:
+        super().__init__(fault)
+        self.fault = fault
+
+
+_CHANGED = "its bytes do not have the digest that the shard manifest names"
+
+
+def _unreadable(error: OSError) -> str:
+    if isinstance(error, FileNotFoundError):
+        return "it is missing (or the store was committed anew since it was opened: open it again)"
+    return f"it cannot be read: {error.strerror or error}"
+
+
+def _place(name: str) -> tuple[str | None, int | None]:
+    """(array, chunk) of one of a shard's files."""
+    array, _, leaf = name.rpartition("/")
+    chunk = leaf.split(".")[1] if leaf.startswith("c.") else None
+    return array or None, None if chunk is None else int(chunk)

@@ -1,0 +1,129 @@
+"""Reading every object of a store against its digest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from taftcache.cache.format import ledger
+from taftcache.cache.format.digest import digest
+from taftcache.cache.format.fault import Fault
+from taftcache.cache.format.manifest import FILE, MAX_BYTES, Manifest, ObjectRef
+from taftcache.cache.place.home import Home
+from taftcache.cache.read.shard import Shard
+from taftcache.errors import IntegrityError, StoreError, StoreUnreachable
+
+Progress = Callable[[int, int], None]
+"""(bytes done, bytes in all), called after each object."""
+
+
+def verify(root: Home, named: Manifest, progress: Progress | None = None, *, manifest: bool = True) -> list[Fault]:
+    """Every fault of a store: the root manifest, each shard's files, the objects beside them, the ledger, the key.
+
+    ``named`` is the manifest as it was opened: one that is another by now is a fault too, unless ``manifest`` says that
+    it is not in its place yet.
+    """
+    faults: list[Fault] = []
+    # fresh objects: what was verified earlier in this process is read again
+    shards = [Shard(root, ref) for ref in named.shards]
+    sizes: dict[str, int] = {}
+    if manifest:
+        faults += _root_faults(root, named)
+    whole: list[Shard] = []
+    for shard in shards:
+        try:
+            sizes[shard.name] = shard.nbytes
+            whole.append(shard)
+        except StoreUnreachable:
+            raise
+        except StoreError as error:
+            # without the shard manifest nothing else of the shard can be judged
+            faults.append(Fault(shard.name, None, None, shard.manifest_file, _text(error)))
+    total = sum(sizes.values()) + sum(ref.size for ref in named.objects.values())
+    done = 0
+    seen: set[str] = set()
+    for shard in whole:
+        rest = sizes[shard.name]
+        for name, part in shard.listing.objects.items():
+            fault = shard.check(name)
+            faults += [fault] if fault else []
+            done, rest = done + part.size, rest - part.size
+            if progress:
+                progress(done, total)
+        done += rest
+        if not any(f.shard == shard.name for f in faults):
+            faults += _consistent(shard, len(named.classes), seen)
+    for ref in named.objects.values():
+        fault = check_object(root, ref)
+        faults += [fault] if fault else []
+        done += ref.size
+        if progress:
+            progress(done, total)
+    try:
+        ledger.read_chain(root, named.ledger)
+        if named.tombstone_key:
+            ledger.read_key(root, named)
+    except StoreUnreachable:
+        raise
+    except StoreError as error:
+        faults.append(Fault(None, None, None, "ledger", _text(error)))
+    return faults
+
+
+def _root_faults(root: Home, named: Manifest) -> list[Fault]:
+    try:
+        if Manifest.decode(root.read(FILE, MAX_BYTES)).digest != named.digest:
+            return [Fault(None, None, None, FILE, "it is not the manifest that was opened")]
+    except OSError as error:
+        return [Fault(None, None, None, FILE, f"it cannot be read: {error.strerror}")]
+    except StoreUnreachable:
+        raise
+    except StoreError as error:
+        return [Fault(None, None, None, FILE, _text(error))]
+    return []
+
+
+def read_object(root: Home, ref: ObjectRef) -> bytes:
+    """The bytes of an object, verified."""
+    fault, raw = _read(root, ref)
+    if fault:
+        raise fault.error()
+    return raw
+
+
+def check_object(root: Home, ref: ObjectRef) -> Fault | None:
+    """What is wrong with an object."""
+    return _read(root, ref)[0]
+
+
+def _read(root: Home, ref: ObjectRef) -> tuple[Fault | None, bytes]:
+    try:
+        raw = root.read(ref.path, ref.size)
+    except OSError as error:
+        return Fault(None, None, None, ref.path, f"it cannot be read: {error.strerror}"), b""
+    except StoreUnreachable:
+        raise
+    except StoreError as error:
+        return Fault(None, None, None, ref.path, _text(error)), b""
+    if len(raw) != ref.size or digest(raw) != ref.digest:
+        return Fault(None, None, None, ref.path, "its bytes do not have the digest that the root manifest names"), b""
+    return None, raw
+
+
+def _consistent(shard: Shard, classes: int, seen: set[str]) -> list[Fault]:
+    """Whether labels, ids and statistics of a shard whose bytes are right also make sense beside the ids ``seen``."""
+    labels, ids = shard.labels, shard.sample_ids
+    file = shard.manifest_file
+    found = []
+    if labels.min() < 0 or labels.max() >= classes:
+        found.append(Fault(shard.name, "labels", 0, f"{shard.at}/labels/c.0", "a label is outside the classes"))
+    if len(set(ids)) != len(ids) or seen & set(ids):
+        found.append(Fault(shard.name, "sample_id", 0, f"{shard.at}/sample_id/c.0", "a sample id comes twice"))
+    seen.update(ids)
+    per_class = {int(k): int((labels == k).sum()) for k in sorted(set(labels.tolist()))}
+    if per_class != shard.statistics["rows_per_class"]:
+        found.append(Fault(shard.name, None, None, file, "the rows per class are not those of the labels"))
+    return found
+
+
+def _text(error: StoreError) -> str:
+    return str(error.got) if isinstance(error, IntegrityError) else f"{error.rule} ({error.got})"

@@ -1,0 +1,56 @@
+"""Garbage: what lies in a store and nothing names."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from taftcache.cache.place.home import Home
+from taftcache.cache.write.sweep import foreign, leftovers, removed, unfinished
+
+if TYPE_CHECKING:
+    from taftcache.cache.store import FeatureStore
+
+
+@dataclass(frozen=True)
+class Garbage:
+    """``removed``: path -> bytes of what went (or would go). ``kept``: path -> bytes of what nothing names and stays:
+    unfinished work, and files that the format does not own."""
+
+    removed: dict[str, int]
+    kept: dict[str, int]
+
+
+def collect(
+    store: FeatureStore, *, work: bool = False, strange: bool = False, older: float = 86400.0, dry: bool = False
+) -> Garbage:
+    """Remove what no manifest names.
+
+    ``work`` takes unfinished extractions too, ``strange`` files that are none of the format's business. ``dry`` only
+    lists (a store open for reading will do). Where no lock keeps other writers out (a bucket) only what is ``older``
+    than that many seconds goes: younger objects may be a commit on its way.
+    """
+    if not dry:
+        store.no_writers("Collecting garbage")
+    unnamed = list(leftovers(store.root, store.desk, store.manifest))
+    work_paths = [path for path in unfinished(store.desk) if path not in unnamed]
+    odd = foreign(store.root, store.manifest)
+    limit = time.time() - older
+    young = [path for path in unnamed if not path.startswith("staging/") and _is_young(store, path, limit)]
+    wanted = [path for path in unnamed if path not in young]
+    wanted += (work_paths if work else []) + (odd if strange else [])
+    kept = sorted({*work_paths, *odd, *young} - {*wanted})
+    gone = dict(store.swept)
+    store.swept = []
+    for path in wanted:
+        gone[path] = _home(store, path).size(path) if dry else removed(_home(store, path), path)[1]
+    return Garbage(gone, {path: _home(store, path).size(path) for path in kept})
+
+
+def _home(store: FeatureStore, path: str) -> Home:
+    return store.desk if path.startswith("staging/") else store.root
+
+
+def _is_young(store: FeatureStore, path: str, limit: float) -> bool:
+    return not store.root.locked and store.root.changed(path) > limit

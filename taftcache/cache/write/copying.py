@@ -1,0 +1,255 @@
+"""Whole stores to other places: copied byte for byte, or with another dtype or chunk size."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
+
+from taftcache.cache.format import layout, ledger
+from taftcache.cache.format.digest import digest
+from taftcache.cache.format.fault import Fault
+from taftcache.cache.format.manifest import FILE, MAX_BYTES, Manifest
+from taftcache.cache.place.address import check_foreign, open_home
+from taftcache.cache.place.home import Home
+from taftcache.cache.read.shard import Shard
+from taftcache.cache.read.verify import Progress, verify
+from taftcache.cache.store import FeatureStore
+from taftcache.cache.write.sweep import LOCK, sweep
+from taftcache.errors import FormatError, StoreError
+
+BASE = "base/"
+_THREADS = 4
+
+
+@dataclass(frozen=True)
+class Copied:
+    """``files`` and ``bytes`` copied now, and files that were ``there`` already with the right bytes."""
+
+    files: int
+    bytes: int
+    there: int
+
+
+@dataclass(frozen=True)
+class _File:
+    path: str
+    digest: str
+    size: int
+    read: Callable[[], Any]
+
+
+def copy(
+    source: FeatureStore, target: str | os.PathLike[str], *, update: bool = False, progress: Progress | None = None
+) -> Copied:
+    """Copy what ``source``'s manifests name to ``target``, a folder or a bucket: the same bytes, the same root digest.
+
+    Every file is verified as it is read, and once more, at the target, before the root manifest is put there: no copy
+    is ever named a store with less in it. A copy that was cut off goes on: files that are there with the right
+    digest are not copied again. ``update`` allows a target that holds another state of the same store (of one
+    identity), which then becomes this one.
+
+    Raises:
+        IntegrityError: ``source`` is damaged. StoreError: something else lies at the target. StoreWriteError.
+    """
+    files = list(_files(source))
+    total = sum(file.size for file in files)
+    try:
+        root, desk = open_home(target, make=True)
+    except OSError as error:
+        raise StoreError(
+            "A store can be copied there.", got=f"{target}: {error.strerror}", do="Name another folder."
+        ) from None
+    try:
+        lock = desk.lock(LOCK)
+        try:
+            check_foreign(root)
+            before = _before(root, source, update)
+            count = size = done = 0
+            for file, copied in _each(files, partial(_bring, root)):
+                count, size = count + copied, size + copied * file.size
+                done += file.size
+                if progress:
+                    progress(done, total)
+            if faults := verify(root, source.manifest, manifest=False):
+                raise faults[0].error()
+            if before is None or before.digest != source.root_digest:
+                root.swap(FILE, source.manifest.encode())
+            sweep(root, desk, source.manifest, before or source.manifest)
+            return Copied(count, size, len(files) - count)
+        finally:
+            os.close(lock)
+    finally:
+        root.close()
+        desk.close()
+
+
+def convert(
+    source: FeatureStore,
+    target: str | os.PathLike[str],
+    *,
+    identity: dict[str, Any],
+    recipe: dict[str, Any],
+    dtype: str | None = None,
+    chunk_rows: int | Literal["auto"] | None = None,
+    progress: Progress | None = None,
+) -> FeatureStore:
+    """A new store at ``target`` with ``source``'s rows in another dtype or chunk size; open for writing.
+
+    What was made from the rows (components, models) stays behind, for its keys name the old shards; base, skipped
+    samples, ledger and tombstones come along. A conversion that was cut off goes on.
+
+    Raises:
+        DataError: a number that overflows the new dtype, naming the sample. IdentityError: another store lies there.
+    """
+    if FeatureStore.exists(target):
+        made = FeatureStore(target, mode="a")
+    else:
+        made = FeatureStore.create(
+            target, identity=identity, classes=source.classes, plan=source.manifest.plan, recipe=recipe
+        )
+    try:
+        made.check_identity(identity)
+        total, done = sum(ref.rows for ref in source.manifest.shards), 0
+        for ref in source.manifest.shards:
+            old = source.shard(ref.name)
+            rows = layout.resolve_chunk_rows(chunk_rows or old.chunk_rows, old.tokens_shape, dtype or old.dtype.name)
+            if not made.has_shard(ref.name):
+                left_out = [s for s in source.manifest.skipped if s.shard == ref.name]
+                with made.writer(
+                    ref.name,
+                    ref.role,
+                    chunk_rows=rows,
+                    dtype=dtype or old.dtype.name,
+                    tokens_shape=old.tokens_shape,
+                    candidates=[*old.sample_ids, *(s.id for s in left_out)],
+                ) as writer:
+                    for block in old.blocks(old.chunk_rows, min(writer.consumed, old.rows)):
+                        ids = old.sample_ids[block.start : block.start + len(block.labels)]
+                        writer.append(block.tokens, ids, block.labels)
+                        if progress:
+                            progress(done + block.start + len(ids), total)
+                    if writer.consumed == old.rows:
+                        writer.append(old.tokens([]), [], [], left_out)
+                    writer.commit()
+            _check_converted(made.shard(ref.name), old, dtype or old.dtype.name, rows)
+            done += ref.rows
+        _memory(source, made)
+    except BaseException:
+        made.close()
+        raise
+    return made
+
+
+def _check_converted(new: Shard, old: Shard, dtype: str, rows: int) -> None:
+    if (new.sample_ids, new.dtype.name, new.chunk_rows) != (old.sample_ids, dtype, rows):
+        raise StoreError(
+            "A conversion goes on where it stopped, or begins in an empty folder.",
+            got=f"shard {new.name} there: {new.rows} rows, {new.dtype}, {new.chunk_rows} rows a chunk",
+            do="Name another folder.",
+        )
+
+
+def _memory(source: FeatureStore, made: FeatureStore) -> None:
+    """The base, the ledger and the tombstones, in one commit."""
+    there = source.manifest
+    wanted = made.manifest.replace(
+        objects=source.objects(BASE),
+        tombstones=there.tombstones,
+        tombstone_key=there.tombstone_key,
+        ledger=there.ledger,
+    )
+    if wanted.digest == made.root_digest:
+        return
+    known = {ref.path for ref in made.manifest.objects.values()}
+    for file in _files(source, rows=False):
+        folder = file.path.partition("/")[0]
+        if folder in ("base", "ledger", ledger.KEY_FILE) and file.path not in known:
+            made.root.put(file.path, file.read())
+    made.publish(wanted, [], [], [])
+
+
+def _files(source: FeatureStore, rows: bool = True) -> Iterator[_File]:
+    """Every file that the root manifest and those below it name, each with a verifying read."""
+    named, root = source.manifest, source.root
+    for ref in named.shards if rows else []:
+        shard = source.shard(ref.name)
+        made = shard.manifest
+        yield _plain(root, shard.manifest_file, ref.digest, layout.MAX_BYTES)
+        for name, part in made.objects.items():
+            yield _File(f"{shard.at}/{name}", part.digest, part.size, partial(shard.read, name))
+    for name, thing in named.objects.items():
+        yield _File(thing.path, thing.digest, thing.size, partial(source.read_object, name))
+    after = named.ledger.head if named.ledger else ""
+    for file, entry in reversed(ledger.read_chain(root, named.ledger)):
+        yield _plain(root, file, after, ledger.MAX_ENTRY_BYTES)
+        after = entry["previous"]
+    if named.tombstone_key:
+        yield _plain(root, ledger.KEY_FILE, named.tombstone_key, ledger.KEY_BYTES)
+
+
+def _plain(root: Home, path: str, wanted: str, limit: int) -> _File:
+    def read() -> bytes:
+        try:
+            raw = root.read(path, limit)
+        except OSError as error:
+            raise Fault(None, None, None, path, f"it cannot be read: {error.strerror}").error() from None
+        if digest(raw) != wanted:
+            raise Fault(None, None, None, path, "its bytes do not have the digest that is named").error()
+        return raw
+
+    return _File(path, wanted, root.size(path), read)
+
+
+def _each(files: list[_File], work: Callable[[_File], bool]) -> Iterator[tuple[_File, bool]]:
+    """``work`` on every file by a few threads: an object store answers late, but many at once."""
+    waiting: deque[tuple[_File, Future[bool]]] = deque()
+    with ThreadPoolExecutor(_THREADS, thread_name_prefix="taftcache-copy") as pool:
+        try:
+            for file in files:
+                waiting.append((file, pool.submit(work, file)))
+                if len(waiting) > 2 * _THREADS:
+                    first, future = waiting.popleft()
+                    yield first, future.result()
+            for first, future in waiting:
+                yield first, future.result()
+        except BaseException:
+            pool.shutdown(wait=True, cancel_futures=True)
+            raise
+
+
+def _bring(root: Home, file: _File) -> bool:
+    """Copy one file, if it is not there."""
+    if _same(root, file):
+        return False
+    root.put(file.path, file.read())
+    return True
+
+
+def _same(root: Home, file: _File) -> bool:
+    """Whether the target has the file already, to the bit."""
+    try:
+        data = root.view(file.path, file.size)[1]
+    except (FileNotFoundError, FormatError):
+        return False  # not there, or a link
+    return data is not None and digest(data) == file.digest
+
+
+def _before(root: Home, source: FeatureStore, update: bool) -> Manifest | None:
+    """What the target holds: nothing, this state, or (with ``update``) another one of the same store."""
+    try:
+        found = Manifest.decode(root.read(FILE, MAX_BYTES))
+    except FileNotFoundError:
+        return None
+    if found.digest != source.root_digest and not (update and found.identity == source.identity):
+        same = "another state of this store" if found.identity == source.identity else "another store"
+        raise StoreError(
+            "A copy is made where no store is, or of the state that is there.",
+            got=f"{root.path} holds {same}, root digest {found.digest[:16]}",
+            do="Allow it with update (--update on the command line)." if "state" in same else "Name another place.",
+        )
+    return found

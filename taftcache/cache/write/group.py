@@ -1,0 +1,176 @@
+"""Writing one shard's Zarr group below a staging folder, chunk by chunk, with its digests and statistics."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from taftcache.cache.format import layout
+from taftcache.cache.format.digest import canonical, digest
+from taftcache.cache.format.layout import DTYPES, Part, ShardManifest, Statistics
+from taftcache.cache.format.manifest import ShardRef
+from taftcache.cache.place.folder import Folder
+from taftcache.errors import DataError
+
+
+class ChunkRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One written chunk: its file's digest and size, its largest |x| and the sum of its tokens' norms."""
+
+    digest: str
+    size: int
+    max_abs: float
+    norm_sum: float
+
+
+class GroupWriter:
+    """Writes the group of one shard at ``at``; the bytes depend on the rows, their order and the chunk size only."""
+
+    def __init__(
+        self, root: Folder, at: str, name: str, role: str, tokens_shape: tuple[int, int], dtype: str, chunk_rows: int
+    ) -> None:
+        self.at, self.name, self.role = at, name, role
+        self.tokens_shape, self.dtype, self.chunk_rows = tokens_shape, dtype, chunk_rows
+        self._root = root
+        for array in ("tokens", "labels", "sample_id"):
+            root.make(f"{at}/{array}")
+
+    def put_chunk(self, index: int, tokens: NDArray[Any], rows: int) -> ChunkRecord:
+        """Write chunk ``index``: ``tokens`` [chunk_rows, t, d], of which rows from ``rows`` on are 0. Its bytes are
+        durable, its name is after `settle` or `finish`; several threads may write at once."""
+        self._root.write(f"{self.at}/{layout.chunk_name(index)}", tokens)
+        return chunk_record(tokens, rows)
+
+    def settle(self) -> None:
+        """Make the names of the chunks durable."""
+        self._root.sync(f"{self.at}/tokens")
+
+    def finish(self, chunks: Sequence[ChunkRecord], ids: Sequence[str], labels: NDArray[np.int32]) -> ShardRef:
+        """Write everything but the chunks, durably, and return what the root manifest needs to name the shard."""
+        made, files = describe(
+            self.name, self.role, self.tokens_shape, self.dtype, self.chunk_rows, chunks, ids, labels
+        )
+        for name, data in files.items():
+            self._root.write(f"{self.at}/{name}", data)
+        raw = canonical(made)
+        self._root.write(layout.manifest_file(self.at), raw)
+        for folder in ("tokens", "labels", "sample_id", ""):
+            self._root.sync(f"{self.at}/{folder}".rstrip("/"))
+        return ShardRef.of(self.name, self.role, len(ids), digest(raw))
+
+    def put_all(self, rows: Iterable[NDArray[Any]], ids: Sequence[str], labels: NDArray[np.int32]) -> ShardRef:
+        """Write the whole group from blocks of rows [b, t, d] of the right dtype, any b."""
+        chunks: list[ChunkRecord] = []
+        buffer = self.buffer()
+        filled = 0
+        for block in rows:
+            while len(block):
+                take = min(len(block), self.chunk_rows - filled)
+                buffer[filled : filled + take] = block[:take]
+                filled, block = filled + take, block[take:]
+                if filled == self.chunk_rows:
+                    chunks.append(self.put_chunk(len(chunks), buffer, filled))
+                    filled = 0
+        if filled:
+            buffer[filled:] = 0
+            chunks.append(self.put_chunk(len(chunks), buffer, filled))
+        return self.finish(chunks, ids, labels)
+
+    def buffer(self) -> NDArray[Any]:
+        """A zeroed chunk [chunk_rows, t, d]."""
+        return np.zeros((self.chunk_rows, *self.tokens_shape), DTYPES[self.dtype])
+
+
+def chunk_record(tokens: NDArray[Any], rows: int) -> ChunkRecord:
+    """What a manifest says of the chunk ``tokens`` [chunk_rows, t, d], of which rows from ``rows`` on are 0."""
+    largest = float(_magnitude(tokens).max().view(tokens.dtype))
+    return ChunkRecord(digest(tokens), tokens.nbytes, largest, token_norm_sum(tokens[:rows]))
+
+
+def describe(
+    name: str,
+    role: str,
+    tokens_shape: tuple[int, int],
+    dtype: str,
+    chunk_rows: int,
+    chunks: Sequence[ChunkRecord],
+    ids: Sequence[str],
+    labels: NDArray[np.int32],
+) -> tuple[ShardManifest, dict[str, bytes]]:
+    """The manifest of a shard with these rows, and the files of its group other than the chunks."""
+    n = len(ids)
+    files = {
+        "labels/c.0": labels.astype("<i4").tobytes(),
+        "sample_id/c.0": layout.encode_ids(ids),
+        **layout.metadata(n, tokens_shape, dtype, chunk_rows),
+    }
+    counts = np.bincount(labels)
+    made = ShardManifest(
+        name=name,
+        role=role,
+        rows=n,
+        tokens_shape=tokens_shape,
+        dtype=dtype,
+        chunk_rows=chunk_rows,
+        statistics=Statistics(
+            max_abs=max(chunk.max_abs for chunk in chunks),
+            # nine digits: below what the order of additions inside one token's norm could change
+            mean_token_norm=float(f"{math.fsum(c.norm_sum for c in chunks) / (n * tokens_shape[0]):.9g}"),
+            rows_per_class={str(k): int(counts[k]) for k in np.flatnonzero(counts)},
+        ),
+        objects={layout.chunk_name(i): Part(c.digest, c.size) for i, c in enumerate(chunks)}
+        | {name: Part(digest(data), len(data)) for name, data in files.items()},
+    )
+    return made, files
+
+
+def to_stored(tokens: ArrayLike, dtype: str, tokens_shape: tuple[int, int], ids: Sequence[str]) -> NDArray[Any]:
+    """``tokens`` [b, t, d] of any float dtype as the stored dtype; DataError names the samples that do not fit."""
+    given = np.asarray(tokens)
+    if not len(ids) and given.size == 0:
+        return np.empty((0, *tokens_shape), DTYPES[dtype])
+    if given.shape != (len(ids), *tokens_shape) or not np.issubdtype(given.dtype, np.floating):
+        raise DataError(
+            "Rows are floats [b, t, d], with one id each.",
+            got=f"{given.dtype} {list(given.shape)} for {len(ids)} ids and [t, d] = {list(tokens_shape)}",
+        )
+    with np.errstate(over="ignore", under="ignore"):
+        stored = np.ascontiguousarray(given, DTYPES[dtype])
+    if _magnitude(stored).max() < _infinity(stored.dtype):
+        return stored
+    bad = np.flatnonzero(~np.isfinite(stored).all(axis=(1, 2)))
+    row = given[bad[0]]
+    if np.isfinite(row).all():
+        worst = float(np.abs(row).max())
+        what, cure = f"|x| up to {worst:.6g} overflows {dtype}", "Store float32, or normalise the features."
+    else:
+        what, cure = "NaN" if np.isnan(row).any() else "Inf", "Look at that sample and at the backbone's output."
+    raise DataError(
+        "Stored features are finite.",
+        got=f"sample {ids[bad[0]]!r}: {what}" + (f" ({len(bad)} samples in this batch)" if len(bad) > 1 else ""),
+        do=cure,
+    )
+
+
+def token_norm_sum(tokens: NDArray[Any]) -> float:
+    """Σ over rows and tokens of ‖x‖₂, in float64; the outer sum is exact, so that no order of additions shows in it."""
+    norms: list[float] = []
+    for row in tokens:  # one row at a time stays in the cache
+        wide = row.astype(np.float64)
+        norms += np.sqrt(np.vecdot(wide, wide)).tolist()
+    return math.fsum(norms)
+
+
+def _magnitude(values: NDArray[Any]) -> NDArray[Any]:
+    """Bits of |x|: they order as the values do, at the speed of integers (NaN and Inf on top)."""
+    if values.dtype.itemsize == 2:
+        return values.view(np.uint16) & np.uint16(0x7FFF)
+    return values.view(np.uint32) & np.uint32(0x7FFFFFFF)
+
+
+def _infinity(dtype: np.dtype[Any]) -> int:
+    return 0x7C00 if dtype.itemsize == 2 else 0x7F800000

@@ -1,0 +1,106 @@
+"""What a ShardWriter has made durable: an append-only file, one checked line for each finished chunk."""
+
+from __future__ import annotations
+
+import msgspec
+
+from taftcache.cache.format.digest import SHORT, canonical, digest
+from taftcache.cache.format.manifest import Skipped
+from taftcache.cache.place.folder import Folder
+from taftcache.cache.write.group import ChunkRecord
+from taftcache.errors import StoreError
+
+FILE = "journal"
+MAX_BYTES = 4 << 30
+
+
+class Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the rows were made from and how: a writer continues a journal only when all of it is the same."""
+
+    identity: str
+    name: str
+    role: str
+    tokens_shape: tuple[int, int]
+    dtype: str
+    chunk_rows: int
+    candidates: str
+    relearn: bool
+    version: int = 1
+
+
+class Line(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="chunk"):
+    """One durable chunk: its rows' ids and labels, and for each row how many candidates are done once it is.
+
+    ``done`` is -1 at a row where that cannot be said (rows of a batch whose skipped samples came without positions):
+    such a row is no place to resume after. ``skipped`` are (row of the chunk that they come before, sample).
+    """
+
+    chunk: ChunkRecord
+    ids: list[str]
+    labels: list[int]
+    done: list[int]
+    skipped: list[tuple[int, Skipped]]
+
+
+class Seal(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="sealed"):
+    """The group is finished; its shard.json has this digest."""
+
+    digest: str
+
+
+class Journal:
+    """The journal below the staging folder ``at``."""
+
+    def __init__(self, root: Folder, at: str) -> None:
+        self._root, self._file = root, f"{at}/{FILE}"
+        self._at = at
+
+    def read(self) -> tuple[Header | None, list[Line], Seal | None]:
+        """What is durable: up to the first line that is torn. (None, [], None) where there is no journal."""
+        header, lines, seal, _ = self._scan()
+        return header, lines, seal
+
+    def start(self, header: Header, lines: list[Line] | None = None) -> None:
+        """Begin anew with ``header`` (and ``lines`` that are known to be durable)."""
+        self._root.make(self._at)
+        data = b"".join(_encode(item) for item in (header, *(lines or ())))
+        self._root.write(f"{self._file}.partial", data)
+        self._root.move(f"{self._file}.partial", self._file)
+
+    def mend(self) -> None:
+        """Cut a torn line off, so that the next one can follow."""
+        self._root.truncate(self._file, self._scan()[3])
+
+    def append(self, *items: Line | Seal) -> None:
+        """Add lines and make them durable."""
+        self._root.append(self._file, b"".join(map(_encode, items)))
+
+    def _scan(self) -> tuple[Header | None, list[Line], Seal | None, int]:
+        try:
+            raw = self._root.read(self._file, MAX_BYTES)
+        except (OSError, StoreError):
+            return None, [], None, 0
+        header: Header | None = None
+        lines: list[Line] = []
+        at = 0
+        while (end := raw.find(b"\n", at)) >= 0:
+            check, _, text = raw[at:end].partition(b" ")
+            if check.decode("ascii", "replace") != digest(text)[:SHORT]:
+                break
+            try:
+                if header is None:
+                    header = msgspec.json.decode(text, type=Header)
+                else:
+                    item = msgspec.json.decode(text, type=Line | Seal)
+                    if isinstance(item, Seal):
+                        return header, lines, item, end + 1
+                    lines.append(item)
+            except msgspec.DecodeError:
+                break
+            at = end + 1
+        return header, lines, None, at
+
+
+def _encode(item: Header | Line | Seal) -> bytes:
+    text = canonical(item)
+    return digest(text)[:SHORT].encode() + b" " + text + b"\n"

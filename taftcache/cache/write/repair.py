@@ -1,0 +1,251 @@
+"""Mending what is damaged: bytes made again count only when they have the digest that the manifest names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from taftcache.cache.format import layout
+from taftcache.cache.format.digest import canonical, digest
+from taftcache.cache.format.fault import Fault
+from taftcache.cache.format.layout import DTYPES, ShardManifest
+from taftcache.cache.format.manifest import ShardRef
+from taftcache.cache.format.plan import MAX_ID_BYTES
+from taftcache.cache.read.shard import Shard
+from taftcache.cache.write.group import GroupWriter, chunk_record, describe, to_stored
+from taftcache.errors import StoreError, StoreWriteError, TaftcacheError
+
+if TYPE_CHECKING:
+    from taftcache.cache.store import FeatureStore
+
+REPAIR = "staging/repair"
+DERIVED = ("components", "models", "state")
+_ROWS_AT_ONCE = 64
+
+
+class Maker(Protocol):
+    """Makes again what a store was made from. Any TaftcacheError that it raises leaves the file as it is."""
+
+    def members(self, shard: str) -> Sequence[tuple[str, int]]:
+        """(id, label) of every row of a shard, in row order."""
+        ...
+
+    def rows(self, shard: str, ids: Sequence[str]) -> NDArray[Any]:
+        """The rows [len(ids), t, d] of these samples."""
+        ...
+
+    def layout(self, shard: str) -> tuple[tuple[int, int], str, int]:
+        """(t, d), dtype and rows per chunk of a shard's tokens."""
+        ...
+
+    def object(self, name: str) -> bytes | None:
+        """The bytes of an object, or None where it cannot be made again."""
+        ...
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """``mended``: file -> where its bytes came from. ``dropped``: objects that are no longer named. ``left``: file ->
+    why it is damaged still."""
+
+    mended: dict[str, str] = field(default_factory=dict)
+    dropped: list[str] = field(default_factory=list)
+    left: dict[str, str] = field(default_factory=dict)
+
+
+def repair(store: FeatureStore, faults: Sequence[Fault], maker: Maker | None) -> Outcome:
+    """Mend the files that ``faults`` (of `FeatureStore.verify`) name; ``store`` is open for writing.
+
+    Metadata comes from the shard's manifest, a lost shard manifest from the group's files; chunks, labels and ids from
+    ``maker``, for a chunk its rows alone. Bytes are put in place, file by file and durably, only if they have the
+    digest that the manifest names: the root digest stays. Damaged components and models, which training makes again
+    from the rows, are dropped, and that is a commit. The rest is left, with the reason.
+    """
+    done = Outcome()
+    store.no_writers("Repair")
+    damaged = {f.file for f in faults}
+    try:
+        for ref in store.manifest.shards:
+            if any(f.shard == ref.name for f in faults):
+                _Mender(store, ref, maker, done).mend()
+        for name, thing in store.objects().items():
+            if thing.path in damaged:
+                _mend_object(store, name, maker, done)
+    finally:
+        store.desk.remove(REPAIR)
+    gone = {store.objects()[name].path for name in done.dropped}
+    if done.dropped:
+        with store.transaction() as change:
+            for name in done.dropped:
+                change.drop(name)
+    for file in damaged - done.mended.keys() - gone:
+        done.left.setdefault(file, "nothing else says what its bytes were: restore it from a copy")
+    return done
+
+
+def _mend_object(store: FeatureStore, name: str, maker: Maker | None, done: Outcome) -> None:
+    ref = store.manifest.objects[name]
+    try:
+        data = None if maker is None else maker.object(name)
+    except TaftcacheError as error:
+        done.left[ref.path] = str(error)
+        return
+    if data is not None:
+        _put(store, ref.path, ref.digest, data, "made again", done)
+    elif name.partition("/")[0] in DERIVED:
+        done.dropped.append(name)
+
+
+def _put(store: FeatureStore, file: str, wanted: str, data: Any, how: str, done: Outcome) -> bool:
+    """Put ``data`` in the place of ``file`` if it is what the manifest names."""
+    if (got := digest(data)) != wanted:
+        done.left[file] = f"what was made again has the digest {got[:16]}, not {wanted[:16]}: {_OTHER}"
+        return False
+    store.root.put(file, data)
+    done.mended[file] = how
+    return True
+
+
+_OTHER = "the image, the weights or the libraries are not those of the extraction; nothing was written"
+
+
+class _Mender:
+    """One damaged shard."""
+
+    def __init__(self, store: FeatureStore, ref: ShardRef, maker: Maker | None, done: Outcome) -> None:
+        self._store, self._ref, self._maker, self._done = store, ref, maker, done
+
+    def mend(self) -> None:
+        shard = Shard(self._store.root, self._ref)
+        try:
+            made = shard.listing
+        except StoreError:
+            rebuilt = self._rebuild()
+            if rebuilt is None:
+                self._all_again()
+                return
+            file = layout.manifest_file(self._ref.path)
+            _put(
+                self._store, file, self._ref.digest, canonical(rebuilt), "made again from the shard's files", self._done
+            )
+            made = rebuilt
+        damaged = [name for name in made.objects if Shard(self._store.root, self._ref).check(name)]
+        texts = layout.metadata(made.rows, made.tokens_shape, made.dtype, made.chunk_rows)
+        for name in damaged:
+            if name in texts:
+                self._put(made, name, texts[name], "written from the shard manifest")
+        for name in ("sample_id/c.0", "labels/c.0"):
+            if name in damaged:
+                self._try(made, name, partial(self._column, name), "from the data source")
+        for name in damaged:
+            if name.startswith("tokens/c."):
+                self._try(made, name, partial(self._chunk, made, name), "extracted again")
+
+    def _try(self, made: ShardManifest, name: str, make: Callable[[], Any], how: str) -> None:
+        try:
+            data = make()
+        except StoreWriteError:
+            raise
+        except TaftcacheError as error:
+            self._done.left[f"{self._ref.path}/{name}"] = str(error)
+        else:
+            if data is not None:
+                self._put(made, name, data, how)
+
+    def _put(self, made: ShardManifest, name: str, data: Any, how: str) -> None:
+        _put(self._store, f"{self._ref.path}/{name}", made.objects[name].digest, data, how, self._done)
+
+    def _column(self, name: str) -> bytes | None:
+        if self._maker is None:
+            return None
+        members = self._maker.members(self._ref.name)
+        if name == "sample_id/c.0":
+            return layout.encode_ids([i for i, _ in members])
+        return np.array([label for _, label in members], "<i4").tobytes()
+
+    def _chunk(self, made: ShardManifest, name: str) -> NDArray[Any] | None:
+        if self._maker is None:
+            return None
+        c, index = made.chunk_rows, int(name.split(".")[1])
+        ids = Shard(self._store.root, self._ref).sample_ids[index * c : (index + 1) * c]
+        rows = to_stored(self._maker.rows(self._ref.name, ids), made.dtype, made.tokens_shape, ids)
+        return layout.pad(rows, c)
+
+    def _rebuild(self) -> ShardManifest | None:
+        """The shard manifest as the group's files make it; None when that is not the one which is named."""
+        root, at, rows = self._store.root, self._ref.path, self._ref.rows
+        try:
+            stated = msgspec.json.decode(root.read(f"{at}/tokens/zarr.json", 1 << 16), type=_Tokens)
+            (n, t, d), (c, _, _) = stated.shape, stated.chunk_grid.configuration.chunk_shape
+            layout.check_shape((t, d), stated.data_type, c)
+            if n != rows:
+                return None
+            size = c * t * d * DTYPES[stated.data_type].itemsize
+            ids = layout.decode_ids(root.read(f"{at}/sample_id/c.0", 4 + (4 + MAX_ID_BYTES) * rows), rows)
+            labels = np.frombuffer(root.read(f"{at}/labels/c.0", 4 * rows), "<i4").astype(np.int32)
+            if ids is None or len(labels) != rows or labels.min() < 0:
+                return None
+            chunks = []
+            for k in range(layout.chunk_count(rows, c)):
+                _, data = root.view(f"{at}/{layout.chunk_name(k)}", size)
+                if data is None:
+                    return None
+                tokens = np.frombuffer(data, DTYPES[stated.data_type]).reshape(c, t, d)
+                chunks.append(chunk_record(tokens, min(c, rows - k * c)))
+        except (OSError, StoreError, msgspec.DecodeError, UnicodeDecodeError):
+            return None
+        made, _ = describe(self._ref.name, self._ref.role, (t, d), stated.data_type, c, chunks, ids, labels)
+        return made if digest(canonical(made)) == self._ref.digest else None
+
+    def _all_again(self) -> None:
+        """Neither a manifest nor all of what it spoke of: every row is made again."""
+        store, ref, maker = self._store, self._ref, self._maker
+        file = layout.manifest_file(ref.path)
+        if maker is None:
+            return
+        try:
+            shape, dtype, chunk_rows = maker.layout(ref.name)
+            members = list(maker.members(ref.name))
+            ids = [i for i, _ in members]
+
+            def blocks() -> Iterator[NDArray[Any]]:
+                for at in range(0, len(ids), _ROWS_AT_ONCE):
+                    some = ids[at : at + _ROWS_AT_ONCE]
+                    yield to_stored(maker.rows(ref.name, some), dtype, shape, some)
+
+            staged = f"{REPAIR}/group"
+            group = GroupWriter(store.desk, staged, ref.name, ref.role, shape, dtype, chunk_rows)
+            made = group.put_all(blocks(), ids, np.array([label for _, label in members], np.int32))
+        except StoreWriteError:
+            raise
+        except TaftcacheError as error:
+            self._done.left[file] = str(error)
+            return
+        if made.digest != ref.digest:
+            self._done.left[file] = f"the shard made again has the digest {made.digest[:16]}: {_OTHER}"
+            return
+        store.root.place(store.desk, layout.manifest_file(staged), file)
+        store.root.place(store.desk, staged, ref.path)
+        self._done.mended[file] = "the whole shard was extracted again"
+
+
+class _Grid(msgspec.Struct):
+    chunk_shape: tuple[int, int, int]
+
+
+class _ChunkGrid(msgspec.Struct):
+    configuration: _Grid
+
+
+class _Tokens(msgspec.Struct):
+    """What is asked of tokens/zarr.json when nothing else is left to ask; the shard's digest decides if it is true."""
+
+    shape: tuple[int, int, int]
+    data_type: str
+    chunk_grid: _ChunkGrid

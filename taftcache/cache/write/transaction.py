@@ -1,0 +1,253 @@
+"""Several changes to a store that become visible together, in one swap of the root manifest."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from taftcache.cache.format import ledger
+from taftcache.cache.format.digest import digest, plain
+from taftcache.cache.format.manifest import MAX_OBJECT_BYTES, Manifest, ObjectRef, ShardRef, check_object, object_path
+from taftcache.cache.read.shard import Shard
+from taftcache.cache.write.group import GroupWriter
+from taftcache.cache.write.sweep import TRANSACTION
+from taftcache.errors import DataError, RecipeError, StoreError
+
+if TYPE_CHECKING:
+    from taftcache.cache.store import FeatureStore
+
+_UPDATES = ("identity", "classes", "plan", "recipe")
+
+
+class Transaction:
+    """Erasures, objects, ledger entries and changed fields, staged until `commit`.
+
+    As a context manager it commits on success and discards on an exception. A failure at any point leaves the last
+    commit as it was and gives the space back.
+    """
+
+    def __init__(self, store: FeatureStore) -> None:
+        self._store, self._root, self._desk = store, store.root, store.desk
+        self._moves: list[tuple[str, str]] = []  # staged -> its place
+        self._shards: dict[str, Shard] = {}
+        self._dropped: set[str] = set()
+        self._erased: set[str] = set()
+        self._recalled: frozenset[str] = frozenset()
+        self._objects = dict(store.manifest.objects)
+        self._entries: list[dict[str, Any]] = []
+        self._fields: dict[str, Any] = {}
+        self._secret = b""
+        self._forget_key = False
+        self._count = 0
+        self._open = True
+        self._desk.remove(TRANSACTION)
+        self._desk.make(TRANSACTION)
+
+    def erase(self, sample_ids: Iterable[str]) -> dict[str, Shard]:
+        """Write the shards that hold ``sample_ids`` anew without them, as if those samples had never been extracted.
+
+        Returns the new shards by name; they can be read before the commit. Ids of skipped samples are forgotten too.
+        UnknownSample for an id of neither kind; DataError when a shard would be left empty.
+        """
+        self._usable()
+        self._store.no_writers("Erasing")
+        wanted = set(sample_ids)
+        places: dict[str, set[str]] = {}
+        noted = {s.id for s in self._store.manifest.skipped}
+        for sample_id in sorted(wanted - self._erased):
+            if sample_id in noted and not self._store.holds(sample_id):
+                continue
+            places.setdefault(self._store.locate(sample_id)[0].name, set()).add(sample_id)
+        new: dict[str, Shard] = {}
+        for name, ids in sorted(places.items()):
+            if name in self._dropped:
+                continue
+            old = self._shards.get(name) or self._store.shard(name)
+            keep = np.array([i not in ids for i in old.sample_ids])
+            if not keep.any():
+                raise DataError(
+                    "A shard holds at least one sample.",
+                    got=f"shard {name}: the erasure leaves none of its {len(old)} rows",
+                    do=f"Drop the shard: Transaction.drop_shard({name!r}).",
+                )
+            new[name] = self._rewrite(old, keep)
+        self._shards |= new
+        self._erased |= wanted
+        return new
+
+    def drop_shard(self, name: str) -> None:
+        """Leave the whole shard out, with its skipped samples."""
+        self._usable()
+        self._store.no_writers("Dropping a shard")
+        self._store.shard(name)
+        self._dropped.add(name)
+        self._shards.pop(name, None)
+
+    def bury(self, names: Iterable[str]) -> None:
+        """Add tombstones for ids whose rows leave with their whole shard, or for `classes` and `shards` themselves."""
+        self._usable()
+        self._erased |= set(names)
+
+    def recall(self) -> None:
+        """Take over the tombstones of the book beside the store: what an earlier store at this place forgot."""
+        self._usable()
+        self._recalled = self._store.book.newest
+
+    def relabel(self, classes: Sequence[str]) -> dict[str, Shard]:
+        """Keep only ``classes``, in the order that they have, and write every shard anew with labels that index them.
+
+        Returns all shards that stay, by name. DataError when a row that stays has another class.
+        """
+        self._usable()
+        self._store.no_writers("Relabelling")
+        before = self._store.classes
+        kept = [name for name in before if name in set(classes)]
+        place = np.array([kept.index(name) if name in kept else -1 for name in before], np.int32)
+        new: dict[str, Shard] = {}
+        for ref in self._store.manifest.shards:
+            if ref.name in self._dropped:
+                continue
+            old = self._shards.get(ref.name) or self._store.shard(ref.name)
+            if (place[old.labels] < 0).any():
+                raise DataError("A class that leaves has no rows left.", got=f"shard {ref.name} still has some")
+            new[ref.name] = self._rewrite(old, np.ones(len(old), np.bool_), place)
+        self._shards |= new
+        self.update(classes=kept)
+        return new
+
+    def tombstones(self, names: Iterable[str]) -> list[str]:
+        """The keyed hashes that stand for ``names`` in tombstones and receipts, sorted."""
+        key = self._key()
+        return sorted(ledger.tombstone(name, key) for name in names)
+
+    def content_digest(self) -> str:
+        """The `Manifest.content_digest` that the store will have if nothing more changes."""
+        return self._next().content_digest
+
+    def destroy_key(self) -> None:
+        """Leave the tombstones and their key out: nothing can be asked about a forgotten id any more."""
+        self._usable()
+        self._forget_key = True
+
+    def put(self, name: str, data: bytes, meta: dict[str, Any] | None = None, *, suffix: str = ".safetensors") -> None:
+        """Store ``data`` as the object ``name`` ("components/000"), in place of one of that name."""
+        self._usable()
+        check_object(name, suffix)
+        if len(data) > MAX_OBJECT_BYTES:
+            raise DataError(f"An object has at most {MAX_OBJECT_BYTES} bytes.", got=f"{name}: {len(data)} bytes")
+        ref = ObjectRef(object_path(name, digest(data), suffix), digest(data), len(data), plain(meta or {}, name))
+        self._stage(data, ref.path)
+        self._objects[name] = ref
+
+    def drop(self, name: str) -> None:
+        """Leave the object ``name`` out; StoreError where there is none."""
+        self._usable()
+        if self._objects.pop(name, None) is None:
+            raise StoreError("Only an object that is there can be dropped.", got=repr(name))
+
+    def record(self, entry: dict[str, Any]) -> None:
+        """Append ``entry`` to the ledger, which adds ``seq`` and ``previous``. It must not name a forgotten sample."""
+        self._usable()
+        entry = plain(entry, "entry")
+        if clash := set(entry) & set(ledger.RESERVED):
+            raise RecipeError("The ledger sets these fields itself.", got=", ".join(sorted(clash)))
+        self._entries.append(entry)
+
+    def update(self, **fields: Any) -> None:
+        """Change ``identity``, ``classes``, ``plan`` or ``recipe``."""
+        self._usable()
+        if unknown := set(fields) - set(_UPDATES):
+            raise RecipeError(f"A transaction updates {', '.join(_UPDATES)}.", got=", ".join(sorted(unknown)))
+        Manifest(**{k: getattr(self._store.manifest, k) for k in _UPDATES} | fields).replace()
+        self._fields |= fields
+
+    def commit(self) -> None:
+        """Make all of it visible at once, then remove what it replaced."""
+        self._usable()
+        named = self._store.manifest
+        stones, key_digest = set(named.tombstones), named.tombstone_key
+        if self._erased or self._recalled:
+            key = self._key()
+            key_digest = digest(key)
+            if not named.tombstone_key:
+                self._stage(key, ledger.KEY_FILE)
+            stones |= self._recalled | {ledger.tombstone(i, key) for i in self._erased}
+        if self._forget_key:
+            stones, key_digest = set(), ""
+        end = named.ledger
+        for entry in self._entries:
+            raw, end = ledger.encode_entry(entry, end)
+            self._stage(raw, ledger.entry_path(end.entries, end.head))
+        new = self._next().replace(tombstones=list(stones), tombstone_key=key_digest, ledger=end)
+        paths = {ref.name: ref.path for ref in new.shards}
+        groups = [(shard.at, paths[name]) for name, shard in self._shards.items()]
+        self._open = False
+        self._store.publish(new, groups, self._moves, list(self._shards.values()))
+
+    def discard(self) -> None:
+        """Give everything up; the store stays as it is."""
+        if self._open:
+            self._open = False
+            self._store.abandon()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if kind is not None:
+            self.discard()
+        elif self._open:
+            try:
+                self.commit()
+            except BaseException:
+                self.discard()
+                raise
+
+    def _next(self) -> Manifest:
+        """The manifest to come, but for what it remembers of erasures."""
+        named = self._store.manifest
+        refs = {ref.name: ref for ref in named.shards if ref.name not in self._dropped}
+        refs |= {name: ShardRef.of(name, s.role, s.rows, s.digest) for name, s in self._shards.items()}
+        return named.replace(
+            shards=list(refs.values()),
+            objects=self._objects,
+            skipped=[s for s in named.skipped if s.id not in self._erased and s.shard not in self._dropped],
+            **self._fields,
+        )
+
+    def _key(self) -> bytes:
+        if not self._secret:
+            named = self._store.manifest
+            if named.tombstone_key:
+                self._secret = ledger.read_key(self._root, named)
+            else:
+                self._secret = self._store.book.key or os.urandom(ledger.KEY_BYTES)
+        return self._secret
+
+    def _rewrite(self, old: Shard, keep: NDArray[np.bool_], place: NDArray[np.int32] | None = None) -> Shard:
+        def rows() -> Iterator[NDArray[Any]]:
+            for block in old.blocks(old.chunk_rows):
+                yield block.tokens[keep[block.start : block.start + len(block.tokens)]]
+
+        self._count += 1
+        at = f"{TRANSACTION}/{self._count}"
+        made = old.manifest
+        group = GroupWriter(self._desk, at, old.name, old.role, made.tokens_shape, made.dtype, made.chunk_rows)
+        ids = [i for i, kept in zip(old.sample_ids, keep, strict=True) if kept]
+        labels = old.labels[keep] if place is None else place[old.labels[keep]]
+        return Shard(self._desk, group.put_all(rows(), ids, labels), at)
+
+    def _stage(self, data: bytes, place: str) -> None:
+        self._count += 1
+        staged = f"{TRANSACTION}/{self._count}"
+        self._desk.write(staged, data)
+        self._moves.append((staged, place))
+
+    def _usable(self) -> None:
+        if not self._open:
+            raise StoreError("A transaction that has ended takes no more changes.", got=str(self._store.path))

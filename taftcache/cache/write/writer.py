@@ -1,0 +1,320 @@
+"""Writing one shard in a way that survives kill -9: what is durable once is never computed again."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from taftcache.cache.format import layout
+from taftcache.cache.format.digest import canonical, digest
+from taftcache.cache.format.manifest import Skipped
+from taftcache.cache.format.plan import check_ids
+from taftcache.cache.write.group import ChunkRecord, GroupWriter, to_stored
+from taftcache.cache.write.journal import Header, Journal, Line, Seal
+from taftcache.errors import DataError, IntegrityError, StoreError
+
+if TYPE_CHECKING:
+    from taftcache.cache.store import FeatureStore
+
+_QUEUE = 4
+"""Chunks that may wait for the disk before `ShardWriter.append` does."""
+_THREADS = 2
+"""Hash and write chunks at the same time: two files reach the disk together sooner than one after the other."""
+
+
+class ShardWriter:
+    """Rows in, one committed shard out.
+
+    Chunks are hashed, written and fsynced by two threads, and entered in the journal in their order by a third, while
+    the caller computes the next rows. Leaving the ``with`` block without `commit` keeps what is durable, and the next
+    writer of the same shard, made with the same arguments, goes on after ``consumed`` candidates (rows and skipped
+    samples, in the candidates' order).
+    """
+
+    def __init__(self, store: FeatureStore, header: Header, candidates: Sequence[str] | None) -> None:
+        self.name, self.role = header.name, header.role
+        self._store, self._header = store, header
+        self._candidates = None if candidates is None else list(candidates)
+        at = f"staging/shard-{header.name}"
+        self._group_at = f"{at}/group"
+        self._journal = Journal(store.desk, at)
+        self._ids: list[str] = []
+        self._labels: list[int] = []
+        self._done: list[int] = []
+        self._skipped: list[tuple[int, Skipped]] = []  # (row of the shard it comes before, sample)
+        self._chunks: list[ChunkRecord] = []
+        self._flushed = 0  # rows handed to the thread
+        self._closed = False
+        self._failure: BaseException | None = None
+        self._pending: deque[Future[None]] = deque()
+        self._written: deque[tuple[Future[ChunkRecord], Callable[[ChunkRecord], Line]]] = deque()
+        self._spare: list[NDArray[Any]] = []
+        self._torn = False
+        found, lines, seal = self._journal.read()
+        if found != header:
+            store.desk.remove(at)
+            lines = []
+            self._journal.start(header)
+        elif seal is not None:
+            self._journal.start(header, lines)
+        else:
+            self._journal.mend()
+        self._group = GroupWriter(
+            store.desk, self._group_at, header.name, header.role, header.tokens_shape, header.dtype, header.chunk_rows
+        )
+        self._buffer = self._group.buffer()
+        self._resume(lines)
+        self._seen = set(self._ids) | {s.id for _, s in self._skipped}
+        self._elsewhere: set[str] | None = None
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"taftcache-{header.name}")
+        self._disk = ThreadPoolExecutor(_THREADS, thread_name_prefix=f"taftcache-{header.name}-chunk")
+
+    @property
+    def accepted_ids(self) -> list[str]:
+        """The ids of the rows accepted so far, in row order."""
+        return list(self._ids)
+
+    def append(
+        self,
+        tokens: ArrayLike,
+        ids: Sequence[str],
+        labels: ArrayLike,
+        skipped: Sequence[Skipped | tuple[str, str]] = (),
+    ) -> None:
+        """Add the rows ``tokens`` [b, t, d] (any float dtype, b ≥ 0) and ``skipped`` samples (id, reason) among them.
+
+        Rows, and calls, follow the order of the candidates. DataError, before anything is taken, for NaN, Inf or
+        overflow, an id that is there already or was forgotten, a label outside the classes, or a row out of order.
+        StoreWriteError when the disk fails; what was durable stays so.
+        """
+        self._usable()
+        ids = list(ids)
+        left_out = [s if isinstance(s, Skipped) else Skipped(*s) for s in skipped]
+        classes = np.asarray(labels)
+        self._check(ids, classes, left_out)
+        stored = to_stored(tokens, self._header.dtype, self._header.tokens_shape, ids)
+        done, before = self._places(ids, left_out)
+        first = len(self._ids)
+        self._skipped += [(first + place, Skipped(s.id, s.reason, self.name)) for place, s in before]
+        self._done += done
+        self._ids += ids
+        self._labels += classes.tolist()
+        self._seen.update(ids, (s.id for s in left_out))
+        self.consumed += len(ids) + len(left_out)
+        c, at = self._header.chunk_rows, 0
+        while at < len(ids):
+            filled = first + at - self._flushed
+            take = min(len(ids) - at, c - filled)
+            self._buffer[filled : filled + take] = stored[at : at + take]
+            at += take
+            if filled + take == c:
+                self._flush()
+
+    def commit(self, *, plan: dict[str, Any] | None = None, expect: str | None = None) -> None:
+        """Make the shard part of the store: all of its rows, or (after any failure) none of them.
+
+        A shard of that name is replaced, with its skipped samples; ``plan`` becomes the store's in the same step.
+        DataError when there are no rows or candidates left, IntegrityError when the shard that ``expect`` is the
+        digest of has other rows.
+        """
+        self._usable()
+        if self._candidates is not None and self.consumed != len(self._candidates):
+            raise DataError(
+                "A shard is committed when every candidate has become a row or was skipped.",
+                got=f"shard {self.name}: {self.consumed} of {len(self._candidates)}",
+            )
+        if not self._ids:
+            raise DataError(
+                "A shard holds at least one sample.",
+                got=f"shard {self.name}: no rows, {len(self._skipped)} samples skipped",
+                do="Use fewer shards, or look at the reasons for which the samples were skipped.",
+            )
+        while self._pending:
+            self._wait()
+        chunks = list(self._chunks)
+        if rest := len(self._ids) - self._flushed:
+            self._buffer[rest:] = 0
+            chunks.append(self._group.put_chunk(len(chunks), self._buffer, rest))
+        ref = self._group.finish(chunks, self._ids, np.asarray(self._labels, np.int32))
+        if expect is not None and ref.digest != expect:
+            raise IntegrityError(
+                "The rows are those that the digest was made from.",
+                got=f"shard {self.name}: digest {ref.digest[:16]}, expected {expect[:16]}",
+            )
+        self._journal.append(Seal(ref.digest))
+        self._store.publish_shard(
+            ref, self._group_at, self._ids, [s for _, s in self._skipped], self._header.relearn, plan
+        )
+        self.close()
+
+    def close(self) -> None:
+        """Let go without committing; the durable chunks stay in ``staging/`` for the next writer of this shard."""
+        if not self._closed:
+            self._closed = True
+            self._disk.shutdown(wait=True)
+            self._thread.shutdown(wait=True)
+            self._store.release(self)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def _check(self, ids: list[str], labels: np.ndarray[Any, Any], skipped: list[Skipped]) -> None:
+        everyone = [*ids, *(s.id for s in skipped)]
+        check_ids(everyone)
+        if self._elsewhere is None:
+            self._elsewhere = self._store.ids_outside(self.name)
+        for i in everyone:
+            if i in self._seen or i in self._elsewhere:
+                place = f"shard {self.name}" if i in self._seen else "another shard"
+                raise DataError("A sample has one row in a store.", got=f"{i!r} is in {place} already")
+            if not self._header.relearn and self._store.is_forgotten(i):
+                raise DataError(
+                    "A forgotten sample does not come back unasked.",
+                    got=repr(i),
+                    do="Leave it out, or open the writer with relearn=True.",
+                )
+        n = len(self._store.classes)
+        if labels.shape != (len(ids),) or not (labels.size == 0 or np.issubdtype(labels.dtype, np.integer)):
+            raise DataError("Every row has one class index.", got=f"{labels.dtype} {list(labels.shape)}")
+        if labels.size and not (labels.min() >= 0 and labels.max() < n):
+            row = int(np.flatnonzero((labels < 0) | (labels >= n))[0])
+            raise DataError(f"A class index is 0 to {n - 1}.", got=f"sample {ids[row]!r}: {labels[row]}")
+
+    def _places(self, ids: list[str], skipped: list[Skipped]) -> tuple[list[int], list[tuple[int, Skipped]]]:
+        """For each row how many candidates are done after it (-1: cannot be said); (row it comes before, skipped)."""
+        base = self.consumed
+        if self._candidates is not None:
+            reasons = {s.id: s for s in skipped}
+            due = self._candidates[base : base + len(ids) + len(skipped)]
+            if [i for i in due if i not in reasons] != ids or len(due) != len(ids) + len(skipped):
+                raise DataError(
+                    "Rows and skipped samples come in the order of the candidates.",
+                    got=f"shard {self.name}, after {base} candidates: {', '.join(map(repr, (*ids, *reasons))):.200}",
+                )
+            done: list[int] = []
+            before: list[tuple[int, Skipped]] = []
+            for place, i in enumerate(due):
+                if i in reasons:
+                    before.append((len(done), reasons[i]))
+                else:
+                    done.append(base + place + 1)
+            return done, before
+        if not skipped or not ids:
+            return [base + k + 1 for k in range(len(ids))], [(0, s) for s in skipped]
+        # where in the batch the skipped samples lay is unknown: only its end is a place to resume after
+        end = base + len(ids) + len(skipped)
+        return [*[-1] * (len(ids) - 1), end], [(len(ids) - 1, s) for s in skipped]
+
+    def _flush(self) -> None:
+        start, stop = self._flushed, self._flushed + self._header.chunk_rows
+        index, buffer = start // self._header.chunk_rows, self._buffer
+        ids, labels, done = self._ids[start:stop], self._labels[start:stop], self._done[start:stop]
+        skipped = [(place - start, s) for place, s in self._skipped if start <= place < stop]
+        self._flushed = stop
+
+        def put() -> ChunkRecord:
+            record = self._group.put_chunk(index, buffer, len(ids))
+            self._spare.append(buffer)
+            return record
+
+        self._written.append((self._disk.submit(put), lambda record: Line(record, ids, labels, done, skipped)))
+        self._pending.append(self._thread.submit(self._enter))
+        while len(self._pending) > _QUEUE or (self._pending and self._pending[0].done()):
+            self._wait()
+        self._buffer = self._spare.pop() if self._spare else self._group.buffer()
+
+    def _enter(self) -> None:
+        """Enter the next chunk in the journal, and with it those after it that are written by now. After a failure
+        nothing more: a journal with a chunk left out would give rows the ids of others."""
+        if self._torn or not self._written:
+            return  # an earlier call has entered this chunk too
+        self._torn = True  # until all of this is done
+        records: list[ChunkRecord] = []
+        lines: list[Line] = []
+        failure: BaseException | None = None
+        while self._written and failure is None and (not lines or self._written[0][0].done()):
+            future, line = self._written.popleft()
+            if (failure := future.exception()) is None:
+                records.append(future.result())
+                lines.append(line(records[-1]))
+        if lines:
+            self._group.settle()
+            self._journal.append(*lines)
+            self._chunks += records
+        if failure is not None:
+            raise failure
+        self._torn = False
+
+    def _wait(self) -> None:
+        try:
+            self._pending.popleft().result()
+        except BaseException as error:
+            self._failure = error
+            raise
+
+    def _usable(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+        if self._closed:
+            raise StoreError("A writer that is closed takes no more rows.", got=f"shard {self.name}")
+
+    def _resume(self, lines: list[Line]) -> None:
+        """Take up the durable rows: whole chunks, up to the last row after which the candidates done are known."""
+        root, c = self._store.desk, self._header.chunk_rows
+        size = self._buffer.nbytes
+        kept = 0
+        for index, line in enumerate(lines):
+            try:
+                raw = root.read(f"{self._group_at}/{layout.chunk_name(index)}", size)
+            except (OSError, StoreError):
+                break
+            # only the last may have been replaced since its line was written; reading all again would take too long
+            if len(raw) != size or (index == len(lines) - 1 and digest(raw) != line.chunk.digest):
+                break
+            kept = index + 1
+        done = [d for line in lines[:kept] for d in line.done]
+        rows = next((r + 1 for r in reversed(range(len(done))) if done[r] >= 0), 0)
+        whole, rest = divmod(rows, c)
+        if rest:
+            raw = root.read(f"{self._group_at}/{layout.chunk_name(whole)}", size)
+            self._buffer[:rest] = np.frombuffer(raw, self._buffer.dtype).reshape(self._buffer.shape)[:rest]
+        if whole < len(lines):
+            self._journal.start(self._header, lines[:whole])
+        for index, line in enumerate(lines[: whole + (rest > 0)]):
+            here = c if index < whole else rest
+            self._skipped += [(index * c + place, s) for place, s in line.skipped if place < here]
+            self._ids += line.ids[:here]
+            self._labels += line.labels[:here]
+            self._done += line.done[:here]
+        self._chunks = [line.chunk for line in lines[:whole]]
+        self._flushed = whole * c
+        self.consumed = self._done[-1] if self._done else 0
+        durable = {f"{self._group_at}/{layout.chunk_name(i)}" for i in range(whole)}
+        for file in list(root.walk(self._group_at)):
+            if file not in durable:
+                root.remove(file)
+
+
+def header_of(
+    store: FeatureStore,
+    name: str,
+    role: str,
+    tokens_shape: tuple[int, int],
+    dtype: str,
+    chunk_rows: int,
+    candidates: Sequence[str] | None,
+    relearn: bool,
+) -> Header:
+    """What a journal must agree with to be continued."""
+    made_from = {"identity": store.identity, "classes": store.classes}
+    listed = "" if candidates is None else digest(canonical(list(candidates)))
+    return Header(digest(canonical(made_from)), name, role, tokens_shape, dtype, chunk_rows, listed, relearn)

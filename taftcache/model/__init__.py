@@ -1,0 +1,1 @@
+"""What training makes: components, their composition, and models that predict."""

@@ -1,0 +1,131 @@
+"""A component: one trained Δw, as one safetensors file with timm's parameter names; and how a store keeps them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+from torch import Tensor
+
+from taftcache.cache.store import FeatureStore
+from taftcache.cache.write.transaction import Transaction
+from taftcache.errors import CompositionError, FormatError, StoreError
+from taftcache.names import is_model
+from taftcache.tangent.base import Base, make_base
+from taftcache.tangent.config import TailConfig
+from taftcache.tangent.parameters import Layout
+from taftcache.tangent.spec import TAIL, TangentSpec
+
+# safetensors keeps metadata in a hash map whose order varies between runs: one key makes the bytes certain.
+KEY = "taftcache"
+DUAL = "taftcache.dual"  # no parameter has this name
+
+
+class _Header(msgspec.Struct, frozen=True):
+    """What the file says beside its tensors."""
+
+    base_digest: str
+    meta: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Component:
+    """Δw [P] in float64 around the base with ``base_digest``; ``meta`` is JSON that says where it came from.
+
+    float64, for the certificate speaks of exactly these numbers. ``dual`` is α [N,K] with Δw = Jᵀα, where the exact
+    model keeps it to be solved on from when rows leave. It speaks of single rows, so it stays in their store.
+    """
+
+    base_digest: str
+    layout: Layout
+    delta: Tensor
+    meta: dict[str, Any] = field(default_factory=dict)
+    dual: Tensor | None = None
+
+    def encode(self) -> bytes:
+        """The file's bytes; the same component gives the same bytes."""
+        header = json.dumps({"base_digest": self.base_digest, "meta": self.meta}, sort_keys=True)
+        tensors = {name: view.contiguous() for name, view in self.layout.views(self.delta.cpu()).items()}
+        if self.dual is not None:
+            tensors[DUAL] = self.dual.cpu().contiguous()
+        return save(tensors, {KEY: header})
+
+    @classmethod
+    def decode(cls, data: bytes, within: Base | Layout | None = None) -> Component:
+        """Read a component; the order of its parameters is that of ``within``, for the file has none.
+
+        Raises:
+            FormatError: not a component, or over parameters that ``within`` does not have.
+        """
+        try:
+            size = int.from_bytes(data[:8], "little")
+            header = msgspec.json.decode(json.loads(data[8 : 8 + size])["__metadata__"][KEY], type=_Header)
+            tensors = load(data)
+        except (SafetensorError, ValueError, KeyError, TypeError, RecursionError) as error:
+            raise FormatError("a component is a safetensors file that taftcache wrote", got=str(error)) from error
+        dual = tensors.pop(DUAL, None)
+        if dual is not None and (dual.ndim != 2 or dual.dtype != torch.float64):
+            raise FormatError("dual vectors are [rows, classes] in float64", got=f"{tuple(dual.shape)}, {dual.dtype}")
+        found = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+        layout = Layout(dict(sorted(found.items())))
+        if within is not None:
+            try:
+                layout = within.named(found)
+            except KeyError as error:
+                raise FormatError("a component holds parameters of its base", got=str(error.args[0])) from error
+            if layout.shapes != found:
+                wrong = sorted(set(found.items()) ^ set(layout.shapes.items()))[:4]
+                raise FormatError("a component's parameters have the shapes of its base", got=wrong)
+        return cls(header.base_digest, layout, layout.flatten(tensors, torch.float64), header.meta, dual)
+
+
+def read_base(store: FeatureStore, spec: TangentSpec, classes: int | None = None) -> Base:
+    """The base point of the store's tail under ``spec``; a functional tail needs timm's code, none needs weights.
+
+    ``classes`` is another K than the store's, for a store that is about to lose some.
+    """
+    if TAIL not in store.objects():
+        raise StoreError(
+            "a store is trained from its base",
+            got=f"{store.path} has rows alone",
+            do="import its rows with --recipe, which names the backbone that made them",
+        )
+    state = load(store.read_object(TAIL))
+    config = TailConfig.from_dict(store.objects(TAIL)[TAIL].meta)
+    module = None
+    if config.path == "functional" and config.rows != "feature":
+        from taftcache.backbone.cut.architecture import tail_module
+
+        module = tail_module(store.identity, config, state)
+    return make_base(state, config, classes or len(store.classes), spec, module)
+
+
+def put_component(change: Transaction, name: str, component: Component) -> None:
+    """Stage a component under ``name``, its meta and its base's digest beside it in the manifest."""
+    change.put(name, component.encode(), {**component.meta, "base_digest": component.base_digest})
+
+
+def read_component(store: FeatureStore, name: str, base: Base) -> Component:
+    """The component or model ``name`` of a store ("components/000", "models/mean").
+
+    Raises:
+        StoreError: no such name. CompositionError: it was trained around another base.
+    """
+    ref = store.objects().get(name)
+    if ref is None or not is_model(name):
+        there = [n for n in store.objects() if is_model(n)]
+        raise StoreError(
+            "a model is named as the store lists it", got=name, do=f"one of {', '.join(there) or 'none yet'}"
+        )
+    if ref.meta["base_digest"] != base.digest:
+        raise CompositionError(
+            "a component is used around the base point that it was trained at",
+            got=f"{name}: base {ref.meta['base_digest'][:16]}, the store's settings make {base.digest[:16]}",
+            do="taftcache train, which renews every component of another base",
+        )
+    return Component.decode(store.read_object(name), base)

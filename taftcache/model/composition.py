@@ -1,0 +1,55 @@
+"""Composition: a weighted sum of components is the component of the weighted sum.
+
+Σ_i μ_i f_lin(·; Δw_i) = f_lin(·; Σ_i μ_i Δw_i)   when Σ_i μ_i = 1 and all share one base point
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from taftcache.errors import CompositionError
+from taftcache.model.component import Component
+
+
+def compose(components: Mapping[str, Component], coefficients: Mapping[str, float] | None = None) -> Component:
+    """Σ_i μ_i Δw_i, summed in the order of the names; the uniform mean without ``coefficients``.
+
+    Raises:
+        CompositionError: no components, other bases or parameters, or coefficients for other names.
+    """
+    if not components:
+        raise CompositionError("a composition needs at least one component", got="none", do="train the shards first")
+    names = sorted(components)
+    mu = {name: 1 / len(names) for name in names} if coefficients is None else dict(coefficients)
+    if sorted(mu) != names:
+        raise CompositionError("coefficients name exactly the components", got=sorted(set(mu) ^ set(names)))
+    if not abs(sum(mu.values()) - 1) <= 1e-9:
+        raise CompositionError(
+            "coefficients sum to one: each component brings the base model along",
+            got=f"{sum(mu.values())}",
+            do="divide them by their sum",
+        )
+    first = components[names[0]]
+    for name in names:
+        if components[name].base_digest != first.base_digest:
+            raise CompositionError(
+                "components are composed only around one base point",
+                got=f"{names[0]}: base {first.base_digest[:16]}, {name}: base {components[name].base_digest[:16]}",
+                do="train both from one store with the same [tangent] section",
+            )
+        if components[name].layout != first.layout:
+            raise CompositionError("components are composed only over the same parameters", got=f"{names[0]}, {name}")
+    total = torch.zeros_like(first.delta)
+    for name in names:
+        total.add_(components[name].delta, alpha=mu[name])
+    meta = {"kind": "composition", "coefficients": {name: mu[name] for name in names}}
+    return Component(first.base_digest, first.layout, total, meta)
+
+
+def identity_error(logits: Sequence[Tensor], coefficients: Sequence[float], composed: Tensor) -> float:
+    """max |Σ μ_i f(·;Δw_i) − f(·;ΣμΔw)| over rows and classes, relative to the largest logit."""
+    summed = sum((mu * z for mu, z in zip(coefficients, logits, strict=True)), torch.zeros_like(composed))
+    return ((summed - composed).abs().max() / composed.abs().max().clamp_min(1e-300)).item()

@@ -1,0 +1,200 @@
+"""The tangent model: from an image to logits, base and Δw in one pass."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor, nn
+
+from taftcache.backbone.cut.cut import Cut
+from taftcache.backbone.extract import default_batch
+from taftcache.backbone.model import load_backbone
+from taftcache.backbone.pool import one_core_pool
+from taftcache.backbone.preprocess import Preprocess
+from taftcache.backbone.sources.rgb import to_rgb
+from taftcache.cache.store import FeatureStore
+from taftcache.errors import CompositionError, IdentityError, RecipeError, UnreadableImage
+from taftcache.model.component import Component, read_base, read_component
+from taftcache.recipe import parse_recipe
+from taftcache.tangent.base import Base
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """The classes of one image, most probable by logit first."""
+
+    image: str
+    labels: list[str]
+    logits: list[float]
+
+
+class TangentModel(nn.Module):
+    """f_w(x) + J(x) Δw: the frozen layers once, then value and tangent of the tail together.
+
+    ``forward`` takes preprocessed images [n,3,h,w] and gives logits [n,K]. Weights are buffers, so that ``to``
+    moves the whole model. Evaluation only: no gradient reaches the weights.
+    """
+
+    def __init__(
+        self, cut: Cut, transform: Preprocess, base: Base, component: Component, classes: Sequence[str]
+    ) -> None:
+        super().__init__()
+        self.cut, self.transform, self.classes = cut, transform, list(classes)
+        self.backbone = cut.backbone.model
+        self.base, self.component = replace(base.unreduced(), module=cut.module()), component
+        self._tail = self.base.tail
+        self._base = _Named(self.base.state)
+        self._delta = _Named(component.layout.views(component.delta))
+        self.to(cut.device)
+
+    @classmethod
+    def load(cls, store: FeatureStore | Path | str, name: str = "models/mean", device: str = "auto") -> TangentModel:
+        """The model ``name`` of a store ("models/mean", "components/000", …) on its backbone.
+
+        Raises:
+            StoreError: no such model. IdentityError: the backbone at hand has other weights than the store's.
+        """
+        if not isinstance(store, FeatureStore):
+            with FeatureStore(store) as opened:
+                return cls.load(opened, name, device)
+        recipe = parse_recipe(store.manifest.recipe, str(store.path))
+        backbone = load_backbone(recipe.backbone, recipe.preprocess, device)
+        made_with = store.identity["backbone"]["weights_digest"]
+        if backbone.weights_digest != made_with:
+            raise IdentityError(
+                "a store's models run on the weights that made its features",
+                got=f"{backbone.name} with digest {backbone.weights_digest[:16]}, the store's is {made_with[:16]}",
+                do="put the original weights back",
+            )
+        base = read_base(store, recipe.tangent)
+        component = read_component(store, name, base)
+        # Where the rows were taken, which may be further up than what is trained.
+        cut = Cut(backbone, base.config.start or 0)
+        return cls(cut, Preprocess(backbone), base, component, store.classes)
+
+    @torch.no_grad()
+    def forward(self, images: Tensor) -> Tensor:
+        """Logits [n,K] of preprocessed images [n,3,h,w]."""
+        device = _device(self.backbone)
+        images = images.to(device)
+        threads, few = torch.get_num_threads(), default_batch(self.cut)
+        # A functional tail has one module for all threads, and a program is traced in one.
+        alone = self.base.config.path == "functional" or torch.compiler.is_exporting()
+        if alone or device.type != "cpu" or threads == 1 or len(images) < 2:
+            return self._logits(images)
+        pieces = images.split(min(few, -(-len(images) // threads)))
+        with one_core_pool(min(threads, len(pieces)), "taftcache-predict") as pool:
+            return torch.cat(list(pool.map(torch.no_grad()(self._logits), pieces)))  # a thread's own setting
+
+    def _logits(self, images: Tensor) -> Tensor:
+        w, delta = self._tail.bind(self._base.named()), self._tail.bind(self._delta.named())
+        value, change = self._tail.value_and_tangent(w, self.cut.prefix(images), delta)
+        return value + change
+
+    @torch.no_grad()
+    def tokens(self, images: Sequence[Path | str]) -> np.ndarray:
+        """What the tail takes in, float32 [n,t,d], of image files; UnreadableImage for what does not decode."""
+        stacked = torch.stack([self.transform(_open(name)) for name in images])
+        return self.cut.prefix(stacked.to(_device(self.backbone))).float().cpu().numpy()
+
+    def predict(self, images: Sequence[Path | str], top: int = 3, batch: int = 32) -> list[Prediction]:
+        """The ``top`` classes of each image file.
+
+        Raises:
+            UnreadableImage: a file that is missing or does not decode.
+        """
+        out = []
+        for k in range(0, len(images), batch):
+            names = images[k : k + batch]
+            logits = self(torch.stack([self.transform(_open(name)) for name in names]))
+            values, index = logits.topk(min(top, len(self.classes)))
+            for name, row, places in zip(names, values.tolist(), index.tolist(), strict=True):
+                out.append(Prediction(str(name), [self.classes[i] for i in places], row))
+        return out
+
+    def merged(self) -> nn.Module:
+        """The same function as an ordinary timm model, where that exists: when the head alone has moved.
+
+        Raises:
+            CompositionError: other parameters moved (a first-order change is not a network with other
+                weights), or the base point has a tensor that timm's model does not.
+        """
+        config = self.base.config
+        if moved := [name for name in self.component.layout if name not in config.head_names]:
+            raise CompositionError(
+                "only a model whose head alone moved is an ordinary network with other weights",
+                got=f"{len(moved)} other tensors moved, {moved[0]} among them",
+                do="train the head alone, or save the tangent model itself",
+            )
+        model: Any = copy.deepcopy(self.backbone)
+        model.reset_classifier(len(self.classes))
+        state = {name: tensor.clone() for name, tensor in self.base.state.items()}
+        for name, change in self.component.layout.views(self.component.delta).items():
+            state[name] += change.to(state[name])
+        there = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+        if strange := [name for name, tensor in state.items() if there.get(name) != tuple(tensor.shape)]:
+            raise CompositionError(
+                "a merged model has the tensors of timm's", got=strange[:3], do="save the tangent model itself"
+            )
+        model.load_state_dict(state, strict=False)
+        return model.eval()
+
+    def program(self, batch: int = 2) -> torch.export.ExportedProgram:
+        """The whole model as a ``torch.export`` program of images [n,3,h,w] that needs neither us nor timm.
+
+        Args:
+            batch: rows of the example that it is traced with; n is free afterwards.
+
+        Raises:
+            RecipeError: a tail that torch.export cannot trace.
+        """
+        if self.base.config.path == "functional":
+            raise RecipeError(
+                "torch.export traces closed-form tails",
+                got=f"a functional tail: {self.base.config.why}",
+                do="save the model without the program",
+            )
+        example = torch.zeros(batch, *self.transform.image_shape, device=_device(self.backbone))
+        shapes = {"images": {0: torch.export.Dim("n", min=1)}}
+        return torch.export.export(self, (example,), dynamic_shapes=shapes)
+
+    def extra_repr(self) -> str:
+        """Classes and size, for ``print``."""
+        return f"classes={len(self.classes)}, trained={self.component.layout.size:,}"
+
+
+class _Named(nn.Module):
+    """float32 buffers under timm's names, whose dots a buffer's name may not have."""
+
+    def __init__(self, tensors: Mapping[str, Tensor]) -> None:
+        super().__init__()
+        self._names = list(tensors)
+        for name, tensor in tensors.items():
+            wide = tensor.float() if tensor.is_floating_point() else tensor
+            self.register_buffer(name.replace(".", "/"), wide.detach().clone())
+
+    def named(self) -> dict[str, Tensor]:
+        """The buffers by name."""
+        return {name: self.get_buffer(name.replace(".", "/")) for name in self._names}
+
+
+def _device(model: nn.Module) -> torch.device:
+    """Where a model's parameters are."""
+    return next(model.parameters()).device
+
+
+def _open(path: Path | str) -> Any:
+    try:
+        with Image.open(path) as image:
+            return to_rgb(image)
+    except MemoryError:
+        raise
+    except Exception as error:  # decoders raise OSError, SyntaxError, ValueError, struct.error and more
+        raise UnreadableImage("an image is a file that decodes", got=f"{path}: {error}") from error

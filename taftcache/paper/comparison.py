@@ -1,0 +1,133 @@
+"""The paper's tables and figures on any data: every method trained from the same cached rows and tuned alike."""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from taftcache.errors import RecipeError
+from taftcache.paper import figures as paper_figures
+from taftcache.paper import tables as paper_tables
+from taftcache.paper.workbench import Lines, Workbench
+from taftcache.recipe import Recipe, recipe_values
+from taftcache.stages.progress import Progress, Silent
+
+TITLES = {
+    "table1": "Table 1: fine-tuning by depth, and the head alone",
+    "table2": "Table 2: composed models, by the number of shards",
+    "table3": "Table 3: private fine-tuning, by what is trained",
+    "table7": "Table 7: training in a ball of radius R",
+    "figure1a": "Figure 1a: shards subtracted from the composed tangent model",
+    "figure1b": "Figure 1b: shards subtracted, against SISA",
+    "figure1c": "Figure 1c: shards solved again without what was forgotten, against training from scratch",
+    "figure2a": "Figure 2a: the loss",
+    "figure2b": "Figure 2b: the block as it was pre-trained (PT=T), or re-initialised (PT=F)",
+    "figure2c": "Figure 2c: the class token as it comes (CLS=F), or a fresh one that is trained (CLS=T)",
+}
+SECTIONS = ("data", "backbone", "tangent", "objective", "solver", "compare")  # that a report repeats
+REPORTS: dict[str, Lines] = {
+    name: getattr(paper_tables if name.startswith("table") else paper_figures, name) for name in TITLES
+}
+
+
+@dataclass(frozen=True)
+class Figures:
+    """One table or figure.
+
+    lines: one a point: ``method``, ``preset``, what the report varies, accuracy in percent over the seeds (mean,
+        std), processor seconds of one seed's models, and the ``setting`` that made it.
+    settings: what was chosen for it, on a fifth of the training rows of seed 0, and all that was tried.
+    """
+
+    report: str
+    title: str
+    lines: list[dict[str, Any]]
+    settings: list[dict[str, Any]]
+    seconds: float
+
+
+@dataclass(frozen=True)
+class CompareReport:
+    """All reports of a comparison, and what they were made from and on.
+
+    digests: root digest of every store read, by its folder. spent: processor seconds by method and preset, those of
+        models that an earlier run left included. kept: how many of its models were found so. seconds: of this run.
+    """
+
+    store: Path
+    digests: dict[str, str]
+    rows: int
+    held_out: int
+    classes: int
+    backbone: str
+    seeds: int
+    reports: list[Figures]
+    spent: dict[str, float]
+    seconds: float
+    machine: str
+    libraries: dict[str, str]
+    recipe: dict[str, Any]
+    kept: int = 0
+    notes: list[str] = field(default_factory=list)
+
+
+def compare(
+    recipe: Recipe,
+    progress: Progress | None = None,
+    done: Callable[[CompareReport], object] | None = None,
+    keep: Path | None = None,
+) -> CompareReport:
+    """Make every report that ``compare.reports`` names; features are extracted first where they are not there.
+
+    Args:
+        done: given what is there after each report, so that an interrupted comparison leaves those that it finished.
+        keep: a folder in which models stay, so that the same comparison goes on where it was.
+
+    Raises:
+        FormatError: a damaged file in ``keep``.
+        StoreError: no held-out rows. RecipeError: more shards than rows, or less than the whole tail is trained.
+    """
+    begin = time.perf_counter()
+    if recipe.tangent.train != "full":
+        raise RecipeError(
+            "a comparison trains all of the tail, and the head alone beside it",
+            got=f"tangent.train = {recipe.tangent.train!r}",
+            do='leave tangent.train at "full"',
+        )
+    with Workbench(recipe, progress or Silent(), keep) as work:
+        store = work.store()
+        assert store.held_out is not None
+        made: list[Figures] = []
+        for name in recipe.compare.reports or ("table2",):
+            start, known = time.perf_counter(), len(work.settings)
+            lines = list(REPORTS[name](work))
+            made.append(Figures(name, TITLES[name], lines, work.settings[known:], time.perf_counter() - start))
+            report = CompareReport(
+                store.path, work.digests, len(store.sample_ids()), store.held_out.rows, len(store.classes),
+                _backbone(store.identity), recipe.compare.seeds, list(made),
+                {owner: round(seconds, 1) for owner, seconds in work.spent.items()},
+                time.perf_counter() - begin, machine(), {n: version(n) for n in ("taftcache", "torch", "timm")},
+                {name: recipe_values(recipe)[name] for name in SECTIONS}, work.fits.found,
+            )  # fmt: skip
+            if done is not None:
+                done(report)
+    return report
+
+
+def machine() -> str:
+    """What it ran on, in words."""
+    import torch
+
+    return f"{platform.machine()}, {os.cpu_count()} CPU cores, {torch.get_num_threads()} threads of torch"
+
+
+def _backbone(identity: dict[str, Any]) -> str:
+    """The model whose features a store holds."""
+    made = identity.get("backbone", {})
+    return str(made.get("model", "imported features"))

@@ -1,0 +1,79 @@
+"""What a comparison has trained so far: in memory, or in a folder, where the same comparison finds it again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from blake3 import blake3
+
+from taftcache.errors import FormatError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Found = tuple[dict[str, "Tensor"], dict[str, Any]]
+
+
+class Fits:
+    """Tensors and figures by the JSON of all that decides them.
+
+    ``found`` counts what lay in the folder when it was asked for; what this run put there is not counted.
+
+    Args:
+        folder: made when the first is put there; none: they stay in memory.
+    """
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self._folder = folder
+        self._held: dict[str, Found | None] = {}
+        self.found = 0
+
+    def get(self, key: Mapping[str, Any]) -> Found | None:
+        """Tensors and figures, or None.
+
+        Raises:
+            FormatError: a file that is damaged, or of something else.
+        """
+        name = _name(key)
+        if self._held.get(name) is not None:
+            return self._held[name]
+        file = self._file(name)
+        if file is None or not file.is_file():
+            return None
+        from taftcache.teaching.students.checkpoint import read_tensors
+
+        tensors, meta = read_tensors(file)
+        if meta.get("key") != json.loads(_text(key)):
+            raise FormatError("a model lies under what it was trained with", got=str(file), do="delete it")
+        if name not in self._held:
+            self._held[name] = None
+            self.found += 1
+        return tensors, meta["figures"]
+
+    def put(self, key: Mapping[str, Any], tensors: Mapping[str, Tensor], figures: dict[str, Any]) -> None:
+        """Keep.
+
+        Raises:
+            StoreWriteError: the disk is full or failed.
+        """
+        name = _name(key)
+        file = self._file(name)
+        self._held[name] = (dict(tensors), figures) if file is None else None
+        if file is not None:
+            from taftcache.teaching.students.checkpoint import write_tensors
+
+            write_tensors(file, tensors, {"key": json.loads(_text(key)), "figures": figures})
+
+    def _file(self, name: str) -> Path | None:
+        return None if self._folder is None else self._folder / f"{name}.safetensors"
+
+
+def _text(key: Mapping[str, Any]) -> str:
+    return json.dumps(key, sort_keys=True)
+
+
+def _name(key: Mapping[str, Any]) -> str:
+    return blake3(_text(key).encode()).hexdigest(length=16)

@@ -1,0 +1,104 @@
+"""The lines of the paper's tables: Table 1, 2, 3 and 7."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from taftcache.paper.trial import Fitted, Setting
+from taftcache.paper.workbench import Workbench, over_seeds
+
+
+def table1(work: Workbench) -> Iterator[dict[str, Any]]:
+    """NLFT and TAFT of the last blocks, by depth, and the head alone."""
+    columns = [("FC", work.depth), *((m, d) for d in work.spec.depths or (work.depth,) for m in ("TAFT", "NLFT"))]
+    for method, depth in columns:
+        for preset in work.spec.presets if method != "NLFT" else work.spec.presets[:1]:
+            if method == "FC":
+                at = Setting("FC", 0.0, loss="cross_entropy")
+                best = work.tuned("FC", preset, depth=depth, template=at, resets=(False,))
+            else:
+                best = work.tuned(method, preset, depth=depth, tokens=work.tokens())
+            name = method if method == "FC" else f"{method}-{depth}"
+            yield line(work, name, preset if method != "NLFT" else "paper", best, depth=depth)
+
+
+def table2(work: Workbench) -> Iterator[dict[str, Any]]:
+    """Composed models: TAFT against Soup."""
+    work.check_shards(work.spec.shards)
+    for shards in work.spec.shards:
+        for preset in work.spec.presets:
+            yield line(work, "TAFT", preset, work.tuned("TAFT", preset, shards), shards=shards)
+        yield line(work, "Soup", "paper", work.tuned("Soup", "paper", shards), shards=shards)
+
+
+def table7(work: Workbench) -> Iterator[dict[str, Any]]:
+    """Balls: R, and the loss; the base point is what Table 1's tangent model chose."""
+    for preset in work.spec.presets:
+        chosen = work.tuned("TAFT", preset, tokens=work.tokens())
+        resets, tokens = (chosen.reset_block,), (chosen.reset_token,)
+        found: dict[tuple[float, str], Setting] = {}
+        for loss in ("cross_entropy", "rsl"):
+            for radius in work.spec.radii:
+                at = Setting("TAFT", 0.0, loss=loss, kappa=work.spec.ball_kappa, radius=radius)
+                if preset == "exact":
+                    best = replace(at, preset=preset, reset_block=resets[0], reset_token=tokens[0])
+                else:
+                    best = work.tuned("TAFT", preset, template=at, resets=resets, tokens=tokens)
+                found[radius, loss] = best
+        for seed in work.seeds():
+            work.fit(list(found.values()), 1, seed)
+        for (radius, loss), setting in sorted(found.items()):
+            yield line(work, f"{'CE' if loss == 'cross_entropy' else 'RSL'}", preset, setting, radius=radius)
+
+
+def table3(work: Workbench) -> Iterator[dict[str, Any]]:
+    """Private training: the tangent model's beside the network's own, by what is trained."""
+    from taftcache.paper.private_table import private_table
+
+    report = private_table(
+        work.store(),
+        work.recipe,
+        epsilons=work.spec.epsilons,
+        seeds=list(work.seeds()),
+        progress=work.progress,
+        fits=work.fits,
+    )
+    for cell in report.cells:
+        yield {
+            "method": cell.regime if cell.mechanism != "least-squares" else f"{cell.regime}, least squares",
+            "preset": cell.network,
+            "epsilon": round(cell.epsilon, 3),
+            **over_seeds([100 * a for a in cell.accuracy]),
+            "setting": {"delta": cell.delta, "noise": cell.multiplier, "rate": cell.learning_rate},
+        }
+
+
+def line(
+    work: Workbench, name: str, preset: str, setting: Setting, *, shards: int = 1, depth: Any = None, **keys: Any
+) -> dict[str, Any]:
+    """One figure of a table: what it is, accuracy over seeds, its cost, and the setting that made it."""
+    values, fits = [], []
+    criterion = "Soup" if name == "Soup" else "TAFT"
+    for seed in work.seeds():
+        fitted = work.fit([setting], shards, seed, depth)[setting]
+        values.append(work.score(criterion, work.trial(shards, seed, depth), setting, fitted, range(shards)))
+        fits.append(fitted)
+    where = {"shards": shards} if shards > 1 else {}
+    return {
+        "method": name,
+        "preset": preset,
+        **where,
+        **keys,
+        **over_seeds(values),
+        **cost(fits),
+        "setting": setting.describe(),
+    }
+
+
+def cost(fits: list[Fitted]) -> dict[str, Any]:
+    """Processor seconds of one seed's models, all shards together, and how far their solves went."""
+    seconds = sum(sum(f.seconds) for f in fits) / len(fits)
+    gradient = max((f.gradient for f in fits if f.gradient is not None), default=None)
+    return {"seconds": round(seconds, 1), **({} if gradient is None else {"gradient": gradient})}

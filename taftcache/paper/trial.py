@@ -1,0 +1,316 @@
+"""One trial of a comparison: the rows of a store split anew, and every shard's model by each method, from one cache."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+import numpy as np
+
+from taftcache.cache.format.plan import assign, held_out
+from taftcache.cache.read.shard import Shard
+from taftcache.cache.store import FeatureStore
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from taftcache.objective.loss import Loss
+    from taftcache.recipe import Recipe
+    from taftcache.tangent.base import Base
+    from taftcache.tangent.rows import RowSource
+    from taftcache.tangent.spec import Train
+
+Method = Literal["TAFT", "NLFT", "FC"]
+Preset = Literal["paper", "exact"]
+# Of the exact preset's tolerance, which is relative to ∇F(0): that is large where a fresh token's LayerNorm multiplies
+# its part by a thousand, and of cross-entropy the few rows last told apart are a small part of it.
+CLOSER = 0.1
+HEAD_TOLERANCE = 1e-3  # of the exact preset's head: its passes cost next to nothing
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One way to train: what is tuned (λ or the learning rate, PT, CLS) and what an ablation changes.
+
+    strength: the ridge of "exact", the learning rate of "paper" and of NLFT.
+    reset_block: PT = F. reset_token: CLS = T. loss, kappa, radius: of the tangent models; a ball means no decay.
+    """
+
+    method: Method
+    strength: float
+    reset_block: bool = False
+    preset: Preset = "exact"
+    reset_token: bool = False
+    loss: str = "rsl"
+    kappa: float = 15.0
+    radius: float | None = None
+
+    def describe(self) -> dict[str, Any]:
+        """For a report."""
+        solved = self.preset == "exact"
+        said: dict[str, Any] = {"preset": self.preset, "ridge" if solved else "rate": self.strength}
+        if self.method != "FC":
+            said |= {"PT": "F" if self.reset_block else "T", "CLS": "T" if self.reset_token else "F"}
+        if self.method == "NLFT" or self.loss == "cross_entropy":
+            said |= {"loss": "cross_entropy"}
+        else:
+            said |= {"loss": self.loss} if self.loss == "mse" else {"loss": self.loss, "kappa": self.kappa}
+        if self.radius is not None:
+            said |= {"radius": self.radius}
+            said.pop("ridge", None)
+        return said
+
+
+class Chosen:
+    """Some rows of a store, by id, in memory as they are stored."""
+
+    def __init__(self, store: FeatureStore, ids: Sequence[str]) -> None:
+        places: dict[int, list[tuple[int, int]]] = defaultdict(list)
+        shards: dict[int, Shard] = {}
+        for place, (shard, row) in enumerate(store.locate(i) for i in ids):
+            places[id(shard)].append((place, row))
+            shards[id(shard)] = shard
+        self.labels = np.empty(len(ids), np.int32)
+        tokens: np.ndarray | None = None
+        for key, shard in shards.items():
+            at, rows = (np.array(column) for column in zip(*places[key], strict=True))
+            order = np.argsort(rows)
+            found = shard.tokens(rows[order])
+            tokens = np.empty((len(ids), *found.shape[1:]), found.dtype) if tokens is None else tokens
+            tokens[at[order]] = found
+            self.labels[at] = np.asarray(shard.labels)[rows]
+        assert tokens is not None
+        self.tokens = tokens
+        self.rows = len(ids)
+
+    def blocks(self, size: int, start: int = 0) -> Iterator[Any]:
+        """Blocks of ``size`` rows, views of the arrays."""
+        from taftcache.tangent.rows import ArrayRows
+
+        return ArrayRows(self.tokens, self.labels).blocks(size, start)
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """Every shard's model: the mean Δw [P], logits on the test rows [m,n,K], processor seconds and passes by shard.
+
+    gradient: the largest ‖∇F‖/‖∇F(0)‖ of the solves, in float64; None of what was not solved.
+    """
+
+    mean: Tensor
+    logits: Tensor
+    seconds: list[float]
+    passes: list[int]
+    gradient: float | None = None
+
+
+class Trial:
+    """``shards`` uniform shards of the training rows for one ``seed``, which the base point's head has too.
+
+    Args:
+        validate: hold a fifth of the training rows out as test rows, to choose settings on.
+        without: ids that are left out.
+    """
+
+    def __init__(
+        self,
+        store: FeatureStore,
+        recipe: Recipe,
+        shards: int,
+        seed: int,
+        *,
+        validate: bool = False,
+        without: Sequence[str] = (),
+    ) -> None:
+        self.store, self.recipe, self.seed = store, recipe, seed
+        ids = store.sample_ids()
+        apart = held_out(ids, 0.2, 10**6 + seed) if validate else set()
+        gone = {*apart, *without}
+        parts = assign([i for i in ids if i not in apart], "balanced", shards, seed).values()
+        self.parts = [[i for i in part if i not in gone] for part in parts]
+        self._apart = sorted(apart)
+        self._tests: dict[tuple[Any, ...], Any] = {}
+
+    @cached_property
+    def test(self) -> RowSource:
+        """The rows that accuracy is measured on."""
+        if self._apart:
+            return Chosen(self.store, self._apart)
+        assert self.store.held_out is not None
+        return self.store.held_out
+
+    @cached_property
+    def labels(self) -> Tensor:
+        """Their classes [n]."""
+        import torch
+
+        rows: Shard | Chosen = self.test  # type: ignore[assignment]
+        return torch.from_numpy(np.array(rows.labels, np.int64))
+
+    def base(self, setting: Setting) -> Base:
+        """The base point of a setting and the trial's seed."""
+        from taftcache.model.component import read_base
+
+        spec = msgspec.structs.replace(
+            self.recipe.tangent,
+            seed=self.seed,
+            reset_block=setting.reset_block,
+            class_token="reset" if setting.reset_token else "keep",
+        )
+        return read_base(self.store, spec)
+
+    def fit(self, settings: Sequence[Setting], parts: Sequence[Sequence[str]] | None = None) -> dict[Setting, Fitted]:
+        """A model for each shard (or for ``parts``) under every setting.
+
+        Settings of the paper's schedule that share a base point are trained in one pass over the rows.
+        """
+        import torch
+
+        groups: dict[Any, list[Setting]] = defaultdict(list)
+        for setting in settings:
+            alone = setting.preset == "exact" or setting.method == "NLFT"
+            groups[setting if alone else (setting.method, setting.reset_block, setting.reset_token)].append(setting)
+        found: dict[Setting, Fitted] = {}
+        parts = self.parts if parts is None else parts
+        for group in groups.values():
+            base, train = self.base(group[0]), self._train(group[0])
+            total = torch.zeros(len(group), base.trained(train).size, dtype=torch.float64)
+            logits: list[Tensor] = []
+            seconds: list[float] = []
+            passes: list[int] = []
+            gradients: list[float | None] = []
+            for part in parts:
+                rows = Chosen(self.store, part)
+                begin = time.process_time()
+                deltas, took, gradient = self._solve(base, group, rows)
+                seconds.append((time.process_time() - begin) / len(group))
+                passes.append(took)
+                gradients.append(gradient)
+                total += deltas
+                logits.append(self._logits(group[0], base, deltas))
+            for k, setting in enumerate(group):
+                found[setting] = Fitted(
+                    total[k] / len(parts),
+                    torch.stack([some[k] for some in logits]),
+                    seconds,
+                    passes,
+                    max((g for g in gradients if g is not None), default=None),
+                )
+        return found
+
+    def path(self, setting: Setting, ridges: Sequence[float]) -> list[tuple[float, float]]:
+        """Mean loss and accuracy on the test rows of the composed model, for every λ from one run a shard."""
+        import torch
+
+        from taftcache.solve.choosing import ridge_path
+
+        base, train = self.base(setting), self._train(setting)
+        total: Tensor | None = None
+        for part in self.parts:
+            deltas, _ = ridge_path(
+                base, [Chosen(self.store, part)], self.loss(setting), ridges, train=train,
+                memory=self.recipe.memory_bytes,
+            )  # fmt: skip
+            total = torch.stack(deltas) if total is None else total + torch.stack(deltas)
+        assert total is not None
+        found = self._logits(setting, base, total / len(self.parts))
+        loss = self.loss(setting)
+        return [(loss.value(z.double(), self.labels).mean().item(), self.accuracy(z.argmax(1))) for z in found]
+
+    def loss(self, setting: Setting) -> Loss:
+        """ℓ of a setting's tangent models."""
+        from taftcache.objective.named import named_loss
+
+        return named_loss(setting.loss, self.recipe.objective.alpha, setting.kappa)
+
+    def _train(self, setting: Setting) -> Train:
+        return "head" if setting.method == "FC" else self.recipe.tangent.train
+
+    def _solve(self, base: Base, group: Sequence[Setting], rows: Chosen) -> tuple[Tensor, int, float | None]:
+        """Δw [settings,P], passes over the rows, and the relative gradient of a solve."""
+        import torch
+
+        from taftcache.baselines.adam import Schedule
+        from taftcache.baselines.fine_tuning import fine_tune
+        from taftcache.baselines.tangent_training import Run, train_tangents
+        from taftcache.solve.minimise import minimise
+
+        first, recipe, spec = group[0], self.recipe, self.recipe.compare
+        train = self._train(first)
+        schedule = Schedule(first.strength, spec.epochs, spec.batch)
+        if first.method == "NLFT":
+            delta = fine_tune(base, [rows], schedule, train=train, seed=self.seed)
+            return delta[None], spec.epochs, None
+        if first.preset == "paper":
+            runs = [Run(self.loss(s), s.strength, 0.0 if s.radius else spec.decay, s.radius) for s in group]
+            trained = train_tangents(
+                base, rows, runs, schedule, train=train, seed=self.seed, memory=recipe.memory_bytes
+            )
+            return torch.stack(trained), spec.epochs, None
+        solver = recipe.solver
+        tolerance = solver.tolerance
+        if first.reset_token or (first.loss == "cross_entropy" and not first.radius):
+            tolerance *= CLOSER
+        if first.method == "FC":
+            tolerance = min(tolerance, HEAD_TOLERANCE)
+        solution = minimise(
+            base, [rows], self.loss(first), 0.0 if first.radius else first.strength, radius=first.radius,
+            train=train, tolerance=tolerance, max_passes=solver.max_passes, memory=recipe.memory_bytes,
+        )  # fmt: skip
+        return solution.value[None], solution.stats["passes"], solution.certificate.relative_gradient
+
+    def _logits(self, setting: Setting, base: Base, deltas: Tensor) -> Tensor:
+        """Logits [s,n,K] of the test rows for every Δw [s,P], in one pass."""
+        if setting.method == "NLFT":
+            from taftcache.baselines.fine_tuning import predict
+
+            layout = base.trained(self._train(setting))
+            return predict(base, layout, deltas[0], self.test)[None]
+        return self.tangent_logits(base, deltas, self._train(setting))
+
+    def tangent_logits(self, base: Base, deltas: Tensor, train: Train | None = None) -> Tensor:
+        """f_lin(x; Δw) [s,n,K] of the test rows for Δw [s,P], in float32; their states stay for the next Δw."""
+        import torch
+
+        from taftcache.tangent.operator import TangentOperator
+
+        train = self.recipe.tangent.train if train is None else train
+        key = (base.spec, str(train))
+        if key not in self._tests:
+            memory = self.recipe.memory_bytes // 2
+            self._tests[key] = TangentOperator(base, [self.test], trained=base.trained(train), memory=memory)
+        operator = self._tests[key]
+        directions = [operator.direction(delta) for delta in deltas]
+        found = [
+            torch.stack([state.logits + operator.tangent(state, direction) for direction in directions])
+            for state, _ in operator.blocks()
+        ]
+        return torch.cat(found, 1)
+
+    def accuracy(self, labels: Tensor) -> float:
+        """Top-1 in percent."""
+        return 100 * (labels == self.labels).double().mean().item()
+
+    def taft(self, fitted: Fitted, kept: Sequence[int]) -> float:
+        """The composed tangent model of some shards: by linearity, the mean of their logits."""
+        return self.accuracy(fitted.logits[list(kept)].mean(0).argmax(1))
+
+    def soup(self, setting: Setting, fitted: Fitted) -> float:
+        """The soup of all shards' fine-tuned networks."""
+        return self.accuracy(self._logits(setting, self.base(setting), fitted.mean[None])[0].argmax(1))
+
+    def sisa(self, fitted: Fitted, kept: Sequence[int], rule: Literal["vote", "mean"] = "vote") -> float:
+        """The ensemble of some shards' fine-tuned networks."""
+        from taftcache.baselines.sisa import sisa
+
+        return self.accuracy(sisa(fitted.logits[list(kept)], rule))
+
+
+def bases(settings: Sequence[Setting], resets: Sequence[bool], tokens: Sequence[bool]) -> list[Setting]:
+    """Every setting at every base point: PT and CLS."""
+    return [replace(s, reset_block=pt, reset_token=cls) for s in settings for pt in resets for cls in tokens]

@@ -1,0 +1,286 @@
+"""What the reports of one comparison share: stores by depth, trials, trained models, and which settings were chosen."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, replace
+from importlib.metadata import version
+from math import inf
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from taftcache.cache.store import FeatureStore
+from taftcache.errors import RecipeError, StoreError
+from taftcache.paper.fits import Fits
+from taftcache.paper.trial import Fitted, Preset, Setting, Trial, bases
+from taftcache.recipe import Recipe
+from taftcache.stages.extract.extraction import extract
+from taftcache.stages.progress import Progress
+from taftcache.tangent.spec import TAIL
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+# What is measured of a method; both nets' criteria choose among the same fine-tuned shards.
+CRITERIA = ("TAFT", "NLFT", "FC", "Soup", "SISA")
+
+
+class Workbench:
+    """Every model that the reports ask for is trained once; settings are chosen on a fifth of seed 0's training rows.
+
+    ``settings`` logs each choice with all that was tried, ``spent`` the processor seconds by method and preset.
+
+    Args:
+        keep: a folder in which models stay, for the same comparison to go on from; it may be that of another one.
+    """
+
+    def __init__(self, recipe: Recipe, progress: Progress, keep: Path | None = None) -> None:
+        self.recipe, self.progress, self.spec = recipe, progress, recipe.compare
+        self.fits = Fits(keep)
+        self.settings: list[dict[str, Any]] = []
+        self.spent: dict[str, float] = defaultdict(float)
+        self._stack = ExitStack()
+        self._stores: dict[Any, FeatureStore] = {}
+        self._trials: dict[Any, Trial] = {}
+        self._best: dict[Any, Setting] = {}
+        self._counted: set[Any] = set()
+
+    def __enter__(self) -> Workbench:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stack.close()
+
+    @property
+    def depth(self) -> int | str:
+        """The recipe's own, where every report but Table 1's deeper rows is made."""
+        return self.recipe.tangent.blocks
+
+    def at(self, depth: int | str) -> Recipe:
+        """The recipe for the last ``depth`` blocks: each depth has a store of its own."""
+        if depth == self.depth:
+            return self.recipe
+        path = self.recipe.store_path
+        return msgspec.structs.replace(
+            self.recipe,
+            tangent=msgspec.structs.replace(self.recipe.tangent, blocks=depth),
+            store=msgspec.structs.replace(self.recipe.store, path=str(path.with_name(f"{path.name}-{depth}"))),
+        )
+
+    def store(self, depth: int | str | None = None) -> FeatureStore:
+        """The store of a depth, extracted now where it is not there.
+
+        Raises:
+            StoreError: no held-out rows.
+        """
+        depth = self.depth if depth is None else depth
+        if depth not in self._stores:
+            recipe = self.at(depth)
+            extract(recipe, self.progress)
+            store = self._stack.enter_context(FeatureStore(recipe.store_path))
+            if store.held_out is None:
+                raise StoreError("a comparison needs held-out rows", got=f"{store.path} has none")
+            self._stores[depth] = store
+        return self._stores[depth]
+
+    @property
+    def digests(self) -> dict[str, str]:
+        """Root digest of every store in use, by its folder's name."""
+        return {Path(store.path).name: store.root_digest for store in self._stores.values()}
+
+    def check_shards(self, shards: Sequence[int]) -> None:
+        """RecipeError unless every shard has two rows."""
+        rows = len(self.store().sample_ids())
+        if max(shards) > rows // 2:
+            raise RecipeError("a shard has two rows at least", got=f"{max(shards)} shards of {rows} rows")
+
+    def tokens(self) -> tuple[bool, ...]:
+        """CLS to choose from: the recipe's, where the cached rows have a class token."""
+        whole = self.store().objects()[TAIL].meta.get("class_token", False)
+        return self.spec.tokens if whole else (False,)
+
+    def seeds(self) -> Iterator[int]:
+        """Of the split and the base point."""
+        yield from range(self.spec.seeds)
+
+    def trial(self, shards: int, seed: int, depth: int | str | None = None, validate: bool = False) -> Trial:
+        """A split of the rows; the last few are kept, and with them what they hold of their test rows."""
+        depth = self.depth if depth is None else depth
+        key = (shards, seed, depth, validate)
+        if key not in self._trials:
+            while len(self._trials) >= 2:
+                self._trials.pop(next(iter(self._trials)))
+            self._trials[key] = Trial(self.store(depth), self.at(depth), shards, seed, validate=validate)
+        return self._trials[key]
+
+    def fit(
+        self,
+        settings: Sequence[Setting],
+        shards: int,
+        seed: int,
+        depth: int | str | None = None,
+        validate: bool = False,
+        trial: Trial | None = None,
+        parts: Sequence[Sequence[str]] | None = None,
+        key: object = None,
+    ) -> dict[Setting, Fitted]:
+        """Models of a trial under every setting, those that are there from before included.
+
+        Args:
+            trial, parts, key: another trial or other parts than the whole split, and a name for them.
+        """
+        depth = self.depth if depth is None else depth
+        where = {"shards": shards, "seed": seed, "validate": validate, "part": key}
+        keys = {s: {"setting": asdict(s), **where, **self._about(s, depth)} for s in settings}
+        kept = {s: self.fits.get(k) for s, k in keys.items()}
+        found = {s: _fitted(*there) for s, there in kept.items() if there is not None}
+        missing = [s for s in settings if s not in found]
+        if missing:
+            trial = trial or self.trial(shards, seed, depth, validate)
+            names = sorted({f"{s.method} {s.preset}" for s in missing})
+            label = f"{', '.join(names)}: {len(missing)} settings, {shards} shards, seed {seed}"
+            with self.progress.task(label + (", choosing" if validate else ""), None):
+                made = trial.fit(missing, parts)
+            for setting, fitted in made.items():
+                figures = {"seconds": fitted.seconds, "passes": fitted.passes, "gradient": fitted.gradient}
+                self.fits.put(keys[setting], {"mean": fitted.mean, "logits": fitted.logits}, figures)
+            found |= made
+        for setting, fitted in found.items():
+            self._charge(setting, (depth, *where.values()), sum(fitted.seconds))
+        return found
+
+    def _charge(self, setting: Setting, where: tuple[Any, ...], seconds: float) -> None:
+        """Count processor time once, however often a report asks for what it made."""
+        if (setting, where) not in self._counted:
+            self._counted.add((setting, where))
+            self.spent[_owner(setting)] += seconds
+
+    def _about(self, setting: Setting, depth: int | str) -> dict[str, Any]:
+        """What decides a setting's models beside the setting and the rows."""
+        recipe, spec = self.at(depth), self.spec
+        solved = setting.preset == "exact" and setting.method != "NLFT"
+        how = recipe.solver if solved else {"epochs": spec.epochs, "batch": spec.batch, "decay": spec.decay}
+        about = {"store": self.store(depth).root_digest, "alpha": recipe.objective.alpha, "tangent": recipe.tangent}
+        return msgspec.to_builtins({**about, "how": how, "taftcache": version("taftcache")})
+
+    def score(self, criterion: str, trial: Trial, setting: Setting, fitted: Fitted, kept: Sequence[int]) -> float:
+        """Accuracy in percent of what a criterion makes of some shards' models."""
+        if criterion == "Soup":
+            return trial.soup(setting, fitted)
+        if criterion == "SISA":
+            return trial.sisa(fitted, kept)
+        return trial.taft(fitted, kept)
+
+    def tuned(
+        self,
+        criterion: str,
+        preset: Preset,
+        shards: int = 1,
+        depth: int | str | None = None,
+        *,
+        template: Setting | None = None,
+        resets: Sequence[bool] | None = None,
+        tokens: Sequence[bool] = (False,),
+    ) -> Setting:
+        """The best setting: for λ, rates, PT and CLS, by what the criterion says on rows set aside.
+
+        Settings are compared by accuracy, as in the paper. The exact preset takes λ by the least mean loss, which is
+        what ``ridge = "auto"`` means; one run over the rows gives it for every λ. Between base points a loss says
+        little: how far a composed model's logits fall short of κ depends on the point.
+
+        Args:
+            template: what an ablation fixes (loss, κ, R). resets, tokens: PT = F and CLS = T to choose from.
+        """
+        depth = self.depth if depth is None else depth
+        resets = self.spec.resets if resets is None else resets
+        method: Any = "NLFT" if criterion in ("NLFT", "Soup", "SISA") else criterion
+        kappa = self.recipe.objective.kappa
+        template = template or Setting(method, 0.0, loss=self.recipe.objective.loss, kappa=kappa)
+        template = replace(template, method=method, preset=preset, strength=0.0)
+        key = (criterion, shards, depth, template, tuple(resets), tuple(tokens))
+        if key not in self._best:
+            solved = preset == "exact" and method != "NLFT"
+            strengths = self.spec.rates if not solved else (0.0,) if template.radius else self.spec.ridges
+            grid = bases([replace(template, strength=one) for one in strengths], resets, tokens)
+            if len(grid) == 1:
+                tried: dict[Setting, tuple[float, dict[str, Any]]] = {grid[0]: (0.0, {})}  # nothing to choose from
+            elif solved:
+                tried = self._exact(template, shards, depth, resets, tokens)
+            else:
+                tried = self._paper(criterion, grid, shards, depth)
+            best = max(tried, key=lambda setting: tried[setting][0])
+            self._best[key] = best
+            self.settings.append(
+                {
+                    "method": criterion,
+                    "depth": depth,
+                    "shards": shards,
+                    "chosen": best.describe(),
+                    "tried": [{**s.describe(), **told} for s, (_, told) in tried.items()],
+                }
+            )
+        return self._best[key]
+
+    def _paper(
+        self, criterion: str, grid: Sequence[Setting], shards: int, depth: int | str
+    ) -> dict[Setting, tuple[float, dict[str, Any]]]:
+        found = self.fit(grid, shards, 0, depth, validate=True)
+        trial = self.trial(shards, 0, depth, validate=True)
+        scores = {s: self.score(criterion, trial, s, f, range(shards)) for s, f in found.items()}
+        return {s: (scores[s], {"accuracy": round(scores[s], 2)}) for s in grid}
+
+    def _exact(
+        self, template: Setting, shards: int, depth: int | str, resets: Any, tokens: Any
+    ) -> dict[Setting, tuple[float, dict[str, Any]]]:
+        tried: dict[Setting, tuple[float, dict[str, Any]]] = {}
+        for at in bases([template], resets, tokens):
+            if template.radius is not None:  # a ball has no λ
+                made = self.fit([at], shards, 0, depth, validate=True)[at]
+                accuracy = self.trial(shards, 0, depth, validate=True).taft(made, range(shards))
+                tried[at] = (accuracy, {"accuracy": round(accuracy, 2)})
+            else:
+                path = self._path(at, shards, depth)
+                least = min(loss for loss, _ in path)
+                for ridge, (loss, accuracy) in zip(self.spec.ridges, path, strict=True):
+                    told = {"loss": round(loss, 4), "accuracy": round(accuracy, 2)}
+                    tried[replace(at, strength=ridge)] = (accuracy if loss <= least else -inf, told)
+        return tried
+
+    def _path(self, at: Setting, shards: int, depth: int | str) -> list[tuple[float, float]]:
+        """Mean loss and accuracy at each λ, on the rows set aside."""
+        key = {"path": asdict(at), "shards": shards, "ridges": self.spec.ridges, **self._about(at, depth)}
+        known = self.fits.get(key)
+        if known is None:
+            begin = time.process_time()
+            trial = self.trial(shards, 0, depth, validate=True)
+            with self.progress.task(f"{at.method} exact, choosing: {shards} shards", None):
+                path = trial.path(at, self.spec.ridges)
+            known = {}, {"path": path, "seconds": time.process_time() - begin}
+            self.fits.put(key, *known)
+        self._charge(at, ("path", shards, depth), known[1]["seconds"])
+        return [(loss, accuracy) for loss, accuracy in known[1]["path"]]
+
+
+def _fitted(tensors: dict[str, Tensor], figures: dict[str, Any]) -> Fitted:
+    """As it was put away."""
+    return Fitted(tensors["mean"], tensors["logits"], **figures)
+
+
+def _owner(setting: Setting) -> str:
+    return setting.method if setting.method == "NLFT" else f"{setting.method}, {setting.preset}"
+
+
+def over_seeds(values: Sequence[float]) -> dict[str, float]:
+    """Mean and standard deviation (n − 1) of accuracies in percent."""
+    from statistics import mean, stdev
+
+    return {"accuracy": mean(values), "std": stdev(values) if len(values) > 1 else 0.0}
+
+
+Lines = Callable[[Workbench], Iterator[dict[str, Any]]]
+"""A report: one line a point."""

@@ -1,0 +1,361 @@
+"""A connection to Dask: workers of this machine, or those of a scheduler elsewhere."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from taftcache.errors import ClusterError, RecipeError
+
+if TYPE_CHECKING:
+    from distributed import Client, Future, LocalCluster
+
+AHEAD = 2  # tasks in flight for each thread of a worker: one computes, the next lies ready
+_TRIES = 3
+_LOOK = 0.5  # seconds between two looks at whether anybody still works
+
+
+class _LostValue(Exception):
+    """Workers took numbers with them that only the driver can send again."""
+
+
+class Cluster:
+    """Workers that compute what they are given; a context manager.
+
+    Made by ``local`` or ``at``. The driver alone writes: what workers return passes through it, at most a few results
+    at a time. A worker that dies is replaced in what it was doing by another; ClusterError when the scheduler does not
+    answer, or there is no worker, for ``timeout`` seconds.
+
+    Attributes:
+        threads: of each worker's linear algebra. One number for all of them, for it decides the last digits.
+        dashboard: address of Dask's page about what goes on, None where there is none.
+    """
+
+    def __init__(self, client: Client, threads: int, timeout: float, own: LocalCluster | None = None) -> None:
+        from taftcache.remote.worker import Admission, versions
+
+        self._client, self._own, self.threads, self.timeout = client, own, threads, timeout
+        self._answered = time.monotonic()
+        self._wanted = versions()
+        try:
+            client.register_plugin(Admission(self._wanted))
+            self._await_workers()
+        except BaseException:
+            self.close()
+            raise
+
+    @classmethod
+    def local(
+        cls,
+        workers: int | None = None,
+        *,
+        threads: int | None = None,
+        timeout: float | None = None,
+        dashboard: bool = True,
+    ) -> Cluster:
+        """Processes of this machine, one a GPU where there are GPUs; ended with the connection.
+
+        They and this process prove themselves to each other by a certificate of this run, so that nobody else on the
+        machine can give them work.
+
+        Args:
+            workers: by default as many as GPUs, or as processor cores.
+            threads: ``OMP_NUM_THREADS`` where that is set, else the cores divided by the workers.
+            timeout: seconds without scheduler or workers until the run gives up; Dask's own to connect by default
+                (distributed.comm.timeouts.connect, 30 s).
+            dashboard: whether Dask's page is served, on the loopback interface.
+        """
+        timeout = _dask(timeout)
+        import dask
+        from distributed import Client
+
+        from taftcache.remote.processes import processes
+
+        gpus = _gpus()
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        if workers is None:
+            workers = len(gpus) or cores
+        if workers < 1:
+            raise RecipeError("there is at least one worker", got=f"--workers {workers}")
+        threads = threads or _pinned() or max(1, cores // workers)
+        with dask.config.set({"distributed.scheduler.worker-ttl": f"{timeout}s"}):
+            own = processes(workers, threads, gpus, dashboard)
+        try:
+            client = Client(own, direct_to_workers=True, set_as_default=False)
+        except BaseException:
+            own.close()
+            raise
+        return cls(client, threads, timeout, own)
+
+    @classmethod
+    def at(cls, scheduler: str, *, threads: int | None = None, timeout: float | None = None) -> Cluster:
+        """The workers of a running scheduler: ``tcp://host:port``, or ``tls://`` with Dask's own configuration.
+
+        ``threads`` is ``OMP_NUM_THREADS`` where that is set, else 1 as in Dask's workers.
+
+        Raises:
+            ClusterError: it does not answer, has no workers, or some that are not fit.
+        """
+        timeout = _dask(timeout)
+        from distributed import Client
+
+        if not scheduler.startswith(("tcp://", "tls://")):
+            raise RecipeError("a scheduler has an address", got=scheduler, do="write it like tcp://host:8786")
+        try:
+            client = Client(
+                scheduler, timeout=timeout, direct_to_workers=True, set_as_default=False, name="taftcache-driver"
+            )
+        except (OSError, TypeError, ValueError) as error:  # TypeError: tls:// without certificates
+            raise ClusterError(
+                "the scheduler answers", got=f"{scheduler}: {error}", do="start it with: dask scheduler"
+            ) from None
+        return cls(client, threads or _pinned() or 1, timeout)
+
+    @property
+    def dashboard(self) -> str | None:
+        """Address of Dask's page about what goes on; None where there is none."""
+        if self._own is not None and not self._own.scheduler_spec["options"]["dashboard"]:
+            return None
+        return self._client.dashboard_link
+
+    def describe(self) -> str:
+        """One line for the user."""
+        there = self.workers()
+        hosts = {address.rpartition(":")[0] for address in there}
+        what = f"{len(there)} workers on {len(hosts)} host{'s' if len(hosts) > 1 else ''}, {self.threads} threads each"
+        return f"{what}; dashboard {self.dashboard}" if self.dashboard else what
+
+    def workers(self) -> dict[str, int]:
+        """Address → threads that take tasks, of the workers that are there now, sorted."""
+        try:
+            ask = self._client.scheduler.ncores  # type: ignore[union-attr]
+            return dict(sorted(self._client.sync(ask, callback_timeout=self.timeout).items()))
+        except OSError as error:
+            raise self._lost(str(error)) from None
+
+    def results(
+        self,
+        function: Callable[..., Any],
+        calls: Iterable[tuple[Any, ...]],
+        *,
+        homes: Sequence[str] | None = None,
+        ordered: bool = True,
+    ) -> Generator[tuple[int, Any]]:
+        """(number of the call, what ``function(*call)`` returned), in the order of the calls or as they end.
+
+        Calls are drawn from the iterable no faster than results are taken: results that wait for an earlier one count
+        as in flight. Ending the iteration early cancels what is under way.
+
+        Args:
+            homes: for each call, the worker that should compute it; another does where it is gone.
+
+        Raises:
+            ClusterError: nobody is left to compute. Whatever ``function`` raised.
+        """
+        from taftcache.remote.worker import admitted
+
+        pending: dict[Future, int] = {}
+        ended: SimpleQueue[Future] = SimpleQueue()
+        done: dict[int, Any] = {}
+        source, number, due = iter(calls), 0, 0
+        most = AHEAD * max(1, sum(self.workers().values()))
+        try:
+            while True:
+                while len(pending) + len(done) < most and (call := next(source, None)) is not None:
+                    where: dict[str, Any] = {}
+                    if homes is not None:
+                        where = {"workers": [homes[number]], "allow_other_workers": True}
+                    future = self._client.submit(admitted, self._wanted, function, *call, pure=False, **where)
+                    pending[future] = number
+                    future.add_done_callback(ended.put)
+                    number += 1
+                if not pending and not done:
+                    return
+                while not done or due not in done:
+                    future = self._next(ended)
+                    done[pending.pop(future)] = self._result(future)
+                    if not ordered or not pending:
+                        break
+                if not ordered:
+                    while done:
+                        yield done.popitem()
+                while due in done:
+                    due += 1
+                    yield due - 1, done.pop(due - 1)
+        finally:
+            self._cancel(list(pending))
+
+    def call(self, function: Callable[..., Any], *args: Any) -> Any:
+        """``function(*args)``, computed by any worker."""
+        ((_, result),) = self.results(function, [args])
+        return result
+
+    def mapped(
+        self,
+        function: Callable[..., Any],
+        value: Any,
+        calls: Sequence[tuple[Any, ...]],
+        homes: Sequence[str],
+    ) -> Generator[Any]:
+        """``function(value, *call)`` of each call in order; ``value`` goes to every worker once.
+
+        See ``results``. When all workers that hold ``value`` are lost it is sent again, and what was returned until
+        then is not computed twice.
+        """
+        taken = tries = 0
+        while taken < len(calls):
+            try:
+                shared = self._share(value)
+                rest = ((shared, *call) for call in calls[taken:])
+                for _, result in self.results(function, rest, homes=homes[taken:]):
+                    taken += 1
+                    yield result
+            except _LostValue as error:
+                tries += 1
+                if tries > _TRIES:
+                    raise self._lost(str(error)) from None
+
+    def watch(self, told: Callable[[str, str], None] | None) -> None:
+        """Call ``told(key, text)`` with what workers ``tell``, from another thread; None ends it."""
+        from taftcache.remote.worker import TOPIC
+
+        if told is None:
+            with suppress(ValueError):
+                self._client.unsubscribe_topic(TOPIC)
+        else:
+            self._client.subscribe_topic(TOPIC, lambda event: told(event[1]["key"], event[1]["text"]))
+
+    def close(self) -> None:
+        """Let workers forget what they keep, and end those that are this connection's own."""
+        from taftcache.remote.worker import Admission
+
+        with suppress(OSError, ValueError, RuntimeError):
+            if self._own is None and self._client.status == "running":
+                leave = self._client.scheduler.unregister_worker_plugin  # type: ignore[union-attr]
+                self._client.sync(leave, name=Admission.name, callback_timeout=5)
+        with suppress(OSError):
+            self._client.close(timeout=5)
+        if self._own is not None:
+            with suppress(OSError):
+                self._own.close(timeout=5)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def _share(self, value: Any) -> Future:
+        """``value`` on every worker."""
+        from distributed import CancelledError
+
+        while True:
+            try:
+                return self._client.scatter(value, broadcast=True, hash=False)
+            except (OSError, CancelledError):
+                self._look()
+                time.sleep(_LOOK)
+
+    def _next(self, ended: SimpleQueue[Future]) -> Future:
+        """The next to end; ClusterError when nobody is left who could end one."""
+        while True:
+            try:
+                return ended.get(timeout=_LOOK)
+            except Empty:
+                self._look()
+
+    def _result(self, future: Future) -> Any:
+        from distributed import CancelledError
+        from distributed.scheduler import KilledWorker
+
+        try:
+            return future.result(timeout=self.timeout)
+        except KilledWorker as error:
+            raise ClusterError(
+                "a task is given up when worker after worker dies of it",
+                got=str(error.args[0]),
+                do="look at the workers' output: they may run out of memory",
+            ) from None
+        except CancelledError as error:
+            if self._client.status != "running":
+                raise self._lost(str(error)) from None
+            raise _LostValue(str(error)) from None
+        except OSError as error:
+            self._look()
+            raise self._lost(str(error)) from None
+
+    def _look(self) -> None:
+        """ClusterError when the scheduler has not answered, or has had no worker, for too long."""
+        why = "the scheduler does not answer"
+        try:
+            if self._client.status == "running":
+                ask = self._client.scheduler.ncores  # type: ignore[union-attr]
+                if self._client.sync(ask, callback_timeout=self.timeout):
+                    self._answered = time.monotonic()
+                    return
+                why = "there is no worker"
+        except OSError:
+            pass
+        if self._client.status in ("closed", "closing") or time.monotonic() - self._answered > self.timeout:
+            raise self._lost(why)
+
+    def _lost(self, why: str) -> ClusterError:
+        return ClusterError(
+            f"scheduler and workers answer within {self.timeout:g} seconds",
+            got=why,
+            do="start them again; the same command goes on from what was committed",
+        )
+
+    def _await_workers(self) -> None:
+        end = time.monotonic() + self.timeout
+        while not self.workers():
+            if time.monotonic() > end:
+                raise ClusterError(
+                    "there are workers",
+                    got="a scheduler without any",
+                    do="start some with: dask worker ADDRESS --nthreads 1 --memory-limit 0",
+                )
+            time.sleep(0.1)
+
+    def _cancel(self, futures: list[Future]) -> None:
+        if futures and self._client.status == "running":
+            with suppress(OSError, RuntimeError):
+                self._client.cancel(futures, force=True)
+        for future in futures:
+            future.release()
+
+
+def _pinned() -> int | None:
+    """``OMP_NUM_THREADS``, as far as it is a number."""
+    text = os.environ.get("OMP_NUM_THREADS", "")
+    return int(text) if text.isdecimal() and int(text) > 0 else None
+
+
+def _gpus() -> list[str]:
+    """What CUDA_VISIBLE_DEVICES may be set to for each GPU in turn."""
+    if visible := os.environ.get("CUDA_VISIBLE_DEVICES"):
+        return visible.split(",")
+    import torch
+
+    return [str(k) for k in range(torch.cuda.device_count())]
+
+
+def _dask(timeout: float | None) -> float:
+    """Seconds to wait, by Dask's configuration where nothing else is said; RecipeError where Dask is missing."""
+    try:
+        import dask
+        import distributed  # noqa: F401
+    except ImportError as error:
+        raise RecipeError(
+            "workers are Dask's", got=str(error), do="pip install 'taftcache[dask]', or leave --workers out"
+        ) from None
+    logging.getLogger("distributed").setLevel(logging.CRITICAL)
+    if timeout is None:
+        timeout = dask.utils.parse_timedelta(dask.config.get("distributed.comm.timeouts.connect"))
+    return timeout

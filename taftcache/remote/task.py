@@ -1,0 +1,60 @@
+"""What every task for a worker needs: settings that mean the same on another host, and one number of threads."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from taftcache.cache.place.address import is_bucket
+from taftcache.recipe import Recipe, recipe_values
+from taftcache.remote.connection import Cluster
+
+if TYPE_CHECKING:
+    import torch
+
+
+def portable(recipe: Recipe) -> dict[str, Any]:
+    """The recipe's plain values with paths that do not depend on the working directory; ``~`` and ``${VAR}`` stay."""
+    values = recipe_values(recipe)
+    values["store"]["path"] = anywhere(str(recipe.store_path))
+    data, backbone, prior = values["data"], values["backbone"], values["prior"]
+    if data["source"] in ("folder", "npz", "hdf5"):
+        for name in ("train", "test"):
+            data[name] = data[name] and anywhere(data[name])
+    data["root"] = data["root"] and anywhere(data["root"])
+    if backbone["weights"] not in ("bundled", "pretrained"):
+        backbone["weights"] = anywhere(backbone["weights"])
+    prior["teachers"] = [anywhere(path) for path in prior["teachers"]]
+    return values
+
+
+def anywhere(path: str) -> str:
+    """A path as every working directory understands it."""
+    return path if is_bucket(path) or path.startswith(("~", "$")) else os.path.abspath(path)
+
+
+def processor(device: torch.device) -> str:
+    """What decides how sums are rounded on a device: a GPU's name, or the CPU's vector instructions."""
+    import torch
+
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return f"{device.type}, {torch.backends.cpu.get_cpu_capability()}"
+
+
+@contextmanager
+def same_threads(cluster: Cluster | None) -> Iterator[None]:
+    """The driver's own linear algebra with as many threads as the workers', for they decide the last digits."""
+    if cluster is None:
+        yield
+        return
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(cluster.threads)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

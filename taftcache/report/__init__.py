@@ -1,0 +1,1 @@
+"""Reports as files: Markdown, CSV, plots, and atomic writes."""

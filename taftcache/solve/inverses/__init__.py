@@ -1,0 +1,1 @@
+"""Approximate inverses of a Hessian: preconditioners, and exact ones for small problems."""

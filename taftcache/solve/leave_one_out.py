@@ -1,0 +1,152 @@
+"""What each training row has changed: leave-one-out of a quadratic problem, for all rows at once.
+
+Without row n the loss is a mean over N − 1 rows. Times (N−1)/N that is F with the row left out and the ridge
+λ' = λ(N−1)/N, the same for every n. So let Δw' be the optimum and A the Hessian of F with λ'. With J̃_n = √(D_n/N) J_n
+and the scaled residual ρ_n = √(D_n/N) (f(x_n; Δw') − target),
+
+    Δw₋ₙ = Δw' + A⁻¹ J̃_nᵀ (I − J̃_n A⁻¹ J̃_nᵀ)⁻¹ ρ_n
+
+and a prediction j·Δw, j = J_k(x), moves by (J̃_n v)ᵀ (I − J̃_n A⁻¹ J̃_nᵀ)⁻¹ ρ_n + j·(Δw' − Δw) with v = A⁻¹ j:
+one solve and one pass for all rows, where the K×K leverages J̃_n A⁻¹ J̃_nᵀ are known. They are, exactly, for the head
+alone and where the kernel of the rows fits (there I − J̃_n A⁻¹ J̃_nᵀ = λ' [(J̃J̃ᵀ + λ'I)⁻¹]_nn). Elsewhere they are
+left out, which is the first-order influence function, and says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from taftcache.objective.problem import Problem
+from taftcache.objective.rsl import RSL
+from taftcache.solve.inverses.dual import dual_fits, kernel
+from taftcache.solve.minimise import minimise
+from taftcache.tangent.base import Base
+from taftcache.tangent.operator import TangentOperator
+from taftcache.tangent.rows import RowSource
+from taftcache.tangent.spec import Train
+
+CLOSED, FIRST_ORDER = "closed form", "first order"
+FIRST_ORDER_TOLERANCE = 1e-4  # far below what leaving out the leverages costs
+
+
+@dataclass(frozen=True)
+class RowInfluence:
+    """How each row moved one direction: ``change`` [N] is j·(Δw₋ₙ − Δw), what taking row n out adds to j·Δw.
+
+    ``method`` is "closed form", exact up to ``residual``, the relative residual of the one solve, or "first order".
+    """
+
+    change: Tensor
+    method: str
+    residual: float
+    passes: int
+
+
+def leave_one_out(
+    base: Base,
+    sources: Sequence[RowSource],
+    loss: RSL,
+    ridge: float,
+    direction: Tensor,
+    *,
+    train: Train = "full",
+    delta: Tensor,
+    tolerance: float = 1e-6,
+    max_passes: int = 1000,
+) -> RowInfluence:
+    """Influence of every row of ``sources`` on ``direction``·Δw, for the optimum ``delta`` over all of them.
+
+    Args:
+        direction: j [P].
+        delta: Δw [P], where the solve for Δw' begins.
+    """
+    operator = TangentOperator(base, sources, trained=base.trained(train), dtype=torch.float64)
+    N = operator.rows
+    problem = Problem(operator, loss, ridge * (N - 1) / N)
+    moved = minimise(
+        base, sources, loss, problem.ridge,
+        train=train, start=delta, tolerance=tolerance, max_passes=max_passes, precision="float64",
+    )  # fmt: skip
+    roots, residuals = [], []
+    for (state, labels), change in zip(operator.blocks(), operator.matvec(moved.value), strict=True):
+        root = (loss.curvature(state.logits, labels) / N).sqrt()
+        roots.append(root)
+        residuals.append(loss.gradient(state.logits + change, labels) / (N * root))
+    root, rho = torch.cat(roots), torch.cat(residuals)
+    if base.trained(train) == base.head_layout and loss.alpha == 1:
+        v, leverage, passes = _head(problem, direction)
+        solved, method = rho / (1 - leverage[:, None]), CLOSED
+    elif dual_fits(problem):
+        v, blocks, passes = _kernel(problem, direction, root)
+        solved, method = torch.linalg.solve(blocks, rho), CLOSED
+    else:
+        v, passes = _solve(problem, direction, max(tolerance, FIRST_ORDER_TOLERANCE), max_passes)
+        solved, method = rho, FIRST_ORDER
+    left = problem.hessian(v) - direction
+    pushed = root * torch.cat(list(operator.matvec(v)))
+    shift = (direction @ (moved.value - delta)).item()
+    change = (pushed * solved).sum(1) + shift
+    relative = (left.norm() / direction.norm().clamp_min(1e-300)).item()
+    return RowInfluence(change, method, relative, moved.stats.get("passes", 0) + passes + operator.passes)
+
+
+def _head(problem: Problem, direction: Tensor) -> tuple[Tensor, Tensor, int]:
+    """v = A⁻¹ j and each row's leverage, the same for all classes when α = 1."""
+    operator = problem.operator
+    K = operator.classes
+    x = torch.cat([torch.cat([s.feature, torch.ones_like(s.feature[:, :1])], 1) for s, _ in operator.blocks()])
+    scale = 2 / (K * operator.rows)
+    matrix = scale * (x.T @ x) + problem.ridge * torch.eye(x.shape[1], dtype=x.dtype, device=x.device)
+    factor = torch.linalg.cholesky(matrix)
+    views = operator.layout.views(direction)
+    weight, bias = (views[name] for name in operator.base.config.head_names)
+    solved = torch.cholesky_solve(torch.cat([weight, bias[:, None]], 1).T, factor).T
+    v = operator.layout.flatten(
+        dict(zip(operator.base.config.head_names, (solved[:, :-1], solved[:, -1]), strict=True))
+    )
+    leverage = scale * (x * torch.cholesky_solve(x.T, factor).T).sum(1)
+    return v, leverage, 1
+
+
+def _kernel(problem: Problem, direction: Tensor, root: Tensor) -> tuple[Tensor, Tensor, int]:
+    """v = A⁻¹ j and the blocks I − J̃_n A⁻¹ J̃_nᵀ [N,K,K], from the rows' kernel."""
+    operator, ridge = problem.operator, problem.ridge
+    N, K = root.shape
+    flat = root.T.reshape(-1)
+    matrix = kernel(problem).mul_(flat[:, None]).mul_(flat[None, :])
+    matrix.diagonal().add_(ridge)
+    inverse = torch.cholesky_inverse(torch.linalg.cholesky(matrix))
+    blocks = ridge * torch.diagonal(inverse.view(K, N, K, N), dim1=1, dim2=3).permute(2, 0, 1)
+    pushed = root * torch.cat(list(operator.matvec(direction)))
+    solved = (inverse @ pushed.T.reshape(-1)).view(K, N).T * root
+    parts = iter(solved.split([len(labels) for _, labels in operator.blocks()]))
+    pulled = operator.accumulate(None, lambda logits, change, labels: next(parts))
+    return (direction - pulled) / ridge, blocks.contiguous(), 4
+
+
+def _solve(problem: Problem, direction: Tensor, tolerance: float, max_passes: int) -> tuple[Tensor, int]:
+    """v = A⁻¹ j by preconditioned conjugate gradients."""
+    from taftcache.solve.inverses.kronecker import KroneckerPreconditioner
+
+    preconditioner = KroneckerPreconditioner(problem)
+    v, r = torch.zeros_like(direction), direction.clone()
+    y = preconditioner.apply(r)
+    d, rho = y.clone(), r @ y
+    goal = tolerance * direction.norm()
+    passes = 0
+    while r.norm() > goal and passes < max_passes:
+        product = problem.hessian(d)
+        passes += 1
+        bend = d @ product
+        if not bend > 0:
+            break
+        v += d * (rho / bend)
+        r -= product * (rho / bend)
+        y = preconditioner.apply(r)
+        rho, before = r @ y, rho
+        d = y + d * (rho / before)
+    return v, passes

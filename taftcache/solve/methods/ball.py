@@ -1,0 +1,92 @@
+"""The ball ‖Δw‖ ≤ R for quadratic losses: the ridge that puts the minimiser on its surface."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from taftcache.objective.problem import Problem
+from taftcache.solve.inverses.krylov import KrylovPath
+from taftcache.solve.methods.conjugate import Progress
+from taftcache.solve.solution import Certificate, Solution, Status
+
+
+def constrained_gap(ridge: float, gradient: Tensor, value: Tensor, radius: float) -> tuple[float, float]:
+    """Bounds on F − F* over the ball at a feasible Δw, and the norm of what is left of the optimality condition.
+
+    With ν ≥ 0 the multiplier that fits best and v = ∇F + νΔw, weak duality gives
+    F − F* ≤ ‖v‖²/(2(λ + ν)) + ν(R² − ‖Δw‖²)/2; without curvature, ∇F·Δw + R‖∇F‖ is the bound of Frank and Wolfe.
+    """
+    square = (value @ value).item()
+    nu = max(0.0, -(gradient @ value).item() / square) if square > 0 else 0.0
+    left = (gradient + nu * value).norm().item()
+    linear = max(0.0, (gradient @ value).item()) + max(
+        0.0, radius * gradient.norm().item() + min(0.0, (gradient @ value).item())
+    )
+    slack = nu / 2 * max(0.0, radius**2 - square)
+    curved = left**2 / (2 * (ridge + nu)) + slack if ridge + nu > 0 else linear
+    inside = gradient.norm().item()
+    if square < radius**2 * (1 - 1e-6):  # the ball does not bind: its multiplier is zero
+        left = inside
+    return min(linear, curved, inside**2 / (2 * ridge) if ridge > 0 else linear), left
+
+
+def solve_in_ball(
+    problem: Problem,
+    exact: Problem,
+    radius: float,
+    *,
+    tolerance: float = 1e-6,
+    max_passes: int = 400,
+    progress: Progress | None = None,
+) -> Solution:
+    """Minimise a quadratic F over ‖Δw‖ ≤ R from one Lanczos run.
+
+    Over a Krylov space F is a small quadratic, and the ridge λ + ν at which its minimiser has the norm R is the root
+    of a scalar function (the secular equation), found to rounding at no further pass. The run is lengthened until the
+    float64 condition ∇F + νΔw = 0 holds to the tolerance.
+    """
+    operator = exact.operator
+    zero = torch.zeros(operator.layout.size, dtype=torch.float64, device=operator.device)
+    objective, gradient = exact.evaluate(zero)
+    scale, passes = gradient.norm().item(), 1
+    value, status = zero, Status.converged
+    gap, left = constrained_gap(exact.ridge, gradient, zero, radius)
+    unregularised = replace(problem, ridge=0.0)
+    path = KrylovPath(unregularised, gradient)
+    target = tolerance * scale
+    try:
+        while left > target:
+            if passes + 2 > max_passes:
+                status = Status.max_passes
+                break
+            steps = min(max(8, path.passes // 2), max_passes - passes - 1)
+            for _ in range(steps):
+                if not path.step():
+                    break
+                passes += 1
+                shift = path.shift_for(radius, exact.ridge)
+                if progress is not None:
+                    progress(passes, path.residual(shift) / scale)
+                if path.residual(shift) <= 0.3 * target:
+                    break
+            candidate = path.solution(path.shift_for(radius, exact.ridge))
+            candidate *= min(1.0, radius / max(candidate.norm().item(), 1e-300))
+            new_objective, new_gradient = exact.evaluate(candidate)
+            passes += 1
+            new_gap, new_left = constrained_gap(exact.ridge, new_gradient, candidate, radius)
+            stuck = new_left > 0.5 * left and path.exhausted
+            if new_objective <= objective:
+                value, objective, gradient, gap, left = candidate, new_objective, new_gradient, new_gap, new_left
+            if stuck or (path.exhausted and left > target):
+                status = Status.stalled
+                break
+    except KeyboardInterrupt:
+        status = Status.interrupted
+    certificate = Certificate(
+        left, scale, exact.ridge, objective, operator.rows, constrained=gap + 1e-14 * abs(objective)
+    )
+    stats = {"solver": "krylov path", "passes": passes, "norm": value.norm().item(), "radius": radius}
+    return Solution(value, status, certificate, stats)

@@ -1,0 +1,116 @@
+"""Projected gradient over a ball or none, plain as in the paper or accelerated with restarts; for any convex loss."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from taftcache.errors import SolveError
+from taftcache.objective.problem import Problem
+from taftcache.solve.methods.ball import constrained_gap
+from taftcache.solve.methods.conjugate import Progress
+from taftcache.solve.solution import Certificate, Solution, Status
+
+
+def project(value: Tensor, radius: float | None) -> Tensor:
+    """The nearest point with ‖Δw‖ ≤ R."""
+    norm = value.norm().item()
+    return value if radius is None or norm <= radius else value * (radius / norm)
+
+
+def projected_gradient(
+    exact: Problem,
+    *,
+    radius: float | None = None,
+    accelerate: bool = True,
+    tolerance: float = 1e-6,
+    max_passes: int = 1000,
+    start: Tensor | None = None,
+    progress: Progress | None = None,
+) -> Solution:
+    """Minimise F over ‖Δw‖ ≤ R by Δw ← Π(v − ∇F(v)/L), one pass a step.
+
+    L grows by backtracking and shrinks slowly, so that it follows the curvature. Accelerated, v runs ahead of Δw
+    (Beck and Teboulle 2009) and starts anew whenever the step points uphill (O'Donoghue and Candès 2015).
+
+    Args:
+        exact: in float64.
+        radius: R; none for no ball.
+        accelerate: False for the plain method.
+        tolerance: on what is left of the optimality condition, relative to ‖∇F(0)‖.
+        max_passes: limit on evaluations of F and ∇F.
+        start: Δw to begin from.
+        progress: told after each pass.
+    """
+    operator = exact.operator
+    zero = torch.zeros(operator.layout.size, dtype=torch.float64, device=operator.device)
+    x = zero if start is None else project(start.to(zero), radius)
+    objective, gradient = exact.evaluate(zero)
+    passes, scale = 1, gradient.norm().item()
+    if not torch.isfinite(gradient).all():
+        raise SolveError("the gradient must be finite", got=f"F = {objective}")
+    if start is not None:
+        objective, gradient = exact.evaluate(x)
+        passes += 1
+    status, lipschitz, momentum = Status.converged, 1.0, 1.0
+    best = _State(x, objective, gradient)
+    ahead, value_ahead, slope_ahead = x, objective, gradient
+    try:
+        while _left(exact, best, radius)[1] > tolerance * scale:
+            if passes + 2 > max_passes:
+                status = Status.max_passes
+                break
+            while True:
+                new = project(ahead - slope_ahead / lipschitz, radius)
+                step = new - ahead
+                new_value, new_slope = exact.evaluate(new)
+                passes += 1
+                model = value_ahead + (slope_ahead @ step).item() + 0.5 * lipschitz * (step @ step).item()
+                curved = ((new_slope - slope_ahead) @ step).item() <= lipschitz * (step @ step).item()
+                if new_value <= model or curved or passes >= max_passes:
+                    break
+                lipschitz *= 2
+            uphill = (slope_ahead @ (new - best.value)).item() > 0
+            last = best.value
+            if new_value <= best.objective:
+                best = _State(new, new_value, new_slope)
+            if progress is not None:
+                progress(passes, _left(exact, best, radius)[1] / scale)
+            if not accelerate or uphill or new_value > best.objective:
+                momentum, lipschitz = 1.0, lipschitz * (0.9 if not accelerate else 1.0)
+                ahead, value_ahead, slope_ahead = best.value, best.objective, best.gradient
+                if uphill and accelerate:
+                    continue
+            else:
+                following = (1 + (1 + 4 * momentum**2) ** 0.5) / 2
+                ahead = best.value + (momentum - 1) / following * (best.value - last)
+                momentum, lipschitz = following, 0.95 * lipschitz
+                if momentum > 2 or not torch.equal(ahead, best.value):
+                    value_ahead, slope_ahead = exact.evaluate(ahead)
+                    passes += 1
+    except KeyboardInterrupt:
+        status = Status.interrupted
+    gap, left = _left(exact, best, radius)
+    certificate = Certificate(
+        left,
+        scale,
+        exact.ridge,
+        best.objective,
+        operator.rows,
+        quadratic=exact.loss.quadratic,
+        constrained=None if radius is None else gap + 1e-14 * abs(best.objective),
+    )
+    name = "accelerated projected gradient" if accelerate else "projected gradient"
+    return Solution(best.value, status, certificate, {"solver": name, "passes": passes, "radius": radius})
+
+
+class _State:
+    def __init__(self, value: Tensor, objective: float, gradient: Tensor) -> None:
+        self.value, self.objective, self.gradient = value, objective, gradient
+
+
+def _left(exact: Problem, at: _State, radius: float | None) -> tuple[float, float]:
+    if radius is None:
+        norm = at.gradient.norm().item()
+        return norm**2 / (2 * exact.ridge), norm
+    return constrained_gap(exact.ridge, at.gradient, at.value, radius)

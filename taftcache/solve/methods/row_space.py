@@ -1,0 +1,325 @@
+"""Solving in the space of the rows: for quadratic problems with fewer logits than parameters.
+
+The minimiser is Δw* = J̃ᵀa* with (J̃J̃ᵀ + λI) a* = b, where J̃ = √(D/N) J has N·K rows. The iterates are Δw = J̃ᵀa too,
+but each minimises F itself over the directions so far (and not the dual function, whose best a makes a poor Δw
+long before the end): with z = (K̂ + τI)⁻¹ρ and ρ = b − J̃Δw − λa, directions are made orthogonal in F's own metric,
+(z, z') = (K̃z)·(K̃z') + λ z·K̃z'. One product K̃z is one pass.
+
+ρ bounds what is left. For Δw = J̃ᵀa,
+
+    F(Δw) − F* = ½ ρᵀK̃(K̃ + λI)⁻¹ρ ≤ ½‖ρ‖²
+
+which is the duality gap: a bound that does not divide by λ.
+
+A solve can go on from the dual vectors of an earlier one, and when rows have left since: the dual vectors of the others
+are then short of what those rows carried, about (K̂ + λI)⁻¹K̃₁₀ a₀ (``ClassKernel.without``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from math import inf, sqrt
+
+import torch
+from torch import Tensor
+
+from taftcache.errors import SolveError
+from taftcache.objective.problem import Problem
+from taftcache.solve.inverses.class_kernel import ClassKernel, kernel_product, pull
+from taftcache.solve.methods.conjugate import Progress
+from taftcache.solve.solution import Certificate, Solution, Status
+from taftcache.tangent.operator import TangentOperator
+from taftcache.tangent.rows import RowSource
+
+REDUCTION = 1e-4  # of the gradient's norm in one float32 round
+CHECK = 32  # steps between looks at the true gradient
+DIRECTIONS = 64  # kept to be orthogonal to; the oldest are given up beyond that
+
+
+@dataclass(frozen=True)
+class Restart:
+    """Where a solve in the space of the rows goes on from, and how near it has to get.
+
+    Args:
+        before: the rows that were solved.
+        dual: its α [N',K], Δw = Jᵀα.
+        stays: which of those rows are the new problem's, in order [N'] bool.
+        distance: the certified distance that is enough at Δw [P].
+    """
+
+    before: Sequence[RowSource]
+    dual: Tensor
+    stays: Tensor
+    distance: Callable[[Tensor], float]
+
+
+class RowSpace:
+    """J̃, b and what was solved so far, as dual vectors [N,K] in float64.
+
+    ``history`` has F after so many passes: recomputed where a round begins and ends, and by recurrence within.
+
+    Args:
+        problem: products for the inner iterations, usually float32.
+        exact: the same problem in float64.
+        max_passes: limit on passes, those that build the preconditioner included.
+        progress: told after each pass.
+    """
+
+    def __init__(self, problem: Problem, exact: Problem, max_passes: int, progress: Progress | None = None) -> None:
+        self.problem, self.exact, self.max_passes, self._progress = problem, exact, max_passes, progress
+        self.passes = self.rounds = 0
+        operator = exact.operator
+        self.value = torch.zeros(operator.layout.size, dtype=torch.float64, device=operator.device)
+        self.dual = self.value.new_zeros(operator.rows, operator.classes)
+        self.scale = self.dual
+        self.objective, self.gradient, self.residual = self._evaluate(self.value, self.dual)
+        self._at_zero = self.gradient
+        self.gradient_at_zero = self.gradient.norm().item()
+        self.kernel: ClassKernel | None = None
+        self.history = [(self.passes, self.objective)]
+        self._correction = torch.zeros_like(self.dual)
+
+    def run(self, tolerance: float) -> Status:
+        """Iterate until ‖∇F‖ ≤ tolerance·‖∇F(0)‖ in float64, or as far as passes and rounding let it."""
+        goal = tolerance * self.gradient_at_zero
+        return self._rounds(lambda: self.gradient.norm().item(), lambda: goal, self._gradient_below)
+
+    def restart(self, at: Restart) -> Status:
+        """Go on from other dual vectors until the certified distance ‖ρ‖/(2√λ) is ``at.distance``, or as above."""
+        stays = at.stays.to(self.dual.device)
+        dual = at.dual.to(self.dual)
+        try:
+            self._gather(at.before, stays)
+            assert self.kernel is not None
+            start = torch.where(self.scale > 0, dual[stays] / self.scale, 0)
+            if not stays.all():
+                start += self.kernel.without(dual[~stays])
+            if start.any():
+                self.dual, self.value = start, pull(self.exact, self.scale * start)
+                self.objective, self.gradient, self.residual = self._evaluate(self.value, start)
+                self.history.append((self.passes, self.objective))
+        except KeyboardInterrupt:
+            return Status.interrupted
+        half = 2 * sqrt(self.exact.ridge)
+
+        def near(goal: float, before: float) -> Callable[[Tensor, float, int], bool]:
+            least = max(goal, REDUCTION * before)
+
+            def enough(residual: Tensor, energy: float, steps: int) -> bool:
+                nonlocal least
+                bound = residual.norm().item() / half
+                if bound > least:
+                    return False
+                least = max(0.9 * at.distance(self.current()), REDUCTION * before)
+                self.passes += 1
+                return bound <= least
+
+            return enough
+
+        return self._rounds(lambda: self.residual.norm().item() / half, lambda: at.distance(self.value), near)
+
+    def _gather(self, before: Sequence[RowSource] = (), stays: Tensor | None = None) -> None:
+        """The preconditioner, for two passes; of the rows ``before`` some may have left."""
+        if self.kernel is not None:
+            return
+        now = self.problem.operator
+        whole = self.problem
+        if stays is not None and not stays.all():
+            operator = TangentOperator(now.base, before, trained=now.layout, dtype=now.dtype, device=now.device)
+            whole = replace(self.problem, operator=operator)
+        self.kernel = ClassKernel(self.problem, self.scale.to(now.dtype), whole, stays)
+        self.passes += 2
+
+    def _rounds(
+        self,
+        far: Callable[[], float],
+        wanted: Callable[[], float],
+        near: Callable[[float, float], Callable[[Tensor, float, int], bool]],
+    ) -> Status:
+        """Rounds until ``far()``, in float64, is at most ``wanted()``; ``near`` makes what ends a round by itself."""
+        status = Status.converged
+        try:
+            while (before := far()) > (goal := wanted()):
+                if self.passes + 4 > self.max_passes:
+                    return Status.max_passes
+                self._gather()
+                self.rounds += 1
+                correction = torch.zeros_like(self.residual, dtype=self.problem.operator.dtype)
+                self._correction = correction
+                try:
+                    self._round(correction, near(goal, before))
+                except KeyboardInterrupt:
+                    status = Status.interrupted
+                dual = self.dual + correction.to(self.dual)
+                value = pull(self.exact, self.scale * dual)
+                objective, gradient, residual = self._evaluate(value, dual)
+                self.passes += 1
+                self.history.append((self.passes, objective))
+                self._correction = torch.zeros_like(self.dual)
+                kept = self.dual, self.value, self.objective, self.gradient, self.residual
+                self.dual, self.value = dual, value
+                self.objective, self.gradient, self.residual = objective, gradient, residual
+                after = far()
+                if not (objective < kept[2] or after < before):
+                    self.dual, self.value, self.objective, self.gradient, self.residual = kept
+                if status is Status.interrupted:
+                    break
+                if goal < after and self.passes < self.max_passes and after > 0.5 * before:
+                    return Status.stalled
+        except KeyboardInterrupt:
+            return Status.interrupted
+        return status
+
+    def current(self) -> Tensor:
+        """Δw [P] as it stands within a round, for one told of progress; half a pass that is not counted."""
+        dual = self.dual + self._correction.to(self.dual)
+        return pull(self.problem, self.scale * dual).double()
+
+    def path(self, ridges: Sequence[float], steps: int) -> list[Tensor]:
+        """Δw(λ) [P] for every λ from ``steps`` directions: each minimises its own F over the same subspace.
+
+        One pass a direction, whatever the number of λ, and half a pass for each to form Δw. The problem's own λ
+        should be the least of them: it shapes the directions.
+        """
+        dtype = self.problem.operator.dtype
+        scale, residual = self.scale.to(dtype), self.residual.to(dtype)
+        self.kernel = self.kernel or ClassKernel(self.problem, scale)
+        basis = Basis(steps, residual.numel(), dtype, residual.device)
+        ridge, b = self.problem.ridge, residual.reshape(-1).double()
+        for _ in range(steps):
+            direction, _ = self.kernel.apply(residual)
+            if not basis.add(direction, kernel_product(self.problem, scale, direction), ridge):
+                break
+            z, y = basis.last
+            residual.view(-1).sub_(y + ridge * z, alpha=torch.dot(y.double(), residual.reshape(-1).double()).item())
+        z, y = basis.known
+        outer, inner = y.double() @ y.double().T, z.double() @ y.double().T
+        duals = [
+            torch.linalg.lstsq(outer + 0.5 * at * (inner + inner.T), (y.double() @ b)[:, None]).solution[:, 0]
+            for at in ridges
+        ]
+        return [pull(self.problem, scale * (c.to(dtype) @ z).view_as(scale)).double() for c in duals]
+
+    def solution(self, status: Status) -> Solution:
+        """What was reached, with its certificate."""
+        certificate = Certificate(
+            self.gradient.norm().item(),
+            self.gradient_at_zero,
+            self.exact.ridge,
+            self.objective,
+            self.exact.operator.rows,
+            residual=self.residual.norm().item(),
+        )
+        stats = {"solver": "row space", "passes": self.passes, "rounds": self.rounds}
+        dual = self.scale * self.dual
+        return Solution(self.value, status, certificate, stats, (self._at_zero, self.gradient), dual)
+
+    def _evaluate(self, value: Tensor, dual: Tensor) -> tuple[float, Tensor, Tensor]:
+        """F, ∇F and ρ = −√(ωD/N)(z − target) − λa at Δw = J̃ᵀa with logits z, in one float64 pass."""
+        seen: list[tuple[Tensor, Tensor]] = []
+        objective, gradient = self.exact.evaluate(value, lambda z, labels: seen.append((z, labels)))
+        self.passes += 1
+        if not torch.isfinite(gradient).all():
+            raise SolveError(
+                "the gradient must be finite",
+                got=f"F = {objective}",
+                do="lower objective.kappa, or look for extreme activations with taftcache inspect",
+            )
+        z, labels = (torch.cat(parts) for parts in zip(*seen, strict=True))
+        self.scale = self.exact.diagonal(labels, z).sqrt()  # √(ωD/N) [N,K]
+        from_target = self.exact.loss.gradient(z, labels) / self.exact.loss.bend(z, labels, torch.ones_like(z))
+        return objective, gradient, -self.scale * from_target - self.exact.ridge * dual
+
+    def _gradient_below(self, goal: float, before: float) -> Callable[[Tensor, float, int], bool]:
+        """Whether ‖∇F‖ = ‖J̃ᵀρ‖ is below ``goal``, or as far below ``before`` as float32 carries.
+
+        K̂ tells that norm up to a factor for free. The factor is taken anew, by half a pass, whenever the end seems
+        near, and now and then: K̂ is blind to directions that J̃ᵀ takes to zero.
+        """
+        goal, factor = max(0.5 * goal, REDUCTION * before), 1.0
+
+        def enough(residual: Tensor, energy: float, steps: int) -> bool:
+            nonlocal factor
+            if factor * energy**0.5 > goal and steps % CHECK != CHECK - 1:
+                return False
+            norm = pull(self.problem, self.scale.to(residual) * residual).norm().item()
+            self.passes += 1
+            factor = norm / energy**0.5
+            return norm <= goal
+
+        return enough
+
+    def _round(self, correction: Tensor, enough: Callable[[Tensor, float, int], bool]) -> None:
+        """Add to ``correction`` in place until it is ``enough``, told ρ, about ‖J̃ᵀρ‖², and the steps so far."""
+        assert self.kernel is not None
+        ridge, scale = self.problem.ridge, self.scale.to(correction)
+        residual = self.residual.to(correction)
+        # Directions of an earlier round carry its rounding: orthogonal to them, the new residual would not fall.
+        basis = Basis(DIRECTIONS, residual.numel(), residual.dtype, residual.device)
+        steps = 0
+        least, since = inf, 0
+        while self.passes + 3 < self.max_passes:
+            direction, energy = self.kernel.apply(residual)
+            if enough(residual, energy, steps):
+                return
+            if energy < 0.9 * least:
+                least, since = energy, steps
+            elif steps - since > CHECK:  # rounding has eaten the directions
+                return
+            steps += 1
+            product = kernel_product(self.problem, scale, direction)
+            self.passes += 1
+            if not basis.add(direction, product, ridge):
+                return
+            z, y = basis.last
+            step = torch.dot(y.double(), residual.reshape(-1).double()).item()
+            correction.view(-1).add_(z, alpha=step)
+            residual.view(-1).sub_(y + ridge * z, alpha=step)
+            # The direction has unit length in F's metric, so F has fallen by half the square of the step.
+            self.history.append((self.passes, self.history[-1][1] - 0.5 * step * step))
+            if self._progress is not None:
+                self._progress(self.passes, energy**0.5 / self.gradient_at_zero)
+
+
+class Basis:
+    """Directions z and their products K̃z, orthonormal in F's metric (K̃z)·(K̃z') + λ z·K̃z'."""
+
+    def __init__(self, size: int, length: int, dtype: torch.dtype, device: torch.device) -> None:
+        self._z = torch.empty(size, length, dtype=dtype, device=device)
+        self._y = torch.empty_like(self._z)
+        self._count = 0
+
+    @property
+    def last(self) -> tuple[Tensor, Tensor]:
+        """The newest direction and its product [N·K]."""
+        at = (self._count - 1) % len(self._z)
+        return self._z[at], self._y[at]
+
+    @property
+    def known(self) -> tuple[Tensor, Tensor]:
+        """All directions and their products [k,N·K]."""
+        count = min(self._count, len(self._z))
+        return self._z[:count], self._y[:count]
+
+    def add(self, direction: Tensor, product: Tensor, ridge: float) -> bool:
+        """Orthogonalise and keep; False where nothing but rounding is left of it."""
+        z, y = direction.reshape(-1), product.reshape(-1)
+        before = _square(z, y, ridge)
+        known = min(self._count, len(self._z))
+        for _ in range(2):  # once more, for the first projection leaves its own rounding
+            along = self._y[:known] @ y + ridge * (self._z[:known] @ y)
+            z = z - along @ self._z[:known]
+            y = y - along @ self._y[:known]
+        after = _square(z, y, ridge)
+        if not after > 1e-10 * before:
+            return False
+        at = self._count % len(self._z)
+        self._z[at], self._y[at] = z / after**0.5, y / after**0.5
+        self._count += 1
+        return True
+
+
+def _square(z: Tensor, y: Tensor, ridge: float) -> float:
+    y = y.double()
+    return (y @ y + ridge * (z.double() @ y)).item()

@@ -1,0 +1,1 @@
+"""Stage 1 and what brings rows into a store."""

@@ -1,0 +1,87 @@
+"""What an extraction would take, said before it is started."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from taftcache.backbone.sources.base import Source
+from taftcache.backbone.sources.opening import open_source
+from taftcache.cache.place.address import is_bucket
+from taftcache.recipe import Recipe
+from taftcache.stages.extract.extraction import load_frozen, plan_groups, run_frozen
+
+
+@dataclass(frozen=True)
+class EstimateReport:
+    """Images by group, bytes of all rows, and seconds, measured on a few of the images; nothing was written.
+
+    bytes: before compression, of the activations alone. free_bytes: where the store would lie, None for a bucket.
+    """
+
+    store: Path
+    rows: dict[str, int]
+    classes: int
+    kept: str
+    bytes: int
+    free_bytes: int | None
+    tried: int
+    images_per_second: float
+    seconds: float
+
+
+class _Counted:
+    """A sink that keeps nothing."""
+
+    consumed = 0
+
+    def append(self, tokens: np.ndarray, ids: Any, labels: Any, skipped: Any = ()) -> None:
+        """Forget the rows."""
+        self.consumed += len(ids) + len(skipped)
+
+
+def estimate(recipe: Recipe, batches: int = 2) -> EstimateReport:
+    """Run a few batches of the recipe's own images through the frozen layers, and say what all of them would take.
+
+    Args:
+        batches: timed, after one that warms up.
+
+    Raises:
+        DataError, BackboneError, RecipeError: as the extraction itself would.
+    """
+    from taftcache.backbone.extract import default_batch
+
+    source, test = open_source(recipe.data)
+    groups = plan_groups(recipe, source, test)
+    model = load_frozen(recipe, source.classes)
+    batch = default_batch(model[0].cut)
+    tried = min(len(source.items), batch * batches)
+    _timed(model, recipe, source, min(batch, tried))
+    seconds = _timed(model, recipe, source, tried)
+    rows = {name: len(ids) for name, (_, _, ids) in groups.items()}
+    speed = tried / seconds
+    return EstimateReport(
+        recipe.store_path, rows, len(source.classes), model[0].describe(),
+        sum(rows.values()) * model[0].bytes_per_sample, _free(recipe.store_path), tried, speed,
+        sum(rows.values()) / speed,
+    )  # fmt: skip
+
+
+def _timed(model: Any, recipe: Recipe, source: Source, count: int) -> float:
+    """Seconds for images spread over the source."""
+    order = np.linspace(0, len(source.items) - 1, count).astype(int).tolist()
+    begin = time.perf_counter()
+    run_frozen(model, recipe, source, order, _Counted(), unreadable=recipe.data.unreadable)
+    return max(time.perf_counter() - begin, 1e-9)
+
+
+def _free(path: Path) -> int | None:
+    if is_bucket(path):
+        return None
+    there = next(place for place in (path.absolute(), *path.absolute().parents) if place.is_dir())
+    return shutil.disk_usage(there).free

@@ -1,0 +1,122 @@
+"""What a store was made from, once more: the same images through the same layers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from taftcache.backbone.sources.base import Source
+from taftcache.backbone.sources.opening import open_source
+from taftcache.cache.format.layout import resolve_chunk_rows
+from taftcache.cache.format.plan import in_order
+from taftcache.cache.store import FeatureStore
+from taftcache.errors import DataError, StoreError
+from taftcache.recipe import Recipe
+from taftcache.stages.extract.classes import class_indexes
+from taftcache.stages.extract.extraction import HELD_OUT, load_frozen, plan_groups, run_frozen
+from taftcache.stages.progress import Progress, Silent
+
+if TYPE_CHECKING:
+    from taftcache.backbone.preprocess import Preprocess
+    from taftcache.backbone.reduction import Reduction
+
+
+class Reextraction:
+    """Makes rows, members and the tail of ``store`` again from the recipe's data and backbone.
+
+    Both are opened when they are first asked for. Nothing here is trusted: whoever uses it compares digests.
+    """
+
+    def __init__(self, store: FeatureStore, recipe: Recipe, progress: Progress | None = None) -> None:
+        self._store, self._recipe, self._progress = store, same_rows(store, recipe), progress or Silent()
+
+    def members(self, shard: str) -> list[tuple[str, int]]:
+        """(id, label) of a shard's rows, in row order: who the plan puts there and is nowhere else."""
+        store = self._store
+        taken = {skipped.id for skipped in store.manifest.skipped}
+        for ref in store.manifest.shards:
+            if ref.name != shard:
+                try:
+                    taken.update(store.shard(ref.name).sample_ids)
+                except StoreError:
+                    continue  # damaged too: the digest will tell
+        source, ids = self._candidates(shard)
+        labels = {item.id: item.label for item in source.items}
+        classes = class_indexes(store, source.classes)
+        ids = in_order([i for i in ids if i not in taken and not store.is_forgotten(i)], self._recipe.store.seed)
+        return [(i, classes[labels[i]]) for i in ids]
+
+    def rows(self, shard: str, ids: Sequence[str]) -> NDArray[Any]:
+        """Tokens [len(ids), t, d] of these samples.
+
+        Raises:
+            DataError: an image is not in the source any more, or does not decode. BackboneError: no such weights.
+        """
+
+        source, _ = self._candidates(shard)
+        index = {item.id: k for k, item in enumerate(source.items)}
+        if gone := [i for i in ids if i not in index]:
+            raise DataError(
+                "A row is extracted again from the image that it came from.",
+                got=f"{len(gone)} images are not in the data source now, the first: {gone[0]!r}",
+                do="put them back, or name where the data lies now with --set data.train=…",
+            )
+        sink = _Collected()
+        with self._progress.task(f"extract again {shard}", len(ids)) as task:
+            run_frozen(self._model, self._recipe, source, [index[i] for i in ids], sink, task.advance)
+        return np.concatenate(sink.blocks)
+
+    def layout(self, shard: str) -> tuple[tuple[int, int], str, int]:
+        """(t, d), dtype and rows per chunk that an extraction gives the shard."""
+        spec, (t, d) = self._recipe.store, self._model[0].tokens_shape
+        return (t, d), spec.dtype, resolve_chunk_rows(spec.chunk_rows, (t, d), spec.dtype)
+
+    def object(self, name: str) -> bytes | None:
+        """The tail's weights; nothing else comes from the backbone."""
+        from safetensors.torch import save
+
+        from taftcache.tangent.spec import TAIL
+
+        return save(self._model[0].tail_state()) if name == TAIL else None
+
+    def _candidates(self, shard: str) -> tuple[Source, list[str]]:
+        groups = self._groups
+        if shard in groups:
+            return groups[shard][1], list(groups[shard][2])
+        source = next(source for role, source, _ in groups.values() if role == "train")
+        kept = set(groups[HELD_OUT][2]) if HELD_OUT in groups and groups[HELD_OUT][1] is source else set()
+        return source, [item.id for item in source.items if item.id not in kept]
+
+    @cached_property
+    def _groups(self) -> dict[str, tuple[str, Source, list[str]]]:
+        return plan_groups(self._recipe, *open_source(self._recipe.data))
+
+    @cached_property
+    def _model(self) -> tuple[Reduction, Preprocess]:
+        return load_frozen(self._recipe, self._store.classes)
+
+
+def same_rows(store: FeatureStore, recipe: Recipe) -> Recipe:
+    """The recipe, asking for the kind of rows that the store has, whatever is trained on them since."""
+    rows = store.identity.get("cut", {}).get("rows", recipe.store.cache)
+    return msgspec.structs.replace(recipe, store=msgspec.structs.replace(recipe.store, cache=rows))
+
+
+class _Collected:
+    """Keeps the rows in memory."""
+
+    def __init__(self) -> None:
+        self.blocks: list[NDArray[Any]] = []
+        self.consumed = 0
+
+    def append(
+        self, tokens: NDArray[Any], ids: Sequence[str], labels: Sequence[int], skipped: Sequence[Any] = ()
+    ) -> None:
+        """Rows in order; none is skipped, for an image that does not decode stops the run."""
+        self.blocks.append(tokens)
+        self.consumed += len(ids)

@@ -1,0 +1,1 @@
+"""What leaves a store, comes in, or keeps it whole."""

@@ -1,0 +1,36 @@
+"""Give the space back that no manifest answers for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from taftcache.cache.store import FeatureStore
+from taftcache.cache.write.collect import collect
+
+
+@dataclass(frozen=True)
+class CollectReport:
+    """Path -> bytes of what was ``removed`` (would be, when ``dry``), and of what nothing names and is ``kept``."""
+
+    store: Path
+    root_digest: str
+    dry: bool
+    removed: dict[str, int]
+    kept: dict[str, int]
+
+
+def gc(
+    path: Path | str, *, work: bool = False, strange: bool = False, hours: float = 24.0, dry: bool = False
+) -> CollectReport:
+    """Remove what no manifest of the store names: leftovers of crashes, interrupted uploads.
+
+    Args:
+        work: unfinished extractions too, which the next ``extract`` would go on with.
+        strange: files that the format knows nothing of, too.
+        hours: in a bucket, what is younger stays: it may be a commit on its way.
+        dry: list only.
+    """
+    with FeatureStore(path, mode="r" if dry else "a") as store:
+        found = collect(store, work=work, strange=strange, older=3600 * hours, dry=dry)
+        return CollectReport(store.path, store.root_digest, dry, found.removed, found.kept)

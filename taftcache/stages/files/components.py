@@ -1,0 +1,106 @@
+"""Components that travel: out of the store that has their rows, into one that has not."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from taftcache.cache.format.manifest import check_name
+from taftcache.cache.store import FeatureStore
+from taftcache.errors import CompositionError, RecipeError
+from taftcache.names import component_of
+from taftcache.stages.train.training import adopt
+
+# What a component from elsewhere may say of itself. Its certificate speaks of rows that are not here.
+TOLD = ("kind", "train", "rows", "converged", "status", "stats", "certificate", "norm")
+MAX_BYTES = 16 << 30
+
+
+@dataclass(frozen=True)
+class ComponentReport:
+    """A component that was written to a file, or taken in from one."""
+
+    store: Path
+    root_digest: str
+    component: str
+    file: Path
+    bytes: int
+    base_digest: str
+    rows: int
+    changed: bool
+
+
+def export_component(store: FeatureStore, name: str, file: Path) -> ComponentReport:
+    """Write a component or model ("000", "components/000", "models/mean") to a new file.
+
+    It has the bytes that the store keeps, but for the exact model's dual vectors, which speak of single rows.
+
+    Raises:
+        StoreError: no such component. RecipeError: the file is there already, or cannot be written.
+    """
+    from taftcache.model.component import read_base, read_component
+
+    name = name if "/" in name else component_of(name)
+    component = read_component(store, name, read_base(store, adopt(store, None).tangent))
+    data = replace(component, dual=None).encode()
+    try:
+        with file.open("xb") as out:
+            out.write(data)
+    except OSError as error:
+        raise RecipeError("a component is written to a new file", got=f"{file}: {error.strerror}") from error
+    return ComponentReport(
+        store.path, store.root_digest, name, file, len(data), component.base_digest, _rows(component.meta), True
+    )
+
+
+def import_component(store: FeatureStore, file: Path, name: str | None = None) -> ComponentReport:
+    """Take a component in, under ``name`` (the file's by default), for the next composition.
+
+    The rows that it was made from are not needed: only the base point must be the same.
+
+    Raises:
+        RecipeError: no such file, or a name that a shard has. FormatError: not a component of these parameters.
+        CompositionError: it was made around another base point, or is not finite.
+    """
+    import torch
+
+    from taftcache.model.component import Component, put_component, read_base
+
+    name = check_name(file.stem if name is None else name)
+    if store.has_shard(name):
+        raise RecipeError("an imported component has a name that no shard has", got=name, do="choose one with --name")
+    try:
+        if file.stat().st_size > MAX_BYTES:
+            raise RecipeError(f"a component's file has at most {MAX_BYTES} bytes", got=str(file))
+        data = file.read_bytes()
+    except OSError as error:
+        raise RecipeError("a component is read from a file", got=f"{file}: {error.strerror}") from error
+    base = read_base(store, adopt(store, None).tangent)
+    given = Component.decode(data)
+    if given.base_digest != base.digest:
+        raise CompositionError(
+            "components are composed only around one base point",
+            got=f"{file}: base {given.base_digest[:16]}, this store's settings make {base.digest[:16]}",
+            do="use the same backbone, classes and [tangent] section on both sides",
+        )
+    given = Component.decode(data, base)
+    if not torch.isfinite(given.delta).all():
+        raise CompositionError("a component is finite", got=f"{file}: NaN or infinity")
+    told = {key: given.meta[key] for key in TOLD if key in given.meta}
+    component = Component(base.digest, given.layout, given.delta, {**told, "rows": _rows(given.meta), "imported": True})
+    full = component_of(name)
+    there = store.objects().get(full)
+    changed = there is None or store.read_object(full) != component.encode()
+    if changed:
+        with store.transaction() as change:
+            put_component(change, full, component)
+    return ComponentReport(
+        store.path, store.root_digest, full, file, len(data), base.digest, component.meta["rows"], changed
+    )
+
+
+def _rows(meta: dict[str, Any]) -> int:
+    """How many rows a component says that it was made from; 1 where it says nothing that can be one."""
+    rows = meta.get("rows")
+    return rows if isinstance(rows, int) and 0 < rows < 2**53 else 1

@@ -1,0 +1,118 @@
+"""Whole stores to other places and other forms."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from taftcache.cache.store import FeatureStore
+from taftcache.cache.write.copying import convert as convert_rows
+from taftcache.cache.write.copying import copy as copy_files
+from taftcache.errors import RecipeError
+from taftcache.stages.progress import Progress, Silent
+
+WIDTH = {"float16": 2, "float32": 4}
+
+
+@dataclass(frozen=True)
+class CopyReport:
+    """``files`` and ``bytes`` copied now; ``there``: files that the target had already, to the bit."""
+
+    store: Path
+    root_digest: str
+    files: int
+    bytes: int
+    there: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class ConvertReport:
+    """The new store; ``left``: components and models of the old one, which ``taftcache train`` makes anew."""
+
+    store: Path
+    root_digest: str
+    dtype: str
+    chunk_rows: dict[str, int]
+    rows: int
+    bytes: int
+    left: list[str]
+    seconds: float
+
+
+def copy(
+    source: Path | str, target: Path | str, progress: Progress | None = None, *, update: bool = False
+) -> CopyReport:
+    """Copy a store, folder or bucket, to another place: every byte verified on the way and at the target.
+
+    Args:
+        update: the target may hold another state of the same store.
+    """
+    begin = time.perf_counter()
+    with FeatureStore(source) as store, (progress or Silent()).task("copy", None) as task:
+        done = copy_files(store, target, update=update, progress=_noting(task, 1e6, "MB"))
+    with FeatureStore(target) as made:
+        return CopyReport(made.path, made.root_digest, done.files, done.bytes, done.there, time.perf_counter() - begin)
+
+
+def convert(
+    source: Path | str,
+    target: Path | str,
+    progress: Progress | None = None,
+    *,
+    dtype: Literal["float16", "float32"] | None = None,
+    chunk_rows: int | Literal["auto"] | None = None,
+) -> ConvertReport:
+    """Write a store's rows into a new one with another dtype or chunk size.
+
+    From float32 to float16 the shards get the bytes of an extraction in float16, and the store its identity. From
+    float16 to float32 every number stays as it is, which is not what an extraction in float32 would have kept: the new
+    identity says so.
+    """
+    begin = time.perf_counter()
+    if dtype is None and chunk_rows is None:
+        raise RecipeError("A conversion changes something.", got="neither dtype nor chunk size", do="Use copy.")
+    with FeatureStore(source) as store, (progress or Silent()).task("convert", None) as task:
+        made = convert_rows(
+            store,
+            target,
+            identity=_identity(store, dtype),
+            recipe=_recipe(store, dtype, chunk_rows),
+            dtype=dtype,
+            chunk_rows=chunk_rows,
+            progress=_noting(task, 1, "rows"),
+        )
+        with made:
+            shards = [made.shard(ref.name) for ref in made.manifest.shards]
+            return ConvertReport(
+                made.path,
+                made.root_digest,
+                shards[0].dtype.name,
+                {shard.name: shard.chunk_rows for shard in shards},
+                sum(shard.rows for shard in shards),
+                made.nbytes,
+                sorted(store.objects().keys() - made.objects().keys()),
+                time.perf_counter() - begin,
+            )
+
+
+def _identity(store: FeatureStore, dtype: str | None) -> dict[str, Any]:
+    """What the new rows were made from: those of a wider dtype than the extraction's remember it."""
+    there = dict(store.identity)
+    if dtype is None:
+        return there
+    extracted = there.pop("converted", {}).get("from") or there.get("dtype")
+    if extracted is not None and WIDTH[dtype] > WIDTH[extracted]:
+        there["converted"] = {"from": extracted}
+    return there | {"dtype": dtype}
+
+
+def _recipe(store: FeatureStore, dtype: str | None, chunk_rows: int | str | None) -> dict[str, Any]:
+    new = {key: value for key, value in (("dtype", dtype), ("chunk_rows", chunk_rows)) if value is not None}
+    return store.manifest.recipe | {"store": store.manifest.recipe.get("store", {}) | new}
+
+
+def _noting(task: Any, unit: float, name: str) -> Any:
+    return lambda done, total: task.note(f"{done / unit:.0f} of {total / unit:.0f} {name}")

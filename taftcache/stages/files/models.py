@@ -1,0 +1,55 @@
+"""A store's model as a folder of its own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from taftcache.cache.store import FeatureStore
+from taftcache.names import MEAN
+
+
+@dataclass(frozen=True)
+class ExportModelReport:
+    """The folder's files and bytes."""
+
+    store: Path
+    root_digest: str
+    model: str
+    folder: Path
+    files: list[str]
+    bytes: int
+
+
+def export_model(
+    store: FeatureStore,
+    folder: Path | str,
+    model: str = MEAN,
+    *,
+    merged: bool = False,
+    program: bool = False,
+    device: str = "cpu",
+) -> ExportModelReport:
+    """Write one of the store's models into a new folder that loads without the store.
+
+    Args:
+        store: an open store.
+        folder: where to.
+        model: its name in the store.
+        merged: an ordinary timm model in timm's layout instead, where only the head has moved.
+        program: beside the weights, the whole model as a torch.export program.
+        device: where the program is traced.
+
+    Raises:
+        StoreError: no such model. StoreWriteError: the folder is not empty. CompositionError: nothing to merge.
+    """
+    from taftcache.model.folder import save_merged, save_model
+    from taftcache.model.predictor import TangentModel
+
+    loaded = TangentModel.load(store, model, device)
+    if merged:
+        files = save_merged(loaded, folder)
+    else:
+        files = save_model(loaded, folder, name=model, root_digest=store.root_digest, program=program)
+    size = sum((Path(folder) / file).stat().st_size for file in files)
+    return ExportModelReport(store.path, store.root_digest, model, Path(folder), files, size)

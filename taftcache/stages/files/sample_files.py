@@ -1,0 +1,229 @@
+"""One row a sample for other tools: ids, labels, predictions, the composed model's logits and one vector of features.
+
+Whole cached rows go to HDF5; what is written here is what tables, maps and classifiers want: for each sample the
+class token (or the one cached row, or the mean of the rows; see ``vectors``).
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from taftcache.cache.store import FeatureStore
+from taftcache.errors import DataError, RecipeError
+from taftcache.names import MEAN
+from taftcache.stages.look.row_table import RowTable
+from taftcache.stages.look.scoring import Scorer
+from taftcache.stages.look.vectors import describe_vectors, first_row_stands, sample_vectors
+
+Told = Callable[[int, int], None]
+"""(rows done, rows in all)."""
+
+
+class Part(NamedTuple):
+    """Consecutive rows of the table: their places in it, vectors [b,d], and what the models say, if there are any."""
+
+    rows: slice
+    vectors: NDArray[np.float32]
+    base: NDArray[np.int32] | None
+    composed: NDArray[np.int32] | None
+    logits: NDArray[np.float32] | None
+
+
+def parts(store: FeatureStore, table: RowTable, told: Told) -> Iterator[Part]:
+    """The rows in order, each verified as it is read."""
+    first = first_row_stands(store)
+    scorer = Scorer(store) if Scorer.possible(store) else None
+    mean = [MEAN] if scorer is not None and MEAN in scorer.models else []
+    for here, shard, rows in table.steps():
+        tokens = table.reader.tokens(shard.name, rows)
+        base = composed = logits = None
+        if scorer is not None:
+            z, changes = scorer.logits(tokens, mean)
+            base = z.argmax(1).astype(np.int32)
+            if mean:
+                logits = z + changes[0]
+                composed = logits.argmax(1).astype(np.int32)
+        yield Part(here, sample_vectors(tokens, first), base, composed, logits)
+        told(here.stop, len(table))
+
+
+def write_parquet(store: FeatureStore, file: Path, told: Told) -> int:
+    """Columns id, label, class, shard, role, prediction_base, prediction, logits [K], features [d]; what they are is
+    in the schema's metadata. Predictions are null where the store has no model.
+
+    Raises:
+        RecipeError: pyarrow is not installed.
+    """
+    try:
+        import pyarrow as pa
+        from pyarrow import parquet
+    except ImportError as error:
+        raise RecipeError(
+            "Parquet is written by pyarrow", got=str(error), do="pip install 'taftcache[parquet]', or --format npz"
+        ) from None
+    table, classes = RowTable.of(store), store.classes
+    width = store.identity["cut"]["shape"][1]
+    names = pa.array(classes)
+    shards = pa.array([shard.name for shard in table.shards])
+    roles = pa.array([shard.role for shard in table.shards])
+    schema = pa.schema(
+        [
+            ("id", pa.string()),
+            ("label", pa.int32()),
+            ("class", pa.dictionary(pa.int32(), pa.string())),
+            ("shard", pa.dictionary(pa.int32(), pa.string())),
+            ("role", pa.dictionary(pa.int32(), pa.string())),
+            ("prediction_base", pa.int32()),
+            ("prediction", pa.int32()),
+            ("logits", pa.list_(pa.float32(), len(classes))),
+            ("features", pa.list_(pa.float32(), width)),
+        ],
+        metadata={"taftcache": json.dumps(about(store))},
+    )
+
+    def vectors(values: NDArray[np.float32] | None, rows: int, size: int) -> Any:
+        if values is None:
+            return pa.nulls(rows, pa.list_(pa.float32(), size))
+        return pa.FixedSizeListArray.from_arrays(pa.array(values.ravel()), size)
+
+    def numbers(values: NDArray[np.int32] | None, rows: int) -> Any:
+        return pa.nulls(rows, pa.int32()) if values is None else pa.array(values)
+
+    with _new(file) as out, parquet.ParquetWriter(out, schema) as writer:
+        for part in parts(store, table, told):
+            here, n = part.rows, part.rows.stop - part.rows.start
+            label, shard = pa.array(table.label[here]), pa.array(table.shard[here])
+            columns = [
+                pa.array(table.ids[here]),
+                label,
+                pa.DictionaryArray.from_arrays(label, names),
+                pa.DictionaryArray.from_arrays(shard, shards),
+                pa.DictionaryArray.from_arrays(shard, roles),
+                numbers(part.base, n),
+                numbers(part.composed, n),
+                vectors(part.logits, n, len(classes)),
+                vectors(part.vectors, n, width),
+            ]
+            writer.write_table(pa.Table.from_arrays(columns, schema=schema))
+    return file.stat().st_size
+
+
+def write_npz(store: FeatureStore, file: Path, told: Told) -> int:
+    """Arrays ids, labels, classes, shards, shard (index into shards), held_out, features [n,d], and where the store has
+    models prediction_base, prediction, logits [n,K]; ``about`` is JSON. No pickle; written without holding the rows.
+    """
+    table = RowTable.of(store)
+    n = len(table)
+    width = store.identity["cut"]["shape"][1]
+    few: dict[str, NDArray[Any]] = {
+        "ids": np.array(table.ids),
+        "labels": table.label,
+        "classes": np.array(store.classes),
+        "shards": np.array([shard.name for shard in table.shards]),
+        "shard": table.shard,
+        "held_out": table.held_out,
+        "about": np.array(json.dumps(about(store))),
+    }
+    base, composed = np.empty(n, np.int32), np.empty(n, np.int32)
+    with (
+        _new(file) as out,
+        zipfile.ZipFile(out, "w", zipfile.ZIP_STORED, allowZip64=True) as archive,
+        tempfile.TemporaryFile(dir=file.parent) as logits,  # an archive takes one array at a time
+    ):
+        part = None
+        with _array(archive, "features", (n, width)) as stream:
+            for part in parts(store, table, told):
+                stream.write(np.ascontiguousarray(part.vectors, "<f4").tobytes())
+                if part.base is not None:
+                    base[part.rows] = part.base
+                if part.composed is not None and part.logits is not None:
+                    composed[part.rows] = part.composed
+                    logits.write(np.ascontiguousarray(part.logits, "<f4").tobytes())
+        if part is not None and part.base is not None:
+            few["prediction_base"] = base
+        if logits.tell():
+            few["prediction"] = composed
+            logits.seek(0)
+            with _array(archive, "logits", (n, len(store.classes))) as stream:
+                shutil.copyfileobj(logits, stream)
+        for name, values in few.items():
+            with archive.open(f"{name}.npy", "w") as stream:
+                np.lib.format.write_array(stream, values, allow_pickle=False)
+    return file.stat().st_size
+
+
+def write_projector(store: FeatureStore, folder: Path, told: Told) -> int:
+    """A folder for TensorBoard's Embedding Projector: vectors.tsv, metadata.tsv and projector_config.pbtxt.
+
+    The two tables are also what the projector's own page loads.
+    """
+    table = RowTable.of(store)
+    if folder.exists():
+        raise DataError("An export makes a new folder.", got=f"{folder} is there", do="Name another one.")
+    folder.mkdir(parents=True)
+    flat = [" ".join(name.split()) for name in store.classes]
+    with (
+        _kept_whole(folder),
+        (folder / "vectors.tsv").open("w") as vectors,
+        (folder / "metadata.tsv").open("w") as metadata,
+    ):
+        metadata.write("id\tclass\tshard\trole\tprediction_base\tprediction\n")
+        for part in parts(store, table, told):
+            for k, row in enumerate(range(part.rows.start, part.rows.stop)):
+                vectors.write("\t".join(f"{v:.6g}" for v in part.vectors[k]) + "\n")
+                shard = table.shards[table.shard[row]]
+                said = ["" if found is None else flat[found[k]] for found in (part.base, part.composed)]
+                cells = [table.ids[row], flat[table.label[row]], shard.name, shard.role, *said]
+                metadata.write("\t".join(cells) + "\n")
+    (folder / "projector_config.pbtxt").write_text(
+        'embeddings {\n  tensor_name: "taftcache"\n  tensor_path: "vectors.tsv"\n  metadata_path: "metadata.tsv"\n}\n'
+    )
+    return sum(part.stat().st_size for part in folder.iterdir())
+
+
+def about(store: FeatureStore) -> dict[str, Any]:
+    """What the rows are, in JSON types."""
+    return {"root_digest": store.root_digest, "features": describe_vectors(store), "identity": store.identity}
+
+
+@contextmanager
+def _new(file: Path) -> Iterator[IO[bytes]]:
+    """A file that must not be there yet, and is gone again when writing fails."""
+    try:
+        out = file.open("xb")
+    except FileExistsError:
+        raise DataError("An export makes a new file.", got=f"{file} is there", do="Name another one.") from None
+    try:
+        with out:
+            yield out
+    except BaseException:
+        file.unlink(missing_ok=True)
+        raise
+
+
+@contextmanager
+def _kept_whole(folder: Path) -> Iterator[None]:
+    """The folder is gone again when writing fails."""
+    try:
+        yield
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+
+
+@contextmanager
+def _array(archive: zipfile.ZipFile, name: str, shape: tuple[int, int]) -> Iterator[IO[bytes]]:
+    """A float32 array of the archive whose rows come one after another."""
+    with archive.open(f"{name}.npy", "w", force_zip64=True) as stream:
+        np.lib.format.write_array_header_1_0(stream, {"descr": "<f4", "fortran_order": False, "shape": shape})
+        yield stream

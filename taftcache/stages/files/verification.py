@@ -1,0 +1,95 @@
+"""Read every byte of a store again, and mend what can be made again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from taftcache.cache.format.fault import Fault
+from taftcache.cache.store import FeatureStore
+from taftcache.cache.write.repair import Maker
+from taftcache.recipe import apply_overrides, parse_recipe
+from taftcache.stages.progress import Progress, Silent
+
+
+@dataclass(frozen=True)
+class VerifyReport:
+    """Faults found (none: every object has the digest its manifest names) and files that no manifest names.
+
+    After a repair ``faults`` are those that are left, ``mended`` says of each other file where its bytes came from,
+    ``dropped`` names damaged models that training makes again, ``reasons`` says why a file was left.
+    """
+
+    store: Path
+    root_digest: str
+    bytes: int
+    faults: list[Fault]
+    strays: list[str]
+    ledger_entries: int
+    mended: dict[str, str] = field(default_factory=dict)
+    dropped: list[str] = field(default_factory=list)
+    reasons: dict[str, str] = field(default_factory=dict)
+
+
+def verify(
+    path: Path | str,
+    progress: Progress | None = None,
+    expect: str | None = None,
+    *,
+    repair: bool = False,
+    overrides: Sequence[str] = (),
+) -> VerifyReport:
+    """Check every object under the store's root digest, and the ledger's chain.
+
+    Args:
+        expect: the root digest that you noted; a store rolled back to an older state has another.
+        repair: make damaged files again: chunks from the images of their rows, the tail from the backbone, metadata
+            from the manifests. Nothing is put in place unless it has the digest that the manifest names.
+        overrides: of the store's recipe, ``data.train=/where/it/lies/now`` say, for the repair.
+    """
+    progress = progress or Silent()
+    with FeatureStore(path, mode="a" if repair else "r", expect=expect) as store:
+        faults = _faults(store, progress)
+        if not (repair and faults):
+            return _report(store, faults)
+        outcome = store.repair(faults, _maker(store, overrides, progress))
+    with FeatureStore(path) as store:
+        return _report(store, _faults(store, progress), outcome.mended, outcome.dropped, outcome.left)
+
+
+def _maker(store: FeatureStore, overrides: Sequence[str], progress: Progress) -> Maker | None:
+    """What makes rows again; nothing does where they were imported."""
+    if "imported" in store.identity:
+        return None
+    from taftcache.stages.extract.reextraction import Reextraction
+
+    recipe = parse_recipe(apply_overrides(store.manifest.recipe, overrides), str(store.path))
+    return Reextraction(store, recipe, progress)
+
+
+def _faults(store: FeatureStore, progress: Progress) -> list[Fault]:
+    with progress.task("verify", None) as task:
+        return store.verify(lambda done, total: task.note(f"{done / 1e6:.0f} of {total / 1e6:.0f} MB"))
+
+
+def _report(
+    store: FeatureStore,
+    faults: list[Fault],
+    mended: dict[str, str] | None = None,
+    dropped: Sequence[str] = (),
+    reasons: dict[str, str] | None = None,
+) -> VerifyReport:
+    damaged = {fault.shard for fault in faults}
+    sizes = sum(store.shard(ref.name).nbytes for ref in store.manifest.shards if ref.name not in damaged)
+    return VerifyReport(
+        store.path,
+        store.root_digest,
+        sizes + sum(ref.size for ref in store.objects().values()),
+        faults,
+        store.strays(),
+        store.manifest.ledger.entries if store.manifest.ledger else 0,
+        mended or {},
+        list(dropped),
+        reasons or {},
+    )

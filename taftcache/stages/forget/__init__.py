@@ -1,0 +1,1 @@
+"""Requests to forget, their receipts, and the audit of both."""

@@ -1,0 +1,76 @@
+"""The receipt of one request to forget: what a ledger keeps of it, without a name in it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from taftcache.cache.format.digest import canonical, digest
+from taftcache.cache.store import FeatureStore
+from taftcache.stages.forget.request import Request
+
+if TYPE_CHECKING:
+    from taftcache.cache.write.transaction import Transaction
+    from taftcache.stages.forget.signature import Signer
+
+CONVENTION = "mean loss + ridge/2 |dw|^2 over the remaining rows"
+MAX_IDS = 8192  # an entry of the ledger is at most 1 MiB; of more ids it has the digest of their sorted hashes alone
+NOT_COVERED = (
+    "Copies, backups and freed disk blocks; models given away earlier; settings such as the ridge chosen with the rows "
+    "at hand. Whoever holds the models from before and after can see what left: forgetting is not differential privacy."
+)
+
+
+def receipt_of(
+    store: FeatureStore,
+    change: Transaction,
+    request: Request,
+    mode: str,
+    renewed: Sequence[str],
+    destroyed: Sequence[str],
+    certificates: Mapping[str, Mapping[str, Any]],
+    ridge: float | str,
+    notes: Sequence[str],
+) -> dict[str, Any]:
+    """The ledger's entry; ids, shards and classes that were asked for as such stand in it as keyed hashes."""
+    manifest = store.manifest
+    hashes = change.tombstones([*request.samples, *request.asked])
+    return {
+        "event": "forget",
+        "time": datetime.now(UTC).isoformat(timespec="seconds"),
+        "mode": mode,
+        "samples": len(request.samples),
+        "ids": hashes if len(hashes) <= MAX_IDS else [],
+        "ids_digest": digest(canonical(hashes)),
+        "root_before": manifest.digest,
+        "content_before": manifest.content_digest,
+        "content_after": change.content_digest(),
+        "shards": dict(request.leaving),
+        "dropped_shards": list(request.emptied),
+        "classes_removed": len(request.classes),
+        "renewed": list(renewed),
+        "destroyed": list(destroyed),
+        "certificates": {name: dict(c) for name, c in certificates.items()},
+        "ridge": ridge,
+        "convention": CONVENTION,
+        "notes": list(notes),
+        "not_covered": NOT_COVERED,
+    }
+
+
+def signed(store: FeatureStore, entry: Mapping[str, Any], signer: Signer) -> dict[str, Any]:
+    """``entry`` with a signature over it and its place in the chain: number, and digest of the entry before."""
+    ledger = store.manifest.ledger
+    placed = {
+        **entry,
+        "public_key": signer.public_key,
+        "seq": ledger.entries + 1 if ledger else 1,
+        "previous": ledger.head if ledger else "",
+    }
+    return {**entry, "public_key": signer.public_key, "signature": signer.sign(canonical(placed))}
+
+
+def signed_text(entry: Mapping[str, Any]) -> bytes:
+    """What the signature of a ledger's entry was made over."""
+    return canonical({k: v for k, v in entry.items() if k != "signature"})

@@ -1,0 +1,195 @@
+"""What is made anew when rows leave: cold, as if they had never been there, or warm, until the removal is proven."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import inf, log
+from typing import TYPE_CHECKING, Any
+
+from taftcache.cache.read.shard import Shard
+from taftcache.names import EXACT
+from taftcache.stages.progress import Progress
+from taftcache.stages.train.training import solve_component, starts_at_zero
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+    from torch import Tensor
+
+    from taftcache.model.component import Component
+    from taftcache.recipe import Recipe
+    from taftcache.tangent.base import Base
+
+# A certified distance above this fraction of what the removal moved would prove nothing.
+DECISIVE = 0.1
+WARM_ROUNDS = 6
+LEAST_PASSES = 12
+# The old model's certified distance, over what the removal moves, at which it is good enough to compare with.
+KNOWN = 0.2
+INDECISIVE = "The certified distance did not fall below a tenth of what the removal moved."
+
+
+@dataclass(frozen=True)
+class Warm:
+    """A warm re-solve: its component where it became decisive, the passes it took, and why it did not.
+
+    ``old`` is the model that it began from, as far as that was tightened.
+    """
+
+    component: Component | None
+    passes: int
+    failure: str = ""
+    old: Component | None = None
+
+
+def certificate_of(new: Component, old: Component | None) -> dict[str, Any]:
+    """A renewed component's certificate, beside how far the removal moved it.
+
+    ``moved`` is ‖Δw_new − Δw_old‖; ``moved_at_least`` takes both certified distances off, so that it bounds the
+    distance between the two optima from below; ``decisive``: the certified distance is at most a tenth of that.
+    All three are None where the classes, and so the parameters, are others.
+    """
+    entry: dict[str, Any] = {
+        **new.meta["certificate"],
+        "converged": new.meta["converged"],
+        "passes": new.meta["stats"].get("passes"),
+        "moved": None,
+        "moved_at_least": None,
+        "decisive": None,
+    }
+    if old is not None and old.layout == new.layout and "certificate" in old.meta:
+        bound = new.meta["certificate"]["distance_bound"]
+        moved = (new.delta - old.delta).norm().item()
+        least = max(0.0, moved - bound - old.meta["certificate"]["distance_bound"])
+        entry |= {"moved": moved, "moved_at_least": least, "decisive": bound <= DECISIVE * least}
+    return entry
+
+
+def resolve_warm(
+    recipe: Recipe,
+    base: Base,
+    before: Sequence[Shard],
+    shards: Sequence[Shard],
+    stays: NDArray[np.bool_],
+    old: Component,
+    progress: Progress,
+) -> Warm:
+    """Minimise over ``shards`` from the exact model of ``before`` until the certificate is decisive.
+
+    ``stays`` [N] says which rows of ``before`` stay. What the removal moves is a distance between two optima, so the
+    old model's certificate counts too: where that is the loose one, it is tightened on the old rows, which are still
+    there. With dual vectors at hand the solve goes on from them; else from Δw, and then it gives up after about twice
+    the passes of a cold solve.
+    """
+    known = old.dual is not None and old.dual.shape == (len(stays), base.config.classes)
+    if known and all(starts_at_zero(recipe, base, rows, recipe.tangent.train) for rows in (before, shards)):
+        return _from_dual(recipe, base, before, shards, stays, old, progress)
+    return _from_value(recipe, base, before, shards, old, progress)
+
+
+def _from_dual(
+    recipe: Recipe,
+    base: Base,
+    before: Sequence[Shard],
+    shards: Sequence[Shard],
+    stays: NDArray[np.bool_],
+    old: Component,
+    progress: Progress,
+) -> Warm:
+    """In the space of the rows, from the dual vectors of those that stay."""
+    import torch
+
+    from taftcache.solve.methods.row_space import Restart
+
+    everyone = torch.ones(len(stays), dtype=torch.bool)
+    passes, left = 0, recipe.solver.max_passes
+
+    def solve(rows: Sequence[Shard], mask: Tensor, distance: Callable[[Tensor], float]) -> Component:
+        nonlocal passes
+        assert old.dual is not None
+        solved = solve_component(
+            recipe, base, rows, recipe.tangent.train, progress, label=EXACT, keep_dual=True,
+            restart=Restart(before, old.dual, mask, distance), max_passes=left - passes,
+        )  # fmt: skip
+        passes += solved.meta["stats"]["passes"]
+        return solved
+
+    for _ in range(WARM_ROUNDS):
+        known = old.meta["certificate"]["distance_bound"]
+        moved: list[float] = []
+
+        def distance(delta: Tensor, old: Component = old, known: float = known, moved: list[float] = moved) -> float:
+            """What is decisive, by how far it has moved; at the start that is about what it will be."""
+            moved.append((delta.cpu() - old.delta).norm().item())
+            return DECISIVE * (moved[-1] - known) / (1 + DECISIVE) if known <= KNOWN * moved[0] else inf
+
+        new = solve(shards, torch.from_numpy(stays), distance)
+        if certificate_of(new, old)["decisive"]:
+            return Warm(new, passes, old=old)
+        if left - passes < LEAST_PASSES or (known <= KNOWN * moved[0] and not new.meta["converged"]):
+            break
+        old = solve(before, everyone, _constant(0.5 * KNOWN * min(moved[0], known)))
+        if not old.meta["converged"]:
+            break
+    return Warm(None, passes, INDECISIVE)
+
+
+def _constant(distance: float) -> Callable[[Tensor], float]:
+    return lambda delta: distance
+
+
+def _from_value(
+    recipe: Recipe,
+    base: Base,
+    before: Sequence[Shard],
+    shards: Sequence[Shard],
+    old: Component,
+    progress: Progress,
+) -> Warm:
+    tolerance, stats = recipe.solver.tolerance, old.meta["stats"]
+    left = max(LEAST_PASSES, stats["passes"])
+    reached = old.meta["certificate"]["relative_gradient"]
+    passes = 0
+    new = old
+    for _ in range(WARM_ROUNDS):
+        new = _solve(recipe, base, shards, new, tolerance, left - passes, progress)
+        passes += new.meta["stats"]["passes"]
+        figures = certificate_of(new, old)
+        if figures["decisive"]:
+            return Warm(new, passes, old=old)
+        # Half of the goal, for what the removal moved is known only roughly until both bounds are below it.
+        bounds = [c.meta["certificate"]["distance_bound"] for c in (old, new)]
+        goal = max(0.5 * DECISIVE * figures["moved"], 0.05 * max(bounds))
+        # A cold solve to that goal takes longer than the old model did, by about as many more digits of the gradient;
+        # twice that, for here both models may have to get there.
+        digits = log(_tolerance(new, goal)) / log(max(1e-15, min(0.5, reached)))
+        left = max(left, round(2 * stats["passes"] * digits))
+        if bounds[0] > 2 * goal and left - passes >= LEAST_PASSES:
+            old = _solve(recipe, base, before, old, _tolerance(old, goal), left - passes, progress)
+            passes += old.meta["stats"]["passes"]
+        if left - passes < LEAST_PASSES or not (new.meta["converged"] and old.meta["converged"]):
+            break
+        tolerance = min(0.5 * tolerance, _tolerance(new, goal))
+    return Warm(None, passes, INDECISIVE)
+
+
+def _solve(
+    recipe: Recipe,
+    base: Base,
+    shards: Sequence[Shard],
+    start: Component,
+    tolerance: float,
+    max_passes: int,
+    progress: Progress,
+) -> Component:
+    return solve_component(
+        recipe, base, shards, recipe.tangent.train, progress,
+        label=EXACT, start=start.delta, tolerance=tolerance, max_passes=max_passes,
+    )  # fmt: skip
+
+
+def _tolerance(component: Component, distance: float) -> float:
+    """The relative gradient at which the certified distance falls to ``distance``, for it is proportional to it."""
+    figures = component.meta["certificate"]
+    return figures["relative_gradient"] * distance / figures["distance_bound"]

@@ -1,0 +1,124 @@
+"""What a request to forget names, as rows of one store: all of it is known, or nothing is changed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from taftcache.cache.read.nearest import nearest
+from taftcache.cache.store import FeatureStore
+from taftcache.errors import DataError, RecipeError, StoreError, UnknownSample
+
+# Ids have no control characters, so that these can stand for a whole shard or class among the tombstones.
+SHARD = "\x1fshard\x1f"
+CLASS = "\x1fclass\x1f"
+
+
+@dataclass(frozen=True)
+class Request:
+    """Rows that leave: ``samples`` now, ``already`` before.
+
+    ``leaving`` has the number of rows by shard, ``emptied`` the shards that are left with none and go as a whole,
+    ``classes`` those without a row left anywhere, which go from the list; ``asked`` the shards and classes that were
+    named as such, as they stand among the tombstones.
+    """
+
+    samples: list[str]
+    already: list[str]
+    leaving: dict[str, int]
+    emptied: list[str]
+    classes: list[str]
+    asked: list[str]
+
+    @property
+    def trained(self) -> list[str]:
+        """Shards that lose rows, the held-out one not among them."""
+        return [name for name in self.leaving if name != "held-out"]
+
+
+def read_ids(file: Path) -> list[str]:
+    """Ids in a text file, one a line; blank lines are skipped.
+
+    Raises:
+        RecipeError: no such file, or not UTF-8.
+    """
+    try:
+        lines = file.read_text("utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise RecipeError("a file of ids is UTF-8 text with one id a line", got=f"{file}: {error}") from error
+    return [line.strip() for line in lines if line.strip()]
+
+
+def resolve_request(
+    store: FeatureStore, samples: Sequence[str] = (), shards: Sequence[str] = (), classes: Sequence[str] = ()
+) -> Request:
+    """Look everything up.
+
+    Raises:
+        RecipeError: nothing named. UnknownSample, StoreError: an id, shard or class that is neither there nor was
+        forgotten. DataError: no training row would be left.
+    """
+    if not (samples or shards or classes):
+        raise RecipeError(
+            "a request to forget names samples, shards or classes",
+            got="none",
+            do="give ids as taftcache inspect lists them",
+        )
+    wanted = list(dict.fromkeys(samples))
+    asked, already = [], []
+    for name in dict.fromkeys(shards):
+        if store.has_shard(name):
+            wanted += store.shard(name).sample_ids
+            asked.append(SHARD + name)
+        elif store.is_forgotten(SHARD + name):
+            already.append(f"shard {name}")
+        else:
+            store.shard(name)  # says which there are
+    rows_of = {ref.name: store.shard(ref.name) for ref in store.manifest.shards}
+    for name in dict.fromkeys(classes):
+        if name in store.classes:
+            label = store.classes.index(name)
+            wanted += [i for s in rows_of.values() for i, k in zip(s.sample_ids, s.labels, strict=True) if k == label]
+            asked.append(CLASS + name)
+        elif store.is_forgotten(CLASS + name):
+            already.append(f"class {name}")
+        else:
+            close = nearest(name, store.classes)
+            raise StoreError(
+                "a class to forget is one of the store's",
+                got=repr(name),
+                do=f"nearest: {', '.join(close)}" if close else "taftcache inspect lists them",
+            )
+    wanted = list(dict.fromkeys(wanted))
+    skipped = {s.id for s in store.manifest.skipped}
+    now = [i for i in wanted if store.holds(i) or i in skipped]
+    gone = [i for i in wanted if not (store.holds(i) or i in skipped)]
+    if unknown := [i for i in gone if not store.is_forgotten(i)]:
+        store.locate(unknown[0])
+        raise UnknownSample("A sample is asked for by its id.", got=repr(unknown[0]))
+    leaving = Counter(store.locate(i)[0].name for i in now if store.holds(i))
+    emptied = [name for name, n in leaving.items() if n == rows_of[name].rows]
+    if store.shards and all(shard.name in emptied for shard in store.shards):
+        raise DataError(
+            "A store keeps at least one training row.",
+            got=f"{store.path}: all {sum(s.rows for s in store.shards)} would leave",
+            do="delete the store's folder instead",
+        )
+    return Request(
+        now, [*gone, *already], dict(sorted(leaving.items())), sorted(emptied), _leaving(store, set(now)), asked
+    )
+
+
+def _leaving(store: FeatureStore, gone: set[str]) -> list[str]:
+    """Classes that had rows and have none without ``gone``."""
+    before, after = Counter[int](), Counter[int]()
+    for ref in store.manifest.shards:
+        shard = store.shard(ref.name)
+        stays = np.array([i not in gone for i in shard.sample_ids])
+        before.update(shard.labels.tolist())
+        after.update(shard.labels[stays].tolist())
+    return [store.classes[k] for k in sorted(before) if not after[k]]

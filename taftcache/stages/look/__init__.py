@@ -1,0 +1,1 @@
+"""What looks into a store and changes nothing."""

@@ -1,0 +1,274 @@
+"""What a store holds: from its manifests, and activations from a sample of rows. Instant at any size."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from taftcache.cache.read.shard import Shard
+from taftcache.cache.store import FeatureStore
+from taftcache.errors import RecipeError
+from taftcache.names import component_of, is_model
+from taftcache.stages.look.statistics import Activations, activations
+from taftcache.tangent.spec import TAIL
+
+# What of a model's meta is worth telling.
+TOLD = (
+    "base_digest",
+    "norm",
+    "rows",
+    "converged",
+    "status",
+    "certificate",
+    "stats",
+    "convergence",
+    "coefficients",
+    "ridge_choice",
+)
+# Rows of a sample's predictions, and missing files, that are named.
+NAMED = 10
+
+
+@dataclass(frozen=True)
+class Integrity:
+    """What was looked at: ``files`` are named by the manifests, which are verified; ``missing`` are not there.
+
+    Bytes are verified when they are read, and all of them by ``taftcache verify``.
+    """
+
+    files: int
+    missing: list[str]
+    text: str
+
+
+@dataclass(frozen=True)
+class InspectReport:
+    """A store's contents in JSON types; ``rows``, ``rows_per_class`` count training rows."""
+
+    store: Path
+    root_digest: str
+    bytes: int
+    rows: int
+    held_out_rows: int
+    classes: list[str]
+    rows_per_class: dict[str, int]
+    cut: dict[str, Any]
+    tangent: dict[str, str]
+    dtype: str
+    identity: dict[str, Any]
+    plan: dict[str, Any]
+    shards: list[dict[str, Any]]
+    models: list[dict[str, Any]]
+    activations: Activations | None
+    integrity: Integrity
+    skipped: int
+    forgotten: int
+    ledger_entries: int
+    ledger: list[dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class ShardReport:
+    """One shard: its description, rows per class, activations, and the component made from it."""
+
+    store: Path
+    shard: dict[str, Any]
+    rows_per_class: dict[str, int]
+    activations: Activations
+    component: dict[str, Any] | None
+    first_samples: list[str]
+
+
+@dataclass(frozen=True)
+class ClassReport:
+    """One class: its rows in every shard, its share of each and of all training rows, and its first samples."""
+
+    store: Path
+    label: str
+    rows: int
+    held_out_rows: int
+    share: float
+    shards: list[dict[str, Any]]
+    first_samples: list[str]
+
+
+@dataclass(frozen=True)
+class SampleReport:
+    """One sample: where it lies, its class, statistics of its cached rows, and what every model says of it.
+
+    predictions: by model ("base" is the untouched one): class, logit of its own class, and margin over the best other.
+    moved_bound: the most by which forgetting it can move its shard's component; None for held-out rows.
+    """
+
+    sample: str
+    shard: str
+    row: int
+    label: str
+    first_token_norm: float
+    mean_token_norm: float
+    max_abs: float
+    predictions: dict[str, dict[str, Any]]
+    moved_bound: float | None
+
+
+def inspect(store: FeatureStore) -> InspectReport:
+    """Shards, classes, fingerprints, components, certificates, activations, integrity and the ledger's entries."""
+    shards, per_class = [], Counter[int]()
+    for ref in store.manifest.shards:
+        shard = store.shard(ref.name)
+        shards.append(_described(shard))
+        if ref.role == "train":
+            per_class.update(shard.statistics["rows_per_class"])
+    return InspectReport(
+        store=store.path,
+        root_digest=store.root_digest,
+        bytes=store.nbytes,
+        rows=sum(s["rows"] for s in shards if s["role"] == "train"),
+        held_out_rows=sum(s["rows"] for s in shards if s["role"] != "train"),
+        classes=store.classes,
+        rows_per_class={store.classes[k]: per_class.get(k, 0) for k in range(len(store.classes))},
+        cut=store.identity["cut"],
+        tangent={k: store.objects()[TAIL].meta[k] for k in ("path", "why")} if TAIL in store.objects() else {},
+        dtype=store.identity["dtype"],
+        identity=store.identity,
+        plan=store.manifest.plan,
+        shards=shards,
+        models=[_model(store, name) for name in store.objects() if is_model(name)],
+        activations=activations(store) if shards else None,
+        integrity=look_at_files(store),
+        skipped=len(store.manifest.skipped),
+        forgotten=len(store.manifest.tombstones),
+        ledger_entries=store.manifest.ledger.entries if store.manifest.ledger else 0,
+        ledger=[{k: e[k] for k in ("seq", "time", "event", "mode", "samples") if k in e} for e in store.ledger()],
+    )
+
+
+def look_at_files(store: FeatureStore) -> Integrity:
+    """Whether the files that the manifests name are there; reads none of them."""
+    named = {ref.path for ref in store.manifest.objects.values()}
+    there = {path for path in named if store.root.exists(path)}
+    for ref in store.manifest.shards:
+        shard = store.shard(ref.name)
+        named |= {f"{shard.at}/{name}" for name in shard.manifest.objects}
+        there |= set(store.root.walk(shard.at))
+    missing = sorted(named - there)
+    said = f"{len(missing)} of {len(named)} files are missing" if missing else f"all {len(named)} files there"
+    text = f"manifests verified, {said}; every byte: taftcache verify"
+    return Integrity(len(named), missing[:NAMED], text)
+
+
+def inspect_shard(store: FeatureStore, name: str) -> ShardReport:
+    """One shard; StoreError names those there are."""
+    shard = store.shard(name)
+    per_class = shard.statistics["rows_per_class"]
+    component = component_of(name)
+    return ShardReport(
+        store.path,
+        _described(shard),
+        {store.classes[k]: n for k, n in per_class.items()},
+        activations(store, name),
+        _model(store, component) if component in store.objects() else None,
+        shard.sample_ids[:NAMED],
+    )
+
+
+def inspect_class(store: FeatureStore, label: str) -> ClassReport:
+    """One class; RecipeError names those there are."""
+    k = _class(store, label)
+    shards: list[dict[str, Any]] = []
+    first: list[str] = []
+    for ref in store.manifest.shards:
+        shard = store.shard(ref.name)
+        rows = shard.statistics["rows_per_class"].get(k, 0)
+        shards.append({"name": ref.name, "role": ref.role, "rows": rows, "share": rows / shard.rows})
+        if rows and len(first) < NAMED and ref.role == "train":
+            first += [shard.sample_ids[row] for row in (shard.labels == k).nonzero()[0][: NAMED - len(first)]]
+    rows = sum(s["rows"] for s in shards if s["role"] == "train")
+    total = sum(ref.rows for ref in store.manifest.shards if ref.role == "train")
+    held = sum(s["rows"] for s in shards if s["role"] != "train")
+    return ClassReport(store.path, label, rows, held, rows / max(total, 1), shards, first)
+
+
+def inspect_sample(store: FeatureStore, sample: str) -> SampleReport:
+    """Where a sample lies, what is cached of it and what the models say; UnknownSample names the nearest ids."""
+    import numpy as np
+
+    shard, row = store.locate(sample)
+    tokens = shard.tokens(slice(row, row + 1))
+    wide = tokens[0].astype(np.float64)
+    norms = np.linalg.norm(wide, axis=1)
+    label = int(shard.labels[row])
+    predictions: dict[str, dict[str, Any]] = {}
+    bound = None
+    if TAIL in store.objects():
+        from taftcache.stages.look.scoring import Scorer
+
+        scorer = Scorer(store)
+        z, changes = scorer.logits(tokens, scorer.models)
+        for name, logits in {"base": z[0], **dict(zip(scorer.models, (z + changes)[:, 0], strict=True))}.items():
+            others = np.delete(logits, label)
+            predictions[name] = {
+                "label": store.classes[int(logits.argmax())],
+                "logit": float(logits[label]),
+                "margin": float(logits[label] - others.max()),
+            }
+        own = component_of(shard.name)
+        if shard.role == "train" and own in scorer.models and scorer.plain:
+            bound = float(scorer.weigh(tokens, shard.labels[row : row + 1], own)[1][0])
+    return SampleReport(
+        sample,
+        shard.name,
+        row,
+        store.classes[label],
+        float(norms[0]),
+        float(norms.mean()),
+        float(np.abs(wide).max()),
+        predictions,
+        bound,
+    )
+
+
+def list_samples(store: FeatureStore, shard: str | None = None, label: str | None = None) -> list[dict[str, str]]:
+    """Ids with shard and class, of one shard, one class or all training rows."""
+    if label is not None:
+        _class(store, label)
+    chosen = [store.shard(shard)] if shard is not None else store.shards
+    return [
+        {"sample": i, "shard": part.name, "label": store.classes[k]}
+        for part in chosen
+        for i, k in zip(part.sample_ids, part.labels.tolist(), strict=True)
+        if label is None or store.classes[k] == label
+    ]
+
+
+def _class(store: FeatureStore, label: str) -> int:
+    if label not in store.classes:
+        raise RecipeError("a class is one of the store's", got=label, do=f"one of {', '.join(store.classes):.400}")
+    return store.classes.index(label)
+
+
+def _described(shard: Shard) -> dict[str, Any]:
+    statistics = shard.statistics
+    counts = statistics["rows_per_class"]
+    return {
+        "name": shard.name,
+        "role": shard.role,
+        "rows": shard.rows,
+        "bytes": shard.nbytes,
+        "dtype": str(shard.dtype),
+        "chunk_rows": shard.chunk_rows,
+        "digest": shard.digest,
+        "max_abs": statistics["max_abs"],
+        "mean_token_norm": statistics["mean_token_norm"],
+        "classes": len(counts),
+        "fewest": min(counts.values()),
+        "most": max(counts.values()),
+        "rows_per_class": {str(k): n for k, n in counts.items()},
+    }
+
+
+def _model(store: FeatureStore, name: str) -> dict[str, Any]:
+    ref = store.objects()[name]
+    return {"name": name, "bytes": ref.size, "digest": ref.digest, **{k: ref.meta[k] for k in TOLD if k in ref.meta}}

@@ -1,0 +1,50 @@
+"""From image files to classes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from taftcache.cache.store import FeatureStore
+from taftcache.names import MEAN
+
+if TYPE_CHECKING:
+    from taftcache.model.predictor import Prediction
+
+
+@dataclass(frozen=True)
+class PredictReport:
+    """Predictions of one model; ``root_digest`` is that of the store it was read from, or was saved from."""
+
+    store: Path
+    root_digest: str
+    model: str
+    predictions: list[Prediction]
+
+
+def predict(
+    store: FeatureStore | Path, images: Sequence[Path | str], model: str = MEAN, top: int = 3, device: str = "auto"
+) -> PredictReport:
+    """Classify image files end to end: preprocessing, frozen layers, base and Δw.
+
+    Args:
+        store: an open store, a store's folder, or a folder that ``export_model`` wrote (which holds one model).
+        images: image files.
+        model: which of the store's models.
+        top: classes for each image.
+        device: where the model runs.
+    """
+    from taftcache.model.folder import is_model_folder, open_model, read_description
+    from taftcache.model.predictor import TangentModel
+
+    if isinstance(store, FeatureStore):
+        predictions = TangentModel.load(store, model, device).predict(images, top)
+        return PredictReport(store.path, store.root_digest, model, predictions)
+    if not is_model_folder(store):
+        with FeatureStore(store) as opened:
+            return predict(opened, images, model, top, device)
+    described = read_description(store)
+    predictions = open_model(store, device).predict(images, top)
+    return PredictReport(store, described.root_digest, described.model, predictions)

@@ -1,0 +1,112 @@
+"""Every row of a store in one table: the order that exports, predictions and the page share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from taftcache.cache.read.shard import Shard
+from taftcache.cache.store import FeatureStore
+from taftcache.errors import UnknownSample
+
+# Rows of one step over a table: few enough that their tokens fit in memory whatever the backbone.
+STEP_ROWS = 256
+# A shard keeps its chunks mapped for a solver that comes back; who looks once lets go of them after so many bytes.
+LET_GO_BYTES = 64 << 20
+
+
+class Reader:
+    """Rows of a store's shards, verified as they are read, whose memory is given back as the reading goes on."""
+
+    def __init__(self, store: FeatureStore) -> None:
+        self._refs = {ref.name: ref for ref in store.manifest.shards}
+        self._root = store.root
+        self._open: Shard | None = None
+        self._left = 0
+
+    def tokens(self, name: str, rows: slice | NDArray[np.int64]) -> NDArray[Any]:
+        """Tokens [b,t,d] of a slice of the rows of the shard ``name``, or of row numbers."""
+        shard = self._open
+        if shard is None or shard.name != name or self._left <= 0:
+            shard = Shard(self._root, self._refs[name])
+            self._open, self._left = shard, LET_GO_BYTES
+        tokens = shard.tokens(rows)
+        self._left -= tokens.nbytes
+        return tokens
+
+
+@dataclass(frozen=True)
+class RowTable:
+    """Rows of all training shards, shard after shard, then the held-out ones.
+
+    shards: in that order. ids: of the rows [n]. label, shard, row: [n] class index, index into ``shards``, place there.
+    reader: of the features.
+    """
+
+    shards: tuple[Shard, ...]
+    reader: Reader
+    ids: list[str]
+    label: NDArray[np.int32]
+    shard: NDArray[np.int32]
+    row: NDArray[np.int32]
+
+    @classmethod
+    def of(cls, store: FeatureStore) -> RowTable:
+        """The table of a store; reads its labels and ids, no features."""
+        held = store.held_out
+        shards = (*store.shards, *([held] if held is not None else []))
+        ids = [i for shard in shards for i in shard.sample_ids]
+        empty = [np.empty(0, np.int32)]
+        return cls(
+            shards,
+            Reader(store),
+            ids,
+            np.concatenate([shard.labels for shard in shards] or empty),
+            np.concatenate([np.full(shard.rows, k, np.int32) for k, shard in enumerate(shards)] or empty),
+            np.concatenate([np.arange(shard.rows, dtype=np.int32) for shard in shards] or empty),
+        )
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def held_out(self) -> NDArray[np.bool_]:
+        """Whether each row is held out [n]."""
+        return np.array([shard.role == "held-out" for shard in self.shards], bool)[self.shard]
+
+    @cached_property
+    def places(self) -> dict[str, int]:
+        """Row of the table by id."""
+        return {name: k for k, name in enumerate(self.ids)}
+
+    def find(self, sample: str) -> int:
+        """The row of a sample; UnknownSample when there is none."""
+        if sample not in self.places:
+            raise UnknownSample(
+                "A sample is asked for by its id.", got=repr(sample), do="taftcache inspect STORE --ids"
+            )
+        return self.places[sample]
+
+    def start(self, shard: int) -> int:
+        """The table's first row of shard number ``shard``."""
+        return sum(part.rows for part in self.shards[:shard])
+
+    def steps(self) -> Iterator[tuple[slice, Shard, slice]]:
+        """(rows of the table, shard, rows of the shard), in order, at most ``STEP_ROWS`` at a time."""
+        at = 0
+        for shard in self.shards:
+            for k in range(0, shard.rows, STEP_ROWS):
+                stop = min(k + STEP_ROWS, shard.rows)
+                yield slice(at + k, at + stop), shard, slice(k, stop)
+            at += shard.rows
+
+    def scattered(self, steps: int) -> list[tuple[slice, Shard, slice]]:
+        """About ``steps`` of the steps, spread evenly over the table."""
+        every: list[Any] = list(self.steps())
+        count = min(steps, len(every))
+        return [every[k] for k in sorted({round(j * (len(every) - 1) / max(count - 1, 1)) for j in range(count)})]

@@ -1,0 +1,190 @@
+"""Logits of cached rows under the base point and every model of a store, and what single rows weigh in a solution."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from taftcache.cache.read.shard import Shard
+from taftcache.cache.store import FeatureStore
+from taftcache.errors import RecipeError
+from taftcache.names import component_of, is_component, is_model, shard_of
+from taftcache.stages.look.row_table import STEP_ROWS, Reader
+from taftcache.tangent.spec import TAIL
+
+if TYPE_CHECKING:
+    import torch
+
+    from taftcache.model.component import Component
+    from taftcache.tangent.parameters import Layout
+
+# Logits of held-out rows that are kept for composing; beyond it, rows are left out evenly.
+KEPT_BYTES = 256 << 20
+
+
+class Scorer:
+    """The store's base point and models, ready for blocks of rows. May be used by several threads in turn.
+
+    models: names of components and models, as the store lists them.
+    """
+
+    def __init__(self, store: FeatureStore) -> None:
+        from taftcache.backbone.device import resolve_device
+        from taftcache.model.component import read_base, read_component
+        from taftcache.stages.train.training import adopt, loss_of
+        from taftcache.tangent.operator import TangentOperator
+
+        self.recipe = adopt(store, None)
+        self.base = read_base(store, self.recipe.tangent)
+        self.models = [name for name in store.objects() if is_model(name)]
+        self.components = {name: read_component(store, name, self.base) for name in self.models}
+        self.operator = TangentOperator(self.base, [], device=resolve_device(self.recipe.device))
+        objective = self.recipe.objective
+        self.loss = loss_of(self.recipe)
+        # F as it is where a row's part in it is ∂ℓ alone: no class weights, no ball, f₀ not left out
+        self.plain = objective.class_weights == "none" and not objective.jvp_only and not objective.radius
+        self._directions = {name: self._direction(part) for name, part in self.components.items()}
+        self._metas = {name: store.objects()[name].meta for name in self.models}
+        # a tail that runs a module by torch.func lends it the weights for the time of a call
+        self._alone = Lock()
+
+    @staticmethod
+    def possible(store: FeatureStore) -> bool:
+        """Whether the store holds a tail to compute logits with."""
+        return TAIL in store.objects()
+
+    def state(self, tokens: NDArray[Any]) -> Any:
+        """The base model's state on rows [b,t,d]."""
+        with self._alone:
+            return self.operator.prepare(tokens)
+
+    def logits(self, tokens: NDArray[Any], names: Sequence[str]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """f_w [b,K] and J Δw [m,b,K] of the models ``names`` on rows [b,t,d]."""
+        state = self.state(tokens)
+        return _array(state.logits), np.stack([_array(self._tangent(state, n)) for n in names]) if names else np.empty(
+            (0, *state.logits.shape), np.float32
+        )
+
+    def weigh(self, tokens: NDArray[Any], labels: NDArray[np.int32], name: str) -> tuple[NDArray[Any], NDArray[Any]]:
+        """J Δw [b,K] of training rows of the component ``name``, and how far each can have moved it [b].
+
+        Without row n the optimum moves by at most ‖N∇F(Δw)‖ + ‖J_nᵀ∂ℓ_n + λΔw‖ over (N − 1)λ: F without the row is
+        λ-strongly convex too, and that is its gradient at Δw. NaN with class weights, a ball or jvp_only.
+        """
+        import torch
+
+        from taftcache.tangent.factors import row_norms
+
+        component, meta = self.components[name], self._metas[name]
+        state = self.state(tokens)
+        change = self._tangent(state, name)
+        r = self.loss.gradient(state.logits + change, torch.from_numpy(labels.astype(np.int64)).to(change.device))
+        with self._alone:
+            tail, weights = self.operator.tail, self.operator.weights
+            squares = row_norms(*tail.factors(component.layout, weights, state, r)).double().square()
+        norm = float(component.delta.norm())
+        ridge = self.ridge(name)
+        squares = squares + 2 * ridge * (r * change).sum(1).double() + (ridge * norm) ** 2
+        N = meta["rows"]
+        certified = meta["certificate"]["gradient"]
+        bound = (N * certified + squares.clamp_min(0).sqrt()) / (max(N - 1, 0.5) * ridge)
+        if not self.plain:
+            bound = torch.full_like(bound, torch.nan)
+        return _array(change), bound.cpu().numpy()
+
+    def ridge(self, name: str) -> float:
+        """The λ that the component ``name`` was solved with."""
+        return float(self._metas[name]["certificate"]["ridge"])
+
+    def tangent(self, tokens: NDArray[Any], layout: Layout, delta: torch.Tensor) -> NDArray[np.float32]:
+        """J δ [b,K] on rows [b,t,d] for any direction δ over ``layout``."""
+        state = self.state(tokens)
+        device, dtype = self.operator.device, self.operator.dtype
+        with self._alone:
+            direction = self.base.tail.bind(layout.views(delta.to(device=device, dtype=dtype)))
+            return _array(self.operator.tangent(state, direction))
+
+    def _tangent(self, state: Any, name: str) -> torch.Tensor:
+        with self._alone:
+            return self.operator.tangent(state, self._directions[name])
+
+    def _direction(self, component: Component) -> Any:
+        device, dtype = self.operator.device, self.operator.dtype
+        return self.base.tail.bind(component.layout.views(component.delta.to(device=device, dtype=dtype)))
+
+
+@dataclass(frozen=True)
+class HeldOutLogits:
+    """Base logits [n,K] and each component's tangent [S,n,K] on the held-out rows, so that any mean is a sum away.
+
+    rows: which of the held-out shard's ``of`` rows these are (all, unless that would not fit in memory).
+    others: predictions [n] of the store's other models.
+    """
+
+    rows: NDArray[np.int64]
+    of: int
+    labels: NDArray[np.int32]
+    base: NDArray[np.float32]
+    tangents: NDArray[np.float32]
+    components: list[str]
+    others: dict[str, NDArray[np.int64]]
+
+    def logits(self, without: Iterable[str] = ()) -> NDArray[np.float32]:
+        """Logits [n,K] of the mean of all components but those of the shards named ``without``.
+
+        RecipeError when a shard is unknown or none is left.
+        """
+        kept = kept_components(self.components, without)
+        index = [self.components.index(name) for name in kept]
+        return np.asarray(self.base + self.tangents[index].mean(0))
+
+    def predictions(self, without: Iterable[str] = ()) -> NDArray[np.int64]:
+        """Their classes [n]."""
+        return np.asarray(self.logits(without).argmax(1))
+
+    def accuracy(self, predictions: NDArray[np.int64]) -> float:
+        """The fraction that is right."""
+        return float((predictions == self.labels).mean())
+
+
+def held_out_logits(store: FeatureStore, scorer: Scorer, shard: Shard, reader: Reader) -> HeldOutLogits:
+    """One pass over the held-out rows."""
+    components = [name for name in scorer.models if is_component(name)]
+    others = [name for name in scorer.models if not is_component(name)]
+    a_row = 4 * len(store.classes) * (len(components) + 1)
+    count = min(shard.rows, max(1, KEPT_BYTES // a_row))
+    rows = np.linspace(0, shard.rows - 1, count).round().astype(np.int64)
+    base = np.empty((count, len(store.classes)), np.float32)
+    tangents = np.empty((len(components), *base.shape), np.float32)
+    found = {name: np.empty(count, np.int64) for name in others}
+    for k in range(0, count, STEP_ROWS):
+        here = slice(k, min(k + STEP_ROWS, count))
+        z, changes = scorer.logits(reader.tokens(shard.name, rows[here]), [*components, *others])
+        base[here], tangents[:, here] = z, changes[: len(components)]
+        for name, change in zip(others, changes[len(components) :], strict=True):
+            found[name][here] = (z + change).argmax(1)
+    return HeldOutLogits(rows, shard.rows, shard.labels[rows], base, tangents, components, found)
+
+
+def kept_components(components: Sequence[str], without: Iterable[str]) -> list[str]:
+    """The components but those of the shards ``without``; RecipeError for an unknown shard, or when none is left."""
+    out = {component_of(name) for name in without}
+    if unknown := sorted(out - set(components)):
+        raise RecipeError(
+            "a shard that is left out has a component",
+            got=", ".join(shard_of(name) for name in unknown),
+            do=f"one of {', '.join(shard_of(name) for name in components) or 'none yet'}",
+        )
+    kept = [name for name in components if name not in out]
+    if not kept:
+        raise RecipeError("at least one shard is left", got=f"{len(out)} of {len(components)} left out")
+    return kept
+
+
+def _array(tensor: torch.Tensor) -> NDArray[np.float32]:
+    return np.asarray(tensor.float().cpu().numpy())

@@ -1,0 +1,33 @@
+"""One vector a sample, out of what is cached of it: what maps, neighbours and projectors work on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from taftcache.cache.store import FeatureStore
+from taftcache.tangent.spec import TAIL
+
+
+def first_row_stands(store: FeatureStore) -> bool:
+    """Whether row 0 of a sample's rows is its class token (or all there is of it)."""
+    if store.identity["cut"]["shape"][0] == 1:
+        return True
+    return TAIL in store.objects() and bool(store.objects()[TAIL].meta.get("class_token"))
+
+
+def describe_vectors(store: FeatureStore) -> str:
+    """What ``sample_vectors`` gives, for people."""
+    cut = store.identity["cut"]
+    if cut["shape"][0] == 1:
+        return f"the cached {cut['rows']} of a sample"
+    if first_row_stands(store):
+        return f"the class token at {cut['start']}"
+    return f"the mean of the rows cached at {cut['start']}"
+
+
+def sample_vectors(rows: NDArray[Any], first: bool) -> NDArray[np.float32]:
+    """One vector [b,d] of each sample's cached rows [b,t,d]: row 0, or the mean of all rows."""
+    return np.asarray(rows[:, 0], np.float32) if first else rows.mean(1, dtype=np.float32)

@@ -1,0 +1,59 @@
+"""The main job: every stage of a recipe, each skipped when its result is there."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from taftcache.cache.store import FeatureStore
+from taftcache.recipe import Recipe
+from taftcache.remote.connection import Cluster
+from taftcache.stages.extract.extraction import ExtractReport, extract
+from taftcache.stages.forget.forgetting import ForgetReport, forget
+from taftcache.stages.look.evaluation import EvaluateReport, evaluate
+from taftcache.stages.progress import Progress
+from taftcache.stages.train.composing import ComposeReport, compose
+from taftcache.stages.train.training import TrainReport, train
+
+
+@dataclass(frozen=True)
+class RunReport:
+    """One report a stage; ``evaluate`` is None when the store has no held-out rows, ``forget`` when none is asked."""
+
+    store: Path
+    root_digest: str
+    extract: ExtractReport
+    train: TrainReport
+    compose: ComposeReport
+    evaluate: EvaluateReport | None
+    forget: ForgetReport | None
+    seconds: float
+
+    @property
+    def idle(self) -> bool:
+        """Whether everything was there already."""
+        done = self.extract.images or self.train.trained or self.compose.changed
+        return not done and not (self.forget and self.forget.forgotten)
+
+
+def run(recipe: Recipe, progress: Progress | None = None, cluster: Cluster | None = None) -> RunReport:
+    """Extract, train, compose (these on the workers of a ``cluster``), evaluate, and forget what the recipe names."""
+    begin = time.perf_counter()
+    extracted = extract(recipe, progress, cluster)
+    with FeatureStore(recipe.store_path, mode="a") as store:
+        trained = train(store, recipe, progress=progress, cluster=cluster)
+        composed = compose(store, recipe, progress, cluster)
+        evaluated = evaluate(store, progress) if store.held_out is not None else None
+        wish = recipe.forget
+        forgotten = forget(store, wish.samples, progress, mode=wish.mode, cold=wish.cold) if wish.samples else None
+        return RunReport(
+            store.path,
+            store.root_digest,
+            extracted,
+            trained,
+            composed,
+            evaluated,
+            forgotten,
+            time.perf_counter() - begin,
+        )

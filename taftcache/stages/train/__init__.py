@@ -1,0 +1,1 @@
+"""Stage 2: components, private ones, compositions, and what they score."""

@@ -1,0 +1,294 @@
+"""Compose the shards' components into one model, prove the identity that allows it, and solve the exact one from it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from taftcache.cache.read.shard import Shard
+from taftcache.cache.store import FeatureStore
+from taftcache.errors import CompositionError, RecipeError
+from taftcache.names import COMPONENTS, EXACT, MEAN, WEIGHTED, component_of, shard_of
+from taftcache.remote.task import same_threads
+from taftcache.stages.progress import Progress, Silent
+from taftcache.stages.train.training import (
+    INTERRUPTED,
+    adopt,
+    solve_component,
+    starts_at_zero,
+    subtracted,
+    training_key,
+)
+
+if TYPE_CHECKING:
+    from taftcache.model.component import Component
+    from taftcache.recipe import Recipe
+    from taftcache.remote.connection import Cluster
+    from taftcache.tangent.base import Base
+    from taftcache.tangent.operator import TangentOperator
+    from taftcache.tangent.rows import RowSource
+
+# Σ μ f(Δw_i) = f(Σ μ Δw_i) is checked in float64 on this many rows; it fails by rounding only.
+PROOF_ROWS = 32
+PROOF_TOLERANCE = 1e-9
+
+
+@dataclass(frozen=True)
+class ComposeReport:
+    """The composition ``model``: members, how far the identity was off, and what else was made of them.
+
+    ``models`` are all compositions that are current now. ``certificate`` and ``moved``, ‖Δw_exact − Δw_mean‖, are of
+    the exact model, ``passes`` what it took from the mean. ``left_out`` are shards that were subtracted.
+    """
+
+    store: Path
+    root_digest: str
+    model: str
+    members: list[str]
+    identity_error: float
+    changed: bool
+    models: list[str] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
+    certificate: dict[str, Any] | None = None
+    moved: float = 0.0
+    passes: int = 0
+
+
+def compose(
+    store: FeatureStore,
+    recipe: Recipe | None = None,
+    progress: Progress | None = None,
+    cluster: Cluster | None = None,
+) -> ComposeReport:
+    """Write ``models/mean`` and what ``compose.mode`` asks for beside it; nothing happens to what is current.
+
+    Members are the components of all shards that were not subtracted, and those that were imported. The passes of the
+    exact solve run on the workers of ``cluster`` where one is given, each over the shards that it keeps.
+
+    Raises:
+        CompositionError: a shard has no component, components do not share one base, or coefficients do not fit.
+    """
+    from taftcache.model.component import put_component, read_base, read_component
+
+    progress = progress or Silent()
+    recipe = adopt(store, recipe)
+    names = members_of(store)
+    digests = {name: store.objects()[name].digest for name in names}
+    base = read_base(store, recipe.tangent)
+    made: list[str] = []
+    components: dict[str, Component] = {}
+
+    def members() -> dict[str, Component]:
+        if not components:
+            components.update({name: read_component(store, name, base) for name in names})
+        return components
+
+    def missing(name: str, wanted: str | None) -> bool:
+        """Whether ``name`` has to be made; one that is not wanted and not current is dropped."""
+        there = store.objects().get(name)
+        if there is not None and there.meta.get("key") == (wanted or current_key(store, recipe, base, name, digests)):
+            return False
+        if there is not None and wanted is None:
+            with store.transaction() as change:
+                change.drop(name)
+        return wanted is not None
+
+    def put(name: str, component: Component) -> None:
+        with store.transaction() as change:
+            put_component(change, name, component)
+        made.append(name)
+
+    rows = proof_rows(store.held_out or next(iter(store.shards), None), base)
+    if missing(MEAN, composition_key(digests, None)):
+        put(MEAN, composed(members(), digests, base, rows))
+    weights = None
+    if recipe.compose.mode == "weighted":
+        weights = weights_of_rows(recipe.compose.weights, {name: store.objects()[name].meta["rows"] for name in names})
+    if missing(WEIGHTED, composition_key(digests, weights) if weights else None):
+        put(WEIGHTED, composed(members(), digests, base, rows, weights))
+    exact = recipe.compose.mode == "exact"
+    if missing(EXACT, exact_key(recipe, base, store.shards, digests) if exact else None):
+        mean = read_component(store, MEAN, base)
+        operator = None
+        if cluster is not None:
+            from taftcache.remote.operator import remote_operator
+
+            operator = remote_operator(cluster, store, recipe, base)
+        with same_threads(cluster):
+            put(EXACT, solve_exact(recipe, base, store.shards, mean, digests, progress, operator))
+    objects = store.objects()
+    meta = objects[EXACT].meta if EXACT in objects else {}
+    return ComposeReport(
+        store.path,
+        store.root_digest,
+        MEAN,
+        names,
+        objects[MEAN].meta["identity_error"],
+        bool(made),
+        [name for name in (MEAN, WEIGHTED, EXACT) if name in objects],
+        subtracted(store),
+        meta.get("certificate"),
+        meta.get("from_mean", 0.0),
+        meta.get("stats", {}).get("passes", 0),
+    )
+
+
+def members_of(store: FeatureStore) -> list[str]:
+    """Names of the components that a composition is made of, sorted.
+
+    Raises:
+        CompositionError: a shard that is not subtracted has no component, or one whose solve was interrupted, or
+            there is none at all.
+    """
+    out = subtracted(store)
+    names = [component_of(shard.name) for shard in store.shards if shard.name not in out]
+    solved = [name for name, ref in store.objects().items() if ref.meta.get("key") != INTERRUPTED]
+    if missing := [name for name in names if name not in solved]:
+        raise CompositionError(
+            "every shard has a component that was solved to its end before they are composed",
+            got=f"not so: {', '.join(missing)}",
+            do="taftcache train",
+        )
+    names += [name for name, ref in store.objects(COMPONENTS).items() if ref.meta.get("imported")]
+    if not names:
+        raise CompositionError(
+            "a composition has members", got="none", do="taftcache train, or taftcache import-component"
+        )
+    return sorted(names)
+
+
+Weights = dict[str, float] | Literal["rows"]
+
+
+def weights_of_rows(given: Weights, rows: Mapping[str, int]) -> dict[str, float]:
+    """The coefficients of ``models/weighted`` for components made from so many ``rows`` each.
+
+    Raises:
+        RecipeError: coefficients for other components.
+    """
+    if given == "rows":
+        return {name: n / sum(rows.values()) for name, n in rows.items()}
+    asked = {component_of(name): float(mu) for name, mu in given.items()}
+    if asked.keys() != rows.keys():
+        raise RecipeError(
+            "compose.weights has one coefficient for each component",
+            got=", ".join(sorted(asked.keys() ^ rows.keys())),
+            do=f"name {', '.join(shard_of(n) for n in sorted(rows))}; 0 leaves one out",
+        )
+    return asked
+
+
+def remaining_weights(recipe: Recipe, members: Sequence[str]) -> Weights:
+    """``compose.weights`` for the components that are left, divided by their sum; empty when nothing is left of it."""
+    given = recipe.compose.weights
+    if given == "rows":
+        return "rows"
+    kept = {name: mu for name, mu in given.items() if component_of(name) in members}
+    total = sum(kept.values())
+    if len(kept) == len(given):
+        return dict(given)
+    return {name: mu / total for name, mu in kept.items()} if total else {}
+
+
+def current_key(store: FeatureStore, recipe: Recipe, base: Base, name: str, digests: dict[str, str]) -> str:
+    """The key that the composition ``name`` has when it is current."""
+    if name == EXACT:
+        return exact_key(recipe, base, store.shards, digests)
+    weights = store.objects()[name].meta.get("coefficients") if name == WEIGHTED else None
+    return composition_key(digests, weights)
+
+
+def composition_key(digests: Mapping[str, str], weights: Mapping[str, float] | None) -> str:
+    """What decides the bytes of a sum of components."""
+    return json.dumps({"members": dict(digests), "weights": dict(weights) if weights else "uniform"}, sort_keys=True)
+
+
+def exact_key(recipe: Recipe, base: Base, shards: Sequence[Shard], digests: Mapping[str, str]) -> str:
+    """What decides the bytes of the exact model: the rows, the settings, and the mean that it starts from."""
+    solved = json.loads(training_key(recipe, base, shards, recipe.tangent.train))
+    return json.dumps(solved | {"start": dict(digests)}, sort_keys=True)
+
+
+def solve_exact(
+    recipe: Recipe,
+    base: Base,
+    shards: Sequence[Shard],
+    mean: Component,
+    digests: Mapping[str, str],
+    progress: Progress,
+    operator: Callable[..., TangentOperator] | None = None,
+) -> Component:
+    """The optimum over all rows, from the mean of the components or from zero: a function of rows and settings."""
+    train = recipe.tangent.train
+    zero = starts_at_zero(recipe, base, shards, train)
+    start = None if zero else mean.delta
+    exact = solve_component(
+        recipe, base, shards, train, progress, label=EXACT, start=start, keep_dual=True, operator=operator
+    )
+    exact.meta.update(
+        key=exact_key(recipe, base, shards, digests),
+        start="zero" if zero else MEAN,
+        from_mean=(exact.delta - mean.delta).norm().item(),
+    )
+    return exact
+
+
+def proof_rows(rows: Shard | None, base: Base) -> RowSource:
+    """Rows on which the identity is checked: the first of ``rows``, or noise of their shape where there are none."""
+    import numpy as np
+
+    from taftcache.tangent.rows import ArrayRows
+    from taftcache.tangent.selection import row_shape
+
+    if rows is not None:
+        return ArrayRows(rows.tokens(slice(0, PROOF_ROWS)), rows.labels[:PROOF_ROWS])
+    noise = np.random.default_rng(0).standard_normal((PROOF_ROWS, *row_shape(base.config, base.config.rows)))
+    return ArrayRows(noise, np.zeros(PROOF_ROWS, np.int32))
+
+
+def composed(
+    components: Mapping[str, Component],
+    members: Mapping[str, str],
+    base: Base,
+    rows: RowSource,
+    weights: Mapping[str, float] | None = None,
+) -> Component:
+    """Σ μ_i Δw_i with its proof in ``meta``; ``members`` are the components' digests by name.
+
+    Raises:
+        CompositionError: Σ μ_i f(·; Δw_i) differs from f(·; Σ μ_i Δw_i) on ``rows`` by more than rounding.
+    """
+    import torch
+
+    from taftcache.model.composition import compose as weighted
+    from taftcache.model.composition import identity_error
+    from taftcache.privacy.statement import META, Statement, parallel
+    from taftcache.tangent.operator import TangentOperator
+
+    total = weighted(components, weights)
+    operator = TangentOperator(base, [rows], trained=total.layout, dtype=torch.float64, memory=1 << 30)
+
+    def logits(delta: torch.Tensor) -> torch.Tensor:
+        (change,) = operator.matvec(delta)
+        ((state, _),) = operator.blocks()
+        return state.logits + change
+
+    mu = [total.meta["coefficients"][name] for name in sorted(components)]
+    error = identity_error([logits(components[n].delta) for n in sorted(components)], mu, logits(total.delta))
+    if not error <= PROOF_TOLERANCE:
+        raise CompositionError(
+            "the composed model's logits are the weighted sum of its members'",
+            got=f"relative error {error:.1e} on {rows.rows} rows",
+        )
+    total.meta.update(
+        members=dict(members),
+        key=composition_key(members, weights),
+        identity_error=error,
+        norm=total.delta.norm().item(),
+    )
+    if all(META in component.meta for component in components.values()):
+        total.meta[META] = parallel([Statement.from_dict(c.meta[META]) for c in components.values()])
+    return total

@@ -1,0 +1,357 @@
+"""The class-row tangent: J and Jᵀ of one token-pooled block, final norm and head, by hand.
+
+Only the class row of the last block reaches the head, so keys and values are never formed: with
+u_j the tokens normalised without affine, head h's attention logits are s(γ₁⊙a_h)·u_j with
+a_h = W_k,hᵀ q_h, its value input is ū_h = Σ_j φ_hj u_j, and their tangent needs the tokens in one
+place alone, the covariance Cov_φh(u) c_h. That map is symmetric, so the adjoint reads the tokens
+through the same operator. Cost a sample: 4Htd for the tokens and about 24d² for the rest, each way.
+
+Everything here is a function of tensors. Rows n, tokens t, width d, heads H of width e, classes K.
+The formulas are those of TAFT eq. 6-12 with the 1/√e of attention, LayerNorm's eps and GELU's
+density put right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import sqrt
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from taftcache.tangent.class_row.config import ClassRow
+from taftcache.tangent.config import Rows
+from taftcache.tangent.rules import (
+    affine_tangent,
+    gelu,
+    gelu_slope,
+    linear_adjoint,
+    linear_tangent,
+    normalise,
+    normalise_tangent,
+    plus,
+    scaled,
+)
+from taftcache.tangent.weights import Entry, TailWeights
+
+# Token products run over pieces of about this many bytes, so that the second read of a covariance
+# product finds the tokens in a shared cache; smaller pieces starve the threads.
+PIECE_BYTES = 16 << 20
+
+
+class State(NamedTuple):
+    """What one pass over a block of rows needs of the base point; everything but ``u`` is O(H(t + d)) a row.
+
+    Rows that are cached less than whole leave the entries before them None.
+    """
+
+    u: Entry  # [n,t,d] normalised tokens, no affine
+    r: Entry  # [n,t,1] 1/std of the tokens
+    xhat: Entry  # [n,d] x̂₀ = γ₁⊙u₀ + β₁
+    q: Entry  # [H,n,e] queries of the class row
+    a: Entry  # [n,H,d] W_k,hᵀ q_h
+    phi: Entry  # [n,H,t] attention of the class row
+    ubar: Entry  # [n,H,d] Σ_j φ_hj u_j
+    xbar: Entry  # [n,H,d] γ₁⊙ū_h + β₁
+    o: Entry  # [n,d] attention output before the projection
+    branch1: Entry  # [n,d] projection's output before LayerScale
+    u2: Tensor  # [n,d]
+    r2: Tensor  # [n,1]
+    slope: Tensor  # [n,m] GELU'(z)
+    g: Tensor  # [n,m] GELU(z)
+    branch2: Tensor  # [n,d] MLP's output before LayerScale
+    uf: Tensor  # [n,d]
+    rf: Tensor  # [n,1]
+    feature: Tensor  # [n,d] the head's input, γ⊙u_f + β
+    logits: Tensor  # [n,K] f_w(x)
+
+
+def value(config: ClassRow, w: TailWeights, rows: Tensor, kind: Rows = "tokens") -> State:
+    """The base model on ``rows``, keeping what J and Jᵀ need.
+
+    rows: by ``kind`` the raw input of the block [n,t,d]; x₀ and the heads' attended means ū_h [n,1+H,d]; or the
+    class row after attention [n,1,d]. Smaller rows are exact for the parameters that come after them.
+    """
+    n, e = rows.shape[0], w.Wq.shape[1]
+    u = r = xhat = q = a = phi = ubar = xbar = o = branch1 = None
+    h = rows[:, 0]
+    if kind == "tokens":
+        if w.token is not None:  # CLS = T: the shared, trained token stands in row 0 for every sample
+            rows = torch.cat([w.token.expand(n, 1, -1), rows[:, 1:]], 1)
+            h = rows[:, 0]
+        u, r = normalise(rows, config.eps1)
+        xhat = torch.addcmul(w.beta1, u[:, 0], w.gamma1)
+        q = torch.matmul(xhat, w.Wq.transpose(1, 2))
+        if w.bq is not None:
+            q = q + w.bq[:, None]
+        a = torch.bmm(q, w.Wk).transpose(0, 1).contiguous()
+        phi = torch.softmax(torch.bmm(a * (w.gamma1 / sqrt(e)), u.transpose(1, 2)), -1)
+        ubar = torch.bmm(phi, u)
+    elif kind == "attended":
+        ubar = rows[:, 1:].contiguous()
+    if ubar is not None:
+        xbar = torch.addcmul(w.beta1, ubar, w.gamma1)
+        o = torch.bmm(xbar.transpose(0, 1), w.Wv.transpose(1, 2))
+        if w.bv is not None:
+            o = o + w.bv[:, None]
+        o = _rows(o)
+        branch1 = torch.addmm(w.bo, o, w.Wo.T)
+        h = h + (branch1 if w.ls1 is None else w.ls1 * branch1)
+    u2, r2 = normalise(h, config.eps2)
+    z = torch.addmm(w.b1, torch.addcmul(w.beta2, u2, w.gamma2), w.W1.T)
+    g = gelu(z, config.gelu)
+    branch2 = torch.addmm(w.b2, g, w.W2.T)
+    uf, rf = normalise(h + (branch2 if w.ls2 is None else w.ls2 * branch2), config.eps_final)
+    feature = torch.addcmul(w.beta, uf, w.gamma)
+    logits = torch.addmm(w.bh, feature, w.Wh.T)
+    slope = gelu_slope(z, config.gelu)
+    return State(u, r, xhat, q, a, phi, ubar, xbar, o, branch1, u2, r2, slope, g, branch2, uf, rf, feature, logits)
+
+
+def reduce(config: ClassRow, w: TailWeights, tokens: Tensor, kind: Rows) -> Tensor:
+    """What ``value`` takes as rows of ``kind``, out of the tokens [n,t,d]."""
+    s = value(config, w, tokens)
+    if kind == "attended":
+        return torch.cat([tokens[:, :1], s.ubar], 1)
+    if kind == "residual":
+        return (tokens[:, 0] + (s.branch1 if w.ls1 is None else w.ls1 * s.branch1))[:, None]
+    return s.feature[:, None]
+
+
+def tangent(w: TailWeights, s: State, delta: TailWeights, dtokens: Tensor | None = None) -> Tensor:
+    """J Δw: the logits' tangent [n,K] for the direction ``delta``; None entries are zero and cost nothing.
+
+    dtokens: tangent [n,t,d] of the block's input, where a trained layer comes before it.
+    """
+    n, e = s.logits.shape[0], w.Wq.shape[1]
+    scale = 1 / sqrt(e)
+    u0: Entry = None if s.u is None else s.u[:, 0]
+    du = None if dtokens is None else normalise_tangent(dtokens, s.u, s.r)
+    dx = None if delta.token is None else delta.token.expand(n, -1)
+    du0 = None if dx is None else normalise_tangent(dx, u0, s.r[:, 0].contiguous())
+    if dtokens is not None and du is not None:
+        dx, du0 = dtokens[:, 0], du[:, 0]
+    dxhat = affine_tangent(w.gamma1, u0, du0, delta.gamma1, delta.beta1)
+
+    dq = None if dxhat is None else torch.matmul(dxhat, w.Wq.transpose(1, 2))
+    if delta.Wq is not None:
+        dq = plus(dq, torch.matmul(s.xhat, delta.Wq.transpose(1, 2)))
+    if delta.bq is not None:
+        dq = delta.bq[:, None].expand(-1, n, -1) if dq is None else dq + delta.bq[:, None]
+    da = None if dq is None else torch.bmm(dq, w.Wk)
+    if delta.Wk is not None:
+        da = torch.bmm(s.q, delta.Wk) if da is None else da.baddbmm_(s.q, delta.Wk)
+    c = None if delta.gamma1 is None else s.a * (delta.gamma1 * scale)
+    if da is not None:
+        da = da.transpose(0, 1)
+        c = da * (w.gamma1 * scale) if c is None else torch.addcmul(c, da, w.gamma1 * scale)
+
+    dubar = None
+    if c is not None or du0 is not None:
+        dubar = _covariance(s, c, None if du0 is None else s.a * (w.gamma1 * scale), du0 if du is None else du)
+    dxbar = affine_tangent(w.gamma1, s.ubar, dubar, delta.gamma1, delta.beta1)
+    do = None if dxbar is None else torch.bmm(dxbar.transpose(0, 1), w.Wv.transpose(1, 2))
+    if delta.Wv is not None:
+        do = plus(do, torch.bmm(s.xbar.transpose(0, 1), delta.Wv.transpose(1, 2)))
+    do = None if do is None else _rows(do)
+    if delta.bv is not None:
+        bias = delta.bv.reshape(1, -1)
+        do = bias.expand(n, -1) if do is None else do + bias
+
+    dh = _branch_tangent(w.Wo, w.ls1, s.o, s.branch1, do, delta.Wo, delta.bo, delta.ls1)
+    dh = plus(dx, dh)
+    du2 = None if dh is None else normalise_tangent(dh, s.u2, s.r2)
+    dx2 = affine_tangent(w.gamma2, s.u2, du2, delta.gamma2, delta.beta2)
+    dz = linear_tangent(w.W1, torch.addcmul(w.beta2, s.u2, w.gamma2), dx2, delta.W1, delta.b1)
+    dg = None if dz is None else s.slope * dz
+    dy = plus(dh, _branch_tangent(w.W2, w.ls2, s.g, s.branch2, dg, delta.W2, delta.b2, delta.ls2))
+    duf = None if dy is None else normalise_tangent(dy, s.uf, s.rf)
+    dfeature = affine_tangent(w.gamma, s.uf, duf, delta.gamma, delta.beta)
+    dlogits = linear_tangent(w.Wh, s.feature, dfeature, delta.Wh, delta.bh)
+    return torch.zeros_like(s.logits) if dlogits is None else dlogits
+
+
+class Cotangents(NamedTuple):
+    """Gradients at every point of one row where a parameter enters; None below the last trained one.
+
+    Each parameter's gradient of one row is a product of one of these with a tensor of ``State``
+    (rank one per matrix and head), so sums, norms and second moments over rows all start here.
+    """
+
+    logits: Tensor  # [n,K]
+    feature: Entry = None  # [n,d] at γ⊙u_f + β
+    y: Entry = None  # [n,d] at the block's output
+    branch2: Entry = None  # [n,d] at g W₂ᵀ + b₂
+    z: Entry = None  # [n,m] at x̂₂ W₁ᵀ + b₁
+    x2: Entry = None  # [n,d] at γ₂⊙u₂ + β₂
+    h: Entry = None  # [n,d] after the attention branch
+    branch1: Entry = None  # [n,d] at o W_oᵀ + b_o
+    o: Entry = None  # [H,n,e] at W_v,h x̄_h + b_v,h
+    xbar: Entry = None  # [n,H,d] at γ₁⊙ū_h + β₁
+    c: Entry = None  # [n,H,d] at γ₁⊙a_h
+    k: Entry = None  # [H,n,d] at a_h, that is γ₁⊙c
+    q: Entry = None  # [H,n,e] at W_q,h x̂₀ + b_q,h
+    xhat: Entry = None  # [n,d] at γ₁⊙u₀ + β₁
+    x0: Entry = None  # [n,d] at the class token
+    tokens: Entry = None  # [n,t,d] at the block's input
+
+
+def adjoint(w: TailWeights, s: State, r: Tensor, out: TailWeights) -> None:
+    """Add Jᵀ r to ``out`` in place for r [n,K]; None entries of ``out`` are frozen and are not formed."""
+    contract(w, s, cotangents(w, s, r, out), out)
+
+
+def cotangents(w: TailWeights, s: State, r: Tensor, trained: TailWeights, tokens: bool = False) -> Cotangents:
+    """Back-propagate r [n,K] through the class row, no further than the deepest entry of ``trained``.
+
+    tokens: go on to the gradient of the block's whole input, for trained layers before it.
+    """
+    H, e = w.Wq.shape[:2]
+    if _frozen(trained[:-2]) and not tokens:
+        return Cotangents(r)
+    feature = r @ w.Wh
+    if _frozen(trained[:-4]) and not tokens:
+        return Cotangents(r, feature)
+    y = normalise_tangent(feature * w.gamma, s.uf, s.rf)
+    branch2 = scaled(w.ls2, y)
+    z = (branch2 @ w.W2).mul_(s.slope)
+    x2 = z @ w.W1
+    h = y + normalise_tangent(x2 * w.gamma2, s.u2, s.r2)
+    branch1 = scaled(w.ls1, h)
+    upper = Cotangents(r, feature, y, branch2, z, x2, h, branch1)
+    if _frozen(trained[:8]) and not tokens:
+        return upper
+    o = (branch1 @ w.Wo).view(-1, H, e).transpose(0, 1)
+    xbar = torch.bmm(o, w.Wv).transpose(0, 1)
+    upper = upper._replace(o=o, xbar=xbar)
+    before = (trained.token, trained.gamma1, trained.beta1, trained.Wq, trained.Wk, trained.bq)
+    if _frozen(before) and not tokens:
+        return upper
+    gubar = xbar * w.gamma1
+    c, gell = _covariance_adjoint(s, gubar)
+    c *= 1 / sqrt(e)
+    k = (c * w.gamma1).transpose(0, 1)
+    q = torch.bmm(k, w.Wk.transpose(1, 2))
+    xhat = _rows(q) @ w.Wq.reshape(H * e, -1)
+    upper = upper._replace(c=c, k=k, q=q, xhat=xhat)
+    if trained.token is None and not tokens:
+        return upper
+    a = s.a * (w.gamma1 / sqrt(e))
+    if not tokens:
+        u0 = (gell[:, :, :1] * a + s.phi[:, :, :1] * gubar).sum(1) + xhat * w.gamma1
+        return upper._replace(x0=h + normalise_tangent(u0, s.u[:, 0], s.r[:, 0].contiguous()))
+    # Each token is read twice: as a key, through its logit, and as a value.
+    u = torch.bmm(torch.cat([gell, s.phi], 1).transpose(1, 2), torch.cat([a, gubar], 1))
+    u[:, 0].addcmul_(xhat, w.gamma1)
+    gtokens = normalise_tangent(u, s.u, s.r)
+    gtokens[:, 0] += h
+    return upper._replace(x0=gtokens[:, 0], tokens=gtokens)
+
+
+def contract(w: TailWeights, s: State, g: Cotangents, out: TailWeights) -> None:
+    """Sum the rows' parameter gradients into ``out`` in place."""
+    linear_adjoint(g.logits, s.feature, out.Wh, out.bh)
+    _affine_adjoint(g.feature, s.uf, out.gamma, out.beta)
+    _affine_adjoint(g.y, s.branch2, out.ls2, None)
+    linear_adjoint(g.branch2, s.g, out.W2, out.b2)
+    if out.W1 is not None or out.b1 is not None:
+        linear_adjoint(g.z, torch.addcmul(w.beta2, s.u2, w.gamma2), out.W1, out.b1)
+    _affine_adjoint(g.x2, s.u2, out.gamma2, out.beta2)
+    _affine_adjoint(g.h, s.branch1, out.ls1, None)
+    linear_adjoint(g.branch1, s.o, out.Wo, out.bo)
+    if out.Wv is not None:
+        out.Wv.baddbmm_(g.o.transpose(1, 2), s.xbar.transpose(0, 1))
+    if out.bv is not None:
+        out.bv.add_(g.o.sum(1))
+    _affine_adjoint(g.xbar, s.ubar, out.gamma1, out.beta1)
+    _affine_adjoint(g.c, s.a, out.gamma1, None)
+    if out.Wk is not None:
+        out.Wk.baddbmm_(s.q.transpose(1, 2), g.k)
+    if out.Wq is not None:
+        out.Wq.view(-1, s.xhat.shape[1]).addmm_(_rows(g.q).T, s.xhat)
+    if out.bq is not None:
+        out.bq.add_(g.q.sum(1))
+    if out.gamma1 is not None or out.beta1 is not None:
+        _affine_adjoint(g.xhat, s.u[:, 0], out.gamma1, out.beta1)
+    if out.token is not None:
+        out.token.add_(g.x0.sum(0))
+
+
+def _frozen(entries: Iterable[Tensor | None]) -> bool:
+    return all(entry is None for entry in entries)
+
+
+def _rows(per_head: Tensor) -> Tensor:
+    """[H,n,e] to rows [n,H·e], heads side by side as timm's projection wants them."""
+    return per_head.transpose(0, 1).reshape(per_head.shape[1], -1)
+
+
+def _pieces(s: State) -> list[slice]:
+    """Row ranges whose tokens fit a core's cache."""
+    if torch.compiler.is_exporting():  # a program is traced for any number of rows
+        return [slice(None)]
+    rows = max(1, PIECE_BYTES // (s.u[0].numel() * s.u.element_size()))
+    return [slice(k, k + rows) for k in range(0, len(s.u), rows)]
+
+
+def _covariance(s: State, c: Tensor | None, a: Tensor | None, du: Tensor | None) -> Tensor:
+    """Cov_φh(u) c_h [n,H,d], plus what a tangent of the tokens does as keys and as values.
+
+    a [n,H,d] is s γ₁⊙a_h; du is δu [n,t,d], or [n,d] where row 0 alone moves.
+    """
+    out = torch.empty_like(s.ubar)
+    for piece in _pieces(s):
+        u, phi = s.u[piece], s.phi[piece]
+        if c is None:
+            ell = torch.zeros_like(phi)
+        else:
+            ell = torch.bmm(c[piece], u.transpose(1, 2))
+        moved = None
+        if a is not None and du is not None:
+            moved = du[piece] if du.ndim == 3 else du[piece, None]
+            keys = torch.bmm(a[piece], moved.transpose(1, 2))
+            ell[:, :, : keys.shape[2]] += keys
+        ell -= (phi * ell).sum(-1, keepdim=True)
+        torch.bmm(ell.mul_(phi), u, out=out[piece])
+        if moved is not None:
+            out[piece].baddbmm_(phi[:, :, : moved.shape[1]], moved)
+    return out
+
+
+def _covariance_adjoint(s: State, gubar: Tensor) -> tuple[Tensor, Tensor]:
+    """Gradients of c [n,H,d] and of the attention logits [n,H,t]; the same symmetric operator."""
+    gc, gell = torch.empty_like(s.ubar), torch.empty_like(s.phi)
+    for piece in _pieces(s):
+        u, phi, part = s.u[piece], s.phi[piece], gell[piece]
+        torch.bmm(gubar[piece], u.transpose(1, 2), out=part)
+        part -= (phi * part).sum(-1, keepdim=True)
+        part *= phi
+        torch.bmm(part, u, out=gc[piece])
+    return gc, gell
+
+
+def _branch_tangent(
+    W: Tensor,
+    ls: Tensor | None,
+    x: Tensor,
+    out: Tensor,
+    dx: Tensor | None,
+    dW: Tensor | None,
+    db: Tensor | None,
+    dls: Tensor | None,
+) -> Tensor | None:
+    """Tangent of ls⊙(x Wᵀ + b), the end of both residual branches."""
+    total = scaled(ls, linear_tangent(W, x, dx, dW, db))
+    return plus(total, None if dls is None else dls * out)
+
+
+def _affine_adjoint(g: Tensor | None, u: Entry, ggamma: Tensor | None, gbeta: Tensor | None) -> None:
+    """Add the gradients of γ⊙u + β, summed over rows (and heads), to ``ggamma`` and ``gbeta`` in place."""
+    if g is None:
+        return
+    rows = tuple(range(g.ndim - 1))
+    if ggamma is not None:
+        ggamma.add_((g * u).sum(rows))
+    if gbeta is not None:
+        gbeta.add_(g.sum(rows))

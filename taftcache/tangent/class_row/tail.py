@@ -1,0 +1,75 @@
+"""The last block of a token-pooled ViT as a tail: the class-row tangent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from taftcache.tangent.class_row.block import State, adjoint, cotangents, reduce, tangent, value
+from taftcache.tangent.class_row.config import ClassRow
+from taftcache.tangent.class_row.factors import row_gradients
+from taftcache.tangent.config import Rows
+from taftcache.tangent.factors import Direct, RankOne
+from taftcache.tangent.parameters import Layout
+from taftcache.tangent.weights import TailWeights, tail_weights
+
+
+class ClassRowTail:
+    """One block, final norm and head, of which only the class row is ever formed; see ``class_row``."""
+
+    rank_one = True
+    factored = True
+    block_rows = 256
+
+    def __init__(self, config: ClassRow, rows: Rows = "tokens") -> None:
+        self.config, self.rows = config, rows
+
+    def bind(self, named: Mapping[str, Tensor]) -> TailWeights:
+        """``named`` under the letters of the equations."""
+        return tail_weights(self.config, named)
+
+    def value(self, w: TailWeights, rows: Tensor) -> State:
+        """The base model on ``rows``: the raw input of the block [n,t,d], or what is left of it."""
+        return value(self.config, w, rows, self.rows)
+
+    def reduce(self, w: TailWeights, tokens: Tensor, rows: Rows) -> Tensor:
+        """What a tail over ``rows`` takes, out of the tokens [n,t,d]."""
+        return reduce(self.config, w, tokens, rows)
+
+    def tangent(self, w: TailWeights, state: State, delta: TailWeights) -> Tensor:
+        """J Δw [n,K]."""
+        return tangent(w, state, delta)
+
+    def value_and_tangent(self, w: TailWeights, rows: Tensor, delta: TailWeights) -> tuple[Tensor, Tensor]:
+        """f_w(x) and J Δw, both [n,K]."""
+        state = self.value(w, rows)
+        return state.logits, self.tangent(w, state, delta)
+
+    def adjoint(self, w: TailWeights, state: State, r: Tensor, out: TailWeights) -> None:
+        """Add Jᵀ r to ``out`` in place, for r [n,K]."""
+        adjoint(w, state, r, out)
+
+    def factors(self, layout: Layout, w: TailWeights, state: State, r: Tensor) -> tuple[list[RankOne], list[Direct]]:
+        """Each row's Jᵀ r: one outer product for each matrix (and head), and the small parameters' own."""
+        trained = self.bind(layout.views(torch.empty(layout.size, device="meta")))  # which entries there are
+        return row_gradients(self.config, layout, w, state, cotangents(w, state, r, trained))
+
+    @property
+    def factor_width(self) -> int:
+        """Numbers that the factors of one row's gradient hold, about."""
+        return self.config.width * (3 * self.config.heads + 12)
+
+    def tensors(self, state: State) -> Iterator[Tensor]:
+        """All that ``state`` holds in memory."""
+        return (tensor for tensor in state if tensor is not None)
+
+    def select(self, state: State, rows: Tensor) -> State:
+        """The state of some of the rows alone."""
+        picked: dict[str, Any] = {
+            name: None if tensor is None else tensor.index_select(int(name == "q"), rows)  # q is [H,n,e]
+            for name, tensor in state._asdict().items()
+        }
+        return State(**picked)

@@ -1,0 +1,164 @@
+"""Any tail: forward and reverse mode of ``torch.func`` on the model's own code, the head in closed form.
+
+The paths that know the layers' equations are faster by one or two orders of magnitude; this one is for the
+models that have none. A pass costs a forward pass of the tail for f, about two for J and three for Jᵀ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, jvp, vjp
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from taftcache.errors import SolveError
+from taftcache.tangent.config import TailConfig
+from taftcache.tangent.factors import Direct, RankOne
+from taftcache.tangent.parameters import Layout
+from taftcache.tangent.rules import linear_adjoint, linear_tangent
+
+# Rows go through the tail in pieces of about this many numbers, a few dozen times which is in use at once. Sums run
+# over pieces, so it is part of the result's bytes and no tuning knob.
+PIECE_NUMBERS = 1 << 21
+PREFIX = "model."  # of timm's names inside the module
+
+Named = dict[str, Tensor]
+
+
+class FunctionalState(NamedTuple):
+    """The cached rows [n,t,d], the head's input [n,width] and the logits [n,K]."""
+
+    rows: Tensor
+    feature: Tensor
+    logits: Tensor
+
+
+class FunctionalTail:
+    """``module`` from rows to the head's input under the state's tensors, then a linear head.
+
+    Args:
+        config: of the tail; names in the state are the module's without their leading "model.".
+        module: a function of rows alone in evaluation mode. Tensors of it that the state does not name are constants.
+    """
+
+    factored = rank_one = False
+    block_rows = 256
+
+    def __init__(self, config: TailConfig, module: nn.Module) -> None:
+        self.config, self.module = config, module
+        self._piece = max(1, PIECE_NUMBERS // torch.Size(config.shape).numel())
+        held = {f"{PREFIX}{name}" for name in (*config.parameters, *config.buffers)}
+        tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+        self._constants = {name: tensor for name, tensor in tensors.items() if name not in held}
+        self._moved: dict[tuple[torch.dtype, torch.device], Named] = {}
+
+    def bind(self, named: Mapping[str, Tensor]) -> Named:
+        """The tensors as they are."""
+        return dict(named)
+
+    def value(self, w: Named, rows: Tensor) -> FunctionalState:
+        """The base model on ``rows`` [n,t,d]."""
+        rows = _usable(rows)
+        with _exact(), torch.no_grad():
+            feature = torch.cat([self._run(w, {}, piece) for piece in rows.split(self._piece)])
+        weight, bias = (w[name] for name in self.config.head_names)
+        return FunctionalState(rows, feature, torch.addmm(bias, feature, weight.T))
+
+    def tangent(self, w: Named, state: FunctionalState, delta: Named) -> Tensor:
+        """J Δw [n,K]: forward mode through the names that ``delta`` has."""
+        weight, bias = self.config.head_names
+        moved = {name: _usable(d) for name, d in delta.items() if name not in (weight, bias)}
+        du = None
+        if moved:
+            at = {name: _usable(w[name]) for name in moved}
+
+            def change(piece: Tensor) -> Tensor:
+                return jvp(lambda p: self._run(w, p, piece), (at,), (moved,))[1]
+
+            with _exact(), torch.no_grad():
+                du = torch.cat([change(piece) for piece in state.rows.split(self._piece)])
+        out = linear_tangent(w[weight], state.feature, du, delta.get(weight), delta.get(bias))
+        return torch.zeros_like(state.logits) if out is None else out
+
+    def value_and_tangent(self, w: Named, rows: Tensor, delta: Named) -> tuple[Tensor, Tensor]:
+        """f_w(x) and J Δw, both [n,K]."""
+        state = self.value(w, rows)
+        return state.logits, self.tangent(w, state, delta)
+
+    def adjoint(self, w: Named, state: FunctionalState, r: Tensor, out: Named) -> None:
+        """Add Jᵀ r to ``out`` in place, for r [n,K]: reverse mode through the names that ``out`` has."""
+        weight, bias = self.config.head_names
+        linear_adjoint(r, state.feature, out.get(weight), out.get(bias))
+        at = {name: _usable(w[name]) for name in out if name not in (weight, bias)}
+        if not at:
+            return
+        back = _usable(r @ w[weight])
+        for piece, g in zip(state.rows.split(self._piece), back.split(self._piece), strict=True):
+            with _exact():
+                pulled: tuple[Any, ...] = vjp(lambda p, piece=piece: self._run(w, p, piece), at)
+                (gradients,) = pulled[1](g)
+            for name, gradient in gradients.items():
+                out[name] += gradient
+
+    @property
+    def factor_width(self) -> int:
+        """Per-row gradients have no factors here, only themselves: the size of all parameters."""
+        raise SolveError(_NO_FACTORS)
+
+    def factors(
+        self, layout: Layout, w: Named, state: FunctionalState, r: Tensor
+    ) -> tuple[list[RankOne], list[Direct]]:
+        """Not to be had: see ``factored``."""
+        raise SolveError(_NO_FACTORS)
+
+    def select(self, state: FunctionalState, rows: Tensor) -> FunctionalState:
+        """The state of some of the rows alone."""
+        return FunctionalState(*(tensor[rows] for tensor in state))
+
+    def tensors(self, state: FunctionalState) -> Iterator[Tensor]:
+        """All that ``state`` holds in memory."""
+        return iter(state)
+
+    def _run(self, w: Named, moving: Named, rows: Tensor) -> Tensor:
+        """The head's input for a piece of rows, at the base point with ``moving`` in place of its namesakes."""
+        named = {name: moving.get(name, tensor) for name, tensor in w.items() if name not in self.config.head_names}
+        token = named.pop(self.config.token_name, None)
+        if token is not None:
+            rows = torch.cat([token.view(1, 1, -1).expand(len(rows), 1, -1), rows[:, 1:]], 1)
+        tensors = self._constant(rows) | {f"{PREFIX}{name}": tensor for name, tensor in named.items()}
+        return functional_call(self.module, tensors, (rows,))
+
+    def _constant(self, rows: Tensor) -> Named:
+        """The module's own tensors, in the precision and on the device of ``rows``."""
+        key = rows.dtype, rows.device
+        if key not in self._moved:
+            self._moved[key] = {
+                name: _usable(t.to(rows.device, rows.dtype if t.is_floating_point() else None))
+                for name, t in self._constants.items()
+            }
+        return self._moved[key]
+
+
+_NO_FACTORS = "a functional tail has no factored gradients; solvers ask `factored` first"
+
+
+@contextmanager
+def _exact() -> Iterator[None]:
+    """Inside, derivatives of every kind exist: no inference mode, and attention that is written out.
+
+    Forward mode through fused attention raises NotImplementedError.
+    """
+    with torch.inference_mode(False), sdpa_kernel(SDPBackend.MATH):
+        yield
+
+
+def _usable(tensor: Tensor) -> Tensor:
+    """``tensor``, or a copy that autograd may use of one that was made in inference mode."""
+    if not tensor.is_inference():
+        return tensor
+    with torch.inference_mode(False):
+        return tensor.clone()

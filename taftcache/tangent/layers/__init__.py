@@ -1,0 +1,1 @@
+"""Closed-form layers on all tokens."""

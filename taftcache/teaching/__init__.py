@@ -1,0 +1,1 @@
+"""Adaptive feature transfer: a model that is taught by the cached features of larger ones."""

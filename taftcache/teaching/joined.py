@@ -1,0 +1,207 @@
+"""Several feature stores of one dataset, joined by sample id."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from taftcache.cache.read.shard import Shard
+from taftcache.cache.store import FeatureStore
+from taftcache.errors import DataError, StoreError
+from taftcache.tangent.config import TailConfig
+from taftcache.tangent.spec import TAIL
+
+HELD_IN_MEMORY = 1 << 30  # bytes of one teacher's rows; beyond them rows are read from the store as they are asked for
+
+
+class Teacher:
+    """One store's features in the order of the join: float32 [n, width], read when asked for.
+
+    Args:
+        name: in messages and tables.
+        store: open for reading.
+        ids: of the rows, in the order wanted; all of them in the store.
+        weight: of its features.
+    """
+
+    def __init__(self, name: str, store: FeatureStore, ids: Sequence[str], weight: float = 1.0) -> None:
+        self.name, self.weight = name, weight
+        self.path, self.root_digest = store.path, store.root_digest
+        self._shards: list[Shard] = []
+        places: dict[str, tuple[int, int]] = {}
+        for shard in every_shard(store):
+            places |= {i: (len(self._shards), row) for row, i in enumerate(shard.sample_ids)}
+            self._shards.append(shard)
+        self.width, self.count = self._shards[0].tokens_shape[1], len(ids)
+        self._place = np.array([places[i] for i in ids], np.int64).reshape(-1, 2)
+        self._held: np.ndarray | None = None
+        if len(ids) * self.width * 4 <= HELD_IN_MEMORY:
+            self._held = self._read(np.arange(len(ids)))
+
+    def rows(self, index: np.ndarray) -> np.ndarray:
+        """Features float32 [len(index), width] of rows of the join."""
+        return self._read(index) if self._held is None else self._held[index]
+
+    def _read(self, index: np.ndarray) -> np.ndarray:
+        out = np.empty((len(index), self.width), np.float32)
+        place = self._place[index]
+        for number, shard in enumerate(self._shards):
+            here = place[:, 0] == number
+            if here.any():
+                out[here] = shard.tokens(place[here, 1])[:, 0]
+        return out
+
+
+@dataclass(frozen=True)
+class Joined:
+    """The samples that all teachers and the source of images share, in the order of their ids.
+
+    ids, labels: of every row; a label is an index into ``classes``.
+    training, held_out: row numbers of the two roles, as the stores have them.
+    """
+
+    classes: list[str]
+    ids: list[str]
+    labels: np.ndarray
+    training: np.ndarray
+    held_out: np.ndarray
+    teachers: list[Teacher]
+
+
+def join(
+    stores: Mapping[str, FeatureStore], images: Mapping[str, str], weights: Mapping[str, float] | None = None
+) -> Joined:
+    """Join teachers by sample id with the images that a student will see.
+
+    Rows are matched by id alone: shards, plans and orders of the stores may all differ.
+
+    Args:
+        stores: open stores by teacher's name.
+        images: class name of every image of the source, training and test, by id.
+        weights: of teachers' features, 1 by default.
+
+    Raises:
+        StoreError: rows that are not features; an id that one of the stores lacks, or has forgotten while another
+            still holds it; roles (training, held out) that differ.
+        DataError: an id that is no image of the source, or of another class there.
+    """
+    if not stores:
+        raise StoreError("a join has a store", got="none")
+    for name, store in stores.items():
+        check_features(name, store)
+    held = {name: _roles(store) for name, store in stores.items()}
+    every = {i for roles in held.values() for i in roles}
+    for name, store in stores.items():
+        _check_forgotten(name, store, {n: r for n, r in held.items() if n != name})
+        unread = {skipped.id for skipped in store.manifest.skipped}
+        if missing := sorted((every | _expected(stores, images)) - held[name].keys() - unread):
+            raise StoreError(
+                "every teacher has a row of every image",
+                got=f"{name} ({store.path}) lacks {_some(missing)}",
+                do="extract its store from the same data, without a limit",
+            )
+        if foreign := sorted(held[name].keys() - images.keys()):
+            raise DataError(
+                "a teacher's rows are of images that the student can see",
+                got=f"{name} ({store.path}) has {_some(foreign)}, which the source does not",
+                do="let [data] say what the stores were extracted from, or forget the samples in the stores",
+            )
+    common = sorted(i for i in every if all(i in roles for roles in held.values()))
+    first = next(iter(stores))
+    classes = sorted({images[i] for i in common})
+    order = _class_order(stores[first], classes)
+    for name, store in stores.items():
+        _check_agreement(name, store, held[name], images, held[first])
+    roles = np.array([held[first][i][0] == "train" for i in common])
+    rows = np.arange(len(common))
+    labels = np.array([order.index(images[i]) for i in common], np.int64)
+    given = weights or {}
+    teachers = [Teacher(name, store, common, given.get(name, 1.0)) for name, store in stores.items()]
+    return Joined(order, common, labels, rows[roles], rows[~roles], teachers)
+
+
+def check_features(name: str, store: FeatureStore) -> None:
+    """StoreError unless the store holds the head's input alone, of a model as it was trained."""
+    if TAIL not in store.objects() or not store.manifest.shards:
+        raise StoreError(
+            "a teacher's store is complete", got=f"{name} ({store.path}) is not", do="run taftcache extract on it"
+        )
+    config = TailConfig.from_dict(store.objects()[TAIL].meta)
+    if config.rows != "feature" and config.path != "feature":
+        raise StoreError(
+            "a teacher's store holds features, the input of its model's head",
+            got=f"{name} ({store.path}) holds {config.rows} of each sample",
+            do='extract with tangent.train = "head" and store.cache = "feature"',
+        )
+    tangent = store.manifest.recipe.get("tangent", {})
+    if reset := [k for k in ("reset_block", "reset_norm") if tangent.get(k)] + [
+        k for k in ("class_token",) if tangent.get(k) == "reset"
+    ]:
+        raise StoreError(
+            "a teacher's features are those of the model as it was trained",
+            got=f"{name} ({store.path}): {', '.join(reset)}",
+            do="extract without these switches of [tangent]",
+        )
+
+
+def every_shard(store: FeatureStore) -> list[Shard]:
+    """Training shards, then the held-out one."""
+    return store.shards + ([store.held_out] if store.held_out is not None else [])
+
+
+def _roles(store: FeatureStore) -> dict[str, tuple[str, str]]:
+    """id → (role, class name)."""
+    return {
+        i: (shard.role, store.classes[label])
+        for shard in every_shard(store)
+        for i, label in zip(shard.sample_ids, shard.labels.tolist(), strict=True)
+    }
+
+
+def _expected(stores: Mapping[str, FeatureStore], images: Mapping[str, str]) -> set[str]:
+    """Images of the source that no store has forgotten or could not read."""
+    unread = {skipped.id for store in stores.values() for skipped in store.manifest.skipped}
+    gone = {i for i in images for store in stores.values() if store.is_forgotten(i)}
+    return images.keys() - unread - gone
+
+
+def _check_forgotten(name: str, store: FeatureStore, others: Mapping[str, Mapping[str, object]]) -> None:
+    for other, roles in others.items():
+        if gone := sorted(i for i in roles if store.is_forgotten(i)):
+            raise StoreError(
+                "a sample that one teacher's store has forgotten is forgotten in all",
+                got=f"{name} ({store.path}) has forgotten {_some(gone)}, {other} still holds it",
+                do=f"taftcache forget the same samples in the store of {other}",
+            )
+
+
+def _check_agreement(
+    name: str,
+    store: FeatureStore,
+    roles: Mapping[str, tuple[str, str]],
+    images: Mapping[str, str],
+    first: Mapping[str, tuple[str, str]],
+) -> None:
+    if wrong := sorted(i for i, (_, label) in roles.items() if images[i] != label):
+        raise DataError(
+            "a sample is of one class",
+            got=f"{name} ({store.path}) has {_some(wrong)} of another class than the source",
+            do="extract the store again from these labels",
+        )
+    if moved := sorted(i for i, (role, _) in roles.items() if i in first and first[i][0] != role):
+        raise StoreError(
+            "every store holds out the same samples",
+            got=f"{name} ({store.path}) has {_some(moved)} in another role than the first teacher's store",
+            do="extract with the same data.held_out and store.seed",
+        )
+
+
+def _class_order(store: FeatureStore, classes: Sequence[str]) -> list[str]:
+    """The store's own order of classes; a class without rows keeps its place."""
+    return list(store.classes) if set(classes) <= set(store.classes) else sorted({*classes, *store.classes})
+
+
+def _some(ids: Sequence[str]) -> str:
+    return ", ".join(ids[:3]) + (f" and {len(ids) - 3} more" if len(ids) > 3 else "")

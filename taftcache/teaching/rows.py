@@ -1,0 +1,69 @@
+"""Teachers' features for the rows of a student's own store."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from blake3 import blake3
+from torch import Tensor
+
+from taftcache.cache.read.shard import Shard
+from taftcache.cache.store import FeatureStore
+from taftcache.errors import RecipeError, StoreError
+from taftcache.teaching.features import TeacherFeatures
+from taftcache.teaching.joined import Teacher, check_features, every_shard
+
+
+@dataclass(frozen=True)
+class TaughtRows:
+    """ψ [N,p] in float64, standardised over these very rows; teacher → its features; a digest of what was read."""
+
+    psi: Tensor
+    slices: dict[str, slice]
+    digest: str
+
+
+def taught_rows(teachers: Sequence[str], sources: Sequence[Shard]) -> TaughtRows:
+    """Read the teachers' features of the rows of ``sources``, matched by sample id.
+
+    They are standardised over these rows alone: nothing of another sample, held out, forgotten or in another
+    shard, has a part in them.
+
+    Raises:
+        StoreError: a store that holds no features, or lacks a sample (it says so if it was forgotten there).
+        RecipeError: two stores of one name.
+    """
+    ids = [i for source in sources for i in source.sample_ids]
+    names = [Path(path).name for path in teachers]
+    if len(set(names)) < len(names):
+        raise RecipeError("every teacher has a name of its own, its folder's", got=names)
+    with ExitStack() as stack:
+        found = []
+        for name, path in zip(names, teachers, strict=True):
+            store = stack.enter_context(FeatureStore(Path(path).expanduser()))
+            check_features(name, store)
+            held = {i for shard in every_shard(store) for i in shard.sample_ids}
+            if missing := [i for i in ids if i not in held]:
+                gone = [i for i in missing if store.is_forgotten(i)]
+                raise StoreError(
+                    "a teacher has a row of every sample that the student is trained on",
+                    got=f"{name} ({store.path}) "
+                    + (f"has forgotten {gone[0]}" if gone else f"lacks {missing[0]}")
+                    + (f" and {len(missing) - 1} more" if len(missing) > 1 else ""),
+                    do="taftcache forget the same samples in the student's store"
+                    if gone
+                    else "extract the teacher's store from the same data",
+                )
+            found.append(Teacher(name, store, ids))
+        rows = np.arange(len(ids))
+        hasher = blake3()
+        for teacher in found:
+            hasher.update(f"{teacher.name}\0{teacher.width}\0".encode())
+            hasher.update(np.ascontiguousarray(teacher.rows(rows), "<f4").tobytes())
+        features = TeacherFeatures(found, rows)
+        return TaughtRows(features.rows(rows, torch.float64), features.slices, hasher.hexdigest())

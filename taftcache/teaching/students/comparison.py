@@ -1,0 +1,242 @@
+"""A student beside other priors, other teachers and other data: tables, plots, and what they say."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+import numpy as np
+import torch
+
+from taftcache.errors import TaftcacheError
+from taftcache.report.pages import page
+from taftcache.teaching.evidence import probe
+from taftcache.teaching.features import NOISE, TeacherFeatures
+from taftcache.teaching.spec import PriorName
+from taftcache.teaching.students.students import Classroom, Desk
+from taftcache.teaching.students.trainer import Outcome
+
+Row = dict[str, Any]
+AFT = ("aft", "aft-nnls", "aft-fixed", "aft-dense", "aft-rbf")
+
+
+@dataclass
+class Comparison:
+    """What is reported; ``beta`` and ``accuracy`` are the recipe's own student's, one accuracy for each seed."""
+
+    beta: float = 0.0
+    accuracy: list[float] = field(default_factory=list)
+    tables: dict[str, list[Row]] = field(default_factory=dict)
+    conclusions: list[str] = field(default_factory=list)
+    plots: list[Path] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def compare(room: Classroom) -> Comparison:
+    """Train what the recipe asks for and write report.md, report.json and the plots into the recipe's folder."""
+    recipe, made = room.recipe, Comparison()
+    own = recipe.transfer.prior
+    wanted: list[PriorName] = list(dict.fromkeys(["none", *recipe.report.priors, own]))
+    if own == "none" and not recipe.report.priors:
+        wanted = ["none"]
+    found: dict[PriorName, list[Outcome]] = {}
+    rows = []
+    for prior in wanted:
+        choice = room.choose(prior)
+        found[prior] = _seeds(room, prior, choice.beta)
+        values = [outcome.accuracy for outcome in found[prior]]
+        rows.append(
+            {
+                "student trained with": TITLES[prior],
+                "beta": choice.beta,
+                "accuracy": mean(values),
+                "deviation": stdev(values) if len(values) > 1 else None,
+                "seeds": len(values),
+                "error / STL": _ratio(1 - mean(values), 1 - mean(o.accuracy for o in found["none"])),
+                "tried on held-out rows": choice.accuracy,
+            }
+        )
+        if prior == own:
+            made.beta, made.accuracy = choice.beta, values
+            made.tables["energy"] = energy(room, room.desk(prior, choice.beta, recipe.train.seeds[0]), found[prior])
+    made.tables = {"students": rows, **made.tables}
+    if recipe.report.probes:
+        made.tables["linear probes of the teachers"] = probes(room)
+    if recipe.report.latency:
+        made.tables["cost"] = costs(room, made.notes)
+    curves = recipe.report.curves or [own]
+    for title, key, points in (
+        ("noise features", "noise", recipe.report.noise),
+        ("labelled images of a class", "per_class", recipe.report.per_class),
+        ("times the first teacher is given", "repeat", recipe.report.repeat),
+    ):
+        if points:
+            made.tables[title] = curve(room, key, points, curves)
+    made.conclusions = conclusions(made.tables, len(room.joined.held_out))
+    made.plots = page(room.recipe.folder, recipe, made.tables, made.conclusions, made.notes, _profile(room, found, own))
+    return made
+
+
+def _seeds(room: Classroom, prior: PriorName, beta: float, **changes: Any) -> list[Outcome]:
+    return [room.outcome(room.desk(prior, beta, seed, **changes)) for seed in room.recipe.train.seeds]
+
+
+def energy(room: Classroom, desk: Desk, outcomes: Sequence[Outcome]) -> list[Row]:
+    """Each teacher's share of Σ ρ² over features and how many of its features carry any; empty without weights."""
+    if not outcomes or outcomes[0].energy is None:
+        return []
+    slices = room.features(desk).slices
+    shares = [_shares(slices, outcome) for outcome in outcomes]
+    first = np.array(outcomes[0].energy)
+    return [
+        {
+            "teacher": name,
+            "features": where.stop - where.start,
+            "share of energy": mean(s[name] for s in shares),
+            "features in use": int((first[where] > 1e-6 * first.max()).sum()),
+        }
+        for name, where in slices.items()
+    ]
+
+
+def _shares(slices: Mapping[str, slice], outcome: Outcome) -> dict[str, float]:
+    values = np.array(outcome.energy)
+    return {name: float(values[where].sum() / max(values.sum(), 1e-300)) for name, where in slices.items()}
+
+
+def _profile(room: Classroom, found: Mapping[PriorName, Sequence[Outcome]], own: PriorName) -> dict[str, list[float]]:
+    """The own student's energy by teacher and feature, in per cent of all."""
+    held = found[own][0].energy
+    if held is None:
+        return {}
+    slices = room.features(room.desk(own, 1.0, room.recipe.train.seeds[0])).slices
+    total = max(sum(held), 1e-300)
+    return {name: [100 * value / total for value in held[where]] for name, where in slices.items()}
+
+
+def probes(room: Classroom) -> list[Row]:
+    """Accuracy on the test rows of a ridge regression on each teacher's features, and on all together."""
+    joined = room.joined
+    work = room.work(room.desk("none", 0.0, room.recipe.train.seeds[0]))
+    features = TeacherFeatures(joined.teachers, work.labelled)
+    labels = torch.from_numpy(joined.labels)
+    train = features.rows(work.labelled, torch.float64)
+    test = features.rows(work.tested, torch.float64)
+    parts = dict(features.slices)
+    if len(parts) > 1:
+        parts["all together"] = slice(0, features.width)
+    out = []
+    for name, where in parts.items():
+        fitted = probe(train[:, where], labels[work.labelled], len(joined.classes))
+        right = fitted(test[:, where]).argmax(1) == labels[work.tested]
+        out.append({"teacher": name, "features": where.stop - where.start, "accuracy": right.double().mean().item()})
+    return out
+
+
+def costs(room: Classroom, notes: list[str]) -> list[Row]:
+    """Parameters and latency of the student and of the teachers' whole models."""
+    from taftcache.teaching.students.measurement import latency, parameters
+
+    def row(title: str, model: Any, size: tuple[int, int, int]) -> Row:
+        return {"model": title, "parameters": parameters(model), "milliseconds an image": 1e3 * latency(model, size)}
+
+    student = room.student(0)
+    rows = [row(f"student ({student.backbone.name})", student.model, student.backbone.data_config["input_size"])]
+    for teacher in room.joined.teachers:
+        try:
+            backbone = room.backbone(teacher.name)
+        except TaftcacheError as error:  # the features are enough to teach; weights may be gone by now
+            notes.append(f"{teacher.name}: parameters and latency unknown, its model does not load ({error.rule})")
+            continue
+        rows.append(
+            row(f"teacher {teacher.name} ({backbone.name})", backbone.model, backbone.data_config["input_size"])
+        )
+    return rows
+
+
+def curve(room: Classroom, key: str, values: Sequence[int], priors: Sequence[PriorName]) -> list[Row]:
+    """Accuracy (mean over seeds) of every prior at each value of ``noise``, ``per_class`` or ``repeat``.
+
+    β is chosen anew at each point, as it would be by someone who has only that data.
+    """
+    rows = []
+    for value in values:
+        for prior in dict.fromkeys(["none", *priors]):
+            beta = room.choose(prior, **{key: value}).beta
+            outcomes = _seeds(room, prior, beta, **{key: value})
+            row: Row = {key: value, "prior": prior, "beta": beta, "accuracy": mean(o.accuracy for o in outcomes)}
+            if outcomes[0].energy is not None:
+                slices = room.features(room.desk(prior, beta, room.recipe.train.seeds[0], **{key: value})).slices
+                shares = [_shares(slices, outcome) for outcome in outcomes]
+                row["noise energy"] = mean(s.get(NOISE, 0.0) for s in shares)
+                first = room.joined.teachers[0].name
+                row["first teacher's energy"] = mean(
+                    sum(share for name, share in s.items() if name.split(" (copy")[0] == first) for s in shares
+                )
+            rows.append(row)
+    return rows
+
+
+def conclusions(tables: Mapping[str, list[Row]], tested: int) -> list[str]:
+    """What the tables say, also where a prior does not help.
+
+    A difference counts where it is above the two standard errors' root of squares: of the mean over seeds, or with one
+    seed of an accuracy on so many ``tested`` images.
+    """
+    found = []
+    students = {row["student trained with"]: row for row in tables["students"]}
+    plain = students[TITLES["none"]]
+    for title, row in students.items():
+        if row is plain:
+            continue
+        gain = row["accuracy"] - plain["accuracy"]
+        noise = sum(_uncertainty(r, tested) ** 2 for r in (row, plain)) ** 0.5
+        if row["beta"] == 0:
+            found.append(f"{title}: beta = 0 was best on held-out rows, so the student is the plain one.")
+        elif abs(gain) <= noise:
+            found.append(
+                f"{title}: {100 * gain:+.1f} points against STL, within what chance moves ({100 * noise:.1f})."
+            )
+        else:
+            word = "helps" if gain > 0 else "does not help, it costs"
+            found.append(f"{title} {word}: {100 * gain:+.1f} points against STL.")
+    if "linear probes of the teachers" in tables:
+        best = max(tables["linear probes of the teachers"], key=lambda row: row["accuracy"])
+        top = max(tables["students"], key=lambda row: row["accuracy"])
+        ahead = best["accuracy"] - top["accuracy"]
+        found.append(
+            f"The best linear probe ({best['teacher']}) is {100 * abs(ahead):.1f} points "
+            f"{'above' if ahead > 0 else 'below'} the best student, at the teachers' cost for each image."
+        )
+    for row in tables.get("noise features", []):
+        if row["noise"] and "noise energy" in row:
+            kept = 100 * row["noise energy"]
+            found.append(f"{row['prior']} with {row['noise']} noise features keeps {kept:.1f} % of its energy on them.")
+    return found
+
+
+def _uncertainty(row: Row, tested: int) -> float:
+    """Standard error of a mean accuracy."""
+    if row["deviation"] is not None:
+        return row["deviation"] / row["seeds"] ** 0.5
+    return (row["accuracy"] * (1 - row["accuracy"]) / max(1, tested)) ** 0.5
+
+
+def _ratio(a: float, b: float) -> float | None:
+    return a / b if b > 0 else None
+
+
+TITLES: dict[PriorName, str] = {
+    "none": "STL (no prior)",
+    "kd": "KD (features)",
+    "b-tuning": "B-Tuning",
+    "rkd": "RKD",
+    "aft": "AFT (learned weights)",
+    "aft-nnls": "AFT (weights in closed form)",
+    "aft-fixed": "AFT, equal weights",
+    "aft-dense": "AFT, dense map, no kernel",
+    "aft-rbf": "AFT, Gaussian kernel",
+}

@@ -1,0 +1,217 @@
+"""The priors R(θ): how far a student's features are from what the teachers' features can say.
+
+Every prior is a module with parameters and buffers of its own, drawn from a seed of its own, so that a student's
+training draws the same numbers whatever the prior. Letters: φ [b,d] student, ψ [b,p] teachers.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from math import log, sqrt
+
+import torch
+from torch import Tensor, nn
+
+from taftcache.teaching.evidence import posterior
+from taftcache.teaching.moments import student_moments
+from taftcache.teaching.spec import PriorName
+from taftcache.teaching.students.kernels import cosine_distance, cosine_rows, gaussian_distance, relations, unit_rows
+from taftcache.teaching.students.nnls import nnls
+
+Teachers = Callable[[slice], Tensor]
+"""ψ in float64 of some of the training rows, where φ [n,d] has them."""
+
+BLOCK_ROWS = 256
+
+
+class Prior(nn.Module, ABC):
+    """R, with what it learns. ``refreshes``: whether it wants the features of all rows once in a while."""
+
+    refreshes = False
+
+    @abstractmethod
+    def forward(self, phi: Tensor, psi: Tensor) -> Tensor:
+        """R of a batch, a scalar."""
+
+    def refresh(self, phi: Tensor, teachers: Teachers) -> None:
+        """Look at the student's features [n,d] of all training rows; nothing by default."""
+
+    def energy(self) -> Tensor | None:
+        """What each teacher feature contributes [p], not negative; None where the prior does not weigh features."""
+        return None
+
+
+class Kernel(Prior):
+    """AFT as its authors run it: T = ψ⊙ρ, ρ = σ(s), s = 0 at the start and learned with the student.
+
+    R = √(mean_ij (K_φ − K_T)² + 1e-8), rows centred over the batch and of length one. With ``learned = False``
+    ρ stays where it is; ``gaussian`` takes the kernel exp(cos − 1) instead of cos.
+    """
+
+    def __init__(self, width: int, *, learned: bool = True, gaussian: bool = False) -> None:
+        super().__init__()
+        self.s = nn.Parameter(torch.zeros(width), requires_grad=learned)
+        self._distance = gaussian_distance if gaussian else cosine_distance
+
+    def forward(self, phi: Tensor, psi: Tensor) -> Tensor:
+        return self._distance(phi, psi * self.s.sigmoid())
+
+    def energy(self) -> Tensor | None:
+        return self.s.detach().sigmoid().square()
+
+
+class ClosedForm(Prior):
+    """AFT with ρ in closed form: R as ``Kernel`` has it, ρ² = q the non-negative least squares of K_φ on the features.
+
+    q is solved for anew at each refresh, from moments over all training rows and off the diagonal, which no
+    batch and no step size has a say in. So that its kernels are R's, φ is centred and its rows have length one there,
+    and the rows of ψ too. Where no feature agrees with the student at all (q = 0) the weights stay as they were.
+
+    b of a feature that is independent of φ still differs from zero, by chance, with variance 2 k A_aa / n(n−1). Half
+    of a thousand such features would be let in. So √(2 log p) of these deviations, what the largest of p of them
+    reaches (Donoho and Johnstone 1994), are taken off b first.
+
+    Args:
+        moment: A [p,p] of ``teacher_moment``, of rows of length one.
+    """
+
+    refreshes = True
+
+    def __init__(self, moment: Tensor) -> None:
+        super().__init__()
+        self._moment = moment
+        self.register_buffer("q", torch.ones(len(moment), dtype=torch.float64))
+        self.violation = 0.0
+
+    def forward(self, phi: Tensor, psi: Tensor) -> Tensor:
+        return cosine_distance(phi, psi * self.get_buffer("q").sqrt().to(psi))
+
+    def refresh(self, phi: Tensor, teachers: Teachers) -> None:
+        rows = unit_rows(phi.double() - phi.double().mean(0))
+        parts = [slice(k, min(k + BLOCK_ROWS, len(rows))) for k in range(0, len(rows), BLOCK_ROWS)]
+        b, k = student_moments((rows[part], unit_rows(teachers(part))) for part in parts)
+        found = nnls(self._moment, b.to(self._moment) - chance(self._moment, k, len(rows)))
+        self.violation = found.violation
+        if found.support:
+            self.get_buffer("q").copy_(found.q / found.q.max())  # R does not feel the scale; the largest is 1
+
+    def energy(self) -> Tensor | None:
+        return self.get_buffer("q")
+
+
+def chance(moment: Tensor, k: float, n: int) -> Tensor:
+    """What b [p] reaches by chance for the largest of p features that are independent of the student.
+
+    Args:
+        moment: A [p,p]. k: mean square of K_φ over pairs. n: rows.
+    """
+    deviation = (2 * max(k, 0.0) * moment.diagonal() / (n * (n - 1))).sqrt()
+    return (2 * log(max(2, len(moment)))) ** 0.5 * deviation
+
+
+class Dense(Prior):
+    """AFT without a kernel: the student's rows are a dense linear map of the teachers', √(mean ‖φ̂ − T̂‖² + 1e-8)."""
+
+    def __init__(self, width: int, into: int, generator: torch.Generator) -> None:
+        super().__init__()
+        self.map = nn.Parameter(torch.randn(into, width, generator=generator) / sqrt(width))
+
+    def forward(self, phi: Tensor, psi: Tensor) -> Tensor:
+        difference = cosine_rows(phi) - cosine_rows(psi @ self.map.T)
+        return (difference.square().sum(1).mean() + 1e-8).sqrt()
+
+    def energy(self) -> Tensor | None:
+        return self.map.detach().square().sum(0)
+
+
+class Distillation(Prior):
+    """Feature distillation: all teacher features are to follow from the student's, mean ‖ψ − Vφ − c‖²/p."""
+
+    def __init__(self, width: int, of: int, generator: torch.Generator) -> None:
+        super().__init__()
+        self.map = nn.Parameter(torch.randn(width, of, generator=generator) / sqrt(of))
+        self.offset = nn.Parameter(torch.zeros(width))
+
+    def forward(self, phi: Tensor, psi: Tensor) -> Tensor:
+        return (psi - phi @ self.map.T - self.offset).square().mean()
+
+
+class BayesianTuning(Prior):
+    """B-Tuning (You et al. 2022): a linear read-out of φ is pulled to the teachers' predictions.
+
+    Each teacher predicts one-hot labels by the posterior mean of a Bayesian linear model on its features; the
+    predictions are averaged with softmax weights of the models' log evidence (LogME, temperature 0.1).
+    R = mean over rows of ‖Uφ + c − ȳ‖².
+
+    Args:
+        weight: [p,K] of the averaged prediction ȳ = ψ weight + offset.
+    """
+
+    TEMPERATURE = 0.1
+
+    def __init__(self, weight: Tensor, offset: Tensor, shares: Mapping[str, float], of: int) -> None:
+        super().__init__()
+        self.register_buffer("weight", weight.float())
+        self.register_buffer("offset", offset.float())
+        # From zero: a random read-out of K classes is far off at first, and pulls the features to nothing.
+        self.map = nn.Parameter(torch.zeros(weight.shape[1], of))
+        self.bias = nn.Parameter(torch.zeros(weight.shape[1]))
+        self.shares = dict(shares)
+
+    def forward(self, phi: Tensor, psi: Tensor) -> Tensor:
+        predicted = psi @ self.get_buffer("weight") + self.get_buffer("offset")
+        return (phi @ self.map.T + self.bias - predicted).square().sum(1).mean()
+
+
+class Relations(Prior):
+    """RKD (Park et al. 2019): distances and angles among a batch's rows are to be the teachers'."""
+
+    def forward(self, phi: Tensor, psi: Tensor) -> Tensor:
+        return relations(phi, psi)
+
+
+def make_prior(
+    name: PriorName,
+    *,
+    width: int,
+    student: int,
+    seed: int,
+    slices: Mapping[str, slice],
+    moment: Callable[[], Tensor],
+    labelled: Callable[[], tuple[Tensor, Tensor, int]],
+) -> Prior | None:
+    """The prior of that name; None for "none".
+
+    Args:
+        width: p. student: d. seed: of what it draws.
+        slices: teacher → its features.
+        moment: A of the teachers, for "aft-nnls".
+        labelled: ψ and labels of the labelled training rows, and K, for "b-tuning".
+    """
+    generator = torch.Generator().manual_seed(seed)
+    if name == "none":
+        return None
+    if name == "aft-nnls":
+        return ClosedForm(moment())
+    if name == "aft-dense":
+        return Dense(width, student, generator)
+    if name == "kd":
+        return Distillation(width, student, generator)
+    if name == "rkd":
+        return Relations()
+    if name == "b-tuning":
+        return _bayesian(*labelled(), slices, student)
+    return Kernel(width, learned=name != "aft-fixed", gaussian=name == "aft-rbf")
+
+
+def _bayesian(psi: Tensor, labels: Tensor, classes: int, slices: Mapping[str, slice], student: int) -> BayesianTuning:
+    found = {name: posterior(psi[:, where], labels, classes) for name, where in slices.items()}
+    evidence = torch.tensor([f.evidence for f in found.values()], dtype=torch.float64)
+    shares = torch.softmax(evidence / BayesianTuning.TEMPERATURE, 0)
+    weight = torch.zeros(psi.shape[1], classes, dtype=torch.float64)
+    offset = torch.zeros(classes, dtype=torch.float64)
+    for share, (name, f) in zip(shares, found.items(), strict=True):
+        weight[slices[name]] = share * f.readout.weight
+        offset += share * (f.readout.offset - f.readout.mean @ f.readout.weight)
+    return BayesianTuning(weight, offset, dict(zip(found, shares.tolist(), strict=True)), student)

@@ -1,0 +1,249 @@
+"""One student's training: CE + β·R, from images and cached teacher features, resumable to the same bytes.
+
+Everything random in an epoch comes from (seed, epoch): the order, the augmentation, dropout. So a checkpoint holds no
+state of a generator, and a run that was interrupted ends in the bytes of one that was not.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from taftcache.backbone.student import Student
+from taftcache.errors import SolveError
+from taftcache.teaching.features import TeacherFeatures
+from taftcache.teaching.spec import TrainingSpec
+from taftcache.teaching.students.checkpoint import optimiser_tensors, read_tensors, restore_optimiser, write_tensors
+from taftcache.teaching.students.images import Images
+from taftcache.teaching.students.priors import Prior
+
+EVALUATION_BATCH = 256
+STUDENT = "student.safetensors"
+CHECKPOINT = "checkpoint.safetensors"
+
+Told = Callable[[int, str], None]
+"""Called with the epochs done since the last call and a figure to show."""
+
+
+@dataclass(frozen=True)
+class Schoolwork:
+    """What a student is trained on: rows of a join.
+
+    labelled: rows whose label counts. unlabelled: rows that only R sees. tested: rows that accuracy is measured on.
+    labels: of all rows of the join.
+    """
+
+    labelled: np.ndarray
+    unlabelled: np.ndarray
+    tested: np.ndarray
+    labels: np.ndarray
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A trained student: accuracy on the tested rows, the last epoch's mean loss and R, energy by feature."""
+
+    accuracy: float
+    loss: float
+    penalty: float
+    epochs: int
+    steps: int
+    seconds: float
+    energy: list[float] | None = None
+    notes: dict[str, Any] = field(default_factory=dict)
+
+
+def train(
+    student: Student,
+    prior: Prior | None,
+    beta: float,
+    work: Schoolwork,
+    images: Images,
+    features: TeacherFeatures,
+    spec: TrainingSpec,
+    seed: int,
+    refresh: int,
+    folder: Path,
+    key: dict[str, Any],
+    told: Told,
+) -> Outcome:
+    """Train to the end, or on from the checkpoint in ``folder`` that was made under the same ``key``.
+
+    β = 0 is standard transfer learning: no prior, no teacher and no unlabelled image is looked at, and the
+    student's bytes do not depend on any of them. The finished student is ``student.safetensors`` there.
+
+    Raises:
+        SolveError: a loss that is not finite. KeyboardInterrupt: as it came, the last checkpoint kept.
+    """
+    begin = time.perf_counter()
+    prior = None if beta == 0 else prior
+    device = student.backbone.device
+    if prior is not None:
+        prior.to(device)
+    run = _Run(student, prior, beta, work, images, features, spec, seed, device)
+    file = folder / CHECKPOINT
+    start = 0
+    if file.is_file():
+        tensors, meta = read_tensors(file)
+        if meta["key"] == key:
+            start = meta["epoch"]
+            run.restore(tensors)
+    told(start, "")
+    for epoch in range(start, spec.epochs):
+        if prior is not None and prior.refreshes and epoch % refresh == 0:
+            prior.refresh(run.features(), run.teachers)
+        loss, penalty = run.epoch(epoch)
+        if not math.isfinite(loss + penalty):
+            raise SolveError(
+                "a loss is finite",
+                got=f"cross entropy {loss}, R {penalty} in epoch {epoch}",
+                do="lower train.rate or transfer.beta",
+            )
+        run.history.append([loss, penalty])
+        if (epoch + 1) % spec.checkpoint == 0 and epoch + 1 < spec.epochs:
+            write_tensors(file, run.tensors(), {"key": key, "epoch": epoch + 1})
+        told(1, f"loss {loss:.3f}, R {penalty:.3f}")
+    write_tensors(folder / STUDENT, student.model.state_dict(), {"key": key})
+    energy = None if prior is None else prior.energy()
+    loss, penalty = run.history[-1] if run.history else (float("nan"), 0.0)
+    outcome = Outcome(
+        accuracy(student, images, work.tested, work.labels),
+        loss,
+        penalty,
+        spec.epochs,
+        run.steps,
+        time.perf_counter() - begin,
+        None if energy is None else energy.tolist(),
+        dict(getattr(prior, "shares", {})),
+    )
+    file.unlink(missing_ok=True)
+    return outcome
+
+
+def accuracy(student: Student, images: Images, rows: np.ndarray, labels: np.ndarray) -> float:
+    """Top-1 over ``rows``; not a number where there are none."""
+    if not len(rows):
+        return float("nan")
+    right = sum(
+        int((logits.argmax(1).cpu() == torch.from_numpy(labels[index])).sum())
+        for index, _, logits in _evaluated(student, images, rows)
+    )
+    return right / len(rows)
+
+
+def _evaluated(student: Student, images: Images, rows: np.ndarray) -> Iterator[tuple[np.ndarray, Tensor, Tensor]]:
+    """Row numbers, features and logits in evaluation mode, in blocks."""
+    student.model.eval()
+    generator = torch.Generator()
+    with torch.inference_mode():
+        for at in range(0, len(rows), EVALUATION_BATCH):
+            index = rows[at : at + EVALUATION_BATCH]
+            yield index, *student(images.batch(index, student.backbone.device, "none", generator))
+
+
+class _Run:
+    """The state of a training under way."""
+
+    def __init__(
+        self,
+        student: Student,
+        prior: Prior | None,
+        beta: float,
+        work: Schoolwork,
+        images: Images,
+        features: TeacherFeatures,
+        spec: TrainingSpec,
+        seed: int,
+        device: torch.device,
+    ) -> None:
+        self._student, self._prior, self._beta, self._work = student, prior, beta, work
+        self._images, self._features, self._spec, self._seed, self._device = images, features, spec, seed, device
+        self._rows = work.labelled if prior is None else np.concatenate([work.labelled, work.unlabelled])
+        self._known = np.zeros(len(work.labels), bool)
+        self._known[work.labelled] = True
+        self._batches = -(-len(self._rows) // spec.batch)
+        self.steps = spec.epochs * self._batches
+        self.history: list[list[float]] = []
+        groups = [{"params": list(student.model.parameters()), "lr": spec.rate, "weight_decay": spec.weight_decay}]
+        learned = [p for p in prior.parameters() if p.requires_grad] if prior is not None else []
+        if learned:
+            groups.append({"params": learned, "lr": spec.prior_rate, "weight_decay": 0.0})
+        self._optimiser = torch.optim.AdamW(groups)
+        self._rates = [float(group["lr"]) for group in groups]  # type: ignore[arg-type]
+
+    def order(self, epoch: int) -> list[np.ndarray]:
+        """The rows of each step of an epoch: all of them, once, in batches whose sizes differ by at most one."""
+        rng = np.random.default_rng([self._seed, epoch])
+        return np.array_split(rng.permutation(self._rows), self._batches)
+
+    def epoch(self, epoch: int) -> tuple[float, float]:
+        """One pass; mean cross entropy and mean R."""
+        model, prior = self._student.model, self._prior
+        model.train()
+        generator = torch.Generator().manual_seed(_mixed(self._seed, epoch))
+        losses, penalties = [], []
+        with torch.random.fork_rng(devices=[self._device] if self._device.type == "cuda" else []):
+            torch.manual_seed(_mixed(self._seed, epoch) + 1)
+            for number, index in enumerate(self.order(epoch)):
+                self._set_rate((epoch * self._batches + number) / self.steps)
+                x = self._images.batch(index, self._device, self._spec.augment, generator)
+                phi, logits = self._student(x)
+                known = torch.from_numpy(self._known[index])
+                loss = torch.zeros((), device=self._device)
+                if known.any():
+                    labels = torch.from_numpy(self._work.labels[index])[known].to(self._device)
+                    loss = cross_entropy(logits[known.to(self._device)], labels)
+                losses.append(loss.item())
+                if prior is not None:
+                    penalty = prior(phi, self._features.rows(index).to(self._device))
+                    penalties.append(penalty.item())
+                    loss = loss + self._beta * penalty
+                self._optimiser.zero_grad(set_to_none=True)
+                loss.backward()
+                self._optimiser.step()
+        return float(np.mean(losses)), float(np.mean(penalties)) if penalties else 0.0
+
+    def features(self) -> Tensor:
+        """φ [n,d] of all rows in use, in evaluation mode and without augmentation."""
+        return torch.cat([phi for _, phi, _ in _evaluated(self._student, self._images, self._rows)])
+
+    def teachers(self, part: slice) -> Tensor:
+        """ψ of some of those rows in float64."""
+        return self._features.rows(self._rows[part], torch.float64).to(self._device)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """All that goes on from here."""
+        held = {f"model.{n}": t for n, t in self._student.model.state_dict().items()}
+        if self._prior is not None:
+            held |= {f"prior.{n}": t for n, t in self._prior.state_dict().items()}
+        held |= {f"adam.{n}": t for n, t in optimiser_tensors(self._optimiser).items()}
+        return held | {"history": torch.tensor(self.history, dtype=torch.float64)}
+
+    def restore(self, tensors: dict[str, Tensor]) -> None:
+        """Put ``tensors`` back."""
+
+        def part(prefix: str) -> dict[str, Tensor]:
+            return {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
+
+        self._student.model.load_state_dict(part("model."))
+        if self._prior is not None:
+            self._prior.load_state_dict(part("prior."))
+        restore_optimiser(self._optimiser, part("adam."))
+        self.history = tensors["history"].tolist()
+
+    def _set_rate(self, progress: float) -> None:
+        for group, rate in zip(self._optimiser.param_groups, self._rates, strict=True):
+            group["lr"] = rate * 0.5 * (1 + math.cos(math.pi * progress))
+
+
+def _mixed(seed: int, epoch: int) -> int:
+    return int(np.random.SeedSequence([seed, epoch]).generate_state(1)[0])

@@ -1,1 +1,0 @@
-"""Adaptive feature transfer: a small model that is taught by the cached features of larger ones."""

@@ -1,0 +1,46 @@
+"""One cluster for all tests here that do not break it."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import taftcache
+from taftcache.remote.connection import Cluster
+from tests.remote.making import asking, many, turn
+from tests.stages.conftest import finished, images, photographed, quick, store  # noqa: F401
+from tests.stages.making import open_store
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[Cluster]:
+    """Starts with one worker; tests that need more let it grow."""
+    with Cluster.local(1, threads=1, timeout=60) as one:
+        yield one
+
+
+@pytest.fixture(scope="session")
+def extracted(tmp_path_factory) -> Path:
+    """The store of ``many`` after extraction by this process. Not to be written to."""
+    path = tmp_path_factory.mktemp("extracted") / "store"
+    taftcache.extract(many(path))
+    return path
+
+
+@pytest.fixture(scope="session")
+def exact(finished, tmp_path_factory):  # noqa: F811
+    """Copies of ``finished`` after the exact composition in this process, one for each way of solving; on demand."""
+    made = {}
+
+    def ask(way: str, patch: pytest.MonkeyPatch):
+        turn(way, patch)
+        if way not in made:
+            made[way] = shutil.copytree(finished, tmp_path_factory.mktemp("exact") / "store")
+            with open_store(made[way]) as opened:
+                taftcache.compose(opened, asking(opened, way))
+        return made[way]
+
+    return ask

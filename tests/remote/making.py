@@ -1,0 +1,116 @@
+"""Workers to test with, and things that happen to them."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+import taftcache
+from taftcache.cache.store import FeatureStore
+from taftcache.recipe import Recipe, parse_recipe
+from taftcache.remote.connection import Cluster
+from taftcache.stages.progress import Silent
+from tests.stages.making import recipe
+
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[2])}
+UNLIMITED = ("--nthreads", "1", "--memory-limit", "0", "--no-dashboard")
+
+
+def many(path: Path) -> Recipe:
+    """A recipe whose extraction takes a dozen tasks."""
+    return recipe(path, data={"source": "digits", "limit": 400})
+
+
+def grow(cluster: Cluster, workers: int) -> Cluster:
+    """The same cluster with so many workers."""
+    cluster._own.scale(workers)
+    cluster._client.wait_for_workers(workers)
+    end = time.monotonic() + 30
+    while len(cluster.workers()) != workers and time.monotonic() < end:
+        time.sleep(0.05)
+    assert len(cluster.workers()) == workers
+    return cluster
+
+
+def pids(cluster: Cluster) -> list[int]:
+    """Process ids of the workers."""
+    return sorted(cluster._client.run(os.getpid).values())
+
+
+class At(Silent):
+    """Progress during which something happens, once, when ``steps`` steps are done."""
+
+    def __init__(self, steps: int, act: Callable[[], object]) -> None:
+        self.steps, self._act = steps, act
+
+    @contextmanager
+    def task(self, name: str, total: int | None) -> Iterator[At]:
+        yield self
+
+    def advance(self, steps: int = 1) -> None:
+        before, self.steps = self.steps, self.steps - steps
+        if before > 0 >= self.steps:
+            self._act()
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+@contextmanager
+def scheduler() -> Iterator[tuple[str, subprocess.Popen]]:
+    """The address and process of one on this machine that answers."""
+    port = free_port()
+    with dask("scheduler", "--host", "127.0.0.1", "--port", str(port), "--no-dashboard") as process:
+        end = time.monotonic() + 60
+        while time.monotonic() < end:
+            with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+                break
+            time.sleep(0.1)
+        yield f"tcp://127.0.0.1:{port}", process
+
+
+@contextmanager
+def dask(*arguments: str, prefix: tuple[str, ...] = (), **settings) -> Iterator[subprocess.Popen]:
+    """A scheduler or a worker, as a shell starts it."""
+    command = [*prefix, sys.executable, "-m", "dask", *arguments]
+    settings.setdefault("env", ENVIRONMENT)
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, **settings)
+    try:
+        yield process
+    finally:
+        process.terminate()
+        try:
+            process.wait(10)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def turn(way: str, patch: pytest.MonkeyPatch) -> None:
+    """Make the driver solve by ``way``: it, not a worker, chooses."""
+    if way in ("rows", "iterations"):
+        patch.setattr("taftcache.solve.inverses.dual.LARGEST_KERNEL", 0)
+    if way == "iterations":
+        patch.setattr("taftcache.solve.inverses.class_kernel.LARGEST_ROWS", 0)
+
+
+def asking(opened: FeatureStore, way: str) -> Recipe:
+    """The store's recipe with the exact composition, to be solved by ``way``."""
+    settings = {**opened.manifest.recipe, "compose": {"mode": "exact"}}
+    if way in ("iterations", "newton"):
+        settings["solver"] = {"tolerance": 1e-2}
+    if way == "newton":
+        settings["objective"] = {"loss": "cross_entropy", "ridge": 1e-2, "class_weights": "balanced"}
+        taftcache.train(opened, parse_recipe(settings))
+    return parse_recipe(settings)

@@ -1,0 +1,243 @@
+"""What may go wrong costs at most what was under way: workers, scheduler, driver and links that end or stand still."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+import taftcache
+from taftcache.cache.store import FeatureStore
+from taftcache.cli import main
+from taftcache.errors import ClusterError, IntegrityError, RecipeError
+from taftcache.recipe import parse_recipe
+from taftcache.remote.components import SolveJob, solve
+from taftcache.remote.connection import Cluster
+from taftcache.remote.worker import versions
+from tests.remote.making import ENVIRONMENT, UNLIMITED, At, asking, dask, free_port, many, pids, scheduler
+from tests.stages.making import open_store, recipe, toml, tree
+from tests.stages.test_damage import chunk_of, flip
+
+
+@pytest.fixture
+def ours(tmp_path):
+    """Two workers that may be broken."""
+    with Cluster.local(2, threads=1, timeout=60, dashboard=False) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def outside():
+    """The address of a scheduler with one worker, and both processes; as a shell starts them."""
+    with scheduler() as (address, process), dask("worker", address, *UNLIMITED) as worker:
+        yield address, process, worker
+
+
+@pytest.mark.full
+def test_a_killed_worker_costs_its_tasks_alone(ours, extracted, finished, tmp_path):
+    progress = At(100, lambda: os.kill(pids(ours)[0], signal.SIGKILL))
+    taftcache.extract(many(tmp_path / "many"), progress, ours)
+    assert progress.steps <= 0
+    assert tree(tmp_path / "many") == tree(extracted)
+    taftcache.extract(recipe(tmp_path / "store"))
+    with open_store(tmp_path / "store") as store:
+        taftcache.train(store, progress=At(1, lambda: os.kill(pids(ours)[-1], signal.SIGKILL)), cluster=ours)
+        taftcache.compose(store)
+    assert tree(tmp_path / "store") == tree(finished)
+
+
+@pytest.mark.full
+def test_killed_workers_take_their_shards_along_and_the_sum_has_the_same_bytes(
+    ours,
+    exact,
+    store,
+    monkeypatch,
+):
+    """Both at once: what was sent to them for the pass is gone too, and is sent again."""
+    expected = exact("iterations", monkeypatch)
+    killed = pids(ours)
+
+    def kill() -> None:
+        for pid in killed:
+            os.kill(pid, signal.SIGKILL)
+
+    with open_store(store) as opened:
+        taftcache.compose(opened, asking(opened, "iterations"), At(4, kill), ours)
+    assert tree(store) == tree(expected)
+    assert not set(killed) & set(pids(ours))
+
+
+@pytest.mark.full
+def test_a_worker_that_stands_still_is_left_behind(extracted, tmp_path):
+    with Cluster.local(2, threads=1, timeout=3, dashboard=False) as cluster:
+        still = pids(cluster)[0]
+        try:
+            taftcache.extract(many(tmp_path / "store"), At(100, lambda: os.kill(still, signal.SIGSTOP)), cluster)
+        finally:
+            with suppress(ProcessLookupError):
+                os.kill(still, signal.SIGKILL)
+    assert tree(tmp_path / "store") == tree(extracted)
+
+
+@pytest.mark.full
+def test_a_killed_driver_leaves_no_process_and_goes_on_where_it_was(cluster, extracted, tmp_path):
+    path = tmp_path / "store"
+    toml(tmp_path / "tiny.toml", path, data={"source": "digits", "limit": 400})
+    code = "from taftcache.cli import main; main()"
+    command = [sys.executable, "-c", code, "extract", str(tmp_path / "tiny.toml"), "--workers", "1"]
+    driver = subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.DEVNULL)
+    while len(list(path.glob("staging/shard-*/group/**/c.*"))) < 3 and driver.poll() is None:
+        time.sleep(0.005)
+    below = _below(driver.pid)
+    driver.kill()
+    driver.wait()
+    assert below, "it had workers"
+    end = time.monotonic() + 20
+    while any(_alive(pid) for pid in below) and time.monotonic() < end:
+        time.sleep(0.1)
+    assert not [pid for pid in below if _alive(pid)]
+    with FeatureStore(path) as store:
+        assert store.verify() == []
+    resumed = taftcache.extract(many(path), cluster=cluster)
+    assert resumed.images < 400
+    assert tree(path) == tree(extracted)
+
+
+def _below(pid: int) -> list[int]:
+    children = [int(one) for file in Path(f"/proc/{pid}/task").glob("*/children") for one in file.read_text().split()]
+    return children + [further for child in children for further in _below(child)]
+
+
+def _alive(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_a_scheduler_that_is_not_there():
+    begin = time.monotonic()
+    with pytest.raises(ClusterError, match="the scheduler answers"):
+        Cluster.at(f"tcp://127.0.0.1:{free_port()}", timeout=1)
+    assert time.monotonic() - begin < 10
+    with pytest.raises(RecipeError, match="tcp://host:8786"):
+        Cluster.at("localhost:8786")
+
+
+def test_a_scheduler_without_workers():
+    with scheduler() as (address, _), pytest.raises(ClusterError, match="without any"):
+        Cluster.at(address, timeout=2)
+
+
+@pytest.mark.parametrize(
+    "lost",
+    ["scheduler", pytest.param("worker", marks=pytest.mark.full), pytest.param("stalled", marks=pytest.mark.full)],
+)
+def test_when_nobody_is_left_the_run_ends_and_can_go_on(outside, extracted, tmp_path, lost):
+    address, process, worker = outside
+    path = tmp_path / "store"
+
+    since = []
+
+    def lose() -> None:
+        since.append(time.monotonic())
+        if lost == "stalled":
+            process.send_signal(signal.SIGSTOP)
+        else:
+            {"scheduler": process, "worker": worker}[lost].kill()
+
+    try:
+        with Cluster.at(address, threads=1, timeout=60) as cluster:
+            cluster.timeout = 2
+            with pytest.raises(ClusterError, match="answer within 2 seconds") as ended:
+                taftcache.extract(many(path), At(100, lose), cluster)
+            assert time.monotonic() - since[0] < 30
+            assert ended.value.exit_code == 8
+    finally:
+        process.send_signal(signal.SIGCONT)
+    with open_store(path) as store:
+        assert store.verify() == []
+        assert store.strays() == []
+    assert taftcache.extract(many(path)).images < 400
+    assert tree(path) == tree(extracted)
+
+
+def test_an_interrupt_leaves_nothing_running(cluster, extracted, tmp_path):
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        taftcache.extract(many(tmp_path / "store"), At(100, interrupt), cluster)
+    end = time.monotonic() + 10
+    while any(cluster._client.processing().values()) and time.monotonic() < end:
+        time.sleep(0.05)
+    assert not any(cluster._client.processing().values())
+    taftcache.extract(many(tmp_path / "store"), cluster=cluster)
+    assert tree(tmp_path / "store") == tree(extracted)
+
+
+def test_an_error_on_a_worker_is_the_error_of_the_run(cluster, store):
+    chunk = chunk_of(store, "001")
+    flip(chunk)
+    with open_store(store) as opened:
+        settings = {**opened.manifest.recipe, "objective": {"ridge": 1e-2}}
+        with pytest.raises(IntegrityError, match=chunk.name):
+            taftcache.train(opened, parse_recipe(settings), cluster=cluster)
+    flip(chunk)
+    with open_store(store) as opened:
+        assert opened.verify() == []
+        assert taftcache.train(opened, parse_recipe(settings), cluster=cluster).trained
+
+
+def test_a_store_that_workers_do_not_see(cluster):
+    job = SolveJob("/not/there", {}, "", 1)
+    with pytest.raises(ClusterError, match="reaches the store"):
+        cluster.call(solve, job, "components/000", [], "full")
+
+
+def test_workers_of_another_version_are_refused(outside, monkeypatch):
+    monkeypatch.setattr("taftcache.remote.worker.versions", lambda: {**versions(), "torch": "0"})
+    with pytest.raises(ClusterError, match=r"torch .* instead of 0"), Cluster.at(outside[0], timeout=60) as cluster:
+        cluster.call(abs, -1)
+
+
+def test_a_worker_of_another_version_that_joins_later_is_refused(monkeypatch):
+    monkeypatch.setattr("taftcache.remote.worker.versions", lambda: {**versions(), "torch": "0"})
+    with scheduler() as (address, _), ThreadPoolExecutor(1) as beside:
+        connecting = beside.submit(Cluster.at, address, timeout=60)
+        time.sleep(1)
+        with (
+            dask("worker", address, *UNLIMITED),
+            connecting.result() as cluster,
+            pytest.raises(ClusterError, match=r"torch .* instead of 0"),
+        ):
+            cluster.call(abs, -1)
+
+
+def test_workers_that_would_write_rows_to_their_disk_are_refused():
+    with (
+        scheduler() as (address, _),
+        dask("worker", address, "--nthreads", "1", "--memory-limit", "1GiB", "--no-dashboard"),
+        pytest.raises(ClusterError, match="--memory-limit 0"),
+        Cluster.at(address, timeout=60) as cluster,
+    ):
+        cluster.call(abs, -1)
+
+
+def test_both_ways_of_asking_at_once(tmp_path):
+    toml(tmp_path / "tiny.toml", tmp_path / "store")
+    arguments = ["extract", str(tmp_path / "tiny.toml"), "--workers", "1", "--scheduler", "tcp://127.0.0.1:1"]
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2
+    with pytest.raises(SystemExit) as ended:
+        main([*arguments[:2], "--scheduler", "somewhere"])
+    assert ended.value.code == 2

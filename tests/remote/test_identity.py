@@ -1,0 +1,94 @@
+"""Whoever computes, the store has the bytes that one process gives it."""
+
+from __future__ import annotations
+
+import shutil
+import time
+
+import pytest
+
+import taftcache
+from taftcache.errors import UnreadableImage
+from tests.remote.making import asking, grow, many, turn
+from tests.stages.making import open_store, recipe, tree
+
+
+@pytest.mark.parametrize("workers", [1, 2, pytest.param(3, marks=pytest.mark.full)])
+def test_a_store_made_by_workers_has_the_bytes_of_one_made_alone(cluster, finished, extracted, tmp_path, workers):
+    grow(cluster, workers)
+    taftcache.run(recipe(tmp_path / "store"), cluster=cluster)
+    assert tree(tmp_path / "store") == tree(finished)
+    taftcache.extract(many(tmp_path / "many"), cluster=cluster)
+    assert tree(tmp_path / "many") == tree(extracted)
+
+
+@pytest.mark.parametrize(
+    ("way", "workers"),
+    [
+        ("kernel", 1),
+        ("rows", 2),
+        ("iterations", 2),
+        pytest.param("iterations", 3, marks=pytest.mark.full),
+        ("newton", 2),
+    ],
+)
+def test_the_exact_composition_has_the_same_bytes(cluster, exact, store, monkeypatch, way, workers):
+    expected = exact(way, monkeypatch)
+    grow(cluster, workers)
+    with open_store(store) as opened:
+        report = taftcache.compose(opened, asking(opened, way), cluster=cluster)
+    assert report.passes > 3
+    assert tree(store) == tree(expected)
+
+
+def test_workers_compute_the_passes(cluster, store, monkeypatch):
+    """Where blocks need not be looked at one by one, the driver reads no row."""
+    turn("iterations", monkeypatch)
+    read = []
+    monkeypatch.setattr("taftcache.tangent.operator.TangentOperator.accumulate", lambda *a: read.append(a))
+    with open_store(store) as opened:
+        taftcache.compose(opened, asking(opened, "iterations"), cluster=cluster)
+    assert not read
+
+
+@pytest.mark.parametrize("unreadable", ["skip", "stop"])
+def test_an_image_that_does_not_decode_ends_as_it_does_alone(cluster, images, tmp_path, unreadable):
+    bad = shutil.copytree(images, tmp_path / "images")
+    sorted(bad.glob("1/*.png"))[5].write_bytes(b"no image")
+    outcomes = []
+    for name, by in (("alone", None), ("workers", cluster)):
+        data = {"source": "folder", "train": str(bad), "unreadable": unreadable}
+        asked = recipe(tmp_path / name, data=data)
+        if unreadable == "skip":
+            taftcache.extract(asked, cluster=by)
+            outcomes.append(tree(tmp_path / name))
+        else:
+            with pytest.raises(UnreadableImage) as stopped:
+                taftcache.extract(asked, cluster=by)
+            outcomes.append(str(stopped.value))
+    assert outcomes[0] == outcomes[1]
+
+
+def test_calls_are_drawn_no_faster_than_results_are_taken(cluster):
+    drawn = 0
+
+    def calls():
+        nonlocal drawn
+        for _ in range(200):
+            drawn += 1
+            yield (0.0,)
+
+    ahead = 2 * len(cluster.workers())
+    results = cluster.results(time.sleep, calls())
+    for taken, _ in zip(range(1, 21), results, strict=False):
+        time.sleep(0.01)
+        assert drawn <= taken + ahead
+    results.close()
+    assert drawn <= 20 + ahead
+
+
+def test_results_come_in_order_or_as_they_end(cluster):
+    grow(cluster, 2)
+    naps = [(0.5,), (0.0,), (0.0,), (0.0,)]
+    assert [n for n, _ in cluster.results(time.sleep, naps)] == [0, 1, 2, 3]
+    assert next(n for n, _ in cluster.results(time.sleep, naps, ordered=False)) != 0

@@ -1,0 +1,329 @@
+"""Laws of training with a prior: what β = 0 means, what a batch sees, what an interruption leaves."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from taftcache.cache.store import FeatureStore
+from taftcache.errors import DataError, FormatError, RecipeError, SolveError, StoreError
+from taftcache.stages.progress import Silent
+from taftcache.stages.train.teaching import open_classroom, teach
+from taftcache.teaching.recipe import load_transfer, parse_transfer
+from taftcache.teaching.spec import PRIORS
+from taftcache.teaching.students.checkpoint import optimiser_tensors, read_tensors, restore_optimiser, write_tensors
+from taftcache.teaching.students.images import augmented
+from taftcache.teaching.students.students import Desk, per_class
+from taftcache.teaching.students.trainer import CHECKPOINT, _Run
+from tests.teaching.making import transfer_recipe
+
+
+def student_bytes(recipe, desk: Desk | None = None) -> bytes:
+    with open_classroom(recipe, Silent()) as room:
+        desk = desk or room.desk(recipe.transfer.prior, recipe.transfer.beta, 0)
+        room.outcome(desk)
+        return room.student_file(desk).read_bytes()
+
+
+class Interrupting(Silent):
+    """Presses Ctrl-C when the first student has done so many epochs."""
+
+    def __init__(self, after: int) -> None:
+        self.left = after
+
+    def advance(self, steps: int = 1) -> None:
+        self.left -= steps
+        if self.left == 0:
+            raise KeyboardInterrupt
+
+    def task(self, name, total):
+        return nullcontext(Silent() if name == "decode" else self)
+
+
+@pytest.fixture(scope="module")
+def plain(teachers, tmp_path_factory) -> bytes:
+    """The student of standard transfer learning."""
+    recipe = transfer_recipe(tmp_path_factory.mktemp("plain"), teachers, transfer={"prior": "none"})
+    return student_bytes(recipe)
+
+
+@pytest.mark.parametrize("prior", [name for name in PRIORS if name != "none"])
+def test_without_weight_a_prior_leaves_no_trace(teachers, tmp_path, plain, prior):
+    """β = 0 gives standard transfer learning's bytes; β > 0 does not."""
+    recipe = transfer_recipe(tmp_path, teachers, transfer={"prior": prior, "noise": 3})
+    with open_classroom(recipe, Silent()) as room:
+        desk = Desk(prior, 0.0, 0, noise=3)
+        room.outcome(desk)
+        assert _tensors(room.student_file(desk)) == _tensors_of(plain, tmp_path)
+    assert student_bytes(recipe) != plain
+
+
+def _tensors(file: Path) -> dict[str, bytes]:
+    return {name: t.numpy().tobytes() for name, t in read_tensors(file)[0].items()}
+
+
+def _tensors_of(data: bytes, tmp_path: Path) -> dict[str, bytes]:
+    file = tmp_path / "plain.safetensors"
+    file.write_bytes(data)
+    return _tensors(file)
+
+
+def test_the_report_trains_no_student_for_a_beta_of_zero(teachers, tmp_path):
+    recipe = transfer_recipe(tmp_path, teachers, transfer={"prior": "kd", "beta": 0.0})
+    report = teach(recipe)
+    assert (report.trained, report.kept) == (1, 1)
+    assert report.student.parent.name == "none-b0-s0"
+
+
+@pytest.mark.parametrize("prior", ["aft", "aft-nnls", "kd", "b-tuning"])
+def test_an_interrupted_training_ends_in_the_same_bytes(teachers, tmp_path, prior):
+    whole = transfer_recipe(tmp_path / "whole", teachers, transfer={"prior": prior})
+    broken = transfer_recipe(tmp_path / "broken", teachers, transfer={"prior": prior})
+    desk = Desk(prior, 1.0, 0)
+    with open_classroom(broken, Interrupting(2)) as room, pytest.raises(KeyboardInterrupt):
+        room.outcome(desk)
+    (checkpoint,) = tmp_path.rglob(CHECKPOINT)
+    assert read_tensors(checkpoint)[1]["epoch"] == 2
+    assert student_bytes(broken, desk) == student_bytes(whole, desk)
+    assert not checkpoint.exists()
+    outcomes = [
+        json.loads((tmp_path / way / "students" / desk.name / "outcome.json").read_text())
+        for way in ("whole", "broken")
+    ]
+    for outcome in outcomes:
+        outcome["outcome"].pop("seconds")
+    assert outcomes[0] == outcomes[1]
+
+
+def test_a_checkpoint_of_other_settings_is_not_gone_on_from(teachers, tmp_path):
+    recipe = transfer_recipe(tmp_path, teachers)
+    with open_classroom(recipe, Interrupting(2)) as room, pytest.raises(KeyboardInterrupt):
+        room.outcome(Desk("aft", 1.0, 0))
+    other = transfer_recipe(tmp_path, teachers, train={"rate": 1e-3})
+    fresh = transfer_recipe(tmp_path / "fresh", teachers, train={"rate": 1e-3})
+    assert student_bytes(other, Desk("aft", 1.0, 0)) == student_bytes(fresh, Desk("aft", 1.0, 0))
+
+
+@pytest.mark.parametrize("damage", [b"", b"not safetensors", b"\x02\0\0\0\0\0\0\0{}"])
+def test_a_damaged_checkpoint_is_named(teachers, tmp_path, damage):
+    recipe = transfer_recipe(tmp_path, teachers)
+    with open_classroom(recipe, Interrupting(1)) as room, pytest.raises(KeyboardInterrupt):
+        room.outcome(Desk("aft", 1.0, 0))
+    (checkpoint,) = tmp_path.rglob(CHECKPOINT)
+    checkpoint.write_bytes(damage)
+    with pytest.raises(FormatError, match=r"(?s)wrote.*checkpoint.*delete it"):
+        student_bytes(recipe, Desk("aft", 1.0, 0))
+
+
+def test_optimiser_state_returns_through_a_file(tmp_path):
+    weights = [torch.randn(4, 3, generator=torch.Generator().manual_seed(0), requires_grad=True) for _ in range(2)]
+    optimiser = torch.optim.AdamW(weights, lr=0.1)
+    for _ in range(3):
+        sum(w.square().sum() for w in weights).backward()
+        optimiser.step()
+    write_tensors(tmp_path / "a", optimiser_tensors(optimiser), {"epoch": 3})
+    fresh = torch.optim.AdamW(weights, lr=0.1)
+    restore_optimiser(fresh, read_tensors(tmp_path / "a")[0])
+    for before, after in zip(optimiser.state.values(), fresh.state.values(), strict=True):
+        assert before.keys() == after.keys()
+        assert all(torch.equal(before[k], after[k]) for k in before)
+
+
+@pytest.mark.parametrize("batch", [2, 7, 32, 64, 1000])
+def test_every_image_is_seen_once_in_every_epoch(teachers, tmp_path, batch):
+    recipe = transfer_recipe(tmp_path, teachers, train={"batch": batch, "per_class": 4, "unlabelled": "use"})
+    with open_classroom(recipe, Silent()) as room:
+        desk = room.desk("kd", 1.0, 0)
+        work = room.work(desk)
+        for prior in (None, torch.nn.Identity()):
+            run = _Run(room.student(0), prior, 1.0, work, None, None, recipe.train, 0, torch.device("cpu"))
+            expected = np.sort(work.labelled if prior is None else np.concatenate([work.labelled, work.unlabelled]))
+            orders = [np.concatenate(run.order(epoch)) for epoch in range(3)]
+            for order in orders:
+                np.testing.assert_array_equal(np.sort(order), expected)
+            assert (orders[0] != orders[1]).any(), "batches are shuffled anew in every epoch"
+            sizes = [len(part) for part in run.order(0)]
+            assert max(sizes) - min(sizes) <= 1
+            assert max(sizes) <= batch
+            assert min(sizes) >= 2 or batch == 2
+
+
+def test_labels_of_unlabelled_images_are_not_looked_at(teachers, tmp_path):
+    """Another label on an unlabelled image changes no byte; another label on a labelled one does."""
+    recipe = transfer_recipe(tmp_path / "a", teachers, train={"per_class": 3, "unlabelled": "use"})
+    dropped = transfer_recipe(tmp_path / "b", teachers, train={"per_class": 3})
+    written = []
+    for way in ("as it is", "unlabelled", "labelled"):
+        with open_classroom(recipe, Silent()) as room:
+            desk = room.desk("aft-nnls", 1.0, 0)
+            work = room.work(desk)
+            assert len(work.labelled) <= 30 < len(work.labelled) + len(work.unlabelled)
+            labels = work.labels.copy()
+            if way != "as it is":
+                rows = work.unlabelled if way == "unlabelled" else work.labelled
+                labels[rows] = (labels[rows] + 1) % 10
+            changed = replace(work, labels=labels)
+            room.work = lambda desk, changed=changed: changed
+            room.outcome(desk)
+            written.append(_tensors(room.student_file(desk)))
+            shutil.rmtree(recipe.folder)
+    assert written[0] == written[1] != written[2]
+    with open_classroom(dropped, Silent()) as room:
+        desk = room.desk("aft-nnls", 1.0, 0)
+        room.outcome(desk)
+        assert _tensors(room.student_file(desk)) != written[0]
+
+
+def test_per_class_takes_some_of_each_and_more_takes_them_too():
+    labels = np.array([0] * 9 + [1] * 2 + [2] * 6)
+    ids = [f"s{k}" for k in range(17)]
+    few, more = (per_class(np.arange(17), ids, labels, n) for n in (2, 4))
+    assert np.bincount(labels[few]).tolist() == [2, 2, 2]
+    assert np.bincount(labels[more]).tolist() == [4, 2, 4]
+    assert set(few) <= set(more)
+
+
+def test_what_is_trained_is_kept_until_rows_or_settings_change(teachers, tmp_path):
+    stores = {name: shutil.copytree(path, tmp_path / name) for name, path in teachers.items()}
+    recipe = transfer_recipe(tmp_path / "out", stores, transfer={"prior": "aft"})
+    first, again = teach(recipe), teach(recipe)
+    assert (first.trained, again.trained, again.kept) == (2, 0, 2)
+    assert first.accuracy == again.accuracy
+    with FeatureStore(stores["wide"]) as store:
+        gone = store.sample_ids()[0]
+    _erase(stores["wide"], gone)
+    with pytest.raises(StoreError, match="forgotten in all"):
+        teach(recipe)
+    _erase(stores["other"], gone)
+    assert teach(recipe).trained == 2
+
+
+def _erase(path: Path, sample: str) -> None:
+    with FeatureStore(path, mode="a") as store, store.transaction() as change:
+        change.erase([sample])
+        change.record({"event": "test"})
+
+
+def test_a_teachers_other_rows_do_not_touch_the_plain_student(teachers, tmp_path):
+    recipe = transfer_recipe(tmp_path, teachers, transfer={"prior": "kd"})
+    assert teach(recipe).trained == 2
+    alone = transfer_recipe(tmp_path, {"wide": teachers["wide"]}, transfer={"prior": "kd"})
+    report = teach(alone)
+    assert (report.trained, report.kept) == (1, 1)
+
+
+def test_beta_is_chosen_on_held_back_rows_with_zero_among_them(teachers, tmp_path, monkeypatch):
+    recipe = transfer_recipe(
+        tmp_path, teachers, transfer={"prior": "kd", "beta": "choose", "grid": [3.0, 1.0], "hold_out": 0.3}
+    )
+    with open_classroom(recipe, Silent()) as room:
+        choice = room.choose("kd")
+        assert list(choice.accuracy) == ["0", "1", "3"]
+        held = room.work(room.desk("kd", 1.0, 0, held_back=True))
+        final = room.work(room.desk("kd", 1.0, 0))
+        assert set(held.tested) < set(final.labelled)
+        assert 0.15 < len(held.tested) / len(final.labelled) < 0.45  # of what the stores' own hash has left
+        assert not set(held.tested) & set(held.labelled)
+        np.testing.assert_array_equal(final.tested, room.joined.held_out)
+        values = {0.0: 0.5, 1.0: 0.7, 3.0: 0.7}
+        monkeypatch.setattr(room, "outcome", lambda desk: type("O", (), {"accuracy": values[desk.beta]})())
+        assert room.choose("kd").beta == 1.0  # the smallest of the best
+        values[0.0] = 0.8
+        assert room.choose("kd").beta == 0.0
+
+
+def test_a_loss_that_is_not_finite_ends_the_training(teachers, tmp_path):
+    recipe = transfer_recipe(tmp_path, teachers, train={"rate": 1e30, "epochs": 4})
+    with pytest.raises(SolveError, match="finite"):
+        student_bytes(recipe, Desk("none", 0.0, 0))
+
+
+@pytest.mark.parametrize("augment", ["flip", "shift"])
+def test_augmentation_moves_whole_images(augment):
+    pixels = torch.arange(3 * 8 * 8, dtype=torch.uint8).view(1, 3, 8, 8).repeat(16, 1, 1, 1)
+    moved = augmented(pixels, augment, torch.Generator().manual_seed(0))
+    assert moved.shape == pixels.shape
+    ways = {image.numpy().tobytes() for image in moved}
+    assert len(ways) == 2 if augment == "flip" else len(ways) > 4
+    again = augmented(pixels, augment, torch.Generator().manual_seed(0))
+    assert torch.equal(moved, again)
+    for image in moved:  # the centre of a moved image is a patch of the image or of its mirror
+        centre = image[:, 2:6, 2:6]
+        found = any(
+            torch.equal(centre, source[:, y : y + 4, x : x + 4])
+            for source in (pixels[0], pixels[0].flip(2))
+            for y in range(5)
+            for x in range(5)
+        )
+        assert found
+
+
+def test_the_report_says_all_it_was_asked_for(teachers, tmp_path):
+    recipe = transfer_recipe(
+        tmp_path,
+        teachers,
+        transfer={"prior": "aft-nnls"},
+        train={"epochs": 1, "seeds": [0, 1]},
+        report={
+            "priors": ["kd"], "probes": True, "latency": True, "noise": [0, 8], "per_class": [2, 5], "repeat": [1, 2],
+        },
+    )  # fmt: skip
+    report = teach(recipe)
+    assert report.tables["students"][0]["student trained with"].startswith("STL")
+    assert len(report.tables["students"]) == 3
+    assert {row["teacher"] for row in report.tables["energy"]} == {"wide", "other"}
+    assert sum(row["share of energy"] for row in report.tables["energy"]) == pytest.approx(1)
+    assert [row["teacher"] for row in report.tables["linear probes of the teachers"]] == [
+        "wide",
+        "other",
+        "all together",
+    ]
+    assert all(row["parameters"] > 0 < row["milliseconds an image"] for row in report.tables["cost"])
+    assert len(report.tables["cost"]) == 3
+    noisy = [row for row in report.tables["noise features"] if row["prior"] == "aft-nnls"]
+    assert noisy[0]["noise energy"] == 0 < noisy[1]["noise energy"] + 1e-9
+    text = (tmp_path / "report.md").read_text()
+    assert all(title.lower() in text.lower() for title in report.tables)
+    assert len(report.plots) == 5
+    assert all(plot.read_text().startswith("<svg") and plot.name in text for plot in report.plots)
+    assert json.loads((tmp_path / "report.json").read_text())["tables"] == report.tables
+    assert teach(recipe).trained == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "has a teacher"),
+        ('[[teachers]]\nname = "a"', "a store of features or the recipe"),
+        ('[[teachers]]\nstore = "x/a"\n[[teachers]]\nstore = "y/a"', "a name of its own"),
+        ('[[teachers]]\nstore = "x"\n[transfer]\npriors = "aft"', "did you mean"),
+        ('[[teachers]]\nstore = "x"\n[transfer]\nprior = "ebm"', "types and ranges"),
+        ('[[teachers]]\nstore = "x"\n[transfer]\nbeta = -1', "types and ranges"),
+        ('[[teachers]]\nstore = "x"\n[train]\nseeds = [1, 1]', "each once"),
+        ('[[teachers]]\nstore = "x"\n[student]\nweights = "random"', "the name of a model"),
+    ],
+)
+def test_wrong_recipes_are_refused(tmp_path, text, words):
+    file = tmp_path / "wrong.toml"
+    file.write_text(text)
+    with pytest.raises(RecipeError, match=f"(?s){words}"):
+        load_transfer(file)
+
+
+def test_beta_cannot_be_chosen_on_nothing(teachers, tmp_path):
+    recipe = transfer_recipe(tmp_path, teachers, transfer={"beta": "choose", "hold_out": 1e-9})
+    with open_classroom(recipe, Silent()) as room, pytest.raises(DataError, match="chosen on a part"):
+        room.choose("kd")
+
+
+def test_a_recipe_has_defaults():
+    recipe = parse_transfer({"teachers": [{"store": "stores/x"}], "name": "here"})
+    assert recipe.folder == Path("stores/transfer/here")
+    assert 0.0 in recipe.transfer.grid
