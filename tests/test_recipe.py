@@ -49,7 +49,7 @@ def test_key_like_no_other():
     with pytest.raises(RecipeError, match="xyzzy") as caught:
         parse_recipe({"solver": {"xyzzy": 1}})
     assert caught.value.do is None
-    assert "max_passes" in caught.value.rule
+    assert "max_passes" in caught.value.fault
 
 
 @pytest.mark.parametrize(

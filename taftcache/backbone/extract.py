@@ -185,7 +185,7 @@ class _Writer:
         if self._failed:
             return 0
         items = [self._source.items[k] for k in batch.indexes]
-        left_out = [LeftOut(self._source.items[k].id, str(e.got or e.rule)) for k, e in batch.unreadable]
+        left_out = [LeftOut(self._source.items[k].id, str(e.got or e.fault)) for k, e in batch.unreadable]
         begin = time.perf_counter()
         try:
             self._sink.append(batch.tokens(), [i.id for i in items], [i.label for i in items], left_out)

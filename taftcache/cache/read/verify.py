@@ -126,4 +126,4 @@ def _consistent(shard: Shard, classes: int, seen: set[str]) -> list[Fault]:
 
 
 def _text(error: StoreError) -> str:
-    return str(error.got) if isinstance(error, IntegrityError) else f"{error.rule} ({error.got})"
+    return str(error.got) if isinstance(error, IntegrityError) else f"{error.fault} ({error.got})"

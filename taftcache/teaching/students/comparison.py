@@ -149,7 +149,7 @@ def costs(room: Classroom, notes: list[str]) -> list[Row]:
         try:
             backbone = room.backbone(teacher.name)
         except TaftcacheError as error:  # the features are enough to teach; weights may be gone by now
-            notes.append(f"{teacher.name}: parameters and latency unknown, its model does not load ({error.rule})")
+            notes.append(f"{teacher.name}: parameters and latency unknown, its model does not load ({error.fault})")
             continue
         rows.append(
             row(f"teacher {teacher.name} ({backbone.name})", backbone.model, backbone.data_config["input_size"])
