@@ -101,6 +101,10 @@ HOMES = {
         "paper",
     },
 }
+# Files (or whole rooms) that import inside functions, and why. Everywhere else imports stand at the top.
+LATE: dict[str, str] = {
+    "cli": "`--help` and completion start without torch",
+}
 # Reading a file with one of these can run code that the file brings along.
 UNSAFE = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "shelve", "marshal", "joblib"}
 # What a recipe needs before anything else is known: parsing it must stay fast.
@@ -167,6 +171,16 @@ def arrows(package: Path = PACKAGE) -> dict[str, set[str]]:
         names = {t if t in modules else t.rpartition(".")[0] for t in targets}
         found[module] = {name for name in names if name in modules and name != module}
     return found
+
+
+def late_imports(module: str, source: str) -> list[str]:
+    """Imports inside functions of a file that is not among ``LATE``, a sentence each."""
+    if any(_within(module, place) for place in LATE):
+        return []
+    tree = ast.parse(source)
+    functions = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]
+    lines = {n.lineno for f in functions for n in ast.walk(f) if isinstance(n, ast.Import | ast.ImportFrom)}
+    return [f"line {line}: an import inside a function" for line in sorted(lines)]
 
 
 def circles(graph: dict[str, set[str]]) -> list[list[str]]:
