@@ -8,7 +8,7 @@ from importlib import import_module
 from importlib.metadata import version
 from typing import Any
 
-_NAMES = {
+NAMES = {
     "cache.store": "FeatureStore",
     "errors": (
         "BackboneError ClusterError CompositionError DataError FormatError IdentityError IntegrityError RecipeError "
@@ -52,7 +52,7 @@ _NAMES = {
     "view.notebook": "StoreView",
     "view.report": "write_report",
 }
-_MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}
+_MODULES = {name: module for module, names in NAMES.items() for name in names.split()}
 
 __all__ = sorted([*_MODULES, "__version__"])
 

@@ -1,4 +1,5 @@
-"""Write the pages that are made from the code: the command line, the recipe keys, the list of recipes.
+"""Write what is made from the code: the command line, the recipe keys, the list of recipes, the laws that tests hold,
+and the public names for type checkers.
 
 python tools/make_docs.py            write them
 python tools/make_docs.py --check    exit 1 and name those that are out of date
@@ -6,6 +7,7 @@ python tools/make_docs.py --check    exit 1 and name those that are out of date
 
 from __future__ import annotations
 
+import ast
 import re
 import sys
 import tomllib
@@ -16,6 +18,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 import msgspec
 import typer
 
+import taftcache
 from taftcache import errors
 from taftcache.cli import app
 from taftcache.recipe import Recipe
@@ -33,6 +36,8 @@ def pages() -> dict[Path, str]:
         guide: between(guide.read_text(encoding="utf-8"), recipe_keys()),
         transfer: between(transfer.read_text(encoding="utf-8"), recipe_keys(TransferRecipe)),
         ROOT / "pipelines" / "README.md": recipes(ROOT / "pipelines"),
+        ROOT / "docs" / "laws.md": laws(ROOT / "tests"),
+        ROOT / "taftcache" / "__init__.pyi": public_names(),
     }
 
 
@@ -54,7 +59,7 @@ def command_line() -> str:
     lines += [
         "## Exit codes",
         "",
-        "An error says the rule, what came, and what to do. Its kind decides the exit code.",
+        "An error says what went wrong, what was got, and what to try. Its kind decides the exit code.",
         "",
         "| code | error | when |",
         "|---|---|---|",
@@ -150,6 +155,34 @@ def recipes(folder: Path) -> str:
         name = file.relative_to(folder).as_posix()
         lines.append(f"| [{name}]({name}) | {_cell(_comment(text))} | {source} | {weights} |")
     return "\n".join(lines) + "\n"
+
+
+def laws(folder: Path) -> str:
+    """Every law with the tests that hold it: those marked ``@pytest.mark.law("...")``, by folder."""
+    held: dict[str, list[str]] = {}
+    rooms: dict[str, str] = {}
+    for file in sorted(folder.rglob("test_*.py")):
+        for node in ast.parse(file.read_text(encoding="utf-8")).body:
+            for mark in node.decorator_list if isinstance(node, ast.FunctionDef) else ():
+                if isinstance(mark, ast.Call) and ast.unparse(mark.func) == "pytest.mark.law":
+                    text = ast.literal_eval(mark.args[0])
+                    name = file.relative_to(ROOT).as_posix()
+                    held.setdefault(text, []).append(f"[`{node.name}`](../{name})")
+                    rooms.setdefault(text, file.relative_to(folder).parts[0].removesuffix(".py"))
+    lines = ["# Laws", "", "What must always hold, and the tests that hold it; made from the tests' marks by "]
+    lines[-1] += "`tools/make_docs.py`."
+    for room in sorted(set(rooms.values())):
+        lines += ["", f"## {room}", "", "| law | held by |", "|---|---|"]
+        lines += [f"| {_cell(text)} | {', '.join(tests)} |" for text, tests in held.items() if rooms[text] == room]
+    return "\n".join(lines) + "\n"
+
+
+def public_names() -> str:
+    """The stub that tells type checkers what ``taftcache`` offers; at run time its one table does."""
+    lines = ["# Made from the table in __init__.py by tools/make_docs.py.", ""]
+    for module, names in sorted(taftcache.NAMES.items()):
+        lines += [f"from taftcache.{module} import {name} as {name}" for name in names.split()]
+    return "\n".join([*lines, "", "__version__: str", ""])
 
 
 def _comment(text: str) -> str:
