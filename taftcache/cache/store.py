@@ -17,10 +17,10 @@ from taftcache.cache.place.folder import write_all
 from taftcache.cache.read.nearest import nearest
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.read.verify import Fault, Progress, read_object, verify
-from taftcache.cache.write.book import Book
 from taftcache.cache.write.commit import commit
 from taftcache.cache.write.repair import Maker, Outcome, repair
-from taftcache.cache.write.sweep import LOCK, TRANSACTION, strays, sweep
+from taftcache.cache.write.sweep import LOCK, TRANSACTION, staged_ids, strays, sweep
+from taftcache.cache.write.tombstones import TombstoneFile
 from taftcache.cache.write.transaction import Transaction
 from taftcache.cache.write.writer import ShardWriter, header_of
 from taftcache.errors import (
@@ -29,6 +29,7 @@ from taftcache.errors import (
     RecipeError,
     StaleStore,
     StoreError,
+    StoreLocked,
     StoreNotFound,
     UnknownSample,
 )
@@ -59,7 +60,7 @@ class FeatureStore:
         self._transaction: Transaction | None = None
         self._cache: dict[str, Shard] = {}
         self._where: dict[str, tuple[str, int]] | None = None
-        self._stones: tuple[bytes, frozenset[str]] | None = None
+        self._forgotten: tuple[bytes, frozenset[str]] | None = None
         try:
             self.root, self.desk = open_home(path)
         except OSError as error:
@@ -78,18 +79,18 @@ class FeatureStore:
                     got=f"{self.path}: root digest {self.manifest.digest}, expected {expect}",
                     do="Look whether an older copy was put in its place.",
                 )
-            self.book = Book(path)
+            self.tombstone_file = TombstoneFile(path)
             if not stale and (back := self.returned()):
                 raise StaleStore(
                     "A forgotten sample does not come back with an old copy of the store.",
-                    got=f"{self.path} holds {len(back)} rows that were forgotten here, by {self.book.file}",
+                    got=f"{self.path} holds {len(back)} rows that were forgotten here, by {self.tombstone_file.file}",
                     do=f"taftcache audit {self.path} --replay, which forgets them again",
                 )
             if mode == "a":
                 self.swept = sweep(self.root, self.desk, self.manifest, self.manifest)
-                if self.book.newest and not self.manifest.shards and not self.manifest.tombstone_key:
+                if self.tombstone_file.newest and not self.manifest.shards and not self.manifest.tombstone_key:
                     with self.transaction() as change:  # a store made anew where one had forgotten
-                        change.recall()
+                        change.adopt_tombstones()
                 self._remember(self.manifest)
         except BaseException:
             self.close()
@@ -107,7 +108,7 @@ class FeatureStore:
     ) -> FeatureStore:
         """Make an empty store in a folder that is empty or not there yet, and open it for writing."""
         first = Manifest(identity=identity, classes=list(classes), plan=plan, recipe=recipe).replace()
-        bring(path, first.encode())
+        bring(path, first)
         return cls(path, mode="a")
 
     @staticmethod
@@ -206,17 +207,19 @@ class FeatureStore:
         """Whether a sample of that id was erased, and not learned again since."""
         if not self.manifest.tombstones:
             return False
-        if self._stones is None:
+        if self._forgotten is None:
             key = ledger.read_key(self.root, self.manifest)
-            self._stones = key, frozenset(self.manifest.tombstones)
-        key, stones = self._stones
-        return ledger.tombstone(sample_id, key) in stones
+            self._forgotten = key, frozenset(self.manifest.tombstones)
+        key, forgotten = self._forgotten
+        return ledger.tombstone(sample_id, key) in forgotten
 
-    def returned(self) -> list[str]:
-        """Ids of rows that were forgotten at this place, though this copy of the store does not know of it."""
+    def returned(self, there: TombstoneFile | None = None) -> list[str]:
+        """Ids of rows that were forgotten at this place (or another: ``there``), though this copy of the store does
+        not know of it."""
+        there = there or self.tombstone_file
         known = self.manifest.tombstones
         held = (i for ref in self.manifest.shards for i in self._shard(ref).sample_ids)
-        return self.book.match(held, known) if self.book.more_than(known) else []
+        return there.match(held, known) if there.more_than(known) else []
 
     def check_identity(self, identity: dict[str, Any]) -> None:
         """IdentityError, naming what differs, unless the store was made from exactly ``identity``."""
@@ -235,6 +238,10 @@ class FeatureStore:
     def strays(self) -> list[str]:
         """What lies in the folder and no manifest names: leftovers of a crash, or someone else's files. No faults."""
         return strays(self.root, self.desk, self.manifest)
+
+    def staged_ids(self) -> dict[str, list[str]]:
+        """Shard -> ids of samples in unfinished work, of an extraction that was stopped: no manifest names them yet."""
+        return staged_ids(self.desk)
 
     def repair(self, faults: Sequence[Fault], maker: Maker | None) -> Outcome:
         """Mend damaged files with bytes that ``maker`` makes again, where those have the digest that is named."""
@@ -338,14 +345,14 @@ class FeatureStore:
         self._writable()
         self._no_transaction("Committing a shard")
         named = self.manifest
-        stones = set(named.tombstones)
-        if relearn and stones:
+        tombstones = set(named.tombstones)
+        if relearn and tombstones:
             key = ledger.read_key(self.root, named)
-            stones -= {ledger.tombstone(i, key) for i in (*ids, *(s.id for s in skipped))}
+            tombstones -= {ledger.tombstone(i, key) for i in (*ids, *(s.id for s in skipped))}
         new = named.replace(
             shards=[s for s in named.shards if s.name != ref.name] + [ref],
             skipped=[s for s in named.skipped if s.shard != ref.name] + skipped,
-            tombstones=list(stones),
+            tombstones=list(tombstones),
             plan=named.plan if plan is None else plan,
         )
         self.publish(new, [(group, ref.path)], [], [])
@@ -356,6 +363,13 @@ class FeatureStore:
     ) -> None:
         """Put staged groups and files in their places, make ``new`` the root manifest, and sweep what it replaced."""
         old = self.manifest
+        if not self.desk.has_lock(LOCK, self._lock):
+            # Whoever holds another lock file works in the same staging folder: nothing there may be touched now.
+            raise StoreLocked(
+                "the store's lock file was removed while it was held: another process may be writing",
+                got=str(self.path),
+                do="Nothing was committed. Run the same command again once no other process writes to the store.",
+            )
         try:
             commit(self.root, self.desk, new, groups, files)
         except BaseException:
@@ -387,19 +401,19 @@ class FeatureStore:
     def _adopt(self, new: Manifest) -> None:
         self.manifest = new
         self._transaction = None
-        self._where = self._stones = None
+        self._where = self._forgotten = None
         named = {ref.digest for ref in new.shards}
         self._cache = {digest: shard for digest, shard in self._cache.items() if digest in named}
 
     def _remember(self, old: Manifest) -> None:
-        """Keep the book in step with the manifest; a book that cannot be written is for `taftcache audit` to report."""
+        """Keep the file beside the store in step with the manifest; `taftcache audit` reports one that is not."""
         new = self.manifest
         try:
             if old.tombstone_key and old.tombstone_key != new.tombstone_key:
-                self.book.tear(old.tombstone_key)
+                self.tombstone_file.destroy_key(old.tombstone_key)
             if new.tombstone_key:
                 key = ledger.read_key(self.root, new)
-                self.book.add(key, new.tombstones, set(old.tombstones) - set(new.tombstones))
+                self.tombstone_file.add(key, new.tombstones, set(old.tombstones) - set(new.tombstones))
         except StoreError:
             pass
 

@@ -113,11 +113,13 @@ def test_a_copy_that_is_cut_off_goes_on(path, tmp_path, step) -> None:
                 if FeatureStore.exists(tmp_path / "copy"):  # what failed came after the swap
                     assert committed(tmp_path / "copy") == tree(path)
             else:
-                assert len(seen) < at
+                # once the copy is there, the file of tombstones beside it may fail: an audit says so
+                assert len(seen) < at or FeatureStore.exists(tmp_path / "copy")
                 break
     assert committed(tmp_path / "copy") == tree(path)
     with FeatureStore(tmp_path / "copy", mode="a") as store:
         assert store.strays() == []
+        assert store.tombstone_file.holds("goner"), "the next opening for writing completes it"
 
 
 def test_what_lies_there_is_not_overwritten(path, tmp_path) -> None:

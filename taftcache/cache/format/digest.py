@@ -30,8 +30,13 @@ def canonical(value: Any) -> bytes:
     return msgspec.json.encode(value, order="sorted")
 
 
-def plain(value: Any, what: str) -> Any:
-    """A copy of ``value`` in JSON's own types; RecipeError where it has others, or numbers that JSON cannot carry."""
+MAX_DEPTH = 100
+"""Lists and mappings inside each other; what decodes JSON is sure to go a little deeper from wherever it is called."""
+
+
+def plain(value: Any, what: str, _depth: int = 0) -> Any:
+    """A copy of ``value`` in JSON's own types; RecipeError where it has others, numbers that JSON cannot carry, or
+    lists and mappings more than `MAX_DEPTH` deep."""
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):
@@ -48,14 +53,18 @@ def plain(value: Any, what: str) -> Any:
         if not math.isfinite(value):
             raise RecipeError("A number in a manifest is finite.", got=f"{what}: {value}", do="Use null or a string.")
         return float(value)
+    if isinstance(value, list | tuple | dict) and _depth == MAX_DEPTH:
+        raise RecipeError(
+            f"lists and mappings are more than {MAX_DEPTH} deep", got=f"{what:.200}", do="Flatten what is to be stored."
+        )
     if isinstance(value, list | tuple):
-        return [plain(v, f"{what}[{i}]") for i, v in enumerate(value)]
+        return [plain(v, f"{what}[{i}]", _depth + 1) for i, v in enumerate(value)]
     if isinstance(value, dict):
         for key in value:
             if not isinstance(key, str):
                 raise RecipeError("A key in a manifest is a string.", got=f"{what}: {key!r}", do="Use a string.")
             _encodable(key, what)
-        return {k: plain(v, f"{what}.{k}") for k, v in value.items()}
+        return {k: plain(v, f"{what}.{k}", _depth + 1) for k, v in value.items()}
     raise RecipeError(
         "A manifest holds strings, numbers, booleans, null, lists and mappings only.",
         got=f"{what}: {type(value).__name__}",

@@ -10,11 +10,11 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from taftcache.cache.format.digest import canonical
+from taftcache.cache.format.digest import canonical, digest
 from taftcache.cache.format.fault import Fault
 from taftcache.cache.format.manifest import Hex, ShardRef, check_version, decode_strict
 from taftcache.cache.format.plan import MAX_ID_BYTES
-from taftcache.errors import FormatError, RecipeError
+from taftcache.errors import FormatError, RecipeError, StoreError, StoreWriteError
 
 FORMAT = "taftcache-shard"
 VERSION = 1
@@ -55,6 +55,23 @@ class ShardManifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     chunk_rows: int
     statistics: Statistics
     objects: dict[str, Part]
+
+    def encode(self) -> tuple[bytes, ShardRef]:
+        """The file's bytes, and what names it; StoreWriteError where `decode` would not take them."""
+        raw = canonical(self)
+        ref = ShardRef.of(self.name, self.role, self.rows, digest(raw))
+        try:
+            if len(raw) > MAX_BYTES:
+                raise FormatError(f"its manifest would have {len(raw)} bytes, and {MAX_BYTES} are read")
+            ShardManifest.decode(raw, ref)
+        except StoreError as error:
+            chunks = chunk_count(self.rows, self.chunk_rows)
+            raise StoreWriteError(
+                f"cannot write shard {self.name}, for it could not be read again: {error.rule}",
+                got=f"{self.rows} rows in {chunks} chunks" + ("" if error.got is None else f"; {error.got}"),
+                do="Use more shards, or more rows per chunk.",
+            ) from error
+        return raw, ref
 
     @classmethod
     def decode(cls, raw: bytes, ref: ShardRef) -> ShardManifest:

@@ -9,7 +9,7 @@ import msgspec
 
 from taftcache.cache.format.digest import SHORT, canonical, digest, digest_without, plain
 from taftcache.cache.format.fault import Fault
-from taftcache.errors import FormatError, RecipeError
+from taftcache.errors import FormatError, RecipeError, StoreError, StoreWriteError
 
 T = TypeVar("T")
 FILE = "manifest.json"
@@ -18,9 +18,10 @@ VERSION = 1
 MAX_BYTES = 32 << 20
 MAX_OBJECT_BYTES = 1 << 30
 MAX_CLASSES = 1 << 17
-MAX_FREE_BYTES = 8 << 20
-MAX_VALUES = 1 << 18
-"""Values in the free-form parts of a manifest (identity, plan, recipe, the objects' meta) together."""
+MAX_FREE_BYTES = 16 << 20
+MAX_VALUES = 1 << 21
+"""Values in the free-form parts of a manifest (identity, plan, recipe, the objects' meta) together: some 3,200
+components whose curves have 200 points. The worst that such values take in memory is about 110 bytes each."""
 ROLES = ("train", "held-out")
 OBJECT_FOLDERS = ("base", "components", "models", "state")
 
@@ -113,8 +114,25 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         return self.replace(tombstones=[], tombstone_key="", ledger=None).digest
 
     def encode(self) -> bytes:
-        """The file's bytes."""
-        return canonical(self)
+        """The file's bytes, which the reader's own code has taken: what it refuses must never become a root manifest.
+
+        StoreWriteError says which limit of the format they would exceed.
+        """
+        raw = canonical(self)
+        try:
+            if len(raw) > MAX_BYTES:
+                raise FormatError(f"{FILE} would have {len(raw)} bytes, and {MAX_BYTES} are read")
+            Manifest.decode(raw)
+        except StoreError as error:
+            parts = _parts_by_size(raw)
+            raise StoreWriteError(
+                f"cannot commit, for the store could not be opened again: {error.rule}",
+                got="; ".join(
+                    [*([] if error.got is None else [str(error.got)]), *(f"{k}: {n} bytes" for k, n in parts[:3])]
+                ),
+                do=f"Nothing was changed. {_LESS.get(parts[0][0], 'Put less into it.')}",
+            ) from error
+        return raw
 
     @classmethod
     def decode(cls, raw: bytes) -> Manifest:
@@ -153,6 +171,23 @@ def check_version(raw: bytes, form: str, version: int, damage: Fault) -> None:
         )
 
 
+_LESS = {
+    "tombstones": "`taftcache forget STORE --destroy-key` removes the tombstones and their key.",
+    "objects": "Use fewer shards, or components with less in their meta.",
+    "skipped": "Take the samples that cannot be used out of the data source.",
+    "classes": "Use fewer classes, or shorter names.",
+}
+
+
+def _parts_by_size(raw: bytes) -> list[tuple[str, int]]:
+    """(field, bytes) of a manifest, the largest first."""
+    try:
+        parts = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
+    except (msgspec.DecodeError, RecursionError):
+        return [(FILE, len(raw))]
+    return sorted(((name, len(part)) for name, part in parts.items()), key=lambda part: -part[1])
+
+
 def _bounded(raw: bytes) -> None:
     """FormatError when the parts of a root manifest that may hold any JSON hold millions of values: an empty list
     takes two bytes of text and twenty times as many in memory."""
@@ -161,18 +196,26 @@ def _bounded(raw: bytes) -> None:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise FormatError("A manifest has exactly the fields of its version.", got=f"{FILE}: {error}") from None
     parts = [free.identity, free.plan, free.recipe, *(thing.meta for thing in free.objects.values())]
+    where = f"{FILE}: identity, plan, recipe and the meta of {len(free.objects)} objects"
     size = sum(len(part) for part in parts)
-    small = size <= MAX_FREE_BYTES
-    values = sum(bytes(part).count(mark) for part in parts for mark in (b",", b"[", b"{")) if small else MAX_VALUES
-    # the list of classes ends where the manifest's own digest begins
-    classes = raw.count(b",", 0, raw.find(b'"digest":'))
-    if values >= MAX_VALUES or classes > MAX_CLASSES:
+    if size > MAX_FREE_BYTES:
         raise FormatError(
-            f"A manifest has less than {MAX_VALUES} values, in {MAX_FREE_BYTES} bytes, in its free parts, and at most"
-            f" {MAX_CLASSES} classes.",
-            got=f"{FILE}: {values} or more in {size} bytes, and {classes} classes",
-            do="Do not use this store.",
+            f"the free parts of the manifest have {size} bytes, and {MAX_FREE_BYTES} are read", got=where, do=_AVOID
         )
+    values = sum(bytes(part).count(mark) for part in parts for mark in (b",", b"[", b"{"))
+    if values >= MAX_VALUES:
+        raise FormatError(
+            f"the free parts of the manifest hold {values} values, and fewer than {MAX_VALUES} are read",
+            got=where,
+            do=_AVOID,
+        )
+    # The list of classes ends where the manifest's own digest begins; in it, `","` stands between two names alone.
+    classes = raw.count(b'","', 0, raw.find(b'"digest":')) + 1
+    if classes > MAX_CLASSES:
+        raise FormatError(f"the manifest has {classes} classes, and {MAX_CLASSES} are read", got=FILE, do=_AVOID)
+
+
+_AVOID = "Do not use this store."
 
 
 class _Head(msgspec.Struct):
@@ -195,9 +238,10 @@ def decode_strict(raw: bytes, kind: type[T], file: str) -> T:
     """Decode into ``kind``: no unknown or missing field, and the text must be the canonical one."""
     try:
         value = msgspec.json.decode(raw, type=kind)
+        same = canonical(value) == raw
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise FormatError("A manifest has exactly the fields of its version.", got=f"{file}: {error}") from None
-    if canonical(value) != raw:
+    if not same:
         raise FormatError("A manifest is written in canonical JSON.", got=file, do="Do not edit manifests by hand.")
     return value
 

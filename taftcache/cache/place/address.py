@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 from taftcache.cache.format.digest import SHORT, digest
-from taftcache.cache.format.manifest import FILE, OBJECT_FOLDERS
+from taftcache.cache.format.manifest import FILE, OBJECT_FOLDERS, Manifest
 from taftcache.cache.place.folder import Folder
 from taftcache.cache.place.home import Home
 from taftcache.cache.write.sweep import KEY_FILE, LOCK
@@ -48,8 +48,9 @@ def open_home(path: str | os.PathLike[str], *, make: bool = False) -> tuple[Home
     return root, Folder(place)
 
 
-def bring(path: str | os.PathLike[str], first: bytes) -> None:
+def bring(path: str | os.PathLike[str], first: Manifest) -> None:
     """Make an empty store at ``path``, where nothing is yet: its root manifest is ``first``."""
+    raw = first.encode()
     try:
         root, desk = open_home(path, make=True)
         there = [name for name, _ in root.entries() if name not in (LOCK, f"{FILE}.partial")]
@@ -62,7 +63,7 @@ def bring(path: str | os.PathLike[str], first: bytes) -> None:
             raise _taken(root, there)
         lock = desk.lock(LOCK)
         try:
-            root.swap(FILE, first)
+            root.swap(FILE, raw)
         finally:
             os.close(lock)
     finally:

@@ -116,8 +116,8 @@ class Bucket:
         """Whether there is an object of that name, or any below it."""
         return self._head(name) is not None or bool(self._listed(name))
 
-    def put(self, name: str, data: Any) -> None:
-        """Put the object ``name``: as a whole, and durable once the service has said so."""
+    def put(self, name: str, data: Any, *, mode: int | None = None) -> None:
+        """Put the object ``name``: as a whole, and durable once the service has said so. Objects have no ``mode``."""
         raw = memoryview(data).cast("B")
         self._ask(name, lambda: self._api.put(self._store, _checked(name), raw), writes=True)
 

@@ -11,7 +11,7 @@ import stat
 import threading
 import weakref
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,9 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 # populated at once: a fault for each page costs as much as the digest
 _MAPPED = mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0)
+
+PRIVATE = 0o600
+"""The mode of a file that only its owner may read."""
 
 
 class Folder:
@@ -127,11 +130,17 @@ class Folder:
                     continue
                 os.fsync(fd)
 
-    def write(self, name: str, data: Any) -> None:
-        """Create or overwrite the file ``name`` and fsync it; its folder is the caller's to ``sync``."""
+    def write(self, name: str, data: Any, *, mode: int | None = None) -> None:
+        """Create or overwrite the file ``name`` and fsync it; its folder is the caller's to ``sync``.
+
+        It has exactly the permissions ``mode`` before the first byte is in it, where the file system has any.
+        """
         with writing(name):
-            fd = self._create(name, os.O_TRUNC)
+            fd = self._create(name, os.O_TRUNC, 0o666 if mode is None else PRIVATE)
             try:
+                if mode is not None and stat.S_IMODE(os.fstat(fd).st_mode) != mode:
+                    with suppress(PermissionError):  # of a file system without modes
+                        os.fchmod(fd, mode)
                 write_all(fd, data)
                 os.fsync(fd)
             finally:
@@ -162,11 +171,11 @@ class Folder:
         self.write(f"{name}.partial", data)
         self.move(f"{name}.partial", name)
 
-    def put(self, name: str, data: Any) -> None:
-        """Write the file ``name`` aside and put it, durable, in its place."""
+    def put(self, name: str, data: Any, *, mode: int | None = None) -> None:
+        """Write the file ``name`` aside and put it, durable, in its place; ``mode`` as for `write`."""
         staged = f"staging/put-{threading.get_ident()}"
         self.make("staging")
-        self.write(staged, data)
+        self.write(staged, data, mode=mode)
         self.place(self, staged, name)
 
     def is_folder(self, name: str) -> bool:
@@ -221,6 +230,18 @@ class Folder:
 
     def lock(self, name: str) -> int:
         """Take the exclusive lock file ``name``; its descriptor (closing it lets go). StoreLocked when it is held."""
+        while True:
+            fd = self._lock(name)
+            if self.has_lock(name, fd):
+                return fd
+            os.close(fd)  # of a file that was removed, or replaced, before it was locked: the next comer takes another
+
+    def has_lock(self, name: str, fd: int) -> bool:
+        """Whether the lock file ``name`` still is the one that is open, and locked, as ``fd``."""
+        there = self._stat(name)
+        return there is not None and os.path.samestat(there, os.fstat(fd))
+
+    def _lock(self, name: str) -> int:
         with writing(name):
             fd = self._create(name, 0)
         try:
@@ -252,10 +273,10 @@ class Folder:
         found = (self._stat(file) for file in files)
         return [info for info in found if info is not None and stat.S_ISREG(info.st_mode)]
 
-    def _create(self, name: str, flags: int) -> int:
+    def _create(self, name: str, flags: int, mode: int = 0o666) -> int:
         with self._parent(name) as (parent, leaf), _no_links(name):
             flags |= os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-            return os.open(leaf, flags, 0o666, dir_fd=parent)
+            return os.open(leaf, flags, mode, dir_fd=parent)
 
     @contextmanager
     def _folder(self, name: str) -> Iterator[int]:

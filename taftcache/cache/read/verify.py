@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from taftcache.cache.format import ledger
-from taftcache.cache.format.digest import digest
+from taftcache.cache.format.digest import canonical, digest
 from taftcache.cache.format.fault import Fault
 from taftcache.cache.format.manifest import FILE, MAX_BYTES, Manifest, ObjectRef
 from taftcache.cache.place.home import Home
@@ -71,7 +71,9 @@ def verify(root: Home, named: Manifest, progress: Progress | None = None, *, man
 
 def _root_faults(root: Home, named: Manifest) -> list[Fault]:
     try:
-        if Manifest.decode(root.read(FILE, MAX_BYTES)).digest != named.digest:
+        raw = root.read(FILE, MAX_BYTES)
+        # a manifest may take many times its file's memory: it is decoded once more only where that tells something
+        if canonical(named) != raw and Manifest.decode(raw).digest != named.digest:
             return [Fault(None, None, None, FILE, "it is not the manifest that was opened")]
     except OSError as error:
         return [Fault(None, None, None, FILE, f"it cannot be read: {error.strerror}")]

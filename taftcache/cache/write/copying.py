@@ -6,6 +6,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
@@ -15,12 +16,14 @@ from taftcache.cache.format.digest import digest
 from taftcache.cache.format.fault import Fault
 from taftcache.cache.format.manifest import FILE, MAX_BYTES, Manifest
 from taftcache.cache.place.address import check_foreign, open_home
+from taftcache.cache.place.folder import PRIVATE
 from taftcache.cache.place.home import Home
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.read.verify import Progress, verify
 from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.sweep import LOCK, sweep
-from taftcache.errors import FormatError, StoreError
+from taftcache.cache.write.tombstones import TombstoneFile
+from taftcache.errors import FormatError, StaleStore, StoreError
 
 BASE = "base/"
 _THREADS = 4
@@ -51,11 +54,14 @@ def copy(
     Every file is verified as it is read, and once more, at the target, before the root manifest is put there: no copy
     is ever named a store with less in it. A copy that was cut off goes on: files that are there with the right
     digest are not copied again. ``update`` allows a target that holds another state of the same store (of one
-    identity), which then becomes this one.
+    identity), which then becomes this one. What is remembered beside ``source`` of forgotten rows is added to what is
+    remembered beside the target.
 
     Raises:
-        IntegrityError: ``source`` is damaged. StoreError: something else lies at the target. StoreWriteError.
+        StaleStore: rows of ``source`` were forgotten at the target. IntegrityError: ``source`` is damaged.
+        StoreError: something else lies at the target. StoreWriteError.
     """
+    manifest = source.manifest.encode()
     files = list(_files(source))
     total = sum(file.size for file in files)
     try:
@@ -69,6 +75,7 @@ def copy(
         try:
             check_foreign(root)
             before = _before(root, source, update)
+            forgotten = _forgotten_there(root, target, source, before)
             count = size = done = 0
             for file, copied in _each(files, partial(_bring, root)):
                 count, size = count + copied, size + copied * file.size
@@ -78,7 +85,9 @@ def copy(
             if faults := verify(root, source.manifest, manifest=False):
                 raise faults[0].error()
             if before is None or before.digest != source.root_digest:
-                root.swap(FILE, source.manifest.encode())
+                root.swap(FILE, manifest)
+            with suppress(StoreError):  # as after every commit, it is for `taftcache audit` to report
+                _remember(root, forgotten, source, before)
             sweep(root, desk, source.manifest, before or source.manifest)
             return Copied(count, size, len(files) - count)
         finally:
@@ -86,6 +95,44 @@ def copy(
     finally:
         root.close()
         desk.close()
+
+
+def _forgotten_there(
+    root: Home, target: str | os.PathLike[str], source: FeatureStore, before: Manifest | None
+) -> TombstoneFile:
+    """What was forgotten at the target, by the file beside it and by the manifest ``before`` that it holds.
+
+    StaleStore when ``source`` has rows of that: it is an older state than the target's.
+    """
+    there = TombstoneFile(target)
+    if before is not None and before.tombstone_key and before.digest != source.root_digest:
+        same = before.tombstone_key == source.manifest.tombstone_key
+        there.consider(ledger.read_key(source.root if same else root, before), before.tombstones)
+    if back := source.returned(there):
+        raise StaleStore(
+            f"{source.path} has {len(back)} rows that were forgotten at {target}: it is an older state of the store",
+            got=f"root digest {source.root_digest[:16]}, by {there.file or 'the tombstones of the target'}",
+            do=f"Name another place, or forget them in the source too: taftcache forget {source.path} --sample ID",
+        )
+    return there
+
+
+def _remember(root: Home, there: TombstoneFile, source: FeatureStore, before: Manifest | None) -> None:
+    """Bring the file beside the target up to date with the manifest that is there now, and the file of ``source``."""
+    now = source.manifest
+    there.merge(source.tombstone_file)
+    if now.tombstone_key:
+        there.add(ledger.read_key(root, now), now.tombstones)
+    if before is not None and before.tombstone_key != now.tombstone_key and _goes_on(source, before):
+        there.destroy_key(before.tombstone_key)
+
+
+def _goes_on(source: FeatureStore, before: Manifest) -> bool:
+    """Whether the ledger of ``source`` has all entries that the manifest ``before`` names, and more: then what it no
+    longer knows was destroyed on purpose."""
+    entries = source.ledger()
+    last = before.ledger
+    return last is not None and last.entries < len(entries) and entries[last.entries]["previous"] == last.head
 
 
 def convert(
@@ -169,7 +216,7 @@ def _memory(source: FeatureStore, made: FeatureStore) -> None:
     for file in _files(source, rows=False):
         folder = file.path.partition("/")[0]
         if folder in ("base", "ledger", ledger.KEY_FILE) and file.path not in known:
-            made.root.put(file.path, file.read())
+            made.root.put(file.path, file.read(), mode=_mode(file))
     made.publish(wanted, [], [], [])
 
 
@@ -226,8 +273,12 @@ def _bring(root: Home, file: _File) -> bool:
     """Copy one file, if it is not there."""
     if _same(root, file):
         return False
-    root.put(file.path, file.read())
+    root.put(file.path, file.read(), mode=_mode(file))
     return True
+
+
+def _mode(file: _File) -> int | None:
+    return PRIVATE if file.path == ledger.KEY_FILE else None
 
 
 def _same(root: Home, file: _File) -> bool:

@@ -8,7 +8,7 @@ from taftcache.cache.format import layout, ledger, manifest
 from taftcache.cache.format.manifest import OBJECT_FOLDERS, Manifest, ShardRef
 from taftcache.cache.place.folder import Folder
 from taftcache.cache.place.home import Home
-from taftcache.cache.write.journal import Journal
+from taftcache.cache.write.journal import Journal, Line
 from taftcache.errors import StoreError, StoreUnreachable
 
 TRANSACTION = "staging/transaction"
@@ -61,6 +61,19 @@ def removed(home: Home, path: str) -> tuple[str, int]:
     return path, size
 
 
+def staged_ids(desk: Folder) -> dict[str, list[str]]:
+    """Shard -> ids of samples, rows and skipped ones, whose extraction stopped: they are in ``staging/`` alone.
+
+    Of the last chunks on their way to the disk there may be rows in ``staging/`` that no journal names yet.
+    """
+    found: dict[str, list[str]] = {}
+    for path in _in(desk, "staging"):
+        header, lines, _ = Journal(desk, path).read()
+        if header is not None:
+            found.setdefault(header.name, []).extend(_ids(lines))
+    return found
+
+
 def unfinished(desk: Folder) -> list[str]:
     """Work in progress that a ShardWriter could go on with."""
     return _in(desk, "staging")
@@ -110,10 +123,13 @@ def _resumable(root: Home, desk: Folder, path: str, named: Manifest) -> bool:
             raise
         except StoreError:
             return False
-        stones = set(named.tombstones)
-        ids = (i for line in lines for i in (*line.ids, *(s.id for _, s in line.skipped)))
-        return not any(ledger.tombstone(i, key) in stones for i in ids)
+        forgotten = set(named.tombstones)
+        return not any(ledger.tombstone(i, key) in forgotten for i in _ids(lines))
     return True
+
+
+def _ids(lines: list[Line]) -> Iterator[str]:
+    return (i for line in lines for i in (*line.ids, *(s.id for _, s in line.skipped)))
 
 
 def _take_back(desk: Folder, named: Manifest) -> None:

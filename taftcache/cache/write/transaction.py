@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from taftcache.cache.format import ledger
 from taftcache.cache.format.digest import digest, plain
 from taftcache.cache.format.manifest import MAX_OBJECT_BYTES, Manifest, ObjectRef, ShardRef, check_object, object_path
+from taftcache.cache.place.folder import PRIVATE
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.write.group import GroupWriter
 from taftcache.cache.write.sweep import TRANSACTION
@@ -37,7 +38,7 @@ class Transaction:
         self._shards: dict[str, Shard] = {}
         self._dropped: set[str] = set()
         self._erased: set[str] = set()
-        self._recalled: frozenset[str] = frozenset()
+        self._adopted: frozenset[str] = frozenset()
         self._objects = dict(store.manifest.objects)
         self._entries: list[dict[str, Any]] = []
         self._fields: dict[str, Any] = {}
@@ -88,15 +89,15 @@ class Transaction:
         self._dropped.add(name)
         self._shards.pop(name, None)
 
-    def bury(self, names: Iterable[str]) -> None:
+    def add_tombstones(self, names: Iterable[str]) -> None:
         """Add tombstones for ids whose rows leave with their whole shard, or for `classes` and `shards` themselves."""
         self._usable()
         self._erased |= set(names)
 
-    def recall(self) -> None:
-        """Take over the tombstones of the book beside the store: what an earlier store at this place forgot."""
+    def adopt_tombstones(self) -> None:
+        """Take over the tombstones of the file beside the store: what an earlier store at this place forgot."""
         self._usable()
-        self._recalled = self._store.book.newest
+        self._adopted = self._store.tombstone_file.newest
 
     def relabel(self, classes: Sequence[str]) -> dict[str, Shard]:
         """Keep only ``classes``, in the order that they have, and write every shard anew with labels that index them.
@@ -170,20 +171,20 @@ class Transaction:
         """Make all of it visible at once, then remove what it replaced."""
         self._usable()
         named = self._store.manifest
-        stones, key_digest = set(named.tombstones), named.tombstone_key
-        if self._erased or self._recalled:
+        tombstones, key_digest = set(named.tombstones), named.tombstone_key
+        if self._erased or self._adopted:
             key = self._key()
             key_digest = digest(key)
             if not named.tombstone_key:
-                self._stage(key, ledger.KEY_FILE)
-            stones |= self._recalled | {ledger.tombstone(i, key) for i in self._erased}
+                self._stage(key, ledger.KEY_FILE, PRIVATE)
+            tombstones |= self._adopted | {ledger.tombstone(i, key) for i in self._erased}
         if self._forget_key:
-            stones, key_digest = set(), ""
+            tombstones, key_digest = set(), ""
         end = named.ledger
         for entry in self._entries:
             raw, end = ledger.encode_entry(entry, end)
             self._stage(raw, ledger.entry_path(end.entries, end.head))
-        new = self._next().replace(tombstones=list(stones), tombstone_key=key_digest, ledger=end)
+        new = self._next().replace(tombstones=list(tombstones), tombstone_key=key_digest, ledger=end)
         paths = {ref.name: ref.path for ref in new.shards}
         groups = [(shard.at, paths[name]) for name, shard in self._shards.items()]
         self._open = False
@@ -226,7 +227,7 @@ class Transaction:
             if named.tombstone_key:
                 self._secret = ledger.read_key(self._root, named)
             else:
-                self._secret = self._store.book.key or os.urandom(ledger.KEY_BYTES)
+                self._secret = self._store.tombstone_file.key or os.urandom(ledger.KEY_BYTES)
         return self._secret
 
     def _rewrite(self, old: Shard, keep: NDArray[np.bool_], place: NDArray[np.int32] | None = None) -> Shard:
@@ -242,10 +243,10 @@ class Transaction:
         labels = old.labels[keep] if place is None else place[old.labels[keep]]
         return Shard(self._desk, group.put_all(rows(), ids, labels), at)
 
-    def _stage(self, data: bytes, place: str) -> None:
+    def _stage(self, data: bytes, place: str, mode: int | None = None) -> None:
         self._count += 1
         staged = f"{TRANSACTION}/{self._count}"
-        self._desk.write(staged, data)
+        self._desk.write(staged, data, mode=mode)
         self._moves.append((staged, place))
 
     def _usable(self) -> None:

@@ -17,7 +17,7 @@ from taftcache.backbone.sources.base import Source
 from taftcache.backbone.sources.opening import open_source
 from taftcache.cache.format.plan import assign, held_out, in_order
 from taftcache.cache.store import FeatureStore
-from taftcache.cache.write.book import Book
+from taftcache.cache.write.tombstones import TombstoneFile
 from taftcache.errors import DataError, IdentityError
 from taftcache.recipe import Recipe, recipe_values
 from taftcache.remote.rows import RemoteRows
@@ -78,7 +78,7 @@ def extract(recipe: Recipe, progress: Progress | None = None, cluster: Cluster |
 
     with ExitStack() as stack:
         there = stack.enter_context(FeatureStore(path, mode="a")) if exists else None
-        forgotten = Book(path).holds if there is None else there.is_forgotten
+        forgotten = TombstoneFile(path).holds if there is None else there.is_forgotten
         groups, classes, notes = _without_forgotten(forgotten, groups, source.classes)
         frozen, transform = load_frozen(recipe, classes)
         identity = made_from(recipe, frozen, transform)

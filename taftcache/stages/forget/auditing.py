@@ -130,9 +130,10 @@ class _Audit:
             except StoreError as error:
                 self.found("tombstones", ledger.KEY_FILE, str(error.got))
             else:
-                if store.book.file is not None and not store.book.covers(key, store.manifest.tombstones):
+                beside = store.tombstone_file
+                if beside.file is not None and not beside.covers(key, store.manifest.tombstones):
                     self.notes.append(
-                        f"{store.book.file} does not know all tombstones, so that an old copy put back here would go "
+                        f"{beside.file} does not know all tombstones, so that an old copy put back here would go "
                         "unnoticed; the next command that writes to the store completes it"
                     )
 

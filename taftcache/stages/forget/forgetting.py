@@ -269,7 +269,7 @@ class _Forgetting:
         new = change.erase([i for i in request.samples if i not in whole])
         for name in request.emptied:
             change.drop_shard(name)
-        change.bury([*whole, *request.asked, *(CLASS + name for name in request.classes)])
+        change.add_tombstones([*whole, *request.asked, *(CLASS + name for name in request.classes)])
         if request.classes:
             gone = set(request.classes)
             new = change.relabel([name for name in store.classes if name not in gone])
