@@ -32,7 +32,8 @@ class PrivacySpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     momentum: of the heavy ball.
     loss: "cross-entropy" or "rsl" with the kappa and alpha of [objective].
     logits: "tangent" learns from J Δw alone, as the paper does, "full" from f + J Δw.
-    budget: epsilon that all private trainings of a shard may spend together; epsilon by default.
+    budget: epsilon that all private trainings of a shard may spend together; epsilon by default. The first one fixes it
+        for the store, with delta and relation.
     """
 
     epsilon: Positive = 3.0

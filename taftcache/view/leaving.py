@@ -60,6 +60,13 @@ class Leaving:
             )
         if shard.role == "held-out" or component_of(shard.name) not in scorer.models:
             raise StoreError("a row that can be left out is one that a component was trained on", got=sample)
+        own = component_of(shard.name)
+        if not scorer.is_weighed(own):
+            raise StoreError(
+                f"{own} was trained privately, so a solve without a row would be compared with noise",
+                got=sample,
+                do="its promise bounds what it holds of any sample",
+            )
         with self._alone:
             if sample in self._answers:
                 return self._answers[sample]

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from taftcache.errors import StoreError
 from taftcache.names import component_of, is_component, shard_of
 from taftcache.stages.look.inspection import inspect
+from taftcache.stages.look.scoring import UNCOVERED
 from taftcache.stages.look.vectors import describe_vectors
 from taftcache.tangent.spec import TAIL
 from taftcache.view.atlas import NONE, Atlas
@@ -140,6 +141,7 @@ def sample(atlas: Atlas, name: str, pictures: Pictures) -> dict[str, Any]:
         "attention": None,
         "why_no_attention": "",
         "forget": None,
+        "private": "",
         "picture": pictures.png(name) is not None,
         "why_no_picture": pictures.why_not,
     }
@@ -157,7 +159,9 @@ def sample(atlas: Atlas, name: str, pictures: Pictures) -> dict[str, Any]:
         }
         out["attention"], out["why_no_attention"] = attention(atlas, tokens)
         own = component_of(shard.name)
-        if shard.role == "train" and own in scorer.models and scorer.plain:
+        if shard.role == "train" and scorer.is_private(own):
+            out["private"] = f"{own} is private: {UNCOVERED}."
+        if shard.role == "train" and scorer.is_weighed(own):
             _, bound = scorer.weigh(tokens, shard.labels[row : row + 1], own)
             others = sum(is_component(m) for m in scorer.models)
             norm = float(scorer.components[own].delta.norm())

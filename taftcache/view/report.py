@@ -15,6 +15,7 @@ import numpy as np
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import StoreWriteError
 from taftcache.names import shard_of
+from taftcache.privacy.statement import META
 from taftcache.view import payload
 from taftcache.view.atlas import NONE, Atlas
 from taftcache.view.page import report_page
@@ -69,6 +70,8 @@ def write_report(
             "a report is written to a folder that takes it", got=f"{place}: {error.strerror}"
         ) from None
     notes = [f"{name}: {state.note}" for name, state in atlas.progress.items() if state.note]
+    if any(META in ref.meta for ref in store.objects().values()):
+        notes.append("the store has private models; their promise does not cover this file, which shows the rows")
     return ReportReport(store.path, store.root_digest, place, len(page), len(atlas.table), details, notes)
 
 

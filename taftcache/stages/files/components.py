@@ -34,16 +34,20 @@ class ComponentReport:
 def export_component(store: FeatureStore, name: str, file: Path) -> ComponentReport:
     """Write a component or model ("000", "components/000", "models/mean") to a new file.
 
-    It has the bytes that the store keeps, but for the exact model's dual vectors, which speak of single rows.
+    It has the numbers that the store keeps, but for the exact model's dual vectors, which speak of single rows, and of
+    what is said beside them only what ``component.told`` lists: no digest of the rows, least of all of private ones.
 
     Raises:
-        StoreError: no such component. RecipeError: the file is there already, or cannot be written.
+        StoreError: no such component. RecipeError: the file is there already, or cannot be written. FormatError: its
+            claim of privacy does not follow from its noise.
     """
-    from taftcache.model.component import read_base, read_component
+    from taftcache.model.component import read_base, read_component, told
+    from taftcache.stages.private_claims import check_claim
 
     name = name if "/" in name else component_of(name)
     component = read_component(store, name, read_base(store, adopt(store, None).tangent))
-    data = replace(component, dual=None).encode()
+    check_claim(store, name, component.meta)
+    data = replace(component, meta=told(component.meta), dual=None).encode()
     try:
         with file.open("xb") as out:
             out.write(data)

@@ -17,6 +17,7 @@ from taftcache.privacy.statement import META, forgetting_note
 from taftcache.stages.forget.receipt import receipt_of, signed
 from taftcache.stages.forget.renewal import certificate_of, resolve_warm
 from taftcache.stages.forget.request import CLASS, Request, resolve_request
+from taftcache.stages.private_keys import KEYS, put_keys
 from taftcache.stages.progress import Progress, Silent
 from taftcache.stages.train.composing import (
     composed,
@@ -192,7 +193,7 @@ class _Forgetting:
 
     def _stays(self, name: str, trained: bool, stay: Sequence[str]) -> bool:
         """Whether an object that is not renewed has nothing of the rows that leave in it."""
-        if name.startswith("base/") or not self.request.leaving:
+        if name.startswith("base/") or name == KEYS or not self.request.leaving:  # KEYS are cleared by themselves
             return True
         if is_component(name):
             return name in self.members and name not in self.solve
@@ -244,6 +245,9 @@ class _Forgetting:
                     certificates[name] = certificate_of(component, old)
             for name in self.destroyed:
                 change.drop(name)
+            if KEYS in self.objects and request.leaving:  # those of shards that lose rows speak of rows that left
+                lost = [n for n in self.private if n in self.destroyed or shard_of(n) in request.leaving]
+                put_keys(change, store, {}, lost)
             for name in self.private:
                 leaving = request.leaving.get(shard_of(name), 0)
                 if (gone := name in self.destroyed) or leaving:

@@ -12,6 +12,7 @@ from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import RecipeError, SolveError, UnknownSample
 from taftcache.names import EXACT, HEAD, MEAN, WEIGHTED, component_of, is_component
+from taftcache.privacy.statement import META
 from taftcache.stages.progress import Progress, Silent
 from taftcache.stages.train.training import adopt, loss_of, solve_component
 
@@ -231,6 +232,7 @@ class _Setting:
         self.recipe: Recipe = adopt(store, None)
         self.base: Base = read_base(store, self.recipe.tangent)
         self.model = read_component(store, model, self.base)
+        self._check_solved(model)
         if model in (MEAN, WEIGHTED):
             weights = self.model.meta["coefficients"]
         elif model in (EXACT, HEAD) or is_component(model):
@@ -242,6 +244,17 @@ class _Setting:
             for name, mu in weights.items()
             if (shards := self._shards(name))
         ]
+
+    def _check_solved(self, model: str) -> None:
+        """RecipeError for a private model, or one with a private part: its noise is no sample's influence."""
+        objects = self.store.objects()
+        names = [model, *self.model.meta.get("coefficients", {})]
+        if private := [name for name in names if name in objects and META in objects[name].meta]:
+            raise RecipeError(
+                f"influence would compare the noise of {', '.join(private)} with a solve without noise",
+                got="trained privately",
+                do="its promise bounds the influence of any sample: taftcache inspect says epsilon and delta",
+            )
 
     def _train(self) -> Any:
         return self.recipe.tangent.train

@@ -14,6 +14,7 @@ from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import RecipeError
 from taftcache.names import component_of, is_component, is_model, shard_of
+from taftcache.privacy.statement import META
 from taftcache.stages.look.row_table import STEP_ROWS, Reader
 from taftcache.tangent.spec import TAIL
 
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from taftcache.model.component import Component
     from taftcache.tangent.parameters import Layout
 
+# What a page about rows says where their shard's component is private.
+UNCOVERED = "its promise bounds what it holds of any sample, but does not cover what is shown of the row itself"
 # Logits of held-out rows that are kept for composing; beyond it, rows are left out evenly.
 KEPT_BYTES = 256 << 20
 
@@ -58,6 +61,15 @@ class Scorer:
         """Whether the store holds a tail to compute logits with."""
         return TAIL in store.objects()
 
+    def is_private(self, name: str) -> bool:
+        """Whether ``name`` is a component or model that makes a promise of privacy."""
+        return META in self._metas.get(name, {})
+
+    def is_weighed(self, name: str) -> bool:
+        """Whether ``weigh`` has a bound for the component ``name``: it is a solution, of an objective without weights,
+        ball or jvp_only. Noise is none, so a private one has no such bound, and needs none."""
+        return self.plain and "certificate" in self._metas.get(name, {})
+
     def state(self, tokens: NDArray[Any]) -> Any:
         """The base model's state on rows [b,t,d]."""
         with self._alone:
@@ -74,7 +86,7 @@ class Scorer:
         """J Δw [b,K] of training rows of the component ``name``, and how far each can have moved it [b].
 
         Without row n the optimum moves by at most ‖N∇F(Δw)‖ + ‖J_nᵀ∂ℓ_n + λΔw‖ over (N − 1)λ: F without the row is
-        λ-strongly convex too, and that is its gradient at Δw. NaN with class weights, a ball or jvp_only.
+        λ-strongly convex too, and that is its gradient at Δw. NaN where ``is_weighed`` says that there is no bound.
         """
         import torch
 
@@ -83,6 +95,8 @@ class Scorer:
         component, meta = self.components[name], self._metas[name]
         state = self.state(tokens)
         change = self._tangent(state, name)
+        if not self.is_weighed(name):
+            return _array(change), np.full(len(tokens), np.nan)
         r = self.loss.gradient(state.logits + change, torch.from_numpy(labels.astype(np.int64)).to(change.device))
         with self._alone:
             tail, weights = self.operator.tail, self.operator.weights
@@ -93,8 +107,6 @@ class Scorer:
         N = meta["rows"]
         certified = meta["certificate"]["gradient"]
         bound = (N * certified + squares.clamp_min(0).sqrt()) / (max(N - 1, 0.5) * ridge)
-        if not self.plain:
-            bound = torch.full_like(bound, torch.nan)
         return _array(change), bound.cpu().numpy()
 
     def ridge(self, name: str) -> float:

@@ -17,6 +17,8 @@ from taftcache.stages.progress import Progress, Silent
 from taftcache.stages.train.training import (
     INTERRUPTED,
     adopt,
+    record_recipe,
+    recorded_values,
     solve_component,
     starts_at_zero,
     subtracted,
@@ -76,6 +78,9 @@ def compose(
     progress = progress or Silent()
     recipe = adopt(store, recipe)
     names = members_of(store)
+    if recorded_values(store, recipe) != store.manifest.recipe:
+        with store.transaction() as change:
+            record_recipe(change, store, recipe)
     digests = {name: store.objects()[name].digest for name in names}
     base = read_base(store, recipe.tangent)
     made: list[str] = []
@@ -269,6 +274,8 @@ def composed(
     from taftcache.tangent.operator import TangentOperator
 
     total = weighted(components, weights)
+    if any(META in component.meta for component in components.values()):
+        rows = proof_rows(None, base)  # what a composition says of itself must be no function of private rows
     operator = TangentOperator(base, [rows], trained=total.layout, dtype=torch.float64, memory=1 << 30)
 
     def logits(delta: torch.Tensor) -> torch.Tensor:

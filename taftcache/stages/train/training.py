@@ -20,6 +20,7 @@ from taftcache.stages.progress import Progress, Silent
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from taftcache.cache.write.transaction import Transaction
     from taftcache.model.component import Component
     from taftcache.objective.loss import Loss
     from taftcache.objective.problem import Problem
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 
 Job = tuple[str, list[Shard], "Train"]
 """A component to solve: its name, the shards whose rows it comes from, and what is trained."""
+SECTIONS = ("tangent", "objective", "prior", "solver", "compose", "privacy", "device")
+"""What a store's record takes over from the recipe that it is trained with."""
 INTERRUPTED = "interrupted"  # stands where a component's key would: it is nobody's, so the next run solves again
 
 
@@ -88,6 +91,9 @@ def train(
     there = store.objects()
     kept = [name for name, key in keys.items() if name in there and there[name].meta["key"] == key]
     todo = [job for job in jobs if job[0] not in kept]
+    if recorded_values(store, recipe) != store.manifest.recipe:
+        with store.transaction() as change:
+            record_recipe(change, store, recipe)
     for (name, sources, _), component in _solved(store, recipe, base, todo, keys, progress, cluster):
         with store.transaction() as change:
             put_component(change, name, component)
@@ -155,7 +161,7 @@ def plan_without(store: FeatureStore, *, subtracted: Sequence[str], dropped: int
 
 
 def adopt(store: FeatureStore, recipe: Recipe | None) -> Recipe:
-    """The recipe to train with; a given one replaces stage 2's sections in the store's record of it.
+    """The recipe that would be in force: the store's, with stage 2's sections of a given one. Nothing is written.
 
     Raises:
         IdentityError: the recipe asks for other data, another backbone or another plan than the store holds.
@@ -163,13 +169,23 @@ def adopt(store: FeatureStore, recipe: Recipe | None) -> Recipe:
     if recipe is None:
         return parse_recipe(store.manifest.recipe, str(store.path))
     check_words(store, recipe)
-    values = store.manifest.recipe | {
-        s: recipe_values(recipe)[s] for s in ("tangent", "objective", "prior", "solver", "compose", "privacy", "device")
-    }
+    return parse_recipe(recorded_values(store, recipe), str(store.path))
+
+
+def recorded_values(store: FeatureStore, recipe: Recipe) -> dict[str, Any]:
+    """What the store's record of its recipe is once it was trained with ``recipe``."""
+    given = recipe_values(recipe)
+    return store.manifest.recipe | {section: given[section] for section in SECTIONS}
+
+
+def record_recipe(change: Transaction, store: FeatureStore, recipe: Recipe) -> None:
+    """Put stage 2's sections of ``recipe`` into the store's record, where they differ from it.
+
+    It belongs into the transaction that first writes something made with them: a command that is refused records none.
+    """
+    values = recorded_values(store, recipe)
     if values != store.manifest.recipe:
-        with store.transaction() as change:
-            change.update(recipe=values)
-    return parse_recipe(values, str(store.path))
+        change.update(recipe=values)
 
 
 def training_key(recipe: Recipe, base: Base, sources: Sequence[Shard], mode: Train) -> str:

@@ -155,7 +155,7 @@ function neighbours(found, select) {
 }
 
 function forgetting(found) {
-  if (!found.forget) return [];
+  if (!found.forget) return found.private ? [h("h3", {}, "Privacy"), h("p", {}, found.private)] : [];
   const f = found.forget,
     place = h("div", { id: "leave", role: "status", "aria-live": "polite" });
   const out = [

@@ -28,15 +28,26 @@ function trainingView(main) {
           [
             "how it ended",
             (m) =>
-              m.converged === undefined
-                ? "the mean of the components"
-                : h("span", { class: m.converged ? "good" : "bad" }, m.converged ? "converged" : m.status),
+              m.privacy
+                ? privacy(m)
+                : m.converged === undefined
+                  ? "the mean of the components"
+                  : h("span", { class: m.converged ? "good" : "bad" }, m.converged ? "converged" : m.status),
           ],
         ],
         r.models,
       ),
     ),
   );
+  const promised = r.models.filter((m) => m.privacy);
+  if (promised.length)
+    main.append(
+      h(
+        "p",
+        {},
+        `Private models are no solutions and have no certificate; their promise does not cover: ${promised[0].privacy.not_covered.join("; ")}. Nor does it cover this page, which shows the rows themselves.`,
+      ),
+    );
   const curves = trained.filter((m) => m.convergence && m.convergence.length > 1),
     node = h("div", { class: "chart" }),
     path = h("div", { class: "chart" });
@@ -114,6 +125,14 @@ function trainingView(main) {
       series: [line("held_out", "held out", 0), line("train", "training rows", 1), here],
     });
   }
+}
+
+// What a private model promises.
+function privacy(m) {
+  const p = m.privacy;
+  return p.private
+    ? `private: ε ${p.epsilon.toPrecision(4)}, δ ${p.delta}, ${p.relation}`
+    : "noise of a seed: not private";
 }
 
 function ledgerView(main) {
