@@ -14,12 +14,13 @@ import msgspec
 from taftcache.backbone.spec import BackboneSpec, DataSpec, PreprocessSpec
 from taftcache.errors import RecipeError
 from taftcache.privacy.spec import PrivacySpec
-from taftcache.tangent.spec import TangentSpec
+from taftcache.tangent.spec import Seed, TangentSpec
 from taftcache.teaching.spec import PriorSpec
 
 Positive = Annotated[float, msgspec.Meta(gt=0, le=1e100)]
 NotNegative = Annotated[float, msgspec.Meta(ge=0, le=1e100)]
 Count = Annotated[int, msgspec.Meta(ge=1)]
+MAX_DEPTH = 16  # of tables and lists; beyond some hundred the stack would not suffice for what reads them
 Parsed = TypeVar("Parsed", bound=msgspec.Struct)
 
 
@@ -38,7 +39,7 @@ class StoreSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     path: str | None = None
     shards: Count = 4
     plan: Literal["hash", "balanced"] = "hash"
-    seed: int = 0
+    seed: Seed = 0
     cache: Literal["auto", "tokens", "attended", "residual", "feature"] = "auto"
     dtype: Literal["float16", "float32"] = "float16"
     chunk_rows: Count | Literal["auto"] = "auto"
@@ -215,11 +216,39 @@ def read_toml(path: str | Path) -> dict[str, Any]:
     """A recipe's plain values; RecipeError for no such file, or one that is not TOML."""
     path = Path(path)
     try:
-        return tomllib.loads(path.read_text("utf-8"))
+        return _parsed(path.read_text("utf-8"))
     except OSError as error:
         raise RecipeError("a recipe is a readable TOML file", got=f"{path}: {error.strerror}") from error
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except ValueError as error:  # of TOML, of UTF-8, or of an integer with thousands of digits
         raise RecipeError("a recipe is a TOML file", got=f"{path}: {error}") from error
+
+
+def _parsed(text: str) -> dict[str, Any]:
+    """TOML as plain values.
+
+    Raises:
+        ValueError: it is none. RecipeError: it is nested deeper than any recipe.
+    """
+    try:
+        values = tomllib.loads(text)
+    except RecursionError:
+        values = None
+    if values is None or _depth(values) > MAX_DEPTH:
+        raise RecipeError(
+            f"the values of a recipe are nested more than {MAX_DEPTH} deep",
+            got=f"{text[:60]}…",
+            do="write sections with keys, and lists of values",
+        )
+    return values
+
+
+def _depth(values: Any) -> int:
+    """How many tables and lists lie in one another."""
+    level, depth = [values], 0
+    while level := [v for v in level if isinstance(v, dict | list)]:
+        level = [inner for v in level for inner in (v.values() if isinstance(v, dict) else v)]
+        depth += 1
+    return depth
 
 
 def apply_overrides(values: Mapping[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
@@ -308,8 +337,8 @@ def _override(values: dict[str, Any], text: str) -> None:
     if not sign or not all(keys):
         raise RecipeError("an override is section.key=value", got=text, do="write it like solver.tolerance=1e-8")
     try:
-        value = tomllib.loads(f"value = {raw}")["value"]
-    except tomllib.TOMLDecodeError:
+        value = _parsed(f"value = {raw}")["value"]
+    except ValueError:
         value = raw
     for key in keys[:-1]:
         inner = values.setdefault(key, {})

@@ -190,3 +190,32 @@ KEYS = st.sampled_from(["data", "store", "solver", "shards", "source", "path", "
 def test_any_values_are_a_recipe_or_a_recipe_error(values):
     with contextlib.suppress(RecipeError):
         assert isinstance(parse_recipe(values), Recipe)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("x = " + "[" * 50_000, "nested"),
+        ("x = " + "[" * 100 + "]" * 100, "nested"),
+        ("[" + ".".join("a" * 50_000) + "]", "nested"),
+        ("name = " + "9" * 10_000, "TOML"),
+        (f"[store]\nseed = {2**127}", "store.seed"),
+        (f"[tangent]\nseed = {2**127}", "tangent.seed"),
+    ],
+    ids=["unclosed", "lists", "tables", "digits", "store.seed", "tangent.seed"],
+)
+def test_values_beyond_all_bounds(tmp_path, text, says):
+    path = tmp_path / "a.toml"
+    path.write_text(text)
+    with pytest.raises(RecipeError, match=says):
+        load_recipe(path)
+
+
+@pytest.mark.parametrize(
+    "value", ["[" * 50_000, "[" * 100 + "]" * 100, "9" * 10_000], ids=["unclosed", "lists", "digits"]
+)
+def test_overrides_beyond_all_bounds(tmp_path, value):
+    path = tmp_path / "a.toml"
+    path.write_text("")
+    with pytest.raises(RecipeError):
+        load_recipe(path, [f"store.shards={value}"])

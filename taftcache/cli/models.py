@@ -32,8 +32,9 @@ def export_model(
     """
     import taftcache
     from taftcache.cache.store import FeatureStore
+    from taftcache.stages.writing import whole
 
-    with FeatureStore(store) as opened:
+    with FeatureStore(store) as opened, whole(folder):
         report = taftcache.export_model(opened, folder, model, merged=merged, program=program)
     print_report(report, as_json, show_export_model)
 
@@ -51,8 +52,9 @@ def export_component(
     """
     import taftcache
     from taftcache.cache.store import FeatureStore
+    from taftcache.stages.writing import whole
 
-    with FeatureStore(store) as opened:
+    with FeatureStore(store) as opened, whole(file):
         report = taftcache.export_component(opened, component, file)
     print_report(report, as_json, show_component)
 

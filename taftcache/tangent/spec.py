@@ -12,6 +12,7 @@ TAIL = "base/tail"  # where a store keeps the tail's weights, and its descriptio
 
 Init = Literal["timm", "torch"]
 Train = Literal["full", "bitfit", "layernorm", "head"] | list[str]
+Seed = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 Depth = Annotated[int, msgspec.Meta(ge=0)]
 
 
@@ -36,7 +37,7 @@ class TangentSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     reset_norm: bool = False
     class_token: Literal["keep", "reset"] = "keep"
     init: Init = "torch"
-    seed: int = 0
+    seed: Seed = 0
 
     def __post_init__(self) -> None:
         if self.train == [] or self.blocks == "":

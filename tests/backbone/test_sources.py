@@ -294,6 +294,71 @@ def test_an_hdf5_file_cannot_point_at_another(tmp_path):
             only(source="hdf5", train=str(tmp_path / f"{name}.hdf5"))
 
 
+@pytest.mark.parametrize("chunks", [None, (1, 8, 8, 3)], ids=["contiguous", "chunked"])
+def test_hdf5_images_that_were_never_written_are_no_black_pictures(tmp_path, chunks):
+    with h5py.File(tmp_path / "a.hdf5", "w") as file:
+        file.create_dataset("images", (6, 8, 8, 3), "u1", chunks=chunks)
+        file["labels"] = LABELS
+        if chunks:
+            file["images"][:3] = 1
+    with pytest.raises(DataError, match="images was not written whole"):
+        only(source="hdf5", train=str(tmp_path / "a.hdf5"))
+
+
+def test_hdf5_links_in_a_circle_and_labels_without_end(tmp_path):
+    with h5py.File(tmp_path / "circle.hdf5", "w") as file:
+        file["images"], file["labels"] = h5py.SoftLink("/labels"), h5py.SoftLink("/images")
+    with pytest.raises(DataError, match="cannot be read"):
+        only(source="hdf5", train=str(tmp_path / "circle.hdf5"))
+    with h5py.File(tmp_path / "many.hdf5", "w") as file:
+        file["images"] = PIXELS
+        file.create_dataset("labels", (2**40,), "i8", chunks=(2**20,))
+    with pytest.raises(DataError, match=r"labels was not written|one label per image"):
+        only(source="hdf5", train=str(tmp_path / "many.hdf5"))
+
+
+def damaged(file, change) -> None:
+    """An npz whose bytes ``change`` edits in place."""
+    np.savez_compressed(file, images=PIXELS, labels=LABELS)
+    data = bytearray(file.read_bytes())
+    change(data)
+    file.write_bytes(data)
+
+
+def _deflate(data: bytearray) -> None:
+    at = 30 + data[26] + data[28]  # behind the first local header
+    data[at] = 0xFF  # a block of a kind that there is not
+
+
+def _flag(data: bytearray) -> None:
+    for mark, field in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
+        for at in _places(data, mark):
+            data[at + field] |= 1
+
+
+def _method(data: bytearray) -> None:
+    for mark, field in ((b"PK\x03\x04", 8), (b"PK\x01\x02", 10)):
+        for at in _places(data, mark):
+            data[at + field] = 99
+
+
+def _places(data: bytearray, mark: bytes) -> list[int]:
+    return [at for at in range(len(data)) if data[at : at + 4] == mark]
+
+
+@pytest.mark.parametrize("change", [_deflate, _flag, _method], ids=["deflate", "encrypted", "compression"])
+def test_a_damaged_npz_is_refused(tmp_path, change):
+    damaged(tmp_path / "a.npz", change)
+    with pytest.raises(DataError, match="readable npz"):
+        only(source="npz", train=str(tmp_path / "a.npz"))
+
+
+def test_a_pipe_among_images_is_refused_and_not_waited_for(folder):
+    os.mkfifo(folder / "ant" / "pipe.png")
+    with pytest.raises(DataError, match=r"pipe\.png is a pipe"):
+        only(source="folder", train=str(folder))
+
+
 def test_keys_inside_hdf5_groups(tmp_path):
     with h5py.File(tmp_path / "a.hdf5", "w") as file:
         file["part/x"], file["part/y"] = PIXELS, LABELS

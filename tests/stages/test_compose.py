@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -135,6 +136,32 @@ def test_another_base_point_is_refused(finished, store, parcel, tmp_path):
         broken.write_bytes(nan.encode())
         with pytest.raises(CompositionError, match="finite"):
             taftcache.import_component(opened, broken)
+
+
+def test_a_file_says_of_its_solve_all_that_a_solve_says_or_nothing(store, parcel, tmp_path):
+    """Whatever a stranger wrote beside the numbers is not taken over into the manifest."""
+    whole = Component.decode(parcel.read_bytes())
+    nested: dict = {"passes": 1}
+    for _ in range(300):
+        nested = {"x": nested}
+    with open_store(store) as opened:
+        taftcache.import_component(opened, parcel, "whole")
+        taken = opened.objects()["components/whole"].meta
+        solved = ("train", "converged", "status", "stats", "certificate", "norm", "rows")
+        assert {k: taken[k] for k in solved} == {k: whole.meta[k] for k in solved}
+        for n, odd in enumerate(
+            [{}, {"stats": {"passes": 1, "x": [0] * 300_000}}, {"stats": nested}, {"certificate": {}}, {"norm": "big"}]
+        ):
+            meta = {**whole.meta, **odd} if odd else {}
+            file = tmp_path / "odd.safetensors"
+            file.write_bytes(replace(whole, meta=meta).encode())
+            taftcache.import_component(opened, file, f"odd{n}")
+            meta = opened.objects()[f"components/odd{n}"].meta
+            assert meta["norm"] == pytest.approx(whole.meta["norm"])
+            assert ("stats" in meta) == (odd == {"norm": "big"})
+        taftcache.inspect(opened)
+    with FeatureStore(store) as opened:
+        assert len(opened.objects("components/")) == 8
 
 
 def test_forgetting_leaves_an_imported_component_alone(store, parcel):

@@ -18,8 +18,8 @@ from taftcache.model.folder import Description, open_model
 from taftcache.privacy.noise import SeededBits
 from taftcache.privacy.statement import META, NOT_COVERED
 from taftcache.stages.forget.signature import make_key
-from taftcache.stages.private_keys import KEYS, read_keys
 from taftcache.stages.train import private_training
+from taftcache.stages.train.private_keys import KEYS, read_keys
 from taftcache.stages.train.training import adopt
 from tests.stages.making import open_store
 from tests.stages.test_private import settings

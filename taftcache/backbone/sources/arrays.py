@@ -39,9 +39,10 @@ class ArraySource:
             self._images = _named(file, arrays, image_key, "image_key")
             _check_pixels(file, self._images)
             n = len(self._images)
-        labels = np.asarray(_named(file, arrays, label_key, "label_key")[()])
-        if labels.size != n:
-            raise DataError("There must be one label per image.", got=f"{file}: {n} images, {labels.size} labels")
+        given = _named(file, arrays, label_key, "label_key")
+        if given.size != n:  # before they are read: a file may declare more of them than there is memory
+            raise DataError("There must be one label per image.", got=f"{file}: {n} images, {given.size} labels")
+        labels = np.asarray(given[()])
         names = _texts(file, "classes", arrays["classes"][()]) if "classes" in arrays else None
         self.classes, indexes = _labels(file, labels.reshape(-1), names)
         ids = _ids(file, arrays, n, prefix)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -78,6 +79,12 @@ def _images(folder: Path, relative: str, above: list[tuple[int, int]]) -> Iterat
         if entry.is_dir():
             yield from _images(folder / entry.name, path, [*above, identity])
         elif os.path.splitext(entry.name)[1].lower() in SUFFIXES:
+            if not entry.is_file() and os.path.exists(entry):  # to open a pipe would wait for a writer forever
+                raise DataError(
+                    f"{folder / entry.name} is a pipe, socket or device, not an image",
+                    got=stat.filemode(os.stat(entry).st_mode),
+                    do="remove it",
+                )
             yield path
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import h5py
@@ -39,12 +40,35 @@ def _dataset(handle: h5py.File, file: Path, key: str) -> h5py.Dataset | None:
             return None
         if isinstance(node.get(part, getlink=True), h5py.ExternalLink):
             raise _elsewhere(file, key, "a link to another file")
-        node = node[part]
+        try:
+            node = node[part]
+        except (KeyError, OSError, RuntimeError) as error:  # a link that leads nowhere, or to itself
+            raise DataError(f"{file}: {key} cannot be read", got=str(error), do="write the file again") from error
     if not isinstance(node, h5py.Dataset):
         return None
     if node.is_virtual or node.external:
         raise _elsewhere(file, key, "stored in another file")
+    _check_written(file, key, node)
     return node
+
+
+def _check_written(file: Path, key: str, node: h5py.Dataset) -> None:
+    """DataError where a part was never written: HDF5 reads it as zeros, which would be taken for black pictures."""
+    if not node.size:
+        return
+    whole = "all of it"
+    if node.chunks is not None:
+        wanted = math.prod(-(-n // c) for n, c in zip(node.shape, node.chunks, strict=True))
+        written = node.id.get_num_chunks()
+        missing, whole = written != wanted, f"{wanted - written} of {wanted} chunks"
+    else:
+        missing = node.id.get_space_status() != h5py.h5d.SPACE_STATUS_ALLOCATED
+    if missing:
+        raise DataError(
+            f"{file}: {key} was not written whole, and the rest would be read as zeros",
+            got=f"missing: {whole}",
+            do="write the file again",
+        )
 
 
 def _elsewhere(file: Path, key: str, what: str) -> DataError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zipfile
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +24,7 @@ def open_npz(file: Path, image_key: str, label_key: str, prefix: str = "") -> Ar
                 raise DataError("The images must be in an npz archive.", got=f"{file} is a single array")
             # Only what is used is inflated; other names are kept for the message that lists them.
             arrays = {key: archive[key] if key in wanted else np.empty(0) for key in archive.files}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error, RuntimeError) as error:
+        # RuntimeError: encrypted, or (as NotImplementedError) packed in a way that zipfile does not know
         raise DataError("The images must be in a readable npz file without objects.", got=f"{file}: {error}") from error
     return ArraySource("npz", file, arrays, image_key, label_key, prefix)

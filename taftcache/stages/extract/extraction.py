@@ -69,7 +69,7 @@ def extract(recipe: Recipe, progress: Progress | None = None, cluster: Cluster |
     if exists:
         with FeatureStore(path) as store:
             _check_request(store, recipe)
-            _check_tail(store, recipe)
+            check_tail(store, recipe)
             if is_complete(store):
                 return _report(store, notes=_news(store, recipe))
     source, test = open_source(recipe.data)
@@ -245,11 +245,8 @@ def _check_request(store: FeatureStore, recipe: Recipe) -> None:
         _refuse([f"backbone weights: the store's have the digest {stored}, {file} has {file_digest(file)}"])
 
 
-def _check_tail(store: FeatureStore, recipe: Recipe) -> None:
+def check_tail(store: FeatureStore, recipe: Recipe) -> None:
     """RecipeError unless the rows suffice for what the recipe trains."""
-    from taftcache.tangent.config import TailConfig
-    from taftcache.tangent.selection import select
-
     if TAIL in store.objects():
         from taftcache.tangent.config import TailConfig
         from taftcache.tangent.selection import select

@@ -49,7 +49,7 @@ def export_model(
     """
     from taftcache.model.folder import save_merged, save_model
     from taftcache.model.predictor import TangentModel
-    from taftcache.stages.private_claims import check_claim
+    from taftcache.stages.train.private_claims import check_claim
 
     loaded = TangentModel.load(store, model, device)
     check_claim(store, model, loaded.component.meta)

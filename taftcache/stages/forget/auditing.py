@@ -19,11 +19,12 @@ from taftcache.privacy.statement import EVENT, META
 from taftcache.stages.forget.forgetting import forget
 from taftcache.stages.forget.receipt import signed_text
 from taftcache.stages.forget.request import CLASS
-from taftcache.stages.private_claims import claim_problems
-from taftcache.stages.private_keys import KEYS
 from taftcache.stages.progress import Progress, Silent
 from taftcache.stages.train.composing import composition_key, exact_key
+from taftcache.stages.train.private_claims import claim_problems
+from taftcache.stages.train.private_keys import KEYS
 from taftcache.stages.train.training import problem_of, subtracted, training_key
+from taftcache.tangent.spec import TAIL
 
 if TYPE_CHECKING:
     from taftcache.model.component import Component
@@ -218,6 +219,8 @@ class _Audit:
 
         store = self.store
         objects = store.objects()
+        if TAIL not in objects:  # imported rows without a backbone: nothing can have been made from them
+            return {}
         recipe = parse_recipe(store.manifest.recipe, str(store.path))
         base = read_base(store, recipe.tangent)
         shards = {shard.name: shard for shard in store.shards}

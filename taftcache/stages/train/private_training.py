@@ -15,8 +15,8 @@ from taftcache.cache.store import FeatureStore
 from taftcache.errors import RecipeError, StoreError
 from taftcache.names import component_of, is_component, is_model
 from taftcache.recipe import Recipe, recipe_values
-from taftcache.stages.private_keys import is_current, new_key, put_keys, read_keys
 from taftcache.stages.progress import Progress, Silent
+from taftcache.stages.train.private_keys import is_current, new_key, put_keys, read_keys
 from taftcache.stages.train.training import adopt, plan_without, record_recipe, recorded_values, subtracted
 
 if TYPE_CHECKING:

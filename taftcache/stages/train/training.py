@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
-from taftcache.errors import RecipeError, StoreError
+from taftcache.errors import RecipeError, SolveError, StoreError
 from taftcache.names import HEAD, component_of
+from taftcache.privacy.statement import META
 from taftcache.recipe import Recipe, parse_recipe, recipe_values
-from taftcache.stages.extract.extraction import check_words
 from taftcache.stages.progress import Progress, Silent
+from taftcache.stages.settings import check_coefficients, check_kept, check_settings, imported, orphans
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -61,6 +62,9 @@ def train(
 ) -> TrainReport:
     """Solve every shard (or those named) whose component is missing or was made from other rows or settings.
 
+    What can be refused is refused before the first commit. That one also records the settings, and drops what they
+    leave around another base point.
+
     Args:
         store: opened for writing.
         recipe: settings of stage 2; the store's own by default. They are recorded in the store.
@@ -68,6 +72,10 @@ def train(
         progress: told of every pass.
         cluster: whose workers solve, one component a task; this process by default. The bytes are the same, given the
             same number of threads.
+
+    Raises:
+        RecipeError, IdentityError, CompositionError, BackboneError: as ``check_settings`` and ``check_kept`` say, or a
+        private component would be replaced. StoreError: no such shard. SolveError: no solution as asked.
     """
     from taftcache.model.component import put_component, read_base
 
@@ -75,34 +83,36 @@ def train(
     begin = time.perf_counter()
     recipe = adopt(store, recipe)
     base = read_base(store, recipe.tangent)
-    out = subtracted(store)
-    wanted = [s for s in store.shards if (s.name not in out if shards is None else s.name in shards)]
-    if unknown := sorted(set(shards or []) - {shard.name for shard in wanted}):
-        raise StoreError(
-            "a shard to train is one of the store's",
-            got=", ".join(unknown),
-            do=f"one of {', '.join(shard.name for shard in store.shards)}",
-        )
-    if not wanted:
-        raise StoreError("there is a shard to train", got=f"{store.path} has none", do="taftcache extract")
+    wanted = _wanted(store, shards)
+    if shards is None and recipe.compose.mode == "weighted":
+        check_coefficients(recipe.compose.weights, [*(component_of(shard.name) for shard in wanted), *imported(store)])
     jobs: list[Job] = [(component_of(shard.name), [shard], recipe.tangent.train) for shard in wanted]
     jobs.append((HEAD, store.shards, "head"))
+    check_kept(store, recipe, base, [name for name, _, _ in jobs])
+    lost = orphans(store, recipe, base)
     keys = {name: training_key(recipe, base, sources, mode) for name, sources, mode in jobs}
     there = store.objects()
-    kept = [name for name, key in keys.items() if name in there and there[name].meta["key"] == key]
+    kept = [n for n, key in keys.items() if n in there and n not in lost and there[n].meta.get("key") == key]
     todo = [job for job in jobs if job[0] not in kept]
-    if recorded_values(store, recipe) != store.manifest.recipe:
-        with store.transaction() as change:
-            record_recipe(change, store, recipe)
+    _check_todo(store, recipe, todo)
     for (name, sources, _), component in _solved(store, recipe, base, todo, keys, progress, cluster):
         with store.transaction() as change:
+            record_recipe(change, store, recipe)
+            for orphan in lost:
+                change.drop(orphan)
             put_component(change, name, component)
             still = subtracted(store)
             if name != HEAD and sources[0].name in still:
                 still.remove(sources[0].name)
                 change.update(plan=plan_without(store, subtracted=still))
+        lost = []
         if component.meta["key"] == INTERRUPTED:
             raise KeyboardInterrupt
+    if not todo and recorded_values(store, recipe) != store.manifest.recipe:
+        with store.transaction() as change:
+            record_recipe(change, store, recipe)
+            for orphan in lost:
+                change.drop(orphan)
     trained = [name for name, _, _ in todo]
     return TrainReport(
         store.path,
@@ -113,6 +123,53 @@ def train(
         time.perf_counter() - begin,
         _unfinished({n: store.objects()[n].meta for n, _, _ in jobs}),
     )
+
+
+def _wanted(store: FeatureStore, shards: Sequence[str] | None) -> list[Shard]:
+    """The shards to train: those named, or all that were not subtracted.
+
+    Raises:
+        StoreError: a name that no shard has, or nothing to train.
+    """
+    names, out = [shard.name for shard in store.shards], subtracted(store)
+    if unknown := sorted(set(shards or []) - set(names)):
+        raise StoreError(
+            f"{store.path} has no shard {', '.join(unknown)} to train",
+            got=", ".join(unknown),
+            do=f"one of {', '.join(names)}" if names else "taftcache extract",
+        )
+    wanted = [s for s in store.shards if (s.name not in out if shards is None else s.name in shards)]
+    if not wanted:
+        raise StoreError(
+            f"{store.path} has no shard to train",
+            got=f"subtracted: {', '.join(out)}" if out else "no rows to train on",
+            do=f"name one that is to be trained again: --shard {out[0]}" if out else "taftcache extract",
+        )
+    return wanted
+
+
+def _check_todo(store: FeatureStore, recipe: Recipe, jobs: Sequence[Job]) -> None:
+    """Refuse before the first solve what a later one would fail with, or would take away.
+
+    Raises:
+        RecipeError: a private component would be replaced by one that saw its rows without noise. SolveError: too few
+        rows to choose a ridge from.
+    """
+    there = store.objects()
+    if private := [name for name, _, _ in jobs if name in there and META in there[name].meta]:
+        raise RecipeError(
+            f"{', '.join(private)}: trained privately, and would be replaced by what is made without noise",
+            got="taftcache train without --private",
+            do="taftcache train --private, or train a store of the same rows that was extracted elsewhere",
+        )
+    for name, sources, _ in jobs:
+        rows = sum(shard.rows for shard in sources)
+        if recipe.objective.ridge == "auto" and rows < 2:
+            raise SolveError(
+                f"{name} has {rows} row, too few to choose a ridge from",
+                got='objective.ridge = "auto"',
+                do="give a number, or forget the shard",
+            )
 
 
 def _solved(
@@ -164,11 +221,12 @@ def adopt(store: FeatureStore, recipe: Recipe | None) -> Recipe:
     """The recipe that would be in force: the store's, with stage 2's sections of a given one. Nothing is written.
 
     Raises:
-        IdentityError: the recipe asks for other data, another backbone or another plan than the store holds.
+        IdentityError, RecipeError, CompositionError, BackboneError: the store cannot follow the given recipe, as
+        ``check_settings`` says.
     """
     if recipe is None:
         return parse_recipe(store.manifest.recipe, str(store.path))
-    check_words(store, recipe)
+    check_settings(store, recipe)
     return parse_recipe(recorded_values(store, recipe), str(store.path))
 
 

@@ -28,7 +28,7 @@ def claim_problems(store: FeatureStore, meta: Mapping[str, Any]) -> list[str]:
     try:
         follows = parallel([Statement.from_dict(member[META]) for member in members])
     except (FormatError, RecipeError) as error:
-        return [*found, error.rule]
+        return [*found, error.fault]
     if wrong := [key for key in follows if key != "not_covered" and said.get(key) != follows[key]]:
         claims, gives = (", ".join(f"{key} {of.get(key)}" for key in wrong) for of in (said, follows))
         found.append(f"it claims {claims}; its members give {gives}")
