@@ -22,7 +22,9 @@ from torch import Tensor
 
 from taftcache.objective.problem import Problem
 from taftcache.objective.rsl import RSL
+from taftcache.solve.directions import conjugate_directions
 from taftcache.solve.inverses.dual import dual_fits, kernel
+from taftcache.solve.inverses.kronecker import KroneckerPreconditioner
 from taftcache.solve.minimise import minimise
 from taftcache.tangent.base import Base
 from taftcache.tangent.operator import TangentOperator
@@ -130,23 +132,14 @@ def _kernel(problem: Problem, direction: Tensor, root: Tensor) -> tuple[Tensor, 
 
 def _solve(problem: Problem, direction: Tensor, tolerance: float, max_passes: int) -> tuple[Tensor, int]:
     """v = A⁻¹ j by preconditioned conjugate gradients."""
-    from taftcache.solve.inverses.kronecker import KroneckerPreconditioner
-
-    preconditioner = KroneckerPreconditioner(problem)
-    v, r = torch.zeros_like(direction), direction.clone()
-    y = preconditioner.apply(r)
-    d, rho = y.clone(), r @ y
+    v, r, passes = torch.zeros_like(direction), direction.clone(), 0
     goal = tolerance * direction.norm()
-    passes = 0
+    directions = conjugate_directions(problem.hessian, KroneckerPreconditioner(problem), r)
     while r.norm() > goal and passes < max_passes:
-        product = problem.hessian(d)
+        at = next(directions)
         passes += 1
-        bend = d @ product
-        if not bend > 0:
+        if not at.curvature > 0:
             break
-        v += d * (rho / bend)
-        r -= product * (rho / bend)
-        y = preconditioner.apply(r)
-        rho, before = r @ y, rho
-        d = y + d * (rho / before)
+        v += at.step * at.vector
+        r -= at.step * at.product
     return v, passes

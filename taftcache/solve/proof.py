@@ -17,12 +17,14 @@ their difference.
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import islice
 from math import inf, sqrt
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from taftcache.solve.directions import Inverse, conjugate_directions
 from taftcache.solve.solution import Solution, Status
 
 EPSILON = 2.3e-16
@@ -43,14 +45,6 @@ class Quadratic(Protocol):
 
     def scattered(self, delta: Tensor, seed: int) -> Tensor:
         """See ``Problem.scattered``."""
-        ...
-
-
-class Inverse(Protocol):
-    """An approximate inverse of the Hessian."""
-
-    def apply(self, vector: Tensor) -> Tensor:
-        """M⁻¹ v."""
         ...
 
 
@@ -106,23 +100,15 @@ def tighten(problem: Quadratic, gradient: Tensor, inverse: Inverse | None, passe
     ridge = problem.ridge
     p = torch.zeros_like(gradient)
     r = -gradient
-    y = r if inverse is None else inverse.apply(r)
-    d, rho, norm = y.clone(), (r @ y).item(), (r @ r).item()
-    sums, radau = 0.0, 1 / ridge
-    for _ in range(passes - 1):
-        Hd = problem.hessian(d)
-        bend = (d @ Hd).item()
-        if not (bend > 0 and rho > 0):
+    norm, sums, radau = (r @ r).item(), 0.0, 1 / ridge
+    for at in islice(conjugate_directions(problem.hessian, inverse, r), passes - 1):
+        if not (at.curvature > 0 and at.rho > 0):
             break
-        step = rho / bend
-        p += step * d
-        r = r - step * Hd
-        sums += step * norm
-        left, after = radau - step, (r @ r).item()
+        p += at.step * at.vector
+        r -= at.step * at.product
+        sums += at.step * norm
+        left, after = radau - at.step, (r @ r).item()
         radau, norm = (left / (ridge * left + after / norm) if left > 0 and after > 0 else inf), after
-        y = r if inverse is None else inverse.apply(r)
-        rho, before = (r @ y).item(), rho
-        d = y + (rho / before) * d
     trivial = gradient.norm().item() / sqrt(ridge)
     q = -gradient - problem.hessian(p)
     terms = torch.stack([-(gradient @ p), p @ q, (q @ q) / ridge])

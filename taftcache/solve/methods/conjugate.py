@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Protocol
+from itertools import islice
 
 import torch
 from torch import Tensor
 
 from taftcache.errors import SolveError
 from taftcache.objective.problem import Problem
+from taftcache.solve.directions import Inverse, conjugate_directions
 from taftcache.solve.solution import Certificate, Solution, Status
 
 # The float32 product carries about six digits: an inner run asked for more would chase rounding.
@@ -19,20 +20,12 @@ Progress = Callable[[int, float], None]
 """Called after every pass with the passes so far and the relative residual."""
 
 
-class Preconditioner(Protocol):
-    """An approximate inverse of the Hessian."""
-
-    def apply(self, vector: Tensor) -> Tensor:
-        """M⁻¹ v for v [P], in the precision of v; symmetric and positive definite."""
-        ...
-
-
 class Lazy:
     """A preconditioner that is made when it is first needed: after the rows proved finite, or never."""
 
-    def __init__(self, make: Callable[[], Preconditioner]) -> None:
+    def __init__(self, make: Callable[[], Inverse]) -> None:
         self._make = make
-        self._made: Preconditioner | None = None
+        self._made: Inverse | None = None
 
     def apply(self, vector: Tensor) -> Tensor:
         """M⁻¹ v."""
@@ -44,7 +37,7 @@ class Lazy:
 def pcg(
     problem: Problem,
     exact: Problem,
-    preconditioner: Preconditioner,
+    preconditioner: Inverse,
     *,
     tolerance: float = 1e-6,
     max_passes: int = 400,
@@ -124,30 +117,22 @@ def pcg(
 class _Round:
     """One run of preconditioned CG on H p = −∇F in the products' precision; ``p`` is its last iterate at any time."""
 
-    def __init__(self, problem: Problem, preconditioner: Preconditioner, gradient: Tensor) -> None:
+    def __init__(self, problem: Problem, preconditioner: Inverse, gradient: Tensor) -> None:
         self._problem, self._preconditioner = problem, preconditioner
         self._r = -gradient.to(problem.operator.dtype)
         self.p = torch.zeros_like(self._r)
 
     def iterate(self, reduction: float, limit: int) -> Iterator[float]:
         """Run until the residual fell to ``reduction`` of its norm, or for ``limit`` passes; yields it after each."""
-        r = self._r
+        r, product = self._r, torch.empty_like(self._r)
         goal = reduction * r.norm().item()
-        y = self._preconditioner.apply(r)
-        d, rho = y.clone(), r @ y
-        Hd = torch.empty_like(r)
-        for _ in range(limit):
-            Hd = self._problem.hessian(d, Hd)
-            bend = (d @ Hd).item()
-            if not bend > 0:  # rounding has eaten the direction: what is reached is all that these products give
+        directions = conjugate_directions(lambda d: self._problem.hessian(d, product), self._preconditioner, r)
+        for at in islice(directions, limit):
+            if not at.curvature > 0:  # rounding has left nothing of it: what is reached is all that the products give
                 return
-            step = rho.item() / bend
-            self.p.add_(d, alpha=step)
-            r.sub_(Hd, alpha=step)
+            self.p.add_(at.vector, alpha=at.step)
+            r.sub_(at.product, alpha=at.step)
             norm = r.norm().item()
             yield norm
             if norm <= goal:
                 return
-            y = self._preconditioner.apply(r)
-            rho, previous = r @ y, rho
-            d.mul_(rho / previous).add_(y)

@@ -9,6 +9,7 @@ while R is small (Steihaug 1983), and R follows how well the last step's fall wa
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import islice
 from math import inf, sqrt
 
 import torch
@@ -16,8 +17,9 @@ from torch import Tensor
 
 from taftcache.errors import SolveError
 from taftcache.objective.problem import Problem
+from taftcache.solve.directions import Inverse, conjugate_directions
 from taftcache.solve.inverses.inverse import approximate_inverse
-from taftcache.solve.methods.conjugate import Preconditioner, Progress
+from taftcache.solve.methods.conjugate import Progress
 from taftcache.solve.solution import Certificate, Solution, Status
 
 GROWTH = 3.0  # of the region after a step whose fall was foretold
@@ -115,40 +117,32 @@ class _Step:
     cut: bool
 
 
-def _inner(
-    problem: Problem, inverse: Preconditioner, gradient: Tensor, accuracy: float, radius: float, limit: int
-) -> _Step:
+def _inner(problem: Problem, inverse: Inverse, gradient: Tensor, accuracy: float, radius: float, limit: int) -> _Step:
     """p with ‖H p + ∇F‖ ≤ accuracy·‖∇F‖, or where the way there leaves ‖p‖_M ≤ radius."""
     r = -gradient.to(problem.operator.dtype)
     goal = accuracy * r.norm().item()
     p = torch.zeros_like(r)
-    y = inverse.apply(r)
-    d, rho = y.clone(), (r @ y).item()
     # pᵀMp, pᵀMd and dᵀMd by recurrence: M itself is never applied.
-    long, across, ahead = 0.0, 0.0, rho
-    cut, k = False, 0
-    while k < max(1, limit):
-        Hd = problem.hessian(d)
-        k += 1
-        bend = (d @ Hd).item()
-        step = rho / bend if bend > 0 else inf
+    long, across, ahead = 0.0, 0.0, 0.0
+    cut, taken, last = False, 0, 0.0
+    for at in islice(conjugate_directions(problem.hessian, inverse, r), max(1, limit)):
+        taken += 1
+        across = at.ratio * (across + last * ahead)
+        ahead = at.rho + at.ratio**2 * ahead
+        step = at.step if at.curvature > 0 else inf
         cut = long + 2 * step * across + step * step * ahead > radius * radius
-        if cut:
+        if cut:  # to where the way along d leaves the region
             step = (sqrt(across * across + ahead * (radius * radius - long)) - across) / ahead
-        elif step == inf:  # rounding has eaten the direction
+        elif step == inf:  # rounding has left nothing of the direction
             break
-        p.add_(d, alpha=step)
-        r.sub_(Hd, alpha=step)
+        p.add_(at.vector, alpha=step)
+        r.sub_(at.product, alpha=step)
         long += 2 * step * across + step * step * ahead
+        last = step
         if cut or r.norm().item() <= goal:
             break
-        y = inverse.apply(r)
-        rho, before = (r @ y).item(), rho
-        d.mul_(rho / before).add_(y)
-        across = rho / before * (across + step * ahead)
-        ahead = rho + (rho / before) ** 2 * ahead
     direction = p.to(gradient)
     if not direction.any():
         direction = -gradient
     fall = 0.5 * (direction @ (r.to(gradient) - gradient)).item()
-    return _Step(direction, sqrt(max(long, 0.0)), fall, k, cut)
+    return _Step(direction, sqrt(max(long, 0.0)), fall, taken, cut)
