@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
@@ -15,6 +15,7 @@ import numpy as np
 from taftcache.cache.format.plan import assign, held_out
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
+from taftcache.tangent.rows import ArrayRows
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -66,7 +67,7 @@ class Setting:
         return said
 
 
-class Chosen:
+class Chosen(ArrayRows):
     """Some rows of a store, by id, in memory as they are stored."""
 
     def __init__(self, store: FeatureStore, ids: Sequence[str]) -> None:
@@ -75,7 +76,7 @@ class Chosen:
         for place, (shard, row) in enumerate(store.locate(i) for i in ids):
             places[id(shard)].append((place, row))
             shards[id(shard)] = shard
-        self.labels = np.empty(len(ids), np.int32)
+        labels = np.empty(len(ids), np.int32)
         tokens: np.ndarray | None = None
         for key, shard in shards.items():
             at, rows = (np.array(column) for column in zip(*places[key], strict=True))
@@ -83,16 +84,9 @@ class Chosen:
             found = shard.tokens(rows[order])
             tokens = np.empty((len(ids), *found.shape[1:]), found.dtype) if tokens is None else tokens
             tokens[at[order]] = found
-            self.labels[at] = np.asarray(shard.labels)[rows]
+            labels[at] = np.asarray(shard.labels)[rows]
         assert tokens is not None
-        self.tokens = tokens
-        self.rows = len(ids)
-
-    def blocks(self, size: int, start: int = 0) -> Iterator[Any]:
-        """Blocks of ``size`` rows, views of the arrays."""
-        from taftcache.tangent.rows import ArrayRows
-
-        return ArrayRows(self.tokens, self.labels).blocks(size, start)
+        super().__init__(tokens, labels)
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -22,7 +22,7 @@ from taftcache.solve.methods.newton import newton
 from taftcache.solve.methods.row_space import RowSpace
 from taftcache.tangent.base import Base
 from taftcache.tangent.operator import TangentOperator
-from taftcache.tangent.rows import ArrayBlock, RowSource
+from taftcache.tangent.rows import RowSource, Subset
 from taftcache.tangent.spec import Train
 
 HEAD_GRID = [10.0**e for e in range(-8, 2)]
@@ -98,10 +98,11 @@ def choose_ridge(
             curve = [Point(e.ridge, e.loss, e.accuracy) for e in errors]
             return Choice(_best(curve), "leave-one-out", curve, 2)
     step = EVERY if rows >= EVERY else 2
-    kept, aside = (_Part(sources, step, held) for held in (False, True))
+    held = np.arange(rows) % step == step - 1
+    kept, aside = (Subset(sources, np.flatnonzero(part)) for part in (~held, held))
     omega = weights
     if weights is not None and weights.by_sample is not None:
-        omega = RowWeights(weights.by_class, weights.by_sample[kept.chosen(rows)])
+        omega = RowWeights(weights.by_class, weights.by_sample[kept.index])
     narrow, wide = (problem([kept], dtype, omega) for dtype in (torch.float32, torch.float64))
     deltas, passes = _path(narrow, wide, ridges)
     test = problem([aside], torch.float32, None)
@@ -171,38 +172,3 @@ def _best(curve: Sequence[Point]) -> float:
     """The λ of the least loss; of equals the largest."""
     least = min(point.loss for point in curve)
     return max(point.ridge for point in curve if point.loss <= least)
-
-
-class _Part:
-    """Every ``step``-th row of some sources, or all the others."""
-
-    def __init__(self, sources: Sequence[RowSource], step: int, held: bool) -> None:
-        self._sources, self._step, self._held = sources, step, held
-        self.rows = len(self.chosen(sum(source.rows for source in sources)))
-
-    def chosen(self, rows: int) -> np.ndarray:
-        """Places of the part among ``rows`` rows."""
-        held = np.arange(rows) % self._step == self._step - 1
-        return np.flatnonzero(held if self._held else ~held)
-
-    def blocks(self, size: int, start: int = 0) -> Iterator[ArrayBlock]:
-        """Blocks of ``size`` rows of the part, copied together."""
-        tokens: list[np.ndarray] = []
-        labels: list[np.ndarray] = []
-        count, at, skip = 0, 0, start
-        for source in self._sources:
-            for block in source.blocks(size):
-                places = np.arange(at, at + len(block.labels))
-                at += len(places)
-                mine = (places % self._step == self._step - 1) == self._held
-                wanted = np.flatnonzero(mine)[skip:]
-                skip = max(0, skip - int(mine.sum()))
-                tokens.append(np.asarray(block.tokens)[wanted])
-                labels.append(np.asarray(block.labels)[wanted])
-                count += len(wanted)
-                while count >= size:
-                    x, y = np.concatenate(tokens), np.concatenate(labels)
-                    yield ArrayBlock(x[:size], y[:size])
-                    tokens, labels, count = [x[size:]], [y[size:]], count - size
-        if count:
-            yield ArrayBlock(np.concatenate(tokens), np.concatenate(labels))

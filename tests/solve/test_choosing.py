@@ -10,9 +10,8 @@ from taftcache.errors import SolveError
 from taftcache.objective.cross_entropy import CrossEntropy
 from taftcache.objective.rsl import RSL
 from taftcache.objective.weights import RowWeights
-from taftcache.solve.choosing import STEPS, _Part, choose_ridge
+from taftcache.solve.choosing import STEPS, choose_ridge
 from taftcache.solve.methods.head import HeadPath
-from taftcache.tangent.operator import TangentOperator
 from tests.solve.problems import K, N, case, dense, labels, make_problem, rows
 
 LOSS = RSL(alpha=1.0, kappa=5.0)
@@ -54,19 +53,6 @@ def test_classes_of_their_own_need_their_own_decomposition():
         HeadPath(make_problem(loss=RSL(alpha=2.0, kappa=5.0), head=True))
 
 
-@pytest.mark.parametrize("sizes", [(N,), (16, 24), (3, 5, 32)])
-@pytest.mark.parametrize("size", [4, 7, 100])
-@pytest.mark.parametrize("start", [0, 7])
-def test_parts_share_the_rows_out(sizes, size, start):
-    parts = [_Part(rows(sizes=sizes), 5, held) for held in (True, False)]
-    for part in parts:
-        got = [block.labels for block in part.blocks(size, start)]
-        assert np.array_equal(np.concatenate(got), labels()[part.chosen(N)][start:])
-        assert all(len(block) == size for block in got[:-1])
-    assert sorted([*parts[0].chosen(N), *parts[1].chosen(N)]) == list(range(N))
-    assert [part.rows for part in parts] == [8, 32]
-
-
 @pytest.mark.parametrize("train", ["head", "full"])
 @pytest.mark.parametrize("loss", [LOSS, RSL(alpha=2.0, kappa=5.0), CrossEntropy()], ids=["rsl", "alpha", "ce"])
 def test_the_choice_has_the_least_loss_of_its_curve(monkeypatch, train, loss):
@@ -106,8 +92,3 @@ def test_the_path_validates_what_a_solve_of_the_other_rows_would(monkeypatch):
 def test_grids_that_are_refused(grid):
     with pytest.raises(SolveError, match="grid"):
         choose_ridge(case().base, rows(), LOSS, grid=grid)
-
-
-def test_operators_are_not_changed_by_parts():
-    whole = TangentOperator(case().base, [_Part(rows(), 5, False)], dtype=torch.float64)
-    assert sum(len(y) for _, y in whole.blocks()) == whole.rows == 32

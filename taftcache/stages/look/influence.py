@@ -14,6 +14,7 @@ from taftcache.errors import RecipeError, SolveError, UnknownSample
 from taftcache.names import EXACT, HEAD, MEAN, WEIGHTED, component_of, is_component
 from taftcache.stages.progress import Progress, Silent
 from taftcache.stages.train.training import adopt, loss_of, solve_component
+from taftcache.tangent.rows import Subset
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -72,16 +73,12 @@ class QueryInfluence:
     passes: int
 
 
-class Without:
-    """A shard without one row, as rows in memory."""
+class Without(Subset):
+    """A shard without one row."""
 
     def __init__(self, shard: Shard, row: int) -> None:
-        from taftcache.tangent.rows import ArrayRows
-
-        keep = np.arange(shard.rows) != row
-        self._rows = ArrayRows(shard.tokens(np.flatnonzero(keep)), shard.labels[keep])
-        self.name, self.digest, self.rows, self.labels = shard.name, "", self._rows.rows, self._rows.labels
-        self.blocks = self._rows.blocks
+        super().__init__([shard], np.delete(np.arange(shard.rows), row))
+        self.name, self.digest, self.labels = shard.name, "", np.asarray(shard.labels)[self.index]
 
 
 def sample_influence(
