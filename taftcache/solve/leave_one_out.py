@@ -25,6 +25,7 @@ from taftcache.objective.rsl import RSL
 from taftcache.solve.directions import conjugate_directions
 from taftcache.solve.inverses.dual import dual_fits, kernel
 from taftcache.solve.inverses.kronecker import KroneckerPreconditioner
+from taftcache.solve.methods.head import HeadPath
 from taftcache.solve.minimise import minimise
 from taftcache.tangent.base import Base
 from taftcache.tangent.operator import TangentOperator
@@ -97,21 +98,9 @@ def leave_one_out(
 
 
 def _head(problem: Problem, direction: Tensor) -> tuple[Tensor, Tensor, int]:
-    """v = A⁻¹ j and each row's leverage, the same for all classes when α = 1."""
-    operator = problem.operator
-    K = operator.classes
-    x = torch.cat([torch.cat([s.feature, torch.ones_like(s.feature[:, :1])], 1) for s, _ in operator.blocks()])
-    scale = 2 / (K * operator.rows)
-    matrix = scale * (x.T @ x) + problem.ridge * torch.eye(x.shape[1], dtype=x.dtype, device=x.device)
-    factor = torch.linalg.cholesky(matrix)
-    views = operator.layout.views(direction)
-    weight, bias = (views[name] for name in operator.base.config.head_names)
-    solved = torch.cholesky_solve(torch.cat([weight, bias[:, None]], 1).T, factor).T
-    v = operator.layout.flatten(
-        dict(zip(operator.base.config.head_names, (solved[:, :-1], solved[:, -1]), strict=True))
-    )
-    leverage = scale * (x * torch.cholesky_solve(x.T, factor).T).sum(1)
-    return v, leverage, 1
+    """v = A⁻¹ j and each row's leverage [N], the same for all classes when α = 1."""
+    path = HeadPath(problem)
+    return path.inverse(direction, problem.ridge), path.leverages(problem.ridge), 2
 
 
 def _kernel(problem: Problem, direction: Tensor, root: Tensor) -> tuple[Tensor, Tensor, int]:

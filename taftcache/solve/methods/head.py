@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -11,6 +12,7 @@ from torch import Tensor
 from taftcache.errors import SolveError
 from taftcache.objective.problem import Problem
 from taftcache.solve.solution import Certificate, Solution, Status
+from taftcache.tangent.operator import TangentOperator
 
 # Bytes that the normal matrices of one group of classes may take when each class has its own.
 GROUP_BYTES = 512 << 20
@@ -51,25 +53,34 @@ def certified_head(problem: Problem, solution: Tensor, tolerance: float) -> Solu
 
 
 class HeadPath:
-    """The head for every λ from one eigendecomposition, and its exact leave-one-out errors.
+    """The head for every λ from one eigendecomposition, its leverages, and its exact leave-one-out errors.
 
-    With Σ = 1/N Σ ω_n D_n x̃x̃ᵀ = VSVᵀ, the head is W(λ) = −R V (S + λ)⁻¹Vᵀ. Leaving row n out while λ keeps its meaning
-    as the weight beside the sum over N rows,
+    With Σ = 1/N Σ ω_n D_n x̃x̃ᵀ = VSVᵀ and R = 1/N Σ ω_n ∂ℓ_n x̃ᵀ at Δw = 0, the head is W(λ) = −R V (S + λ)⁻¹Vᵀ. Leaving
+    row n out while λ keeps its meaning as the weight beside the sum over N rows,
 
         r_n^(−n) = r_n / (1 − h_n)        h_n = (ω_n D_n/N) x̃_nᵀ(Σ + λI)⁻¹x̃_n
 
-    is the residual of its own prediction, without a solve. Costs one pass, and one more for all λ's errors together.
+    is the residual of its own prediction, without a solve. Costs one pass, and one more for each look at the rows.
 
     Args:
-        problem: as for ``solve_head``, with a D that all classes share.
+        problem: over the head alone; its own λ has no part in it.
+
+    Raises:
+        SolveError: a loss that is not quadratic, or whose D is not the same for all classes.
     """
 
     def __init__(self, problem: Problem) -> None:
         self._problem = problem
+        if not problem.loss.quadratic:
+            raise SolveError(
+                "the head has no closed form for a loss that is not quadratic",
+                got=f"{problem.loss}",
+                do="a square loss, or solve each λ on its own",
+            )
         moments = _moments(problem)
         if not moments.shared:
             raise SolveError(
-                "one decomposition serves every λ where all classes share D",
+                "one decomposition does not serve every λ: each class has its own D",
                 got=f"{problem.loss}",
                 do="alpha = 1, or solve each λ on its own",
             )
@@ -81,40 +92,82 @@ class HeadPath:
         """W(λ) [K, d+1], the bias last."""
         return -(self._right / (self._values + ridge)) @ self._vectors.T
 
+    def heads(self, ridges: Sequence[float]) -> Tensor:
+        """W(λ) [L, K, d+1] for every λ."""
+        return torch.stack([self.weights(ridge) for ridge in ridges])
+
     def solution(self, ridge: float, tolerance: float = 1e-6) -> Solution:
         """The head at λ with its certificate."""
         return certified_head(replace(self._problem, ridge=ridge), self.weights(ridge), tolerance)
 
+    def inverse(self, direction: Tensor, ridge: float) -> Tensor:
+        """(Σ + λI)⁻¹ applied to each class's part of a direction [P] of the head: H(λ)⁻¹ j."""
+        names = self._problem.operator.base.config.head_names
+        weight, bias = (self._problem.operator.layout.views(direction)[name] for name in names)
+        turned = torch.cat([weight, bias[:, None]], 1) @ self._vectors
+        return _flat(self._problem, (turned / (self._values + ridge)) @ self._vectors.T)
+
+    def leverages(self, ridge: float) -> Tensor:
+        """h_n [N], in one pass."""
+        return torch.cat([block.leverage[:, 0] for block in self._blocks([ridge])])
+
+    def correct(self, operator: TangentOperator, ridges: Sequence[float]) -> Tensor:
+        """How many of an operator's rows each W(λ) gives their own class [L], in one pass over them."""
+        heads = self.heads(ridges).flatten(0, 1).T  # [d+1,L·K]
+        count = torch.zeros(len(ridges), dtype=torch.int64, device=heads.device)
+        for state, labels in operator.blocks():
+            change = (_extended(state.feature) @ heads).view(len(labels), len(ridges), -1)
+            base = self._problem.logits(state.logits, None).double()
+            count += (change.add_(base[:, None]).argmax(2) == labels[:, None]).sum(0)
+        return count
+
     def leave_one_out(self, ridges: Sequence[float]) -> list[LeaveOneOut]:
         """Mean loss, and accuracy where targets are classes, of predictions made without the row itself."""
-        problem, vectors, L = self._problem, self._vectors, len(ridges)
+        problem, L = self._problem, len(ridges)
         heads = torch.cat([-(self._right / (self._values + ridge)).T for ridge in ridges], 1)  # [d+1,L·K]
-        inverses = torch.stack([1 / (self._values + ridge) for ridge in ridges])
-        losses = torch.zeros(L, dtype=torch.float64, device=vectors.device)
+        losses = torch.zeros(L, dtype=torch.float64, device=heads.device)
         correct = torch.zeros_like(losses)
-        start = 0
-        for state, labels in problem.operator.blocks():
-            x = _extended(state.feature) @ vectors
-            base = problem.logits(state.logits, None).double()
-            curvature = problem.loss.bend(base, labels, torch.ones_like(base))[:, :1]
-            weight = curvature / problem.operator.rows
-            if problem.weights is not None:
-                weight = weight * problem.weights.at(labels, start, base)
-            leverage = weight * (x * x) @ inverses.T  # [b,L]
+        classes = True
+        for x, base, labels, curvature, leverage in self._blocks(ridges):
             # Where a row alone decides a direction, h is 1 up to rounding: λ > 0 keeps it below.
             held = 1 / (1 - leverage).clamp_min(1e-12)
             change = (x @ heads).view(len(labels), L, -1)
             away = problem.loss.gradient(base, labels) / curvature  # from the target
             residual = change.add_(away[:, None]).mul_(held[:, :, None])
             losses += 0.5 * (curvature * torch.linalg.vecdot(residual, residual)).sum(0)  # ℓ = ½ D‖z − target‖²
-            if not labels.is_floating_point():
+            classes = not labels.is_floating_point()
+            if classes:
                 correct += (residual.add_((base - away)[:, None]).argmax(2) == labels[:, None]).sum(0)
-            start += len(labels)
-        rows, classes = problem.operator.rows, not labels.is_floating_point()
+        rows = problem.operator.rows
         return [
             LeaveOneOut(ridge, loss / rows, right / rows if classes else None)
             for ridge, loss, right in zip(ridges, losses.tolist(), correct.tolist(), strict=True)
         ]
+
+    def _blocks(self, ridges: Sequence[float]) -> Iterator[_Block]:
+        """The rows with their leverages at every λ, in one pass."""
+        problem = self._problem
+        inverses = torch.stack([1 / (self._values + ridge) for ridge in ridges])
+        start = 0
+        for state, labels in problem.operator.blocks():
+            x = _extended(state.feature) @ self._vectors
+            base = problem.logits(state.logits, None).double()
+            curvature = problem.loss.bend(base, labels, torch.ones_like(base))[:, :1]
+            weight = curvature / problem.operator.rows
+            if problem.weights is not None:
+                weight = weight * problem.weights.at(labels, start, base)
+            yield _Block(x, base, labels, curvature, weight * (x * x) @ inverses.T)
+            start += len(labels)
+
+
+class _Block(NamedTuple):
+    """Some rows as ``HeadPath`` sees them."""
+
+    x: Tensor  # [b,d+1] x̃ᵀV
+    base: Tensor  # [b,K] the base point's logits
+    labels: Tensor  # [b]
+    curvature: Tensor  # [b,1] D, the same for all classes
+    leverage: Tensor  # [b,L] h at every λ
 
 
 @dataclass(frozen=True)
