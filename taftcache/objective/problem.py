@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from taftcache.objective.loss import Loss
+from taftcache.objective.objective import Objective
 from taftcache.objective.response import Bend, Scattered, Slope, moved, random_signs
 from taftcache.objective.weights import RowWeights
 from taftcache.tangent.operator import TangentOperator
@@ -38,6 +39,11 @@ class Problem:
     weights: RowWeights | None = None
     jvp_only: bool = False
     point: tuple[Tensor, ...] | None = None
+
+    @classmethod
+    def of(cls, objective: Objective, operator: TangentOperator) -> Problem:
+        """The problem that an objective poses over an operator's rows; a ball is left to the solver."""
+        return cls(operator, objective.loss, objective.ridge, objective.weights, objective.jvp_only)
 
     def evaluate(self, delta: Tensor, seen: Callable[[Tensor, Tensor], object] | None = None) -> tuple[float, Tensor]:
         """F(Δw), and ∇F(Δw) [P] in the operator's precision, in one pass.

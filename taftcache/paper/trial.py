@@ -201,14 +201,16 @@ class Trial:
         """Mean loss and accuracy on the test rows of the composed model, for every λ from one run a shard."""
         import torch
 
+        from taftcache.objective.objective import Objective
         from taftcache.solve.choosing import ridge_path
+        from taftcache.solve.settings import Arithmetic
 
         base, train = self.base(setting), self._train(setting)
         total: Tensor | None = None
         for part in self.parts:
             deltas, _ = ridge_path(
-                base, [Chosen(self.store, part)], self.loss(setting), ridges, train=train,
-                memory=self.recipe.memory_bytes,
+                base, [Chosen(self.store, part)], Objective(loss=self.loss(setting), train=train), ridges,
+                arithmetic=Arithmetic(memory=self.recipe.memory_bytes),
             )  # fmt: skip
             total = torch.stack(deltas) if total is None else total + torch.stack(deltas)
         assert total is not None
@@ -232,7 +234,9 @@ class Trial:
         from taftcache.baselines.adam import Schedule
         from taftcache.baselines.fine_tuning import fine_tune
         from taftcache.baselines.tangent_training import Run, train_tangents
+        from taftcache.objective.objective import Objective
         from taftcache.solve.minimise import minimise
+        from taftcache.solve.settings import Arithmetic, Goal
 
         first, recipe, spec = group[0], self.recipe, self.recipe.compare
         train = self._train(first)
@@ -243,7 +247,7 @@ class Trial:
         if first.preset == "paper":
             runs = [Run(self.loss(s), s.strength, 0.0 if s.radius else spec.decay, s.radius) for s in group]
             trained = train_tangents(
-                base, rows, runs, schedule, train=train, seed=self.seed, memory=recipe.memory_bytes
+                base, [rows], runs, schedule, train=train, seed=self.seed, memory=recipe.memory_bytes
             )
             return torch.stack(trained), spec.epochs, None
         solver = recipe.solver
@@ -253,8 +257,12 @@ class Trial:
         if first.method == "FC":
             tolerance = min(tolerance, HEAD_TOLERANCE)
         solution = minimise(
-            base, [rows], self.loss(first), 0.0 if first.radius else first.strength, radius=first.radius,
-            train=train, tolerance=tolerance, max_passes=solver.max_passes, memory=recipe.memory_bytes,
+            base, [rows],
+            Objective(
+                loss=self.loss(first), ridge=0.0 if first.radius else first.strength, radius=first.radius, train=train
+            ),
+            goal=Goal(tolerance=tolerance, max_passes=solver.max_passes),
+            arithmetic=Arithmetic(memory=recipe.memory_bytes),
         )  # fmt: skip
         return solution.value[None], solution.stats["passes"], solution.certificate.relative_gradient
 

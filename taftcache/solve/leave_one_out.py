@@ -15,11 +15,13 @@ left out, which is the first-order influence function, and says so.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
+from taftcache.errors import SolveError
+from taftcache.objective.objective import Objective
 from taftcache.objective.problem import Problem
 from taftcache.objective.rsl import RSL
 from taftcache.solve.directions import conjugate_directions
@@ -27,10 +29,10 @@ from taftcache.solve.inverses.dual import dual_fits, kernel
 from taftcache.solve.inverses.kronecker import KroneckerPreconditioner
 from taftcache.solve.methods.head import HeadPath
 from taftcache.solve.minimise import minimise
+from taftcache.solve.settings import GOAL, Arithmetic, Goal
 from taftcache.tangent.base import Base
 from taftcache.tangent.operator import TangentOperator
 from taftcache.tangent.rows import RowSource
-from taftcache.tangent.spec import Train
 
 CLOSED, FIRST_ORDER = "closed form", "first order"
 FIRST_ORDER_TOLERANCE = 1e-4  # far below what leaving out the leverages costs
@@ -52,42 +54,52 @@ class RowInfluence:
 def leave_one_out(
     base: Base,
     sources: Sequence[RowSource],
-    loss: RSL,
-    ridge: float,
+    objective: Objective,
     direction: Tensor,
     *,
-    train: Train = "full",
     delta: Tensor,
-    tolerance: float = 1e-6,
-    max_passes: int = 1000,
+    goal: Goal = GOAL,
+    memory: int = 2 << 30,
 ) -> RowInfluence:
     """Influence of every row of ``sources`` on ``direction``·Δw, for the optimum ``delta`` over all of them.
 
     Args:
+        base: the expansion point.
+        sources: the rows, in the order of the answer.
+        objective: with a rescaled square loss and a ridge; neither weights nor a ball.
         direction: j [P].
         delta: Δw [P], where the solve for Δw' begins.
+        goal: of that solve.
+        memory: bytes in which prepared rows stay between passes.
+
+    Raises:
+        SolveError: another objective, or no rows.
     """
-    operator = TangentOperator(base, sources, trained=base.trained(train), dtype=torch.float64)
+    loss = objective.loss
+    if not isinstance(loss, RSL) or objective != Objective(loss=loss, ridge=objective.ridge, train=objective.train):
+        raise SolveError(
+            "a row's influence needs the rescaled square loss with a ridge, and nothing else", got=objective
+        )
+    trained = base.trained(objective.train)
+    operator = TangentOperator(base, sources, trained=trained, dtype=torch.float64, memory=memory)
     N = operator.rows
-    problem = Problem(operator, loss, ridge * (N - 1) / N)
-    moved = minimise(
-        base, sources, loss, problem.ridge,
-        train=train, start=delta, tolerance=tolerance, max_passes=max_passes, precision="float64",
-    )  # fmt: skip
+    shrunk = replace(objective, ridge=objective.ridge * (N - 1) / N)
+    problem = Problem(operator, loss, shrunk.ridge)
+    moved = minimise(base, sources, shrunk, start=delta, goal=goal, arithmetic=Arithmetic(precision="float64"))
     roots, residuals = [], []
     for (state, labels), change in zip(operator.blocks(), operator.matvec(moved.value), strict=True):
         root = (loss.curvature(state.logits, labels) / N).sqrt()
         roots.append(root)
         residuals.append(loss.gradient(state.logits + change, labels) / (N * root))
     root, rho = torch.cat(roots), torch.cat(residuals)
-    if base.trained(train) == base.head_layout and loss.alpha == 1:
+    if trained == base.head_layout and loss.alpha == 1:
         v, leverage, passes = _head(problem, direction)
         solved, method = rho / (1 - leverage[:, None]), CLOSED
     elif dual_fits(problem):
         v, blocks, passes = _kernel(problem, direction, root)
         solved, method = torch.linalg.solve(blocks, rho), CLOSED
     else:
-        v, passes = _solve(problem, direction, max(tolerance, FIRST_ORDER_TOLERANCE), max_passes)
+        v, passes = _solve(problem, direction, max(goal.tolerance, FIRST_ORDER_TOLERANCE), goal.max_passes)
         solved, method = rho, FIRST_ORDER
     left = problem.hessian(v) - direction
     pushed = root * torch.cat(list(operator.matvec(v)))

@@ -18,14 +18,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import islice
-from math import inf, sqrt
-from typing import Protocol
+from math import inf, isfinite, sqrt
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
+from taftcache.errors import SolveError
+from taftcache.objective.problem import Problem
 from taftcache.solve.directions import Inverse, conjugate_directions
-from taftcache.solve.solution import Solution, Status
+from taftcache.solve.solution import Certificate, Solution, Status
 
 EPSILON = 2.3e-16
 AGREEMENT = 1e-6  # of the recurrence's residual with the recomputed one, for Gauss–Radau to count
@@ -73,6 +75,32 @@ def prove(
         status = Status.stalled
     stats = {**solution.stats, "passes": solution.stats["passes"] + 2 + passes, "proof_passes": 2 + passes}
     return replace(solution, certificate=certificate, status=status, stats=stats)
+
+
+def certified(
+    problem: Problem, value: Tensor, tolerance: float, stats: dict[str, Any], above: Status = Status.stalled
+) -> Solution:
+    """Any Δw [P] as a solution, with the float64 gradient recomputed from the rows, in two passes.
+
+    Args:
+        problem: in float64.
+        value: Δw.
+        tolerance: below which it is called converged, relative to the gradient at Δw = 0.
+        stats: figures of what found it.
+        above: its status otherwise.
+
+    Raises:
+        SolveError: a gradient that is not finite.
+    """
+    objective, gradient = problem.evaluate(value)
+    scale = problem.evaluate(torch.zeros_like(value))[1].norm().item()
+    norm = gradient.norm().item()
+    if not isfinite(norm):
+        raise SolveError("the gradient is not finite", got=f"F = {objective}")
+    certificate = Certificate(
+        norm, scale, problem.ridge, objective, problem.operator.rows, quadratic=problem.loss.quadratic
+    )
+    return Solution(value, Status.converged if norm <= tolerance * scale else above, certificate, stats)
 
 
 def rounding(problem: Quadratic, value: Tensor, at_zero: Tensor, gradient: Tensor) -> float:

@@ -70,22 +70,21 @@ def leave_out(atlas: Atlas, shard: Shard, row: int, told: Any = None) -> dict[st
     """
     import torch
 
+    from taftcache.objective.objective import Objective
     from taftcache.solve.minimise import minimise
+    from taftcache.solve.settings import Arithmetic, Goal
 
     scorer, name = atlas.scorer(), component_of(shard.name)
     old, solver = scorer.components[name], scorer.recipe.solver
     solution = minimise(
         scorer.base,
         [Without(shard, row)],
-        scorer.loss,
-        scorer.ridge(name),
-        train=scorer.recipe.tangent.train,
-        tolerance=solver.tolerance,
-        max_passes=solver.max_passes,
-        precision=solver.precision,
-        memory=scorer.recipe.memory_bytes,
-        device=scorer.operator.device,
-        progress=None if told is None else lambda passes, residual: told(passes),
+        Objective(loss=scorer.loss, ridge=scorer.ridge(name), train=scorer.recipe.tangent.train),
+        goal=Goal(tolerance=solver.tolerance, max_passes=solver.max_passes),
+        arithmetic=Arithmetic(
+            precision=solver.precision, memory=scorer.recipe.memory_bytes, device=scorer.operator.device
+        ),
+        on_pass=None if told is None else lambda passes, residual: told(passes),
     )
     delta = solution.value.to("cpu", torch.float64) - old.delta
     members = [n for n in scorer.models if is_component(n)]

@@ -11,11 +11,10 @@ from taftcache.objective.rsl import RSL
 from taftcache.objective.weights import RowWeights
 from taftcache.solve.inverses.class_kernel import ClassKernel, class_kernel_fits, kernel_product, pull
 from taftcache.solve.methods.row_space import Basis, Restart, RowSpace
-from taftcache.solve.minimise import minimise
 from taftcache.solve.solution import Status
 from taftcache.tangent.operator import TangentOperator
 from taftcache.tangent.rows import ArrayRows
-from tests.solve.problems import K, N, case, dense, jacobian, labels, make_problem, tokens
+from tests.solve.problems import K, N, case, dense, jacobian, labels, make_problem, minimised, tokens
 from tests.solve.problems import rows as data
 
 CASES = [("narrow-mlp", "keep"), ("all", "class-token"), ("plain", "reset-block")]
@@ -51,7 +50,7 @@ def test_conjugate_gradients_go_on_where_rounding_stops_it(monkeypatch):
     monkeypatch.setattr("taftcache.solve.inverses.dual.LARGEST_KERNEL", 0)
     monkeypatch.setattr("taftcache.solve.minimise.class_kernel_fits", lambda problem: True)
     sources = data("all", "class-token")
-    solution = minimise(case("all", "class-token").base, sources, LOSS, 1e-2, tolerance=1e-6)
+    solution = minimised(case("all", "class-token").base, sources, LOSS, 1e-2, tolerance=1e-6)
     whole = dense("all", "class-token", loss=LOSS, ridge=1e-2)
     assert solution.converged
     assert solution.stats["solver"] == "row space, pcg"

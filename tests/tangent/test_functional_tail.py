@@ -11,7 +11,6 @@ from torch.func import functional_call
 from taftcache.backbone.cut.cut import Cut
 from taftcache.errors import SolveError
 from taftcache.objective.rsl import RSL
-from taftcache.solve.minimise import minimise
 from taftcache.tangent import functional as functional_tail
 from taftcache.tangent.base import Base, make_base
 from taftcache.tangent.config import TailConfig
@@ -20,6 +19,7 @@ from taftcache.tangent.operator import TangentOperator
 from taftcache.tangent.rows import ArrayRows
 from taftcache.tangent.spec import TangentSpec
 from tests.backbone.registry import images, small_backbone
+from tests.solve.problems import minimised
 
 TOLERANCE = 1e-12
 T, D, WIDTH, K, N = 4, 6, 5, 3, 7
@@ -215,7 +215,7 @@ def test_a_solve_is_the_dense_optimum(train):
     x = np.concatenate([tokens().numpy()] * 6) + np.random.default_rng(0).normal(size=(6 * N, T, D))
     y = np.arange(6 * N) % K
     rows, loss, ridge = ArrayRows(x, y), RSL(alpha=2.0, kappa=3.0), 1e-2
-    solution = minimise(base, [rows], loss, ridge, train=train, tolerance=1e-10, precision="float64")
+    solution = minimised(base, [rows], loss, ridge, train=train, tolerance=1e-10, precision="float64")
     assert solution.converged
     layout = base.trained(train)
     operator = TangentOperator(base, [rows], trained=layout, dtype=torch.float64)

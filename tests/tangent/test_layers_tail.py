@@ -12,12 +12,12 @@ from timm.models.vision_transformer import VisionTransformer
 
 from taftcache.objective.problem import Problem
 from taftcache.objective.rsl import RSL
-from taftcache.solve.minimise import minimise
 from taftcache.solve.solution import Status
 from taftcache.tangent.base import Base
 from taftcache.tangent.factors import RankOne, row_norms
 from taftcache.tangent.operator import TangentOperator
 from taftcache.tangent.rows import ArrayRows
+from tests.solve.problems import minimised
 from tests.tangent.blocks import MODELS, Case, make_case
 
 TOLERANCE = 1e-12  # relative, float64
@@ -266,7 +266,7 @@ def test_a_solve_ends_at_the_minimiser(name):
     base = Base(case.base.config, {n: t.float() for n, t in case.base.state.items()}, case.base.spec)
     rows, labels, ridge = case.tokens.float(), np.arange(8) % 4, 1e-1
     loss = RSL()
-    solution = minimise(base, [ArrayRows(rows.numpy(), labels)], loss, ridge, tolerance=1e-8)
+    solution = minimised(base, [ArrayRows(rows.numpy(), labels)], loss, ridge, tolerance=1e-8)
     assert solution.status is Status.converged
     operator = TangentOperator(base, [ArrayRows(rows.numpy(), labels)], dtype=torch.float64)
     assert not operator.tail.rank_one

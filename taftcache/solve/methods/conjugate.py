@@ -11,13 +11,11 @@ from torch import Tensor
 from taftcache.errors import SolveError
 from taftcache.objective.problem import Problem
 from taftcache.solve.directions import Inverse, conjugate_directions
+from taftcache.solve.settings import GOAL, Goal, OnPass
 from taftcache.solve.solution import Certificate, Solution, Status
 
 # The float32 product carries about six digits: an inner run asked for more would chase rounding.
 INNER_REDUCTION = 1e-5
-
-Progress = Callable[[int, float], None]
-"""Called after every pass with the passes so far and the relative residual."""
 
 
 class Lazy:
@@ -38,13 +36,12 @@ def pcg(
     problem: Problem,
     exact: Problem,
     preconditioner: Inverse,
+    goal: Goal = GOAL,
     *,
-    tolerance: float = 1e-6,
-    max_passes: int = 400,
     start: Tensor | None = None,
-    progress: Progress | None = None,
+    on_pass: OnPass | None = None,
 ) -> Solution:
-    """Solve ∇F(Δw) = 0 to ‖∇F(Δw)‖ ≤ tolerance·‖∇F(0)‖.
+    """Solve ∇F(Δw) = 0 to ‖∇F(Δw)‖ ≤ tolerance·‖∇F(0)‖, F being quadratic: H p = −∇F, round by round.
 
     Conjugate gradients on ``problem`` (usually float32, vectors included) solve for a correction; the residual that
     starts each round, and the certificate that ends the solve, are ``exact``'s float64 gradient,
@@ -54,10 +51,12 @@ def pcg(
         problem: products for the inner iterations.
         exact: the same problem in float64.
         preconditioner: approximate inverse Hessian.
-        tolerance: on the float64 gradient, relative to its norm at Δw = 0.
-        max_passes: limit on passes over the rows, float64 ones included.
+        goal: tolerance, and limit on passes over the rows, float64 ones included.
         start: Δw to begin from; zero by default.
-        progress: told after each pass.
+        on_pass: called after each pass.
+
+    Raises:
+        SolveError: a gradient that is not finite.
     """
     zero = torch.zeros(problem.operator.layout.size, dtype=torch.float64, device=problem.operator.device)
     x = zero if start is None else start.to(zero)
@@ -78,23 +77,23 @@ def pcg(
     objective, gradient = evaluate(zero)
     at_zero = gradient
     scale = gradient.norm().item()
-    goal = tolerance * scale
+    target = goal.tolerance * scale
     status = Status.converged
     try:
         if start is not None:
             objective, gradient = evaluate(x)
-        while (before := gradient.norm().item()) > goal:
-            if passes + 2 > max_passes:
+        while (before := gradient.norm().item()) > target:
+            if passes + 2 > goal.max_passes:
                 status = Status.max_passes
                 break
             rounds += 1
             correction = _Round(problem, preconditioner, gradient)
-            reduction = max(0.5 * goal / before, INNER_REDUCTION)
+            reduction = max(0.5 * target / before, INNER_REDUCTION)
             try:
-                for norm in correction.iterate(reduction, max_passes - passes - 1):
+                for norm in correction.iterate(reduction, goal.max_passes - passes - 1):
                     passes += 1
-                    if progress is not None:
-                        progress(passes, norm / scale)
+                    if on_pass is not None:
+                        on_pass(passes, norm / scale)
             except KeyboardInterrupt:
                 status = Status.interrupted
             candidate = x + correction.p.to(x)
@@ -104,7 +103,11 @@ def pcg(
                 x, objective, gradient = candidate, new_objective, new_gradient
             if status is Status.interrupted:
                 break
-            if goal < gradient.norm().item() and passes < max_passes and new_gradient.norm().item() > 0.5 * before:
+            if (
+                target < gradient.norm().item()
+                and passes < goal.max_passes
+                and new_gradient.norm().item() > 0.5 * before
+            ):
                 status = Status.stalled
                 break
     except KeyboardInterrupt:

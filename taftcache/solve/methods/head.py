@@ -11,7 +11,8 @@ from torch import Tensor
 
 from taftcache.errors import SolveError
 from taftcache.objective.problem import Problem
-from taftcache.solve.solution import Certificate, Solution, Status
+from taftcache.solve.proof import certified
+from taftcache.solve.solution import Solution
 from taftcache.tangent.operator import TangentOperator
 
 # Bytes that the normal matrices of one group of classes may take when each class has its own.
@@ -43,13 +44,8 @@ def solve_head(problem: Problem, tolerance: float = 1e-6) -> Solution:
 
 def certified_head(problem: Problem, solution: Tensor, tolerance: float) -> Solution:
     """The head [K, d+1] as a solution, with the float64 gradient recomputed from the rows."""
-    operator = problem.operator
-    value = _flat(problem, solution)
-    objective, gradient = problem.evaluate(value)
-    scale = problem.evaluate(torch.zeros_like(value))[1].norm().item()
-    certificate = Certificate(gradient.norm().item(), scale, problem.ridge, objective, operator.rows)
-    status = Status.converged if certificate.gradient <= tolerance * scale else Status.stalled
-    return Solution(value, status, certificate, {"solver": "closed form", "passes": operator.passes})
+    found = certified(problem, _flat(problem, solution), tolerance, {"solver": "closed form"})
+    return replace(found, stats={**found.stats, "passes": problem.operator.passes})
 
 
 class HeadPath:

@@ -19,7 +19,7 @@ from taftcache.errors import SolveError
 from taftcache.objective.problem import Problem
 from taftcache.solve.directions import Inverse, conjugate_directions
 from taftcache.solve.inverses.inverse import approximate_inverse
-from taftcache.solve.methods.conjugate import Progress
+from taftcache.solve.settings import GOAL, Goal, OnPass
 from taftcache.solve.solution import Certificate, Solution, Status
 
 GROWTH = 3.0  # of the region after a step whose fall was foretold
@@ -28,11 +28,10 @@ GROWTH = 3.0  # of the region after a step whose fall was foretold
 def newton(
     problem: Problem,
     exact: Problem,
+    goal: Goal = GOAL,
     *,
-    tolerance: float = 1e-6,
-    max_passes: int = 400,
     start: Tensor | None = None,
-    progress: Progress | None = None,
+    on_pass: OnPass | None = None,
 ) -> Solution:
     """Solve ∇F(Δw) = 0 to ‖∇F‖ ≤ tolerance·‖∇F(0)‖ for a convex loss and λ > 0.
 
@@ -41,7 +40,7 @@ def newton(
     and is halved until F falls as its slope promises. Objective and gradient are float64; only the inner products run
     in ``problem``'s precision. Holds N·K logits beside the vectors.
     """
-    operator = exact.operator
+    operator, tolerance, max_passes = exact.operator, goal.tolerance, goal.max_passes
     zero = torch.zeros(operator.layout.size, dtype=torch.float64, device=operator.device)
     objective, gradient, local = exact.at(zero)
     passes, rounds, scale = 1, 0, gradient.norm().item()
@@ -93,8 +92,8 @@ def newton(
             elif kept > 0.75 and inner.cut:
                 radius = GROWTH * inner.length
             x, objective, gradient, local = candidate, new_objective, new_gradient, new_local
-            if progress is not None:
-                progress(passes, gradient.norm().item() / scale)
+            if on_pass is not None:
+                on_pass(passes, gradient.norm().item() / scale)
     except KeyboardInterrupt:
         status = Status.interrupted
     certificate = Certificate(

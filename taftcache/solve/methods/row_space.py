@@ -27,7 +27,7 @@ from torch import Tensor
 from taftcache.errors import SolveError
 from taftcache.objective.problem import Problem
 from taftcache.solve.inverses.class_kernel import ClassKernel, kernel_product, pull
-from taftcache.solve.methods.conjugate import Progress
+from taftcache.solve.settings import OnPass
 from taftcache.solve.solution import Certificate, Solution, Status
 from taftcache.tangent.operator import TangentOperator
 from taftcache.tangent.rows import RowSource
@@ -63,11 +63,11 @@ class RowSpace:
         problem: products for the inner iterations, usually float32.
         exact: the same problem in float64.
         max_passes: limit on passes, those that build the preconditioner included.
-        progress: told after each pass.
+        on_pass: called after each pass.
     """
 
-    def __init__(self, problem: Problem, exact: Problem, max_passes: int, progress: Progress | None = None) -> None:
-        self.problem, self.exact, self.max_passes, self._progress = problem, exact, max_passes, progress
+    def __init__(self, problem: Problem, exact: Problem, max_passes: int, on_pass: OnPass | None = None) -> None:
+        self.problem, self.exact, self.max_passes, self._on_pass = problem, exact, max_passes, on_pass
         self.passes = self.rounds = 0
         operator = exact.operator
         self.value = torch.zeros(operator.layout.size, dtype=torch.float64, device=operator.device)
@@ -278,8 +278,8 @@ class RowSpace:
             residual.view(-1).sub_(y + ridge * z, alpha=step)
             # The direction has unit length in F's metric, so F has fallen by half the square of the step.
             self.history.append((self.passes, self.history[-1][1] - 0.5 * step * step))
-            if self._progress is not None:
-                self._progress(self.passes, energy**0.5 / self.gradient_at_zero)
+            if self._on_pass is not None:
+                self._on_pass(self.passes, energy**0.5 / self.gradient_at_zero)
 
 
 class Basis:
