@@ -194,7 +194,7 @@ class Bench:
         scale = self.exact.diagonal(labels, self.zero).sqrt()
         logits = torch.cat([s.logits for s, _ in self.narrow.operator.blocks()]).double()
         loss = self.exact.loss
-        b = -scale * loss.gradient(logits, labels) / loss.bend(logits, labels, torch.ones_like(logits))
+        b = -scale * loss.gradient(logits, labels) / loss.hessian(logits, labels, torch.ones_like(logits))
 
         def forward(v: np.ndarray) -> np.ndarray:
             change = torch.cat(list(self.narrow.operator.matvec(torch.from_numpy(v))))

@@ -74,7 +74,7 @@ class _Tangent(BaseEstimator):
             return self._extracted(X)
         rows = check_array(X, allow_nd=True, ensure_2d=False, dtype=[np.float16, np.float32, np.float64])
         if rows.ndim != 3:
-            raise DataError("cached rows are [n,t,d]", got=list(rows.shape))
+            raise DataError(f"cached rows must be [n,t,d], not of {rows.ndim} dimensions", got=list(rows.shape))
         return rows
 
     def _extracted(self, images: Sequence[Path | str | np.ndarray]) -> np.ndarray:

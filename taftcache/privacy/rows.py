@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from taftcache.tangent.rows import ArrayBlock, RowSource, Subset
+from taftcache.tangent.rows import ArrayBlock, RowSource, RowSubset
 
 
 class FilledBlock(NamedTuple):
@@ -28,7 +28,7 @@ class FilledRows:
 
     def __init__(self, sources: Sequence[RowSource], chosen: NDArray[np.bool_] | None = None) -> None:
         whole = sum(source.rows for source in sources)
-        self._source = Subset(sources, np.arange(whole) if chosen is None else np.flatnonzero(chosen))
+        self._source = RowSubset(sources, np.arange(whole) if chosen is None else np.flatnonzero(chosen))
 
     @property
     def rows(self) -> int:

@@ -111,7 +111,7 @@ def train_privately(
     if planned.moment is not None:
         if network.layout != base.head_layout or not isinstance(network, TangentNetwork):
             raise RecipeError(
-                "sufficient statistics train the head alone",
+                "sufficient statistics train the head alone, but more than the head is trained",
                 got=f"mechanism = {spec.mechanism!r} for {network.layout}",
                 do='set tangent.train = "head", or privacy.mechanism = "descent"',
             )
@@ -160,7 +160,7 @@ def without_head(base: Base, layout: Layout) -> Tensor:
     """
     if missing := [name for name in base.config.head_names if name not in layout]:
         raise RecipeError(
-            "learning from J Δw alone takes the random head away, so the head is trained",
+            "the head is frozen, but learning from J Δw alone needs to take the random head away",
             got=f"{', '.join(missing)} is frozen",
             do='train the head too, or set privacy.logits = "full"',
         )

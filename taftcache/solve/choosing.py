@@ -22,7 +22,7 @@ from taftcache.solve.methods.newton import newton
 from taftcache.solve.methods.row_space import RowSpace
 from taftcache.solve.settings import ARITHMETIC, Arithmetic, Goal
 from taftcache.tangent.base import Base
-from taftcache.tangent.rows import RowSource, Subset
+from taftcache.tangent.rows import RowSource, RowSubset
 
 HEAD_GRID = [10.0**e for e in range(-8, 2)]
 GRID = [10.0 ** (e / 2) for e in range(-10, -3)]  # 1e-5 … 1e-2
@@ -95,7 +95,7 @@ def choose_ridge(
             return RidgeChoice(_best(curve), "leave-one-out", curve, 2)
     step = EVERY if rows >= EVERY else 2
     held = np.arange(rows) % step == step - 1
-    kept, aside = (Subset(sources, np.flatnonzero(part)) for part in (~held, held))
+    kept, aside = (RowSubset(sources, np.flatnonzero(part)) for part in (~held, held))
     omega = objective.weights
     if omega is not None and omega.by_sample is not None:
         omega = RowWeights(omega.by_class, omega.by_sample[kept.index])

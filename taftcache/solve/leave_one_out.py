@@ -102,9 +102,9 @@ def leave_one_out(
         v, passes = _solve(problem, direction, max(goal.tolerance, FIRST_ORDER_TOLERANCE), goal.max_passes)
         solved, method = rho, FIRST_ORDER
     left = problem.hessian(v) - direction
-    pushed = root * torch.cat(list(operator.matvec(v)))
+    image = root * torch.cat(list(operator.matvec(v)))
     shift = (direction @ (moved.value - delta)).item()
-    change = (pushed * solved).sum(1) + shift
+    change = (image * solved).sum(1) + shift
     relative = (left.norm() / direction.norm().clamp_min(1e-300)).item()
     return RowInfluence(change, method, relative, moved.stats.get("passes", 0) + passes + operator.passes)
 
@@ -124,11 +124,11 @@ def _kernel(problem: Problem, direction: Tensor, root: Tensor) -> tuple[Tensor, 
     matrix.diagonal().add_(ridge)
     inverse = torch.cholesky_inverse(torch.linalg.cholesky(matrix))
     blocks = ridge * torch.diagonal(inverse.view(K, N, K, N), dim1=1, dim2=3).permute(2, 0, 1)
-    pushed = root * torch.cat(list(operator.matvec(direction)))
-    solved = (inverse @ pushed.T.reshape(-1)).view(K, N).T * root
+    image = root * torch.cat(list(operator.matvec(direction)))
+    solved = (inverse @ image.T.reshape(-1)).view(K, N).T * root
     parts = iter(solved.split([len(labels) for _, labels in operator.blocks()]))
-    pulled = operator.accumulate(None, lambda logits, change, labels: next(parts))
-    return (direction - pulled) / ridge, blocks.contiguous(), 4
+    back = operator.accumulate(None, lambda logits, change, labels: next(parts))
+    return (direction - back) / ridge, blocks.contiguous(), 4
 
 
 def _solve(problem: Problem, direction: Tensor, tolerance: float, max_passes: int) -> tuple[Tensor, int]:

@@ -59,14 +59,14 @@ def prove(
     passes, and ``passes`` after it.
 
     Args:
-        solution: with ``slopes``.
+        solution: with ``gradients``.
         problem: the same in float64.
         inverse: about H⁻¹; see ``tighten``.
         tolerance: that was asked for.
         passes: for ``tighten``.
     """
-    assert solution.slopes is not None
-    at_zero, gradient = solution.slopes
+    assert solution.gradients is not None
+    at_zero, gradient = solution.gradients
     error = rounding(problem, solution.value, at_zero, gradient)
     closer = tighten(problem, gradient, inverse, passes, error) if passes else None
     certificate = replace(solution.certificate, rounding=error, tightened=closer)
@@ -110,9 +110,9 @@ def rounding(problem: Quadratic, value: Tensor, at_zero: Tensor, gradient: Tenso
     cancel in it (``Problem.scattered``). Eight times the difference of the first, and 32 units in the last place of the
     second, are allowed for.
     """
-    bent = problem.hessian(value)
-    terms = at_zero.norm() + bent.norm() + problem.scattered(value, seed=2).norm()
-    return (8 * (gradient - at_zero - bent).norm() + 32 * EPSILON * terms).item()
+    product = problem.hessian(value)
+    terms = at_zero.norm() + product.norm() + problem.scattered(value, seed=2).norm()
+    return (8 * (gradient - at_zero - product).norm() + 32 * EPSILON * terms).item()
 
 
 def tighten(problem: Quadratic, gradient: Tensor, inverse: Inverse | None, passes: int, error: float = 0.0) -> float:

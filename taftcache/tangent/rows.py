@@ -60,7 +60,7 @@ class ArrayRows:
             yield ArrayBlock(self.tokens[k : k + size], self.labels[k : k + size])
 
 
-class Subset:
+class RowSubset:
     """Some rows of ``sources`` as one source: a block is full whatever lies between its rows.
 
     Args:

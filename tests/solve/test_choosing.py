@@ -51,7 +51,7 @@ def test_leave_one_out_is_leaving_each_row_out(ridge, weighted):
 
 
 def test_classes_of_their_own_need_their_own_decomposition():
-    with pytest.raises(SolveError, match="share"):
+    with pytest.raises(SolveError, match="its own D"):
         HeadPath(make_problem(loss=RSL(alpha=2.0, kappa=5.0), head=True))
 
 

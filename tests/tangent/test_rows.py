@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from taftcache.tangent.rows import ArrayBlock, ArrayRows, Subset
+from taftcache.tangent.rows import ArrayBlock, ArrayRows, RowSubset
 
 N = 40
 TOKENS = np.arange(N * 6, dtype=np.float32).reshape(N, 3, 2)
@@ -43,7 +43,7 @@ def sources(sizes: tuple[int, ...]) -> list[Watched]:
 @pytest.mark.parametrize("size", [4, 7, 100])
 @pytest.mark.parametrize("start", [0, 7])
 def test_a_subset_has_its_rows_in_full_blocks(which, sizes, size, start):
-    subset, index = Subset(sources(sizes), INDEX[which]), np.asarray(INDEX[which], np.int64)
+    subset, index = RowSubset(sources(sizes), INDEX[which]), np.asarray(INDEX[which], np.int64)
     got = list(subset.blocks(size, start))
     assert subset.rows == len(index)
     assert np.array_equal(np.concatenate([TOKENS[:0], *(b.tokens for b in got)]), TOKENS[index[start:]])
@@ -53,13 +53,13 @@ def test_a_subset_has_its_rows_in_full_blocks(which, sizes, size, start):
 
 def test_what_no_row_is_wanted_of_is_not_read():
     parts = sources((10, 20, 10))
-    list(Subset(parts, [31, 32, 33]).blocks(2))
+    list(RowSubset(parts, [31, 32, 33]).blocks(2))
     assert [part.read for part in parts] == [0, 0, 2]
 
 
 def test_a_whole_block_is_no_copy():
     rows = ArrayRows(TOKENS, LABELS)
-    (first, second) = Subset([rows], np.arange(N)).blocks(N // 2)
+    (first, second) = RowSubset([rows], np.arange(N)).blocks(N // 2)
     assert np.shares_memory(first.tokens, TOKENS)
     assert np.shares_memory(second.labels, LABELS)
 
@@ -67,4 +67,4 @@ def test_a_whole_block_is_no_copy():
 @pytest.mark.parametrize("index", [[3, 2], [1, 1], [-1, 0], [N]])
 def test_places_that_are_no_rows_are_refused(index):
     with pytest.raises(ValueError, match="increasing places"):
-        Subset(sources((N,)), index)
+        RowSubset(sources((N,)), index)

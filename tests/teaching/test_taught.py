@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from functools import cache
 
 import msgspec
@@ -194,7 +195,7 @@ def test_single_precision_ends_in_the_same_certificate():
 
 def test_what_cannot_be_taught_is_refused():
     with pytest.raises(RecipeError, match="below the head"):
-        solve(train="head")
+        minimise_taught(case().base, rows(), replace(OBJECTIVE, train="head"), Teachers(psi=psi(), prior=PRIOR))
     with pytest.raises(SolveError, match="teachers' features"):
         minimise_taught(case().base, rows(), OBJECTIVE, Teachers(psi=psi()[:-1], prior=PRIOR))
     with pytest.raises(SolveError, match="finite"):

@@ -68,7 +68,7 @@ def pcg(
         objective, gradient = exact.evaluate(at)
         if not torch.isfinite(gradient).all():
             raise SolveError(
-                "the gradient must be finite",
+                "the gradient is not finite",
                 got=f"F = {objective}",
                 do="lower objective.kappa, or look for extreme activations with taftcache inspect",
             )

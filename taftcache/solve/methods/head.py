@@ -148,7 +148,7 @@ class HeadPath:
         for state, labels in problem.operator.blocks():
             x = _extended(state.feature) @ self._vectors
             base = problem.logits(state.logits, None).double()
-            curvature = problem.loss.bend(base, labels, torch.ones_like(base))[:, :1]
+            curvature = problem.loss.hessian(base, labels, torch.ones_like(base))[:, :1]
             weight = curvature / problem.operator.rows
             if problem.weights is not None:
                 weight = weight * problem.weights.at(labels, start, base)
@@ -190,21 +190,21 @@ def _moments(problem: Problem) -> _Moments:
     for state, labels in operator.blocks():
         x = _extended(state.feature)
         z = problem.logits(state.logits, None).double()
-        slope, diagonal = problem.loss.gradient(z, labels), problem.loss.bend(z, labels, torch.ones_like(z))
+        gradient, diagonal = problem.loss.gradient(z, labels), problem.loss.hessian(z, labels, torch.ones_like(z))
         if problem.weights is not None:
             weight = problem.weights.at(labels, start, z)
-            slope, diagonal = slope * weight, diagonal * weight
+            gradient, diagonal = gradient * weight, diagonal * weight
         if start == 0:
             normal = torch.zeros(x.shape[1], x.shape[1], dtype=torch.float64, device=x.device)
             right = torch.zeros(K, x.shape[1], dtype=torch.float64, device=x.device)
         common = _common(diagonal, labels)
         shared = shared and bool((diagonal == common).all())
         normal += x.T @ (common * x)
-        right += slope.T @ x
+        right += gradient.T @ x
         start += len(labels)
     if not (torch.isfinite(normal).all() and torch.isfinite(right).all()):
         raise SolveError(
-            "the head's features and logits must be finite",
+            "the head's features or logits are not finite",
             got=f"{operator.rows} rows with NaN or infinity among them",
         )
     return _Moments(normal / operator.rows, right / operator.rows, shared)
@@ -225,7 +225,7 @@ def _groups(K: int, size: int) -> Iterator[slice]:
 
 
 def _common(diagonal: Tensor, labels: Tensor) -> Tensor:
-    """ωD [n,1] of the classes that are not the row's own; there alone our losses bend differently."""
+    """ωD [n,1] of the classes that are not the row's own; there alone our losses have another curvature."""
     if diagonal.shape[1] == 1 or labels.is_floating_point():
         return diagonal[:, :1]
     return torch.where(labels[:, None] == 0, diagonal[:, 1:2], diagonal[:, :1])

@@ -37,15 +37,15 @@ def newton(
 
     Each step solves H(Δw) p = −∇F by conjugate gradients under a Kronecker preconditioner made at Δw, only as
     accurately as the gradient's size deserves (Dembo, Eisenstat and Steihaug 1982) and as far as the trust region goes,
-    and is halved until F falls as its slope promises. Objective and gradient are float64; only the inner products run
-    in ``problem``'s precision. Holds N·K logits beside the vectors.
+    and is halved until F falls as its gradient promises. Objective and gradient are float64; only the inner products
+    run in ``problem``'s precision. Holds N·K logits beside the vectors.
     """
     operator, tolerance, max_passes = exact.operator, goal.tolerance, goal.max_passes
     zero = torch.zeros(operator.layout.size, dtype=torch.float64, device=operator.device)
     objective, gradient, local = exact.at(zero)
     passes, rounds, scale = 1, 0, gradient.norm().item()
     if not torch.isfinite(gradient).all():
-        raise SolveError("the gradient must be finite", got=f"F = {objective}")
+        raise SolveError("the gradient is not finite", got=f"F = {objective}")
     x = zero
     if start is not None:
         x = start.to(zero)
@@ -60,24 +60,24 @@ def newton(
             rounds += 1
             assert local.point is not None
             dtype = problem.operator.dtype
-            bent = replace(problem, point=tuple(z.to(dtype) for z in local.point))
-            inverse = approximate_inverse(bent)
+            curved = replace(problem, point=tuple(z.to(dtype) for z in local.point))
+            inverse = approximate_inverse(curved)
             passes += 2
             accuracy = max(min(0.1, (norm / scale) ** 0.5), 0.3 * tolerance * scale / norm, 1e-5)
             if rounds == 1:
                 # F ≥ 0 falls by F at most; a whole Newton step promises ½∇FᵀM⁻¹∇F.
                 newest = (gradient @ inverse.apply(gradient.to(dtype)).to(gradient)).item()
                 radius = sqrt(newest) * min(1.0, 2 * objective / newest)
-            inner = _inner(bent, inverse, gradient, accuracy, radius, max_passes - passes - 2)
+            inner = _inner(curved, inverse, gradient, accuracy, radius, max_passes - passes - 2)
             passes += inner.passes
-            direction, slope = inner.direction, (gradient @ inner.direction).item()
+            direction, falling = inner.direction, (gradient @ inner.direction).item()
             step = 1.0
             while True:
                 candidate = x + step * direction
                 new_objective, new_gradient, new_local = exact.at(candidate)
                 passes += 1
                 # Close to the optimum F no longer resolves the fall, but the gradient does.
-                falls = new_objective <= objective + 1e-4 * step * slope or (
+                falls = new_objective <= objective + 1e-4 * step * falling or (
                     new_gradient.norm().item() < 0.9 * norm and new_objective <= objective + 1e-12 * abs(objective)
                 )
                 if falls or step < 1e-4 or passes >= max_passes:

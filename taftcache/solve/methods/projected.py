@@ -50,37 +50,37 @@ def projected_gradient(
     objective, gradient = exact.evaluate(zero)
     passes, scale = 1, gradient.norm().item()
     if not torch.isfinite(gradient).all():
-        raise SolveError("the gradient must be finite", got=f"F = {objective}")
+        raise SolveError("the gradient is not finite", got=f"F = {objective}")
     if start is not None:
         objective, gradient = exact.evaluate(x)
         passes += 1
     status, lipschitz, momentum = Status.converged, 1.0, 1.0
     best = _State(x, objective, gradient)
-    ahead, value_ahead, slope_ahead = x, objective, gradient
+    ahead, value_ahead, gradient_ahead = x, objective, gradient
     try:
         while _left(exact, best, radius)[1] > goal.tolerance * scale:
             if passes + 2 > goal.max_passes:
                 status = Status.max_passes
                 break
             while True:
-                new = project(ahead - slope_ahead / lipschitz, radius)
+                new = project(ahead - gradient_ahead / lipschitz, radius)
                 step = new - ahead
-                new_value, new_slope = exact.evaluate(new)
+                new_value, new_gradient = exact.evaluate(new)
                 passes += 1
-                model = value_ahead + (slope_ahead @ step).item() + 0.5 * lipschitz * (step @ step).item()
-                curved = ((new_slope - slope_ahead) @ step).item() <= lipschitz * (step @ step).item()
+                model = value_ahead + (gradient_ahead @ step).item() + 0.5 * lipschitz * (step @ step).item()
+                curved = ((new_gradient - gradient_ahead) @ step).item() <= lipschitz * (step @ step).item()
                 if new_value <= model or curved or passes >= goal.max_passes:
                     break
                 lipschitz *= 2
-            uphill = (slope_ahead @ (new - best.value)).item() > 0
+            uphill = (gradient_ahead @ (new - best.value)).item() > 0
             last = best.value
             if new_value <= best.objective:
-                best = _State(new, new_value, new_slope)
+                best = _State(new, new_value, new_gradient)
             if on_pass is not None:
                 on_pass(passes, _left(exact, best, radius)[1] / scale)
             if not accelerate or uphill or new_value > best.objective:
                 momentum, lipschitz = 1.0, lipschitz * (0.9 if not accelerate else 1.0)
-                ahead, value_ahead, slope_ahead = best.value, best.objective, best.gradient
+                ahead, value_ahead, gradient_ahead = best.value, best.objective, best.gradient
                 if uphill and accelerate:
                     continue
             else:
@@ -88,7 +88,7 @@ def projected_gradient(
                 ahead = best.value + (momentum - 1) / following * (best.value - last)
                 momentum, lipschitz = following, 0.95 * lipschitz
                 if momentum > 2 or not torch.equal(ahead, best.value):
-                    value_ahead, slope_ahead = exact.evaluate(ahead)
+                    value_ahead, gradient_ahead = exact.evaluate(ahead)
                     passes += 1
     except KeyboardInterrupt:
         status = Status.interrupted

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from taftcache.errors import SolveError
 from taftcache.objective.problem import Problem
-from taftcache.solve.inverses.class_kernel import ClassKernel, kernel_product, pull
+from taftcache.solve.inverses.class_kernel import ClassKernel, adjoint, kernel_product
 from taftcache.solve.settings import OnPass
 from taftcache.solve.solution import Certificate, Solution, Status
 from taftcache.tangent.operator import TangentOperator
@@ -96,7 +96,7 @@ class RowSpace:
             if not stays.all():
                 start += self.kernel.without(dual[~stays])
             if start.any():
-                self.dual, self.value = start, pull(self.exact, self.scale * start)
+                self.dual, self.value = start, adjoint(self.exact, self.scale * start)
                 self.objective, self.gradient, self.residual = self._evaluate(self.value, start)
                 self.history.append((self.passes, self.objective))
         except KeyboardInterrupt:
@@ -152,7 +152,7 @@ class RowSpace:
                 except KeyboardInterrupt:
                     status = Status.interrupted
                 dual = self.dual + correction.to(self.dual)
-                value = pull(self.exact, self.scale * dual)
+                value = adjoint(self.exact, self.scale * dual)
                 objective, gradient, residual = self._evaluate(value, dual)
                 self.passes += 1
                 self.history.append((self.passes, objective))
@@ -172,9 +172,9 @@ class RowSpace:
         return status
 
     def current(self) -> Tensor:
-        """Δw [P] as it stands within a round, for one told of progress; half a pass that is not counted."""
+        """Δw [P] as it stands within a round, for whoever looks on; half a pass that is not counted."""
         dual = self.dual + self._correction.to(self.dual)
-        return pull(self.problem, self.scale * dual).double()
+        return adjoint(self.problem, self.scale * dual).double()
 
     def path(self, ridges: Sequence[float], steps: int) -> list[Tensor]:
         """Δw(λ) [P] for every λ from ``steps`` directions: each minimises its own F over the same subspace.
@@ -199,7 +199,7 @@ class RowSpace:
             torch.linalg.lstsq(outer + 0.5 * at * (inner + inner.T), (y.double() @ b)[:, None]).solution[:, 0]
             for at in ridges
         ]
-        return [pull(self.problem, scale * (c.to(dtype) @ z).view_as(scale)).double() for c in duals]
+        return [adjoint(self.problem, scale * (c.to(dtype) @ z).view_as(scale)).double() for c in duals]
 
     def solution(self, status: Status) -> Solution:
         """What was reached, with its certificate."""
@@ -222,13 +222,13 @@ class RowSpace:
         self.passes += 1
         if not torch.isfinite(gradient).all():
             raise SolveError(
-                "the gradient must be finite",
+                "the gradient is not finite",
                 got=f"F = {objective}",
                 do="lower objective.kappa, or look for extreme activations with taftcache inspect",
             )
         z, labels = (torch.cat(parts) for parts in zip(*seen, strict=True))
         self.scale = self.exact.diagonal(labels, z).sqrt()  # √(ωD/N) [N,K]
-        from_target = self.exact.loss.gradient(z, labels) / self.exact.loss.bend(z, labels, torch.ones_like(z))
+        from_target = self.exact.loss.gradient(z, labels) / self.exact.loss.hessian(z, labels, torch.ones_like(z))
         return objective, gradient, -self.scale * from_target - self.exact.ridge * dual
 
     def _gradient_below(self, goal: float, before: float) -> Callable[[Tensor, float, int], bool]:
@@ -243,7 +243,7 @@ class RowSpace:
             nonlocal factor
             if factor * energy**0.5 > goal and steps % CHECK != CHECK - 1:
                 return False
-            norm = pull(self.problem, self.scale.to(residual) * residual).norm().item()
+            norm = adjoint(self.problem, self.scale.to(residual) * residual).norm().item()
             self.passes += 1
             factor = norm / energy**0.5
             return norm <= goal
@@ -251,7 +251,7 @@ class RowSpace:
         return enough
 
     def _round(self, correction: Tensor, enough: Callable[[Tensor, float, int], bool]) -> None:
-        """Add to ``correction`` in place until it is ``enough``, told ρ, about ‖J̃ᵀρ‖², and the steps so far."""
+        """Add to ``correction`` in place until it is ``enough``, which gets ρ, about ‖J̃ᵀρ‖², and the steps so far."""
         assert self.kernel is not None
         ridge, scale = self.problem.ridge, self.scale.to(correction)
         residual = self.residual.to(correction)

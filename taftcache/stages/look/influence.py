@@ -17,7 +17,7 @@ from taftcache.objective.rsl import RSL
 from taftcache.solve.settings import Goal
 from taftcache.stages.progress import Progress, Silent
 from taftcache.stages.train.training import adopt, loss_of, solve_component
-from taftcache.tangent.rows import Subset
+from taftcache.tangent.rows import RowSubset
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -75,7 +75,7 @@ class QueryInfluence:
     passes: int
 
 
-class Without(Subset):
+class Without(RowSubset):
     """A shard without one row."""
 
     def __init__(self, shard: Shard, row: int) -> None:
