@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
@@ -15,6 +15,7 @@ import numpy as np
 from taftcache.cache.format.plan import assign, held_out
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
+from taftcache.tangent.rows import ArrayRows
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -66,7 +67,7 @@ class Setting:
         return said
 
 
-class Chosen:
+class Chosen(ArrayRows):
     """Some rows of a store, by id, in memory as they are stored."""
 
     def __init__(self, store: FeatureStore, ids: Sequence[str]) -> None:
@@ -75,7 +76,7 @@ class Chosen:
         for place, (shard, row) in enumerate(store.locate(i) for i in ids):
             places[id(shard)].append((place, row))
             shards[id(shard)] = shard
-        self.labels = np.empty(len(ids), np.int32)
+        labels = np.empty(len(ids), np.int32)
         tokens: np.ndarray | None = None
         for key, shard in shards.items():
             at, rows = (np.array(column) for column in zip(*places[key], strict=True))
@@ -83,16 +84,9 @@ class Chosen:
             found = shard.tokens(rows[order])
             tokens = np.empty((len(ids), *found.shape[1:]), found.dtype) if tokens is None else tokens
             tokens[at[order]] = found
-            self.labels[at] = np.asarray(shard.labels)[rows]
+            labels[at] = np.asarray(shard.labels)[rows]
         assert tokens is not None
-        self.tokens = tokens
-        self.rows = len(ids)
-
-    def blocks(self, size: int, start: int = 0) -> Iterator[Any]:
-        """Blocks of ``size`` rows, views of the arrays."""
-        from taftcache.tangent.rows import ArrayRows
-
-        return ArrayRows(self.tokens, self.labels).blocks(size, start)
+        super().__init__(tokens, labels)
 
 
 @dataclass(frozen=True)
@@ -207,14 +201,16 @@ class Trial:
         """Mean loss and accuracy on the test rows of the composed model, for every λ from one run a shard."""
         import torch
 
+        from taftcache.objective.objective import Objective
         from taftcache.solve.choosing import ridge_path
+        from taftcache.solve.settings import Arithmetic
 
         base, train = self.base(setting), self._train(setting)
         total: Tensor | None = None
         for part in self.parts:
             deltas, _ = ridge_path(
-                base, [Chosen(self.store, part)], self.loss(setting), ridges, train=train,
-                memory=self.recipe.memory_bytes,
+                base, [Chosen(self.store, part)], Objective(loss=self.loss(setting), train=train), ridges,
+                arithmetic=Arithmetic(memory=self.recipe.memory_bytes),
             )  # fmt: skip
             total = torch.stack(deltas) if total is None else total + torch.stack(deltas)
         assert total is not None
@@ -238,7 +234,9 @@ class Trial:
         from taftcache.baselines.adam import Schedule
         from taftcache.baselines.fine_tuning import fine_tune
         from taftcache.baselines.tangent_training import Run, train_tangents
+        from taftcache.objective.objective import Objective
         from taftcache.solve.minimise import minimise
+        from taftcache.solve.settings import Arithmetic, Goal
 
         first, recipe, spec = group[0], self.recipe, self.recipe.compare
         train = self._train(first)
@@ -249,7 +247,7 @@ class Trial:
         if first.preset == "paper":
             runs = [Run(self.loss(s), s.strength, 0.0 if s.radius else spec.decay, s.radius) for s in group]
             trained = train_tangents(
-                base, rows, runs, schedule, train=train, seed=self.seed, memory=recipe.memory_bytes
+                base, [rows], runs, schedule, train=train, seed=self.seed, memory=recipe.memory_bytes
             )
             return torch.stack(trained), spec.epochs, None
         solver = recipe.solver
@@ -259,8 +257,12 @@ class Trial:
         if first.method == "FC":
             tolerance = min(tolerance, HEAD_TOLERANCE)
         solution = minimise(
-            base, [rows], self.loss(first), 0.0 if first.radius else first.strength, radius=first.radius,
-            train=train, tolerance=tolerance, max_passes=solver.max_passes, memory=recipe.memory_bytes,
+            base, [rows],
+            Objective(
+                loss=self.loss(first), ridge=0.0 if first.radius else first.strength, radius=first.radius, train=train
+            ),
+            goal=Goal(tolerance=tolerance, max_passes=solver.max_passes),
+            arithmetic=Arithmetic(memory=recipe.memory_bytes),
         )  # fmt: skip
         return solution.value[None], solution.stats["passes"], solution.certificate.relative_gradient
 

@@ -38,7 +38,7 @@ class Grid:
         b = ceil(CLIP_BITS - 1 + log2(self.multiplier * self.sensitivity / self.clip))
         if not 8 <= b <= 50:
             raise SolveError(
-                "the noise is between 2^-31 and 2^11 clip norms wide",
+                "the noise is outside 2^-31 to 2^11 clip norms",
                 got=f"{self.multiplier * self.sensitivity / self.clip:.3g} clip norms",
                 do="ask for another epsilon, or for other steps",
             )

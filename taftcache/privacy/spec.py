@@ -54,7 +54,7 @@ class PrivacySpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     def __post_init__(self) -> None:
         if self.mechanism == "sampled-descent" and self.relation == "replace-one":
             raise RecipeError(
-                "Poisson sampling is accounted for under adding and removing rows",
+                "cannot account for sampled-descent under replace-one: only adding and removing rows has an accountant",
                 got='relation = "replace-one", mechanism = "sampled-descent"',
                 do='set privacy.relation = "add-remove", or privacy.mechanism = "descent"',
             )

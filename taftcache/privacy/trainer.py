@@ -183,7 +183,7 @@ def without_head(base: Base, layout: Layout) -> Tensor:
     """
     if missing := [name for name in base.config.head_names if name not in layout]:
         raise RecipeError(
-            "learning from J Δw alone takes the random head away, so the head is trained",
+            "the head is frozen, but learning from J Δw alone needs to take the random head away",
             got=f"{', '.join(missing)} is frozen",
             do='train the head too, or set privacy.logits = "full"',
         )

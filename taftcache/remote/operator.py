@@ -15,14 +15,14 @@ from torch import Tensor
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import ClusterError
-from taftcache.objective.response import Response
+from taftcache.objective.cotangent import Cotangent
 from taftcache.recipe import Recipe, parse_recipe
 from taftcache.remote.components import SolveJob, named_shard, opened
 from taftcache.remote.connection import Cluster
 from taftcache.remote.resident import resident
 from taftcache.remote.task import processor
 from taftcache.tangent.base import Base
-from taftcache.tangent.operator import Respond, TangentOperator
+from taftcache.tangent.operator import CotangentRule, TangentOperator
 
 Note = tuple[float, "np.ndarray | None", np.ndarray]
 _alone = Lock()  # an operator's rows, and a functional tail's one module, serve one pass at a time
@@ -67,20 +67,20 @@ class RemoteOperator(TangentOperator):
         dtype = str(self.dtype).removeprefix("torch.")
         self._job = PassJob(solve, tuple(self.layout.shapes), dtype, memory // max(1, share), 2 * share)
 
-    def accumulate(self, vector: Tensor | None, respond: Respond, onto: Tensor | None = None) -> Tensor:
-        """See ``TangentOperator``; on workers where the response can travel and there are several shards."""
-        if not isinstance(respond, Response) or len(self._shards) < 2:
-            return super().accumulate(vector, respond, onto)
+    def accumulate(self, vector: Tensor | None, cotangent: CotangentRule, onto: Tensor | None = None) -> Tensor:
+        """See ``TangentOperator``; on workers where the cotangent can travel and there are several shards."""
+        if not isinstance(cotangent, Cotangent) or len(self._shards) < 2:
+            return super().accumulate(vector, cotangent, onto)
         self.passes += 1
         if onto is None:
             onto = torch.zeros(self.layout.size, dtype=self.dtype, device=self.device)
         start, parts = 0, []
         for shard in self._shards:
-            parts.append((respond.part(start, shard.rows),))
+            parts.append((cotangent.part(start, shard.rows),))
             start += shard.rows
         for total, notes in self._mapped(shard_sum, vector, parts):
             onto.add_(torch.from_numpy(total).to(self.device))
-            respond.notes += [(value, _tensor(z, self.device), _tensor(y, self.device)) for value, z, y in notes]
+            cotangent.notes += [(value, _tensor(z, self.device), _tensor(y, self.device)) for value, z, y in notes]
         return onto
 
     def matvec(self, vector: Tensor) -> Iterator[Tensor]:
@@ -110,13 +110,13 @@ class RemoteOperator(TangentOperator):
 
 
 def shard_sum(
-    vector: np.ndarray | None, job: PassJob, name: str, digest: str, respond: Response
+    vector: np.ndarray | None, job: PassJob, name: str, digest: str, cotangent: Cotangent
 ) -> tuple[str, tuple[np.ndarray, list[Note]]]:
-    """On a worker: Σ Jᵀ respond(f₀, J v, labels) over a shard [P], and the response's notes."""
+    """On a worker: Σ Jᵀ cotangent(f₀, J v, labels) over a shard [P], and the cotangent's notes."""
     with _alone:
         operator = _operator(job, name, digest)
-        total = operator.accumulate(None if vector is None else _tensor(vector, operator.device), respond)
-        notes = [(value, None if z is None else z.cpu().numpy(), y.cpu().numpy()) for value, z, y in respond.notes]
+        total = operator.accumulate(None if vector is None else _tensor(vector, operator.device), cotangent)
+        notes = [(value, None if z is None else z.cpu().numpy(), y.cpu().numpy()) for value, z, y in cotangent.notes]
         return processor(torch.device(operator.device)), (total.cpu().numpy(), notes)
 
 

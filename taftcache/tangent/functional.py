@@ -99,8 +99,8 @@ class FunctionalTail:
         back = _usable(r @ w[weight])
         for piece, g in zip(state.rows.split(self._piece), back.split(self._piece), strict=True):
             with _exact():
-                pulled: tuple[Any, ...] = vjp(lambda p, piece=piece: self._run(w, p, piece), at)
-                (gradients,) = pulled[1](g)
+                linearised: tuple[Any, ...] = vjp(lambda p, piece=piece: self._run(w, p, piece), at)
+                (gradients,) = linearised[1](g)
             for name, gradient in gradients.items():
                 out[name] += gradient
 

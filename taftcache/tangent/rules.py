@@ -35,7 +35,7 @@ def rms_normalise_tangent(delta: Tensor, u: Tensor, r: Tensor) -> Tensor:
     return torch.addcmul(delta, u, (u * delta).mean(-1, keepdim=True), value=-1).mul_(r)
 
 
-def gelu_slope(x: Tensor, kind: Literal["exact", "tanh"]) -> Tensor:
+def gelu_derivative(x: Tensor, kind: Literal["exact", "tanh"]) -> Tensor:
     """GELU'(x): Φ(x) + x φ(x) with φ the normal density (TAFT eq. 12, erratum), or of the tanh form."""
     one = torch.ones((), dtype=x.dtype, device=x.device).expand_as(x)
     return torch.ops.aten.gelu_backward(one, x, approximate="none" if kind == "exact" else "tanh")

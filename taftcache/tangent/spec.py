@@ -42,7 +42,7 @@ class TangentSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     def __post_init__(self) -> None:
         if self.train == [] or self.blocks == "":
             raise RecipeError(
-                "something is trained, from some module on",
+                "nothing would be trained: tangent.train or tangent.blocks is empty",
                 got=f"train = {self.train!r}, blocks = {self.blocks!r}",
                 do='name parameters, as in train = ["head.*"]',
             )

@@ -145,8 +145,8 @@ class _Both:
     weight: float
     quadratic: ClassVar[bool] = True
 
-    def bend(self, z: Tensor, y: Tensor, v: Tensor) -> Tensor:
-        own = self.loss.bend(z[:, : self.classes], y, v[:, : self.classes])
+    def hessian(self, z: Tensor, y: Tensor, v: Tensor) -> Tensor:
+        own = self.loss.hessian(z[:, : self.classes], y, v[:, : self.classes])
         return torch.cat([own, self.weight * v[:, self.classes :]], 1)
 
     def root(self, z: Tensor, y: Tensor, v: Tensor) -> Tensor:

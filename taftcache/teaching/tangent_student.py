@@ -17,23 +17,21 @@ Nesterov's extrapolation with restarts applies.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from taftcache.errors import RecipeError, SolveError
-from taftcache.objective.loss import Loss
+from taftcache.objective.objective import Objective
 from taftcache.objective.problem import Problem
-from taftcache.objective.weights import RowWeights
-from taftcache.solve.methods.conjugate import Lazy, Progress, pcg
+from taftcache.solve.methods.conjugate import Lazy, pcg
+from taftcache.solve.settings import ARITHMETIC, GOAL, Arithmetic, Goal, OnPass
 from taftcache.solve.solution import Certificate, Solution, Status
 from taftcache.tangent.base import Base
 from taftcache.tangent.operator import TangentOperator
 from taftcache.tangent.rows import RowSource
-from taftcache.tangent.spec import Train
 from taftcache.teaching.attraction import PulledPreconditioner, PulledProblem, feature_operator
 from taftcache.teaching.lasso import group_lasso, subgradient
 from taftcache.teaching.spec import PriorSpec
@@ -53,60 +51,53 @@ class _Point:
     norm: float
 
 
+@dataclass(frozen=True, kw_only=True)
+class Teachers:
+    """What a tangent student follows.
+
+    psi: teachers' features [N,p] of the rows in order, centred.
+    prior: β, τ and ν.
+    slices: teacher → its features, for the figures of a solution.
+    """
+
+    psi: Tensor
+    prior: PriorSpec
+    slices: Mapping[str, slice] = field(default_factory=dict)
+
+
 def minimise_taught(
     base: Base,
     sources: Sequence[RowSource],
-    loss: Loss,
-    ridge: float,
-    psi: Tensor,
-    prior: PriorSpec,
-    slices: Mapping[str, slice],
+    objective: Objective,
+    teachers: Teachers,
     *,
-    train: Train = "full",
-    weights: RowWeights | None = None,
-    jvp_only: bool = False,
-    tolerance: float = 1e-6,
-    max_passes: int = 1000,
-    precision: Literal["float32", "float64"] = "float32",
-    memory: int = 2 << 30,
+    goal: Goal = GOAL,
+    arithmetic: Arithmetic = ARITHMETIC,
     start: Tensor | None = None,
-    progress: Progress | None = None,
+    on_pass: OnPass | None = None,
 ) -> Solution:
     """Δw of the tangent student, with its certificate; ``stats`` say what of each teacher is in use.
 
     Everything runs on the CPU. The result depends on nothing but the arguments.
 
     Args:
-        base, sources, loss, ridge, train, weights, jvp_only, tolerance, max_passes, precision, memory, start,
-            progress: as ``minimise`` has them; the loss is quadratic.
-        psi: teachers' features [N,p] of the rows in order, centred.
-        prior: β, τ and ν.
-        slices: teacher → its features.
+        base, sources, objective, goal, arithmetic, start, on_pass: as ``minimise`` has them; the loss is quadratic, and
+            there is no ball.
+        teachers: their features and the prior.
 
     Raises:
         SolveError: no rows, teachers' rows of another number, or a gradient that is not finite.
         RecipeError: the head alone is trained, or the loss is not quadratic.
     """
-    problem = _Taught(base, sources, loss, ridge, psi, prior, train, weights, jvp_only, precision, memory)
-    return problem.solve(tolerance, max_passes, slices, start, progress)
+    return _Taught(base, sources, objective, teachers, arithmetic).solve(goal, teachers.slices, start, on_pass)
 
 
 def problem_at(
-    delta: Tensor,
-    base: Base,
-    sources: Sequence[RowSource],
-    loss: Loss,
-    ridge: float,
-    psi: Tensor,
-    prior: PriorSpec,
-    *,
-    train: Train = "full",
-    weights: RowWeights | None = None,
-    jvp_only: bool = False,
+    delta: Tensor, base: Base, sources: Sequence[RowSource], objective: Objective, teachers: Teachers
 ) -> Problem:
     """The problem in Δw for the B that is best at ``delta``: its gradient there is what the certificate speaks of."""
-    problem = _Taught(base, sources, loss, ridge, psi, prior, train, weights, jvp_only, "float64", 0)
-    return problem.around(delta.double())
+    exact = Arithmetic(precision="float64", memory=0)
+    return _Taught(base, sources, objective, teachers, exact).around(delta.double())
 
 
 class _Taught:
@@ -116,16 +107,11 @@ class _Taught:
         self,
         base: Base,
         sources: Sequence[RowSource],
-        loss: Loss,
-        ridge: float,
-        psi: Tensor,
-        prior: PriorSpec,
-        train: Train,
-        weights: RowWeights | None,
-        jvp_only: bool,
-        precision: Literal["float32", "float64"],
-        memory: int,
+        objective: Objective,
+        teachers: Teachers,
+        arithmetic: Arithmetic,
     ) -> None:
+        loss, ridge, psi, prior = objective.loss, objective.ridge, teachers.psi, teachers.prior
         N = sum(source.rows for source in sources)
         if N == 0 or len(psi) != N:
             raise SolveError("every row has its teachers' features", got=f"{N} rows, features of {len(psi)}")
@@ -137,15 +123,14 @@ class _Taught:
                 got=type(loss).__name__,
                 do='set objective.loss = "rsl" or "mse"',
             )
-        layout = base.trained(train)
+        layout = base.trained(objective.train)
         zero = torch.zeros(base.config.width, dtype=torch.float64)
         look = feature_operator(base, sources, layout, zero, torch.float64)
         mean = sum((s.logits.sum(0) for s, _ in look.blocks()), zero) / N
         self._look = feature_operator(base, sources, layout, mean, torch.float64)
-        rest = (weights, jvp_only)
-        exact = Problem(TangentOperator(base, sources, trained=layout, dtype=torch.float64), loss, ridge, *rest)
-        dtype = torch.float64 if precision == "float64" else torch.float32
-        inner = Problem(TangentOperator(base, sources, trained=layout, dtype=dtype, memory=memory), loss, ridge, *rest)
+        dtype, memory = arithmetic.dtype, arithmetic.memory
+        exact = Problem.of(objective, TangentOperator(base, sources, trained=layout, dtype=torch.float64))
+        inner = Problem.of(objective, TangentOperator(base, sources, trained=layout, dtype=dtype, memory=memory))
         self._inner_look = feature_operator(base, sources, layout, mean, dtype)
         self._preconditioner = Lazy(lambda: PulledPreconditioner(inner, self._weight))
         self._exact, self._inner, self._psi, self._ridge, self._rows = exact, inner, psi.double(), ridge, N
@@ -159,15 +144,9 @@ class _Taught:
         self._sparsity = prior.sparsity * float(np.linalg.norm(slope, axis=1).max(initial=0.0))
         self._size = layout.size
 
-    def solve(
-        self,
-        tolerance: float,
-        max_passes: int,
-        slices: Mapping[str, slice],
-        start: Tensor | None,
-        progress: Progress | None,
-    ) -> Solution:
+    def solve(self, asked: Goal, slices: Mapping[str, slice], start: Tensor | None, on_pass: OnPass | None) -> Solution:
         """Turns until the certificate meets the tolerance."""
+        tolerance, max_passes = asked.tolerance, asked.max_passes
         here = self._at(torch.zeros(self._size, dtype=torch.float64), None, 0.0)
         scale = here.norm
         if start is not None:
@@ -192,8 +171,8 @@ class _Taught:
                 ahead = (momentum - 1) / following
                 momentum, here = following, new
                 best = new if new.norm < best.norm else best
-                if progress is not None:
-                    progress(self._passes(), new.norm / scale)
+                if on_pass is not None:
+                    on_pass(self._passes(), new.norm / scale)
                 look_from = self._at(new.delta + ahead * moved, new.B, 0.1 * new.norm) if ahead > 0 else new
         except KeyboardInterrupt:
             status = Status.interrupted
@@ -219,9 +198,8 @@ class _Taught:
         target = self._psi @ torch.from_numpy(at.B)
         left = max(4, max_passes - self._passes())
         inner = self._pulled(target, exact=False)
-        found = pcg(
-            inner, self._pulled(target), self._preconditioner, tolerance=tolerance, max_passes=left, start=at.delta
-        )
+        goal = Goal(tolerance=tolerance, max_passes=left)
+        found = pcg(inner, self._pulled(target), self._preconditioner, goal, start=at.delta)
         if found.status is Status.interrupted:
             raise KeyboardInterrupt
         return self._at(found.value, at.B, INNER * at.norm)

@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import StoreError, TaftcacheError
 from taftcache.names import HEAD, MEAN, component_of
+from taftcache.stages.look.head_path import PathPoint, head_path
 from taftcache.stages.look.row_table import RowTable
 from taftcache.stages.look.scoring import HeldOutLogits, Scorer, held_out_logits
 from taftcache.stages.look.vectors import first_row_stands, sample_vectors
 from taftcache.view.embedding import Axes, neighbour_map, principal_axes
-from taftcache.view.head_path import PathPoint, head_path
 
 # Steps of 256 rows that the principal axes are computed from.
 AXES_STEPS = 32

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from threading import Lock, Thread
 from typing import Any
 
@@ -11,28 +10,10 @@ import numpy as np
 from taftcache.cache.read.shard import Shard
 from taftcache.errors import StoreError, TaftcacheError
 from taftcache.names import component_of, is_component
+from taftcache.stages.look.influence import Without
 from taftcache.stages.look.row_table import STEP_ROWS
 from taftcache.stages.look.scoring import Scorer
-from taftcache.tangent.rows import ArrayBlock
 from taftcache.view.atlas import Atlas
-
-
-class RowsWithout:
-    """A shard's rows but one, as a source of rows; blocks begin where they would if the row had never been there."""
-
-    def __init__(self, shard: Shard, row: int) -> None:
-        self._shard, self._kept = shard, np.delete(np.arange(shard.rows), row)
-
-    @property
-    def rows(self) -> int:
-        """One fewer than the shard has."""
-        return len(self._kept)
-
-    def blocks(self, size: int, start: int = 0) -> Iterator[ArrayBlock]:
-        """Blocks of ``size`` rows."""
-        for k in range(start, self.rows, size):
-            index = self._kept[k : k + size]
-            yield ArrayBlock(self._shard.tokens(index), self._shard.labels[index])
 
 
 class Leaving:
@@ -96,22 +77,21 @@ def leave_out(atlas: Atlas, shard: Shard, row: int, told: Any = None) -> dict[st
     """
     import torch
 
+    from taftcache.objective.objective import Objective
     from taftcache.solve.minimise import minimise
+    from taftcache.solve.settings import Arithmetic, Goal
 
     scorer, name = atlas.scorer(), component_of(shard.name)
     old, solver = scorer.components[name], scorer.recipe.solver
     solution = minimise(
         scorer.base,
-        [RowsWithout(shard, row)],
-        scorer.loss,
-        scorer.ridge(name),
-        train=scorer.recipe.tangent.train,
-        tolerance=solver.tolerance,
-        max_passes=solver.max_passes,
-        precision=solver.precision,
-        memory=scorer.recipe.memory_bytes,
-        device=scorer.operator.device,
-        progress=None if told is None else lambda passes, residual: told(passes),
+        [Without(shard, row)],
+        Objective(loss=scorer.loss, ridge=scorer.ridge(name), train=scorer.recipe.tangent.train),
+        goal=Goal(tolerance=solver.tolerance, max_passes=solver.max_passes),
+        arithmetic=Arithmetic(
+            precision=solver.precision, memory=scorer.recipe.memory_bytes, device=scorer.operator.device
+        ),
+        on_pass=None if told is None else lambda passes, residual: told(passes),
     )
     delta = solution.value.to("cpu", torch.float64) - old.delta
     members = [n for n in scorer.models if is_component(n)]

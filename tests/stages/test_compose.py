@@ -15,8 +15,8 @@ from taftcache.errors import CompositionError, FormatError, RecipeError
 from taftcache.model.component import Component, put_component, read_base, read_component
 from taftcache.objective.rsl import RSL
 from taftcache.recipe import parse_recipe
-from taftcache.solve.minimise import minimise
 from taftcache.stages.train import training
+from tests.solve.problems import minimised
 from tests.stages.making import open_store, recipe
 
 
@@ -63,7 +63,7 @@ def test_exact_is_the_optimum_over_all_rows_wherever_it_starts(store):
         assert report.moved > 1000 * report.certificate["distance_bound"]
         exact = component(opened, "models/exact")
         base = read_base(opened, training.adopt(opened, None).tangent)
-        zero = minimise(base, opened.shards, RSL(kappa=15.0), 1e-3, tolerance=1e-10).value
+        zero = minimised(base, opened.shards, RSL(kappa=15.0), 1e-3, tolerance=1e-10).value
         bound = exact.meta["certificate"]["distance_bound"]
         assert (exact.delta - zero).norm().item() <= 1.01 * bound + 1e-9
         assert not taftcache.compose(opened).changed

@@ -11,7 +11,6 @@ from torch.func import functional_call
 from taftcache.backbone.cut.cut import Cut
 from taftcache.errors import SolveError
 from taftcache.objective.rsl import RSL
-from taftcache.solve.minimise import minimise
 from taftcache.tangent import functional as functional_tail
 from taftcache.tangent.base import Base, make_base
 from taftcache.tangent.config import TailConfig
@@ -20,6 +19,7 @@ from taftcache.tangent.operator import TangentOperator
 from taftcache.tangent.rows import ArrayRows
 from taftcache.tangent.spec import TangentSpec
 from tests.backbone.registry import images, small_backbone
+from tests.solve.problems import minimised
 
 TOLERANCE = 1e-12
 T, D, WIDTH, K, N = 4, 6, 5, 3, 7
@@ -96,7 +96,7 @@ def push(base: Base, rows: Tensor, v: Tensor) -> Tensor:
     return base.tail.tangent(w, base.tail.value(w, rows), base.tail.bind(base.layout.views(v)))
 
 
-def pull(base: Base, rows: Tensor, r: Tensor) -> Tensor:
+def adjoint(base: Base, rows: Tensor, r: Tensor) -> Tensor:
     w, out = base.tail.bind(base.state), torch.zeros(base.layout.size, dtype=rows.dtype)
     base.tail.adjoint(w, base.tail.value(w, rows), r, base.tail.bind(base.layout.views(out)))
     return out
@@ -123,21 +123,21 @@ def test_value_tangent_and_adjoint_in_pieces_of_any_size(class_token, numbers, m
     adjoint = base.layout.flatten(torch.func.vjp(whole(base, rows), at)[1](r)[0])
     assert relative(base.tail.value(base.tail.bind(base.state), rows).logits, value) < TOLERANCE
     assert relative(push(base, rows, v), tangent) < TOLERANCE
-    assert relative(pull(base, rows, r), adjoint) < TOLERANCE
+    assert relative(adjoint(base, rows, r), adjoint) < TOLERANCE
     assert ("first.cls_token" in base.layout) == (class_token == "reset")
 
 
 def test_adjoint_identity():
     base, rows = make("reset"), tokens()
     v, r = vectors(base)
-    assert torch.isclose((push(base, rows, v) * r).sum(), v @ pull(base, rows, r), rtol=1e-12)
+    assert torch.isclose((push(base, rows, v) * r).sum(), v @ adjoint(base, rows, r), rtol=1e-12)
 
 
 def test_each_parameter_alone_and_what_is_frozen_is_not_differentiated(monkeypatch):
     base, rows = make("reset"), tokens()
     tail, w = base.tail, base.tail.bind(base.state)
     s, (_, r) = tail.value(w, rows), vectors(base)
-    everything = base.layout.views(pull(base, rows, r))
+    everything = base.layout.views(adjoint(base, rows, r))
     seen: list[set[str]] = []
     forward = functional_tail.jvp
     monkeypatch.setattr(functional_tail, "jvp", lambda f, at, moved: seen.append(set(at[0])) or forward(f, at, moved))
@@ -160,24 +160,24 @@ def test_float32_is_float64_rounded_with_every_constant_moved():
     narrow = base.to(torch.float32)
     assert push(narrow, rows.float(), v.float()).dtype == torch.float32
     assert relative(push(narrow, rows.float(), v.float()).double(), push(base, rows, v)) < 1e-5
-    assert relative(pull(narrow, rows.float(), r.float()).double(), pull(base, rows, r)) < 1e-5
+    assert relative(adjoint(narrow, rows.float(), r.float()).double(), adjoint(base, rows, r)) < 1e-5
 
 
 def test_in_inference_mode():
     base = make()
     v, r = vectors(base)
-    expected = push(base, tokens(), v), pull(base, tokens(), r)
+    expected = push(base, tokens(), v), adjoint(base, tokens(), r)
     with torch.inference_mode():
         there = make()
         assert torch.equal(push(there, tokens(), v.clone()), expected[0])
-        assert torch.equal(pull(there, tokens(), r.clone()), expected[1])
+        assert torch.equal(adjoint(there, tokens(), r.clone()), expected[1])
 
 
 def test_rows_and_module_stay_as_they_were():
     base, rows = make(), tokens()
     before = {n: t.clone() for n, t in base.module.state_dict().items()}
     v, r = vectors(base)
-    push(base, rows, v), pull(base, rows, r)
+    push(base, rows, v), adjoint(base, rows, r)
     assert torch.equal(rows, tokens())
     assert all(torch.equal(t, before[n]) for n, t in base.module.state_dict().items())
 
@@ -205,7 +205,7 @@ def test_it_agrees_with_the_class_row_by_hand(options, class_token):
     other.adjoint(w, s, r, other.bind(base.layout.views(out)))
     assert relative(s.logits, base.tail.value(base.tail.bind(base.state), rows).logits) < TOLERANCE
     assert relative(other.tangent(w, s, other.bind(base.layout.views(v))), push(base, rows, v)) < TOLERANCE
-    assert relative(out, pull(base, rows, r)) < TOLERANCE
+    assert relative(out, adjoint(base, rows, r)) < TOLERANCE
 
 
 @pytest.mark.parametrize("train", ["full", "layernorm", ["second.*"]])
@@ -215,7 +215,7 @@ def test_a_solve_is_the_dense_optimum(train):
     x = np.concatenate([tokens().numpy()] * 6) + np.random.default_rng(0).normal(size=(6 * N, T, D))
     y = np.arange(6 * N) % K
     rows, loss, ridge = ArrayRows(x, y), RSL(alpha=2.0, kappa=3.0), 1e-2
-    solution = minimise(base, [rows], loss, ridge, train=train, tolerance=1e-10, precision="float64")
+    solution = minimised(base, [rows], loss, ridge, train=train, tolerance=1e-10, precision="float64")
     assert solution.converged
     layout = base.trained(train)
     operator = TangentOperator(base, [rows], trained=layout, dtype=torch.float64)

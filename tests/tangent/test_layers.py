@@ -223,5 +223,5 @@ def test_rotation_is_the_models_own():
 def test_slopes_at_zero():
     """The release's GELU(x)/(x + 1e-8) is wrong there."""
     zero = torch.zeros(1, dtype=torch.float64)
-    slopes = {"gelu": 0.5, "gelu_tanh": 0.5, "silu": 0.5, "quick_gelu": 0.5, "relu": 0.0, "sigmoid": 0.25}
-    assert {kind: slope(kind, zero).item() for kind in slopes} == slopes  # type: ignore[arg-type]
+    gradients = {"gelu": 0.5, "gelu_tanh": 0.5, "silu": 0.5, "quick_gelu": 0.5, "relu": 0.0, "sigmoid": 0.25}
+    assert {kind: slope(kind, zero).item() for kind in gradients} == gradients  # type: ignore[arg-type]

@@ -12,12 +12,12 @@ from timm.models.vision_transformer import VisionTransformer
 
 from taftcache.objective.problem import Problem
 from taftcache.objective.rsl import RSL
-from taftcache.solve.minimise import minimise
 from taftcache.solve.solution import Status
 from taftcache.tangent.base import Base
 from taftcache.tangent.factors import RankOne, row_norms
 from taftcache.tangent.operator import TangentOperator
 from taftcache.tangent.rows import ArrayRows
+from tests.solve.problems import minimised
 from tests.tangent.blocks import MODELS, Case, make_case
 
 TOLERANCE = 1e-12  # relative, float64
@@ -43,7 +43,7 @@ def push(case: Case, vector: torch.Tensor) -> torch.Tensor:
     return tail.tangent(w, tail.value(w, case.tokens), tail.bind(base.layout.views(vector)))
 
 
-def pull(case: Case, r: torch.Tensor) -> torch.Tensor:
+def adjoint(case: Case, r: torch.Tensor) -> torch.Tensor:
     tail, base = case.base.tail, case.base
     w = tail.bind(base.state)
     out = torch.zeros(base.layout.size, dtype=r.dtype)
@@ -72,7 +72,7 @@ def check_against_torch_func(case: Case) -> None:
     assert relative(both[0], oracle) < TOLERANCE
     assert relative(both[1], change) < TOLERANCE
     _, vjp = torch.func.vjp(case.forward, state)
-    assert relative(pull(case, r), base.layout.flatten(vjp(r)[0])) < TOLERANCE
+    assert relative(adjoint(case, r), base.layout.flatten(vjp(r)[0])) < TOLERANCE
 
 
 @every_model
@@ -116,7 +116,7 @@ def test_any_architecture_is_torch_func(options, blocks, token, seed):
 def test_adjoint_identity(name):
     case = case_of(name)
     v, r = direction(case), response(case)
-    left, right = (push(case, v) * r).sum(), v @ pull(case, r)
+    left, right = (push(case, v) * r).sum(), v @ adjoint(case, r)
     assert abs(left - right) <= TOLERANCE * abs(left)
 
 
@@ -146,7 +146,7 @@ def test_float32_agrees_to_its_rounding(name):
     narrow.base, narrow.tokens = wide.base.to(torch.float32), wide.tokens.float()
     v, r = direction(wide), response(wide)
     assert relative(push(narrow, v.float()).double(), push(wide, v)) < 1e-4
-    assert relative(pull(narrow, r.float()).double(), pull(wide, r)) < 1e-4
+    assert relative(adjoint(narrow, r.float()).double(), adjoint(wide, r)) < 1e-4
 
 
 @every_model
@@ -157,8 +157,8 @@ def test_each_parameter_alone(name):
     w = tail.bind(base.state)
     s = tail.value(w, case.tokens)
     r = response(case)
-    everything = base.layout.views(pull(case, r))
-    scale = pull(case, r).norm()
+    everything = base.layout.views(adjoint(case, r))
+    scale = adjoint(case, r).norm()
     for n, tensor in parameters(case).items():
         d = torch.randn_like(tensor)
         padded = torch.zeros(base.layout.size, dtype=torch.float64)
@@ -254,7 +254,7 @@ def test_an_operator_solves_with_it():
     v, r = direction(case), response(case)
     for _ in range(2):
         assert torch.equal(torch.cat(list(operator.matvec(v))), push(case, v))
-        assert torch.equal(operator.accumulate(None, lambda *_: r), pull(case, r))
+        assert torch.equal(operator.accumulate(None, lambda *_: r), adjoint(case, r))
     held = list(case.base.tail.tensors(next(operator.blocks())[0]))
     assert len({id(tensor) for tensor in held}) == len(held)
 
@@ -266,7 +266,7 @@ def test_a_solve_ends_at_the_minimiser(name):
     base = Base(case.base.config, {n: t.float() for n, t in case.base.state.items()}, case.base.spec)
     rows, labels, ridge = case.tokens.float(), np.arange(8) % 4, 1e-1
     loss = RSL()
-    solution = minimise(base, [ArrayRows(rows.numpy(), labels)], loss, ridge, tolerance=1e-8)
+    solution = minimised(base, [ArrayRows(rows.numpy(), labels)], loss, ridge, tolerance=1e-8)
     assert solution.status is Status.converged
     operator = TangentOperator(base, [ArrayRows(rows.numpy(), labels)], dtype=torch.float64)
     assert not operator.tail.rank_one

@@ -16,12 +16,13 @@ from taftcache.model.component import read_base, read_component
 from taftcache.model.composition import compose
 from taftcache.objective.problem import Problem
 from taftcache.objective.rsl import RSL
+from taftcache.stages.look.influence import Without
 from taftcache.stages.train.training import adopt
 from taftcache.tangent.operator import TangentOperator
 from taftcache.view import payload
 from taftcache.view.atlas import Atlas
 from taftcache.view.embedding import ANCHORS, nearest, neighbour_map, principal_axes
-from taftcache.view.leaving import Leaving, RowsWithout, leave_out
+from taftcache.view.leaving import Leaving, leave_out
 from taftcache.view.pictures import Pictures, patch_grid
 from taftcache.view.pictures import seen as cropped
 from tests.stages.making import recipe
@@ -31,7 +32,7 @@ def exact(store, shard, without=None):
     """The problem of a shard in float64, with or without one of its rows."""
     spec = adopt(store, None)
     base = read_base(store, spec.tangent)
-    rows = shard if without is None else RowsWithout(shard, without)
+    rows = shard if without is None else Without(shard, without)
     component = read_component(store, f"components/{shard.name}", base)
     operator = TangentOperator(base, [rows], trained=component.layout, dtype=torch.float64)
     loss = RSL(alpha=spec.objective.alpha, kappa=spec.objective.kappa)
@@ -122,7 +123,7 @@ def test_leaving_out_is_what_forgetting_does(atlas, seen, tmp_path):
 
 def test_rows_without_one_are_the_others(atlas):
     shard = atlas.store.shards[0]
-    source = RowsWithout(shard, 3)
+    source = Without(shard, 3)
     blocks = list(source.blocks(4, 4))
     kept = np.delete(np.arange(shard.rows), 3)
     assert source.rows == shard.rows - 1

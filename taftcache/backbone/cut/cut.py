@@ -26,7 +26,7 @@ from taftcache.backbone.device import full_float32
 from taftcache.backbone.model import Backbone, state_digest
 from taftcache.errors import BackboneError
 from taftcache.tangent.class_row.config import ClassRow
-from taftcache.tangent.config import Path, TailConfig
+from taftcache.tangent.config import Linearisation, TailConfig
 
 AGREEMENT = 1e-5  # of prefix and rest with the whole model in float32, relative; a leak would be a NaN instead
 
@@ -133,7 +133,7 @@ class Cut:
         assert self._trace.feature is not None
         closed = self._closed
         row = isinstance(closed, Description) and not closed.layers and isinstance(closed.end, ClassRow)
-        path: Path = "class row" if row else "layers"
+        path: Linearisation = "class row" if row else "layers"
         if isinstance(closed, str):
             path = "functional" if self.start else "feature"
         return TailConfig(

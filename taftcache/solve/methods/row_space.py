@@ -26,8 +26,8 @@ from torch import Tensor
 
 from taftcache.errors import SolveError
 from taftcache.objective.problem import Problem
-from taftcache.solve.inverses.class_kernel import ClassKernel, kernel_product, pull
-from taftcache.solve.methods.conjugate import Progress
+from taftcache.solve.inverses.class_kernel import ClassKernel, adjoint, kernel_product
+from taftcache.solve.settings import OnPass
 from taftcache.solve.solution import Certificate, Solution, Status
 from taftcache.tangent.operator import TangentOperator
 from taftcache.tangent.rows import RowSource
@@ -63,11 +63,11 @@ class RowSpace:
         problem: products for the inner iterations, usually float32.
         exact: the same problem in float64.
         max_passes: limit on passes, those that build the preconditioner included.
-        progress: told after each pass.
+        on_pass: called after each pass.
     """
 
-    def __init__(self, problem: Problem, exact: Problem, max_passes: int, progress: Progress | None = None) -> None:
-        self.problem, self.exact, self.max_passes, self._progress = problem, exact, max_passes, progress
+    def __init__(self, problem: Problem, exact: Problem, max_passes: int, on_pass: OnPass | None = None) -> None:
+        self.problem, self.exact, self.max_passes, self._on_pass = problem, exact, max_passes, on_pass
         self.passes = self.rounds = 0
         operator = exact.operator
         self.value = torch.zeros(operator.layout.size, dtype=torch.float64, device=operator.device)
@@ -96,7 +96,7 @@ class RowSpace:
             if not stays.all():
                 start += self.kernel.without(dual[~stays])
             if start.any():
-                self.dual, self.value = start, pull(self.exact, self.scale * start)
+                self.dual, self.value = start, adjoint(self.exact, self.scale * start)
                 self.objective, self.gradient, self.residual = self._evaluate(self.value, start)
                 self.history.append((self.passes, self.objective))
         except KeyboardInterrupt:
@@ -152,7 +152,7 @@ class RowSpace:
                 except KeyboardInterrupt:
                     status = Status.interrupted
                 dual = self.dual + correction.to(self.dual)
-                value = pull(self.exact, self.scale * dual)
+                value = adjoint(self.exact, self.scale * dual)
                 objective, gradient, residual = self._evaluate(value, dual)
                 self.passes += 1
                 self.history.append((self.passes, objective))
@@ -172,9 +172,9 @@ class RowSpace:
         return status
 
     def current(self) -> Tensor:
-        """Δw [P] as it stands within a round, for one told of progress; half a pass that is not counted."""
+        """Δw [P] as it stands within a round, for whoever looks on; half a pass that is not counted."""
         dual = self.dual + self._correction.to(self.dual)
-        return pull(self.problem, self.scale * dual).double()
+        return adjoint(self.problem, self.scale * dual).double()
 
     def path(self, ridges: Sequence[float], steps: int) -> list[Tensor]:
         """Δw(λ) [P] for every λ from ``steps`` directions: each minimises its own F over the same subspace.
@@ -199,7 +199,7 @@ class RowSpace:
             torch.linalg.lstsq(outer + 0.5 * at * (inner + inner.T), (y.double() @ b)[:, None]).solution[:, 0]
             for at in ridges
         ]
-        return [pull(self.problem, scale * (c.to(dtype) @ z).view_as(scale)).double() for c in duals]
+        return [adjoint(self.problem, scale * (c.to(dtype) @ z).view_as(scale)).double() for c in duals]
 
     def solution(self, status: Status) -> Solution:
         """What was reached, with its certificate."""
@@ -222,13 +222,13 @@ class RowSpace:
         self.passes += 1
         if not torch.isfinite(gradient).all():
             raise SolveError(
-                "the gradient must be finite",
+                "the gradient is not finite",
                 got=f"F = {objective}",
                 do="lower objective.kappa, or look for extreme activations with taftcache inspect",
             )
         z, labels = (torch.cat(parts) for parts in zip(*seen, strict=True))
         self.scale = self.exact.diagonal(labels, z).sqrt()  # √(ωD/N) [N,K]
-        from_target = self.exact.loss.gradient(z, labels) / self.exact.loss.bend(z, labels, torch.ones_like(z))
+        from_target = self.exact.loss.gradient(z, labels) / self.exact.loss.hessian(z, labels, torch.ones_like(z))
         return objective, gradient, -self.scale * from_target - self.exact.ridge * dual
 
     def _gradient_below(self, goal: float, before: float) -> Callable[[Tensor, float, int], bool]:
@@ -243,7 +243,7 @@ class RowSpace:
             nonlocal factor
             if factor * energy**0.5 > goal and steps % CHECK != CHECK - 1:
                 return False
-            norm = pull(self.problem, self.scale.to(residual) * residual).norm().item()
+            norm = adjoint(self.problem, self.scale.to(residual) * residual).norm().item()
             self.passes += 1
             factor = norm / energy**0.5
             return norm <= goal
@@ -251,7 +251,7 @@ class RowSpace:
         return enough
 
     def _round(self, correction: Tensor, enough: Callable[[Tensor, float, int], bool]) -> None:
-        """Add to ``correction`` in place until it is ``enough``, told ρ, about ‖J̃ᵀρ‖², and the steps so far."""
+        """Add to ``correction`` in place until it is ``enough``, which gets ρ, about ‖J̃ᵀρ‖², and the steps so far."""
         assert self.kernel is not None
         ridge, scale = self.problem.ridge, self.scale.to(correction)
         residual = self.residual.to(correction)
@@ -278,8 +278,8 @@ class RowSpace:
             residual.view(-1).sub_(y + ridge * z, alpha=step)
             # The direction has unit length in F's metric, so F has fallen by half the square of the step.
             self.history.append((self.passes, self.history[-1][1] - 0.5 * step * step))
-            if self._progress is not None:
-                self._progress(self.passes, energy**0.5 / self.gradient_at_zero)
+            if self._on_pass is not None:
+                self._on_pass(self.passes, energy**0.5 / self.gradient_at_zero)
 
 
 class Basis:

@@ -334,12 +334,12 @@ def _is_entry(entry: Mapping[str, Any], name: str, said: Mapping[str, Any]) -> b
 
 def _is_dual(problem: Problem, component: Component) -> bool:
     """Whether Δw = Jᵀα with one α for each row that is there."""
-    from taftcache.solve.inverses.class_kernel import pull
+    from taftcache.solve.inverses.class_kernel import adjoint
 
     dual, operator = component.dual, problem.operator
     if dual is None or dual.shape != (operator.rows, operator.classes):
         return False
-    return bool((pull(problem, dual) - component.delta).norm() <= 1e-9 * component.delta.norm())
+    return bool((adjoint(problem, dual) - component.delta).norm() <= 1e-9 * component.delta.norm())
 
 
 def _wrong_statistics(shard: Shard) -> str:

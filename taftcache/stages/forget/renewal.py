@@ -110,7 +110,7 @@ def _from_dual(
         assert old.dual is not None
         solved = solve_component(
             recipe, base, rows, recipe.tangent.train, progress, label=EXACT, keep_dual=True,
-            restart=Restart(before, old.dual, mask, distance), max_passes=left - passes,
+            start=Restart(before, old.dual, mask, distance), max_passes=left - passes,
         )  # fmt: skip
         passes += solved.meta["stats"]["passes"]
         return solved

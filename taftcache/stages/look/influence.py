@@ -12,15 +12,18 @@ from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import RecipeError, SolveError, UnknownSample
 from taftcache.names import EXACT, HEAD, MEAN, WEIGHTED, component_of, is_component
+from taftcache.objective.objective import Objective
+from taftcache.objective.rsl import RSL
 from taftcache.privacy.statement import META
+from taftcache.solve.settings import Goal
 from taftcache.stages.progress import Progress, Silent
 from taftcache.stages.train.training import adopt, loss_of, solve_component
+from taftcache.tangent.rows import RowSubset
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from taftcache.model.component import Component
-    from taftcache.objective.rsl import RSL
     from taftcache.recipe import Recipe
     from taftcache.tangent.base import Base
     from taftcache.tangent.rows import RowSource
@@ -73,16 +76,12 @@ class QueryInfluence:
     passes: int
 
 
-class Without:
-    """A shard without one row, as rows in memory."""
+class Without(RowSubset):
+    """A shard without one row."""
 
     def __init__(self, shard: Shard, row: int) -> None:
-        from taftcache.tangent.rows import ArrayRows
-
-        keep = np.arange(shard.rows) != row
-        self._rows = ArrayRows(shard.tokens(np.flatnonzero(keep)), shard.labels[keep])
-        self.name, self.digest, self.rows, self.labels = shard.name, "", self._rows.rows, self._rows.labels
-        self.blocks = self._rows.blocks
+        super().__init__([shard], np.delete(np.arange(shard.rows), row))
+        self.name, self.digest, self.labels = shard.name, "", np.asarray(shard.labels)[self.index]
 
 
 def sample_influence(
@@ -161,6 +160,7 @@ def query_influence(
 
     progress = progress or Silent()
     setting = _Setting(store, model, progress)
+    solver = setting.recipe.solver
     rows, base = setting.query_rows(query)
     logits = setting.logits(rows, setting.model.delta, base)[0]
     label = int(logits.argmax())
@@ -173,9 +173,8 @@ def query_influence(
     for part in setting.parts:
         with progress.task(f"influence of {', '.join(s.name for s in part.shards)}", None):
             result = leave_one_out(
-                setting.base, part.shards, _squared(setting.recipe), part.component.meta["certificate"]["ridge"],
-                direction, train=part.train, delta=part.component.delta, max_passes=setting.recipe.solver.max_passes,
-                tolerance=setting.recipe.solver.tolerance,
+                setting.base, part.shards, _objective(setting.recipe, part), direction, delta=part.component.delta,
+                goal=Goal(tolerance=solver.tolerance, max_passes=solver.max_passes), memory=setting.recipe.memory_bytes,
             )  # fmt: skip
         places = [(shard, row) for shard in part.shards for row in range(shard.rows)]
         found += [(part.weight * c, *at) for c, at in zip(result.change.tolist(), places, strict=True)]
@@ -305,14 +304,12 @@ class _Setting:
         return ArrayRows(tokens, np.zeros(len(tokens), np.int32)), self.base.unreduced()
 
 
-def _squared(recipe: Recipe) -> RSL:
-    """The recipe's loss where influence has its closed form; SolveError for any other objective."""
-    from taftcache.objective.rsl import RSL
-
-    loss, objective = loss_of(recipe), recipe.objective
-    if not isinstance(loss, RSL) or objective.class_weights != "none" or objective.jvp_only or objective.radius:
+def _objective(recipe: Recipe, part: _Part) -> Objective:
+    """What a part was solved for, where influence has its closed form; SolveError for any other objective."""
+    loss, asked = loss_of(recipe), recipe.objective
+    if not isinstance(loss, RSL) or asked.class_weights != "none" or asked.jvp_only or asked.radius:
         raise SolveError(
-            "influence is exact for the rescaled square loss with equal weights and a ridge",
-            got=f"loss = {objective.loss!r}, class_weights = {objective.class_weights!r}, radius = {objective.radius}",
+            "no influence of single rows but for the rescaled square loss with equal weights and a ridge",
+            got=f"loss = {asked.loss!r}, class_weights = {asked.class_weights!r}, radius = {asked.radius}",
         )
-    return loss
+    return Objective(loss=loss, ridge=part.component.meta["certificate"]["ridge"], train=part.train)

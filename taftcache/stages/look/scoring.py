@@ -16,6 +16,8 @@ from taftcache.errors import RecipeError
 from taftcache.names import component_of, is_component, is_model, shard_of
 from taftcache.privacy.statement import META
 from taftcache.stages.look.row_table import STEP_ROWS, Reader
+from taftcache.tangent.operator import TangentOperator
+from taftcache.tangent.rows import RowSource
 from taftcache.tangent.spec import TAIL
 
 if TYPE_CHECKING:
@@ -40,7 +42,6 @@ class Scorer:
         from taftcache.backbone.device import resolve_device
         from taftcache.model.component import read_base, read_component
         from taftcache.stages.train.training import adopt, loss_of
-        from taftcache.tangent.operator import TangentOperator
 
         self.recipe = adopt(store, None)
         self.base = read_base(store, self.recipe.tangent)
@@ -109,6 +110,10 @@ class Scorer:
         bound = (N * certified + squares.clamp_min(0).sqrt()) / (max(N - 1, 0.5) * ridge)
         return _array(change), bound.cpu().numpy()
 
+    def head_over(self, sources: Sequence[RowSource]) -> TangentOperator:
+        """The head's operator over rows, which takes its turn with whoever else uses the tail."""
+        return _InTurn(self._alone, self.base, sources, trained=self.base.head_layout, device=self.operator.device)
+
     def ridge(self, name: str) -> float:
         """The λ that the component ``name`` was solved with."""
         return float(self._metas[name]["certificate"]["ridge"])
@@ -128,6 +133,19 @@ class Scorer:
     def _direction(self, component: Component) -> Any:
         device, dtype = self.operator.device, self.operator.dtype
         return self.base.tail.bind(component.layout.views(component.delta.to(device=device, dtype=dtype)))
+
+
+class _InTurn(TangentOperator):
+    """An operator that prepares a block while it holds a lock."""
+
+    def __init__(self, lock: Lock, *arguments: Any, **settings: Any) -> None:
+        super().__init__(*arguments, **settings)
+        self._lock = lock
+
+    def prepare(self, tokens: NDArray[Any]) -> Any:
+        """See ``TangentOperator``."""
+        with self._lock:
+            return super().prepare(tokens)
 
 
 @dataclass(frozen=True)

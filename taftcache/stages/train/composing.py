@@ -16,7 +16,7 @@ from taftcache.names import EXACT, MEAN, WEIGHTED, component_of
 from taftcache.privacy.statement import META
 from taftcache.remote.task import same_threads
 from taftcache.stages.progress import Progress, Silent
-from taftcache.stages.settings import SUMS_TO_ONE, Weights, check_coefficients, coefficients, imported, orphans
+from taftcache.stages.train.checks import SUMS_TO_ONE, Weights, check_coefficients, coefficients, imported, orphans
 from taftcache.stages.train.training import (
     INTERRUPTED,
     adopt,

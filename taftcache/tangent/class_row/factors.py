@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from taftcache.tangent.class_row.block import Cotangents, State
+from taftcache.tangent.class_row.block import BlockState, Cotangents
 from taftcache.tangent.class_row.config import ClassRow
 from taftcache.tangent.factors import Direct, RankOne
 from taftcache.tangent.parameters import Layout
@@ -13,7 +13,7 @@ from taftcache.tangent.weights import Entry, TailWeights
 
 
 def row_gradients(
-    config: ClassRow, layout: Layout, w: TailWeights, s: State, g: Cotangents
+    config: ClassRow, layout: Layout, w: TailWeights, s: BlockState, g: Cotangents
 ) -> tuple[list[RankOne], list[Direct]]:
     """All of J's rows in factored form, for the cotangents ``g`` of one direction per row."""
     p, d = config.prefix, config.width
