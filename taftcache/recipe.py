@@ -14,7 +14,7 @@ import msgspec
 from taftcache.backbone.spec import BackboneSpec, DataSpec, PreprocessSpec
 from taftcache.errors import RecipeError
 from taftcache.privacy.spec import PrivacySpec
-from taftcache.tangent.spec import Seed, TangentSpec
+from taftcache.tangent.spec import TangentSpec, check_seed
 from taftcache.teaching.spec import PriorSpec
 
 Positive = Annotated[float, msgspec.Meta(gt=0, le=1e100)]
@@ -39,10 +39,13 @@ class StoreSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     path: str | None = None
     shards: Count = 4
     plan: Literal["hash", "balanced"] = "hash"
-    seed: Seed = 0
+    seed: int = 0
     cache: Literal["auto", "tokens", "attended", "residual", "feature"] = "auto"
     dtype: Literal["float16", "float32"] = "float16"
     chunk_rows: Count | Literal["auto"] = "auto"
+
+    def __post_init__(self) -> None:
+        check_seed("store.seed", self.seed)
 
 
 class ExtractSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

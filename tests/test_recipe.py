@@ -201,8 +201,9 @@ def test_any_values_are_a_recipe_or_a_recipe_error(values):
         ("name = " + "9" * 10_000, "TOML"),
         (f"[store]\nseed = {2**127}", "store.seed"),
         (f"[tangent]\nseed = {2**127}", "tangent.seed"),
+        (f"[tangent]\nseed = -{10**1000}", "tangent.seed"),
     ],
-    ids=["unclosed", "lists", "tables", "digits", "store.seed", "tangent.seed"],
+    ids=["unclosed", "lists", "tables", "digits", "store.seed", "tangent.seed", "thousand digits"],
 )
 def test_values_beyond_all_bounds(tmp_path, text, says):
     path = tmp_path / "a.toml"

@@ -12,8 +12,13 @@ TAIL = "base/tail"  # where a store keeps the tail's weights, and its descriptio
 
 Init = Literal["timm", "torch"]
 Train = Literal["full", "bitfit", "layernorm", "head"] | list[str]
-Seed = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 Depth = Annotated[int, msgspec.Meta(ge=0)]
+
+
+def check_seed(key: str, seed: int) -> None:
+    """RecipeError for a seed that torch's generators do not take."""
+    if not -(2**63) <= seed < 2**63:
+        raise RecipeError(f"{key} has more than 64 bits", got=f"{seed.bit_length()} bits", do="name a smaller integer")
 
 
 class TangentSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -37,9 +42,10 @@ class TangentSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     reset_norm: bool = False
     class_token: Literal["keep", "reset"] = "keep"
     init: Init = "torch"
-    seed: Seed = 0
+    seed: int = 0
 
     def __post_init__(self) -> None:
+        check_seed("tangent.seed", self.seed)
         if self.train == [] or self.blocks == "":
             raise RecipeError(
                 "nothing would be trained: tangent.train or tangent.blocks is empty",

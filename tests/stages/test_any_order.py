@@ -29,7 +29,7 @@ from taftcache.privacy.statement import META
 from tests.stages.making import digits, recipe, toml
 
 # `inspect` and `report` cannot show private components yet (KeyError); set this once they can.
-SHOWS_PRIVATE = False
+SHOWS_PRIVATE = True
 # A store that was trained in part, or with other settings since, says so in its audit; nothing else may be wrong.
 STALE = {"stale component", "stale composition", "stale object"}
 
@@ -234,7 +234,7 @@ def run(start: Path, examples: int, steps: int, **more: object) -> None:
 
 @pytest.mark.slow
 def test_a_few_commands_in_any_order(start):
-    run(start, examples=6, steps=6, derandomize=True, database=None)
+    run(start, examples=5, steps=6, derandomize=True, database=None)
 
 
 @pytest.mark.full
