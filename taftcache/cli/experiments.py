@@ -115,7 +115,10 @@ def compare(
     import taftcache
     from taftcache.paper.comparison import CompareReport
     from taftcache.paper.pages import write_pages
+    from taftcache.report.plots import check_plots
 
+    if out is not None:
+        check_plots()
     named = [f"compare.reports={list(report)}"] if report else []
 
     def write(so_far: CompareReport) -> None:

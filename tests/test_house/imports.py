@@ -66,6 +66,7 @@ MAY_IMPORT["cli"] = {
     "paper",
     "teaching",
     "terminal",
+    "report",
     "view",
 } | _REPORTS
 

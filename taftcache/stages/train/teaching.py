@@ -14,6 +14,7 @@ from taftcache.backbone.sources.opening import open_source
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import StoreError
 from taftcache.recipe import load_recipe
+from taftcache.report.plots import check_plots
 from taftcache.stages.extract.extraction import extract
 from taftcache.stages.progress import Progress, Silent
 from taftcache.teaching.recipe import TransferRecipe, teacher_name
@@ -55,9 +56,11 @@ def teach(recipe: TransferRecipe, progress: Progress | None = None) -> TeachRepo
     Raises:
         StoreError, DataError: teachers that do not join (see ``transfer.joined``).
         BackboneError: a student that cannot be built.
+        RecipeError: no library to draw the report's plots with.
     """
     from taftcache.teaching.students.comparison import compare
 
+    check_plots()
     progress = progress or Silent()
     begin = time.perf_counter()
     with open_classroom(recipe, progress) as room:

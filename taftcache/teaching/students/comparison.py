@@ -12,10 +12,10 @@ import numpy as np
 import torch
 
 from taftcache.errors import TaftcacheError
-from taftcache.report.pages import page
 from taftcache.teaching.evidence import probe
 from taftcache.teaching.features import NOISE, TeacherFeatures
 from taftcache.teaching.spec import PriorName
+from taftcache.teaching.students.pages import write_page
 from taftcache.teaching.students.students import Classroom, Desk
 from taftcache.teaching.students.trainer import Outcome
 
@@ -76,7 +76,8 @@ def compare(room: Classroom) -> Comparison:
         if points:
             made.tables[title] = curve(room, key, points, curves)
     made.conclusions = conclusions(made.tables, len(room.joined.held_out))
-    made.plots = page(room.recipe.folder, recipe, made.tables, made.conclusions, made.notes, _profile(room, found, own))
+    energies = _profile(room, found, own)
+    made.plots = write_page(recipe.folder, recipe, made.tables, made.conclusions, made.notes, energies)
     return made
 
 

@@ -22,12 +22,12 @@ from taftcache.backbone.student import Student, build_student
 from taftcache.cache.format.plan import held_out, in_order
 from taftcache.errors import DataError, FormatError
 from taftcache.recipe import parse_bytes, parse_recipe
+from taftcache.report.write import write_bytes
 from taftcache.teaching.features import TeacherFeatures
 from taftcache.teaching.joined import Joined
 from taftcache.teaching.moments import teacher_moment
 from taftcache.teaching.recipe import TransferRecipe
 from taftcache.teaching.spec import PriorName
-from taftcache.teaching.students.checkpoint import write_bytes
 from taftcache.teaching.students.images import Images
 from taftcache.teaching.students.kernels import unit_rows
 from taftcache.teaching.students.priors import make_prior
