@@ -16,7 +16,7 @@ import torch
 from taftcache.errors import RecipeError
 from taftcache.paper import figures as paper_figures
 from taftcache.paper import tables as paper_tables
-from taftcache.paper.line import Line, Tuned
+from taftcache.paper.line import ReportLine, Tuned
 from taftcache.paper.workbench import Workbench
 from taftcache.recipe import Recipe, recipe_values
 from taftcache.stages.progress import Progress, Silent
@@ -34,7 +34,7 @@ TITLES = {
     "figure2c": "Figure 2c: the class token as it comes (CLS=F), or a fresh one that is trained (CLS=T)",
 }
 SECTIONS = ("data", "backbone", "tangent", "objective", "solver", "compare")  # that a report repeats
-REPORTS: dict[str, Callable[[Workbench], Iterator[Line]]] = {
+REPORTS: dict[str, Callable[[Workbench], Iterator[ReportLine]]] = {
     name: getattr(paper_tables if name.startswith("table") else paper_figures, name) for name in TITLES
 }
 
@@ -50,7 +50,7 @@ class Figures:
 
     report: str
     title: str
-    lines: list[Line]
+    lines: list[ReportLine]
     settings: list[Tuned]
     seconds: float
 

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from statistics import mean
 
-from taftcache.paper.line import Line, over_seeds
+from taftcache.paper.line import ReportLine, over_seeds
 from taftcache.paper.tables import line
 from taftcache.paper.trial import Preset, Setting, Trial
 from taftcache.paper.workbench import Criterion, Workbench
@@ -15,17 +15,17 @@ from taftcache.paper.workbench import Criterion, Workbench
 LOSSES = {"RSL": "rsl", "CE": "cross_entropy", "MSE": "mse"}
 
 
-def figure1a(work: Workbench) -> Iterator[Line]:
+def figure1a(work: Workbench) -> Iterator[ReportLine]:
     """TAFT as shards are subtracted."""
     yield from _subtracted(work, _tangent(work))
 
 
-def figure1b(work: Workbench) -> Iterator[Line]:
+def figure1b(work: Workbench) -> Iterator[ReportLine]:
     """TAFT and SISA as shards are subtracted, the same ones."""
     yield from _subtracted(work, [*_tangent(work), ("SISA", "paper")])
 
 
-def figure1c(work: Workbench) -> Iterator[Line]:
+def figure1c(work: Workbench) -> Iterator[ReportLine]:
     """Rows forgotten uniformly; every shard solved again, against one model over all rows that remain."""
     work.check_shards(work.spec.shards)
     for preset in work.spec.presets:
@@ -47,7 +47,7 @@ def figure1c(work: Workbench) -> Iterator[Line]:
                     found["scratch"].append(left.taft(alone, [0]))
                     found["seconds"].append(mean(fitted.seconds))
                     found["seconds_scratch"].append(alone.seconds[0])
-                yield Line(
+                yield ReportLine(
                     method="TAFT", preset=preset, shards=shards, forgotten=fraction,
                     **over_seeds(found["accuracy"]),
                     from_scratch=mean(found["scratch"]),
@@ -58,7 +58,7 @@ def figure1c(work: Workbench) -> Iterator[Line]:
                 )  # fmt: skip
 
 
-def figure2a(work: Workbench) -> Iterator[Line]:
+def figure2a(work: Workbench) -> Iterator[ReportLine]:
     """The loss, at the base point that Table 1's tangent model chose."""
     for preset in work.spec.presets:
         chosen = work.tuned("TAFT", preset, tokens=work.tokens())
@@ -73,7 +73,7 @@ def figure2a(work: Workbench) -> Iterator[Line]:
             yield line(work, name, preset, best)
 
 
-def figure2b(work: Workbench) -> Iterator[Line]:
+def figure2b(work: Workbench) -> Iterator[ReportLine]:
     """PT: the pre-trained block, or one that is re-initialised; CLS = F."""
     for preset in work.spec.presets:
         for reset in (False, True):
@@ -81,7 +81,7 @@ def figure2b(work: Workbench) -> Iterator[Line]:
             yield line(work, f"PT={'F' if reset else 'T'}", preset, best)
 
 
-def figure2c(work: Workbench) -> Iterator[Line]:
+def figure2c(work: Workbench) -> Iterator[ReportLine]:
     """CLS: the class token as it comes, or a fresh one that is linearised too; at the better PT."""
     for preset in work.spec.presets:
         chosen = work.tuned("TAFT", preset, tokens=work.tokens())
@@ -94,7 +94,7 @@ def _tangent(work: Workbench) -> list[tuple[Criterion, Preset]]:
     return [("TAFT", preset) for preset in work.spec.presets]
 
 
-def _subtracted(work: Workbench, methods: Sequence[tuple[Criterion, Preset]]) -> Iterator[Line]:
+def _subtracted(work: Workbench, methods: Sequence[tuple[Criterion, Preset]]) -> Iterator[ReportLine]:
     """Accuracy after k shards are gone, the mean over random orders in which they go."""
     work.check_shards(work.spec.shards)
     for shards in work.spec.shards:
@@ -110,7 +110,7 @@ def _subtracted(work: Workbench, methods: Sequence[tuple[Criterion, Preset]]) ->
                     some = [work.score(method, trial, setting, fitted, order[k:]) for order in orders]
                     values[k, method, preset].append(mean(some))
         for (k, method, preset), found in sorted(values.items()):
-            yield Line(
+            yield ReportLine(
                 method=method, preset=preset, shards=shards, removed=k, **over_seeds(found),
                 setting=settings[method, preset].describe(),
             )  # fmt: skip

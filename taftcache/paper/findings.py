@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from statistics import mean
 
-from taftcache.paper.line import Line
+from taftcache.paper.line import ReportLine
 
 
-def findings(reports: Mapping[str, Sequence[Line]]) -> list[str]:
+def findings(reports: Mapping[str, Sequence[ReportLine]]) -> list[str]:
     """One sentence a claim, for the reports that are there; what the paper found stands in brackets."""
     found: list[str] = []
     for name, read in READERS.items():
@@ -17,14 +17,14 @@ def findings(reports: Mapping[str, Sequence[Line]]) -> list[str]:
     return [*found, *_presets(reports)]
 
 
-def _table1(lines: Sequence[Line]) -> Iterator[str]:
+def _table1(lines: Sequence[ReportLine]) -> Iterator[str]:
     at = {(line.method, line.preset): line for line in lines}
     for (method, preset), line in at.items():
         if method.startswith("TAFT-") and ("FC", preset) in at:
             yield _claim(f"{method} above FC ({preset})", line, at["FC", preset], "84.3 against 81.6")
 
 
-def _table2(lines: Sequence[Line]) -> Iterator[str]:
+def _table2(lines: Sequence[ReportLine]) -> Iterator[str]:
     soups = {line.shards: line for line in lines if line.method == "Soup"}
     papers = {10: "81.3 against 72.2", 25: "78.5 against 65.5", 50: "75.7 against 62.2"}
     for line in lines:
@@ -35,7 +35,7 @@ def _table2(lines: Sequence[Line]) -> Iterator[str]:
             )  # fmt: skip
 
 
-def _figure1a(lines: Sequence[Line]) -> Iterator[str]:
+def _figure1a(lines: Sequence[ReportLine]) -> Iterator[str]:
     shards = _most_shards(lines)
     for preset in _presets_of(lines):
         mine = {line.removed or 0: line.accuracy for line in lines if (line.shards, line.preset) == (shards, preset)}
@@ -46,7 +46,7 @@ def _figure1a(lines: Sequence[Line]) -> Iterator[str]:
         )
 
 
-def _figure1b(lines: Sequence[Line]) -> Iterator[str]:
+def _figure1b(lines: Sequence[ReportLine]) -> Iterator[str]:
     for preset in _presets_of([line for line in lines if line.method == "TAFT"]):
         for shards in sorted({line.shards or 1 for line in lines}):
             here = [line for line in lines if line.shards == shards]
@@ -60,7 +60,7 @@ def _figure1b(lines: Sequence[Line]) -> Iterator[str]:
                 )
 
 
-def _figure1c(lines: Sequence[Line]) -> Iterator[str]:
+def _figure1c(lines: Sequence[ReportLine]) -> Iterator[str]:
     shards = _most_shards(lines)
     before = {line.preset: line for line in lines if line.shards == shards and not line.forgotten}
     for line in lines:
@@ -72,15 +72,15 @@ def _figure1c(lines: Sequence[Line]) -> Iterator[str]:
             )
 
 
-def _figure2a(lines: Sequence[Line]) -> Iterator[str]:
+def _figure2a(lines: Sequence[ReportLine]) -> Iterator[str]:
     for preset in _presets_of(lines):
         at = {line.method: line for line in lines if line.preset == preset}
         for other, paper in (("CE", "+1.5 on average"), ("MSE", "+9.0 on average")):
             yield _claim(f"RSL at least {other} ({preset})", at["RSL"], at[other], paper)
 
 
-def _switch(low: str, high: str, paper: str) -> Callable[[Sequence[Line]], Iterator[str]]:
-    def read(lines: Sequence[Line]) -> Iterator[str]:
+def _switch(low: str, high: str, paper: str) -> Callable[[Sequence[ReportLine]], Iterator[str]]:
+    def read(lines: Sequence[ReportLine]) -> Iterator[str]:
         for preset in _presets_of(lines):
             at = {line.method: line for line in lines if line.preset == preset}
             if low in at and high in at:
@@ -91,7 +91,7 @@ def _switch(low: str, high: str, paper: str) -> Callable[[Sequence[Line]], Itera
     return read
 
 
-def _presets(reports: Mapping[str, Sequence[Line]]) -> list[str]:
+def _presets(reports: Mapping[str, Sequence[ReportLine]]) -> list[str]:
     """Whether "exact" is at least "paper" wherever both have a figure, by how much, and at which cost."""
     cells, seconds, worse = 0, {"paper": 0.0, "exact": 0.0}, []
     for name, lines in reports.items():
@@ -119,22 +119,22 @@ def _presets(reports: Mapping[str, Sequence[Line]]) -> list[str]:
     return found
 
 
-def _claim(what: str, line: Line, other: Line, paper: str) -> str:
+def _claim(what: str, line: ReportLine, other: ReportLine, paper: str) -> str:
     gap = line.accuracy - other.accuracy
     verdict = "holds" if gap >= 0 else "does not hold"
     beside = f" [{paper}]" if paper else ""
     return f"{what}: {verdict}, {line.spread()} against {other.spread()}, {gap:+.1f}{beside}."
 
 
-def _place(line: Line) -> tuple[str | float | None, ...]:
+def _place(line: ReportLine) -> tuple[str | float | None, ...]:
     return line.method, line.shards, line.removed, line.forgotten, line.radius
 
 
-def _most_shards(lines: Sequence[Line]) -> int:
+def _most_shards(lines: Sequence[ReportLine]) -> int:
     return max(line.shards or 1 for line in lines)
 
 
-def _presets_of(lines: Sequence[Line]) -> list[str]:
+def _presets_of(lines: Sequence[ReportLine]) -> list[str]:
     return list(dict.fromkeys(line.preset for line in lines))
 
 

@@ -9,7 +9,7 @@ from typing import Any, TypedDict
 import msgspec
 
 
-class Line(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class ReportLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One accuracy of a report. What a report does not vary or measure is None, and is left out of every file.
 
     method, preset: by the paper's names. shards, removed, forgotten, radius, epsilon: what the report varies; a

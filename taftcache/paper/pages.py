@@ -8,7 +8,7 @@ from typing import Any
 
 from taftcache.paper.comparison import CompareReport, Figures
 from taftcache.paper.findings import findings
-from taftcache.paper.line import Line
+from taftcache.paper.line import ReportLine
 from taftcache.report.markdown import bullets, picture, section
 from taftcache.report.plots import bars, curves
 from taftcache.report.tables import columns_of, comma_separated, markdown_table
@@ -90,7 +90,7 @@ def figures(made: Figures) -> list[str]:
     return [*text, "", "<details><summary>settings</summary>", "", *bullets(settings), "", "</details>"]
 
 
-def _origin(line: Line) -> str:
+def _origin(line: ReportLine) -> str:
     """What a line is of, the setting that made it, its cost and its proof."""
     where = ", ".join([line.preset, line.method, *([] if line.shards is None else [f"shards {line.shards}"])])
     where += f", R = {line.radius:g}" if line.radius is not None else ""
@@ -139,7 +139,7 @@ def plot(made: Figures, folder: Path) -> list[Path]:
 Curves = dict[str, list[tuple[float, float]]]
 
 
-def _subtracted(lines: Sequence[Line]) -> Curves:
+def _subtracted(lines: Sequence[ReportLine]) -> Curves:
     """Accuracy over the number of shards removed; TAFT's lines first, so that their colours are always the same."""
     shown: Curves = {}
     for line in sorted(lines, key=lambda line: line.method != "TAFT"):
@@ -147,7 +147,7 @@ def _subtracted(lines: Sequence[Line]) -> Curves:
     return shown
 
 
-def _forgotten(lines: Sequence[Line]) -> Curves:
+def _forgotten(lines: Sequence[ReportLine]) -> Curves:
     """Accuracy over the part of the rows that was forgotten: of every number of shards, and of one shard."""
     shown: Curves = {}
     for line in lines:
@@ -159,7 +159,7 @@ def _forgotten(lines: Sequence[Line]) -> Curves:
     return shown
 
 
-def _pivot(lines: Sequence[Line], columns: Sequence[str]) -> list[str]:
+def _pivot(lines: Sequence[ReportLine], columns: Sequence[str]) -> list[str]:
     rest = [k for k in KEYS if k not in columns and any(k in line.figures() for line in lines)]
     heads = list(dict.fromkeys(_values(line, columns) for line in lines))
     rows: dict[tuple[Any, ...], dict[Any, str]] = {}
@@ -173,23 +173,23 @@ def _pivot(lines: Sequence[Line], columns: Sequence[str]) -> list[str]:
     return markdown_table([*rest, *names], table)
 
 
-def _plain(lines: Sequence[Line]) -> list[str]:
+def _plain(lines: Sequence[ReportLine]) -> list[str]:
     keys = [k for k in columns_of([line.figures() for line in lines]) if k != "std"]
     rows = ([line.spread() if k == "accuracy" else _cell(getattr(line, k)) for k in keys] for line in lines)
     return markdown_table([k.replace("_", " ") for k in keys], rows)
 
 
-def _values(line: Line, keys: Sequence[str]) -> tuple[Any, ...]:
+def _values(line: ReportLine, keys: Sequence[str]) -> tuple[Any, ...]:
     return tuple(getattr(line, key) for key in keys)
 
 
-def _order(line: Line) -> tuple[Any, ...]:
+def _order(line: ReportLine) -> tuple[Any, ...]:
     place = ORDER.index(line.method) if line.method in ORDER else len(ORDER)
     numbers = (line.shards, line.radius, line.epsilon, line.removed, line.forgotten)
     return (*(float(number or 0) for number in numbers), place, line.preset == "exact")
 
 
-def _name(line: Line) -> str:
+def _name(line: ReportLine) -> str:
     return line.method if line.method == "SISA" else f"{line.method}, {line.preset}"
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from taftcache.paper.line import Line, over_seeds
+from taftcache.paper.line import ReportLine, over_seeds
 from taftcache.paper.private_table import private_table
 from taftcache.paper.trial import Preset, Setting
 from taftcache.paper.workbench import Criterion, Workbench
 
 
-def table1(work: Workbench) -> Iterator[Line]:
+def table1(work: Workbench) -> Iterator[ReportLine]:
     """NLFT and TAFT of the last blocks, by depth, and the head alone."""
     columns: list[tuple[Criterion, int | str]] = [("FC", work.depth)]
     for depth in work.spec.depths or (work.depth,):
@@ -27,7 +27,7 @@ def table1(work: Workbench) -> Iterator[Line]:
             yield line(work, name, preset if method != "NLFT" else "paper", best, depth=depth)
 
 
-def table2(work: Workbench) -> Iterator[Line]:
+def table2(work: Workbench) -> Iterator[ReportLine]:
     """Composed models: TAFT against Soup."""
     work.check_shards(work.spec.shards)
     for shards in work.spec.shards:
@@ -36,7 +36,7 @@ def table2(work: Workbench) -> Iterator[Line]:
         yield line(work, "Soup", "paper", work.tuned("Soup", "paper", shards), shards=shards)
 
 
-def table7(work: Workbench) -> Iterator[Line]:
+def table7(work: Workbench) -> Iterator[ReportLine]:
     """Balls: R, and the loss; the base point is what Table 1's tangent model chose."""
     for preset in work.spec.presets:
         chosen = work.tuned("TAFT", preset, tokens=work.tokens())
@@ -56,7 +56,7 @@ def table7(work: Workbench) -> Iterator[Line]:
             yield line(work, f"{'CE' if loss == 'cross_entropy' else 'RSL'}", preset, setting, radius=radius)
 
 
-def table3(work: Workbench) -> Iterator[Line]:
+def table3(work: Workbench) -> Iterator[ReportLine]:
     """Private training: the tangent model's beside the network's own, by what is trained."""
     report = private_table(
         work.store(),
@@ -67,7 +67,7 @@ def table3(work: Workbench) -> Iterator[Line]:
         fits=work.fits,
     )
     for cell in report.cells:
-        yield Line(
+        yield ReportLine(
             method=cell.regime if cell.mechanism != "least-squares" else f"{cell.regime}, least squares",
             preset=cell.network,
             epsilon=round(cell.epsilon, 3),
@@ -85,7 +85,7 @@ def line(
     shards: int = 1,
     depth: int | str | None = None,
     radius: float | None = None,
-) -> Line:
+) -> ReportLine:
     """One figure of a table: what it is, accuracy over seeds, its cost, and the setting that made it."""
     values, fits = [], []
     criterion: Criterion = "Soup" if name == "Soup" else "TAFT"
@@ -93,7 +93,7 @@ def line(
         fitted = work.fit([setting], shards, seed, depth)[setting]
         values.append(work.score(criterion, work.trial(shards, seed, depth), setting, fitted, range(shards)))
         fits.append(fitted)
-    return Line(
+    return ReportLine(
         method=name,
         preset=preset,
         shards=shards if shards > 1 else None,

@@ -15,7 +15,7 @@ from taftcache.errors import FormatError, RecipeError, StoreError
 from taftcache.paper import tables as paper_tables
 from taftcache.paper.comparison import REPORTS, TITLES, compare
 from taftcache.paper.findings import findings
-from taftcache.paper.line import Line
+from taftcache.paper.line import ReportLine
 from taftcache.paper.pages import page, write_pages
 from taftcache.paper.private_table import Cell, PrivateTableReport
 from taftcache.paper.trial import Setting, Trial
@@ -245,7 +245,7 @@ def test_pages_say_what_was_measured(whole, tmp_path):
 
 def test_findings_are_the_figures():
     def line(method, preset, accuracy, **keys):
-        return Line(method=method, preset=preset, accuracy=accuracy, std=0.5, **keys)
+        return ReportLine(method=method, preset=preset, accuracy=accuracy, std=0.5, **keys)
 
     said = findings(
         {

@@ -16,11 +16,11 @@ from taftcache.cache.store import FeatureStore
 from taftcache.errors import RecipeError, SolveError, StoreError
 from taftcache.model.component import read_base, read_component
 from taftcache.objective.rsl import RSL
+from taftcache.recipe import PriorSpec
 from taftcache.solve.minimise import minimise
 from taftcache.solve.solution import Status
 from taftcache.tangent.rows import ArrayRows
 from taftcache.teaching.lasso import group_lasso, subgradient
-from taftcache.teaching.spec import PriorSpec
 from taftcache.teaching.tangent_student import minimise_taught
 from tests.solve.problems import N, case, dense, rows
 from tests.stages.making import commits, recipe
@@ -188,7 +188,7 @@ def test_single_precision_ends_in_the_same_certificate():
 def test_what_cannot_be_taught_is_refused():
     with pytest.raises(RecipeError, match="below the head"):
         solve(train="head")
-    with pytest.raises(SolveError, match="teachers' features"):
+    with pytest.raises(SolveError, match="teachers' features of"):
         minimise_taught(case().base, rows(), LOSS, RIDGE, psi()[:-1], PRIOR, SLICES)
     with pytest.raises(SolveError, match="finite"):
         minimise_taught(case().base, rows(), LOSS, RIDGE, psi() * float("nan"), PRIOR, SLICES)

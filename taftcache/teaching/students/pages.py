@@ -10,7 +10,7 @@ from taftcache.report.markdown import bullets, picture, section
 from taftcache.report.plots import bars, curves, profile
 from taftcache.report.tables import columns_of, markdown_table
 from taftcache.report.write import write_bytes, write_json
-from taftcache.teaching.recipe import TransferRecipe
+from taftcache.teaching.recipe import TeachingRecipe
 
 Row = dict[str, Any]
 Tables = Mapping[str, list[Row]]
@@ -23,7 +23,7 @@ CURVES = {
 
 def write_page(
     folder: Path,
-    recipe: TransferRecipe,
+    recipe: TeachingRecipe,
     tables: Tables,
     conclusions: Sequence[str],
     notes: Sequence[str],
@@ -35,7 +35,7 @@ def write_page(
         tables: by title, rows of plain values. energies: teacher → energy of each of its features, in per cent.
     """
     plots = [*_energy_plots(folder, tables, energies), *_curve_plots(folder, tables)]
-    text = [f"# Transfer: {recipe.name}", ""]
+    text = [f"# Teaching: {recipe.name}", ""]
     for title, rows in tables.items():
         if rows:
             text += section(f"{title[0].upper()}{title[1:]}", table(rows))
