@@ -15,7 +15,6 @@ from taftcache.backbone.spec import BackboneSpec, DataSpec, PreprocessSpec
 from taftcache.errors import RecipeError
 from taftcache.privacy.spec import PrivacySpec
 from taftcache.tangent.spec import TangentSpec, check_seed
-from taftcache.teaching.spec import PriorSpec
 
 Positive = Annotated[float, msgspec.Meta(gt=0, le=1e100)]
 NotNegative = Annotated[float, msgspec.Meta(ge=0, le=1e100)]
@@ -78,6 +77,24 @@ class ObjectiveSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     radius: Positive | None = None
     class_weights: Literal["none", "balanced"] | list[NotNegative] = "none"
     jvp_only: bool = False
+
+
+class PriorSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A prior on the tangent model's features, convex together with the loss (see docs/teaching.md).
+
+    β/v [ 1/2 mean ‖φ − Bᵀψ‖² + ν/2 ‖B‖² + τ Σ_a ‖B_a‖ ] is added to the objective, v being the features' mean
+    square at the base point. B_a is what teacher feature a contributes; where it does not help, B_a = 0 exactly.
+
+    teachers: folders of stores whose features (kind "feature") teach; none, and there is no prior.
+    beta: β.
+    sparsity: τ, relative to the least that would make every feature useless at the base point.
+    shrinkage: ν; teacher features have mean square 1.
+    """
+
+    teachers: list[str] = []
+    beta: Positive = 1.0
+    sparsity: NotNegative = 0.05
+    shrinkage: Positive = 1e-2
 
 
 class SolverSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

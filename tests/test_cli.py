@@ -22,9 +22,9 @@ from tests.stages.conftest import finished, images, photographed, quick, store  
 from tests.stages.making import open_store, recipe, toml, tree, write_images
 from tests.stages.test_damage import chunk_of, flip
 
-COMMANDS = list(get_command(app).commands)
+COMMANDS = [name for name, command in get_command(app).commands.items() if not command.hidden]
 # One serves until it is ended; the others' reports are read in tests/stages/test_private.py and tests/teaching/.
-ELSEWHERE = {"view", "tune", "private-table", "transfer"}
+ELSEWHERE = {"view", "tune", "private-table", "teach"}
 
 
 @dataclass

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 import typer
 
 from taftcache.errors import RecipeError
@@ -92,6 +93,8 @@ def print_report(report: Any, as_json: bool, show: Callable[[Any], None]) -> Non
 
 def _plain(value: Any) -> Any:
     """JSON types of a report."""
+    if isinstance(value, msgspec.Struct):
+        return msgspec.to_builtins(value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
     if isinstance(value, dict):

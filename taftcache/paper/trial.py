@@ -7,24 +7,32 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
+import torch
+from torch import Tensor
 
+from taftcache.baselines.adam import Schedule
+from taftcache.baselines.fine_tuning import fine_tune, predict
+from taftcache.baselines.sisa import sisa
+from taftcache.baselines.tangent_training import Run, train_tangents
 from taftcache.cache.format.plan import assign, held_out
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
-from taftcache.tangent.rows import ArrayRows
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from taftcache.objective.loss import Loss
-    from taftcache.recipe import Recipe
-    from taftcache.tangent.base import Base
-    from taftcache.tangent.rows import RowSource
-    from taftcache.tangent.spec import Train
+from taftcache.model.component import read_base
+from taftcache.objective.loss import Loss
+from taftcache.objective.named import named_loss
+from taftcache.objective.objective import Objective
+from taftcache.recipe import Recipe
+from taftcache.solve.choosing import ridge_path
+from taftcache.solve.minimise import minimise
+from taftcache.solve.settings import Arithmetic, Goal
+from taftcache.tangent.base import Base
+from taftcache.tangent.operator import TangentOperator
+from taftcache.tangent.rows import ArrayRows, RowSource
+from taftcache.tangent.spec import Train
 
 Method = Literal["TAFT", "NLFT", "FC"]
 Preset = Literal["paper", "exact"]
@@ -54,17 +62,17 @@ class Setting:
     def describe(self) -> dict[str, Any]:
         """For a report."""
         solved = self.preset == "exact"
-        said: dict[str, Any] = {"preset": self.preset, "ridge" if solved else "rate": self.strength}
+        shown: dict[str, Any] = {"preset": self.preset, "ridge" if solved else "rate": self.strength}
         if self.method != "FC":
-            said |= {"PT": "F" if self.reset_block else "T", "CLS": "T" if self.reset_token else "F"}
+            shown |= {"PT": "F" if self.reset_block else "T", "CLS": "T" if self.reset_token else "F"}
         if self.method == "NLFT" or self.loss == "cross_entropy":
-            said |= {"loss": "cross_entropy"}
+            shown |= {"loss": "cross_entropy"}
         else:
-            said |= {"loss": self.loss} if self.loss == "mse" else {"loss": self.loss, "kappa": self.kappa}
+            shown |= {"loss": self.loss} if self.loss == "mse" else {"loss": self.loss, "kappa": self.kappa}
         if self.radius is not None:
-            said |= {"radius": self.radius}
-            said.pop("ridge", None)
-        return said
+            shown |= {"radius": self.radius}
+            shown.pop("ridge", None)
+        return shown
 
 
 class Chosen(ArrayRows):
@@ -141,15 +149,11 @@ class Trial:
     @cached_property
     def labels(self) -> Tensor:
         """Their classes [n]."""
-        import torch
-
         rows: Shard | Chosen = self.test  # type: ignore[assignment]
         return torch.from_numpy(np.array(rows.labels, np.int64))
 
     def base(self, setting: Setting) -> Base:
         """The base point of a setting and the trial's seed."""
-        from taftcache.model.component import read_base
-
         spec = msgspec.structs.replace(
             self.recipe.tangent,
             seed=self.seed,
@@ -163,8 +167,6 @@ class Trial:
 
         Settings of the paper's schedule that share a base point are trained in one pass over the rows.
         """
-        import torch
-
         groups: dict[Any, list[Setting]] = defaultdict(list)
         for setting in settings:
             alone = setting.preset == "exact" or setting.method == "NLFT"
@@ -199,12 +201,6 @@ class Trial:
 
     def path(self, setting: Setting, ridges: Sequence[float]) -> list[tuple[float, float]]:
         """Mean loss and accuracy on the test rows of the composed model, for every λ from one run a shard."""
-        import torch
-
-        from taftcache.objective.objective import Objective
-        from taftcache.solve.choosing import ridge_path
-        from taftcache.solve.settings import Arithmetic
-
         base, train = self.base(setting), self._train(setting)
         total: Tensor | None = None
         for part in self.parts:
@@ -220,8 +216,6 @@ class Trial:
 
     def loss(self, setting: Setting) -> Loss:
         """ℓ of a setting's tangent models."""
-        from taftcache.objective.named import named_loss
-
         return named_loss(setting.loss, self.recipe.objective.alpha, setting.kappa)
 
     def _train(self, setting: Setting) -> Train:
@@ -229,15 +223,6 @@ class Trial:
 
     def _solve(self, base: Base, group: Sequence[Setting], rows: Chosen) -> tuple[Tensor, int, float | None]:
         """Δw [settings,P], passes over the rows, and the relative gradient of a solve."""
-        import torch
-
-        from taftcache.baselines.adam import Schedule
-        from taftcache.baselines.fine_tuning import fine_tune
-        from taftcache.baselines.tangent_training import Run, train_tangents
-        from taftcache.objective.objective import Objective
-        from taftcache.solve.minimise import minimise
-        from taftcache.solve.settings import Arithmetic, Goal
-
         first, recipe, spec = group[0], self.recipe, self.recipe.compare
         train = self._train(first)
         schedule = Schedule(first.strength, spec.epochs, spec.batch)
@@ -269,18 +254,12 @@ class Trial:
     def _logits(self, setting: Setting, base: Base, deltas: Tensor) -> Tensor:
         """Logits [s,n,K] of the test rows for every Δw [s,P], in one pass."""
         if setting.method == "NLFT":
-            from taftcache.baselines.fine_tuning import predict
-
             layout = base.trained(self._train(setting))
             return predict(base, layout, deltas[0], self.test)[None]
         return self.tangent_logits(base, deltas, self._train(setting))
 
     def tangent_logits(self, base: Base, deltas: Tensor, train: Train | None = None) -> Tensor:
         """f_lin(x; Δw) [s,n,K] of the test rows for Δw [s,P], in float32; their states stay for the next Δw."""
-        import torch
-
-        from taftcache.tangent.operator import TangentOperator
-
         train = self.recipe.tangent.train if train is None else train
         key = (base.spec, str(train))
         if key not in self._tests:
@@ -308,8 +287,6 @@ class Trial:
 
     def sisa(self, fitted: Fitted, kept: Sequence[int], rule: Literal["vote", "mean"] = "vote") -> float:
         """The ensemble of some shards' fine-tuned networks."""
-        from taftcache.baselines.sisa import sisa
-
         return self.accuracy(sisa(fitted.logits[list(kept)], rule))
 
 

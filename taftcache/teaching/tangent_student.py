@@ -3,7 +3,7 @@
     min over Δw, B of   F(Δw) + β/v [ 1/(2N) ‖Φ(Δw) − ΨB‖² + ν/2 ‖B‖² + τ Σ_a ‖B_a‖ ]
 
 Φ(Δw) = Φ₀ + J_φΔw are the head's inputs less their mean at the base point, v their mean square there. That is the
-form of adaptive feature transfer which is convex in everything at once: minimised over B it pulls Φ towards the span
+form of adaptive feature transfer which is convex in everything at once: minimised over B it draws Φ to the span
 of few teacher features, and a feature that does not help has B_a = 0 exactly. F is λ-strongly convex in Δw
 and the rest βν/v-strongly in B, so one pair is the minimiser and a subgradient (g, G) certifies
 
@@ -26,15 +26,15 @@ from torch import Tensor
 from taftcache.errors import RecipeError, SolveError
 from taftcache.objective.objective import Objective
 from taftcache.objective.problem import Problem
+from taftcache.recipe import PriorSpec
 from taftcache.solve.methods.conjugate import Lazy, pcg
 from taftcache.solve.settings import ARITHMETIC, GOAL, Arithmetic, Goal, OnPass
 from taftcache.solve.solution import Certificate, Solution, Status
 from taftcache.tangent.base import Base
 from taftcache.tangent.operator import TangentOperator
 from taftcache.tangent.rows import RowSource
-from taftcache.teaching.attraction import PulledPreconditioner, PulledProblem, feature_operator
+from taftcache.teaching.feature_penalty import PenalisedPreconditioner, PenalisedProblem, feature_operator
 from taftcache.teaching.lasso import group_lasso, subgradient
-from taftcache.teaching.spec import PriorSpec
 
 INNER = 0.1  # each turn's share of the gradient that is left
 ROUNDS = 200
@@ -89,7 +89,8 @@ def minimise_taught(
         SolveError: no rows, teachers' rows of another number, or a gradient that is not finite.
         RecipeError: the head alone is trained, or the loss is not quadratic.
     """
-    return _Taught(base, sources, objective, teachers, arithmetic).solve(goal, teachers.slices, start, on_pass)
+    problem = _problem(base, sources, objective, teachers.psi)
+    return _TangentStudent(problem, objective, teachers, arithmetic).solve(goal, teachers.slices, start, on_pass)
 
 
 def problem_at(
@@ -97,51 +98,54 @@ def problem_at(
 ) -> Problem:
     """The problem in Δw for the B that is best at ``delta``: its gradient there is what the certificate speaks of."""
     exact = Arithmetic(precision="float64", memory=0)
-    return _Taught(base, sources, objective, teachers, exact).around(delta.double())
+    problem = _problem(base, sources, objective, teachers.psi)
+    return _TangentStudent(problem, objective, teachers, exact).around(delta.double())
 
 
-class _Taught:
-    """The problem's operators and moments."""
+def _problem(base: Base, sources: Sequence[RowSource], objective: Objective, psi: Tensor) -> Problem:
+    """F in float64, once the rows, their teachers' features and the loss are known to fit."""
+    rows = sum(source.rows for source in sources)
+    if rows == 0 or len(psi) != rows:
+        raise SolveError(f"{rows} rows have teachers' features of {len(psi)} rows, but must have as many, and some")
+    if not torch.isfinite(psi).all():
+        raise SolveError("the teachers' features are not finite", got="NaN or infinity among them")
+    if not objective.loss.quadratic:
+        raise RecipeError(
+            f"a tangent student with a prior needs a square loss, but the loss is {type(objective.loss).__name__}",
+            do='set objective.loss = "rsl" or "mse"',
+        )
+    operator = TangentOperator(base, sources, trained=base.trained(objective.train), dtype=torch.float64)
+    return Problem.of(objective, operator)
 
-    def __init__(
-        self,
-        base: Base,
-        sources: Sequence[RowSource],
-        objective: Objective,
-        teachers: Teachers,
-        arithmetic: Arithmetic,
-    ) -> None:
-        loss, ridge, psi, prior = objective.loss, objective.ridge, teachers.psi, teachers.prior
-        N = sum(source.rows for source in sources)
-        if N == 0 or len(psi) != N:
-            raise SolveError("every row has its teachers' features", got=f"{N} rows, features of {len(psi)}")
-        if not torch.isfinite(psi).all():
-            raise SolveError("the features of teachers must be finite", got="NaN or infinity among them")
-        if not loss.quadratic:
-            raise RecipeError(
-                "a tangent student with a prior is solved with a square loss",
-                got=type(loss).__name__,
-                do='set objective.loss = "rsl" or "mse"',
-            )
-        layout = base.trained(objective.train)
+
+class _TangentStudent:
+    """The problem's operators and moments.
+
+    Args:
+        exact: F in float64, of ``objective``. arithmetic: of the products within a turn.
+    """
+
+    def __init__(self, exact: Problem, objective: Objective, teachers: Teachers, arithmetic: Arithmetic) -> None:
+        psi, prior = teachers.psi, teachers.prior
+        base, sources, layout = exact.operator.base, exact.operator.sources, exact.operator.layout
+        N = exact.operator.rows
         zero = torch.zeros(base.config.width, dtype=torch.float64)
-        look = feature_operator(base, sources, layout, zero, torch.float64)
-        mean = sum((s.logits.sum(0) for s, _ in look.blocks()), zero) / N
-        self._look = feature_operator(base, sources, layout, mean, torch.float64)
+        uncentred = feature_operator(base, sources, layout, zero, torch.float64)
+        mean = sum((s.logits.sum(0) for s, _ in uncentred.blocks()), zero) / N
+        self._feature_map = feature_operator(base, sources, layout, mean, torch.float64)
         dtype, memory = arithmetic.dtype, arithmetic.memory
-        exact = Problem.of(objective, TangentOperator(base, sources, trained=layout, dtype=torch.float64))
         inner = Problem.of(objective, TangentOperator(base, sources, trained=layout, dtype=dtype, memory=memory))
-        self._inner_look = feature_operator(base, sources, layout, mean, dtype)
-        self._preconditioner = Lazy(lambda: PulledPreconditioner(inner, self._weight))
-        self._exact, self._inner, self._psi, self._ridge, self._rows = exact, inner, psi.double(), ridge, N
+        self._inner_features = feature_operator(base, sources, layout, mean, dtype)
+        self._preconditioner = Lazy(lambda: PenalisedPreconditioner(inner, self._weight))
+        self._exact, self._inner, self._psi, self._ridge, self._rows = exact, inner, psi.double(), exact.ridge, N
         start = self._features(torch.zeros(layout.size, dtype=torch.float64))
         v = start.square().sum().item() / N
         if not v > 0:
-            raise SolveError("features differ between rows", got="constant features at the base point")
+            raise SolveError("the student's features are the same for every row at the base point")
         self._C = (self._psi.T @ self._psi / N).numpy()
-        slope = (self._psi.T @ start / N).numpy()
+        correlation = (self._psi.T @ start / N).numpy()
         self._weight, self._shrinkage = prior.beta / v, prior.shrinkage
-        self._sparsity = prior.sparsity * float(np.linalg.norm(slope, axis=1).max(initial=0.0))
+        self._sparsity = prior.sparsity * float(np.linalg.norm(correlation, axis=1).max(initial=0.0))
         self._size = layout.size
 
     def solve(self, asked: Goal, slices: Mapping[str, slice], start: Tensor | None, on_pass: OnPass | None) -> Solution:
@@ -152,7 +156,7 @@ class _Taught:
         if start is not None:
             here = self._at(start.to(here.delta), here.B, 0.0)
         goal, status = tolerance * scale, Status.converged
-        look_from, momentum, rounds = here, 1.0, 0
+        extrapolated, momentum, rounds = here, 1.0, 0
         best = here
         try:
             while best.norm > goal:
@@ -163,9 +167,9 @@ class _Taught:
                     status = Status.stalled
                     break
                 rounds += 1
-                new = self._step(look_from, max(INNER * here.norm / scale, 0.2 * tolerance), max_passes)
+                new = self._step(extrapolated, max(INNER * here.norm / scale, 0.2 * tolerance), max_passes)
                 moved = new.delta - here.delta
-                if (look_from.gradient @ moved).item() > 0:  # the extrapolation points uphill: begin anew from here
+                if (extrapolated.gradient @ moved).item() > 0:  # the extrapolation points uphill: begin anew from here
                     momentum = 1.0
                 following = 0.5 * (1 + (1 + 4 * momentum**2) ** 0.5)
                 ahead = (momentum - 1) / following
@@ -173,7 +177,7 @@ class _Taught:
                 best = new if new.norm < best.norm else best
                 if on_pass is not None:
                     on_pass(self._passes(), new.norm / scale)
-                look_from = self._at(new.delta + ahead * moved, new.B, 0.1 * new.norm) if ahead > 0 else new
+                extrapolated = self._at(new.delta + ahead * moved, new.B, 0.1 * new.norm) if ahead > 0 else new
         except KeyboardInterrupt:
             status = Status.interrupted
         certificate = Certificate(best.norm, scale, self._ridge, best.objective, self._rows, quadratic=False)
@@ -197,9 +201,9 @@ class _Taught:
         """The minimiser over Δw for the B of ``at``, with its own B."""
         target = self._psi @ torch.from_numpy(at.B)
         left = max(4, max_passes - self._passes())
-        inner = self._pulled(target, exact=False)
+        inner = self._penalised(target, exact=False)
         goal = Goal(tolerance=tolerance, max_passes=left)
-        found = pcg(inner, self._pulled(target), self._preconditioner, goal, start=at.delta)
+        found = pcg(inner, self._penalised(target), self._preconditioner, goal, start=at.delta)
         if found.status is Status.interrupted:
             raise KeyboardInterrupt
         return self._at(found.value, at.B, INNER * at.norm)
@@ -213,34 +217,35 @@ class _Taught:
         aim = max(0.01 * gradient / exchange, floor)
         B = group_lasso(self._C, D, self._shrinkage, self._sparsity, aim, start)
         least = exchange * float(np.linalg.norm(subgradient(self._C, D, B, self._shrinkage, self._sparsity)))
-        value, slope = self._pulled(self._psi @ torch.from_numpy(B)).evaluate(delta)
-        if not torch.isfinite(slope).all():
-            raise SolveError("the gradient must be finite", got=f"objective {value}", do="lower objective.kappa")
+        value, g = self._penalised(self._psi @ torch.from_numpy(B)).evaluate(delta)
+        if not torch.isfinite(g).all():
+            raise SolveError("the gradient is not finite", got=f"objective {value}", do="lower objective.kappa")
         extra = 0.5 * self._shrinkage * float((B * B).sum()) + self._sparsity * float(np.linalg.norm(B, axis=1).sum())
-        return _Point(delta, B, value + self._weight * extra, slope, (slope.norm().item() ** 2 + least**2) ** 0.5)
+        return _Point(delta, B, value + self._weight * extra, g, (g.norm().item() ** 2 + least**2) ** 0.5)
 
-    def around(self, delta: Tensor) -> PulledProblem:
+    def around(self, delta: Tensor) -> PenalisedProblem:
         """The exact problem for the B of ``delta``."""
-        return self._pulled(self._psi @ torch.from_numpy(self._at(delta, None, 0.0).B))
+        return self._penalised(self._psi @ torch.from_numpy(self._at(delta, None, 0.0).B))
 
-    def _pulled(self, target: Tensor, exact: bool = True) -> PulledProblem:
-        plain, look = (self._exact, self._look) if exact else (self._inner, self._inner_look)
-        return PulledProblem(
+    def _penalised(self, target: Tensor, exact: bool = True) -> PenalisedProblem:
+        plain, features = (self._exact, self._feature_map) if exact else (self._inner, self._inner_features)
+        return PenalisedProblem(
             operator=plain.operator,
             loss=plain.loss,
             ridge=plain.ridge,
             weights=plain.weights,
             jvp_only=plain.jvp_only,
-            features=look,
+            features=features,
             target=target,
             weight=self._weight,
         )
 
     def _features(self, delta: Tensor) -> Tensor:
         """φ − mean at Δw [N,d]."""
-        part = delta[: self._look.layout.size]
-        direction = self._look.direction(part)
-        return torch.cat([s.logits + self._look.tangent(s, direction) for s, _ in self._look.blocks()])
+        part = delta[: self._feature_map.layout.size]
+        direction = self._feature_map.direction(part)
+        return torch.cat([s.logits + self._feature_map.tangent(s, direction) for s, _ in self._feature_map.blocks()])
 
     def _passes(self) -> int:
-        return sum(o.passes for o in (self._exact.operator, self._inner.operator, self._look, self._inner_look))
+        operators = (self._exact.operator, self._inner.operator, self._feature_map, self._inner_features)
+        return sum(operator.passes for operator in operators)

@@ -18,11 +18,11 @@ from taftcache.errors import RecipeError, SolveError, StoreError
 from taftcache.model.component import read_base, read_component
 from taftcache.objective.objective import Objective
 from taftcache.objective.rsl import RSL
+from taftcache.recipe import PriorSpec
 from taftcache.solve.settings import Arithmetic, Goal
 from taftcache.solve.solution import Status
 from taftcache.tangent.rows import ArrayRows
 from taftcache.teaching.lasso import group_lasso, subgradient
-from taftcache.teaching.spec import PriorSpec
 from taftcache.teaching.tangent_student import Teachers, minimise_taught
 from tests.solve.problems import N, case, dense, minimised, rows
 from tests.stages.making import commits, recipe
@@ -196,7 +196,7 @@ def test_single_precision_ends_in_the_same_certificate():
 def test_what_cannot_be_taught_is_refused():
     with pytest.raises(RecipeError, match="below the head"):
         minimise_taught(case().base, rows(), replace(OBJECTIVE, train="head"), Teachers(psi=psi(), prior=PRIOR))
-    with pytest.raises(SolveError, match="teachers' features"):
+    with pytest.raises(SolveError, match="teachers' features of"):
         minimise_taught(case().base, rows(), OBJECTIVE, Teachers(psi=psi()[:-1], prior=PRIOR))
     with pytest.raises(SolveError, match="finite"):
         minimise_taught(case().base, rows(), OBJECTIVE, Teachers(psi=psi() * float("nan"), prior=PRIOR))

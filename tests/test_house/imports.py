@@ -34,7 +34,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "backbone": {"errors", "backbone.cut", "backbone.sources"} | _TANGENT,
     "backbone.cut": {"errors", "backbone"} | _TANGENT,
     "backbone.sources": {"errors", "backbone"},
-    "recipe": {"errors", "backbone.spec", "tangent.spec", "privacy.spec", "teaching.spec"},
+    "recipe": {"errors", "backbone.spec", "tangent.spec", "privacy.spec"},
     "report": {"errors"},
 }
 MAY_IMPORT["estimator"] = {"errors", "objective", "backbone", "backbone.cut", "backbone.sources"} | _TANGENT | _SOLVE
@@ -66,6 +66,7 @@ MAY_IMPORT["cli"] = {
     "paper",
     "teaching",
     "terminal",
+    "report",
     "view",
 } | _REPORTS
 
