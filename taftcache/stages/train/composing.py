@@ -12,7 +12,7 @@ from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import CompositionError, RecipeError
 from taftcache.names import COMPONENTS, EXACT, MEAN, WEIGHTED, component_of, shard_of
-from taftcache.remote.task import same_threads
+from taftcache.stages.executor import Executor, same_threads
 from taftcache.stages.progress import Progress, Silent
 from taftcache.stages.train.training import (
     INTERRUPTED,
@@ -26,7 +26,6 @@ from taftcache.stages.train.training import (
 if TYPE_CHECKING:
     from taftcache.model.component import Component
     from taftcache.recipe import Recipe
-    from taftcache.remote.connection import Cluster
     from taftcache.tangent.base import Base
     from taftcache.tangent.operator import TangentOperator
     from taftcache.tangent.rows import RowSource
@@ -61,7 +60,7 @@ def compose(
     store: FeatureStore,
     recipe: Recipe | None = None,
     progress: Progress | None = None,
-    cluster: Cluster | None = None,
+    cluster: Executor | None = None,
 ) -> ComposeReport:
     """Write ``models/mean`` and what ``compose.mode`` asks for beside it; nothing happens to what is current.
 
@@ -112,11 +111,7 @@ def compose(
     exact = recipe.compose.mode == "exact"
     if missing(EXACT, exact_key(recipe, base, store.shards, digests) if exact else None):
         mean = read_component(store, MEAN, base)
-        operator = None
-        if cluster is not None:
-            from taftcache.remote.operator import remote_operator
-
-            operator = remote_operator(cluster, store, recipe, base)
+        operator = None if cluster is None else cluster.operator(store, recipe, base)
         with same_threads(cluster):
             put(EXACT, solve_exact(recipe, base, store.shards, mean, digests, progress, operator))
     objects = store.objects()

@@ -14,6 +14,7 @@ from taftcache.cache.store import FeatureStore
 from taftcache.errors import RecipeError, StoreError
 from taftcache.names import HEAD, component_of
 from taftcache.recipe import Recipe, parse_recipe, recipe_values
+from taftcache.stages.executor import Executor, Job
 from taftcache.stages.extract.extraction import check_words
 from taftcache.stages.progress import Progress, Silent
 
@@ -24,15 +25,12 @@ if TYPE_CHECKING:
     from taftcache.objective.loss import Loss
     from taftcache.objective.problem import Problem
     from taftcache.objective.weights import RowWeights
-    from taftcache.remote.connection import Cluster
     from taftcache.solve.methods.row_space import Restart
     from taftcache.solve.solution import Solution
     from taftcache.tangent.base import Base
     from taftcache.tangent.operator import TangentOperator
     from taftcache.tangent.spec import Train
 
-Job = tuple[str, list[Shard], "Train"]
-"""A component to solve: its name, the shards whose rows it comes from, and what is trained."""
 INTERRUPTED = "interrupted"  # stands where a component's key would: it is nobody's, so the next run solves again
 
 
@@ -54,7 +52,7 @@ def train(
     recipe: Recipe | None = None,
     shards: Sequence[str] | None = None,
     progress: Progress | None = None,
-    cluster: Cluster | None = None,
+    cluster: Executor | None = None,
 ) -> TrainReport:
     """Solve every shard (or those named) whose component is missing or was made from other rows or settings.
 
@@ -116,7 +114,7 @@ def _solved(
     jobs: Sequence[Job],
     keys: Mapping[str, str],
     progress: Progress,
-    cluster: Cluster | None,
+    cluster: Executor | None,
 ) -> Iterator[tuple[Job, Component]]:
     """Each job with its component, as they are solved: here one after the other, or by workers."""
     if cluster is None:
@@ -127,10 +125,8 @@ def _solved(
                 solve_component(recipe, base, sources, mode, progress, label=name, interrupted="keep"),
             )
     else:
-        from taftcache.remote.components import components
-
         with progress.task(f"solve on {len(cluster.workers())} workers", len(jobs)) as task:
-            yield from components(cluster, store, recipe, base, jobs, keys, task)
+            yield from cluster.components(store, recipe, base, jobs, keys, task)
 
 
 def _unfinished(metas: Mapping[str, dict[str, Any]]) -> list[str]:
