@@ -56,7 +56,7 @@ def test_bytes_are_the_same_in_every_process():
     """Hash seeds differ between processes; the bytes must not."""
     code = """
 import sys, torch
-from taftcache.component import Component
+from taftcache.model.component import Component
 from taftcache.tangent.parameters import Layout
 layout = Layout({f"p{k}": (2,) for k in range(20)})
 component = Component("ab", layout, torch.arange(40.0, dtype=torch.float64), {f"m{k}": {k: None} for k in range(9)})
