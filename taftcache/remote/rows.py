@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from taftcache.backbone.device import full_float32
-from taftcache.backbone.engine import Batch, Work
+from taftcache.backbone.engine import ImageBatch, Work
 from taftcache.backbone.extract import default_batch, make_engine
 from taftcache.backbone.preprocess import Preprocess
 from taftcache.backbone.reduction import Reduction
@@ -30,7 +30,7 @@ _GPU_BATCHES = 4  # of one task: decoding one batch overlaps with the pass of th
 
 @dataclass(frozen=True)
 class RowBatch:
-    """A ``Batch`` on its way: tokens [n,t,d] of the images ``indexes``, and those that did not decode."""
+    """A ``ImageBatch`` on its way: tokens [n,t,d] of the images ``indexes``, and those that did not decode."""
 
     indexes: list[int]
     tokens: np.ndarray
@@ -65,13 +65,13 @@ class RemoteEngine:
         self._cluster, self._call, self._span = cluster, call, span
         self._results: Generator[tuple[int, list[RowBatch]]] | None = None
 
-    def batches(self, order: Sequence[int]) -> Iterator[Batch]:
+    def batches(self, order: Sequence[int]) -> Iterator[ImageBatch]:
         """In order; as many spans are under way as the cluster takes."""
         spans = (order[k : k + self._span] for k in range(0, len(order), self._span))
         self._results = self._cluster.results(compute, map(self._call, spans))
         for _, made in self._results:
             for one in made:
-                yield Batch(
+                yield ImageBatch(
                     indexes=one.indexes,
                     unreadable=one.unreadable,
                     stopped=one.stopped,
