@@ -58,8 +58,3 @@ class Preprocess:
     def description(self) -> dict[str, Any]:
         """The preprocessing in JSON types, for a store's identity."""
         return {k: list(v) if isinstance(v, tuple) else v for k, v in sorted(self.config.items())}
-
-
-def transform_description(backbone: Backbone) -> dict[str, Any]:
-    """``Preprocess(backbone).description()``."""
-    return Preprocess(backbone).description()

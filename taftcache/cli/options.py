@@ -17,7 +17,7 @@ from taftcache.recipe import Recipe, apply_overrides, load_recipe, parse_recipe
 
 if TYPE_CHECKING:
     from taftcache.cache.store import FeatureStore
-    from taftcache.remote.connection import Cluster
+    from taftcache.remote.cluster import Cluster
     from taftcache.stages.progress import Progress
 
 RecipePath = Annotated[Path, typer.Argument(metavar="RECIPE", help="a recipe in TOML, see pipelines/")]
@@ -76,7 +76,7 @@ def connected(workers: int | None, scheduler: str | None, progress: Progress) ->
         return
     if workers is not None and scheduler is not None:
         raise RecipeError("a scheduler brings its own workers", got="--workers and --scheduler", do="leave one out")
-    from taftcache.remote.connection import Cluster
+    from taftcache.remote.cluster import Cluster
 
     with Cluster.at(scheduler) if scheduler is not None else Cluster.local(workers or None) as cluster:
         progress.say(cluster.describe())

@@ -13,6 +13,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
+from taftcache.backbone.cut.architecture import tail_module
 from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.transaction import Transaction
 from taftcache.errors import CompositionError, FormatError, StoreError
@@ -89,20 +90,24 @@ class Component:
             header = msgspec.json.decode(json.loads(data[8 : 8 + size])["__metadata__"][KEY], type=_Header)
             tensors = load(data)
         except (SafetensorError, ValueError, KeyError, TypeError, RecursionError) as error:
-            raise FormatError("a component is a safetensors file that taftcache wrote", got=str(error)) from error
+            raise FormatError("not a component: no safetensors file that taftcache wrote", got=str(error)) from error
         dual = tensors.pop(DUAL, None)
         if dual is not None and (dual.ndim != 2 or dual.dtype != torch.float64):
-            raise FormatError("dual vectors are [rows, classes] in float64", got=f"{tuple(dual.shape)}, {dual.dtype}")
+            raise FormatError(
+                "the dual vectors are not [rows, classes] in float64", got=f"{tuple(dual.shape)}, {dual.dtype}"
+            )
         found = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
         layout = Layout(dict(sorted(found.items())))
         if within is not None:
             try:
                 layout = within.named(found)
             except KeyError as error:
-                raise FormatError("a component holds parameters of its base", got=str(error.args[0])) from error
+                raise FormatError(
+                    "the component has a parameter that is not of its base", got=str(error.args[0])
+                ) from error
             if layout.shapes != found:
                 wrong = sorted(set(found.items()) ^ set(layout.shapes.items()))[:4]
-                raise FormatError("a component's parameters have the shapes of its base", got=wrong)
+                raise FormatError("the component's parameters have other shapes than those of its base", got=wrong)
         return cls(header.base_digest, layout, layout.flatten(tensors, torch.float64), header.meta, dual)
 
 
@@ -113,16 +118,13 @@ def read_base(store: FeatureStore, spec: TangentSpec, classes: int | None = None
     """
     if TAIL not in store.objects():
         raise StoreError(
-            "a store is trained from its base",
-            got=f"{store.path} has rows alone",
+            f"{store.path} has rows alone, without the base point that training starts from",
             do="import its rows with --recipe, which names the backbone that made them",
         )
     state = load(store.read_object(TAIL))
     config = TailConfig.from_dict(store.objects(TAIL)[TAIL].meta)
     module = None
     if config.path == "functional" and config.rows != "feature":
-        from taftcache.backbone.cut.architecture import tail_module
-
         module = tail_module(store.identity, config, state)
     return make_base(state, config, classes or len(store.classes), spec, module)
 
@@ -142,11 +144,11 @@ def read_component(store: FeatureStore, name: str, base: Base) -> Component:
     if ref is None or not is_model(name):
         there = [n for n in store.objects() if is_model(n)]
         raise StoreError(
-            "a model is named as the store lists it", got=name, do=f"one of {', '.join(there) or 'none yet'}"
+            f"no model named {name} in {store.path}", got=name, do=f"one of {', '.join(there) or 'none yet'}"
         )
     if ref.meta["base_digest"] != base.digest:
         raise CompositionError(
-            "a component is used around the base point that it was trained at",
+            f"{name} was trained around another base point",
             got=f"{name}: base {ref.meta['base_digest'][:16]}, the store's settings make {base.digest[:16]}",
             do="taftcache train, which renews every component of another base",
         )

@@ -127,10 +127,12 @@ def read_description(folder: Path | str) -> Description:
     try:
         described = msgspec.json.decode((Path(folder) / DESCRIPTION).read_bytes(), type=Description)
     except (OSError, msgspec.DecodeError) as error:
-        raise FormatError("a saved model is a folder that taftcache wrote", got=f"{folder}: {error}") from error
+        raise FormatError(f"no saved model at {folder}", got=str(error)) from error
     if described.format != 1:
         raise FormatError(
-            "this release reads saved models of format 1", got=f"format {described.format}", do="use a newer release"
+            f"the saved model has format {described.format}, but this release reads format 1",
+            got=f"format {described.format}",
+            do="use a newer release",
         )
     return described
 
@@ -159,10 +161,12 @@ def open_model(folder: Path | str, device: str = "auto") -> TangentModel:
     try:
         tensors = load_file(folder / WEIGHTS)
     except (OSError, SafetensorError) as error:
-        raise FormatError("a saved model is a folder that taftcache wrote", got=f"{folder}: {error}") from error
+        raise FormatError(f"no saved model at {folder}", got=str(error)) from error
     backbone = load_backbone(BackboneSpec(weights=str(folder)), described.preprocess, device)
     if backbone.weights_digest != described.weights_digest or file_digest(folder / WEIGHTS) != described.digest:
-        raise IntegrityError("a saved model's weights are those that were saved", got=str(folder), do="copy it again")
+        raise IntegrityError(
+            "the weights of the saved model are not those that were saved", got=str(folder), do="copy it again"
+        )
     config = TailConfig.from_dict(described.tail)
     cut = Cut(backbone, config.start or 0)
     own = {name.removeprefix("base/"): tensor for name, tensor in tensors.items() if name.startswith("base/")}
@@ -171,13 +175,15 @@ def open_model(folder: Path | str, device: str = "auto") -> TangentModel:
     token = [config.token_name] if config.token_name in own else []
     there = {**state, **own}
     if missing := [name for name in names if name not in there]:
-        raise FormatError("a saved model holds every tensor of its tail", got=missing[:3])
+        raise FormatError("the saved model has not every tensor of its tail", got=missing[:3])
     base = Base(config, {name: there[name] for name in (*token, *names)}, described.tangent)
     moved = {name.removeprefix("delta/"): t for name, t in tensors.items() if name.startswith("delta/")}
     try:
         layout: Layout = base.named(moved)
     except KeyError as error:
-        raise FormatError("a saved model's change is over parameters of its tail", got=str(error.args[0])) from error
+        raise FormatError(
+            "the saved model changes a parameter that is not of its tail", got=str(error.args[0])
+        ) from error
     component = Component(described.base_digest, layout, layout.flatten(moved), described.component)
     return TangentModel(cut, Preprocess(backbone), base, component, described.classes)
 
@@ -185,7 +191,11 @@ def open_model(folder: Path | str, device: str = "auto") -> TangentModel:
 def _new(folder: Path | str) -> Path:
     folder = Path(folder)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise StoreWriteError("a model is saved into a new or empty folder", got=str(folder), do="name another one")
+        raise StoreWriteError(
+            f"cannot save the model in {folder}: there is something already",
+            got=str(folder),
+            do="name a new or empty folder",
+        )
     folder.mkdir(parents=True, exist_ok=True)
     return folder
 

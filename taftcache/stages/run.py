@@ -8,7 +8,7 @@ from pathlib import Path
 
 from taftcache.cache.store import FeatureStore
 from taftcache.recipe import Recipe
-from taftcache.remote.connection import Cluster
+from taftcache.stages.executor import Executor
 from taftcache.stages.extract.extraction import ExtractReport, extract
 from taftcache.stages.forget.forgetting import ForgetReport, forget
 from taftcache.stages.forget.request import resolve_request
@@ -38,7 +38,7 @@ class RunReport:
         return not done and not (self.forget and self.forget.forgotten)
 
 
-def run(recipe: Recipe, progress: Progress | None = None, cluster: Cluster | None = None) -> RunReport:
+def run(recipe: Recipe, progress: Progress | None = None, cluster: Executor | None = None) -> RunReport:
     """Extract, train, compose (these on the workers of a ``cluster``), evaluate, and forget what the recipe names."""
     begin = time.perf_counter()
     extracted = extract(recipe, progress, cluster)

@@ -17,6 +17,7 @@ _STORE = {"cache", "cache.format", "cache.read"}
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
     "names": set(),
+    "expected": set(),
     "cache.place": {"errors", "cache.format"},
     "cache.format": {"errors", "cache.place"},
     "cache.read": {"errors", "cache.format", "cache.place"},
@@ -34,7 +35,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "backbone": {"errors", "backbone.cut", "backbone.sources"} | _TANGENT,
     "backbone.cut": {"errors", "backbone"} | _TANGENT,
     "backbone.sources": {"errors", "backbone"},
-    "recipe": {"errors", "backbone.spec", "tangent.spec", "privacy.spec"},
+    "recipe": {"errors", "expected", "backbone.spec", "tangent.spec", "privacy.spec"},
     "report": {"errors"},
 }
 MAY_IMPORT["estimator"] = {"errors", "objective", "backbone", "backbone.cut", "backbone.sources"} | _TANGENT | _SOLVE
@@ -49,9 +50,8 @@ MAY_IMPORT["stages.train"] = _STAGE | {"stages.extract"}
 MAY_IMPORT["stages.look"] = MAY_IMPORT["stages.train"] | {"stages.train"}
 MAY_IMPORT["stages.forget"] = MAY_IMPORT["stages.look"] | {"stages.look"}
 MAY_IMPORT["stages.files"] = MAY_IMPORT["stages.look"] | {"stages.look"}
-MAY_IMPORT["stages"] = (
-    {"errors", "recipe"} | _STORE | {f"stages.{room}" for room in ("extract", "train", "look", "forget")}
-)
+MAY_IMPORT["stages"] = {"errors", "recipe", "backbone", "backbone.sources", "model"} | _STORE | _TANGENT
+MAY_IMPORT["stages"] |= {f"stages.{room}" for room in ("extract", "train", "look", "forget")}
 MAY_IMPORT["remote"] = _STAGE | {"stages.extract", "stages.train"}
 MAY_IMPORT["paper"] = _STAGE | {"stages.extract", "stages.train"}
 MAY_IMPORT["view"] = _STORE | {"errors", "names", "recipe", "backbone.sources", "stages", "stages.look"}
@@ -112,6 +112,7 @@ UNSAFE = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "shelve", "mars
 LIGHT = (
     "errors",
     "names",
+    "expected",
     "recipe",
     "backbone.spec",
     "tangent.spec",

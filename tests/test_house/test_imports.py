@@ -77,6 +77,7 @@ def test_a_folder_shows_one_idea_at_a_glance(folder):
         ("stages.run", "import typer"),
         ("stages.extract.extraction", "import timm"),
         ("stages.extract.extraction", "from taftcache.remote.rows import RemoteRows"),
+        ("stages.executor", "from taftcache.remote.cluster import Cluster"),
         ("stages.look.scoring", "from taftcache.stages.forget.request import Request"),
         ("cache.write.writer", "from taftcache.cache.store import FeatureStore"),
         ("view.atlas", "from taftcache.solve.minimise import minimise"),

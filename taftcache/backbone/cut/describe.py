@@ -30,7 +30,7 @@ from taftcache.tangent.layers.residual import Pool, Residual
 Chain = tuple[Norm | Linear | Attend | Activation | Gate, ...]
 
 
-class Description(NamedTuple):
+class ClosedForm(NamedTuple):
     """A tail as layers."""
 
     layers: tuple[Layer, ...]
@@ -43,7 +43,7 @@ class _Uncovered(Exception):
     """The first thing that has no closed form."""
 
 
-def describe(model: nn.Module, blocks: int, grid: tuple[int, int] | None = None) -> Description | str:
+def describe(model: nn.Module, blocks: int, grid: tuple[int, int] | None = None) -> ClosedForm | str:
     """The last ``blocks`` blocks of ``model``, its pooling and final norm; or why they are no closed-form layers.
 
     Args:
@@ -57,7 +57,7 @@ def describe(model: nn.Module, blocks: int, grid: tuple[int, int] | None = None)
         return str(why)
 
 
-def _describe(model: Any, blocks: int, grid: tuple[int, int] | None) -> Description:
+def _describe(model: Any, blocks: int, grid: tuple[int, int] | None) -> ClosedForm:
     if type(model) not in (VisionTransformer, Eva):
         raise _Uncovered(f"the model is a {type(model).__name__}")
     if not 1 <= blocks <= len(model.blocks):
@@ -76,8 +76,8 @@ def _describe(model: Any, blocks: int, grid: tuple[int, int] | None) -> Descript
         described += _block(f"blocks.{index}", model.blocks[index], rotation, first=last and token)
     row = _class_row(model, f"blocks.{len(model.blocks) - 1}", described[-2:], end)
     if row is not None:
-        return Description(tuple(described[:-2]), row, buffers)
-    return Description(tuple(described), end, buffers)
+        return ClosedForm(tuple(described[:-2]), row, buffers)
+    return ClosedForm(tuple(described), end, buffers)
 
 
 def _readout(model: Any) -> Readout:

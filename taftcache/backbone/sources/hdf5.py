@@ -18,11 +18,11 @@ def open_hdf5(file: Path, image_key: str, label_key: str, prefix: str = "") -> A
     the program read any other one.
     """
     if not file.is_file():
-        raise DataError("The images must be in an HDF5 file.", got=f"{file} is not a file", do="correct the path")
+        raise DataError(f"no HDF5 file at {file}", got=str(file), do="correct data.train or data.test")
     try:
         handle = h5py.File(file, "r")
     except OSError as error:
-        raise DataError("The images must be in a readable HDF5 file.", got=f"{file}: {error}") from error
+        raise DataError(f"{file} cannot be read as HDF5", got=str(error)) from error
     try:
         found = {key: _dataset(handle, file, key) for key in dict.fromkeys((*handle, image_key, label_key))}
         arrays = {key: dataset for key, dataset in found.items() if dataset is not None}
@@ -72,4 +72,4 @@ def _check_written(file: Path, key: str, node: h5py.Dataset) -> None:
 
 
 def _elsewhere(file: Path, key: str, what: str) -> DataError:
-    return DataError("An HDF5 source holds its own data.", got=f"{file}: {key} is {what}", do="copy the data into it")
+    return DataError(f"{key} of {file} is {what}, which must not be read", got=key, do="copy the data into it")

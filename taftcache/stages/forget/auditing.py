@@ -14,11 +14,21 @@ from typing import TYPE_CHECKING, Any
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import StoreError
-from taftcache.names import COMPONENTS, EXACT, HEAD, MEAN, WEIGHTED, component_of, is_component, is_model, shard_of
+from taftcache.names import (
+    CLASS,
+    COMPONENTS,
+    EXACT,
+    HEAD,
+    MEAN,
+    WEIGHTED,
+    component_of,
+    is_component,
+    is_model,
+    shard_of,
+)
 from taftcache.privacy.statement import EVENT, META
 from taftcache.stages.forget.forgetting import forget
 from taftcache.stages.forget.receipt import signed_text
-from taftcache.stages.forget.request import CLASS
 from taftcache.stages.progress import Progress, Silent
 from taftcache.stages.train.composing import composition_key, exact_key
 from taftcache.stages.train.private_claims import claim_problems

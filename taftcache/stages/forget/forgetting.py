@@ -14,11 +14,11 @@ import msgspec
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import RecipeError
-from taftcache.names import EXACT, HEAD, MEAN, WEIGHTED, component_of, is_component, shard_of
+from taftcache.names import CLASS, EXACT, HEAD, MEAN, WEIGHTED, component_of, is_component, shard_of
 from taftcache.privacy.statement import META, forgetting_note
 from taftcache.stages.forget.receipt import receipt_of, signed
 from taftcache.stages.forget.renewal import certificate_of, resolve_warm
-from taftcache.stages.forget.request import CLASS, Request, resolve_request
+from taftcache.stages.forget.request import Request, resolve_request
 from taftcache.stages.progress import Progress, Silent
 from taftcache.stages.train.composing import (
     composed,

@@ -14,7 +14,7 @@ from taftcache.cache.store import FeatureStore
 from taftcache.errors import CompositionError, RecipeError
 from taftcache.names import EXACT, MEAN, WEIGHTED, component_of
 from taftcache.privacy.statement import META
-from taftcache.remote.task import same_threads
+from taftcache.stages.executor import Executor, same_threads
 from taftcache.stages.progress import Progress, Silent
 from taftcache.stages.train.checks import SUMS_TO_ONE, Weights, check_coefficients, coefficients, imported, orphans
 from taftcache.stages.train.training import (
@@ -31,7 +31,6 @@ from taftcache.stages.train.training import (
 if TYPE_CHECKING:
     from taftcache.model.component import Component
     from taftcache.recipe import Recipe
-    from taftcache.remote.connection import Cluster
     from taftcache.tangent.base import Base
     from taftcache.tangent.operator import TangentOperator
     from taftcache.tangent.rows import RowSource
@@ -66,7 +65,7 @@ def compose(
     store: FeatureStore,
     recipe: Recipe | None = None,
     progress: Progress | None = None,
-    cluster: Cluster | None = None,
+    cluster: Executor | None = None,
 ) -> ComposeReport:
     """Write ``models/mean`` and what ``compose.mode`` asks for beside it; nothing happens to what is current.
 
@@ -96,11 +95,7 @@ def compose(
                 record_recipe(change, store, recipe)
     if exact:
         mean = made.get(MEAN) or read_component(store, MEAN, base)
-        operator = None
-        if cluster is not None:
-            from taftcache.remote.operator import remote_operator
-
-            operator = remote_operator(cluster, store, recipe, base)
+        operator = None if cluster is None else cluster.operator(store, recipe, base)
         with same_threads(cluster):
             made[EXACT] = solve_exact(recipe, base, store.shards, mean, work.digests, progress, operator)
         with store.transaction() as change:

@@ -34,6 +34,7 @@ from taftcache.solve.minimise import minimise, through_rows
 from taftcache.solve.proof import certified
 from taftcache.solve.settings import Arithmetic, Goal, OnPass
 from taftcache.solve.solution import Solution, Status
+from taftcache.stages.executor import Executor, Job
 from taftcache.stages.progress import Progress, Silent
 from taftcache.stages.train.checks import check_coefficients, check_kept, check_settings, imported, orphans
 from taftcache.tangent.base import Base
@@ -44,10 +45,7 @@ from taftcache.teaching.tangent_student import Teachers, minimise_taught, proble
 
 if TYPE_CHECKING:
     from taftcache.cache.write.transaction import Transaction
-    from taftcache.remote.connection import Cluster
 
-Job = tuple[str, list[Shard], Train]
-"""A component to solve: its name, the shards whose rows it comes from, and what is trained."""
 SECTIONS = ("tangent", "objective", "prior", "solver", "compose", "privacy", "device")
 """What a store's record takes over from the recipe that it is trained with."""
 INTERRUPTED = "interrupted"  # stands where a component's key would: it is nobody's, so the next run solves again
@@ -71,7 +69,7 @@ def train(
     recipe: Recipe | None = None,
     shards: Sequence[str] | None = None,
     progress: Progress | None = None,
-    cluster: Cluster | None = None,
+    cluster: Executor | None = None,
 ) -> TrainReport:
     """Solve every shard (or those named) whose component is missing or was made from other rows or settings.
 
@@ -192,7 +190,7 @@ def _solved(
     jobs: Sequence[Job],
     keys: Mapping[str, str],
     progress: Progress,
-    cluster: Cluster | None,
+    cluster: Executor | None,
 ) -> Iterator[tuple[Job, Component]]:
     """Each job with its component, as they are solved: here one after the other, or by workers."""
     if cluster is None:
@@ -203,10 +201,8 @@ def _solved(
                 solve_component(recipe, base, sources, mode, progress, label=name, interrupted="keep"),
             )
     else:
-        from taftcache.remote.components import components
-
         with progress.task(f"solve on {len(cluster.workers())} workers", len(jobs)) as task:
-            yield from components(cluster, store, recipe, base, jobs, keys, task)
+            yield from cluster.components(store, recipe, base, jobs, keys, task)
 
 
 def _unfinished(metas: Mapping[str, dict[str, Any]]) -> list[str]:
