@@ -20,7 +20,6 @@ from taftcache.tangent.spec import TangentSpec, check_seed
 Positive = Annotated[float, msgspec.Meta(gt=0, le=1e100)]
 NotNegative = Annotated[float, msgspec.Meta(ge=0, le=1e100)]
 Count = Annotated[int, msgspec.Meta(ge=1)]
-MAX_DEPTH = 16  # of tables and lists; beyond some hundred the stack would not suffice for what reads them
 Parsed = TypeVar("Parsed", bound=msgspec.Struct)
 _LONGEST = 80  # characters of a value in a message
 
@@ -238,43 +237,17 @@ def read_toml(path: str | Path) -> dict[str, Any]:
     """A recipe's plain values; RecipeError for no such file, or one that is not TOML."""
     path = Path(path)
     try:
-        return _parsed(path.read_text("utf-8"))
+        return tomllib.loads(path.read_text("utf-8"))
     except OSError as error:
         raise RecipeError(f"cannot read the recipe {path}: {_reason(error)}", got=str(path)) from error
     except UnicodeDecodeError as error:
         raise RecipeError(f"the recipe {path} is not UTF-8 text", got=str(error)) from error
     except tomllib.TOMLDecodeError as error:
         raise RecipeError(f"the recipe {path} is not TOML", got=str(error)) from error
+    except RecursionError as error:
+        raise RecipeError(f"the recipe {path} is nested too deeply", got="lists or tables within each other") from error
     except ValueError as error:  # Python reads no integer of more than some thousand digits
         raise RecipeError(f"the recipe {path} has an integer of too many digits", got=str(error)) from error
-
-
-def _parsed(text: str) -> dict[str, Any]:
-    """TOML as plain values.
-
-    Raises:
-        ValueError: it is none. RecipeError: it is nested deeper than any recipe.
-    """
-    try:
-        values = tomllib.loads(text)
-    except RecursionError:
-        values = None
-    if values is None or _depth(values) > MAX_DEPTH:
-        raise RecipeError(
-            f"the values of a recipe are nested more than {MAX_DEPTH} deep",
-            got=f"{text[:60]}…",
-            do="write sections with keys, and lists of values",
-        )
-    return values
-
-
-def _depth(values: Any) -> int:
-    """How many tables and lists lie in one another."""
-    level, depth = [values], 0
-    while level := [v for v in level if isinstance(v, dict | list)]:
-        level = [inner for v in level for inner in (v.values() if isinstance(v, dict) else v)]
-        depth += 1
-    return depth
 
 
 def apply_overrides(values: Mapping[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
@@ -404,9 +377,11 @@ def _override(values: dict[str, Any], text: str) -> None:
             "the override is not section.key=value", got=_short(text), do="write it like solver.tolerance=1e-8"
         )
     try:
-        value = _parsed(f"value = {raw}")["value"]
+        value = tomllib.loads(f"value = {raw}")["value"]
     except tomllib.TOMLDecodeError:
         value = raw
+    except RecursionError as error:
+        raise RecipeError(f"the override of {_key(path)} is nested too deeply", got=_short(text)) from error
     except ValueError as error:  # Python reads no integer of more than some thousand digits
         raise RecipeError(
             f"the override of {_key(path)} has an integer of too many digits", got=_short(text)
