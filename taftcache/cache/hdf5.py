@@ -16,13 +16,13 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from taftcache.cache.copying import BASE
 from taftcache.cache.format import layout
 from taftcache.cache.format.digest import canonical, digest
 from taftcache.cache.format.manifest import ObjectRef, Skipped
 from taftcache.cache.format.plan import check_ids
 from taftcache.cache.read.verify import Progress
 from taftcache.cache.store import FeatureStore
-from taftcache.cache.write.copying import BASE
 from taftcache.errors import DataError, FormatError, StoreWriteError
 
 FORMAT = "taftcache-features"
@@ -220,7 +220,7 @@ class FeatureFile:
         dataset = self._dataset(name)
         if dataset.dtype != np.uint8 or dataset.ndim != 1 or dataset.nbytes > layout.MAX_CHUNK_BYTES:
             raise _bad(self.path, f"{name} is {dataset.dtype} {list(dataset.shape)}, not bytes")
-        return dataset[:].tobytes()
+        return bytes(dataset[:].tobytes())
 
     def _json(self, name: str) -> Any:
         raw = self._bytes(name)

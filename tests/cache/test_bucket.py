@@ -7,10 +7,10 @@ import urllib.request
 import numpy as np
 import pytest
 
+from taftcache.cache.collect import collect
+from taftcache.cache.copying import copy
 from taftcache.cache.place.address import open_home
 from taftcache.cache.store import FeatureStore
-from taftcache.cache.write.collect import collect
-from taftcache.cache.write.copying import copy
 from taftcache.errors import (
     IntegrityError,
     RecipeError,

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from taftcache.cache.store import FeatureStore
+from taftcache.cache.write.repair import repair
 from taftcache.errors import DataError, StoreError
 
 from .making import SHAPE, create, fill, label, names, row, tree
@@ -76,7 +77,7 @@ HARM = {
 
 def mend(path, maker=None):
     with FeatureStore(path, mode="a") as store:
-        outcome = store.repair(store.verify(), maker)
+        outcome = repair(store.committer(), store.verify(), maker)
         return outcome, store.verify()
 
 
@@ -170,7 +171,7 @@ def test_a_lost_component_is_dropped_and_the_ledger_is_not_invented(path) -> Non
 
 def test_repair_asks_for_a_store_open_for_writing(path) -> None:
     with FeatureStore(path) as store, pytest.raises(StoreError, match="opened for writing"):
-        store.repair([], None)
+        repair(store.committer(), [], None)
 
 
 def test_readers_of_a_mended_chunk_keep_what_they_mapped(path) -> None:

@@ -7,8 +7,8 @@ import errno
 import numpy as np
 import pytest
 
+from taftcache.cache.copying import convert, copy
 from taftcache.cache.store import FeatureStore
-from taftcache.cache.write.copying import convert, copy
 from taftcache.errors import DataError, IdentityError, IntegrityError, StoreError, StoreWriteError
 
 from .making import CLASSES, IDENTITY, SHAPE, create, fill, holds, names, row, tree

@@ -67,7 +67,7 @@ class ShardManifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
         except StoreError as error:
             chunks = chunk_count(self.rows, self.chunk_rows)
             raise StoreWriteError(
-                f"cannot write shard {self.name}, for it could not be read again: {error.rule}",
+                f"cannot write shard {self.name}, for it could not be read again: {error.fault}",
                 got=f"{self.rows} rows in {chunks} chunks" + ("" if error.got is None else f"; {error.got}"),
                 do="Use more shards, or more rows per chunk.",
             ) from error

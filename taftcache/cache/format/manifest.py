@@ -126,7 +126,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         except StoreError as error:
             parts = _parts_by_size(raw)
             raise StoreWriteError(
-                f"cannot commit, for the store could not be opened again: {error.rule}",
+                f"cannot commit, for the store could not be opened again: {error.fault}",
                 got="; ".join(
                     [*([] if error.got is None else [str(error.got)]), *(f"{k}: {n} bytes" for k, n in parts[:3])]
                 ),

@@ -28,7 +28,7 @@ class Url(type(Path())):  # type: ignore[misc]
     """``s3://bucket/prefix`` where a path is asked for: the two slashes survive."""
 
     def __str__(self) -> str:
-        return super().__str__().replace(":/", "://", 1)
+        return str(super().__str__()).replace(":/", "://", 1)
 
 
 class Bucket:
@@ -121,11 +121,11 @@ class Bucket:
         raw = memoryview(data).cast("B")
         self._ask(name, lambda: self._api.put(self._store, _checked(name), raw), writes=True)
 
-    def place(self, desk: Folder, staged: str, name: str) -> None:
+    def place(self, staging: Folder, staged: str, name: str) -> None:
         """Upload the file or folder ``staged`` of the desk, where it stays until its commit is through."""
-        files = list(desk.walk(staged)) if desk.is_folder(staged) else [staged]
+        files = list(staging.walk(staged)) if staging.is_folder(staged) else [staged]
         for file in files:
-            self.put(f"{name}{file.removeprefix(staged)}", desk.view(file, desk.size(file))[1])
+            self.put(f"{name}{file.removeprefix(staged)}", staging.view(file, staging.size(file))[1])
 
     def swap(self, name: str, data: bytes) -> None:
         """Replace the object ``name`` if it still is what was last read here, or make it if nothing was.

@@ -183,9 +183,9 @@ class Folder:
         info = self._stat(name)
         return info is not None and stat.S_ISDIR(info.st_mode)
 
-    def place(self, desk: Folder, staged: str, name: str) -> None:
+    def place(self, staging: Folder, staged: str, name: str) -> None:
         """Bring the file or folder ``staged`` of ``desk``, which is durable, to the place ``name``, durably."""
-        if desk is not self:
+        if staging is not self:
             raise ValueError("a folder's work is staged in itself: a rename does not cross file systems")
         if "/" in name:
             self.make(name.rpartition("/")[0])

@@ -15,13 +15,15 @@ from taftcache.cache.format import layout, ledger
 from taftcache.cache.format.digest import digest
 from taftcache.cache.format.fault import Fault
 from taftcache.cache.format.manifest import FILE, MAX_BYTES, Manifest
-from taftcache.cache.place.address import check_foreign, open_home
+from taftcache.cache.place.address import open_home
 from taftcache.cache.place.folder import PRIVATE
 from taftcache.cache.place.home import Home
+from taftcache.cache.place.lock import WriterLock
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.read.verify import Progress, verify
 from taftcache.cache.store import FeatureStore
-from taftcache.cache.write.sweep import LOCK, sweep
+from taftcache.cache.write.commit import check_foreign
+from taftcache.cache.write.sweep import sweep
 from taftcache.cache.write.tombstones import TombstoneFile
 from taftcache.errors import FormatError, StaleStore, StoreError
 
@@ -65,14 +67,13 @@ def copy(
     files = list(_files(source))
     total = sum(file.size for file in files)
     try:
-        root, desk = open_home(target, make=True)
+        root, staging = open_home(target, make=True)
     except OSError as error:
         raise StoreError(
             "A store can be copied there.", got=f"{target}: {error.strerror}", do="Name another folder."
         ) from None
     try:
-        lock = desk.lock(LOCK)
-        try:
+        with WriterLock(staging):
             check_foreign(root)
             before = _before(root, source, update)
             forgotten = _forgotten_there(root, target, source, before)
@@ -88,13 +89,11 @@ def copy(
                 root.swap(FILE, manifest)
             with suppress(StoreError):  # as after every commit, it is for `taftcache audit` to report
                 _remember(root, forgotten, source, before)
-            sweep(root, desk, source.manifest, before or source.manifest)
+            sweep(root, staging, source.manifest, before or source.manifest)
             return Copied(count, size, len(files) - count)
-        finally:
-            os.close(lock)
     finally:
         root.close()
-        desk.close()
+        staging.close()
 
 
 def _forgotten_there(
@@ -217,7 +216,7 @@ def _memory(source: FeatureStore, made: FeatureStore) -> None:
         folder = file.path.partition("/")[0]
         if folder in ("base", "ledger", ledger.KEY_FILE) and file.path not in known:
             made.root.put(file.path, file.read(), mode=_mode(file))
-    made.publish(wanted, [], [], [])
+    made.committer().publish(wanted)
 
 
 def _files(source: FeatureStore, rows: bool = True) -> Iterator[_File]:
