@@ -29,7 +29,7 @@ def collect(
     than that many seconds goes: younger objects may be a commit on its way.
     """
     if not dry:
-        store.committer().check_no_writer("Collecting garbage")
+        store.committer().check_no_writer("collect garbage")
     unnamed = list(leftovers(store.root, store.staging, store.manifest))
     work_paths = [path for path in unfinished(store.staging) if path not in unnamed]
     odd = foreign(store.root, store.manifest)

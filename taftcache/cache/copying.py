@@ -13,9 +13,10 @@ from typing import Any, Literal
 
 from taftcache.cache.format import layout, ledger
 from taftcache.cache.format.digest import digest
-from taftcache.cache.format.fault import Fault
+from taftcache.cache.format.fault import Fault, unreadable
 from taftcache.cache.format.manifest import FILE, MAX_BYTES, Manifest
 from taftcache.cache.place.address import open_home
+from taftcache.cache.place.failure import cannot
 from taftcache.cache.place.folder import PRIVATE
 from taftcache.cache.place.home import Home
 from taftcache.cache.place.lock import WriterLock
@@ -69,9 +70,7 @@ def copy(
     try:
         root, staging = open_home(target, make=True)
     except OSError as error:
-        raise StoreError(
-            "A store can be copied there.", got=f"{target}: {error.strerror}", do="Name another folder."
-        ) from None
+        raise cannot("copy the store to", target, error) from None
     try:
         with WriterLock(staging):
             check_foreign(root)
@@ -194,8 +193,8 @@ def convert(
 def _check_converted(new: Shard, old: Shard, dtype: str, rows: int) -> None:
     if (new.sample_ids, new.dtype.name, new.chunk_rows) != (old.sample_ids, dtype, rows):
         raise StoreError(
-            "A conversion goes on where it stopped, or begins in an empty folder.",
-            got=f"shard {new.name} there: {new.rows} rows, {new.dtype}, {new.chunk_rows} rows a chunk",
+            f"cannot go on with the conversion: shard {new.name} there is of another one",
+            got=f"it has {new.rows} rows, {new.dtype}, {new.chunk_rows} rows a chunk",
             do="Name another folder.",
         )
 
@@ -243,7 +242,7 @@ def _plain(root: Home, path: str, wanted: str, limit: int) -> _File:
         try:
             raw = root.read(path, limit)
         except OSError as error:
-            raise Fault(None, None, None, path, f"it cannot be read: {error.strerror}").error() from None
+            raise Fault(None, None, None, path, unreadable(error)).error() from None
         if digest(raw) != wanted:
             raise Fault(None, None, None, path, "its bytes do not have the digest that is named").error()
         return raw
@@ -298,8 +297,8 @@ def _before(root: Home, source: FeatureStore, update: bool) -> Manifest | None:
     if found.digest != source.root_digest and not (update and found.identity == source.identity):
         same = "another state of this store" if found.identity == source.identity else "another store"
         raise StoreError(
-            "A copy is made where no store is, or of the state that is there.",
-            got=f"{root.path} holds {same}, root digest {found.digest[:16]}",
+            f"cannot copy to {root.path}: it holds {same}",
+            got=f"root digest {found.digest[:16]}",
             do="Allow it with update (--update on the command line)." if "state" in same else "Name another place.",
         )
     return found

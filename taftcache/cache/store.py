@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Sequence
 from types import TracebackType
@@ -14,8 +15,9 @@ from taftcache.cache.format.layout import resolve_chunk_rows
 from taftcache.cache.format.manifest import FILE, ROLES, Manifest, ObjectRef, check_name
 from taftcache.cache.format.plan import check_ids
 from taftcache.cache.place.address import open_home
+from taftcache.cache.place.failure import cannot
 from taftcache.cache.place.lock import WriterLock
-from taftcache.cache.read.contents import HOW, Contents, read_manifest
+from taftcache.cache.read.contents import MAKE, Contents, no_store, read_manifest
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.read.verify import Progress, read_object, verify
 from taftcache.cache.write.commit import Committer, create
@@ -51,33 +53,33 @@ class FeatureStore:
         stale: bool = False,
     ) -> None:
         if mode not in ("r", "a"):
-            raise RecipeError('A store is opened with mode "r" or "a".', got=repr(mode))
+            raise RecipeError(f"a store cannot be opened with mode {mode!r}", do='Use one of "r", "a".')
         self.mode = mode
         self._lock: WriterLock | None = None
         self._committer: Committer | None = None
         try:
             self.root, self.staging = open_home(path)
         except OSError as error:
-            raise StoreNotFound("A store is a folder.", got=f"{path}: {error.strerror}", do=HOW) from None
+            raise _not_opened(path, error) from None
         self.path = self.root.path
         self.swept: list[tuple[str, int]] = []
         try:
             if mode == "a":
                 if not self.root.exists(FILE):
-                    raise StoreNotFound(f"A store has a {FILE}.", got=str(self.path), do=HOW)
+                    raise no_store(self.path)
                 self._lock = WriterLock(self.staging)
             self._contents = Contents(self.root, read_manifest(self.root))
             if expect is not None and expect != self.root_digest:
                 raise IntegrityError(
-                    "The store is the one that was expected.",
-                    got=f"{self.path}: root digest {self.root_digest}, expected {expect}",
+                    f"{self.path} is not the store that was expected",
+                    got=f"root digest {self.root_digest}, expected {expect}",
                     do="Look whether an older copy was put in its place.",
                 )
             self.tombstone_file = TombstoneFile(path)
             if not stale and (back := self.returned()):
                 raise StaleStore(
-                    "A forgotten sample does not come back with an old copy of the store.",
-                    got=f"{self.path} holds {len(back)} rows that were forgotten here, by {self.tombstone_file.file}",
+                    f"{self.path} is an old copy: {len(back)} of its rows were forgotten here since",
+                    got=f"tombstones in {self.tombstone_file.file}",
                     do=f"taftcache audit {self.path} --replay, which forgets them again",
                 )
             if self._lock is not None:
@@ -189,7 +191,7 @@ class FeatureStore:
         ref = self.manifest.objects.get(name)
         if ref is None:
             there = ", ".join(sorted(self.manifest.objects)) or "none"
-            raise StoreError("An object is asked for by its name.", got=f"{name!r}; there are: {there:.200}")
+            raise StoreError(f"there is no object {name!r}", got=f"the store has: {there:.200}")
         return read_object(self.root, ref)
 
     def ledger(self) -> list[dict[str, Any]]:
@@ -213,7 +215,7 @@ class FeatureStore:
         different = sorted(differences("", self.identity, identity))
         if different:
             raise IdentityError(
-                "A store is used with what it was made from.",
+                "the store was made from other data, weights or settings",
                 got="; ".join(different[:8]) + (f"; and {len(different) - 8} more" if len(different) > 8 else ""),
                 do="Use another folder for these features, or the settings that the store was made with.",
             )
@@ -233,9 +235,7 @@ class FeatureStore:
     def committer(self) -> Committer:
         """What commits changes to this store; StoreError where it was not opened for writing."""
         if self._committer is None:
-            raise StoreError(
-                "A store is changed through one opened for writing.", got=str(self.path), do='Use mode="a".'
-            )
+            raise StoreError(f"cannot change {self.path}: it is not opened for writing", do='Open it with mode="a".')
         return self._committer
 
     def writer(
@@ -259,11 +259,11 @@ class FeatureStore:
         check_name(name)
         t, d = (int(n) for n in tokens_shape)
         if role not in ROLES:
-            raise RecipeError(f"A shard's role is one of {', '.join(ROLES)}.", got=repr(role))
+            raise RecipeError(f"a shard cannot have the role {role!r}", do=f"Use one of {', '.join(ROLES)}.")
         if role == "held-out" and self.held_out is not None and self.held_out.name != name:
-            raise StoreError("At most one shard is held out.", got=f"{name!r} beside {self.held_out.name!r}")
+            raise StoreError(f"cannot hold out shard {name!r}: shard {self.held_out.name!r} is held out already")
         committer.check_no_writer_of(name)
-        committer.check_no_transaction("Writing a shard")
+        committer.check_no_transaction("write a shard")
         if candidates is not None:
             check_ids(candidates)
         rows = resolve_chunk_rows(chunk_rows, (t, d), dtype)
@@ -291,3 +291,9 @@ class FeatureStore:
 
     def __repr__(self) -> str:
         return f"<FeatureStore {self.path}: {len(self.manifest.shards)} shards, {self.root_digest[:16]}>"
+
+
+def _not_opened(path: str | os.PathLike[str], error: OSError) -> StoreError:
+    if error.errno == errno.ENOENT:
+        return StoreNotFound(f"no store at {path}: there is no such folder", do=MAKE)
+    return cannot("open", path, error, StoreNotFound)

@@ -154,7 +154,7 @@ def test_of_two_writers_one_wins(address, tmp_path, monkeypatch) -> None:
     second.close()
     with FeatureStore(address) as store:
         assert store.read_object("components/001") == b"first, after the second"
-    with pytest.raises(StoreError, match="empty folder"):
+    with pytest.raises(StoreError, match="not an empty folder"):
         create(address)
 
 
@@ -211,7 +211,10 @@ def test_a_service_that_is_gone(address, proxy, monkeypatch) -> None:
     with FeatureStore(address, mode="a") as store:
         before = objects(address)
         proxy.fault = lambda method, path, before: "503" if method == "PUT" else None
-        with pytest.raises(StoreWriteError, match="object store"), store.transaction() as change:
+        with (
+            pytest.raises(StoreWriteError, match="the object store does not answer"),
+            store.transaction() as change,
+        ):
             change.put("components/001", b"new")
         with pytest.raises(StoreWriteError):
             fill(store, "001", names(5, "new"))

@@ -31,7 +31,7 @@ class Images:
     def rows(self, shard, ids):
         self.asked += ids
         if lost := [i for i in ids if i in self._gone]:
-            raise DataError("An image is there.", got=lost[0])
+            raise DataError("the image is missing", got=lost[0])
         return np.stack([row("other" if i in self._wrong else i) for i in ids])
 
     def layout(self, shard):
@@ -170,7 +170,7 @@ def test_a_lost_component_is_dropped_and_the_ledger_is_not_invented(path) -> Non
 
 
 def test_repair_asks_for_a_store_open_for_writing(path) -> None:
-    with FeatureStore(path) as store, pytest.raises(StoreError, match="opened for writing"):
+    with FeatureStore(path) as store, pytest.raises(StoreError, match="not opened for writing"):
         repair(store.committer(), [], None)
 
 

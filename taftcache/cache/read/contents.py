@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from taftcache.cache.format import ledger
-from taftcache.cache.format.fault import Fault
+from taftcache.cache.format.fault import Fault, unreadable
 from taftcache.cache.format.manifest import FILE, MAX_BYTES, Manifest, ShardRef
 from taftcache.cache.place.home import Home
 from taftcache.cache.read.nearest import nearest
 from taftcache.cache.read.shard import Shard
 from taftcache.errors import StoreError, StoreNotFound, UnknownSample
 
-HOW = "Name a store's folder, or make one first with `taftcache extract`."
+MAKE = "Name a store's folder, or make a store first with `taftcache extract`."
 
 
 class Contents:
@@ -49,7 +49,7 @@ class Contents:
             if ref.name == name:
                 return self.open(ref)
         there = ", ".join(ref.name for ref in self.manifest.shards) or "none"
-        raise StoreError("A shard is asked for by its name.", got=f"{name!r}; there are: {there:.200}")
+        raise StoreError(f"there is no shard {name!r}", got=f"the store has: {there:.200}")
 
     def has_shard(self, name: str) -> bool:
         """Whether there is a shard of that name."""
@@ -64,8 +64,7 @@ class Contents:
         if not self.holds(sample_id):
             close = nearest(sample_id, self._rows())
             raise UnknownSample(
-                "A sample is asked for by its id.",
-                got=f"{sample_id!r}" + (", which was forgotten" if self.is_forgotten(sample_id) else ""),
+                f"no row has the id {sample_id!r}" + (", which was forgotten" if self.is_forgotten(sample_id) else ""),
                 do=f"Nearest: {', '.join(map(repr, close))}." if close else None,
             )
         name, row = self._rows()[sample_id]
@@ -92,12 +91,17 @@ class Contents:
         return self._places
 
 
+def no_store(path: object) -> StoreNotFound:
+    """The error for a place that no store is at."""
+    return StoreNotFound(f"no store at {path}: there is no {FILE}", do=MAKE)
+
+
 def read_manifest(root: Home) -> Manifest:
     """The root manifest as it is on the disk now; StoreNotFound where there is none."""
     try:
         raw = root.read(FILE, MAX_BYTES)
     except FileNotFoundError:
-        raise StoreNotFound(f"A store has a {FILE}.", got=str(root.path), do=HOW) from None
+        raise no_store(root.path) from None
     except OSError as error:
-        raise Fault(None, None, None, FILE, f"it cannot be read: {error.strerror}").error() from None
+        raise Fault(None, None, None, FILE, unreadable(error)).error() from None
     return Manifest.decode(raw)

@@ -9,6 +9,7 @@ from taftcache.cache.format import ledger
 from taftcache.cache.format.layout import manifest_file
 from taftcache.cache.format.manifest import FILE, Manifest
 from taftcache.cache.place.address import open_home
+from taftcache.cache.place.failure import cannot
 from taftcache.cache.place.folder import Folder
 from taftcache.cache.place.home import Home
 from taftcache.cache.place.lock import LOCK, WriterLock
@@ -51,7 +52,7 @@ class Committer:
 
     def start_transaction(self, discard: Callable[[], None]) -> None:
         """A transaction is open until it is published, or until `end_transaction`; ``discard`` gives it up."""
-        self.check_no_transaction("A second transaction")
+        self.check_no_transaction("open a second transaction")
         self.staging.remove(TRANSACTION)
         self.staging.make(TRANSACTION)
         self._discard = discard
@@ -64,17 +65,19 @@ class Committer:
     def check_no_writer(self, what: str) -> None:
         """StoreError while a ShardWriter is open: its rows are in no manifest yet."""
         if self._writers:
-            raise StoreError(f"{what} waits until every writer is closed.", got=", ".join(sorted(self._writers)))
+            raise StoreError(f"cannot {what} while a shard is written", got=", ".join(sorted(self._writers)), do=_CLOSE)
 
     def check_no_writer_of(self, name: str) -> None:
         """StoreError while a ShardWriter of that shard is open."""
         if name in self._writers:
-            raise StoreError("A shard has one writer at a time.", got=name)
+            raise StoreError(f"cannot write shard {name}: it has another writer already", do=_CLOSE)
 
     def check_no_transaction(self, what: str) -> None:
         """StoreError while a transaction is open."""
         if self._discard is not None:
-            raise StoreError(f"{what} waits until the transaction has ended.", got=str(self.root.path))
+            raise StoreError(
+                f"cannot {what} while a transaction is open", do="Commit or discard the transaction first."
+            )
 
     def publish(
         self,
@@ -157,6 +160,9 @@ class Committer:
             pass  # the error that brought us here says more
 
 
+_CLOSE = "Commit or close the writer first."
+
+
 def create(path: str | os.PathLike[str], first: Manifest) -> None:
     """Make an empty store at ``path``, where nothing is yet: its root manifest is ``first``."""
     raw = first.encode()
@@ -164,9 +170,7 @@ def create(path: str | os.PathLike[str], first: Manifest) -> None:
         root, staging = open_home(path, make=True)
         there = [name for name, _ in root.entries() if name not in (LOCK, f"{FILE}.partial")]
     except OSError as error:
-        raise StoreError(
-            "A store can be made there.", got=f"{path}: {error.strerror}", do="Name another folder."
-        ) from None
+        raise cannot("create a store at", path, error) from None
     try:
         if there:
             raise _taken(root, there)
@@ -185,7 +189,7 @@ def check_foreign(root: Home) -> None:
 
 def _taken(root: Home, there: list[str]) -> StoreError:
     return StoreError(
-        "A store is made in an empty folder.",
-        got=f"{root.path} holds {', '.join(there[:3])}",
+        f"cannot create a store at {root.path}: it is not an empty folder",
+        got=f"it holds {', '.join(there[:3])}",
         do='Name another folder, or open the store that is there with mode="a".',
     )

@@ -68,8 +68,8 @@ def repair(committer: Committer, faults: Sequence[Fault], maker: Maker | None) -
     from the rows, are dropped, and that is a commit. The rest is left, with the reason.
     """
     done = Repaired()
-    committer.check_no_transaction("Repair")
-    committer.check_no_writer("Repair")
+    committer.check_no_transaction("repair the store")
+    committer.check_no_writer("repair the store")
     objects = dict(sorted(committer.manifest.objects.items()))
     damaged = {f.file for f in faults}
     try:

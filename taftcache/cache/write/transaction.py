@@ -53,7 +53,7 @@ class Transaction:
         UnknownSample for an id of neither kind; DataError when a shard would be left empty.
         """
         self._usable()
-        self._committer.check_no_writer("Erasing")
+        self._committer.check_no_writer("erase rows")
         wanted = set(sample_ids)
         places: dict[str, set[str]] = {}
         noted = {s.id for s in self._committer.manifest.skipped}
@@ -69,8 +69,8 @@ class Transaction:
             keep = np.array([i not in ids for i in old.sample_ids])
             if not keep.any():
                 raise DataError(
-                    "A shard holds at least one sample.",
-                    got=f"shard {name}: the erasure leaves none of its {len(old)} rows",
+                    f"the erasure would leave shard {name} empty",
+                    got=f"it takes all of its {len(old)} rows",
                     do=f"Drop the shard: Transaction.drop_shard({name!r}).",
                 )
             new[name] = self._rewrite(old, keep)
@@ -81,7 +81,7 @@ class Transaction:
     def drop_shard(self, name: str) -> None:
         """Leave the whole shard out, with its skipped samples."""
         self._usable()
-        self._committer.check_no_writer("Dropping a shard")
+        self._committer.check_no_writer("drop a shard")
         self._committer.contents.shard(name)
         self._dropped.add(name)
         self._shards.pop(name, None)
@@ -102,7 +102,7 @@ class Transaction:
         Returns all shards that stay, by name. DataError when a row that stays has another class.
         """
         self._usable()
-        self._committer.check_no_writer("Relabelling")
+        self._committer.check_no_writer("relabel the store")
         before = self._committer.manifest.classes
         kept = [name for name in before if name in set(classes)]
         place = np.array([kept.index(name) if name in kept else -1 for name in before], np.int32)
@@ -112,7 +112,7 @@ class Transaction:
                 continue
             old = self._shards.get(ref.name) or self._committer.contents.shard(ref.name)
             if (place[old.labels] < 0).any():
-                raise DataError("A class that leaves has no rows left.", got=f"shard {ref.name} still has some")
+                raise DataError(f"cannot drop a class: shard {ref.name} has rows of it left")
             new[ref.name] = self._rewrite(old, np.ones(len(old), np.bool_), place)
         self._shards |= new
         self.update(classes=kept)
@@ -137,7 +137,7 @@ class Transaction:
         self._usable()
         check_object(name, suffix)
         if len(data) > MAX_OBJECT_BYTES:
-            raise DataError(f"An object has at most {MAX_OBJECT_BYTES} bytes.", got=f"{name}: {len(data)} bytes")
+            raise DataError(f"object {name} has {len(data)} bytes, more than the {MAX_OBJECT_BYTES} that can be stored")
         ref = ObjectRef(object_path(name, digest(data), suffix), digest(data), len(data), plain(meta or {}, name))
         self._stage(data, ref.path)
         self._objects[name] = ref
@@ -146,21 +146,25 @@ class Transaction:
         """Leave the object ``name`` out; StoreError where there is none."""
         self._usable()
         if self._objects.pop(name, None) is None:
-            raise StoreError("Only an object that is there can be dropped.", got=repr(name))
+            raise StoreError(f"cannot drop the object {name!r}: there is none")
 
     def record(self, entry: dict[str, Any]) -> None:
         """Append ``entry`` to the ledger, which adds ``seq`` and ``previous``. It must not name a forgotten sample."""
         self._usable()
         entry = plain(entry, "entry")
         if clash := set(entry) & set(ledger.RESERVED):
-            raise RecipeError("The ledger sets these fields itself.", got=", ".join(sorted(clash)))
+            raise RecipeError(
+                "a ledger entry must not set the fields that the ledger sets", got=", ".join(sorted(clash))
+            )
         self._entries.append(entry)
 
     def update(self, **fields: Any) -> None:
         """Change ``identity``, ``classes``, ``plan`` or ``recipe``."""
         self._usable()
         if unknown := set(fields) - set(_UPDATES):
-            raise RecipeError(f"A transaction updates {', '.join(_UPDATES)}.", got=", ".join(sorted(unknown)))
+            raise RecipeError(
+                f"a transaction cannot update {', '.join(sorted(unknown))}", do=f"Update {', '.join(_UPDATES)} only."
+            )
         Manifest(**{k: getattr(self._committer.manifest, k) for k in _UPDATES} | fields).replace()
         self._fields |= fields
 
@@ -248,4 +252,4 @@ class Transaction:
 
     def _usable(self) -> None:
         if not self._open:
-            raise StoreError("A transaction that has ended takes no more changes.", got=str(self._committer.root.path))
+            raise StoreError("the transaction has ended and takes no more changes", got=str(self._committer.root.path))

@@ -121,13 +121,13 @@ class ShardWriter:
         self._usable()
         if self._candidates is not None and self.consumed != len(self._candidates):
             raise DataError(
-                "A shard is committed when every candidate has become a row or was skipped.",
-                got=f"shard {self.name}: {self.consumed} of {len(self._candidates)}",
+                f"cannot commit shard {self.name}: not every candidate is a row or skipped",
+                got=f"{self.consumed} of {len(self._candidates)} candidates",
             )
         if not self._ids:
             raise DataError(
-                "A shard holds at least one sample.",
-                got=f"shard {self.name}: no rows, {len(self._skipped)} samples skipped",
+                f"cannot commit shard {self.name}: it has no rows",
+                got=f"{len(self._skipped)} samples skipped",
                 do="Use fewer shards, or look at the reasons for which the samples were skipped.",
             )
         while self._pending:
@@ -139,8 +139,8 @@ class ShardWriter:
         ref = self._group.finish(chunks, self._ids, np.asarray(self._labels, np.int32))
         if expect is not None and ref.digest != expect:
             raise IntegrityError(
-                "The rows are those that the digest was made from.",
-                got=f"shard {self.name}: digest {ref.digest[:16]}, expected {expect[:16]}",
+                f"the rows of shard {self.name} are not those that the digest was made from",
+                got=f"digest {ref.digest[:16]}, expected {expect[:16]}",
             )
         self._journal.append(Seal(ref.digest))
         self._publish(ref, plan)
@@ -161,7 +161,7 @@ class ShardWriter:
         self.close()
 
     def _publish(self, ref: ShardRef, plan: dict[str, Any] | None) -> None:
-        self._committer.check_no_transaction("Committing a shard")
+        self._committer.check_no_transaction("commit a shard")
         named = self._committer.manifest
         skipped = [s for _, s in self._skipped]
         tombstones = set(named.tombstones)
@@ -185,19 +185,18 @@ class ShardWriter:
         for i in everyone:
             if i in self._seen or i in self._elsewhere:
                 place = f"shard {self.name}" if i in self._seen else "another shard"
-                raise DataError("A sample has one row in a store.", got=f"{i!r} is in {place} already")
+                raise DataError(f"sample {i!r} is in {place} already")
             if not self._header.relearn and self._committer.contents.is_forgotten(i):
                 raise DataError(
-                    "A forgotten sample does not come back unasked.",
-                    got=repr(i),
+                    f"sample {i!r} was forgotten and must not come back unasked",
                     do="Leave it out, or open the writer with relearn=True.",
                 )
         n = len(self._committer.manifest.classes)
         if labels.shape != (len(ids),) or not (labels.size == 0 or np.issubdtype(labels.dtype, np.integer)):
-            raise DataError("Every row has one class index.", got=f"{labels.dtype} {list(labels.shape)}")
+            raise DataError("every row must have one class index", got=f"{labels.dtype} {list(labels.shape)}")
         if labels.size and not (labels.min() >= 0 and labels.max() < n):
             row = int(np.flatnonzero((labels < 0) | (labels >= n))[0])
-            raise DataError(f"A class index is 0 to {n - 1}.", got=f"sample {ids[row]!r}: {labels[row]}")
+            raise DataError(f"a class index must be 0 to {n - 1}", got=f"sample {ids[row]!r}: {labels[row]}")
 
     def _places(self, ids: list[str], skipped: list[Skipped]) -> tuple[list[int], list[tuple[int, Skipped]]]:
         """For each row how many candidates are done after it (-1: cannot be said); (row it comes before, skipped)."""
@@ -207,7 +206,7 @@ class ShardWriter:
             due = self._candidates[base : base + len(ids) + len(skipped)]
             if [i for i in due if i not in reasons] != ids or len(due) != len(ids) + len(skipped):
                 raise DataError(
-                    "Rows and skipped samples come in the order of the candidates.",
+                    "rows and skipped samples are not in the order of the candidates",
                     got=f"shard {self.name}, after {base} candidates: {', '.join(map(repr, (*ids, *reasons))):.200}",
                 )
             done: list[int] = []
@@ -275,7 +274,7 @@ class ShardWriter:
         if self._failure is not None:
             raise self._failure
         if self._closed:
-            raise StoreError("A writer that is closed takes no more rows.", got=f"shard {self.name}")
+            raise StoreError(f"the writer of shard {self.name} is closed and takes no more rows")
 
     def _resume(self, lines: list[Line]) -> None:
         """Take up the durable rows: whole chunks, up to the last row after which the candidates done are known."""
