@@ -109,7 +109,10 @@ def test_every_call_may_fail(path, work, code, forever, step) -> None:
 def test_a_writer_that_failed_takes_no_more(path) -> None:
     with FeatureStore(path, mode="a") as store:
         fill(store, "001", NEW, stop=1)  # a chunk of 4 rows is durable; which call writes the next is up to threads
-        with pytest.raises(StoreWriteError, match="No space"), failing(errno.ENOSPC, 3, True):
+        with (
+            pytest.raises(StoreWriteError, match="no space left on the disk"),
+            failing(errno.ENOSPC, 3, True),
+        ):
             write_shard(store)
         assert fill(store, "001", NEW) >= 4
         assert holds(store, [*OLD, *NEW])
@@ -151,7 +154,7 @@ def test_reading_errors_are_faults(path, monkeypatch) -> None:
             return real(name)
 
         monkeypatch.setattr(store.root, "open", broken)
-        with pytest.raises(StoreError, match=r"chunk 1.*cannot be read: Input"):
+        with pytest.raises(StoreError, match=r"chunk 1.*cannot be read: the disk reports an I/O error"):
             list(shard.blocks())
         assert [f.chunk for f in store.verify()] == [1]
 
@@ -223,7 +226,7 @@ def test_no_chunk_is_entered_after_one_that_failed(tmp_path, monkeypatch, victim
     def put(self, index, tokens, rows):
         record = real(self, index, tokens, rows)
         if index == victim:
-            raise StoreWriteError("The disk takes what is written.", got="fsync failed after all bytes were there")
+            raise StoreWriteError("cannot write: the disk fails", got="fsync failed after all bytes were there")
         return record
 
     with create(tmp_path / "s") as store:

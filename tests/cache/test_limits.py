@@ -11,11 +11,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from taftcache.cache.copying import copy
 from taftcache.cache.format import layout, ledger, manifest
 from taftcache.cache.format.digest import canonical, digest
 from taftcache.cache.format.manifest import MAX_CLASSES, MAX_FREE_BYTES, MAX_VALUES, Skipped
 from taftcache.cache.store import FeatureStore
-from taftcache.cache.write.copying import copy
 from taftcache.errors import FormatError, RecipeError, StoreWriteError
 
 from .making import NO_ROWS, SHAPE, create, fill, names, row, tree

@@ -8,10 +8,10 @@ import stat
 
 import pytest
 
+from taftcache.cache.copying import copy
 from taftcache.cache.format import ledger
 from taftcache.cache.format.digest import canonical
 from taftcache.cache.store import FeatureStore
-from taftcache.cache.write.copying import copy
 from taftcache.cache.write.tombstones import TombstoneFile
 from taftcache.errors import FormatError, IntegrityError, StaleStore, StoreError
 

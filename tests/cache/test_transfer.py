@@ -7,8 +7,8 @@ import errno
 import numpy as np
 import pytest
 
+from taftcache.cache.copying import convert, copy
 from taftcache.cache.store import FeatureStore
-from taftcache.cache.write.copying import convert, copy
 from taftcache.errors import DataError, IdentityError, IntegrityError, StoreError, StoreWriteError
 
 from .making import CLASSES, IDENTITY, SHAPE, create, fill, holds, names, row, tree
@@ -222,6 +222,6 @@ def test_converting_into_another_store_is_refused(path, tmp_path) -> None:
     with FeatureStore(path) as store:
         with pytest.raises(IdentityError, match="dtype"):
             convert(store, other, identity=store.identity, recipe={})
-        with pytest.raises(StoreError, match="empty folder"):
+        with pytest.raises(StoreError, match="of another one"):
             convert(store, make(tmp_path / "third"), identity=store.identity, recipe={}, chunk_rows=2)
     assert CLASSES

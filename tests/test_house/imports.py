@@ -18,7 +18,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
     "names": set(),
     "expected": set(),
-    "cache.place": {"errors", "cache.format"},
+    "cache.place": {"errors"},
     "cache.format": {"errors", "cache.place"},
     "cache.read": {"errors", "cache.format", "cache.place"},
     "cache.write": {"errors", "cache.format", "cache.place", "cache.read"},
@@ -105,6 +105,8 @@ HOMES = {
 # Files (or whole rooms) that import inside functions, and why. Everywhere else imports stand at the top.
 LATE: dict[str, str] = {
     "cli": "`--help` and completion start without torch",
+    "cache.place.bucket": "obstore is optional: a store in a folder does without it",
+    "cache.read.shard": "zarr takes a second to start, and only tools ask for a shard's group",
 }
 # Reading a file with one of these can run code that the file brings along.
 UNSAFE = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "shelve", "marshal", "joblib"}

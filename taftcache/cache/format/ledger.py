@@ -8,7 +8,7 @@ import msgspec
 from blake3 import blake3
 
 from taftcache.cache.format.digest import SHORT, canonical, digest
-from taftcache.cache.format.fault import Fault
+from taftcache.cache.format.fault import Fault, unreadable
 from taftcache.cache.format.manifest import LedgerRef, Manifest
 from taftcache.cache.place.home import Home
 from taftcache.errors import StoreWriteError
@@ -65,7 +65,7 @@ def read_key(root: Home, manifest: Manifest) -> bytes:
     try:
         key = root.read(KEY_FILE, KEY_BYTES)
     except OSError as error:
-        raise Fault(None, None, None, KEY_FILE, f"it cannot be read: {error.strerror}").error() from None
+        raise Fault(None, None, None, KEY_FILE, unreadable(error)).error() from None
     if len(key) != KEY_BYTES or digest(key) != manifest.tombstone_key:
         raise Fault(None, None, None, KEY_FILE, "its bytes do not have the digest that the root manifest names").error()
     return key
@@ -75,7 +75,7 @@ def _entry(root: Home, file: str, head: str, seq: int) -> dict[str, Any]:
     try:
         raw = root.read(file, MAX_ENTRY_BYTES)
     except OSError as error:
-        raise Fault(None, None, None, file, f"it cannot be read: {error.strerror}").error() from None
+        raise Fault(None, None, None, file, unreadable(error)).error() from None
     if digest(raw) != head:
         raise Fault(None, None, None, file, "its bytes do not have the digest that the chain names").error()
     entry = _decoded(raw, seq)

@@ -159,14 +159,14 @@ def check_version(raw: bytes, form: str, version: int, damage: Fault) -> None:
         raise damage.error() from None
     if memoryview(head.format) != canonical(form):
         raise FormatError(
-            f"The file {damage.file} has the format {form!r}.",
+            f"{damage.file} does not have the format {form!r}",
             got=bytes(memoryview(head.format)[:80]).decode("utf-8", "replace") or "something else",
             do="Name a store's folder.",
         )
     if memoryview(head.version) != canonical(version):
+        found = bytes(memoryview(head.version)[:40]).decode("utf-8", "replace")
         raise FormatError(
-            f"This version of taftcache reads version {version} of the format {form!r}.",
-            got=f"{damage.file}: version {bytes(memoryview(head.version)[:40]).decode('utf-8', 'replace')}",
+            f"{damage.file} is of version {found} of the format {form!r}, and only version {version} is read",
             do="Use the version of taftcache that wrote the store, or a newer one.",
         )
 
@@ -194,7 +194,7 @@ def _bounded(raw: bytes) -> None:
     try:
         free = msgspec.json.decode(raw, type=_Free)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise FormatError("A manifest has exactly the fields of its version.", got=f"{FILE}: {error}") from None
+        raise FormatError(f"{FILE} does not have the fields of its version", got=str(error), do=_AVOID) from None
     parts = [free.identity, free.plan, free.recipe, *(thing.meta for thing in free.objects.values())]
     where = f"{FILE}: identity, plan, recipe and the meta of {len(free.objects)} objects"
     size = sum(len(part) for part in parts)
@@ -240,9 +240,9 @@ def decode_strict(raw: bytes, kind: type[T], file: str) -> T:
         value = msgspec.json.decode(raw, type=kind)
         same = canonical(value) == raw
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise FormatError("A manifest has exactly the fields of its version.", got=f"{file}: {error}") from None
+        raise FormatError(f"{file} does not have the fields of its version", got=str(error), do=_AVOID) from None
     if not same:
-        raise FormatError("A manifest is written in canonical JSON.", got=file, do="Do not edit manifests by hand.")
+        raise FormatError(f"{file} is not canonical JSON", do="Do not edit manifests by hand.")
     return value
 
 
@@ -255,7 +255,7 @@ def check_name(name: str) -> str:
     """The name of a shard, or of an object in its folder."""
     if not _NAME.fullmatch(name):
         raise RecipeError(
-            "A name has 1 to 64 of a-z, 0-9 and '-', and does not begin with '-'.", got=repr(name), do="Rename it."
+            "a name must have 1 to 64 of a-z, 0-9 and '-', and not begin with '-'", got=repr(name), do="Rename it."
         )
     return name
 
@@ -265,7 +265,7 @@ def check_object(name: str, suffix: str = ".safetensors") -> str:
     folder, _, leaf = name.partition("/")
     if folder not in OBJECT_FOLDERS or not _SUFFIX.fullmatch(suffix):
         raise RecipeError(
-            f"An object lies in one of the folders {', '.join(OBJECT_FOLDERS)} and its suffix is like '.safetensors'.",
+            f"an object must be in one of the folders {', '.join(OBJECT_FOLDERS)}, with a suffix like '.safetensors'",
             got=f"{name!r}, suffix {suffix!r}",
         )
     check_name(leaf)
@@ -278,10 +278,13 @@ def check_classes(classes: list[str]) -> list[str]:
     if not classes or len(set(classes)) != len(classes) or not all(isinstance(c, str) and c for c in classes):
         twice = sorted({repr(c) for c in classes if classes.count(c) > 1})[:5]
         raise RecipeError(
-            "A store has at least one class, and each has a name of its own.",
+            "a store must have at least one class, and no name of a class twice or empty",
             got=f"{len(classes)} classes" + (f", twice: {', '.join(twice)}" if twice else ""),
         )
     return classes
+
+
+_NO_DIGEST = "a digest does not have 64 hex digits"
 
 
 def _digest(fields: dict[str, Any]) -> str:
@@ -291,39 +294,39 @@ def _digest(fields: dict[str, Any]) -> str:
 def _check(manifest: Manifest) -> None:
     """The rules of FORMAT.md that types do not say. A digest only proves who wrote it, not that it may be trusted."""
 
-    def require(holds: bool, rule: str, got: object) -> None:
+    def require(holds: bool, fault: str, got: object) -> None:
         if not holds:
-            raise FormatError(rule, got=f"{FILE}: {got}", do="Do not use this store.")
+            raise FormatError(f"{FILE} is invalid: {fault}", got=got, do=_AVOID)
 
     names = [ref.name for ref in manifest.shards]
-    require(len(set(names)) == len(names), "A shard is named once.", names)
-    require(names == sorted(names), "Shards are listed in the order of their names.", names)
+    require(len(set(names)) == len(names), "two shards have the same name", names)
+    require(names == sorted(names), "its shards are not in the order of their names", names)
     for ref in manifest.shards:
-        require(bool(_NAME.fullmatch(ref.name)), "A shard's name has only a-z, 0-9 and '-'.", repr(ref.name))
-        require(bool(_DIGEST.fullmatch(ref.digest)), "A digest has 64 hex digits.", repr(ref.digest))
+        require(bool(_NAME.fullmatch(ref.name)), "a shard's name has other signs than a-z, 0-9 and '-'", repr(ref.name))
+        require(bool(_DIGEST.fullmatch(ref.digest)), _NO_DIGEST, repr(ref.digest))
         require(
-            ref.path == ShardRef.of(ref.name, "", 0, ref.digest).path, "A shard lies where it should.", repr(ref.path)
+            ref.path == ShardRef.of(ref.name, "", 0, ref.digest).path, "a shard is not in its folder", repr(ref.path)
         )
-        require(ref.role in ROLES, f"A shard's role is one of {', '.join(ROLES)}.", repr(ref.role))
-        require(1 <= ref.rows < 2**31, "A shard has from 1 to 2^31 - 1 rows.", ref.rows)
-    require(sum(ref.role == "held-out" for ref in manifest.shards) <= 1, "At most one shard is held out.", names)
+        require(ref.role in ROLES, f"a shard's role is not one of {', '.join(ROLES)}", repr(ref.role))
+        require(1 <= ref.rows < 2**31, "a shard does not have 1 to 2^31 - 1 rows", ref.rows)
+    require(sum(ref.role == "held-out" for ref in manifest.shards) <= 1, "more than one shard is held out", names)
     for name, thing in manifest.objects.items():
         folder, _, leaf = name.partition("/")
         suffix = thing.path[len(name) + 1 + SHORT :]
-        require(folder in OBJECT_FOLDERS and bool(_NAME.fullmatch(leaf)), "An object's name is a good one.", repr(name))
-        require(bool(_DIGEST.fullmatch(thing.digest)), "A digest has 64 hex digits.", repr(thing.digest))
-        require(bool(_SUFFIX.fullmatch(suffix)), "An object's suffix is like '.safetensors'.", repr(suffix))
+        require(folder in OBJECT_FOLDERS and bool(_NAME.fullmatch(leaf)), "an object has a wrong name", repr(name))
+        require(bool(_DIGEST.fullmatch(thing.digest)), _NO_DIGEST, repr(thing.digest))
+        require(bool(_SUFFIX.fullmatch(suffix)), "an object's suffix is not like '.safetensors'", repr(suffix))
         require(
-            thing.path == object_path(name, thing.digest, suffix), "An object lies where it should.", repr(thing.path)
+            thing.path == object_path(name, thing.digest, suffix), "an object is not in its place", repr(thing.path)
         )
-        require(0 <= thing.size <= MAX_OBJECT_BYTES, f"An object has at most {MAX_OBJECT_BYTES} bytes.", thing.size)
-    for stone in manifest.tombstones:
-        require(bool(_DIGEST.fullmatch(stone)), "A tombstone has 64 hex digits.", repr(stone))
+        require(
+            0 <= thing.size <= MAX_OBJECT_BYTES, f"an object does not have 0 to {MAX_OBJECT_BYTES} bytes", thing.size
+        )
+    for tombstone in manifest.tombstones:
+        require(bool(_DIGEST.fullmatch(tombstone)), "a tombstone does not have 64 hex digits", repr(tombstone))
     key = manifest.tombstone_key
-    require(not key or bool(_DIGEST.fullmatch(key)), "A digest has 64 hex digits.", repr(key))
-    require(bool(key) or not manifest.tombstones, "Tombstones have a key.", len(manifest.tombstones))
+    require(not key or bool(_DIGEST.fullmatch(key)), _NO_DIGEST, repr(key))
+    require(bool(key) or not manifest.tombstones, "it has tombstones without a key", len(manifest.tombstones))
     if manifest.ledger is not None:
-        require(
-            bool(_DIGEST.fullmatch(manifest.ledger.head)), "A digest has 64 hex digits.", repr(manifest.ledger.head)
-        )
-        require(1 <= manifest.ledger.entries < 2**31, "A ledger has entries.", manifest.ledger.entries)
+        require(bool(_DIGEST.fullmatch(manifest.ledger.head)), _NO_DIGEST, repr(manifest.ledger.head))
+        require(1 <= manifest.ledger.entries < 2**31, "its ledger is empty or too long", manifest.ledger.entries)

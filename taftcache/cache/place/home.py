@@ -60,7 +60,7 @@ class Home(Protocol):
         """Bring ``data`` to the place ``name``, as a whole and durably; with the permissions ``mode`` if any."""
         ...
 
-    def place(self, desk: Folder, staged: str, name: str) -> None:
+    def place(self, staging: Folder, staged: str, name: str) -> None:
         """Bring the file or folder ``staged`` of the desk to the place ``name``, durably."""
         ...
 

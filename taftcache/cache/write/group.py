@@ -138,7 +138,7 @@ def to_stored(tokens: ArrayLike, dtype: str, tokens_shape: tuple[int, int], ids:
         return np.empty((0, *tokens_shape), DTYPES[dtype])
     if given.shape != (len(ids), *tokens_shape) or not np.issubdtype(given.dtype, np.floating):
         raise DataError(
-            "Rows are floats [b, t, d], with one id each.",
+            "rows must be floats [b, t, d] with one id each",
             got=f"{given.dtype} {list(given.shape)} for {len(ids)} ids and [t, d] = {list(tokens_shape)}",
         )
     with np.errstate(over="ignore", under="ignore"):
@@ -153,7 +153,7 @@ def to_stored(tokens: ArrayLike, dtype: str, tokens_shape: tuple[int, int], ids:
     else:
         what, cure = "NaN" if np.isnan(row).any() else "Inf", "Look at that sample and at the backbone's output."
     raise DataError(
-        "Stored features are finite.",
+        "features must be finite to be stored",
         got=f"sample {ids[bad[0]]!r}: {what}" + (f" ({len(bad)} samples in this batch)" if len(bad) > 1 else ""),
         do=cure,
     )

@@ -13,6 +13,7 @@ import msgspec
 from taftcache.cache.format import ledger
 from taftcache.cache.format.digest import canonical, digest
 from taftcache.cache.place.address import is_bucket
+from taftcache.cache.place.failure import cause
 from taftcache.cache.place.folder import PRIVATE, Folder, writing
 from taftcache.errors import FormatError, IntegrityError, StoreError, StoreWriteError
 
@@ -155,8 +156,10 @@ class TombstoneFile:
             return
         raw = canonical(_File.of([_UnderKey(key.hex(), sorted(hashes)) for key, hashes in self._by_key.items()]))
         if len(raw) > MAX_BYTES:
-            raise StoreWriteError(f"the file of tombstones would have {len(raw)} bytes", got=f"{self.file}: {_LIMIT}")
-        with writing(str(self.file.parent)):
+            raise StoreWriteError(
+                f"the file of tombstones would have {len(raw)} bytes, and only {MAX_BYTES} are read", got=str(self.file)
+            )
+        with writing(self.file.parent):
             folder = Folder(self.file.parent)
         try:
             partial = f"{self.file.name}.partial"
@@ -171,16 +174,13 @@ class TombstoneFile:
         """What a link named says nothing more than this file, and would go on saying it of a key that is destroyed."""
         if self._earlier is None:
             return
-        with writing(str(self._earlier.parent)):
+        with writing(self._earlier.parent):
             folder = Folder(self._earlier.parent)
         try:
             folder.remove(self._earlier.name)
         finally:
             folder.close()
         self._earlier = None
-
-
-_LIMIT = f"at most {MAX_BYTES} are read"
 
 
 def _beside(store: Path) -> Path:
@@ -199,7 +199,7 @@ def _read(file: Path) -> _File | None:
         return None
     except OSError as error:
         raise StoreError(
-            f"cannot read the tombstones beside the store: {error.strerror}",
+            f"cannot read the tombstones beside the store: {cause(error)}",
             got=str(file),
             do="It tells an old copy of the store from the present one. At first only its owner may read it; where "
             "others read the store, let the owner change the file's mode (chmod g+r), which later writes keep.",

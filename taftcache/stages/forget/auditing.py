@@ -142,7 +142,7 @@ class _Audit:
             try:
                 key = ledger.read_key(store.root, store.manifest)
             except StoreError as error:
-                self.found("tombstones", ledger.KEY_FILE, str(error.got))
+                self.found("tombstones", ledger.KEY_FILE, error.fault)
             else:
                 beside = store.tombstone_file
                 if beside.file is not None and not beside.covers(key, store.manifest.tombstones):
@@ -156,7 +156,7 @@ class _Audit:
         try:
             entries = self.store.ledger()
         except StoreError as error:
-            self.found("ledger", "ledger/", str(error.got))
+            self.found("ledger", "ledger/", error.fault)
             return 0, 0
         valid = 0
         for entry in entries:

@@ -13,15 +13,18 @@ from typing import Any, Literal
 
 from taftcache.cache.format import layout, ledger
 from taftcache.cache.format.digest import digest
-from taftcache.cache.format.fault import Fault
+from taftcache.cache.format.fault import Fault, unreadable
 from taftcache.cache.format.manifest import FILE, MAX_BYTES, Manifest
-from taftcache.cache.place.address import check_foreign, open_home
+from taftcache.cache.place.address import open_home
+from taftcache.cache.place.failure import cannot
 from taftcache.cache.place.folder import PRIVATE
 from taftcache.cache.place.home import Home
+from taftcache.cache.place.lock import WriterLock
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.read.verify import Progress, verify
 from taftcache.cache.store import FeatureStore
-from taftcache.cache.write.sweep import LOCK, sweep
+from taftcache.cache.write.commit import check_foreign
+from taftcache.cache.write.sweep import sweep
 from taftcache.cache.write.tombstones import TombstoneFile
 from taftcache.errors import FormatError, StaleStore, StoreError
 
@@ -65,14 +68,11 @@ def copy(
     files = list(_files(source))
     total = sum(file.size for file in files)
     try:
-        root, desk = open_home(target, make=True)
+        root, staging = open_home(target, make=True)
     except OSError as error:
-        raise StoreError(
-            "A store can be copied there.", got=f"{target}: {error.strerror}", do="Name another folder."
-        ) from None
+        raise cannot("copy the store to", target, error) from None
     try:
-        lock = desk.lock(LOCK)
-        try:
+        with WriterLock(staging):
             check_foreign(root)
             before = _before(root, source, update)
             forgotten = _forgotten_there(root, target, source, before)
@@ -88,13 +88,11 @@ def copy(
                 root.swap(FILE, manifest)
             with suppress(StoreError):  # as after every commit, it is for `taftcache audit` to report
                 _remember(root, forgotten, source, before)
-            sweep(root, desk, source.manifest, before or source.manifest)
+            sweep(root, staging, source.manifest, before or source.manifest)
             return Copied(count, size, len(files) - count)
-        finally:
-            os.close(lock)
     finally:
         root.close()
-        desk.close()
+        staging.close()
 
 
 def _forgotten_there(
@@ -195,8 +193,8 @@ def convert(
 def _check_converted(new: Shard, old: Shard, dtype: str, rows: int) -> None:
     if (new.sample_ids, new.dtype.name, new.chunk_rows) != (old.sample_ids, dtype, rows):
         raise StoreError(
-            "A conversion goes on where it stopped, or begins in an empty folder.",
-            got=f"shard {new.name} there: {new.rows} rows, {new.dtype}, {new.chunk_rows} rows a chunk",
+            f"cannot go on with the conversion: shard {new.name} there is of another one",
+            got=f"it has {new.rows} rows, {new.dtype}, {new.chunk_rows} rows a chunk",
             do="Name another folder.",
         )
 
@@ -217,7 +215,7 @@ def _memory(source: FeatureStore, made: FeatureStore) -> None:
         folder = file.path.partition("/")[0]
         if folder in ("base", "ledger", ledger.KEY_FILE) and file.path not in known:
             made.root.put(file.path, file.read(), mode=_mode(file))
-    made.publish(wanted, [], [], [])
+    made.committer().publish(wanted)
 
 
 def _files(source: FeatureStore, rows: bool = True) -> Iterator[_File]:
@@ -244,7 +242,7 @@ def _plain(root: Home, path: str, wanted: str, limit: int) -> _File:
         try:
             raw = root.read(path, limit)
         except OSError as error:
-            raise Fault(None, None, None, path, f"it cannot be read: {error.strerror}").error() from None
+            raise Fault(None, None, None, path, unreadable(error)).error() from None
         if digest(raw) != wanted:
             raise Fault(None, None, None, path, "its bytes do not have the digest that is named").error()
         return raw
@@ -299,8 +297,8 @@ def _before(root: Home, source: FeatureStore, update: bool) -> Manifest | None:
     if found.digest != source.root_digest and not (update and found.identity == source.identity):
         same = "another state of this store" if found.identity == source.identity else "another store"
         raise StoreError(
-            "A copy is made where no store is, or of the state that is there.",
-            got=f"{root.path} holds {same}, root digest {found.digest[:16]}",
+            f"cannot copy to {root.path}: it holds {same}",
+            got=f"root digest {found.digest[:16]}",
             do="Allow it with update (--update on the command line)." if "state" in same else "Name another place.",
         )
     return found
