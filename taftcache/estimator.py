@@ -69,10 +69,11 @@ class _Tangent(BaseEstimator):
     def _rows(self, X: Any) -> np.ndarray:
         """Rows [n,t,d] as a tail takes them: validated features, cached rows, or images through the backbone."""
         if self.backbone is None:
-            return X[:, None, :]
+            features: np.ndarray = X[:, None, :]
+            return features
         if isinstance(self.backbone, BackboneSpec):
             return self._extracted(X)
-        rows = check_array(X, allow_nd=True, ensure_2d=False, dtype=[np.float16, np.float32, np.float64])
+        rows: np.ndarray = check_array(X, allow_nd=True, ensure_2d=False, dtype=[np.float16, np.float32, np.float64])
         if rows.ndim != 3:
             raise DataError(f"cached rows must be [n,t,d], not of {rows.ndim} dimensions", got=list(rows.shape))
         return rows
@@ -247,7 +248,8 @@ class TangentClassifier(ClassifierMixin, _Tangent):
     def predict(self, X: Any) -> np.ndarray:
         """The class of the largest logit."""
         logits = self._logits(X)
-        return self.classes_[logits[:, : len(self.classes_)].argmax(1)]
+        labels: np.ndarray = self.classes_[logits[:, : len(self.classes_)].argmax(1)]
+        return labels
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """softmax of the logits [n,K]: probabilities under "cross_entropy", under the square losses only an order."""

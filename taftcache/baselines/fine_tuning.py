@@ -50,7 +50,7 @@ def fine_tune(
     generator = torch.Generator().manual_seed(seed)
     for epoch in range(schedule.epochs):
         total = 0.0
-        for few in torch.randperm(len(labels), generator=generator).split(schedule.batch):
+        for few in torch.split(torch.randperm(len(labels), generator=generator), schedule.batch):
             # The network's gradient at w + Δw is Jᵀ there: the closed form costs a fraction of autograd's graph.
             state = tail.value(weights, tokens[few].float())
             chances = torch.log_softmax(state.logits, 1)
@@ -74,7 +74,8 @@ def logits(base: Base, layout: Layout, delta: Tensor, rows: Tensor) -> Tensor:
     """
     moved = {name: base.state[name].to(delta.dtype) + change for name, change in layout.views(delta).items()}
     tail = base.tail
-    return tail.value(tail.bind({**base.state, **moved}), rows.to(delta.dtype)).logits
+    found: Tensor = tail.value(tail.bind({**base.state, **moved}), rows.to(delta.dtype)).logits
+    return found
 
 
 @torch.no_grad()

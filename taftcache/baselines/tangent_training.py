@@ -98,7 +98,7 @@ def train_tangents(
     descents = [_Descent(run, replace(schedule, rate=run.rate), operator) for run in runs]
     generator = torch.Generator().manual_seed(seed)
     for epoch in range(schedule.epochs):
-        for few in torch.randperm(len(labels), generator=generator).split(schedule.batch):
+        for few in torch.split(torch.randperm(len(labels), generator=generator), schedule.batch):
             state = batches.state(few)
             for descent in descents:
                 descent.step(state, labels[few.to(device)], few, epoch)

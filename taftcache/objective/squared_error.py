@@ -32,7 +32,8 @@ class SquaredError(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 
     def root(self, z: Tensor, y: Tensor, v: Tensor) -> Tensor:
         """√D v [n,m]."""
-        return v * (2 / z.shape[1]) ** 0.5
+        rooted: Tensor = v * (2 / z.shape[1]) ** 0.5
+        return rooted
 
 
 def _values(z: Tensor, y: Tensor) -> Tensor:

@@ -48,5 +48,5 @@ class Grid:
     def unit(self) -> float:
         """What one unit stands for."""
         if self.multiplier == 0:
-            return self.clip / 2 ** (CLIP_BITS - 1)
-        return self.multiplier * self.sensitivity / 2**self.width
+            return float(self.clip / 2 ** (CLIP_BITS - 1))
+        return float(self.multiplier * self.sensitivity / 2**self.width)

@@ -109,7 +109,8 @@ def _accepted(size: int, b: int, bits: Bits) -> NDArray[np.int64]:
         accept[i] = _below(int(second[i]), 16, _weight(int(k[i]), int(j[i]), b), bits)
     accept &= ~(negative & (k == 0) & (j == 0))  # zero has one sign
     x = (k << b) | j
-    return np.where(negative, -x, x)[accept]
+    signed: NDArray[np.int64] = np.where(negative, -x, x)[accept]
+    return signed
 
 
 def _steps(v: NDArray[np.int64], width: int, bits: Bits) -> NDArray[np.int64]:

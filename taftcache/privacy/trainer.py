@@ -198,7 +198,7 @@ def _noisy_count(rows: int, release: Release, bits: Bits) -> float:
     """The row count with noise; its sensitivity is 1."""
     width = 30
     unit = release.multiplier / 2**width
-    return (round(rows / unit) + int(discrete_gaussian(1, width, bits)[0])) * unit
+    return float((round(rows / unit) + int(discrete_gaussian(1, width, bits)[0])) * unit)
 
 
 def _statement(spec: PrivacySpec, releases: list[Release], grid: Grid, bits: Bits, shards: Sequence[str]) -> Statement:

@@ -126,7 +126,7 @@ def _kernel(problem: Problem, direction: Tensor, root: Tensor) -> tuple[Tensor, 
     blocks = ridge * torch.diagonal(inverse.view(K, N, K, N), dim1=1, dim2=3).permute(2, 0, 1)
     image = root * torch.cat(list(operator.matvec(direction)))
     solved = (inverse @ image.T.reshape(-1)).view(K, N).T * root
-    parts = iter(solved.split([len(labels) for _, labels in operator.blocks()]))
+    parts = iter(torch.split(solved, [len(labels) for _, labels in operator.blocks()]))
     back = operator.accumulate(None, lambda logits, change, labels: next(parts))
     return (direction - back) / ridge, blocks.contiguous(), 4
 

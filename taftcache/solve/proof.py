@@ -112,7 +112,7 @@ def rounding(problem: Quadratic, value: Tensor, at_zero: Tensor, gradient: Tenso
     """
     product = problem.hessian(value)
     terms = at_zero.norm() + product.norm() + problem.scattered(value, seed=2).norm()
-    return (8 * (gradient - at_zero - product).norm() + 32 * EPSILON * terms).item()
+    return float((8 * (gradient - at_zero - product).norm() + 32 * EPSILON * terms).item())
 
 
 def tighten(problem: Quadratic, gradient: Tensor, inverse: Inverse | None, passes: int, error: float = 0.0) -> float:
@@ -148,4 +148,4 @@ def tighten(problem: Quadratic, gradient: Tensor, inverse: Inverse | None, passe
     if inverse is None and radau < inf and apart <= AGREEMENT * q.norm().item():
         quadrature = sums + radau * (sqrt(norm) + apart) ** 2
         bound = min(bound, sqrt(quadrature * (1 + 16 * EPSILON * passes) + apart * p.norm().item() + slack))
-    return min(trivial, bound) + error / sqrt(ridge)
+    return float(min(trivial, bound) + error / sqrt(ridge))

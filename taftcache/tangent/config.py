@@ -69,7 +69,8 @@ class TailConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
-        return msgspec.to_builtins(self)
+        described: dict[str, Any] = msgspec.to_builtins(self)
+        return described
 
     @property
     def head_names(self) -> tuple[str, str]:

@@ -111,10 +111,12 @@ class ClassKernel:
 
     def _turn(self, vector: Tensor) -> Tensor:
         """[N,K] to the eigenbases [K,N]."""
-        return (vector.to(self._rows) @ self._directions).T @ self._rows
+        turned: Tensor = (vector.to(self._rows) @ self._directions).T @ self._rows
+        return turned
 
     def _back(self, vector: Tensor) -> Tensor:
-        return (vector @ self._rows.T).T @ self._directions.T
+        back: Tensor = (vector @ self._rows.T).T @ self._directions.T
+        return back
 
     def _left_out(self, problem: Problem, scale: Tensor) -> float:
         """Twice the root mean square of K̃'s rows in the lower half of K̂'s spectrum, from one random product."""

@@ -51,7 +51,7 @@ class DualInverse:
         changes = list(operator.matvec(vector))
         image = self._root * torch.cat(changes)
         solved = torch.cholesky_solve(image.T.reshape(-1, 1), self._factor).view(K, N).T * self._root
-        parts = iter(solved.split([len(change) for change in changes]))
+        parts = iter(torch.split(solved, [len(change) for change in changes]))
         back = operator.accumulate(None, lambda logits, change, labels: next(parts))
         return ((vector - back) / self._problem.ridge).to(vector)
 

@@ -46,6 +46,13 @@ def solve_in_ball(
     Over a Krylov space F is a small quadratic, and the ridge λ + ν at which its minimiser has the norm R is the root
     of a scalar function (the secular equation), found to rounding at no further pass. The run is lengthened until the
     float64 condition ∇F + νΔw = 0 holds to the tolerance.
+
+    Args:
+        problem: products of the run.
+        exact: the same problem in float64.
+        radius: R.
+        goal: its tolerance is on the condition's left side, relative to ‖∇F(0)‖.
+        on_pass: called after each product.
     """
     operator = exact.operator
     zero = torch.zeros(operator.layout.size, dtype=torch.float64, device=operator.device)

@@ -86,7 +86,8 @@ class HeadPath:
 
     def weights(self, ridge: float) -> Tensor:
         """W(λ) [K, d+1], the bias last."""
-        return -(self._right / (self._values + ridge)) @ self._vectors.T
+        W: Tensor = -(self._right / (self._values + ridge)) @ self._vectors.T
+        return W
 
     def heads(self, ridges: Sequence[float]) -> Tensor:
         """W(λ) [L, K, d+1] for every λ."""

@@ -39,6 +39,16 @@ def newton(
     accurately as the gradient's size deserves (Dembo, Eisenstat and Steihaug 1982) and as far as the trust region goes,
     and is halved until F falls as its gradient promises. Objective and gradient are float64; only the inner products
     run in ``problem``'s precision. Holds N·K logits beside the vectors.
+
+    Args:
+        problem: products for the inner iterations.
+        exact: the same problem in float64.
+        goal: tolerance, and limit on passes.
+        start: Δw to begin from; zero by default.
+        on_pass: called after each step.
+
+    Raises:
+        SolveError: a gradient that is not finite.
     """
     operator, tolerance, max_passes = exact.operator, goal.tolerance, goal.max_passes
     zero = torch.zeros(operator.layout.size, dtype=torch.float64, device=operator.device)

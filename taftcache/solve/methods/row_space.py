@@ -113,7 +113,7 @@ class RowSpace:
                     return False
                 least = max(0.9 * at.distance(self.current()), REDUCTION * before)
                 self.passes += 1
-                return bound <= least
+                return bool(bound <= least)
 
             return enough
 
@@ -137,10 +137,20 @@ class RowSpace:
         wanted: Callable[[], float],
         near: Callable[[float, float], Callable[[Tensor, float, int], bool]],
     ) -> Status:
-        """Rounds until ``far()``, in float64, is at most ``wanted()``; ``near`` makes what ends a round by itself."""
+        """Rounds until ``far()``, in float64, is at most ``wanted()``.
+
+        A round solves for a correction of a in the products' precision, from the float64 residual ρ: iterative
+        refinement. What decides is recomputed after it: F, ∇F and ρ at the corrected a.
+
+        Args:
+            far: how far the current a is from the optimum, in the measure of the goal.
+            wanted: the goal in that measure; it may depend on where the solve stands.
+            near: (goal, ``far()`` before) → what looks at ρ, ‖J̃ᵀρ‖² and the steps so far, and ends a round by itself.
+        """
         status = Status.converged
         try:
             while (before := far()) > (goal := wanted()):
+                # A round needs two passes for its preconditioner, one product at least, and one to recompute F.
                 if self.passes + 4 > self.max_passes:
                     return Status.max_passes
                 self._gather()
@@ -149,7 +159,7 @@ class RowSpace:
                 self._correction = correction
                 try:
                     self._round(correction, near(goal, before))
-                except KeyboardInterrupt:
+                except KeyboardInterrupt:  # the correction so far is as good as any: it is added, and the solve ends
                     status = Status.interrupted
                 dual = self.dual + correction.to(self.dual)
                 value = adjoint(self.exact, self.scale * dual)
@@ -161,10 +171,12 @@ class RowSpace:
                 self.dual, self.value = dual, value
                 self.objective, self.gradient, self.residual = objective, gradient, residual
                 after = far()
+                # Rounding can make a correction a step back; then what there was before is the better solution.
                 if not (objective < kept[2] or after < before):
                     self.dual, self.value, self.objective, self.gradient, self.residual = kept
                 if status is Status.interrupted:
                     break
+                # A round that brings less than half of the way is one whose products carry no more digits.
                 if goal < after and self.passes < self.max_passes and after > 0.5 * before:
                     return Status.stalled
         except KeyboardInterrupt:
@@ -246,7 +258,7 @@ class RowSpace:
             norm = adjoint(self.problem, self.scale.to(residual) * residual).norm().item()
             self.passes += 1
             factor = norm / energy**0.5
-            return norm <= goal
+            return bool(norm <= goal)
 
         return enough
 

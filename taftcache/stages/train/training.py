@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import nan
+from math import isfinite, nan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -441,9 +441,12 @@ def solve_component(
     with progress.task(f"solve {label.partition('/')[2]}", None) as task:
 
         def on_pass(passes: int, residual: float) -> None:
-            curve.append([passes, float(f"{residual:.3g}")])
             task.advance()
-            task.note(f"pass {passes}, residual {residual:.1e}")
+            if isfinite(residual):  # one of Adam's schedules has none
+                curve.append([passes, float(f"{residual:.3g}")])
+                task.note(f"pass {passes}, residual {residual:.1e}")
+            else:
+                task.note(f"pass {passes}")
 
         if recipe.objective.ridge == "auto":
             choice = choose_ridge(base, sources, objective, arithmetic=arithmetic)

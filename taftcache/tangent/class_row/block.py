@@ -115,7 +115,8 @@ def reduce(config: ClassRow, w: TailWeights, tokens: Tensor, kind: Rows) -> Tens
     if kind == "attended":
         return torch.cat([tokens[:, :1], s.ubar], 1)
     if kind == "residual":
-        return (tokens[:, 0] + (s.branch1 if w.ls1 is None else w.ls1 * s.branch1))[:, None]
+        row: Tensor = (tokens[:, 0] + (s.branch1 if w.ls1 is None else w.ls1 * s.branch1))[:, None]
+        return row
     return s.feature[:, None]
 
 

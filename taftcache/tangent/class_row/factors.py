@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -48,7 +50,7 @@ def row_gradients(
         matrices.append(RankOne(where[value], where.get(value_bias), g.o.transpose(0, 1), s.xbar))
     elif value_bias in layout and bias not in layout:
         small.append(Direct(where[value_bias], g.o.transpose(0, 1).reshape(-1, d)))
-    rules = {
+    rules: dict[str, Callable[[], Tensor]] = {
         f"{p}.cls_token": lambda: g.x0,
         f"{p}.norm1.weight": lambda: (g.xbar * s.ubar + g.c * s.a).sum(1) + g.xhat * s.u[:, 0],
         f"{p}.norm1.bias": lambda: g.xbar.sum(1) + g.xhat,

@@ -29,7 +29,8 @@ class Activation(Primitive, frozen=True, kw_only=True, tag="activation"):
 
     def input_adjoint(self, w: Named, saved: Saved, g: Tensor) -> Tensor:
         """f'(x)⊙g."""
-        return g * saved
+        at_input: Tensor = g * saved
+        return at_input
 
 
 class Gate(Primitive, frozen=True, kw_only=True, tag="gate"):
@@ -59,7 +60,8 @@ class Gate(Primitive, frozen=True, kw_only=True, tag="gate"):
 
     def input_adjoint(self, w: Named, saved: Saved, g: Tensor) -> Tensor:
         """Both halves."""
-        return (saved.unflatten(-1, (2, -1)) * g[..., None, :]).flatten(-2)
+        at_input: Tensor = (saved.unflatten(-1, (2, -1)) * g[..., None, :]).flatten(-2)
+        return at_input
 
 
 def function(kind: Kind, x: Tensor) -> Tensor:
