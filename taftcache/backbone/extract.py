@@ -82,7 +82,7 @@ def default_batch(cut: Prefix) -> int:
         return 128
     height, width = cut.backbone.data_config["input_size"][1:]
     tokens = cut.shape[0] if len(cut.shape) == 2 else height * width / 256  # as many as patches of 16 pixels
-    return 2 ** max(2, min(6, round(math.log2(2048 / tokens))))
+    return 1 << max(2, min(6, round(math.log2(2048 / tokens))))
 
 
 def make_engine(work: Work, workers: int | None, stop: bool) -> Engine:

@@ -12,7 +12,7 @@ from typing import Any
 import blake3
 import timm
 import torch
-from timm.data import resolve_model_data_config
+from timm.data.config import resolve_model_data_config
 from torch import nn
 
 from taftcache.backbone.device import resolve_device

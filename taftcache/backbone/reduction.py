@@ -100,7 +100,8 @@ class Reduction:
         if isinstance(tail, ClassRowTail):
             return tail.reduce(self._weights, tokens, self.rows)
         with self._alone:
-            return tail.value(self._weights, tokens).feature[:, None]
+            value: Tensor = tail.value(self._weights, tokens).feature
+            return value[:, None]
 
     def describe(self) -> str:
         """One line for the user, before anything is run."""

@@ -17,6 +17,7 @@ from taftcache.backbone.cut.architecture import tail_module
 from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.transaction import Transaction
 from taftcache.errors import CompositionError, FormatError, StoreError
+from taftcache.model.meta import ComponentMeta, meta_of
 from taftcache.names import is_model
 from taftcache.tangent.base import Base, make_base
 from taftcache.tangent.config import TailConfig
@@ -69,6 +70,11 @@ class Component:
     delta: Tensor
     meta: dict[str, Any] = field(default_factory=dict)
     dual: Tensor | None = None
+
+    @property
+    def record(self) -> ComponentMeta:
+        """What ``meta`` says, typed; FormatError for a value of another type."""
+        return meta_of(self.meta)
 
     def encode(self) -> bytes:
         """The file's bytes; the same component gives the same bytes."""

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from taftcache.errors import CompositionError
 from taftcache.model.component import Component
+from taftcache.model.meta import ComponentMeta
 
 
 def compose(components: Mapping[str, Component], coefficients: Mapping[str, float] | None = None) -> Component:
@@ -45,8 +46,8 @@ def compose(components: Mapping[str, Component], coefficients: Mapping[str, floa
     total = torch.zeros_like(first.delta)
     for name in names:
         total.add_(components[name].delta, alpha=mu[name])
-    meta = {"kind": "composition", "coefficients": {name: mu[name] for name in names}}
-    return Component(first.base_digest, first.layout, total, meta)
+    meta = ComponentMeta(kind="composition", coefficients={name: mu[name] for name in names})
+    return Component(first.base_digest, first.layout, total, meta.as_dict())
 
 
 def identity_error(logits: Sequence[Tensor], coefficients: Sequence[float], composed: Tensor) -> float:

@@ -147,7 +147,8 @@ class TangentModel(nn.Module):
                 do="save the tangent model itself",
             )
         model.load_state_dict(state, strict=False)
-        return model.eval()
+        merged: nn.Module = model.eval()
+        return merged
 
     def program(self, batch: int = 2) -> torch.export.ExportedProgram:
         """The whole model as a ``torch.export`` program of images [n,3,h,w] that needs neither us nor timm.

@@ -130,7 +130,8 @@ class Connection:
         """Address of Dask's page about what goes on; None where there is none."""
         if self._own is not None and not self._own.scheduler_spec["options"]["dashboard"]:
             return None
-        return self._client.dashboard_link
+        link: str = self._client.dashboard_link
+        return link
 
     def describe(self) -> str:
         """One line for the user."""
@@ -260,7 +261,8 @@ class Connection:
         """``value`` on every worker."""
         while True:
             try:
-                return self._client.scatter(value, broadcast=True, hash=False)
+                shared: Future[Any] = self._client.scatter(value, broadcast=True, hash=False)
+                return shared
             except (OSError, CancelledError):
                 self._look()
                 time.sleep(_LOOK)

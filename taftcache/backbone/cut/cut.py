@@ -199,7 +199,8 @@ class Cut:
         """``_input`` of a plain ViT without hooks and exceptions, which torch.export cannot trace."""
         model: Any = self._model
         x = model._pos_embed(model.patch_embed(images))
-        return model.blocks[: int(self.start.removeprefix("blocks."))](model.norm_pre(model.patch_drop(x)))
+        rows: Tensor = model.blocks[: int(self.start.removeprefix("blocks."))](model.norm_pre(model.patch_drop(x)))
+        return rows
 
     def _held(self) -> dict[str, Tensor]:
         """The model's own tensors of the tail, as the rest takes them."""

@@ -10,10 +10,12 @@ from typing import Any, NamedTuple
 
 import msgspec
 import torch
-from timm.layers import Attention, AttentionRope, GluMlp, LayerScale, Mlp, SwiGLU
-from timm.layers import LayerNorm as TimmLayerNorm
 from timm.layers.activations import GELU as TimmGELU
 from timm.layers.activations import GELUTanh, QuickGELU, Sigmoid
+from timm.layers.attention import Attention, AttentionRope
+from timm.layers.layer_scale import LayerScale
+from timm.layers.mlp import GluMlp, Mlp, SwiGLU
+from timm.layers.norm import LayerNorm as TimmLayerNorm
 from timm.layers.norm import LayerNormFp32, RmsNorm, RmsNormFp32
 from timm.models.eva import Eva, EvaAttention, EvaBlock
 from timm.models.vision_transformer import Block, ResPostBlock, VisionTransformer
@@ -216,7 +218,9 @@ def _table(model: Any, index: int, grid: tuple[int, int] | None) -> Tensor:
     """Sines and cosines of the rotary embedding, as ``forward_features`` hands them to this block."""
     cached = not model.dynamic_img_size and getattr(model.rope, "feat_shape", None) is not None
     with torch.no_grad():
-        table = model.rope.get_embed() if cached else model.rope.get_embed(shape=grid or model.patch_embed.grid_size)
+        table: Tensor = (
+            model.rope.get_embed() if cached else model.rope.get_embed(shape=grid or model.patch_embed.grid_size)
+        )
     return (table[index] if model.rope_mixed else table).detach().clone()
 
 

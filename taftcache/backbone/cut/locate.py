@@ -26,7 +26,7 @@ def classifier_of(backbone: Backbone) -> str:
             got=str(error),
             do="choose one of timm's",
         ) from error
-    name = next((name for name, module in model.named_modules() if module is found), None)
+    name: str | None = next((name for name, module in model.named_modules() if module is found), None)
     if name is None or not isinstance(found, (nn.Linear, nn.Identity)):
         raise BackboneError(
             f"the head of {backbone.name} is not one Linear layer",

@@ -90,7 +90,8 @@ def feature(model: Any, images: Tensor) -> Tensor:
     tokens = model.forward_features(images)
     if isinstance(model, VisionTransformerDistilled):
         return torch.cat([tokens[:, 0], tokens[:, 1]], 1) / 2
-    return model.forward_head(tokens, pre_logits=True)
+    pooled: Tensor = model.forward_head(tokens, pre_logits=True)
+    return pooled
 
 
 def trace(model: nn.Module, name: str, image_shape: tuple[int, ...]) -> CallTrace:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from PIL import Image
-from timm.data import create_dataset
+from timm.data.dataset_factory import create_dataset
 
 from taftcache.backbone.sources.base import Item, check_items, decoding, description
 from taftcache.backbone.sources.rgb import to_rgb
