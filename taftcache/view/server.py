@@ -15,7 +15,7 @@ from urllib.parse import parse_qs, urlsplit
 from taftcache.errors import TaftcacheError, UnknownSample
 from taftcache.view import payload
 from taftcache.view.atlas import Atlas
-from taftcache.view.leaving import Leaving
+from taftcache.view.leaving import SideSolves
 from taftcache.view.page import live_page
 from taftcache.view.pictures import Pictures
 
@@ -29,6 +29,8 @@ POLICY = (
 
 Answer = tuple[str, bytes]
 """(content type, body)."""
+Route = Callable[[dict[str, str]], Answer | None]
+"""What answers a query; None where there is nothing of that name."""
 
 
 class ViewServer:
@@ -42,7 +44,7 @@ class ViewServer:
     def __init__(self, atlas: Atlas, port: int = 0) -> None:
         self.atlas = atlas
         self.token = secrets.token_urlsafe(24)
-        pictures, leaving = Pictures(atlas.store), Leaving(atlas)
+        pictures, leaving = Pictures(atlas.store), SideSolves(atlas)
         routes = _routes(atlas, pictures, leaving)
 
         class Handler(_Handler):
@@ -78,7 +80,9 @@ class ViewServer:
         self.close()
 
 
-def _routes(atlas: Atlas, pictures: Pictures, leaving: Leaving) -> dict[str, Callable[[dict[str, str]], Answer | None]]:
+def _routes(
+    atlas: Atlas, pictures: Pictures, leaving: SideSolves
+) -> dict[str, Callable[[dict[str, str]], Answer | None]]:
     def one(value: Any) -> Answer:
         return "application/json", json.dumps(value).encode()
 
@@ -104,7 +108,7 @@ def _routes(atlas: Atlas, pictures: Pictures, leaving: Leaving) -> dict[str, Cal
 
 class _Handler(BaseHTTPRequestHandler):
     owner: ViewServer
-    table: dict[str, Callable[[dict[str, str]], Answer | None]]
+    table: dict[str, Route]
     server_version = "taftcache"
     sys_version = ""
     protocol_version = "HTTP/1.1"

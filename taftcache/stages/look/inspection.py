@@ -215,7 +215,7 @@ def inspect_sample(store: FeatureStore, sample: str) -> SampleReport:
                 "margin": float(logits[label] - others.max()),
             }
         own = component_of(shard.name)
-        if shard.role == "train" and own in scorer.models and scorer.plain:
+        if shard.role == "train" and scorer.is_weighed(own):
             bound = float(scorer.weigh(tokens, shard.labels[row : row + 1], own)[1][0])
     return SampleReport(
         sample,

@@ -14,6 +14,7 @@ from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import RecipeError
 from taftcache.names import component_of, is_component, is_model, shard_of
+from taftcache.privacy.statement import META
 from taftcache.stages.look.row_table import STEP_ROWS, Reader
 from taftcache.tangent.spec import TAIL
 
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from taftcache.model.component import Component
     from taftcache.tangent.parameters import Layout
 
+# What a page about rows says where their shard's component is private.
+UNCOVERED = "its promise bounds what it holds of any sample, but does not cover what is shown of the row itself"
 # Logits of held-out rows that are kept for composing; beyond it, rows are left out evenly.
 KEPT_BYTES = 256 << 20
 
@@ -58,6 +61,15 @@ class Scorer:
         """Whether the store holds a tail to compute logits with."""
         return TAIL in store.objects()
 
+    def is_private(self, name: str) -> bool:
+        """Whether ``name`` is a component or model that makes a promise of privacy."""
+        return META in self._metas.get(name, {})
+
+    def is_weighed(self, name: str) -> bool:
+        """Whether ``weigh`` has a bound for the component ``name``: it is a solution, of an objective without weights,
+        ball, jvp_only or prior. Noise is none, so a private one has no such bound, and needs none."""
+        return self.plain and not self.recipe.prior.teachers and "certificate" in self._metas.get(name, {})
+
     def state(self, tokens: NDArray[Any]) -> Any:
         """The base model's state on rows [b,t,d]."""
         with self._alone:
@@ -74,7 +86,7 @@ class Scorer:
         """J Δw [b,K] of training rows of the component ``name``, and how far each can have moved it [b].
 
         Without row n the optimum moves by at most ‖N∇F(Δw)‖ + ‖J_nᵀ∂ℓ_n + λΔw‖ over (N − 1)λ: F without the row is
-        λ-strongly convex too, and that is its gradient at Δw. NaN with class weights, a ball or jvp_only.
+        λ-strongly convex too, and that is its gradient at Δw. NaN where ``is_weighed`` says that there is no bound.
         """
         import torch
 
@@ -83,23 +95,34 @@ class Scorer:
         component, meta = self.components[name], self._metas[name]
         state = self.state(tokens)
         change = self._tangent(state, name)
+        if not self.is_weighed(name):
+            return _array(change), np.full(len(tokens), np.nan)
         r = self.loss.gradient(state.logits + change, torch.from_numpy(labels.astype(np.int64)).to(change.device))
         with self._alone:
             tail, weights = self.operator.tail, self.operator.weights
             squares = row_norms(*tail.factors(component.layout, weights, state, r)).double().square()
         norm = float(component.delta.norm())
-        ridge = self.ridge(name)
+        ridge = float(meta["certificate"]["ridge"])
         squares = squares + 2 * ridge * (r * change).sum(1).double() + (ridge * norm) ** 2
         N = meta["rows"]
         certified = meta["certificate"]["gradient"]
         bound = (N * certified + squares.clamp_min(0).sqrt()) / (max(N - 1, 0.5) * ridge)
-        if not self.plain:
-            bound = torch.full_like(bound, torch.nan)
         return _array(change), bound.cpu().numpy()
 
-    def ridge(self, name: str) -> float:
-        """The λ that the component ``name`` was solved with."""
-        return float(self._metas[name]["certificate"]["ridge"])
+    def norm(self, name: str) -> float:
+        """‖Δw‖ of the component or model ``name``."""
+        return float(self.components[name].delta.norm())
+
+    def attention(self, tokens: NDArray[Any]) -> tuple[NDArray[np.float32] | None, str]:
+        """φ [H,t]: what each head of the class row takes of each token of the first row of [b,t,d]; or None and why."""
+        from taftcache.tangent.class_row.tail import ClassRowTail
+
+        config = self.base.config
+        if config.rows != "tokens":
+            return None, f"the store caches the {config.rows} of a sample, which holds no attention over the image"
+        if not isinstance(self.base.tail, ClassRowTail):
+            return None, f"this model's tail has no class row ({config.path}): {config.why}"
+        return _array(self.state(tokens).phi[0]), ""
 
     def tangent(self, tokens: NDArray[Any], layout: Layout, delta: torch.Tensor) -> NDArray[np.float32]:
         """J δ [b,K] on rows [b,t,d] for any direction δ over ``layout``."""
@@ -176,13 +199,13 @@ def kept_components(components: Sequence[str], without: Iterable[str]) -> list[s
     out = {component_of(name) for name in without}
     if unknown := sorted(out - set(components)):
         raise RecipeError(
-            "a shard that is left out has a component",
+            "no component of the shard to leave out",
             got=", ".join(shard_of(name) for name in unknown),
             do=f"one of {', '.join(shard_of(name) for name in components) or 'none yet'}",
         )
     kept = [name for name in components if name not in out]
     if not kept:
-        raise RecipeError("at least one shard is left", got=f"{len(out)} of {len(components)} left out")
+        raise RecipeError("no component is left to compose", got=f"{len(out)} of {len(components)} left out")
     return kept
 
 

@@ -7,13 +7,9 @@ import { className } from "./state.js";
 const POLL_MS = 300;
 
 export function forgetting(found) {
-  if (!found.forget) return [];
-  const { norm, bound, composed_bound: composed } = found.forget,
-    place = h("div", { id: "leave", role: "status", "aria-live": "polite" });
-  const bounds =
-    `Its shard's component, of norm ${short(norm)}, moves by at most ${short(bound)}; the composed model by at most ` +
-    `${short(composed)}. These bounds are proved by the ridge, and are loose.`;
-  const out = [h("h3", {}, "If it were forgotten"), h("p", {}, bounds), place];
+  if (!found.forget) return found.private ? [h("h3", {}, "Privacy"), h("p", {}, found.private)] : [];
+  const place = h("div", { id: "leave", role: "status", "aria-live": "polite" });
+  const out = [h("h3", {}, "If it were forgotten"), h("p", {}, bounds(found.forget)), place];
   if (found.left_out) showAnswer(place, found, found.left_out);
   if (!source.live) return out;
   const button = h(
@@ -29,6 +25,14 @@ export function forgetting(found) {
     `Solve shard ${found.shard} without it`,
   );
   return [...out, h("p", {}, button, h("span", { class: "quiet" }, " on the side; the store is not changed"))];
+}
+
+function bounds({ norm, bound, composed_bound: composed }) {
+  if (bound === null) return `Its shard's component has norm ${short(norm)}; this objective has no bound by the ridge.`;
+  return (
+    `Its shard's component, of norm ${short(norm)}, moves by at most ${short(bound)}; the composed model by at most ` +
+    `${short(composed)}. These bounds are proved by the ridge, and are loose.`
+  );
 }
 
 // Ask for the solve, and again until it is done.

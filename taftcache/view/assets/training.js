@@ -23,6 +23,7 @@ export function trainingView(main) {
     h("h2", {}, "Certificates"),
     h("p", {}, PROOF),
     scrolled(table("Certificates", COLUMNS, models)),
+    ...uncovered(models),
     h(
       "div",
       { class: "columns" },
@@ -42,8 +43,28 @@ export function trainingView(main) {
 const proved = (of) => (m) => (m.certificate ? m.certificate[of].toExponential(1) : "–");
 
 function ending(m) {
+  if (m.privacy) return promise(m.privacy);
   if (m.converged === undefined) return "the mean of the components";
   return h("span", { class: m.converged ? "good" : "bad" }, m.converged ? "converged" : m.status);
+}
+
+// What a private model promises.
+const promise = (p) =>
+  p.private ? `private: ε ${p.epsilon.toPrecision(4)}, δ ${p.delta}, ${p.relation}` : "noise of a seed: not private";
+
+// What the promises of private models leave open.
+function uncovered(models) {
+  const found = models.find((m) => m.privacy);
+  if (!found) return [];
+  const open = found.privacy.not_covered.join("; ");
+  return [
+    h(
+      "p",
+      {},
+      `Private models are no solutions and have no certificate; their promise does not cover: ${open}. ` +
+        "Nor does it cover this page, which shows the rows themselves.",
+    ),
+  ];
 }
 
 const COLUMNS = [
