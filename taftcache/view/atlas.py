@@ -56,7 +56,7 @@ class Atlas:
         self.table = RowTable.of(store)
         n = len(self.table)
         if n == 0:
-            raise StoreError("a store to look at holds rows", got=f"{store.path}: none", do="taftcache extract")
+            raise StoreError(f"no rows to look at in {store.path}", got="an empty store", do="taftcache extract")
         self.version = 0
         self.progress = {name: Progress() for name in WORK}
         self.vectors: NDArray[np.float16] | None = None
@@ -112,7 +112,7 @@ class Atlas:
             if self._scorer is None:
                 if not Scorer.possible(self.store):
                     raise StoreError(
-                        "predictions need the tail's weights", got=f"{self.store.path} holds features alone"
+                        "no predictions without the tail's weights", got=f"{self.store.path} holds features alone"
                     )
                 self._scorer = Scorer(self.store)
             return self._scorer
@@ -151,7 +151,7 @@ class Atlas:
     def _held_out(self, progress: Progress) -> None:
         shard = self.store.held_out
         if shard is None:
-            raise StoreError("an accuracy needs held-out rows", got="none")
+            raise StoreError("no accuracy without held-out rows", got=f"{self.store.path} has none")
         progress.total = shard.rows
         kept = held_out_logits(self.store, self.scorer(), shard, self.table.reader)
         start = self.table.start(self.table.shards.index(shard))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import errno
 import json
 import os
 from collections.abc import Sequence
@@ -65,11 +66,20 @@ def write_report(
         partial.write_bytes(page)
         os.replace(partial, place)
     except OSError as error:
+        reason = (error.strerror or str(error)).lower()
         raise StoreWriteError(
-            "a report is written to a folder that takes it", got=f"{place}: {error.strerror}"
+            f"cannot write the report to {place}: {reason}", got=type(error).__name__, do=_remedy(error, place)
         ) from None
     notes = [f"{name}: {state.note}" for name, state in atlas.progress.items() if state.note]
     return ReportReport(store.path, store.root_digest, place, len(page), len(atlas.table), details, notes)
+
+
+def _remedy(error: OSError, place: Path) -> str:
+    if isinstance(error, FileNotFoundError):
+        return f"make the folder {place.parent} first"
+    if error.errno == errno.ENOSPC:
+        return "free some space, or name a file on another disk"
+    return "name a file in a folder that you may write to"
 
 
 def telling(atlas: Atlas, count: int = DETAILED) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hmac
 import json
 import secrets
@@ -12,7 +13,7 @@ from threading import Thread
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from taftcache.errors import TaftcacheError, UnknownSample
+from taftcache.errors import RecipeError, TaftcacheError, UnknownSample
 from taftcache.view import payload
 from taftcache.view.atlas import Atlas
 from taftcache.view.leaving import SideSolves
@@ -39,6 +40,9 @@ class ViewServer:
     A request is answered only when it comes to a loopback name (a page elsewhere cannot rebind its own name to this
     server), from no other origin, by GET or HEAD, and with the token; anything else is refused before it is looked at.
     Routes are a fixed table: no part of an address ever becomes a path.
+
+    Raises:
+        RecipeError: ``port`` is in use, or not this user's to take.
     """
 
     def __init__(self, atlas: Atlas, port: int = 0) -> None:
@@ -50,7 +54,14 @@ class ViewServer:
         class Handler(_Handler):
             owner, table = self, routes
 
-        self._server = ThreadingHTTPServer((HOST, port), Handler)
+        try:
+            self._server = ThreadingHTTPServer((HOST, port), Handler)
+        except (OSError, OverflowError) as error:
+            raise RecipeError(
+                f"cannot serve the page at port {port}: {_reason(error)}",
+                got=f"{HOST}:{port}",
+                do="--port 0 takes a free one",
+            ) from None
         self._server.daemon_threads = True
         self.port: int = self._server.server_address[1]
         self.url = f"http://{HOST}:{self.port}/{self.token}/"
@@ -78,6 +89,15 @@ class ViewServer:
 
     def __exit__(self, *exception: object) -> None:
         self.close()
+
+
+def _reason(error: OSError | OverflowError) -> str:
+    """Why a port cannot be had, in plain words."""
+    if isinstance(error, PermissionError):
+        return "ports below 1024 are only for an administrator"
+    if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
+        return "another program is using it"
+    return "ports must be from 0 to 65535" if isinstance(error, OverflowError) else (error.strerror or str(error))
 
 
 def _routes(
