@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Sequence
 from typing import Any
 
 import typer
@@ -32,10 +31,11 @@ class _Commands(TyperGroup):
 
     as_json = False
 
-    def main(self, args: Sequence[str] | None = None, **more: Any) -> Any:
-        self.as_json = "--json" in (sys.argv[1:] if args is None else args)
+    def main(self, *arguments: Any, **named: Any) -> Any:
+        given = named.get("args", next(iter(arguments), None))
+        self.as_json = "--json" in (sys.argv[1:] if given is None else given)
         try:
-            return super().main(args, **more)
+            return super().main(*arguments, **named)
         except TaftcacheError as error:
             complain(f"taftcache: {error}")
             self._report(type(error).__name__, error.fault, error.exit_code, error.got, error.do)

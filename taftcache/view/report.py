@@ -7,6 +7,7 @@ import errno
 import json
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,8 +29,8 @@ LOGIT_BYTES = 16 << 20
 THUMBNAIL, PICTURE = 96, 192
 
 
-@dataclass(frozen=True)
-class ReportReport:
+@dataclass(frozen=True, kw_only=True)
+class PageReport:
     """The file that was written."""
 
     store: Path
@@ -43,7 +44,7 @@ class ReportReport:
 
 def write_report(
     store: FeatureStore, file: Path | str, samples: Sequence[str] = (), *, neighbours: bool = True
-) -> ReportReport:
+) -> PageReport:
     """Write every view of ``store`` into one HTML file that loads nothing from elsewhere.
 
     Args:
@@ -66,12 +67,22 @@ def write_report(
         partial.write_bytes(page)
         os.replace(partial, place)
     except OSError as error:
+        with suppress(OSError):
+            partial.unlink(missing_ok=True)
         reason = (error.strerror or str(error)).lower()
         raise StoreWriteError(
             f"cannot write the report to {place}: {reason}", got=type(error).__name__, do=_remedy(error, place)
         ) from None
     notes = [f"{name}: {state.note}" for name, state in atlas.progress.items() if state.note]
-    return ReportReport(store.path, store.root_digest, place, len(page), len(atlas.table), details, notes)
+    return PageReport(
+        store=store.path,
+        root_digest=store.root_digest,
+        file=place,
+        bytes=len(page),
+        rows=len(atlas.table),
+        details=details,
+        notes=notes,
+    )
 
 
 def _remedy(error: OSError, place: Path) -> str:

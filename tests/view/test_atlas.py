@@ -12,6 +12,7 @@ import torch
 
 import taftcache
 from taftcache.cache.store import FeatureStore
+from taftcache.errors import StoreWriteError
 from taftcache.model.component import read_base, read_component
 from taftcache.model.composition import compose
 from taftcache.objective.problem import Problem
@@ -255,3 +256,15 @@ def test_the_picture_is_what_the_model_sees():
     image = Image.new("RGB", (200, 100))
     assert cropped(image, {"crop_mode": "center", "crop_pct": 0.5, "input_size": [3, 32, 32]}).size == (50, 50)
     assert cropped(image, {"crop_mode": "squash", "crop_pct": 0.5, "input_size": [3, 32, 32]}).size == (200, 100)
+
+
+def test_a_report_that_cannot_be_written_says_why(tmp_path, atlas, monkeypatch):
+    monkeypatch.setattr("taftcache.view.report.Atlas", lambda store: atlas)
+    monkeypatch.setattr(atlas, "work", lambda skip=(): None)
+    with pytest.raises(StoreWriteError, match=r"cannot write the report to .*: no such file") as caught:
+        taftcache.write_report(atlas.store, tmp_path / "missing" / "report.html")
+    assert caught.value.do == f"make the folder {tmp_path / 'missing'} first"
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(StoreWriteError, match="is a directory"):
+        taftcache.write_report(atlas.store, tmp_path / "folder")
+    assert [p.name for p in tmp_path.iterdir()] == ["folder"]
