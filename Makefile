@@ -5,6 +5,8 @@ ARGS ?=
 # Processes that run tests side by side; each takes up to 3 GB.
 JOBS ?= 2
 BIN := .venv/bin
+# The page's own scripts and style; .oxlintrc.json and .oxfmtrc.json leave the library beside them out.
+SCRIPTS := taftcache/view/assets
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
 .DEFAULT_GOAL := help
@@ -25,12 +27,15 @@ test-full: .venv/installed-dev ## the tests, the long forms too
 check: .venv/installed-dev ## lint, formatting, types, generated pages
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/oxlint --quiet $(SCRIPTS)
+	$(BIN)/oxfmt --check $(SCRIPTS)
 	$(BIN)/mypy
 	$(BIN)/python tools/make_docs.py --check
 
 format: .venv/installed-dev ## put the formatting right
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+	$(BIN)/oxfmt $(SCRIPTS)
 
 docs: .venv/installed-dev ## write the generated pages anew
 	$(BIN)/python tools/make_docs.py

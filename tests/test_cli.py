@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -59,7 +60,7 @@ def refused(outcome: Outcome, code: int, *says: str) -> None:
     assert outcome.err.startswith("taftcache: ")
     assert "Traceback" not in outcome.err
     assert "\n  got: " in outcome.err
-    assert "\n  do:   " in outcome.err
+    assert "\n  try: " in outcome.err
     for text in says:
         assert text in outcome.err, (text, outcome.err)
 
@@ -432,7 +433,7 @@ def test_interruption(cli, finished, tmp_path, monkeypatch, stage):  # noqa: F81
 
 KILLED = """
 import os, signal
-from taftcache.cache.writer import ShardWriter
+from taftcache.cache.write.writer import ShardWriter
 calls, append, commit = 0, ShardWriter.append, ShardWriter.commit
 
 def count(*arguments):
@@ -503,3 +504,73 @@ def test_the_page_is_served_until_it_is_ended(store):  # noqa: F811
     assert (process.returncode, "Traceback" in said) == (0, False), said
     with pytest.raises(OSError, match="refused"):
         urlopen(url)
+
+
+ERROR = ["error", "fault", "got", "try", "exit_code"]
+
+
+def test_an_error_is_json_where_a_report_would_be(cli, tmp_path):
+    """stdout holds the JSON alone, stderr the text, and the exit code is the same."""
+    plain, outcome = (cli("evaluate", tmp_path / "nowhere", *more) for more in ([], ["--json"]))
+    refused(plain, 5, "nowhere")
+    assert (outcome.code, outcome.err) == (5, plain.err)
+    said = outcome.json
+    assert list(said) == ERROR
+    assert (said["error"], said["exit_code"]) == ("StoreNotFound", 5)
+    assert plain.err.splitlines()[0] == f"taftcache: {said['fault']}"
+    assert f"  got: {said['got']}\n  try: {said['try']}" in plain.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["evaluate", "--json"], "missing argument 'STORE'"),
+        (["evaluate", "STORE", "--jsn", "--json"], "no such option: --jsn"),
+        (["evaluat", "--json"], "no such command 'evaluat'"),
+    ],
+)
+def test_a_misspelt_command_is_json_too(cli, arguments, says):
+    outcome = cli(*arguments)
+    assert outcome.code == 2
+    assert "Usage: " in outcome.err
+    assert outcome.json["error"] == "UsageError"
+    assert outcome.json["fault"].startswith(says)
+    assert outcome.json["try"].endswith("--help")
+    assert cli(*(a for a in arguments if a != "--json")).out == ""
+
+
+def test_an_interruption_is_json_too(cli, monkeypatch, tmp_path):
+    def stopped(*arguments, **options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("taftcache.stages.files.verification.verify", stopped)
+    outcome = cli("verify", tmp_path, "--json")
+    assert outcome.code == 130
+    assert outcome.json["exit_code"] == 130
+    assert outcome.json["fault"] in outcome.err
+
+
+@pytest.mark.parametrize("command", [[], ["view"], ["train"], ["transfer"], ["import"]], ids=str)
+def test_help_loads_nothing_heavy(command):
+    code = (
+        f"import sys, taftcache.cli\ntry: taftcache.cli.main({[*command, '--help']!r})\n"
+        "except SystemExit: pass\n"
+        "print({'torch', 'timm', 'numpy', 'zarr', 'h5py', 'sklearn', 'dask', 'PIL'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "set()"
+
+
+@pytest.mark.parametrize("taken", [True, False])
+def test_a_port_that_cannot_be_had(cli, store, monkeypatch, taken):  # noqa: F811
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port, says = other.getsockname()[1], "another program is using it"
+        if not taken:
+
+            def bind(self):
+                raise PermissionError(13, "Permission denied")
+
+            monkeypatch.setattr("http.server.ThreadingHTTPServer.server_bind", bind)
+            port, says = 80, "only for an administrator"
+        outcome = cli("view", store, "--no-browser", "--port", port)
+    refused(outcome, 2, f"cannot serve the page at port {port}: ", says, "--port 0 takes a free one")

@@ -6,10 +6,11 @@ What needs torch is imported inside a command, so that the others start at once.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+import taftcache
 from taftcache.cli.options import (
     Device,
     Json,
@@ -21,8 +22,12 @@ from taftcache.cli.options import (
     read_recipe,
     stored_recipe,
 )
+from taftcache.teaching.recipe import load_teaching
 from taftcache.terminal.console import bars, complain
 from taftcache.terminal.experiments import show_compare, show_private_table, show_teach, show_train_private
+
+if TYPE_CHECKING:
+    from taftcache.paper.comparison import CompareReport
 
 commands = typer.Typer()
 
@@ -43,10 +48,7 @@ def tune(
 
     Example: taftcache tune stores/quickstart --rate 0.3 --rate 1 --set privacy.steps=3
     """
-    import taftcache
-    from taftcache.cache.store import FeatureStore
-
-    with FeatureStore(store, mode="a") as opened, bars(as_json) as progress:
+    with taftcache.FeatureStore(store, mode="a") as opened, bars(as_json) as progress:
         recipe = stored_recipe(opened, set_)
         report = taftcache.train_private(
             opened, recipe, progress=progress, rates=rate or [0.3, 1.0, 3.0], charged=not uncharged
@@ -72,11 +74,9 @@ def private_table(
 
     Example: taftcache private-table stores/quickstart --epsilon 3 --seed 0 --regime head
     """
-    import taftcache
-    from taftcache.cache.store import FeatureStore
     from taftcache.paper.private_table import REGIMES
 
-    with FeatureStore(store) as opened, bars(as_json) as progress:
+    with taftcache.FeatureStore(store) as opened, bars(as_json) as progress:
         recipe = stored_recipe(opened, set_)
         report = taftcache.private_table(
             opened,
@@ -115,8 +115,6 @@ def compare(
 
     Example: taftcache compare pipelines/quickstart.toml --report table2 --set compare.shards=[20] --set compare.epochs=1 --set compare.seeds=1
     """  # noqa: E501
-    import taftcache
-    from taftcache.paper.comparison import CompareReport
     from taftcache.paper.pages import write_pages
     from taftcache.report.plots import check_plots
 
@@ -144,9 +142,6 @@ def teach(recipe: RecipePath, set_: Overrides = None, device: Device = None, as_
 
     Example: taftcache teach pipelines/teach/quick.toml
     """
-    import taftcache
-    from taftcache.teaching.recipe import load_teaching
-
     made = load_teaching(recipe, [*(set_ or []), *device_override(device)])
     with bars(as_json) as progress:
         report = taftcache.teach(made, progress)

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+import taftcache
 from taftcache.cli.options import Json, StorePath, print_report
 from taftcache.errors import RecipeError
 from taftcache.terminal.console import bars
@@ -51,14 +52,16 @@ def forget(
 
     Example: taftcache forget stores/quickstart --class 7 --dry-run
     """
-    import taftcache
-    from taftcache.cache.store import FeatureStore
     from taftcache.stages.forget.request import read_ids
 
     ids = [*(sample or []), *(read_ids(file) if file else [])]
     if destroy_key and (ids or shard or label):
-        raise RecipeError("--destroy-key stands alone", got="ids, shards or classes beside it")
-    with FeatureStore(store, mode="a") as opened, bars(as_json) as progress:
+        raise RecipeError(
+            "--destroy-key cannot stand beside ids, shards or classes",
+            got="both",
+            do="forget first, then destroy the key",
+        )
+    with taftcache.FeatureStore(store, mode="a") as opened, bars(as_json) as progress:
         if destroy_key:
             report = taftcache.destroy_key(opened, sign)
         else:
@@ -85,8 +88,6 @@ def audit(
 
     Example: taftcache audit stores/quickstart
     """
-    import taftcache
-
     with bars(as_json) as progress:
         report = taftcache.audit(store, progress, public_key=public_key, replay=replay)
     print_report(report, as_json, show_audit)

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+import taftcache
 from taftcache.cli.options import Json, StorePath, print_report
 from taftcache.errors import RecipeError
 from taftcache.terminal.console import bars, complain
@@ -42,10 +43,9 @@ def inspect(
 
     Example: taftcache inspect stores/quickstart --class 7
     """
-    from taftcache.cache.store import FeatureStore
     from taftcache.stages.look import inspection as stage
 
-    with FeatureStore(store) as opened:
+    with taftcache.FeatureStore(store) as opened:
         if sample is not None:
             print_report(stage.inspect_sample(opened, sample), as_json, show_sample)
         elif ids or (shard is not None and label is not None):
@@ -71,11 +71,10 @@ def view(
 
     Example: taftcache view stores/quickstart
     """
-    from taftcache.cache.store import FeatureStore
     from taftcache.view.atlas import Atlas
     from taftcache.view.server import ViewServer
 
-    with FeatureStore(store) as opened, ViewServer(Atlas(opened), port) as server:
+    with taftcache.FeatureStore(store) as opened, ViewServer(Atlas(opened), port) as server:
         try:
             show_address(server.url)
             if browser:
@@ -105,11 +104,9 @@ def report(
 
     Example: taftcache report stores/quickstart -o report.html --no-neighbours
     """
-    from taftcache.cache.store import FeatureStore
-    from taftcache.view.report import write_report
 
-    with FeatureStore(store) as opened:
-        written = write_report(opened, output, sample or [], neighbours=neighbours)
+    with taftcache.FeatureStore(store) as opened:
+        written = taftcache.write_report(opened, output, sample or [], neighbours=neighbours)
     print_report(written, as_json, show_report)
 
 
@@ -130,12 +127,13 @@ def influence(
 
     Example: taftcache influence stores/quickstart --sample digits/0007
     """
-    import taftcache
-    from taftcache.cache.store import FeatureStore
-
     if (sample is None) == (query is None):
-        raise RecipeError("influence asks about one sample or one image", got="both" if sample else "neither")
-    with FeatureStore(store) as opened, bars(as_json) as progress:
+        raise RecipeError(
+            "influence needs either --sample or --query",
+            got="both" if sample is not None else "neither",
+            do="name one of the two",
+        )
+    with taftcache.FeatureStore(store) as opened, bars(as_json) as progress:
         if sample is not None:
             print_report(taftcache.sample_influence(opened, sample, model, progress), as_json, show_sample_influence)
         else:

@@ -7,7 +7,9 @@ from typing import Annotated
 
 import typer
 
+import taftcache
 from taftcache.cli.options import Json, StorePath, print_report
+from taftcache.stages.writing import whole
 from taftcache.terminal.models import show_component, show_export_model
 
 commands = typer.Typer()
@@ -30,11 +32,7 @@ def export_model(
 
     Example: taftcache export-model stores/quickstart digits-model --program
     """
-    import taftcache
-    from taftcache.cache.store import FeatureStore
-    from taftcache.stages.writing import whole
-
-    with FeatureStore(store) as opened, whole(folder):
+    with taftcache.FeatureStore(store) as opened, whole(folder):
         report = taftcache.export_model(opened, folder, model, merged=merged, program=program)
     print_report(report, as_json, show_export_model)
 
@@ -50,11 +48,7 @@ def export_component(
 
     Example: taftcache export-component stores/quickstart 000 first.safetensors
     """
-    import taftcache
-    from taftcache.cache.store import FeatureStore
-    from taftcache.stages.writing import whole
-
-    with FeatureStore(store) as opened, whole(file):
+    with taftcache.FeatureStore(store) as opened, whole(file):
         report = taftcache.export_component(opened, component, file)
     print_report(report, as_json, show_component)
 
@@ -70,9 +64,6 @@ def import_component(
 
     Example: taftcache import-component stores/quickstart first.safetensors --name elsewhere
     """
-    import taftcache
-    from taftcache.cache.store import FeatureStore
-
-    with FeatureStore(store, mode="a") as opened:
+    with taftcache.FeatureStore(store, mode="a") as opened:
         report = taftcache.import_component(opened, file, name)
     print_report(report, as_json, show_component)

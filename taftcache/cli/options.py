@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
+import taftcache
 from taftcache.errors import RecipeError
 from taftcache.recipe import Recipe, apply_overrides, load_recipe, parse_recipe
 
@@ -36,7 +37,7 @@ Scheduler = Annotated[
     str | None,
     typer.Option("--scheduler", metavar="ADDRESS", help="on the workers of a Dask scheduler, tcp://host:8786"),
 ]
-Json = Annotated[bool, typer.Option("--json", help="print the report as JSON, and nothing else")]
+Json = Annotated[bool, typer.Option("--json", help="print the report as JSON, and nothing else; an error too")]
 
 
 def read_recipe(path: Path, overrides: list[str] | None, device: str | None) -> Recipe:
@@ -47,12 +48,11 @@ def read_recipe(path: Path, overrides: list[str] | None, device: str | None) -> 
 def read_either(target: Path, overrides: list[str] | None, device: str | None) -> tuple[Recipe, Path]:
     """The recipe of a file or of a store, and where the store is."""
     from taftcache.cache.place.address import is_bucket
-    from taftcache.cache.store import FeatureStore
 
     if not (target.is_dir() or is_bucket(target)):
         recipe = read_recipe(target, overrides, device)
         return recipe, recipe.store_path
-    with FeatureStore(target) as store:
+    with taftcache.FeatureStore(target) as store:
         values = apply_overrides(store.manifest.recipe, [*(overrides or []), *device_override(device)])
     values["store"]["path"] = str(target)
     return parse_recipe(values, str(target)), target
@@ -75,7 +75,9 @@ def connected(workers: int | None, scheduler: str | None, progress: Progress) ->
         yield None
         return
     if workers is not None and scheduler is not None:
-        raise RecipeError("a scheduler brings its own workers", got="--workers and --scheduler", do="leave one out")
+        raise RecipeError(
+            "--workers cannot stand beside --scheduler, which has its own", got="both", do="leave one out"
+        )
     from taftcache.remote.cluster import Cluster
 
     with Cluster.at(scheduler) if scheduler is not None else Cluster.local(workers or None) as cluster:
@@ -89,6 +91,12 @@ def print_report(report: Any, as_json: bool, show: Callable[[Any], None]) -> Non
         print(json.dumps(_plain(report), indent=2))
     else:
         show(report)
+
+
+def print_error(kind: str, fault: str, exit_code: int, got: object = None, do: str | None = None) -> None:
+    """An error as JSON, for who asked for a report as JSON; the text goes to stderr all the same."""
+    fields = {"error": kind, "fault": fault, "got": None if got is None else str(got), "try": do}
+    print(json.dumps({**fields, "exit_code": exit_code}, indent=2))
 
 
 def _plain(value: Any) -> Any:

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+import taftcache
 from taftcache.cli.options import (
     Device,
     Either,
@@ -22,6 +23,7 @@ from taftcache.cli.options import (
     read_recipe,
 )
 from taftcache.errors import RecipeError
+from taftcache.recipe import apply_overrides, parse_recipe
 from taftcache.terminal.console import bars
 from taftcache.terminal.experiments import show_compare, show_train_private
 from taftcache.terminal.pipeline import (
@@ -53,13 +55,11 @@ def run(
 
     Example: taftcache run pipelines/quickstart.toml --set store.path=stores/mine
     """
-    import taftcache
-
     made = read_recipe(recipe, set_, device)
     if made.compare.reports:
         if workers is not None or scheduler is not None:
             raise RecipeError(
-                "comparisons run in one process",
+                "comparisons cannot run on workers, only in one process",
                 got="--workers" if scheduler is None else "--scheduler",
                 do="leave it out, or leave compare.reports out of the recipe",
             )
@@ -89,8 +89,6 @@ def extract(
 
     Example: taftcache extract pipelines/quickstart.toml
     """
-    import taftcache
-
     made = read_recipe(recipe, set_, device)
     if dry_run:
         print_report(taftcache.estimate(made), as_json, show_estimate)
@@ -120,8 +118,6 @@ def append(
 
     Example: taftcache append stores/quickstart --new-shard
     """
-    import taftcache
-
     recipe, _ = read_either(target, set_, device)
     with bars(as_json) as progress:
         report = taftcache.append(recipe, progress, new_shard=new_shard)
@@ -145,14 +141,15 @@ def train(
 
     Example: taftcache train stores/quickstart --set objective.ridge=1e-3
     """
-    import taftcache
-    from taftcache.cache.store import FeatureStore
-
     recipe, path = read_either(target, set_, device)
     if private and (workers is not None or scheduler is not None):
-        raise RecipeError("private training runs in one process", got="--private with workers", do="leave one out")
+        raise RecipeError(
+            "private training cannot run on workers, only in one process",
+            got="--private with workers",
+            do="leave one out",
+        )
     with (
-        FeatureStore(path, mode="a") as store,
+        taftcache.FeatureStore(path, mode="a") as store,
         bars(as_json) as progress,
         connected(workers, scheduler, progress) as cluster,
     ):
@@ -188,13 +185,9 @@ def compose(
 
     Example: taftcache compose stores/quickstart --mode weighted
     """
-    import taftcache
-    from taftcache.cache.store import FeatureStore
-    from taftcache.recipe import apply_overrides, parse_recipe
-
     changes = [] if mode is None else [f"compose.mode={mode}"]
     with (
-        FeatureStore(store, mode="a") as opened,
+        taftcache.FeatureStore(store, mode="a") as opened,
         bars(as_json) as progress,
         connected(workers, scheduler, progress) as cluster,
     ):
@@ -217,10 +210,7 @@ def evaluate(
 
     Example: taftcache evaluate stores/quickstart --json
     """
-    import taftcache
-    from taftcache.cache.store import FeatureStore
-
-    with FeatureStore(store) as opened, bars(as_json) as progress:
+    with taftcache.FeatureStore(store) as opened, bars(as_json) as progress:
         report = taftcache.evaluate(opened, progress, without=without or [])
     print_report(report, as_json, show_evaluate)
 
@@ -238,8 +228,6 @@ def predict(
 
     Example: taftcache predict stores/quickstart digit.png
     """
-    import taftcache
-
     report = taftcache.predict(store, images, model, top, device or "auto")
     print_report(report, as_json, show_predict)
 
@@ -249,4 +237,4 @@ def _weight(text: str) -> tuple[str, float]:
     try:
         return name, float(number)
     except ValueError:
-        raise RecipeError("a weight is COMPONENT=COEFFICIENT", got=text, do="write it like 000=0.25") from None
+        raise RecipeError(f"{text!r} is not COMPONENT=COEFFICIENT", got=text, do="write it like 000=0.25") from None

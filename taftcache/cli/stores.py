@@ -7,9 +7,10 @@ from typing import Annotated, Any
 
 import typer
 
+import taftcache
 from taftcache.cli.options import Json, Overrides, StorePath, Target, print_report
 from taftcache.errors import RecipeError
-from taftcache.recipe import load_recipe
+from taftcache.recipe import apply_overrides, load_recipe, parse_recipe
 from taftcache.terminal.console import bars
 from taftcache.terminal.stores import show_convert, show_copy, show_export, show_gc, show_import, show_verify
 
@@ -43,10 +44,8 @@ def verify(
 
     Example: taftcache verify stores/quickstart --repair
     """
-    from taftcache.stages.files.verification import verify as stage
-
     with bars(as_json) as progress:
-        report = stage(store, progress, root, repair=repair, overrides=set_ or [])
+        report = taftcache.verify(store, progress, root, repair=repair, overrides=set_ or [])
     print_report(report, as_json, show_verify)
     if report.faults:
         raise typer.Exit(5)
@@ -65,8 +64,6 @@ def gc(
 
     Example: taftcache gc stores/quickstart --dry-run
     """
-    import taftcache
-
     report = taftcache.gc(store, work=work, strange=strange, hours=hours, dry=dry)
     print_report(report, as_json, show_gc)
 
@@ -89,8 +86,6 @@ def copy(
 
     Example: taftcache copy stores/quickstart stores/copy
     """
-    import taftcache
-
     with bars(as_json) as progress:
         report = taftcache.copy(store, target, progress, update=update)
     print_report(report, as_json, show_copy)
@@ -110,12 +105,10 @@ def convert(
 
     Example: taftcache convert stores/quickstart stores/float32 --dtype float32
     """
-    import taftcache
-
     if dtype not in (None, "float16", "float32"):
-        raise RecipeError("A store's dtype is float16 or float32.", got=dtype, do="--dtype float16")
+        raise RecipeError("--dtype must be float16 or float32", got=dtype, do="--dtype float16")
     if not (chunk_rows is None or chunk_rows == "auto" or (chunk_rows.isdecimal() and int(chunk_rows) > 0)):
-        raise RecipeError('The rows of a chunk are a positive number, or "auto".', got=chunk_rows, do="--chunk-rows 16")
+        raise RecipeError('--chunk-rows must be a positive number or "auto"', got=chunk_rows, do="--chunk-rows 16")
     rows: Any = int(chunk_rows) if chunk_rows and chunk_rows != "auto" else chunk_rows
     with bars(as_json) as progress:
         report = taftcache.convert(store, target, progress, dtype=dtype, chunk_rows=rows)  # type: ignore[arg-type]
@@ -144,8 +137,6 @@ def export(
 
     Example: taftcache export stores/quickstart samples.npz --format npz
     """
-    import taftcache
-
     with bars(as_json) as progress:
         report = taftcache.export(store, file, format_, progress)
     print_report(report, as_json, show_export)
@@ -178,9 +169,7 @@ def import_(
 
     Example: taftcache import features.h5 stores/imported
     """
-    import taftcache
     from taftcache.cache.hdf5 import Columns
-    from taftcache.recipe import apply_overrides, parse_recipe
 
     there = [*(set_ or []), f"store.path={store}"]
     asked = load_recipe(recipe, there) if recipe else parse_recipe(apply_overrides({"name": store.name}, there))

@@ -73,6 +73,7 @@ def bars(silent: bool = False) -> Iterator[Progress]:
     if not ERR.is_terminal:
         yield _Log()
         return
+    # late: only a terminal that shows bars needs them
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
     from rich.progress import Progress as Display
 

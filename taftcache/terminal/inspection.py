@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from taftcache.stages.look.influence import QueryInfluence, SampleInfluence
     from taftcache.stages.look.inspection import ClassReport, InspectReport, SampleReport, ShardReport
     from taftcache.stages.look.statistics import Activations
-    from taftcache.view.report import ReportReport
+    from taftcache.view.report import PageReport
 
 
 def show_inspect(report: InspectReport) -> None:
@@ -130,7 +130,7 @@ def show_address(url: str) -> None:
     )
 
 
-def show_report(report: ReportReport) -> None:
+def show_report(report: PageReport) -> None:
     """The file that was written."""
     OUT.print(
         f"{report.file}: {readable_size(report.bytes)}, {report.rows} samples, all details of {len(report.details)}",

@@ -31,7 +31,7 @@ NONE = -1
 
 
 @dataclass
-class Progress:
+class StageProgress:
     """How far one stage of the work is; ``note`` says why it ended without a result."""
 
     done: int = 0
@@ -56,9 +56,9 @@ class Atlas:
         self.table = RowTable.of(store)
         n = len(self.table)
         if n == 0:
-            raise StoreError("a store to look at holds rows", got=f"{store.path}: none", do="taftcache extract")
+            raise StoreError(f"no rows to look at in {store.path}", got="an empty store", do="taftcache extract")
         self.version = 0
-        self.progress = {name: Progress() for name in WORK}
+        self.progress = {name: StageProgress() for name in WORK}
         self.vectors: NDArray[np.float16] | None = None
         self.axes: Axes | None = None
         self.place = np.full((n, 2), np.nan, np.float32)
@@ -88,7 +88,7 @@ class Atlas:
 
     def work(self, skip: tuple[str, ...] = ()) -> None:
         """Do every stage but those in ``skip``; what fails says so in its note, and the rest goes on."""
-        jobs: dict[str, Callable[[Progress], None]] = dict(
+        jobs: dict[str, Callable[[StageProgress], None]] = dict(
             zip(WORK, (self._rows, self._held_out, self._predictions, self._head_path, self._neighbours), strict=True)
         )
         for name, job in jobs.items():
@@ -112,12 +112,12 @@ class Atlas:
             if self._scorer is None:
                 if not Scorer.possible(self.store):
                     raise StoreError(
-                        "predictions need the tail's weights", got=f"{self.store.path} holds features alone"
+                        "no predictions without the tail's weights", got=f"{self.store.path} holds features alone"
                     )
                 self._scorer = Scorer(self.store)
             return self._scorer
 
-    def _rows(self, progress: Progress) -> None:
+    def _rows(self, progress: StageProgress) -> None:
         """Vectors, norms and places of all rows; axes from rows spread over the store, so that places never move."""
         table, first = self.table, first_row_stands(self.store)
         width = self.store.identity["cut"]["shape"][1]
@@ -148,10 +148,10 @@ class Atlas:
         self.norm[here] = np.linalg.norm(part, axis=1)
         return part
 
-    def _held_out(self, progress: Progress) -> None:
+    def _held_out(self, progress: StageProgress) -> None:
         shard = self.store.held_out
         if shard is None:
-            raise StoreError("an accuracy needs held-out rows", got="none")
+            raise StoreError("no accuracy without held-out rows", got=f"{self.store.path} has none")
         progress.total = shard.rows
         kept = held_out_logits(self.store, self.scorer(), shard, self.table.reader)
         start = self.table.start(self.table.shards.index(shard))
@@ -164,7 +164,7 @@ class Atlas:
         self.held_out = kept
         progress.done = progress.total
 
-    def _predictions(self, progress: Progress) -> None:
+    def _predictions(self, progress: StageProgress) -> None:
         """Base, mean and own component on every training row, and what each row can have moved."""
         table, scorer = self.table, self.scorer()
         others = [name for name in (MEAN, HEAD) if name in scorer.models]
@@ -198,11 +198,11 @@ class Atlas:
         z[rows, labels] = -np.inf
         self.margin[where] = true - z.max(1)
 
-    def _head_path(self, progress: Progress) -> None:
+    def _head_path(self, progress: StageProgress) -> None:
         self.path = head_path(self.table, self.scorer(), self._stop)
         progress.done = progress.total = len(self.path)
 
-    def _neighbours(self, progress: Progress) -> None:
+    def _neighbours(self, progress: StageProgress) -> None:
         assert self.vectors is not None
         progress.total = len(self.table)
         self.neighbours = neighbour_map(self.vectors)

@@ -1,22 +1,24 @@
-"""What forgetting one sample would change, by doing it on the side: its shard solved without it, nothing written."""
+"""What forgetting one sample would change, solved on the side when the page asks: nothing is written."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
 from threading import Lock, Thread
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from taftcache.cache.read.shard import Shard
 from taftcache.errors import StoreError, TaftcacheError
-from taftcache.names import component_of, is_component
-from taftcache.stages.look.influence import Without
-from taftcache.stages.look.row_table import STEP_ROWS
-from taftcache.stages.look.scoring import Scorer
+from taftcache.names import component_of
+from taftcache.stages.progress import Silent
 from taftcache.view.atlas import Atlas
 
+if TYPE_CHECKING:
+    from taftcache.stages.look.leaving import RowLeftOut
 
-class Leaving:
+
+class SideSolves:
     """Leave-one-out solves on request, one at a time, each in a thread; asked again, it says how far it is."""
 
     def __init__(self, atlas: Atlas) -> None:
@@ -34,20 +36,11 @@ class Leaving:
         atlas = self._atlas
         k = atlas.table.find(sample)
         shard = atlas.table.shards[atlas.table.shard[k]]
-        scorer = atlas.scorer()
-        if not scorer.plain:
-            raise StoreError(
-                "a row is left out on the side under the plain objective", got="weights, a ball or jvp_only"
-            )
-        if shard.role == "held-out" or component_of(shard.name) not in scorer.models:
-            raise StoreError("a row that can be left out is one that a component was trained on", got=sample)
         own = component_of(shard.name)
-        if not scorer.is_weighed(own):
-            raise StoreError(
-                f"{own} was trained privately, so a solve without a row would be compared with noise",
-                got=sample,
-                do="its promise bounds what it holds of any sample",
-            )
+        if shard.role == "held-out":
+            raise StoreError(f"{sample} has no part in any component: it is held out", got=sample)
+        if own not in atlas.scorer().models:
+            raise StoreError(f"there is no {own} to solve without {sample}", got=sample, do="taftcache train")
         with self._alone:
             if sample in self._answers:
                 return self._answers[sample]
@@ -60,71 +53,35 @@ class Leaving:
 
     def _solve(self, sample: str, shard: Shard, row: int) -> None:
         try:
-            answer = leave_out(self._atlas, shard, row, lambda n: self._answers[sample].update(passes=n))
-        except (TaftcacheError, RuntimeError, MemoryError) as error:
+            left = without_row(self._atlas, shard, row, lambda n: self._answers[sample].update(passes=n))
+            answer = {"state": "done", **asdict(left)}
+        except (TaftcacheError, ArithmeticError, MemoryError, RuntimeError) as error:
             answer = {"state": "failed", "error": str(error).splitlines()[0]}
         with self._alone:
             self._answers[sample] = answer
             self._busy = ""
 
 
-def leave_out(atlas: Atlas, shard: Shard, row: int, told: Any = None) -> dict[str, Any]:
-    """Solve the shard without the row, as ``taftcache forget`` would, and compare.
+def without_row(atlas: Atlas, shard: Shard, row: int, report: Callable[[int], None] | None = None) -> RowLeftOut:
+    """Solve the shard's component without one of its rows; ``report`` hears the passes taken so far."""
+    from taftcache.stages.look.leaving import ModelParts, leave_out  # late: the page is there before torch is
 
-    ``moved``: ‖Δw without it − Δw‖; ``distance_bound``: how exact the new one is; ``before`` and ``after``: the
-    sample's logits under component and composition; ``accuracy``: of the composition on the held-out rows, before and
-    after; ``changed``: held-out rows whose composed class changes.
-    """
-    import torch
-
-    from taftcache.objective.objective import Objective
-    from taftcache.solve.minimise import minimise
-    from taftcache.solve.settings import Arithmetic, Goal
-
-    scorer, name = atlas.scorer(), component_of(shard.name)
-    old, solver = scorer.components[name], scorer.recipe.solver
-    solution = minimise(
-        scorer.base,
-        [Without(shard, row)],
-        Objective(loss=scorer.loss, ridge=scorer.ridge(name), train=scorer.recipe.tangent.train),
-        goal=Goal(tolerance=solver.tolerance, max_passes=solver.max_passes),
-        arithmetic=Arithmetic(
-            precision=solver.precision, memory=scorer.recipe.memory_bytes, device=scorer.operator.device
-        ),
-        on_pass=None if told is None else lambda passes, residual: told(passes),
-    )
-    delta = solution.value.to("cpu", torch.float64) - old.delta
-    members = [n for n in scorer.models if is_component(n)]
-    tokens = shard.tokens(slice(row, row + 1))
-    z, changes = scorer.logits(tokens, members)
-    step = _tangent(scorer, tokens, delta, name)
-    mean = z + changes.mean(0)
-    own = z + changes[members.index(name)]
-    out: dict[str, Any] = {
-        "state": "done",
-        "status": solution.status.value,
-        "passes": solution.stats.get("passes"),
-        "moved": float(delta.norm()),
-        "norm": float(old.delta.norm()),
-        "distance_bound": solution.certificate.distance,
-        "before": {"component": own[0].tolist(), "mean": mean[0].tolist()},
-        "after": {"component": (own + step)[0].tolist(), "mean": (mean + step / len(members))[0].tolist()},
-        "changed": None,
-    }
-    kept, held = atlas.held_out, atlas.store.held_out
-    if kept is not None and held is not None:
-        before = kept.base + kept.tangents.mean(0)
-        parts = [
-            _tangent(scorer, held.tokens(kept.rows[k : k + STEP_ROWS]), delta, name)
-            for k in range(0, len(kept.rows), STEP_ROWS)
-        ]
-        after = before + np.concatenate(parts) / len(members)
-        out["changed"] = int((after.argmax(1) != before.argmax(1)).sum())
-        out["accuracy"] = [kept.accuracy(before.argmax(1)), kept.accuracy(after.argmax(1))]
-        out["held_out"] = len(kept.rows)
-    return out
+    parts = ModelParts(atlas.store, component_of(shard.name), _Passes(report or (lambda passes: None)))
+    return leave_out(atlas.scorer(), parts, shard, row, atlas.held_out)
 
 
-def _tangent(scorer: Scorer, tokens: np.ndarray, delta: Any, name: str) -> np.ndarray:
-    """J δ [b,K] for a change δ of the component ``name``."""
-    return scorer.tangent(tokens, scorer.components[name].layout, delta)
+class _Passes(Silent):
+    """A progress that counts the passes of one solve."""
+
+    def __init__(self, report: Callable[[int], None]) -> None:
+        self._report, self._passes = report, 0
+
+    @contextmanager
+    def task(self, name: str, total: int | None) -> Iterator[_Passes]:
+        """See ``Progress``."""
+        yield self
+
+    def advance(self, steps: int = 1) -> None:
+        """See ``Task``."""
+        self._passes += steps
+        self._report(self._passes)

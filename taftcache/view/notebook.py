@@ -45,7 +45,7 @@ class StoreView:
     def panel(self, name: str = "map", height: int = 760) -> Panel:
         """One of the views overview, map, classes, shards, training and ledger; RecipeError for another name."""
         if name not in PANELS:
-            raise RecipeError("a panel is one of the page's views", got=name, do=f"one of {', '.join(PANELS)}")
+            raise RecipeError(f"the page has no view {name!r}", got=name, do=f"one of {', '.join(PANELS)}")
         return Panel(report_page(self._title, self._data, name), height)
 
     def _repr_html_(self) -> str:

@@ -9,21 +9,12 @@ from importlib.resources import files
 from typing import Any
 
 from taftcache.view.atlas import Atlas
+from taftcache.view.bundle import bundle
 
 # Apache ECharts draws the map and every chart; see echarts/LICENSE and ARCHITECTURE.md.
 LIBRARY = "echarts/echarts.min.js"
-SCRIPTS = (
-    "source.js",
-    "tools.js",
-    "state.js",
-    "sample.js",
-    "map.js",
-    "overview.js",
-    "classes.js",
-    "shards.js",
-    "training.js",
-    "main.js",
-)
+# The module that begins; what it imports is found from there.
+ENTRY = "main.js"
 # A report may run the scripts inside it and load nothing, from anywhere.
 REPORT_POLICY = (
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:; base-uri 'none';"
@@ -46,20 +37,25 @@ def report_page(title: str, data: dict[str, Any], view: str = "") -> bytes:
 
 def _fill(title: str, *, data: str = "", policy: str = "", nonce: str = "", view: str = "") -> str:
     mark = f' nonce="{nonce}"' if nonce else ""
-    own = "\n".join(_asset(name) for name in SCRIPTS)
     parts = {
         "title": html.escape(title),
         "view": html.escape(view),
         "policy": f'<meta http-equiv="Content-Security-Policy" content="{policy}">' if policy else "",
         "style": _asset("page.css"),
         "data": data,
-        "scripts": f"<script{mark}>{_asset(LIBRARY)}</script>\n<script{mark}>(() => {{\n{own}\n}})();</script>",
+        "scripts": f"<script{mark}>{_asset(LIBRARY)}</script>\n<script{mark}>{script()}</script>",
     }
     out = []
     for k, piece in enumerate(_asset("page.html").split("{{")):
         name, _, rest = piece.partition("}}") if k else ("", "", piece)
         out.append((parts[name] if k else "") + rest)
     return "".join(out)
+
+
+@cache
+def script() -> str:
+    """The page's own modules as one script."""
+    return bundle(ENTRY, _asset)
 
 
 @cache

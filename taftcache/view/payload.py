@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from taftcache.cache.read.shard import Shard
 from taftcache.errors import StoreError
 from taftcache.names import component_of, is_component, shard_of
 from taftcache.stages.look.inspection import inspect
-from taftcache.stages.look.scoring import UNCOVERED
+from taftcache.stages.look.scoring import UNCOVERED, Scorer
 from taftcache.stages.look.vectors import describe_vectors
-from taftcache.tangent.spec import TAIL
 from taftcache.view.atlas import NONE, Atlas
 from taftcache.view.embedding import nearest
 from taftcache.view.pictures import Pictures, patch_grid
@@ -111,7 +111,9 @@ def composed(atlas: Atlas, without: Iterable[str]) -> dict[str, Any]:
     """
     kept = atlas.held_out
     if kept is None:
-        raise StoreError("a composition is looked at on held-out rows", got=atlas.progress["held-out predictions"].note)
+        raise StoreError(
+            "no composition to show: the held-out rows are not scored", got=atlas.progress["held-out predictions"].note
+        )
     predictions = kept.predictions(without)
     return {"predictions": packed(predictions.astype(np.int32)), "accuracy": kept.accuracy(predictions)}
 
@@ -122,7 +124,7 @@ def sample(atlas: Atlas, name: str, pictures: Pictures) -> dict[str, Any]:
     Raises:
         UnknownSample: no row of that id.
     """
-    table, store = atlas.table, atlas.store
+    table = atlas.table
     k = table.find(name)
     shard, row = table.shards[table.shard[k]], int(table.row[k])
     tokens = shard.tokens(slice(row, row + 1))
@@ -136,7 +138,7 @@ def sample(atlas: Atlas, name: str, pictures: Pictures) -> dict[str, Any]:
         "label": int(table.label[k]),
         "rows": {"count": len(norms), "first": norms[0], "mean": norms.mean(), "largest": norms.max()},
         "max_abs": float(np.abs(wide).max()),
-        "neighbours": [],
+        "neighbours": neighbours(atlas, k),
         "models": {},
         "attention": None,
         "why_no_attention": "",
@@ -145,13 +147,7 @@ def sample(atlas: Atlas, name: str, pictures: Pictures) -> dict[str, Any]:
         "picture": pictures.png(name) is not None,
         "why_no_picture": pictures.why_not,
     }
-    if atlas.vectors is not None and atlas.axes is not None:
-        near = nearest(atlas.vectors, atlas.axes.centre, k, NEIGHBOURS)
-        out["neighbours"] = [
-            {"id": table.ids[j], "label": int(table.label[j]), "shard": int(table.shard[j]), "cosine": c}
-            for j, c in near
-        ]
-    if TAIL in store.objects():
+    if Scorer.possible(atlas.store):
         scorer = atlas.scorer()
         z, changes = scorer.logits(tokens, scorer.models)
         out["models"] = {"base": z[0].tolist()} | {
@@ -161,34 +157,42 @@ def sample(atlas: Atlas, name: str, pictures: Pictures) -> dict[str, Any]:
         own = component_of(shard.name)
         if shard.role == "train" and scorer.is_private(own):
             out["private"] = f"{own} is private: {UNCOVERED}."
-        if shard.role == "train" and scorer.is_weighed(own):
-            _, bound = scorer.weigh(tokens, shard.labels[row : row + 1], own)
-            others = sum(is_component(m) for m in scorer.models)
-            norm = float(scorer.components[own].delta.norm())
-            out["forget"] = {
-                "component": own,
-                "norm": norm,
-                "bound": float(bound[0]),
-                "composed_bound": float(bound[0]) / others,
-                "rows": shard.rows,
-            }
+        elif shard.role == "train" and own in scorer.models:
+            out["forget"] = forgetting(scorer, tokens, shard, row)
     return out
+
+
+def neighbours(atlas: Atlas, row: int) -> list[dict[str, Any]]:
+    """The samples whose vectors are nearest to that of a row of the table, as far as vectors are known."""
+    if atlas.vectors is None or atlas.axes is None:
+        return []
+    table, near = atlas.table, nearest(atlas.vectors, atlas.axes.centre, row, NEIGHBOURS)
+    return [
+        {"id": table.ids[j], "label": int(table.label[j]), "shard": int(table.shard[j]), "cosine": cosine}
+        for j, cosine in near
+    ]
+
+
+def forgetting(scorer: Scorer, tokens: NDArray[Any], shard: Shard, row: int) -> dict[str, Any]:
+    """How far forgetting a training row can move its shard's component and the mean; bounds are None where unknown."""
+    own = component_of(shard.name)
+    members = sum(is_component(name) for name in scorer.models)
+    bound = float(scorer.weigh(tokens, shard.labels[row : row + 1], own)[1][0])
+    known = np.isfinite(bound)
+    return {
+        "component": own,
+        "norm": scorer.norm(own),
+        "bound": bound if known else None,
+        "composed_bound": bound / members if known else None,
+        "rows": shard.rows,
+    }
 
 
 def attention(atlas: Atlas, tokens: NDArray[Any]) -> tuple[dict[str, Any] | None, str]:
     """φ of the class row per head over the patches, as rows of a grid; or None and why."""
-    from taftcache.tangent.class_row.tail import ClassRowTail
-
-    config = atlas.scorer().base.config
-    tail = atlas.scorer().base.tail
-    if config.rows != "tokens":
-        return (
-            None,
-            f"the store caches the {config.rows} of a sample, from which attention over the image cannot be had",
-        )
-    if not isinstance(tail, ClassRowTail):
-        return None, f"this model's tail has no class row ({config.path}): {config.why}"
-    phi = atlas.scorer().state(tokens).phi[0].float().cpu().numpy()  # [H,t]
+    phi, why = atlas.scorer().attention(tokens)
+    if phi is None:
+        return None, why
     grid = patch_grid(phi.shape[1], atlas.store.identity.get("preprocess", {}))
     if grid is None:
         return None, f"{phi.shape[1]} tokens fill no grid of the input's shape"

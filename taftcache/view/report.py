@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import base64
+import errno
 import json
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,6 @@ import numpy as np
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import StoreWriteError
 from taftcache.names import shard_of
-from taftcache.privacy.statement import META
 from taftcache.view import payload
 from taftcache.view.atlas import NONE, Atlas
 from taftcache.view.page import report_page
@@ -28,8 +29,8 @@ LOGIT_BYTES = 16 << 20
 THUMBNAIL, PICTURE = 96, 192
 
 
-@dataclass(frozen=True)
-class ReportReport:
+@dataclass(frozen=True, kw_only=True)
+class PageReport:
     """The file that was written."""
 
     store: Path
@@ -43,7 +44,7 @@ class ReportReport:
 
 def write_report(
     store: FeatureStore, file: Path | str, samples: Sequence[str] = (), *, neighbours: bool = True
-) -> ReportReport:
+) -> PageReport:
     """Write every view of ``store`` into one HTML file that loads nothing from elsewhere.
 
     Args:
@@ -66,13 +67,30 @@ def write_report(
         partial.write_bytes(page)
         os.replace(partial, place)
     except OSError as error:
+        with suppress(OSError):
+            partial.unlink(missing_ok=True)
+        reason = (error.strerror or str(error)).lower()
         raise StoreWriteError(
-            "a report is written to a folder that takes it", got=f"{place}: {error.strerror}"
+            f"cannot write the report to {place}: {reason}", got=type(error).__name__, do=_remedy(error, place)
         ) from None
     notes = [f"{name}: {state.note}" for name, state in atlas.progress.items() if state.note]
-    if any(META in ref.meta for ref in store.objects().values()):
-        notes.append("the store has private models; their promise does not cover this file, which shows the rows")
-    return ReportReport(store.path, store.root_digest, place, len(page), len(atlas.table), details, notes)
+    return PageReport(
+        store=store.path,
+        root_digest=store.root_digest,
+        file=place,
+        bytes=len(page),
+        rows=len(atlas.table),
+        details=details,
+        notes=notes,
+    )
+
+
+def _remedy(error: OSError, place: Path) -> str:
+    if isinstance(error, FileNotFoundError):
+        return f"make the folder {place.parent} first"
+    if error.errno == errno.ENOSPC:
+        return "free some space, or name a file on another disk"
+    return "name a file in a folder that you may write to"
 
 
 def telling(atlas: Atlas, count: int = DETAILED) -> list[str]:

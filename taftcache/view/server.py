@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hmac
 import json
 import secrets
@@ -12,10 +13,10 @@ from threading import Thread
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from taftcache.errors import TaftcacheError, UnknownSample
+from taftcache.errors import RecipeError, TaftcacheError, UnknownSample
 from taftcache.view import payload
 from taftcache.view.atlas import Atlas
-from taftcache.view.leaving import Leaving
+from taftcache.view.leaving import SideSolves
 from taftcache.view.page import live_page
 from taftcache.view.pictures import Pictures
 
@@ -29,6 +30,8 @@ POLICY = (
 
 Answer = tuple[str, bytes]
 """(content type, body)."""
+Route = Callable[[dict[str, str]], Answer | None]
+"""What answers a query; None where there is nothing of that name."""
 
 
 class ViewServer:
@@ -37,18 +40,28 @@ class ViewServer:
     A request is answered only when it comes to a loopback name (a page elsewhere cannot rebind its own name to this
     server), from no other origin, by GET or HEAD, and with the token; anything else is refused before it is looked at.
     Routes are a fixed table: no part of an address ever becomes a path.
+
+    Raises:
+        RecipeError: ``port`` is in use, or not this user's to take.
     """
 
     def __init__(self, atlas: Atlas, port: int = 0) -> None:
         self.atlas = atlas
         self.token = secrets.token_urlsafe(24)
-        pictures, leaving = Pictures(atlas.store), Leaving(atlas)
+        pictures, leaving = Pictures(atlas.store), SideSolves(atlas)
         routes = _routes(atlas, pictures, leaving)
 
         class Handler(_Handler):
             owner, table = self, routes
 
-        self._server = ThreadingHTTPServer((HOST, port), Handler)
+        try:
+            self._server = ThreadingHTTPServer((HOST, port), Handler)
+        except (OSError, OverflowError) as error:
+            raise RecipeError(
+                f"cannot serve the page at port {port}: {_reason(error)}",
+                got=f"{HOST}:{port}",
+                do="--port 0 takes a free one",
+            ) from None
         self._server.daemon_threads = True
         self.port: int = self._server.server_address[1]
         self.url = f"http://{HOST}:{self.port}/{self.token}/"
@@ -78,7 +91,18 @@ class ViewServer:
         self.close()
 
 
-def _routes(atlas: Atlas, pictures: Pictures, leaving: Leaving) -> dict[str, Callable[[dict[str, str]], Answer | None]]:
+def _reason(error: OSError | OverflowError) -> str:
+    """Why a port cannot be had, in plain words."""
+    if isinstance(error, PermissionError):
+        return "ports below 1024 are only for an administrator"
+    if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
+        return "another program is using it"
+    return "ports must be from 0 to 65535" if isinstance(error, OverflowError) else (error.strerror or str(error))
+
+
+def _routes(
+    atlas: Atlas, pictures: Pictures, leaving: SideSolves
+) -> dict[str, Callable[[dict[str, str]], Answer | None]]:
     def one(value: Any) -> Answer:
         return "application/json", json.dumps(value).encode()
 
@@ -104,7 +128,7 @@ def _routes(atlas: Atlas, pictures: Pictures, leaving: Leaving) -> dict[str, Cal
 
 class _Handler(BaseHTTPRequestHandler):
     owner: ViewServer
-    table: dict[str, Callable[[dict[str, str]], Answer | None]]
+    table: dict[str, Route]
     server_version = "taftcache"
     sys_version = ""
     protocol_version = "HTTP/1.1"

@@ -12,17 +12,18 @@ import torch
 
 import taftcache
 from taftcache.cache.store import FeatureStore
+from taftcache.errors import StoreWriteError
 from taftcache.model.component import read_base, read_component
 from taftcache.model.composition import compose
 from taftcache.objective.problem import Problem
 from taftcache.objective.rsl import RSL
-from taftcache.stages.look.influence import Without
+from taftcache.stages.look.leaving import Without
 from taftcache.stages.train.training import adopt
 from taftcache.tangent.operator import TangentOperator
 from taftcache.view import payload
 from taftcache.view.atlas import Atlas
 from taftcache.view.embedding import ANCHORS, nearest, neighbour_map, principal_axes
-from taftcache.view.leaving import Leaving, leave_out
+from taftcache.view.leaving import SideSolves, without_row
 from taftcache.view.pictures import Pictures, patch_grid
 from taftcache.view.pictures import seen as cropped
 from tests.stages.making import recipe
@@ -108,17 +109,17 @@ def test_the_bound_is_the_gradient_without_the_row(atlas):
 def test_leaving_out_is_what_forgetting_does(atlas, seen, tmp_path):
     shard = atlas.store.shards[1]
     row, name = 2, shard.sample_ids[2]
-    answer = leave_out(atlas, shard, row)
+    answer = without_row(atlas, shard, row)
     copy = shutil.copytree(seen, tmp_path / "copy")
     with FeatureStore(copy, mode="a") as store:
         certificate = taftcache.forget(store, [name]).certificates[f"components/{shard.name}"]
         after = Atlas(store)
         after.work(skip=("head path", "neighbours"))
-    assert answer["moved"] == pytest.approx(certificate["moved"], rel=1e-4)
-    assert answer["distance_bound"] == pytest.approx(certificate["distance_bound"], rel=0.5, abs=1e-6)
-    assert answer["moved"] <= atlas.moved[atlas.table.find(name)]
-    assert answer["accuracy"][1] == after.held_out.accuracy(after.held_out.predictions())
-    assert answer["accuracy"][0] == atlas.held_out.accuracy(atlas.held_out.predictions())
+    assert answer.moved == pytest.approx(certificate["moved"], rel=1e-4)
+    assert answer.distance_bound == pytest.approx(certificate["distance_bound"], rel=0.5, abs=1e-6)
+    assert answer.moved <= atlas.moved[atlas.table.find(name)]
+    assert answer.accuracy[1] == after.held_out.accuracy(after.held_out.predictions())
+    assert answer.accuracy[0] == atlas.held_out.accuracy(atlas.held_out.predictions())
 
 
 def test_rows_without_one_are_the_others(atlas):
@@ -128,12 +129,14 @@ def test_rows_without_one_are_the_others(atlas):
     kept = np.delete(np.arange(shard.rows), 3)
     assert source.rows == shard.rows - 1
     assert (np.concatenate([b.labels for b in blocks]) == shard.labels[kept][4:]).all()
+    assert (source.labels == shard.labels[kept]).all()
+    assert source.sample_ids == [shard.sample_ids[k] for k in kept]
     assert (np.concatenate([b.tokens for b in blocks]) == shard.tokens(kept)[4:]).all()
     assert [len(b.labels) for b in blocks[:-1]] == [4] * (len(blocks) - 1)
 
 
 def test_a_row_is_left_out_on_request_only_once(atlas):
-    leaving, name = Leaving(atlas), atlas.store.shards[0].sample_ids[0]
+    leaving, name = SideSolves(atlas), atlas.store.shards[0].sample_ids[0]
     said = leaving.ask(name)
     while said["state"] == "working":
         sleep(0.02)  # it is the other thread's turn
@@ -253,3 +256,15 @@ def test_the_picture_is_what_the_model_sees():
     image = Image.new("RGB", (200, 100))
     assert cropped(image, {"crop_mode": "center", "crop_pct": 0.5, "input_size": [3, 32, 32]}).size == (50, 50)
     assert cropped(image, {"crop_mode": "squash", "crop_pct": 0.5, "input_size": [3, 32, 32]}).size == (200, 100)
+
+
+def test_a_report_that_cannot_be_written_says_why(tmp_path, atlas, monkeypatch):
+    monkeypatch.setattr("taftcache.view.report.Atlas", lambda store: atlas)
+    monkeypatch.setattr(atlas, "work", lambda skip=(): None)
+    with pytest.raises(StoreWriteError, match=r"cannot write the report to .*: no such file") as caught:
+        taftcache.write_report(atlas.store, tmp_path / "missing" / "report.html")
+    assert caught.value.do == f"make the folder {tmp_path / 'missing'} first"
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(StoreWriteError, match="is a directory"):
+        taftcache.write_report(atlas.store, tmp_path / "folder")
+    assert [p.name for p in tmp_path.iterdir()] == ["folder"]

@@ -4,29 +4,28 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
-from taftcache.errors import RecipeError, SolveError, UnknownSample
-from taftcache.names import EXACT, HEAD, MEAN, WEIGHTED, component_of, is_component
+from taftcache.errors import SolveError, UnknownSample
+from taftcache.model.predictor import TangentModel
+from taftcache.names import HEAD, MEAN
 from taftcache.objective.objective import Objective
 from taftcache.objective.rsl import RSL
-from taftcache.privacy.statement import META
+from taftcache.recipe import Recipe
+from taftcache.solve.leave_one_out import CLOSED, leave_one_out
 from taftcache.solve.settings import Goal
+from taftcache.stages.look.leaving import ModelPart, ModelParts
 from taftcache.stages.progress import Progress, Silent
-from taftcache.stages.train.training import adopt, loss_of, solve_component
-from taftcache.tangent.rows import RowSubset
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from taftcache.model.component import Component
-    from taftcache.recipe import Recipe
-    from taftcache.tangent.base import Base
-    from taftcache.tangent.rows import RowSource
+from taftcache.stages.train.training import loss_of
+from taftcache.tangent.base import Base
+from taftcache.tangent.operator import TangentOperator
+from taftcache.tangent.rows import ArrayRows, RowSource
 
 
 @dataclass(frozen=True)
@@ -76,14 +75,6 @@ class QueryInfluence:
     passes: int
 
 
-class Without(RowSubset):
-    """A shard without one row."""
-
-    def __init__(self, shard: Shard, row: int) -> None:
-        super().__init__([shard], np.delete(np.arange(shard.rows), row))
-        self.name, self.digest, self.labels = shard.name, "", np.asarray(shard.labels)[self.index]
-
-
 def sample_influence(
     store: FeatureStore, sample: str, model: str = MEAN, progress: Progress | None = None
 ) -> SampleInfluence:
@@ -92,20 +83,15 @@ def sample_influence(
     Raises:
         UnknownSample: no such sample, or one that nothing was trained on.
     """
-    import torch
-
-    from taftcache.tangent.operator import TangentOperator
-    from taftcache.tangent.rows import ArrayRows
-
     setting = _Setting(store, model, progress or Silent())
     shard, row = store.locate(sample)
     if shard.role != "train":
         raise UnknownSample(
-            "influence is of a training sample", got=f"{sample!r} is held out", do="name one of a training shard"
+            f"{sample} has no influence: it is held out", got=repr(sample), do="name a sample of a training shard"
         )
     part = setting.part_of(shard)
-    without, bound, passes = setting.solve_without(part, shard, row)
-    change = part.weight * (without - part.component.delta)
+    without = setting.solve_without(part, shard, row)
+    change = part.weight * (without.delta - part.component.delta)
     whole = setting.model.delta
     own = ArrayRows(shard.tokens(slice(row, row + 1)), shard.labels[row : row + 1])
     before, after = (setting.logits(own, delta)[0] for delta in (whole, whole + change))
@@ -127,7 +113,7 @@ def sample_influence(
         store.classes[label],
         shard.name,
         change.norm().item(),
-        part.weight * bound,
+        part.weight * without.meta["certificate"]["distance_bound"],
         before[label].item(),
         after[label].item(),
         store.classes[int(before.argmax())],
@@ -135,7 +121,7 @@ def sample_influence(
         count,
         changed,
         largest,
-        passes,
+        without.meta["stats"]["passes"],
     )
 
 
@@ -153,11 +139,6 @@ def query_influence(
         query: an image file, or the id of a sample in the store.
         solve: where there is no closed form, so many of them are also solved without, for a certified change.
     """
-    import torch
-
-    from taftcache.solve.leave_one_out import CLOSED, leave_one_out
-    from taftcache.tangent.operator import TangentOperator
-
     progress = progress or Silent()
     setting = _Setting(store, model, progress)
     solver = setting.recipe.solver
@@ -191,11 +172,11 @@ def query_influence(
         }
         if methods != {CLOSED} and k < solve:
             part = setting.part_of(shard)
-            without, bound, taken = setting.solve_without(part, shard, row)
-            passes += taken
-            entry["solved"] = part.weight * (direction @ (without - part.component.delta)).item()
-            told = part.component.meta["certificate"]["distance_bound"]
-            entry["bound"] = part.weight * direction.norm().item() * (bound + told)
+            without = setting.solve_without(part, shard, row)
+            passes += without.meta["stats"]["passes"]
+            entry["solved"] = part.weight * (direction @ (without.delta - part.component.delta)).item()
+            bounds = [c.meta["certificate"]["distance_bound"] for c in (without, part.component)]
+            entry["bound"] = part.weight * direction.norm().item() * sum(bounds)
         samples.append(entry)
     return QueryInfluence(
         store.path,
@@ -210,106 +191,33 @@ def query_influence(
     )
 
 
-@dataclass(frozen=True)
-class _Part:
-    """One solved problem that enters a model with ``weight``."""
-
-    name: str
-    weight: float
-    component: Component
-    shards: list[Shard]
-    train: Any
-
-
-class _Setting:
-    """A model of a store, and the problems that it was put together from."""
-
-    def __init__(self, store: FeatureStore, model: str, progress: Progress) -> None:
-        from taftcache.model.component import read_base, read_component
-
-        self.store, self.progress = store, progress
-        self.recipe: Recipe = adopt(store, None)
-        self.base: Base = read_base(store, self.recipe.tangent)
-        self.model = read_component(store, model, self.base)
-        self._check_solved(model)
-        if model in (MEAN, WEIGHTED):
-            weights = self.model.meta["coefficients"]
-        elif model in (EXACT, HEAD) or is_component(model):
-            weights = {model: 1.0}
-        else:
-            raise RecipeError("influence is of a model that was solved from the rows", got=model, do=f"name {MEAN}")
-        self.parts = [
-            _Part(name, mu, read_component(store, name, self.base), shards, "head" if name == HEAD else self._train())
-            for name, mu in weights.items()
-            if (shards := self._shards(name))
-        ]
-
-    def _check_solved(self, model: str) -> None:
-        """RecipeError for a private model, or one with a private part: its noise is no sample's influence."""
-        objects = self.store.objects()
-        names = [model, *self.model.meta.get("coefficients", {})]
-        if private := [name for name in names if name in objects and META in objects[name].meta]:
-            raise RecipeError(
-                f"influence would compare the noise of {', '.join(private)} with a solve without noise",
-                got="trained privately",
-                do="its promise bounds the influence of any sample: taftcache inspect says epsilon and delta",
-            )
-
-    def _train(self) -> Any:
-        return self.recipe.tangent.train
-
-    def _shards(self, name: str) -> list[Shard]:
-        """The shards that a part was made from; none for an imported component, whose rows are elsewhere."""
-        if name in (EXACT, HEAD):
-            return self.store.shards
-        return [shard for shard in self.store.shards if component_of(shard.name) == name]
-
-    def part_of(self, shard: Shard) -> _Part:
-        """The part that a shard's rows entered."""
-        for part in self.parts:
-            if any(own.name == shard.name for own in part.shards):
-                return part
-        raise UnknownSample(
-            "influence is of a sample that the model was made from", got=f"shard {shard.name} has no part in it"
-        )
-
-    def solve_without(self, part: _Part, shard: Shard, row: int) -> tuple[Tensor, float, int]:
-        """The part's optimum without one row, the certified distance to it, and passes."""
-        sources: list[Any] = [Without(s, row) if s.name == shard.name else s for s in part.shards]
-        without = solve_component(
-            self.recipe, self.base, sources, part.train, self.progress, label=part.name, start=part.component.delta
-        )
-        return without.delta, without.meta["certificate"]["distance_bound"], without.meta["stats"]["passes"]
+class _Setting(ModelParts):
+    """A model of a store, what it was put together from, and rows to look at it with."""
 
     def logits(self, rows: RowSource, delta: Tensor, base: Base | None = None) -> Tensor:
         """f(x; Δw) [n,K] in float64 of a few rows."""
-        import torch
-
-        from taftcache.tangent.operator import TangentOperator
-
         operator = TangentOperator(base or self.base, [rows], trained=self.model.layout, dtype=torch.float64)
         ((state, _),) = operator.blocks()
         return state.logits + operator.tangent(state, operator.direction(delta))
 
     def query_rows(self, query: Path | str) -> tuple[RowSource, Base]:
         """A query's row at the tail's input, and the base point for such rows."""
-        from taftcache.tangent.rows import ArrayRows
-
         if self.store.holds(str(query)):
             shard, row = self.store.locate(str(query))
             return ArrayRows(shard.tokens(slice(row, row + 1)), shard.labels[row : row + 1]), self.base
-        from taftcache.model.predictor import TangentModel
 
         tokens = TangentModel.load(self.store, MEAN if MEAN in self.store.objects() else HEAD).tokens([Path(query)])
         return ArrayRows(tokens, np.zeros(len(tokens), np.int32)), self.base.unreduced()
 
 
-def _objective(recipe: Recipe, part: _Part) -> Objective:
+def _objective(recipe: Recipe, part: ModelPart) -> Objective:
     """What a part was solved for, where influence has its closed form; SolveError for any other objective."""
     loss, asked = loss_of(recipe), recipe.objective
-    if not isinstance(loss, RSL) or asked.class_weights != "none" or asked.jvp_only or asked.radius:
+    weighted = asked.class_weights != "none" or asked.jvp_only or asked.radius or recipe.prior.teachers
+    if not isinstance(loss, RSL) or weighted:
         raise SolveError(
-            "no influence of single rows but for the rescaled square loss with equal weights and a ridge",
-            got=f"loss = {asked.loss!r}, class_weights = {asked.class_weights!r}, radius = {asked.radius}",
+            "influence on a prediction needs the rescaled square loss with equal weights and a ridge, and no prior",
+            got=f"loss = {asked.loss!r}, class_weights = {asked.class_weights!r}, radius = {asked.radius},"
+            f" {len(recipe.prior.teachers)} teachers",
         )
     return Objective(loss=loss, ridge=part.component.meta["certificate"]["ridge"], train=part.train)

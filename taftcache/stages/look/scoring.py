@@ -68,8 +68,8 @@ class Scorer:
 
     def is_weighed(self, name: str) -> bool:
         """Whether ``weigh`` has a bound for the component ``name``: it is a solution, of an objective without weights,
-        ball or jvp_only. Noise is none, so a private one has no such bound, and needs none."""
-        return self.plain and "certificate" in self._metas.get(name, {})
+        ball, jvp_only or prior. Noise is none, so a private one has no such bound, and needs none."""
+        return self.plain and not self.recipe.prior.teachers and "certificate" in self._metas.get(name, {})
 
     def state(self, tokens: NDArray[Any]) -> Any:
         """The base model's state on rows [b,t,d]."""
@@ -103,7 +103,7 @@ class Scorer:
             tail, weights = self.operator.tail, self.operator.weights
             squares = row_norms(*tail.factors(component.layout, weights, state, r)).double().square()
         norm = float(component.delta.norm())
-        ridge = self.ridge(name)
+        ridge = float(meta["certificate"]["ridge"])
         squares = squares + 2 * ridge * (r * change).sum(1).double() + (ridge * norm) ** 2
         N = meta["rows"]
         certified = meta["certificate"]["gradient"]
@@ -114,9 +114,20 @@ class Scorer:
         """The head's operator over rows, which takes its turn with whoever else uses the tail."""
         return _InTurn(self._alone, self.base, sources, trained=self.base.head_layout, device=self.operator.device)
 
-    def ridge(self, name: str) -> float:
-        """The λ that the component ``name`` was solved with."""
-        return float(self._metas[name]["certificate"]["ridge"])
+    def norm(self, name: str) -> float:
+        """‖Δw‖ of the component or model ``name``."""
+        return float(self.components[name].delta.norm())
+
+    def attention(self, tokens: NDArray[Any]) -> tuple[NDArray[np.float32] | None, str]:
+        """φ [H,t]: what each head of the class row takes of each token of the first row of [b,t,d]; or None and why."""
+        from taftcache.tangent.class_row.tail import ClassRowTail
+
+        config = self.base.config
+        if config.rows != "tokens":
+            return None, f"the store caches the {config.rows} of a sample, which holds no attention over the image"
+        if not isinstance(self.base.tail, ClassRowTail):
+            return None, f"this model's tail has no class row ({config.path}): {config.why}"
+        return _array(self.state(tokens).phi[0]), ""
 
     def tangent(self, tokens: NDArray[Any], layout: Layout, delta: torch.Tensor) -> NDArray[np.float32]:
         """J δ [b,K] on rows [b,t,d] for any direction δ over ``layout``."""
@@ -206,13 +217,13 @@ def kept_components(components: Sequence[str], without: Iterable[str]) -> list[s
     out = {component_of(name) for name in without}
     if unknown := sorted(out - set(components)):
         raise RecipeError(
-            "a shard that is left out has a component",
+            "no component of the shard to leave out",
             got=", ".join(shard_of(name) for name in unknown),
             do=f"one of {', '.join(shard_of(name) for name in components) or 'none yet'}",
         )
     kept = [name for name in components if name not in out]
     if not kept:
-        raise RecipeError("at least one shard is left", got=f"{len(out)} of {len(components)} left out")
+        raise RecipeError("no component is left to compose", got=f"{len(out)} of {len(components)} left out")
     return kept
 
 

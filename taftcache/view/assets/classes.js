@@ -1,139 +1,133 @@
 // Confusion and accuracy of each class, by model.
-function classesView(main) {
+import { chart, css, dropCharts } from "./charts.js";
+import { choice, h, scrolled, table } from "./elements.js";
+import { count, percent } from "./numbers.js";
+import { className, judged, modelTitle, state, waiting } from "./state.js";
+
+export function classesView(main) {
   if (!state.held) {
     main.append(h("h1", {}, "Classes"), waiting("held-out predictions"));
     return;
   }
   const names = Object.keys(state.held.models),
-    classes = state.overview.report.classes,
-    K = classes.length;
+    place = h("div", {});
   if (!names.includes(state.model)) state.model = names[0];
-  const place = h("div", {});
-  main.append(
-    h("h1", {}, "Classes"),
-    h(
-      "div",
-      { class: "tools" },
-      h(
-        "label",
-        {},
-        "Model",
-        h(
-          "select",
-          {
-            id: "model",
-            onchange: (e) => {
-              state.model = e.target.value;
-              draw();
-            },
-          },
-          names.map((name) => h("option", { value: name, selected: name === state.model }, title(name))),
-        ),
-      ),
-    ),
-    place,
-  );
-  const shown = names.filter((name) => !name.startsWith("components/"));
   const results = Object.fromEntries(names.map((name) => [name, judged(state.held.models[name])]));
+  const options = names.map((name) => [name, modelTitle(name)]);
+  const model = choice("model", "Model", options, state.model, (name) => {
+    state.model = name;
+    draw();
+  });
+  main.append(h("h1", {}, "Classes"), h("div", { class: "tools" }, model), place);
+
   function draw() {
-    const it = results[state.model];
     dropCharts();
-    const node = h("div", { class: "chart" });
-    node.style.height = Math.min(560, Math.max(320, 60 + 26 * Math.min(K, 20))) + "px";
-    const pairs = [];
-    for (let y = 0; y < K; y++)
-      for (let p = 0; p < K; p++) if (y !== p && it.counts[y * K + p]) pairs.push([y, p, it.counts[y * K + p]]);
-    pairs.sort((a, b) => b[2] - a[2]);
-    place.replaceChildren(
-      h(
-        "p",
-        {},
-        h("span", { class: "big", id: "accuracy" }, percent(it.accuracy)),
-        ` of ${count(it.rows)} held-out rows: ${title(state.model)}`,
-      ),
-      h(
-        "div",
-        { class: "columns" },
-        h("section", {}, h("h2", {}, "Confusion"), node),
-        h(
-          "section",
-          {},
-          h("h2", {}, "Most frequent confusions"),
-          pairs.length
-            ? scrolled(
-                table(
-                  "Confusions",
-                  [
-                    ["class", (x) => className(x[0])],
-                    ["taken for", (x) => className(x[1])],
-                    ["rows", (x) => x[2], true],
-                  ],
-                  pairs.slice(0, 40),
-                ),
-                true,
-              )
-            : h("p", {}, "None."),
-        ),
-      ),
-      h("h2", {}, "Accuracy of each class"),
-      scrolled(
-        table(
-          "Accuracy of each class by model",
-          [
-            ["class", (k) => classes[k]],
-            ["training rows", (k) => count(state.overview.report.rows_per_class[classes[k]]), true],
-            ["held out", (k) => it.of[k], true],
-            ...[...new Set([...shown, state.model])].map((name) => [
-              title(name),
-              (k) => percent(results[name].of[k] ? results[name].counts[k * K + k] / results[name].of[k] : NaN),
-              true,
-            ]),
-          ],
-          [...Array(K).keys()].sort(
-            (a, b) => it.counts[a * K + a] / (it.of[a] || 1) - it.counts[b * K + b] / (it.of[b] || 1),
-          ),
-        ),
-        true,
-      ),
-    );
-    const cells = [];
-    for (let y = 0; y < K; y++)
-      for (let p = 0; p < K; p++) if (it.counts[y * K + p]) cells.push([p, y, it.counts[y * K + p] / it.of[y]]);
-    chart(
-      node,
-      `Confusion of ${title(state.model)}: ${pairs.length} pairs of classes are taken for one another; the table beside lists them`,
-      {
-        grid: { left: 8, right: 12, top: 8, bottom: 30, containLabel: true },
-        xAxis: {
-          type: "category",
-          data: classes,
-          name: "predicted",
-          splitLine: { show: false },
-          axisLabel: { color: css("--text"), hideOverlap: true },
-        },
-        yAxis: {
-          type: "category",
-          data: classes,
-          inverse: true,
-          splitLine: { show: false },
-          axisLabel: { color: css("--text"), hideOverlap: true },
-        },
-        visualMap: { show: false, min: 0, max: 1, inRange: { color: [css("--panel"), css("--fill")] } },
-        tooltip: {
-          renderMode: "richText",
-          formatter: (p) =>
-            `${className(p.data[1])} taken for ${className(p.data[0])}: ${percent(p.data[2])} of its rows`,
-        },
-        series: [
-          {
-            type: "heatmap",
-            data: cells,
-            progressive: 0,
-            label: { show: K <= 15, color: css("--text"), formatter: (p) => it.counts[p.data[1] * K + p.data[0]] },
-          },
-        ],
-      },
-    );
+    const matrix = h("div", { class: "chart" });
+    place.replaceChildren(...parts(results, matrix));
+    confusionChart(matrix, results[state.model]);
   }
   draw();
+}
+
+// What is said of the model that is chosen; matrix is where the chart goes.
+function parts(results, matrix) {
+  const result = results[state.model],
+    pairs = confusions(result);
+  return [
+    h(
+      "p",
+      {},
+      h("span", { class: "big", id: "accuracy" }, percent(result.accuracy)),
+      ` of ${count(result.rows)} held-out rows: ${modelTitle(state.model)}`,
+    ),
+    h(
+      "div",
+      { class: "columns" },
+      h("section", {}, h("h2", {}, "Confusion"), matrix),
+      h(
+        "section",
+        {},
+        h("h2", {}, "Most frequent confusions"),
+        pairs.length ? scrolled(table("Confusions", PAIR_COLUMNS, pairs.slice(0, 40)), true) : h("p", {}, "None."),
+      ),
+    ),
+    h("h2", {}, "Accuracy of each class"),
+    scrolled(accuracyTable(results), true),
+  ];
+}
+
+const PAIR_COLUMNS = [
+  ["class", (x) => className(x[0])],
+  ["taken for", (x) => className(x[1])],
+  ["rows", (x) => x[2], true],
+];
+
+// [class, class it was taken for, rows], most rows first.
+function confusions({ counts }) {
+  const K = state.overview.report.classes.length,
+    pairs = [];
+  for (let y = 0; y < K; y++)
+    for (let p = 0; p < K; p++) if (y !== p && counts[y * K + p]) pairs.push([y, p, counts[y * K + p]]);
+  return pairs.sort((a, b) => b[2] - a[2]);
+}
+
+// Every model but single components, and the one that is chosen; the worst classes first.
+function accuracyTable(results) {
+  const { classes, rows_per_class: rows } = state.overview.report,
+    K = classes.length,
+    result = results[state.model];
+  const shown = Object.keys(results).filter((name) => !name.startsWith("components/") || name === state.model);
+  const rate = ({ counts, of }, k, empty) => counts[k * K + k] / (of[k] || empty);
+  const order = [...Array(K).keys()].sort((a, b) => rate(result, a, 1) - rate(result, b, 1));
+  const columns = [
+    ["class", (k) => classes[k]],
+    ["training rows", (k) => count(rows[classes[k]]), true],
+    ["held out", (k) => result.of[k], true],
+    ...shown.map((name) => [modelTitle(name), (k) => percent(rate(results[name], k, NaN)), true]),
+  ];
+  return table("Accuracy of each class by model", columns, order);
+}
+
+function confusionChart(node, result) {
+  const classes = state.overview.report.classes,
+    K = classes.length,
+    cells = [];
+  node.style.height = Math.min(560, Math.max(320, 60 + 26 * Math.min(K, 20))) + "px";
+  for (let y = 0; y < K; y++)
+    for (let p = 0; p < K; p++) {
+      const rows = result.counts[y * K + p];
+      if (rows) cells.push([p, y, rows / result.of[y]]);
+    }
+  const pairs = cells.filter(([p, y]) => p !== y).length;
+  const axis = {
+    type: "category",
+    data: classes,
+    splitLine: { show: false },
+    axisLabel: { color: css("--text"), hideOverlap: true },
+  };
+  const label =
+    `Confusion of ${modelTitle(state.model)}: ${pairs} pairs of classes are taken for one another; ` +
+    "the table beside lists them";
+  chart(node, label, {
+    grid: { left: 8, right: 12, top: 8, bottom: 30, containLabel: true },
+    xAxis: { ...axis, name: "predicted" },
+    yAxis: { ...axis, inverse: true },
+    visualMap: { show: false, min: 0, max: 1, inRange: { color: [css("--panel"), css("--fill")] } },
+    tooltip: {
+      renderMode: "richText",
+      formatter: ({ data: [p, y, part] }) => `${className(y)} taken for ${className(p)}: ${percent(part)} of its rows`,
+    },
+    series: [
+      {
+        type: "heatmap",
+        data: cells,
+        progressive: 0,
+        label: {
+          show: K <= 15,
+          color: css("--text"),
+          formatter: ({ data: [p, y] }) => result.counts[y * K + p],
+        },
+      },
+    ],
+  });
 }

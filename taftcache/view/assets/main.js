@@ -1,4 +1,15 @@
 // Views by the address's fragment; the background work's progress; light and dark.
+import { dropCharts } from "./charts.js";
+import { classesView } from "./classes.js";
+import { ledgerView } from "./ledger.js";
+import { mapView } from "./map/view.js";
+import { count } from "./numbers.js";
+import { overviewView } from "./overview.js";
+import { shardsView } from "./shards.js";
+import { ask, REPORT, source } from "./source.js";
+import { loadColumns, loadHeldOut, loadRows, state } from "./state.js";
+import { trainingView } from "./training.js";
+
 const VIEWS = {
   overview: overviewView,
   map: mapView,
@@ -7,7 +18,12 @@ const VIEWS = {
   training: trainingView,
   ledger: ledgerView,
 };
-let shownView = null;
+const POLL_MS = 400;
+// The map is drawn again each time so many times more rows have places.
+const GROWTH = 1.5;
+
+// What the view that is shown returned: its refresh, if it can take new data in place.
+let shown = null;
 
 function show(focus) {
   const only = document.documentElement.dataset.view;
@@ -23,55 +39,61 @@ function show(focus) {
   for (const link of document.querySelectorAll("nav a"))
     if (link.hash === "#" + view) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
-  shownView = VIEWS[view](main) || null;
+  shown = VIEWS[view](main) || null;
   main.dataset.view = view;
   if (focus) main.focus();
 }
 
-function tellWork(stages) {
-  const going = Object.entries(stages).find(([, s]) => !s.ready);
-  document.getElementById("work").textContent = !going
-    ? ""
-    : going[0] + (going[1].total ? `: ${count(going[1].done)} of ${count(going[1].total)}` : " …");
+function showWork(text) {
+  document.getElementById("work").textContent = text;
 }
 
+function workText(stages) {
+  const [name, stage] = Object.entries(stages).find(([, s]) => !s.ready) || [];
+  if (!stage) return "";
+  return name + (stage.total ? `: ${count(stage.done)} of ${count(stage.total)}` : " …");
+}
+
+// Take in what the server knows by now, and show it where the view has a use for it.
+async function takeIn(stages) {
+  const main = document.getElementById("main"),
+    had = state.held;
+  state.overview = await source.get("overview");
+  await loadColumns();
+  if (!had && stages["held-out predictions"].ready) await loadHeldOut();
+  const view = main.dataset.view;
+  if (shown && shown.refresh) shown.refresh();
+  else if (!had && state.held && (view === "classes" || view === "shards")) show(false);
+  else if (view === "training" && stages["head path"].ready && !main.dataset.path) {
+    show(false);
+    main.dataset.path = "1";
+  }
+}
+
+// Ask the server how far it is, until all is done.
 async function follow() {
   let version = -1,
-    columns = 0;
+    rows = 0;
   for (;;) {
     const now = await ask("progress").catch(() => null);
     if (now === null) {
-      document.getElementById("work").textContent = "The server has ended; start taftcache view again.";
+      showWork("The server has ended; start taftcache view again.");
       return;
     }
+    const all = Object.values(now.stages),
+      read = now.stages.rows;
     state.stages = now.stages;
-    tellWork(now.stages);
-    const rows = now.stages.rows,
-      done = Object.values(now.stages).every((s) => s.ready);
-    const fresh = now.version !== version,
-      grown = !rows.ready && rows.done > columns * 1.5 + 1;
-    if (fresh || grown) {
+    showWork(workText(now.stages));
+    if (now.version !== version || (!read.ready && read.done > rows * GROWTH + 1)) {
       version = now.version;
-      columns = rows.done;
-      state.overview = await source.get("overview");
-      await loadColumns();
-      const had = state.held;
-      if (!state.held && now.stages["held-out predictions"].ready) await loadHeldOut();
-      const view = document.getElementById("main").dataset.view;
-      if (shownView && shownView.refresh) shownView.refresh();
-      else if (
-        (!had && state.held && (view === "classes" || view === "shards")) ||
-        (view === "training" && now.stages["head path"].ready && !document.getElementById("main").dataset.path)
-      ) {
-        show(false);
-        if (view === "training") document.getElementById("main").dataset.path = "1";
-      }
+      rows = read.done;
+      await takeIn(now.stages);
     }
-    if (done) {
+    if (all.every((stage) => stage.ready)) {
       document.body.dataset.done = "1";
       return;
     }
-    await new Promise((next) => setTimeout(next, 400));
+    await new Promise((next) => setTimeout(next, POLL_MS));
   }
 }
 
@@ -93,4 +115,5 @@ async function begin() {
   document.body.dataset.ready = "1";
   if (source.live) follow();
 }
+
 begin();

@@ -1,58 +1,73 @@
 // What the store holds.
-function overviewView(main) {
+import { chart, classColour, css } from "./charts.js";
+import { card, h, scrolled, table } from "./elements.js";
+import { bytes, count, percent, short } from "./numbers.js";
+import { state } from "./state.js";
+
+export function overviewView(main) {
   const r = state.overview.report,
-    a = r.activations,
-    s = a.sampled,
-    b = r.identity.backbone;
-  const q = s.norm_quantiles;
+    place = h("div", { class: "chart" });
   main.append(
     h("h1", {}, "Overview"),
-    h(
-      "div",
-      { class: "cards" },
-      card("training rows", count(r.rows)),
-      card("held-out rows", count(r.held_out_rows)),
-      card("classes", count(r.classes.length)),
-      card("training shards", count(r.shards.filter((x) => x.role === "train").length)),
-      card("on disk", bytes(r.bytes)),
-      card("as " + r.dtype, r.cut.shape.join(" × ")),
-      card("ledger entries", count(r.ledger_entries)),
-      card("forgotten", count(r.forgotten)),
-    ),
-    h(
-      "p",
-      {},
-      `${b.model} (${b.weights}), cut at ${r.cut.start}; the ${r.cut.rows} of each sample are cached; tangent by ${r.tangent.path || "nothing yet"}` +
-        (r.tangent.why ? ` (${r.tangent.why})` : "") +
-        ".",
-    ),
+    cards(r),
+    h("p", {}, origin(r)),
     h("p", { class: "mono quiet" }, "root " + r.root_digest),
     h("h2", {}, "Integrity"),
     h("p", {}, r.integrity.text),
     h("h2", {}, "Shards"),
-    scrolled(
-      table(
-        "Shards",
-        [
-          ["shard", (x) => x.name],
-          ["role", (x) => x.role],
-          ["rows", (x) => count(x.rows), true],
-          ["classes", (x) => x.classes, true],
-          ["size", (x) => bytes(x.bytes), true],
-          ["fewest / most of a class", (x) => `${x.fewest} / ${x.most}`, true],
-          ["max |x|", (x) => short(x.max_abs), true],
-          ["mean ‖x‖", (x) => short(x.mean_token_norm), true],
-          ["digest", (x) => h("span", { class: "mono" }, x.digest.slice(0, 16))],
-        ],
-        r.shards,
-      ),
-    ),
+    scrolled(table("Shards", SHARD_COLUMNS, r.shards)),
+    h("h2", {}, "Rows per class and shard"),
+    place,
+    ...activations(r),
   );
-  const node = h("div", { class: "chart" });
-  main.append(h("h2", {}, "Rows per class and shard"), node);
-  const shards = r.shards,
-    K = r.classes.length;
-  chart(node, `Rows per class in ${shards.length} shards`, {
+  rowsChart(place, r);
+}
+
+const SHARD_COLUMNS = [
+  ["shard", (x) => x.name],
+  ["role", (x) => x.role],
+  ["rows", (x) => count(x.rows), true],
+  ["classes", (x) => x.classes, true],
+  ["size", (x) => bytes(x.bytes), true],
+  ["fewest / most of a class", (x) => `${x.fewest} / ${x.most}`, true],
+  ["max |x|", (x) => short(x.max_abs), true],
+  ["mean ‖x‖", (x) => short(x.mean_token_norm), true],
+  ["digest", (x) => h("span", { class: "mono" }, x.digest.slice(0, 16))],
+];
+
+const CHANNEL_COLUMNS = [
+  ["channel", (x) => x.channel],
+  ["root mean square", (x) => short(x.rms), true],
+  ["times the median", (x) => short(x.ratio), true],
+];
+
+const cards = (r) =>
+  h(
+    "div",
+    { class: "cards" },
+    card("training rows", count(r.rows)),
+    card("held-out rows", count(r.held_out_rows)),
+    card("classes", count(r.classes.length)),
+    card("training shards", count(r.shards.filter((x) => x.role === "train").length)),
+    card("on disk", bytes(r.bytes)),
+    card("as " + r.dtype, r.cut.shape.join(" × ")),
+    card("ledger entries", count(r.ledger_entries)),
+    card("forgotten", count(r.forgotten)),
+  );
+
+function origin(r) {
+  const { model, weights } = r.identity.backbone,
+    why = r.tangent.why ? ` (${r.tangent.why})` : "";
+  return (
+    `${model} (${weights}), cut at ${r.cut.start}; the ${r.cut.rows} of each sample are cached; ` +
+    `tangent by ${r.tangent.path || "nothing yet"}${why}.`
+  );
+}
+
+function rowsChart(place, r) {
+  const K = r.classes.length,
+    S = r.shards.length;
+  chart(place, `Rows per class in ${S} shards`, {
     xAxis: {
       type: "category",
       data: r.classes,
@@ -60,36 +75,31 @@ function overviewView(main) {
     },
     yAxis: { type: "value", name: "rows" },
     ...(K > 40 ? { dataZoom: [{ type: "inside" }] } : {}),
-    series: shards.map((x, k) => ({
+    series: r.shards.map((x, k) => ({
       name: x.name,
       type: "bar",
       stack: "all",
-      color: classColour(k, shards.length),
+      color: classColour(k, S),
       data: r.classes.map((_, c) => x.rows_per_class[c] || 0),
     })),
   });
-  main.append(
+}
+
+function activations(r) {
+  const { gathered, sampled: s } = r.activations,
+    q = s.norm_quantiles;
+  const all =
+    `Of every value, gathered at extraction: max |x| ${short(gathered.max_abs)}, so values could be ` +
+    `${short(gathered.headroom)} times larger before ${r.dtype} overflows; mean norm ` +
+    `${short(gathered.mean_token_norm)}. NaN, infinities and overflow are refused at extraction.`;
+  const some =
+    `From a sample of ${count(s.rows)} of ${count(s.of)} samples: norms ${short(q["0"])} to ${short(q["100"])}, ` +
+    `the middle one ${short(q["50"])}; ${s.outlier_channels} outlier channels; ${percent(s.zeros)} zeros, ` +
+    `${percent(s.subnormal)} too small for full precision, ${s.not_finite} not finite.`;
+  return [
     h("h2", {}, "Activations"),
-    h(
-      "p",
-      {},
-      `Of every value, gathered at extraction: max |x| ${short(a.gathered.max_abs)}, so values could be ${short(a.gathered.headroom)} times larger before ${r.dtype} overflows; mean norm ${short(a.gathered.mean_token_norm)}. NaN, infinities and overflow are refused at extraction.`,
-    ),
-    h(
-      "p",
-      {},
-      `From a sample of ${count(s.rows)} of ${count(s.of)} samples: norms ${short(q["0"])} to ${short(q["100"])}, the middle one ${short(q["50"])}; ${s.outlier_channels} outlier channels; ${percent(s.zeros)} zeros, ${percent(s.subnormal)} too small for full precision, ${s.not_finite} not finite.`,
-    ),
-    scrolled(
-      table(
-        "Largest channels",
-        [
-          ["channel", (x) => x.channel],
-          ["root mean square", (x) => short(x.rms), true],
-          ["times the median", (x) => short(x.ratio), true],
-        ],
-        s.largest_channels,
-      ),
-    ),
-  );
+    h("p", {}, all),
+    h("p", {}, some),
+    scrolled(table("Largest channels", CHANNEL_COLUMNS, s.largest_channels)),
+  ];
 }

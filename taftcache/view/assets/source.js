@@ -1,23 +1,23 @@
 // Where the data come from: the server that sent the page, or the page itself (a report). One form for both.
 const EMBEDDED = document.getElementById("data");
-const REPORT = EMBEDDED ? JSON.parse(EMBEDDED.textContent) : null;
+export const REPORT = EMBEDDED ? JSON.parse(EMBEDDED.textContent) : null;
 
-function unpack(packed) {
+export function unpack(packed) {
   const text = atob(packed.data);
-  const bytes = new Uint8Array(text.length);
-  for (let i = 0; i < text.length; i++) bytes[i] = text.charCodeAt(i);
+  const raw = new Uint8Array(text.length);
+  for (let i = 0; i < text.length; i++) raw[i] = text.charCodeAt(i);
   const kind = { Float32Array, Int32Array, Uint8Array }[packed.type];
-  return new kind(bytes.buffer);
+  return new kind(raw.buffer);
 }
 
-async function ask(name, query = {}) {
+export async function ask(name, query = {}) {
   const answer = await fetch(name + "?" + new URLSearchParams(query));
   const body = await answer.json();
   if (!answer.ok) throw new Error(body.error || answer.statusText);
   return body;
 }
 
-const source = {
+export const source = {
   live: REPORT === null,
   async get(name) {
     return REPORT ? REPORT[name] : ask(name);
@@ -26,11 +26,8 @@ const source = {
     if (!REPORT) return ask("sample", { id });
     const known = REPORT.samples[id];
     if (known) return known;
-    throw new Error(
-      "this report holds details of " +
-        Object.keys(REPORT.samples).length +
-        " samples, and this is none of them; taftcache view shows any",
-    );
+    const held = Object.keys(REPORT.samples).length;
+    throw new Error(`this report holds no details of this sample, only those of ${held}; taftcache view shows any`);
   },
   picture(id, size) {
     if (REPORT) return REPORT.pictures[id] || null;
@@ -42,11 +39,12 @@ const source = {
     if (REPORT.logits) return composeHere(out);
     const known = REPORT.subsets[out.join(",")];
     if (known) return unpack(known);
-    throw new Error("this report holds the compositions along the slider alone; taftcache view makes any");
+    throw new Error("this report holds only the compositions along the slider; taftcache view makes any");
   },
 };
 
 let logits = null;
+
 function composeHere(out) {
   if (!logits) logits = { base: unpack(REPORT.logits.base), tangents: unpack(REPORT.logits.tangents) };
   const names = REPORT["held-out"].components;

@@ -1,57 +1,29 @@
-// Certificates, convergence, the path of the head; the ledger.
-function trainingView(main) {
-  const r = state.overview.report,
-    trained = r.models.filter((m) => m.certificate);
+// Certificates, convergence, and the regularisation path of the head.
+import { chart, classColour, css, PALETTE, percentAxis } from "./charts.js";
+import { h, scrolled, table } from "./elements.js";
+import { count, percent, short } from "./numbers.js";
+import { modelTitle, state, waiting } from "./state.js";
+
+const PROOF =
+  "Each is a float64 gradient recomputed from the rows. F is λ-strongly convex, so ‖Δw − Δw*‖ ≤ ‖∇F‖/λ and F − F* ≤ ‖∇F‖²/2λ.";
+const NO_CURVES = "No curves: every solve here took one step (the exact inverse, or the closed form).";
+
+export function trainingView(main) {
+  const models = state.overview.report.models;
   main.append(h("h1", {}, "Training"));
-  if (!r.models.length) {
+  if (!models.length) {
     main.append(h("p", {}, "Nothing is trained yet: taftcache train STORE."));
     return;
   }
-  main.append(
-    h("h2", {}, "Certificates"),
-    h(
-      "p",
-      {},
-      "Each is a float64 gradient recomputed from the rows. F is λ-strongly convex, so ‖Δw − Δw*‖ ≤ ‖∇F‖/λ and F − F* ≤ ‖∇F‖²/2λ.",
-    ),
-    scrolled(
-      table(
-        "Certificates",
-        [
-          ["model", (m) => title(m.name)],
-          ["rows", (m) => (m.rows ? count(m.rows) : "–"), true],
-          ["‖Δw‖", (m) => short(m.norm), true],
-          ["‖∇F‖ / start", (m) => (m.certificate ? m.certificate.relative_gradient.toExponential(1) : "–"), true],
-          ["‖Δw−Δw*‖ ≤", (m) => (m.certificate ? m.certificate.distance_bound.toExponential(1) : "–"), true],
-          ["F − F* ≤", (m) => (m.certificate ? m.certificate.gap_bound.toExponential(1) : "–"), true],
-          ["passes", (m) => (m.stats && m.stats.passes) || "–", true],
-          [
-            "how it ended",
-            (m) =>
-              m.privacy
-                ? privacy(m)
-                : m.converged === undefined
-                  ? "the mean of the components"
-                  : h("span", { class: m.converged ? "good" : "bad" }, m.converged ? "converged" : m.status),
-          ],
-        ],
-        r.models,
-      ),
-    ),
-  );
-  const promised = r.models.filter((m) => m.privacy);
-  if (promised.length)
-    main.append(
-      h(
-        "p",
-        {},
-        `Private models are no solutions and have no certificate; their promise does not cover: ${promised[0].privacy.not_covered.join("; ")}. Nor does it cover this page, which shows the rows themselves.`,
-      ),
-    );
-  const curves = trained.filter((m) => m.convergence && m.convergence.length > 1),
-    node = h("div", { class: "chart" }),
+  const solves = models.filter((m) => m.certificate && m.convergence && m.convergence.length > 1),
+    points = state.overview.path,
+    convergence = h("div", { class: "chart" }),
     path = h("div", { class: "chart" });
   main.append(
+    h("h2", {}, "Certificates"),
+    h("p", {}, PROOF),
+    scrolled(table("Certificates", COLUMNS, models)),
+    ...uncovered(models),
     h(
       "div",
       { class: "columns" },
@@ -59,106 +31,100 @@ function trainingView(main) {
         "section",
         {},
         h("h2", {}, "Convergence: residual of the solver by pass"),
-        curves.length
-          ? node
-          : h(
-              "p",
-              { class: "quiet" },
-              "No curves: every solve here took one step (the exact inverse, or the closed form).",
-            ),
+        solves.length ? convergence : h("p", { class: "quiet" }, NO_CURVES),
       ),
-      h(
-        "section",
-        {},
-        h("h2", {}, "Regularisation path of the head"),
-        state.overview.path.length ? path : waiting("head path"),
-      ),
+      h("section", {}, h("h2", {}, "Regularisation path of the head"), points.length ? path : waiting("head path")),
     ),
   );
-  if (curves.length)
-    chart(node, `Residual by pass of ${curves.length} solves`, {
-      xAxis: { type: "value", name: "passes over the rows", minInterval: 1 },
-      yAxis: { type: "log", axisLabel: { color: css("--text"), formatter: (v) => v.toExponential(0) } },
-      tooltip: { trigger: "axis", renderMode: "richText" },
-      series: curves.map((m, k) => ({
-        name: title(m.name),
-        type: "line",
-        data: m.convergence,
-        color: classColour(k, curves.length),
-        symbolSize: 6,
-      })),
-    });
-  if (state.overview.path.length) {
-    const p = state.overview.path,
-      now = state.overview.objective.ridge;
-    const line = (key, name, k) => ({
-      name,
-      type: "line",
-      showSymbol: false,
-      color: PALETTE[k],
-      data: p.filter((x) => x[key] !== null).map((x) => [x.ridge, x[key]]),
-    });
-    const shown = p.flatMap((x) => [x.train, x.held_out]).filter((v) => v !== null);
-    const here = {
-      name: "λ of the store",
-      type: "line",
-      showSymbol: false,
-      color: css("--text"),
-      lineStyle: { type: "dashed" },
-    };
-    here.data = typeof now === "number" ? [Math.min(...shown), Math.max(...shown)].map((v) => [now, v]) : [];
-    chart(path, "Accuracy of the head alone by λ, on training and held-out rows", {
-      grid: { left: 12, right: 24, top: 50, bottom: 30, containLabel: true },
-      xAxis: {
-        type: "log",
-        name: "λ",
-        min: p[0].ridge,
-        max: p[p.length - 1].ridge,
-        axisLabel: { color: css("--text"), formatter: (v) => v.toExponential(0) },
-      },
-      yAxis: {
-        type: "value",
-        scale: true,
-        axisLabel: { formatter: (v) => (100 * v).toFixed(0) + " %", color: css("--text") },
-      },
-      tooltip: { trigger: "axis", renderMode: "richText", valueFormatter: percent },
-      series: [line("held_out", "held out", 0), line("train", "training rows", 1), here],
-    });
-  }
+  if (solves.length) convergenceChart(convergence, solves);
+  if (points.length) pathChart(path, points);
+}
+
+const proved = (of) => (m) => (m.certificate ? m.certificate[of].toExponential(1) : "–");
+
+function ending(m) {
+  if (m.privacy) return promise(m.privacy);
+  if (m.converged === undefined) return "the mean of the components";
+  return h("span", { class: m.converged ? "good" : "bad" }, m.converged ? "converged" : m.status);
 }
 
 // What a private model promises.
-function privacy(m) {
-  const p = m.privacy;
-  return p.private
-    ? `private: ε ${p.epsilon.toPrecision(4)}, δ ${p.delta}, ${p.relation}`
-    : "noise of a seed: not private";
-}
+const promise = (p) =>
+  p.private ? `private: ε ${p.epsilon.toPrecision(4)}, δ ${p.delta}, ${p.relation}` : "noise of a seed: not private";
 
-function ledgerView(main) {
-  const entries = state.overview.ledger;
-  main.append(
-    h("h1", {}, "Ledger"),
+// What the promises of private models leave open.
+function uncovered(models) {
+  const found = models.find((m) => m.privacy);
+  if (!found) return [];
+  const open = found.privacy.not_covered.join("; ");
+  return [
     h(
       "p",
       {},
-      entries.length
-        ? `${entries.length} entries in one chain of digests, the newest first; checked when this was read.`
-        : "Empty: nothing was forgotten yet.",
+      `Private models are no solutions and have no certificate; their promise does not cover: ${open}. ` +
+        "Nor does it cover this page, which shows the rows themselves.",
     ),
-  );
-  for (const entry of [...entries].reverse())
-    main.append(
-      h(
-        "details",
-        {},
-        h(
-          "summary",
-          {},
-          `${entry.seq}. ${entry.time || ""} ${entry.event || ""}` +
-            (entry.samples ? `: ${entry.samples} samples` : ""),
-        ),
-        h("pre", { class: "mono" }, JSON.stringify(entry, null, 2)),
-      ),
-    );
+  ];
+}
+
+const COLUMNS = [
+  ["model", (m) => modelTitle(m.name)],
+  ["rows", (m) => (m.rows ? count(m.rows) : "–"), true],
+  ["‖Δw‖", (m) => short(m.norm), true],
+  ["‖∇F‖ / start", proved("relative_gradient"), true],
+  ["‖Δw−Δw*‖ ≤", proved("distance_bound"), true],
+  ["F − F* ≤", proved("gap_bound"), true],
+  ["passes", (m) => (m.stats && m.stats.passes) || "–", true],
+  ["how it ended", ending],
+];
+
+const powers = () => ({ color: css("--text"), formatter: (v) => v.toExponential(0) });
+
+function convergenceChart(place, solves) {
+  chart(place, `Residual by pass of ${solves.length} solves`, {
+    xAxis: { type: "value", name: "passes over the rows", minInterval: 1 },
+    yAxis: { type: "log", axisLabel: powers() },
+    tooltip: { trigger: "axis", renderMode: "richText" },
+    series: solves.map((m, k) => ({
+      name: modelTitle(m.name),
+      type: "line",
+      data: m.convergence,
+      color: classColour(k, solves.length),
+      symbolSize: 6,
+    })),
+  });
+}
+
+function pathChart(place, points) {
+  const ridge = state.overview.objective.ridge,
+    rates = points.flatMap((x) => [x.train, x.held_out]).filter((v) => v !== null);
+  const line = (key, name, color) => ({
+    name,
+    type: "line",
+    showSymbol: false,
+    color,
+    data: points.filter((x) => x[key] !== null).map((x) => [x.ridge, x[key]]),
+  });
+  const here = {
+    name: "λ of the store",
+    type: "line",
+    showSymbol: false,
+    color: css("--text"),
+    lineStyle: { type: "dashed" },
+    // "auto" is no place on the axis
+    data: typeof ridge === "number" ? [Math.min(...rates), Math.max(...rates)].map((v) => [ridge, v]) : [],
+  };
+  chart(place, "Accuracy of the head alone by λ, on training and held-out rows", {
+    grid: { left: 12, right: 24, top: 50, bottom: 30, containLabel: true },
+    xAxis: {
+      type: "log",
+      name: "λ",
+      min: points[0].ridge,
+      max: points[points.length - 1].ridge,
+      axisLabel: powers(),
+    },
+    yAxis: percentAxis(0),
+    tooltip: { trigger: "axis", renderMode: "richText", valueFormatter: percent },
+    series: [line("held_out", "held out", PALETTE[0]), line("train", "training rows", PALETTE[1]), here],
+  });
 }

@@ -1,0 +1,196 @@
+"""What one training row changed: the problem that it has a part in, solved again without it.
+
+The one way to leave a row out: ``taftcache influence`` and the page both solve through ``ModelParts.solve_without``,
+which solves as the store's recipe says, whatever its objective, solver and prior.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from taftcache.cache.read.shard import Shard
+from taftcache.cache.store import FeatureStore
+from taftcache.errors import RecipeError, UnknownSample
+from taftcache.model.component import Component, read_base, read_component
+from taftcache.names import EXACT, HEAD, MEAN, WEIGHTED, component_of, is_component
+from taftcache.privacy.statement import META
+from taftcache.stages.look.row_table import STEP_ROWS
+from taftcache.stages.look.scoring import HeldOutLogits, Scorer
+from taftcache.stages.progress import Progress
+from taftcache.stages.train.training import adopt, solve_component
+from taftcache.tangent.rows import RowSubset
+from taftcache.tangent.spec import Train
+
+
+class Without(RowSubset):
+    """A shard's rows but one; blocks begin where they would if the row had never been there."""
+
+    digest = ""  # of no bytes on disk
+
+    def __init__(self, shard: Shard, row: int) -> None:
+        super().__init__([shard], np.delete(np.arange(shard.rows), row))
+        self.name = shard.name
+        self.labels: NDArray[np.int32] = np.asarray(shard.labels)[self.index]
+        """Class of each row [n]."""
+        self.sample_ids = [shard.sample_ids[k] for k in self.index]
+        """The rows' sample ids, in row order."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelPart:
+    """One solved problem that enters a model with ``weight``: its rows are those of ``shards``."""
+
+    name: str
+    weight: float
+    component: Component
+    shards: list[Shard]
+    train: Train
+
+
+class ModelParts:
+    """The problems that a store's model was put together from.
+
+    Args:
+        store: an open store.
+        model: a component, or one of models/mean, weighted, exact and head.
+        progress: told of every solve.
+
+    Raises:
+        RecipeError: the model was not solved from the rows, or was trained privately.
+    """
+
+    def __init__(self, store: FeatureStore, model: str, progress: Progress) -> None:
+        self.store, self.progress = store, progress
+        self.recipe = adopt(store, None)
+        # read for this object alone: a solve on the side lends the tail other weights while others use theirs
+        self.base = read_base(store, self.recipe.tangent)
+        self.model = read_component(store, model, self.base)
+        self._check_solved(model)
+        if model in (MEAN, WEIGHTED):
+            weights = self.model.meta["coefficients"]
+        elif model in (EXACT, HEAD) or is_component(model):
+            weights = {model: 1.0}
+        else:
+            raise RecipeError(
+                f"influence needs a model that was solved from the rows, not {model}", got=model, do=f"name {MEAN}"
+            )
+        self.parts = [
+            ModelPart(
+                name=name,
+                weight=weight,
+                component=read_component(store, name, self.base),
+                shards=shards,
+                train="head" if name == HEAD else self.recipe.tangent.train,
+            )
+            for name, weight in weights.items()
+            if (shards := self._shards(name))
+        ]
+
+    def part_of(self, shard: Shard) -> ModelPart:
+        """The part that a shard's rows entered; UnknownSample where they entered none."""
+        for part in self.parts:
+            if any(own.name == shard.name for own in part.shards):
+                return part
+        raise UnknownSample(f"shard {shard.name} has no part in the model", got="a sample that it was not made from")
+
+    def solve_without(self, part: ModelPart, shard: Shard, row: int) -> Component:
+        """The part's optimum without one row of ``shard``, from where the part is; nothing is written."""
+        sources = [Without(s, row) if s.name == shard.name else s for s in part.shards]
+        return solve_component(
+            self.recipe,
+            self.base,
+            sources,  # type: ignore[arg-type]  # rows of a shard, without its files
+            part.train,
+            self.progress,
+            label=part.name,
+            start=part.component.delta,
+        )
+
+    def _shards(self, name: str) -> list[Shard]:
+        """The shards that a part was made from; none for an imported component, whose rows are elsewhere."""
+        if name in (EXACT, HEAD):
+            return self.store.shards
+        return [shard for shard in self.store.shards if component_of(shard.name) == name]
+
+    def _check_solved(self, model: str) -> None:
+        """RecipeError for a private model, or one with a private part: its noise is no sample's influence."""
+        objects = self.store.objects()
+        names = [model, *self.model.meta.get("coefficients", {})]
+        if private := [name for name in names if name in objects and META in objects[name].meta]:
+            raise RecipeError(
+                f"influence would compare the noise of {', '.join(private)} with a solve without noise",
+                got="trained privately",
+                do="its promise bounds the influence of any sample: taftcache inspect says epsilon and delta",
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogitsOf:
+    """Logits [K] of one row: by its shard's component, and by the mean of all components."""
+
+    component: list[float]
+    mean: list[float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowLeftOut:
+    """A shard's component without one of its rows, and what that changes.
+
+    ``moved``: ‖Δw without it − Δw‖, where ‖Δw‖ is ``norm``; ``distance_bound``: how exact the new one is. ``before``
+    and ``after``: the row's logits. Of ``held_out`` rows, ``changed`` get another class by the mean; ``accuracy``: of
+    the mean on them, before and after. The last three are None where no held-out rows are scored.
+    """
+
+    status: str
+    passes: int
+    moved: float
+    norm: float
+    distance_bound: float
+    before: LogitsOf
+    after: LogitsOf
+    changed: int | None = None
+    held_out: int | None = None
+    accuracy: tuple[float, float] | None = None
+
+
+def leave_out(scorer: Scorer, parts: ModelParts, shard: Shard, row: int, kept: HeldOutLogits | None) -> RowLeftOut:
+    """Solve the component of ``shard`` without a row, as ``taftcache forget`` would, and compare.
+
+    Args:
+        scorer: the store's models.
+        parts: of the shard's component.
+        shard: of the store's training shards.
+        row: of the shard.
+        kept: logits of held-out rows to compare on, if there are any.
+    """
+    part = parts.part_of(shard)
+    without = parts.solve_without(part, shard, row)
+    delta = without.delta - part.component.delta
+    members = [name for name in scorer.models if is_component(name)]
+    tokens = shard.tokens(slice(row, row + 1))
+    z, changes = scorer.logits(tokens, members)
+    step = scorer.tangent(tokens, part.component.layout, delta)
+    mean, own = z + changes.mean(0), z + changes[members.index(part.name)]
+    changed, held_out, accuracy = None, None, None
+    if kept is not None and (held := parts.store.held_out) is not None:
+        old = kept.base + kept.tangents.mean(0)
+        steps = (held.tokens(kept.rows[k : k + STEP_ROWS]) for k in range(0, len(kept.rows), STEP_ROWS))
+        moved = np.concatenate([scorer.tangent(some, part.component.layout, delta) for some in steps])
+        classes, new = old.argmax(1), (old + moved / len(members)).argmax(1)
+        changed, held_out = int((classes != new).sum()), len(kept.rows)
+        accuracy = (kept.accuracy(classes), kept.accuracy(new))
+    return RowLeftOut(
+        status=without.meta["status"],
+        passes=without.meta["stats"]["passes"],
+        moved=float(delta.norm()),
+        norm=float(part.component.delta.norm()),
+        distance_bound=without.meta["certificate"]["distance_bound"],
+        before=LogitsOf(component=own[0].tolist(), mean=mean[0].tolist()),
+        after=LogitsOf(component=(own + step)[0].tolist(), mean=(mean + step / len(members))[0].tolist()),
+        changed=changed,
+        held_out=held_out,
+        accuracy=accuracy,
+    )

@@ -1,0 +1,72 @@
+// What forgetting one sample would change: the bound, and the solve without it.
+import { h } from "./elements.js";
+import { percent, short } from "./numbers.js";
+import { ask, source } from "./source.js";
+import { className } from "./state.js";
+
+const POLL_MS = 300;
+
+export function forgetting(found) {
+  if (!found.forget) return found.private ? [h("h3", {}, "Privacy"), h("p", {}, found.private)] : [];
+  const place = h("div", { id: "leave", role: "status", "aria-live": "polite" });
+  const out = [h("h3", {}, "If it were forgotten"), h("p", {}, bounds(found.forget)), place];
+  if (found.left_out) showAnswer(place, found, found.left_out);
+  if (!source.live) return out;
+  const button = h(
+    "button",
+    {
+      type: "button",
+      id: "solve",
+      onclick: () => {
+        button.disabled = true;
+        solve(place, found);
+      },
+    },
+    `Solve shard ${found.shard} without it`,
+  );
+  return [...out, h("p", {}, button, h("span", { class: "quiet" }, " on the side; the store is not changed"))];
+}
+
+function bounds({ norm, bound, composed_bound: composed }) {
+  if (bound === null) return `Its shard's component has norm ${short(norm)}; this objective has no bound by the ridge.`;
+  return (
+    `Its shard's component, of norm ${short(norm)}, moves by at most ${short(bound)}; the composed model by at most ` +
+    `${short(composed)}. These bounds are proved by the ridge, and are loose.`
+  );
+}
+
+// Ask for the solve, and again until it is done.
+async function solve(place, found) {
+  for (;;) {
+    const answer = await ask("leave-out", { id: found.id }).catch((error) => ({
+      state: "failed",
+      error: error.message,
+    }));
+    if (answer.state === "working") place.textContent = `solving the shard without it, pass ${answer.passes} …`;
+    else if (answer.state === "busy") place.textContent = `waiting for ${answer.sample} …`;
+    else {
+      showAnswer(place, found, answer);
+      return;
+    }
+    await new Promise((done) => setTimeout(done, POLL_MS));
+  }
+}
+
+function showAnswer(place, found, answer) {
+  if (answer.state === "failed") {
+    place.textContent = answer.error;
+    return;
+  }
+  const z = (when) => answer[when].mean[found.label].toFixed(2);
+  const best = (when) => className(answer[when].mean.indexOf(Math.max(...answer[when].mean)));
+  const changed =
+    answer.changed === null
+      ? "."
+      : `; ${answer.changed} of ${answer.held_out} held-out predictions change, ` +
+        `accuracy ${percent(answer.accuracy[0])} to ${percent(answer.accuracy[1])}.`;
+  const text =
+    `Solved in ${answer.passes} passes: the component moves by ${short(answer.moved)} ` +
+    `(exact to ${short(answer.distance_bound)}). Composed, the logit of its class goes from ` +
+    `${z("before")} to ${z("after")}, its class from ${best("before")} to ${best("after")}${changed}`;
+  place.replaceChildren(h("p", {}, text));
+}

@@ -1,0 +1,28 @@
+// What was forgotten, in order.
+import { h } from "./elements.js";
+import { state } from "./state.js";
+
+export function ledgerView(main) {
+  const entries = state.overview.ledger;
+  main.append(
+    h("h1", {}, "Ledger"),
+    h(
+      "p",
+      {},
+      entries.length
+        ? `${entries.length} entries in one chain of digests, the newest first; checked when this was read.`
+        : "Empty: nothing was forgotten yet.",
+    ),
+    ...entries.map(details).reverse(),
+  );
+}
+
+function details(entry) {
+  const samples = entry.samples ? `: ${entry.samples} samples` : "";
+  return h(
+    "details",
+    {},
+    h("summary", {}, `${entry.seq}. ${entry.time || ""} ${entry.event || ""}${samples}`),
+    h("pre", { class: "mono" }, JSON.stringify(entry, null, 2)),
+  );
+}

@@ -1,0 +1,127 @@
+// The map itself: a scatter of the rows that pass, moved by mouse and keyboard.
+import { chart, css } from "../charts.js";
+import { count } from "../numbers.js";
+import { className, state } from "../state.js";
+import { groups } from "./colours.js";
+import { passing, places } from "./rows.js";
+
+const hidden = { show: false };
+const BARE = { type: "value", scale: true, axisLine: hidden, axisTick: hidden, axisLabel: hidden, splitLine: hidden };
+
+// In node, which must be in the document. Returns {made: the chart, draw: the rows it drew, rowAt: of an event}.
+export function mapChart(node) {
+  let shown = [];
+  const made = chart(node, "", blank());
+  moveByKeys(made, node);
+
+  function rowAt(event) {
+    if (!/^g\d+$/.test(event.seriesId || "")) return null;
+    return shown[+event.seriesId.slice(1)][2][event.dataIndex];
+  }
+  function tooltip(event) {
+    const row = rowAt(event);
+    return row === null ? "" : state.ids[row] + "\n" + className(state.label[row]);
+  }
+  function draw() {
+    const [x, y] = places(),
+      rows = x ? passing().filter((row) => !Number.isNaN(x[row])) : [];
+    shown = groups(rows);
+    const size = rows.length > 30000 ? 2 : rows.length > 5000 ? 3 : 5;
+    const series = shown.map(([name, colour, part], k) => scatter("g" + k, name, colour, size, points(part, x, y)));
+    if (state.selected !== null && x && !Number.isNaN(x[state.selected]))
+      series.push(ring(x[state.selected], y[state.selected]));
+    made.setOption(
+      { tooltip: { formatter: tooltip }, legend: { data: shown.map(([name]) => name) }, series },
+      { replaceMerge: ["series"] },
+    );
+    if (!state.lasso) made.dispatchAction({ type: "brush", areas: [] });
+    const label = `Map of ${count(rows.length)} samples, coloured by ${state.colour}; the table below lists them.`;
+    node.setAttribute("aria-label", label);
+    node.dataset.points = rows.length;
+    return rows;
+  }
+  return { made, draw, rowAt };
+}
+
+const blank = () => ({
+  grid: { left: 8, right: 8, top: 40, bottom: 8, containLabel: true },
+  xAxis: BARE,
+  yAxis: BARE,
+  dataZoom: [
+    { type: "inside", xAxisIndex: 0, filterMode: "none" },
+    { type: "inside", yAxisIndex: 0, filterMode: "none" },
+  ],
+  // xAxisIndex ties the lasso to the axes: it stays where it was drawn when the map moves.
+  toolbox: { show: false },
+  brush: {
+    toolbox: [],
+    xAxisIndex: 0,
+    yAxisIndex: 0,
+    seriesIndex: [],
+    brushMode: "single",
+    brushStyle: { borderWidth: 2, color: "rgba(90,150,230,.14)", borderColor: css("--accent") },
+  },
+  series: [],
+});
+
+function points(rows, x, y) {
+  const data = new Float32Array(2 * rows.length);
+  rows.forEach((row, i) => {
+    data[2 * i] = x[row];
+    data[2 * i + 1] = y[row];
+  });
+  return data;
+}
+
+const scatter = (id, name, color, symbolSize, data) => ({
+  id,
+  name,
+  type: "scatter",
+  data,
+  dimensions: ["x", "y"],
+  large: true,
+  largeThreshold: 500,
+  progressive: 0,
+  symbolSize,
+  itemStyle: { color, opacity: 0.85 },
+});
+
+// Round the sample that is chosen.
+const ring = (x, y) => ({
+  id: "selected",
+  name: "chosen sample",
+  type: "scatter",
+  symbolSize: 18,
+  z: 5,
+  silent: true,
+  itemStyle: { color: "transparent", borderColor: css("--text"), borderWidth: 3 },
+  data: [[x, y]],
+});
+
+const KEYS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, 1], ArrowDown: [0, -1] };
+const SCALES = { "+": 0.7, "=": 0.7, "-": 1 / 0.7, 0: 1e9 };
+
+function moveByKeys(made, node) {
+  node.addEventListener("keydown", (event) => {
+    const scale = SCALES[event.key];
+    if (!KEYS[event.key] && !scale) return;
+    const [zx, zy] = made.getOption().dataZoom,
+      [dx, dy] = KEYS[event.key] || [0, 0];
+    made.dispatchAction({
+      type: "dataZoom",
+      batch: [
+        { dataZoomIndex: 0, ...moved(zx, dx, scale || 1) },
+        { dataZoomIndex: 1, ...moved(zy, dy, scale || 1) },
+      ],
+    });
+    event.preventDefault();
+  });
+}
+
+// A zoom window, in percent of the axis, scaled round its middle and moved by a part of its width.
+function moved(zoom, by, scale) {
+  const span = Math.min(100, (zoom.end - zoom.start) * scale),
+    middle = (zoom.start + zoom.end) / 2 + by * span * 0.15;
+  const start = Math.min(Math.max(middle - span / 2, 0), 100 - span);
+  return { start, end: start + span };
+}

@@ -1,0 +1,69 @@
+// The rows of the map in groups of one colour.
+import { classColour, css, PALETTE, RAMP } from "../charts.js";
+import { short } from "../numbers.js";
+import { className, shardName, state, UNKNOWN } from "../state.js";
+
+export const COLOURS = [
+  ["class", "class"],
+  ["shard", "shard"],
+  ["mean", "prediction (composed)"],
+  ["error", "right or wrong (composed)"],
+  ["margin", "margin (composed)"],
+  ["moved", "influence (bound)"],
+  ["norm", "norm of the vector"],
+];
+
+// By the colour that is chosen, each group a series: [name, colour, rows].
+export function groups(rows) {
+  const column = { class: state.label, shard: state.shard, error: state.columns.mean }[state.colour];
+  const known = column || state.columns[state.colour];
+  if (!known) return [["not known yet", css("--quiet"), rows]];
+  if (state.colour === "error") return byRight(rows, known);
+  return ["class", "shard", "mean"].includes(state.colour) ? byName(rows, known) : bySize(rows, known);
+}
+
+function byName(rows, column) {
+  const shards = state.colour === "shard",
+    name = shards ? shardName : className,
+    total = (shards ? state.overview.shards : state.overview.report.classes).length;
+  return split(rows, (row) => column[row]).map(([k, part]) =>
+    k === UNKNOWN ? ["unknown", css("--quiet"), part] : [name(k), classColour(k, total), part],
+  );
+}
+
+function byRight(rows, mean) {
+  const kinds = [
+    ["unknown", css("--quiet")],
+    ["right", PALETTE[0]],
+    ["wrong", PALETTE[3]],
+  ];
+  const kind = (row) => (mean[row] === UNKNOWN ? 0 : mean[row] === state.label[row] ? 1 : 2);
+  return split(rows, kind).map(([k, part]) => [...kinds[k], part]);
+}
+
+// In as many groups of equal size as the ramp has colours.
+function bySize(rows, column) {
+  const sorted = Float32Array.from(rows, (row) => column[row])
+    .filter((v) => !Number.isNaN(v))
+    .sort();
+  const edges = RAMP.map((_, k) => sorted[Math.floor((k * (sorted.length - 1)) / RAMP.length)]);
+  const bin = (v) => {
+    let k = 0;
+    while (k + 1 < edges.length && v >= edges[k + 1]) k++;
+    return k;
+  };
+  return split(rows, (row) => (Number.isNaN(column[row]) ? UNKNOWN : bin(column[row]))).map(([k, part]) =>
+    k === UNKNOWN ? ["unknown", css("--quiet"), part] : ["≥ " + short(edges[k]), RAMP[k], part],
+  );
+}
+
+// [key, its rows], by rising key.
+function split(rows, key) {
+  const parts = new Map();
+  for (const row of rows) {
+    const k = key(row);
+    if (!parts.has(k)) parts.set(k, []);
+    parts.get(k).push(row);
+  }
+  return [...parts].sort((a, b) => a[0] - b[0]);
+}

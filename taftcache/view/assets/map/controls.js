@@ -1,0 +1,66 @@
+// What the map shows, to choose: colour, places, filters; lasso and clear.
+import { choice, h } from "../elements.js";
+import { state } from "../state.js";
+import { COLOURS } from "./colours.js";
+
+const SPACES = [
+  ["pca", "principal axes"],
+  ["neighbours", "neighbour embedding"],
+];
+const ONLY = [
+  ["", "all"],
+  ["wrong", "wrong only"],
+  ["right", "right only"],
+];
+
+// on: change (something else is chosen), enter (in the search), lasso, clear. Returns {node, lasso: the button}.
+export function mapControls(on) {
+  // What moves or hides points makes a lasso round them meaningless.
+  const unlasso = (set) => (value) => {
+    set(value);
+    state.lasso = null;
+    on.change();
+  };
+  const filter = (key) => unlasso((value) => (state.filters[key] = value));
+  const select = (key, label, options) => choice(key, label, options, state.filters[key], filter(key));
+  const colour = choice("colour", "Colour", COLOURS, state.colour, (value) => {
+    state.colour = value;
+    on.change();
+  });
+  const space = unlasso((value) => (state.space = value));
+  const lasso = h("button", { id: "lasso", type: "button", "aria-pressed": "false", onclick: on.lasso }, "Lasso");
+  const node = h(
+    "div",
+    { class: "tools" },
+    colour,
+    choice("space", "Places", SPACES, state.space, space),
+    select("class", "Class", [["", "all"], ...state.overview.report.classes.map((c, k) => [k, c])]),
+    select("shard", "Shard", [["", "all"], ...state.overview.shards.map((s, k) => [k, s.name])]),
+    select("only", "Show", ONLY),
+    search(filter("text"), on.enter),
+    lasso,
+    h("button", { id: "clear", type: "button", onclick: on.clear }, "Clear"),
+  );
+  return { node, lasso };
+}
+
+function search(input, enter) {
+  const field = h("input", {
+    id: "search",
+    type: "search",
+    value: state.filters.text,
+    autocomplete: "off",
+    oninput: (e) => input(e.target.value),
+    onkeydown: (e) => {
+      if (e.key === "Enter") enter();
+    },
+  });
+  return h("label", {}, "Id contains", field);
+}
+
+// Every sample again.
+export function clearFilters() {
+  state.lasso = null;
+  state.filters = { class: "", shard: "", only: "", text: "" };
+  for (const id of ["class", "shard", "only", "search"]) document.getElementById(id).value = "";
+}

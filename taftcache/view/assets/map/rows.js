@@ -1,0 +1,42 @@
+// Which rows the map shows, and where.
+import { state, UNKNOWN } from "../state.js";
+
+// Rows that pass the filters: class, shard, right or wrong, text of the id.
+export function passing() {
+  const { class: k, shard, only, text } = state.filters,
+    rows = [];
+  const mean = state.columns.mean,
+    wanted = text.toLowerCase();
+  for (let row = 0; row < state.ids.length; row++) {
+    if (k !== "" && state.label[row] !== +k) continue;
+    if (shard !== "" && state.shard[row] !== +shard) continue;
+    if (only && (!mean || mean[row] === UNKNOWN || (mean[row] === state.label[row]) !== (only === "right"))) continue;
+    if (wanted && !state.ids[row].toLowerCase().includes(wanted)) continue;
+    rows.push(row);
+  }
+  return rows;
+}
+
+// Columns of both coordinates in the space that is chosen, once it is known.
+export function places() {
+  const own = state.space === "neighbours" && state.columns.nx;
+  return own ? [state.columns.nx, state.columns.ny] : [state.columns.x, state.columns.y];
+}
+
+// Those of rows that are inside the lasso.
+export function chosen(rows) {
+  if (!state.lasso) return rows;
+  const [x, y] = places();
+  return rows.filter((row) => inside(state.lasso, x[row], y[row]));
+}
+
+// Whether a point is in a polygon: a ray from it to the left meets the edges an odd number of times.
+function inside(polygon, x, y) {
+  let hit = false;
+  for (let i = 0, j = polygon.length - 1; i < polygon.length; j = i++) {
+    const [xi, yi] = polygon[i],
+      [xj, yj] = polygon[j];
+    if (yi > y !== yj > y && x < ((xj - xi) * (y - yi)) / (yj - yi) + xi) hit = !hit;
+  }
+  return hit;
+}

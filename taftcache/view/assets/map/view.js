@@ -1,0 +1,77 @@
+// The map of the samples: controls above it, the table below, one sample beside it.
+import { h } from "../elements.js";
+import { percent } from "../numbers.js";
+import { showSample } from "../sample.js";
+import { state } from "../state.js";
+import { mapChart } from "./chart.js";
+import { clearFilters, mapControls } from "./controls.js";
+import { mapLasso } from "./lasso.js";
+import { sampleList } from "./list.js";
+import { chosen } from "./rows.js";
+
+const HELP =
+  "Wheel or + − to zoom, drag or arrow keys to move, 0 to see all; the lasso or the filters choose samples for the table.";
+
+export function mapView(main) {
+  const axes = h("p", { class: "quiet", id: "axes" }),
+    place = h("div", { class: "map", id: "map", tabindex: "0" }),
+    side = h("aside", { class: "side", "aria-label": "Sample" }),
+    list = sampleList(select);
+  const controls = mapControls({ change: draw, enter, lasso: () => lasso.arm(true), clear });
+  const below = [h("p", { class: "quiet" }, HELP), list.said, list.node];
+  main.append(
+    h("h1", {}, "Map of the samples"),
+    axes,
+    controls.node,
+    h("div", { class: "atlas" }, h("div", {}, place, ...below), side),
+  );
+  const map = mapChart(place);
+  let rows = [];
+  const lasso = mapLasso(map.made, controls.lasso, () => list.fill(chosen(rows)));
+
+  function draw() {
+    rows = map.draw();
+    axes.textContent = axesText(rows.length);
+    list.fill(chosen(rows));
+  }
+  function select(row) {
+    state.selected = row;
+    history.replaceState(null, "", "#map/" + encodeURIComponent(state.ids[row]));
+    draw();
+    showSample(side, state.ids[row], select);
+  }
+  function enter() {
+    if (list.first() !== undefined) select(list.first());
+  }
+  function clear() {
+    clearFilters();
+    lasso.arm(false);
+    draw();
+  }
+  map.made.on("click", (event) => {
+    const row = map.rowAt(event);
+    if (row !== null) select(row);
+  });
+  if (state.selected === null) side.append(h("p", { class: "quiet" }, "Choose a sample on the map or in the table."));
+  else showSample(side, state.ids[state.selected], select);
+  draw();
+  return {
+    refresh: () => {
+      if (!lasso.armed()) draw();
+    },
+  };
+}
+
+// What the places mean, and whether all are known.
+function axesText(drawn) {
+  if (state.space === "neighbours")
+    return state.columns.nx
+      ? "Neighbours stay together (t-SNE of a part of the rows, the others between their nearest of those); distances far apart mean nothing."
+      : "The neighbour embedding is being made; principal axes meanwhile.";
+  const explained = state.overview.explained;
+  return (
+    `Each point is a sample: ${state.overview.vectors}, along the two principal axes` +
+    (explained.length ? ` (${percent(explained[0])} and ${percent(explained[1] ?? 0)} of the variance).` : ".") +
+    (drawn < state.ids.length && state.columns.x === undefined ? " Being read." : "")
+  );
+}

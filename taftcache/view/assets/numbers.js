@@ -1,0 +1,19 @@
+// Numbers in words.
+const missing = (x) => x === null || x === undefined || Number.isNaN(x);
+
+export const percent = (x) => (missing(x) ? "–" : (100 * x).toFixed(2) + " %");
+export const count = (x) => x.toLocaleString("en-US");
+export const short = (x) =>
+  missing(x)
+    ? "–"
+    : Number(x)
+        .toPrecision(3)
+        .replace(/\.?0+(e|$)/, "$1");
+
+export function bytes(n) {
+  for (const unit of ["B", "KB", "MB", "GB"]) {
+    if (n < 1000) return (unit === "B" ? n : n.toFixed(1)) + " " + unit;
+    n /= 1000;
+  }
+  return n.toFixed(1) + " TB";
+}
