@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from taftcache.cache.copying import BASE
 from taftcache.cache.format import layout
-from taftcache.cache.format.digest import canonical, digest
+from taftcache.cache.format.digest import canonical, digest, too_deep
 from taftcache.cache.format.manifest import ObjectRef, Skipped
 from taftcache.cache.format.plan import check_ids
 from taftcache.cache.place.failure import cannot
@@ -224,9 +224,12 @@ class FeatureFile:
     def _json(self, name: str) -> Any:
         raw = self._bytes(name)
         try:
-            return msgspec.json.decode(raw if len(raw) <= MAX_TEXT else b"")
+            value = msgspec.json.decode(raw if len(raw) <= MAX_TEXT else b"")
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             raise _bad(self.path, f"{name} is not JSON") from None
+        if too_deep(raw):
+            raise _bad(self.path, f"lists and mappings of {name} are too deep")
+        return value
 
     def _node(self, name: str) -> h5py.Group | h5py.Dataset:
         node: Any = self._file

@@ -84,7 +84,7 @@ def opened(job: SolveJob) -> Iterator[tuple[FeatureStore, Base]]:
     except StoreNotFound as error:
         raise ClusterError(
             "every worker reaches the store at the driver's address",
-            got=str(error.got),
+            got=error.fault,
             do="put the store on a folder that all hosts mount alike, or in a bucket",
         ) from None
     with store:
