@@ -25,7 +25,7 @@ class Home(Protocol):
 
     @property
     def locked(self) -> bool:
-        """Whether the lock in the staging folder keeps all other writers out: then what nothing names may be removed."""
+        """Whether the lock in the staging folder keeps other writers out: what nothing names may be removed then."""
         ...
 
     def read(self, name: str, limit: int) -> bytes:
