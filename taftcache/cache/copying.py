@@ -21,7 +21,7 @@ from taftcache.cache.place.folder import PRIVATE
 from taftcache.cache.place.home import Home
 from taftcache.cache.place.lock import WriterLock
 from taftcache.cache.read.shard import Shard
-from taftcache.cache.read.verify import Progress, verify
+from taftcache.cache.read.verify import OnProgress, verify
 from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.commit import check_foreign
 from taftcache.cache.write.sweep import sweep
@@ -50,7 +50,7 @@ class _File:
 
 
 def copy(
-    source: FeatureStore, target: str | os.PathLike[str], *, update: bool = False, progress: Progress | None = None
+    source: FeatureStore, target: str | os.PathLike[str], *, update: bool = False, progress: OnProgress | None = None
 ) -> Copied:
     """Copy what ``source``'s manifests name to ``target``, a folder or a bucket: the same bytes, the same root digest.
 
@@ -141,7 +141,7 @@ def convert(
     recipe: dict[str, Any],
     dtype: str | None = None,
     chunk_rows: int | Literal["auto"] | None = None,
-    progress: Progress | None = None,
+    progress: OnProgress | None = None,
 ) -> FeatureStore:
     """A new store at ``target`` with ``source``'s rows in another dtype or chunk size; open for writing.
 

@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 
 from taftcache.cache.copying import BASE
 from taftcache.cache.format import layout
-from taftcache.cache.format.digest import canonical, digest
+from taftcache.cache.format.digest import canonical, digest, too_deep
 from taftcache.cache.format.manifest import ObjectRef, Skipped
 from taftcache.cache.format.plan import check_ids
 from taftcache.cache.place.failure import cannot
-from taftcache.cache.read.verify import Progress
+from taftcache.cache.read.verify import OnProgress
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import DataError, FormatError, StoreWriteError
 
@@ -35,7 +35,7 @@ _CACHE = 64 << 20
 _TEXTS = ("identity", "plan", "recipe", "skipped", "objects")
 
 
-def export(store: FeatureStore, file: str | os.PathLike[str], progress: Progress | None = None) -> int:
+def export(store: FeatureStore, file: str | os.PathLike[str], progress: OnProgress | None = None) -> int:
     """Write all rows of ``store`` to a new HDF5 file, whole or not at all; its bytes.
 
     ``/shards/<name>/tokens`` [n, t, d], ``labels`` int32 [n], ``sample_id`` UTF-8 [n]; ``/classes``; the base's files;
@@ -151,7 +151,7 @@ class FeatureFile:
         self.skipped = _typed(texts["skipped"], list[Skipped], "skipped")
         self.objects = _typed(texts["objects"], dict[str, ObjectRef], "objects")
         self.classes = self._strings("classes")
-        self.shards: dict[str, Part] = {}
+        self.shards: dict[str, ExportedShard] = {}
         group = self._node("shards")
         if not isinstance(group, h5py.Group):
             raise _bad(self.path, "shards is no group")
@@ -170,7 +170,7 @@ class FeatureFile:
             role, wanted, rows = (attributes.get(key) for key in ("role", "digest", "chunk_rows"))
             if not (isinstance(role, str) and isinstance(wanted, str) and isinstance(rows, np.integer)):
                 raise _bad(self.path, f"shards/{name} lacks role, digest or chunk_rows")
-            self.shards[name] = Part(tokens, labels.astype(np.int64), ids, role, wanted, int(rows))
+            self.shards[name] = ExportedShard(tokens, labels.astype(np.int64), ids, role, wanted, int(rows))
 
     def _open_columns(self, columns: Columns) -> None:
         self.tokens, labels, ids = self._columns(columns.tokens, columns.labels, columns.ids)
@@ -224,9 +224,12 @@ class FeatureFile:
     def _json(self, name: str) -> Any:
         raw = self._bytes(name)
         try:
-            return msgspec.json.decode(raw if len(raw) <= MAX_TEXT else b"")
+            value = msgspec.json.decode(raw if len(raw) <= MAX_TEXT else b"")
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             raise _bad(self.path, f"{name} is not JSON") from None
+        if too_deep(raw):
+            raise _bad(self.path, f"lists and mappings of {name} are too deep")
+        return value
 
     def _node(self, name: str) -> h5py.Group | h5py.Dataset:
         node: Any = self._file
@@ -270,7 +273,7 @@ class FeatureFile:
 
 
 @dataclass(frozen=True)
-class Part:
+class ExportedShard:
     """One exported shard: its rows, and the digest that it had."""
 
     tokens: h5py.Dataset
@@ -281,7 +284,7 @@ class Part:
     chunk_rows: int
 
 
-def restore(file: FeatureFile, path: str | os.PathLike[str], progress: Progress | None = None) -> FeatureStore:
+def restore(file: FeatureFile, path: str | os.PathLike[str], progress: OnProgress | None = None) -> FeatureStore:
     """The store of an export, open for writing: shards with the bytes and digests that they had, and the base.
 
     IntegrityError when rows in the file are not those that were exported. One that was cut off goes on.

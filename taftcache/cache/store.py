@@ -19,12 +19,14 @@ from taftcache.cache.place.failure import cannot
 from taftcache.cache.place.lock import WriterLock
 from taftcache.cache.read.contents import MAKE, Contents, no_store, read_manifest
 from taftcache.cache.read.shard import Shard
-from taftcache.cache.read.verify import Progress, read_object, verify
+from taftcache.cache.read.verify import OnProgress, read_object, verify
 from taftcache.cache.write.commit import Committer, create
+from taftcache.cache.write.group import ShardForm
+from taftcache.cache.write.journal import Header
 from taftcache.cache.write.sweep import staged_ids, strays
 from taftcache.cache.write.tombstones import TombstoneFile
 from taftcache.cache.write.transaction import Transaction
-from taftcache.cache.write.writer import ShardWriter, header_of
+from taftcache.cache.write.writer import ShardWriter
 from taftcache.errors import (
     IdentityError,
     IntegrityError,
@@ -220,7 +222,7 @@ class FeatureStore:
                 do="Use another folder for these features, or the settings that the store was made with.",
             )
 
-    def verify(self, progress: Progress | None = None) -> list[Fault]:
+    def verify(self, progress: OnProgress | None = None) -> list[Fault]:
         """Read every object again and return what is damaged, missing or another; an empty list is a whole store."""
         return verify(self.root, self.manifest, progress)
 
@@ -267,8 +269,8 @@ class FeatureStore:
         if candidates is not None:
             check_ids(candidates)
         rows = resolve_chunk_rows(chunk_rows, (t, d), dtype)
-        header = header_of(self.manifest, name, role, (t, d), dtype, rows, candidates, relearn)
-        return ShardWriter(committer, header, candidates)
+        form = ShardForm(name=name, role=role, tokens_shape=(t, d), dtype=dtype, chunk_rows=rows)
+        return ShardWriter(committer, Header.of(self.manifest, form, candidates, relearn), candidates)
 
     def transaction(self) -> Transaction:
         """Changes that become visible together; one at a time."""

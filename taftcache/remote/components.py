@@ -67,7 +67,7 @@ def opened(job: SolveJob) -> Iterator[tuple[FeatureStore, Base]]:
     except StoreNotFound as error:
         raise ClusterError(
             "a worker does not find the store at the driver's address",
-            got=str(error.got),
+            got=error.fault,
             do="put the store in a folder that all hosts mount at the same path, or in a bucket",
         ) from None
     with store:

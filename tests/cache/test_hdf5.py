@@ -101,6 +101,10 @@ EXPORTS = {
     "no classes": lambda f: f.__delitem__("classes"),
     "no identity": lambda f: f.__delitem__("identity"),
     "identity": lambda f: (f.__delitem__("identity"), f.create_dataset("identity", data=np.frombuffer(b"{", np.uint8))),
+    "deep": lambda f: (
+        f.__delitem__("identity"),
+        f.create_dataset("identity", data=np.frombuffer(b'{"x":' + b"[" * 900 + b"]" * 900 + b"}", np.uint8)),
+    ),
     "skipped": lambda f: (f.__delitem__("skipped"), f.create_dataset("skipped", data=np.frombuffer(b"[1]", np.uint8))),
     "no digest": lambda f: f["shards/000"].attrs.__delitem__("digest"),
     "labels short": lambda f: (

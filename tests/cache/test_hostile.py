@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import shutil
 import subprocess
 import sys
@@ -15,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from taftcache.cache.format.digest import canonical, digest
+from taftcache.cache.format.digest import canonical, digest, too_deep
 from taftcache.cache.format.manifest import MAX_BYTES
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import FormatError, IntegrityError, RecipeError, StoreError, TaftcacheError
@@ -114,6 +115,65 @@ ROOT = {
 def test_root_manifest(path, what) -> None:
     forge(path, ROOT[what])
     refused(path)
+
+
+def nested(depth: int) -> Any:
+    """Lists ``depth`` deep."""
+    value: Any = 0
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+@pytest.mark.parametrize("where", ["identity", "plan", "recipe", "meta"])
+def test_a_manifest_nested_too_deep(path, where) -> None:
+    """Code that compares or copies such a value calls itself once for each level."""
+    for depth in (99, 100, 300, 900):
+
+        def change(fields, depth=depth) -> None:
+            place = fields["objects"]["components/000"]["meta"] if where == "meta" else fields[where]
+            place["x"] = nested(depth)
+
+        forge(path, change)
+        if depth == 99:
+            read_all(path)
+        else:
+            refused(path, FormatError, "more than 100 deep")
+
+
+def test_depth_is_that_of_the_values_whatever_texts_hold() -> None:
+    texts = ['"', "\\", '\\"', "[", "{", "}]", "\n", "[[[["]
+    chance = random.Random(0)
+
+    def value(left: int) -> Any:
+        if not left or chance.random() < 0.02:
+            return chance.choice([1, None, "".join(chance.choices(texts, k=3))])
+        kin = [value(left - 1) for _ in range(1 + (chance.random() < 0.01))]
+        return kin if chance.random() < 0.5 else {"".join(chance.choices(texts, k=2)): some for some in kin}
+
+    def depth(some: Any) -> int:
+        inner = some.values() if isinstance(some, dict) else some
+        return 1 + max(map(depth, inner), default=0) if isinstance(some, list | dict) else 0
+
+    found = [value(chance.randint(90, 110)) for _ in range(300)]
+    assert {too_deep(canonical(some)) for some in found} == {True, False}
+    assert all(
+        too_deep(text) == (depth(some) > 100) for some in found for text in (canonical(some), json.dumps(some).encode())
+    )
+
+
+def test_a_ledger_entry_nested_too_deep(path) -> None:
+    for depth, good in ((99, True), (100, False), (900, False)):
+        raw = canonical({"seq": 1, "previous": "", "x": nested(depth)})
+        (path / "ledger").mkdir(exist_ok=True)
+        (path / f"ledger/000001-{digest(raw)[:16]}.json").write_bytes(raw)
+        forge(path, lambda m, raw=raw: m.update(ledger={"entries": 1, "head": digest(raw)}))
+        with FeatureStore(path) as store:
+            if good:
+                assert len(store.ledger()) == 1
+            else:
+                with pytest.raises(IntegrityError, match="no ledger entry"):
+                    store.ledger()
 
 
 SHARD = {

@@ -27,7 +27,7 @@ MAX_CHUNK_ROWS = 1 << 16
 _AUTO_BYTES = 8 << 20
 
 
-class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class FileRef(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One file of a shard."""
 
     digest: Hex
@@ -54,7 +54,7 @@ class ShardManifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     dtype: str
     chunk_rows: int
     statistics: Statistics
-    objects: dict[str, Part]
+    objects: dict[str, FileRef]
 
     def encode(self) -> tuple[bytes, ShardRef]:
         """The file's bytes, and what names it; StoreWriteError where `decode` would not take them."""

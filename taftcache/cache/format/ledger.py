@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 from blake3 import blake3
 
-from taftcache.cache.format.digest import SHORT, canonical, digest
+from taftcache.cache.format.digest import SHORT, canonical, digest, too_deep
 from taftcache.cache.format.fault import Fault, unreadable
 from taftcache.cache.format.manifest import LedgerRef, Manifest
 from taftcache.cache.place.home import Home
@@ -94,4 +94,4 @@ def _decoded(raw: bytes, seq: int) -> dict[str, Any] | None:
         return None
     before = entry.get("previous")
     good = entry.get("seq") == seq and isinstance(before, str) and len(before) in (0, 64)
-    return entry if good else None
+    return entry if good and not too_deep(raw) else None

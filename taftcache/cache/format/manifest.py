@@ -7,7 +7,7 @@ from typing import Annotated, Any, TypeVar
 
 import msgspec
 
-from taftcache.cache.format.digest import SHORT, canonical, digest, digest_without, plain
+from taftcache.cache.format.digest import MAX_DEPTH, SHORT, canonical, digest, digest_without, plain, too_deep
 from taftcache.cache.format.fault import Fault
 from taftcache.errors import FormatError, RecipeError, StoreError, StoreWriteError
 
@@ -209,6 +209,8 @@ def _bounded(raw: bytes) -> None:
             got=where,
             do=_AVOID,
         )
+    if too_deep(b"".join(parts)):
+        raise FormatError(f"lists and mappings are more than {MAX_DEPTH} deep", got=where, do=_AVOID)
     # The list of classes ends where the manifest's own digest begins; in it, `","` stands between two names alone.
     classes = raw.count(b'","', 0, raw.find(b'"digest":')) + 1
     if classes > MAX_CLASSES:

@@ -34,9 +34,9 @@ class Url(type(Path())):  # type: ignore[misc]
 class Bucket:
     """Objects below ``s3://bucket/prefix``. Credentials, region and endpoint come from the usual ``AWS_*`` variables.
 
-    An object is there as a whole or not at all, so nothing is staged here: work in progress lies on a desk, a
-    folder of this machine. There is no lock; instead the root manifest is put on the condition that it is still the
-    one which was read (If-Match), or that there is none (If-None-Match): of two writers one wins, the other gets
+    An object is there as a whole or not at all, so nothing is staged here: work in progress lies in a
+    staging folder of this machine. There is no lock; instead the root manifest is put on the condition that it is still
+    the one which was read (If-Match), or that there is none (If-None-Match): of two writers one wins, the other gets
     StoreLocked. What nothing names may be the other's upload, so it is removed by age, by ``taftcache gc``, alone.
 
     Reads raise FileNotFoundError for what is not there and StoreUnreachable when the service does not answer, or
@@ -121,7 +121,7 @@ class Bucket:
         self._ask(name, lambda: self._api.put(self._store, _checked(name), raw), writes=True)
 
     def place(self, staging: Folder, staged: str, name: str) -> None:
-        """Upload the file or folder ``staged`` of the desk, where it stays until its commit is through."""
+        """Upload the file or folder ``staged`` of the staging folder, where it stays until its commit is through."""
         files = list(staging.walk(staged)) if staging.is_folder(staged) else [staged]
         for file in files:
             self.put(f"{name}{file.removeprefix(staged)}", staging.view(file, staging.size(file))[1])

@@ -29,7 +29,7 @@ PRIVATE = 0o600
 
 
 class Folder:
-    """Files below ``path``, addressed by relative names (``a/b/c``): a home for stores, and the desk they are made on.
+    """Files below ``path``, addressed by relative names (``a/b/c``): a home for stores, and where they are staged.
 
     The root may be reached through a link (that is the caller's choice); nothing below it may be one. Reads raise
     ``OSError`` as the system does (FormatError for a link or anything that is no plain file); writes raise
@@ -181,7 +181,7 @@ class Folder:
         return info is not None and stat.S_ISDIR(info.st_mode)
 
     def place(self, staging: Folder, staged: str, name: str) -> None:
-        """Bring the file or folder ``staged`` of ``desk``, which is durable, to the place ``name``, durably."""
+        """Bring the file or folder ``staged`` of ``staging``, which is durable, to the place ``name``, durably."""
         if staging is not self:
             raise ValueError("a folder's work is staged in itself: a rename does not cross file systems")
         if "/" in name:

@@ -13,7 +13,7 @@ class Home(Protocol):
     """Files by relative names (``a/b/c``), immutable once placed, and one of them that is swapped.
 
     Reads raise ``OSError`` (``FileNotFoundError`` for what is not there) and FormatError; writes raise StoreWriteError.
-    Work in progress lies on a `Folder`, the desk, which is the home itself where the home is a folder.
+    Work in progress lies in a staging `Folder`, which is the home itself where the home is a folder.
     """
 
     path: Path
@@ -25,7 +25,7 @@ class Home(Protocol):
 
     @property
     def locked(self) -> bool:
-        """Whether the lock on the desk keeps every other writer out, so that what nothing names may be removed."""
+        """Whether the lock in the staging folder keeps other writers out: what nothing names may be removed then."""
         ...
 
     def read(self, name: str, limit: int) -> bytes:
@@ -61,7 +61,7 @@ class Home(Protocol):
         ...
 
     def place(self, staging: Folder, staged: str, name: str) -> None:
-        """Bring the file or folder ``staged`` of the desk to the place ``name``, durably."""
+        """Bring the file or folder ``staged`` of the staging folder to the place ``name``, durably."""
         ...
 
     def swap(self, name: str, data: bytes) -> None:

@@ -12,11 +12,11 @@ from taftcache.cache.place.home import Home
 from taftcache.cache.read.shard import Shard
 from taftcache.errors import StoreError, StoreUnreachable
 
-Progress = Callable[[int, int], None]
+OnProgress = Callable[[int, int], None]
 """(bytes done, bytes in all), called after each object."""
 
 
-def verify(root: Home, named: Manifest, progress: Progress | None = None, *, manifest: bool = True) -> list[Fault]:
+def verify(root: Home, named: Manifest, progress: OnProgress | None = None, *, manifest: bool = True) -> list[Fault]:
     """Every fault of a store: the root manifest, each shard's files, the objects beside them, the ledger, the key.
 
     ``named`` is the manifest as it was opened: one that is another by now is a fault too, unless ``manifest`` says that

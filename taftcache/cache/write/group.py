@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -12,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from taftcache.cache.format import layout
 from taftcache.cache.format.digest import digest
-from taftcache.cache.format.layout import DTYPES, Part, ShardManifest, Statistics
+from taftcache.cache.format.layout import DTYPES, FileRef, ShardManifest, Statistics
 from taftcache.cache.format.manifest import ShardRef
 from taftcache.cache.place.folder import Folder
 from taftcache.errors import DataError
@@ -27,42 +28,47 @@ class ChunkRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     norm_sum: float
 
 
+@dataclass(frozen=True, kw_only=True)
+class ShardForm:
+    """What a shard is before it has rows: its name and role, (t, d) of a row, dtype, and rows per chunk."""
+
+    name: str
+    role: str
+    tokens_shape: tuple[int, int]
+    dtype: str
+    chunk_rows: int
+
+
 class GroupWriter:
     """Writes the group of one shard at ``at``; the bytes depend on the rows, their order and the chunk size only."""
 
-    def __init__(
-        self, root: Folder, at: str, name: str, role: str, tokens_shape: tuple[int, int], dtype: str, chunk_rows: int
-    ) -> None:
-        self.at, self.name, self.role = at, name, role
-        self.tokens_shape, self.dtype, self.chunk_rows = tokens_shape, dtype, chunk_rows
-        self._root = root
+    def __init__(self, root: Folder, at: str, form: ShardForm) -> None:
+        self._root, self._at, self._form = root, at, form
         for array in ("tokens", "labels", "sample_id"):
             root.make(f"{at}/{array}")
 
     def put_chunk(self, index: int, tokens: NDArray[Any], rows: int) -> ChunkRecord:
         """Write chunk ``index``: ``tokens`` [chunk_rows, t, d], of which rows from ``rows`` on are 0. Its bytes are
-        durable, its name is after `settle` or `finish`; several threads may write at once."""
-        self._root.write(f"{self.at}/{layout.chunk_name(index)}", tokens)
+        durable, its name is after `sync_names` or `finish`; several threads may write at once."""
+        self._root.write(f"{self._at}/{layout.chunk_name(index)}", tokens)
         return chunk_record(tokens, rows)
 
-    def settle(self) -> None:
+    def sync_names(self) -> None:
         """Make the names of the chunks durable."""
-        self._root.sync(f"{self.at}/tokens")
+        self._root.sync(f"{self._at}/tokens")
 
     def finish(self, chunks: Sequence[ChunkRecord], ids: Sequence[str], labels: NDArray[np.int32]) -> ShardRef:
         """Write everything but the chunks, durably, and return what the root manifest needs to name the shard.
 
         StoreWriteError, before anything is written, for more chunks than a shard's manifest can name.
         """
-        made, files = describe(
-            self.name, self.role, self.tokens_shape, self.dtype, self.chunk_rows, chunks, ids, labels
-        )
+        made, files = describe(self._form, chunks, ids, labels)
         raw, ref = made.encode()
         for name, data in files.items():
-            self._root.write(f"{self.at}/{name}", data)
-        self._root.write(layout.manifest_file(self.at), raw)
+            self._root.write(f"{self._at}/{name}", data)
+        self._root.write(layout.manifest_file(self._at), raw)
         for folder in ("tokens", "labels", "sample_id", ""):
-            self._root.sync(f"{self.at}/{folder}".rstrip("/"))
+            self._root.sync(f"{self._at}/{folder}".rstrip("/"))
         return ref
 
     def put_all(self, rows: Iterable[NDArray[Any]], ids: Sequence[str], labels: NDArray[np.int32]) -> ShardRef:
@@ -72,10 +78,10 @@ class GroupWriter:
         filled = 0
         for block in rows:
             while len(block):
-                take = min(len(block), self.chunk_rows - filled)
+                take = min(len(block), self._form.chunk_rows - filled)
                 buffer[filled : filled + take] = block[:take]
                 filled, block = filled + take, block[take:]
-                if filled == self.chunk_rows:
+                if filled == self._form.chunk_rows:
                     chunks.append(self.put_chunk(len(chunks), buffer, filled))
                     filled = 0
         if filled:
@@ -85,7 +91,7 @@ class GroupWriter:
 
     def buffer(self) -> NDArray[Any]:
         """A zeroed chunk [chunk_rows, t, d]."""
-        return np.zeros((self.chunk_rows, *self.tokens_shape), DTYPES[self.dtype])
+        return np.zeros((self._form.chunk_rows, *self._form.tokens_shape), DTYPES[self._form.dtype])
 
 
 def chunk_record(tokens: NDArray[Any], rows: int) -> ChunkRecord:
@@ -95,38 +101,31 @@ def chunk_record(tokens: NDArray[Any], rows: int) -> ChunkRecord:
 
 
 def describe(
-    name: str,
-    role: str,
-    tokens_shape: tuple[int, int],
-    dtype: str,
-    chunk_rows: int,
-    chunks: Sequence[ChunkRecord],
-    ids: Sequence[str],
-    labels: NDArray[np.int32],
+    form: ShardForm, chunks: Sequence[ChunkRecord], ids: Sequence[str], labels: NDArray[np.int32]
 ) -> tuple[ShardManifest, dict[str, bytes]]:
     """The manifest of a shard with these rows, and the files of its group other than the chunks."""
-    n = len(ids)
+    n, t = len(ids), form.tokens_shape[0]
     files = {
         "labels/c.0": labels.astype("<i4").tobytes(),
         "sample_id/c.0": layout.encode_ids(ids),
-        **layout.metadata(n, tokens_shape, dtype, chunk_rows),
+        **layout.metadata(n, form.tokens_shape, form.dtype, form.chunk_rows),
     }
     counts = np.bincount(labels)
     made = ShardManifest(
-        name=name,
-        role=role,
+        name=form.name,
+        role=form.role,
         rows=n,
-        tokens_shape=tokens_shape,
-        dtype=dtype,
-        chunk_rows=chunk_rows,
+        tokens_shape=form.tokens_shape,
+        dtype=form.dtype,
+        chunk_rows=form.chunk_rows,
         statistics=Statistics(
             max_abs=max(chunk.max_abs for chunk in chunks),
             # nine digits: below what the order of additions inside one token's norm could change
-            mean_token_norm=float(f"{math.fsum(c.norm_sum for c in chunks) / (n * tokens_shape[0]):.9g}"),
+            mean_token_norm=float(f"{math.fsum(c.norm_sum for c in chunks) / (n * t):.9g}"),
             rows_per_class={str(k): int(counts[k]) for k in np.flatnonzero(counts)},
         ),
-        objects={layout.chunk_name(i): Part(c.digest, c.size) for i, c in enumerate(chunks)}
-        | {name: Part(digest(data), len(data)) for name, data in files.items()},
+        objects={layout.chunk_name(i): FileRef(c.digest, c.size) for i, c in enumerate(chunks)}
+        | {name: FileRef(digest(data), len(data)) for name, data in files.items()},
     )
     return made, files
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from taftcache.cache.format.digest import SHORT, canonical, digest
-from taftcache.cache.format.manifest import Skipped
+from taftcache.cache.format.manifest import Manifest, Skipped
 from taftcache.cache.place.folder import Folder
-from taftcache.cache.write.group import ChunkRecord
+from taftcache.cache.write.group import ChunkRecord, ShardForm
 from taftcache.errors import StoreError
 
 FILE = "journal"
@@ -26,6 +28,33 @@ class Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     candidates: str
     relearn: bool
     version: int = 1
+
+    @classmethod
+    def of(cls, named: Manifest, form: ShardForm, candidates: Sequence[str] | None, relearn: bool) -> Header:
+        """That of a shard of this ``form``, made from what the store of the manifest ``named`` was made from."""
+        made_from = {"identity": named.identity, "classes": named.classes}
+        listed = "" if candidates is None else digest(canonical(list(candidates)))
+        return cls(
+            identity=digest(canonical(made_from)),
+            name=form.name,
+            role=form.role,
+            tokens_shape=form.tokens_shape,
+            dtype=form.dtype,
+            chunk_rows=form.chunk_rows,
+            candidates=listed,
+            relearn=relearn,
+        )
+
+    @property
+    def form(self) -> ShardForm:
+        """What the shard is before it has rows."""
+        return ShardForm(
+            name=self.name,
+            role=self.role,
+            tokens_shape=self.tokens_shape,
+            dtype=self.dtype,
+            chunk_rows=self.chunk_rows,
+        )
 
 
 class Line(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="chunk"):
@@ -56,7 +85,7 @@ class Journal:
         self._at = at
 
     def read(self) -> tuple[Header | None, list[Line], Seal | None]:
-        """What is durable: up to the first line that is torn. (None, [], None) where there is no journal."""
+        """What is durable: up to the first line that is incomplete. (None, [], None) where there is no journal."""
         header, lines, seal, _ = self._scan()
         return header, lines, seal
 
@@ -67,8 +96,8 @@ class Journal:
         self._root.write(f"{self._file}.partial", data)
         self._root.move(f"{self._file}.partial", self._file)
 
-    def mend(self) -> None:
-        """Cut a torn line off, so that the next one can follow."""
+    def cut_incomplete(self) -> None:
+        """Cut an incomplete line off, so that the next one can follow."""
         self._root.truncate(self._file, self._scan()[3])
 
     def append(self, *items: Line | Seal) -> None:

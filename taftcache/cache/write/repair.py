@@ -1,4 +1,4 @@
-"""Mending what is damaged: bytes made again count only when they have the digest that the manifest names."""
+"""Repairing what is damaged: bytes made again count only when they have the digest that the manifest names."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from taftcache.cache.format.plan import MAX_ID_BYTES
 from taftcache.cache.place.home import Home
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.write.commit import Committer
-from taftcache.cache.write.group import GroupWriter, chunk_record, describe, to_stored
+from taftcache.cache.write.group import GroupWriter, ShardForm, chunk_record, describe, to_stored
 from taftcache.cache.write.transaction import Transaction
 from taftcache.errors import StoreError, StoreWriteError, TaftcacheError
 
@@ -60,7 +60,7 @@ class Repaired:
 
 
 def repair(committer: Committer, faults: Sequence[Fault], maker: Maker | None) -> Repaired:
-    """Mend the files that ``faults`` (of `FeatureStore.verify`) name, by way of the store's ``committer``.
+    """Repair the files that ``faults`` (of `FeatureStore.verify`) name, by way of the store's ``committer``.
 
     Metadata comes from the shard's manifest, a lost shard manifest from the group's files; chunks, labels and ids from
     ``maker``, for a chunk its rows alone. Bytes are put in place, file by file and durably, only if they have the
@@ -75,10 +75,10 @@ def repair(committer: Committer, faults: Sequence[Fault], maker: Maker | None) -
     try:
         for ref in committer.manifest.shards:
             if any(f.shard == ref.name for f in faults):
-                _Mender(committer, ref, maker, done).mend()
+                _DamagedShard(committer, ref, maker, done).repair()
         for name, thing in objects.items():
             if thing.path in damaged:
-                _mend_object(committer, name, maker, done)
+                _repair_object(committer, name, maker, done)
     finally:
         committer.staging.remove(REPAIR)
     gone = {objects[name].path for name in done.dropped}
@@ -91,7 +91,7 @@ def repair(committer: Committer, faults: Sequence[Fault], maker: Maker | None) -
     return done
 
 
-def _mend_object(committer: Committer, name: str, maker: Maker | None, done: Repaired) -> None:
+def _repair_object(committer: Committer, name: str, maker: Maker | None, done: Repaired) -> None:
     ref = committer.manifest.objects[name]
     try:
         data = None if maker is None else maker.object(name)
@@ -117,14 +117,14 @@ def _put(root: Home, file: str, wanted: str, data: Any, how: str, done: Repaired
 _OTHER = "the image, the weights or the libraries are not those of the extraction; nothing was written"
 
 
-class _Mender:
+class _DamagedShard:
     """One damaged shard."""
 
     def __init__(self, committer: Committer, ref: ShardRef, maker: Maker | None, done: Repaired) -> None:
         self._root, self._staging = committer.root, committer.staging
         self._ref, self._maker, self._done = ref, maker, done
 
-    def mend(self) -> None:
+    def repair(self) -> None:
         shard = Shard(self._root, self._ref)
         try:
             made = shard.listing
@@ -203,8 +203,12 @@ class _Mender:
                 chunks.append(chunk_record(tokens, min(c, rows - k * c)))
         except (OSError, StoreError, msgspec.DecodeError, UnicodeDecodeError):
             return None
-        made, _ = describe(self._ref.name, self._ref.role, (t, d), stated.data_type, c, chunks, ids, labels)
+        made, _ = describe(self._form((t, d), stated.data_type, c), chunks, ids, labels)
         return made if digest(canonical(made)) == self._ref.digest else None
+
+    def _form(self, tokens_shape: tuple[int, int], dtype: str, chunk_rows: int) -> ShardForm:
+        ref = self._ref
+        return ShardForm(name=ref.name, role=ref.role, tokens_shape=tokens_shape, dtype=dtype, chunk_rows=chunk_rows)
 
     def _all_again(self) -> None:
         """Neither a manifest nor all of what it spoke of: every row is made again."""
@@ -223,7 +227,7 @@ class _Mender:
                     yield to_stored(maker.rows(ref.name, some), dtype, shape, some)
 
             staged = f"{REPAIR}/group"
-            group = GroupWriter(self._staging, staged, ref.name, ref.role, shape, dtype, chunk_rows)
+            group = GroupWriter(self._staging, staged, self._form(shape, dtype, chunk_rows))
             made = group.put_all(blocks(), ids, np.array([label for _, label in members], np.int32))
         except StoreWriteError:
             raise

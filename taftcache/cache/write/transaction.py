@@ -16,7 +16,7 @@ from taftcache.cache.format.manifest import MAX_OBJECT_BYTES, Manifest, ObjectRe
 from taftcache.cache.place.folder import PRIVATE
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.write.commit import Committer
-from taftcache.cache.write.group import GroupWriter
+from taftcache.cache.write.group import GroupWriter, ShardForm
 from taftcache.cache.write.sweep import TRANSACTION
 from taftcache.errors import DataError, RecipeError, StoreError
 
@@ -239,7 +239,14 @@ class Transaction:
         self._count += 1
         at = f"{TRANSACTION}/{self._count}"
         made = old.manifest
-        group = GroupWriter(self._staging, at, old.name, old.role, made.tokens_shape, made.dtype, made.chunk_rows)
+        form = ShardForm(
+            name=old.name,
+            role=old.role,
+            tokens_shape=made.tokens_shape,
+            dtype=made.dtype,
+            chunk_rows=made.chunk_rows,
+        )
+        group = GroupWriter(self._staging, at, form)
         ids = [i for i, kept in zip(old.sample_ids, keep, strict=True) if kept]
         labels = old.labels[keep] if place is None else place[old.labels[keep]]
         return Shard(self._staging, group.put_all(rows(), ids, labels), at)

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from taftcache.cache.format import layout, ledger
-from taftcache.cache.format.digest import canonical, digest
-from taftcache.cache.format.manifest import Manifest, ShardRef, Skipped
+from taftcache.cache.format.digest import digest
+from taftcache.cache.format.manifest import ShardRef, Skipped
 from taftcache.cache.format.plan import check_ids
 from taftcache.cache.write.commit import Committer
 from taftcache.cache.write.group import ChunkRecord, GroupWriter, to_stored
@@ -54,7 +54,7 @@ class ShardWriter:
         self._pending: deque[Future[None]] = deque()
         self._written: deque[tuple[Future[ChunkRecord], Callable[[ChunkRecord], Line]]] = deque()
         self._spare: list[NDArray[Any]] = []
-        self._torn = False
+        self._broken = False
         found, lines, seal = self._journal.read()
         if found != header:
             staging.remove(self._at)
@@ -63,10 +63,8 @@ class ShardWriter:
         elif seal is not None:
             self._journal.start(header, lines)
         else:
-            self._journal.mend()
-        self._group = GroupWriter(
-            staging, self._group_at, header.name, header.role, header.tokens_shape, header.dtype, header.chunk_rows
-        )
+            self._journal.cut_incomplete()
+        self._group = GroupWriter(staging, self._group_at, header.form)
         self._buffer = self._group.buffer()
         self._resume(lines)
         self._seen = set(self._ids) | {s.id for _, s in self._skipped}
@@ -244,9 +242,9 @@ class ShardWriter:
     def _enter(self) -> None:
         """Enter the next chunk in the journal, and with it those after it that are written by now. After a failure
         nothing more: a journal with a chunk left out would give rows the ids of others."""
-        if self._torn or not self._written:
+        if self._broken or not self._written:
             return  # an earlier call has entered this chunk too
-        self._torn = True  # until all of this is done
+        self._broken = True  # until all of this is done
         records: list[ChunkRecord] = []
         lines: list[Line] = []
         failure: BaseException | None = None
@@ -256,12 +254,12 @@ class ShardWriter:
                 records.append(future.result())
                 lines.append(line(records[-1]))
         if lines:
-            self._group.settle()
+            self._group.sync_names()
             self._journal.append(*lines)
             self._chunks += records
         if failure is not None:
             raise failure
-        self._torn = False
+        self._broken = False
 
     def _wait(self) -> None:
         try:
@@ -311,19 +309,3 @@ class ShardWriter:
         for file in list(root.walk(self._group_at)):
             if file not in durable:
                 root.remove(file)
-
-
-def header_of(
-    named: Manifest,
-    name: str,
-    role: str,
-    tokens_shape: tuple[int, int],
-    dtype: str,
-    chunk_rows: int,
-    candidates: Sequence[str] | None,
-    relearn: bool,
-) -> Header:
-    """What a journal must agree with to be continued."""
-    made_from = {"identity": named.identity, "classes": named.classes}
-    listed = "" if candidates is None else digest(canonical(list(candidates)))
-    return Header(digest(canonical(made_from)), name, role, tokens_shape, dtype, chunk_rows, listed, relearn)
