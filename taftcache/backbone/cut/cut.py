@@ -18,7 +18,7 @@ from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from taftcache.backbone.cut.describe import ClosedForm, describe
+from taftcache.backbone.cut.describe import DescribedTail, describe
 from taftcache.backbone.cut.locate import classifier_of, locate
 from taftcache.backbone.cut.remainder import PREFIX, Remainder
 from taftcache.backbone.cut.trace import feature, trace
@@ -77,12 +77,12 @@ class Cut:
                 self.shape = self._rest.shape
             size = torch.Size(self.shape).numel()
             self.tokens_shape: tuple[int, int] = (size // self.shape[-1], self.shape[-1])
-            self._closed: ClosedForm | str = ""
+            self._closed: DescribedTail | str = ""
             if self.start:
                 self._switch = _stop_before(self._model.get_submodule(self.start))
                 self._probe()
                 self._closed = self._describe()
-            if isinstance(self._closed, ClosedForm):
+            if isinstance(self._closed, DescribedTail):
                 self.buffers = tuple(self._closed.buffers)
 
     @property
@@ -122,7 +122,7 @@ class Cut:
     def tail_state(self) -> dict[str, Tensor]:
         """Copies of the tail's tensors on the CPU in float32, by timm's names: parameters, buffers, head."""
         state = self._model.state_dict()
-        tables = self._closed.buffers if isinstance(self._closed, ClosedForm) else {}
+        tables = self._closed.buffers if isinstance(self._closed, DescribedTail) else {}
         named = {name: tables[name] if name in tables else state[name] for name in (*self.parameters, *self.buffers)}
         weight, bias = self._head()
         named |= {f"{self._classifier}.{k}": t for k, t in (("weight", weight), ("bias", bias)) if t is not None}
@@ -132,7 +132,7 @@ class Cut:
         """What the tail is, and how it is linearised."""
         assert self._trace.feature is not None
         closed = self._closed
-        row = isinstance(closed, ClosedForm) and not closed.layers and isinstance(closed.end, ClassRow)
+        row = isinstance(closed, DescribedTail) and not closed.layers and isinstance(closed.end, ClassRow)
         path: Linearisation = "class row" if row else "layers"
         if isinstance(closed, str):
             path = "functional" if self.start else "feature"
@@ -160,7 +160,7 @@ class Cut:
         """
         return self._rest
 
-    def _describe(self) -> ClosedForm | str:
+    def _describe(self) -> DescribedTail | str:
         """The tail as closed-form layers, or why not."""
         model: Any = self._model
         grid = None

@@ -32,7 +32,7 @@ from taftcache.tangent.layers.residual import Pool, Residual
 Chain = tuple[Norm | Linear | Attend | Activation | Gate, ...]
 
 
-class ClosedForm(NamedTuple):
+class DescribedTail(NamedTuple):
     """A tail as layers."""
 
     layers: tuple[Layer, ...]
@@ -45,7 +45,7 @@ class _Uncovered(Exception):
     """The first thing that has no closed form."""
 
 
-def describe(model: nn.Module, blocks: int, grid: tuple[int, int] | None = None) -> ClosedForm | str:
+def describe(model: nn.Module, blocks: int, grid: tuple[int, int] | None = None) -> DescribedTail | str:
     """The last ``blocks`` blocks of ``model``, its pooling and final norm; or why they are no closed-form layers.
 
     Args:
@@ -59,7 +59,7 @@ def describe(model: nn.Module, blocks: int, grid: tuple[int, int] | None = None)
         return str(why)
 
 
-def _describe(model: Any, blocks: int, grid: tuple[int, int] | None) -> ClosedForm:
+def _describe(model: Any, blocks: int, grid: tuple[int, int] | None) -> DescribedTail:
     if type(model) not in (VisionTransformer, Eva):
         raise _Uncovered(f"the model is a {type(model).__name__}")
     if not 1 <= blocks <= len(model.blocks):
@@ -78,8 +78,8 @@ def _describe(model: Any, blocks: int, grid: tuple[int, int] | None) -> ClosedFo
         described += _block(f"blocks.{index}", model.blocks[index], rotation, first=last and token)
     row = _class_row(model, f"blocks.{len(model.blocks) - 1}", described[-2:], end)
     if row is not None:
-        return ClosedForm(tuple(described[:-2]), row, buffers)
-    return ClosedForm(tuple(described), end, buffers)
+        return DescribedTail(tuple(described[:-2]), row, buffers)
+    return DescribedTail(tuple(described), end, buffers)
 
 
 def _readout(model: Any) -> Readout:
