@@ -26,6 +26,7 @@ from taftcache.model.folder import open_model as open_model
 from taftcache.model.folder import save_model as save_model
 from taftcache.model.predictor import TangentModel as TangentModel
 from taftcache.objective.cross_entropy import CrossEntropy as CrossEntropy
+from taftcache.objective.objective import Objective as Objective
 from taftcache.objective.rsl import RSL as RSL
 from taftcache.objective.squared_error import SquaredError as SquaredError
 from taftcache.objective.weights import RowWeights as RowWeights
@@ -34,6 +35,8 @@ from taftcache.paper.private_table import private_table as private_table
 from taftcache.recipe import Recipe as Recipe
 from taftcache.recipe import load_recipe as load_recipe
 from taftcache.solve.minimise import minimise as minimise
+from taftcache.solve.settings import Arithmetic as Arithmetic
+from taftcache.solve.settings import Goal as Goal
 from taftcache.stages.extract.appending import append as append
 from taftcache.stages.extract.estimation import estimate as estimate
 from taftcache.stages.extract.extraction import extract as extract

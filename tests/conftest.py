@@ -6,9 +6,13 @@ import os
 import signal
 from typing import Any
 
+from taftcache.privacy.spec import ROUNDING
+
 if "PYTEST_XDIST_WORKER" in os.environ:  # before anything imports torch
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     os.environ.pop("COLUMNS", None)  # tests say how wide their terminal is
+
+os.environ.setdefault(*ROUNDING)  # private sums depend on it on some processors; read when torch is loaded
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in the background of a shell; commands under test inherit it
     signal.signal(signal.SIGINT, signal.default_int_handler)

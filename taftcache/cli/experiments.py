@@ -20,6 +20,7 @@ from taftcache.cli.options import (
     device_override,
     print_report,
     read_recipe,
+    round_alike,
     stored_recipe,
 )
 from taftcache.teaching.recipe import load_teaching
@@ -48,6 +49,7 @@ def tune(
 
     Example: taftcache tune stores/quickstart --rate 0.3 --rate 1 --set privacy.steps=3
     """
+    round_alike()
     with taftcache.FeatureStore(store, mode="a") as opened, bars(as_json) as progress:
         recipe = stored_recipe(opened, set_)
         report = taftcache.train_private(
@@ -76,6 +78,7 @@ def private_table(
     """
     from taftcache.paper.private_table import REGIMES
 
+    round_alike()
     with taftcache.FeatureStore(store) as opened, bars(as_json) as progress:
         recipe = stored_recipe(opened, set_)
         report = taftcache.private_table(

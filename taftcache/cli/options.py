@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +15,7 @@ import typer
 
 import taftcache
 from taftcache.errors import RecipeError
+from taftcache.privacy.spec import ROUNDING
 from taftcache.recipe import Recipe, apply_overrides, load_recipe, parse_recipe
 
 if TYPE_CHECKING:
@@ -83,6 +85,11 @@ def connected(workers: int | None, scheduler: str | None, progress: Progress) ->
     with Cluster.at(scheduler) if scheduler is not None else Cluster.local(workers or None) as cluster:
         progress.say(cluster.describe())
         yield cluster
+
+
+def round_alike() -> None:
+    """Ask for arithmetic in which a row's numbers depend on the row alone; before torch is loaded, or in vain."""
+    os.environ.setdefault(*ROUNDING)
 
 
 def print_report(report: Any, as_json: bool, show: Callable[[Any], None]) -> None:

@@ -21,6 +21,7 @@ from taftcache.cli.options import (
     print_report,
     read_either,
     read_recipe,
+    round_alike,
 )
 from taftcache.errors import RecipeError
 from taftcache.recipe import apply_overrides, parse_recipe
@@ -141,6 +142,8 @@ def train(
 
     Example: taftcache train stores/quickstart --set objective.ridge=1e-3
     """
+    if private:
+        round_alike()
     recipe, path = read_either(target, set_, device)
     if private and (workers is not None or scheduler is not None):
         raise RecipeError(

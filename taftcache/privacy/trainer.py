@@ -12,6 +12,7 @@ from torch import Tensor
 from taftcache.errors import RecipeError
 from taftcache.objective.loss import Loss
 from taftcache.privacy.accountant import Release, calibrate, epsilon, gaussian_mu
+from taftcache.privacy.alone import check_alone
 from taftcache.privacy.descent import Descent, Trace, Whitening, descend
 from taftcache.privacy.grid import Grid
 from taftcache.privacy.network import Network, TangentNetwork
@@ -98,10 +99,13 @@ def train_privately(
 
     Raises:
         RecipeError: sufficient statistics for more than the head, or learning from J Δw alone without a head.
+        SolveError: this machine computes a row's gradient from more than the row, so no sensitivity would hold.
     """
     bits = bits or SystemBits()
     planned = plan(spec, runs)
     check_trained(base, network.layout, spec, planned)
+    if isinstance(network, TangentNetwork):
+        check_alone(base, network, loss)
     sensitivity = _sensitivity(spec)
     size = max(1.0, float(network.rows))
     if planned.size is not None:

@@ -7,11 +7,13 @@ import pytest
 import torch
 
 from taftcache.errors import BackboneError, SolveError
+from taftcache.objective.cross_entropy import CrossEntropy
+from taftcache.privacy.alone import check_alone
 from taftcache.privacy.clipping import ClippedSum, disjoint
 from taftcache.privacy.grid import Grid
 from taftcache.privacy.noise import SystemBits
 from taftcache.tangent.factors import Direct, RankOne, TokenSum
-from tests.privacy.making import dense, descent, rows, take, total
+from tests.privacy.making import base, dense, descent, network, rows, take, total
 
 KINDS = [
     ("narrow-mlp", "keep", "full"),
@@ -89,3 +91,23 @@ def test_the_grid_is_fine_and_its_noise_as_wide_as_declared():
         assert grid.unit * 2**grid.width == pytest.approx(z * factor * clip)
         assert 2**39 <= clip / grid.unit <= 2**40
     assert SystemBits.private
+
+
+@pytest.mark.law("Private training is refused where a row's numbers depend on its place among others")
+@pytest.mark.parametrize("leak", [0.0, 1e-6])
+def test_a_machine_on_which_rows_touch_each_other_is_refused(monkeypatch, leak):
+    net = network(rows(3))
+    prepared = type(net.operator).prepare
+
+    def touched(self, tokens):
+        """As a kernel that rounds the first rows of a block in another way."""
+        state = prepared(self, tokens)
+        state.logits[:3] *= 1 + leak
+        return state
+
+    monkeypatch.setattr(type(net.operator), "prepare", touched)
+    if leak:
+        with pytest.raises(SolveError, match="place in a block"):
+            check_alone(base(), net, CrossEntropy())
+    else:
+        check_alone(base(), net, CrossEntropy())
