@@ -49,7 +49,7 @@ import torch
 
 from taftcache.backbone.cut.cut import Cut
 from taftcache.backbone.device import full_float32, resolve_device
-from taftcache.backbone.engine import Batch, CpuEngine
+from taftcache.backbone.engine import CpuEngine, ImageBatch
 from taftcache.backbone.extract import default_batch, extract
 from taftcache.backbone.model import load_backbone, wrap_model
 from taftcache.backbone.preprocess import Preprocess
@@ -115,10 +115,10 @@ class Ready:
     def __init__(self, cut: Cut, batches: list[torch.Tensor]) -> None:
         self._cut, self._batches = cut, batches
 
-    def decode(self, span: Sequence[int], stop: bool) -> Batch:
-        return Batch(indexes=list(span))
+    def decode(self, span: Sequence[int], stop: bool) -> ImageBatch:
+        return ImageBatch(indexes=list(span))
 
-    def forward(self, done: Batch) -> None:
+    def forward(self, done: ImageBatch) -> None:
         with torch.inference_mode():
             self._cut.prefix(self._batches[done.indexes[0]])
 

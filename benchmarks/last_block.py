@@ -23,9 +23,11 @@ import torch
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.model.component import read_base
+from taftcache.objective.objective import Objective
 from taftcache.objective.rsl import RSL
 from taftcache.recipe import load_recipe
 from taftcache.solve.minimise import minimise
+from taftcache.solve.settings import Arithmetic, Goal
 from taftcache.stages.extract.extraction import extract
 from taftcache.tangent.base import Base
 from taftcache.tangent.operator import TangentOperator
@@ -59,17 +61,15 @@ def main() -> None:
         loss, ridge = RSL(alpha=recipe.objective.alpha, kappa=recipe.objective.kappa), recipe.objective.ridge
         for seed in range(args.seeds):
             base = read_base(store, msgspec.structs.replace(recipe.tangent, seed=seed))
-            head = minimise(base, store.shards, loss, ridge, train="head")
+            head = minimise(base, store.shards, Objective(loss=loss, ridge=ridge, train="head"))
             begin = time.perf_counter()
             solver = recipe.solver
             block = minimise(
                 base,
                 store.shards,
-                loss,
-                ridge,
-                tolerance=solver.tolerance,
-                max_passes=solver.max_passes,
-                memory=recipe.memory_bytes,
+                Objective(loss=loss, ridge=ridge),
+                goal=Goal(tolerance=solver.tolerance, max_passes=solver.max_passes),
+                arithmetic=Arithmetic(memory=recipe.memory_bytes),
             )
             seconds = time.perf_counter() - begin
             of_head = accuracy(base, base.head_layout, head.value, store.held_out)

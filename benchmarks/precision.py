@@ -26,6 +26,7 @@ from taftcache.objective.rsl import RSL
 from taftcache.recipe import parse_recipe
 from taftcache.solve.inverses.kronecker import KroneckerPreconditioner
 from taftcache.solve.methods.conjugate import pcg
+from taftcache.solve.settings import Goal
 from taftcache.tangent.operator import TangentOperator
 
 TOLERANCES = [1e-1, 1e-2, 1e-3, 1e-4]
@@ -77,7 +78,7 @@ def main() -> None:
             problem = kind(inner, loss, args.ridge)
             passes = {}
             for tolerance in TOLERANCES:
-                solution = pcg(problem, exact, preconditioner, tolerance=tolerance, max_passes=args.max_passes)
+                solution = pcg(problem, exact, preconditioner, Goal(tolerance=tolerance, max_passes=args.max_passes))
                 passes[f"{tolerance:.0e}"] = solution.stats["passes"] if solution.converged else None
             error = ((problem.hessian(v).double() - reference).norm() / reference.norm()).item()
             report.append({"products": name, "product_error": error, "passes_to_gradient": passes})

@@ -33,9 +33,11 @@ import torch
 from taftcache.cache.store import FeatureStore
 from taftcache.model.component import Component, read_base
 from taftcache.names import EXACT
+from taftcache.objective.objective import Objective
 from taftcache.recipe import Recipe, load_recipe
 from taftcache.solve.methods.row_space import Restart
 from taftcache.solve.minimise import minimise
+from taftcache.solve.settings import Arithmetic, Goal
 from taftcache.solve.solution import Solution
 from taftcache.stages.extract.extraction import extract
 from taftcache.stages.forget.renewal import resolve_warm
@@ -73,8 +75,9 @@ def time_to_accuracy(recipe: Recipe, base: Base, rows: Sequence[Any], test: Any)
     def solve(limit: int) -> tuple[Solution, float]:
         return timed(
             lambda: minimise(
-                base, rows, loss_of(recipe), recipe.objective.ridge,
-                tolerance=recipe.solver.tolerance, max_passes=limit, memory=recipe.memory_bytes,
+                base, rows, Objective(loss=loss_of(recipe), ridge=recipe.objective.ridge),
+                goal=Goal(tolerance=recipe.solver.tolerance, max_passes=limit),
+                arithmetic=Arithmetic(memory=recipe.memory_bytes),
             )
         )  # fmt: skip
 

@@ -30,10 +30,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from taftcache.baselines.tangent_training import PRESETS, Run, train_tangents
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.model.component import read_base
 from taftcache.objective.cross_entropy import CrossEntropy
+from taftcache.objective.objective import Objective
 from taftcache.objective.problem import Problem
 from taftcache.objective.rsl import RSL
 from taftcache.recipe import load_recipe
@@ -42,6 +44,7 @@ from taftcache.solve.methods.head import HeadPath, solve_head
 from taftcache.solve.methods.newton import newton
 from taftcache.solve.methods.row_space import RowSpace
 from taftcache.solve.minimise import minimise
+from taftcache.solve.settings import Arithmetic, Goal
 from taftcache.stages.extract.extraction import extract
 from taftcache.tangent.base import Base
 from taftcache.tangent.operator import TangentOperator
@@ -66,7 +69,10 @@ class Bench:
         self.test = TangentOperator(base, [held_out], memory=memory)
         self.zero = torch.zeros(operator.layout.size, dtype=torch.float64)
         self.at_zero = self.exact.evaluate(self.zero)[0]
-        best = minimise(base, shards, loss, ridge, tolerance=1e-6, max_passes=600, memory=memory)
+        best = minimise(
+            base, shards, Objective(loss=loss, ridge=ridge), goal=Goal(max_passes=600),
+            arithmetic=Arithmetic(memory=memory),
+        )  # fmt: skip
         self.optimum, self.final = best.certificate.objective, self.accuracy(best.value)
         self.gap_bound = best.certificate.gap / (self.at_zero - self.optimum)
 
@@ -110,12 +116,14 @@ class Bench:
         yield self.conjugate("plain cg", passes, None, 0)
         yield from self.scipy(passes)
         begin = time.perf_counter()
-        adam = minimise(self.base, self.shards, self.exact.loss, self.exact.ridge, method="adamw")
+        preset, problem = PRESETS["adamw"], self.exact
+        run = Run(problem.loss, preset.schedule.rate, problem.ridge, penalty=preset.penalty)
+        (delta,) = train_tangents(self.base, self.shards, [run], preset.schedule)
         yield {
             "solver": "adamw, 30 epochs",
             "passes": 30,
-            "gap_at_end": self.gap(adam.certificate.objective),
-            "accuracy": self.accuracy(adam.value),
+            "gap_at_end": self.gap(problem.evaluate(delta)[0]),
+            "accuracy": self.accuracy(delta),
             "seconds": time.perf_counter() - begin,
         }
 
@@ -123,10 +131,11 @@ class Bench:
         """The rows dealt out to so many shards, each solved alone; all rows solved from the mean of those."""
         tokens = np.concatenate([s.tokens(slice(None)) for s in self.shards])
         labels = np.concatenate([s.labels for s in self.shards])
-        loss, ridge, mean = self.exact.loss, self.exact.ridge, torch.zeros_like(self.zero)
+        objective = Objective(loss=self.exact.loss, ridge=self.exact.ridge)
+        mean, goal = torch.zeros_like(self.zero), Goal(tolerance=5e-3, max_passes=500)
         for at in range(parts):
             part = ArrayRows(tokens[at::parts], labels[at::parts])
-            mean += minimise(self.base, [part], loss, ridge, tolerance=5e-3, max_passes=500).value / parts
+            mean += minimise(self.base, [part], objective, goal=goal).value / parts
         result = self.conjugate(
             "kronecker from the mean", passes, lambda: KroneckerPreconditioner(self.narrow), 2, mean
         )
@@ -137,14 +146,14 @@ class Bench:
         accuracies: Trace = []
         begin, looking = time.perf_counter(), 0.0
 
-        def told(count: int, residual: float) -> None:
+        def look(count: int, residual: float) -> None:
             nonlocal looking
             if count in LOOKS:
                 at = time.perf_counter()
                 accuracies.append((count, self.accuracy(rows.current())))
                 looking += time.perf_counter() - at
 
-        rows = RowSpace(self.narrow, self.exact, passes, told)
+        rows = RowSpace(self.narrow, self.exact, passes, look)
         rows.run(1e-5)
         return self.result("row space", rows.history, accuracies, time.perf_counter() - begin - looking, 2)
 
@@ -185,7 +194,7 @@ class Bench:
         scale = self.exact.diagonal(labels, self.zero).sqrt()
         logits = torch.cat([s.logits for s, _ in self.narrow.operator.blocks()]).double()
         loss = self.exact.loss
-        b = -scale * loss.gradient(logits, labels) / loss.bend(logits, labels, torch.ones_like(logits))
+        b = -scale * loss.gradient(logits, labels) / loss.hessian(logits, labels, torch.ones_like(logits))
 
         def forward(v: np.ndarray) -> np.ndarray:
             change = torch.cat(list(self.narrow.operator.matvec(torch.from_numpy(v))))
@@ -256,10 +265,10 @@ def head_times(base: Base, shards: Sequence[Shard], loss: RSL) -> dict[str, floa
     chosen = min(HeadPath(problem).leave_one_out(ridges.tolist()), key=lambda e: e.loss).ridge
     near = TangentOperator(base, shards, trained=base.head_layout, memory=8 << 30)
     narrow, wide = (Problem(each, CrossEntropy(), 1e-4) for each in (near, operator))
-    solved = newton(narrow, wide, tolerance=1e-3, max_passes=400)
+    solved = newton(narrow, wide, Goal(tolerance=1e-3, max_passes=400))
     same = LogisticRegression(C=1e4 / len(X), tol=1e-5, max_iter=1000, fit_intercept=False)
     times |= {
-        "cross_entropy": timed(lambda: newton(narrow, wide, tolerance=1e-3, max_passes=400)),
+        "cross_entropy": timed(lambda: newton(narrow, wide, Goal(tolerance=1e-3, max_passes=400))),
         "cross_entropy_passes": float(solved.stats["passes"]),
         "cross_entropy_relative_gradient": solved.certificate.relative_gradient,
         "logistic_regression_at_this_ridge": timed(lambda: same.fit(X, labels.numpy())),
@@ -281,7 +290,8 @@ def child(base: Base, shards: Sequence[Shard], loss: RSL, ridge: float) -> None:
     """Solve for a few passes with nothing kept, under Kronecker factors; say the peak."""
     Path("/proc/self/clear_refs").write_text("5")  # the peak of the process that started this one comes along else
     before, mapped = resident("VmRSS"), resident("RssFile")
-    minimise(base, shards, loss, ridge, method="conjugate", tolerance=1e-12, max_passes=6, memory=0)
+    goal, streaming = Goal(tolerance=1e-12, max_passes=6), Arithmetic(memory=0)
+    minimise(base, shards, Objective(loss=loss, ridge=ridge), method="conjugate", goal=goal, arithmetic=streaming)
     mapped = resident("RssFile") - mapped  # the store's own pages, which the kernel takes back when it needs them
     rows = sum(s.rows for s in shards)
     print(json.dumps({"rows": rows, "before": before, "peak": resident("VmHWM"), "of_it_mapped": mapped}))

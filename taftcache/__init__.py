@@ -8,7 +8,7 @@ from importlib import import_module
 from importlib.metadata import version
 from typing import Any
 
-_NAMES = {
+NAMES = {
     "cache.store": "FeatureStore",
     "errors": (
         "BackboneError ClusterError CompositionError DataError FormatError IdentityError IntegrityError RecipeError "
@@ -20,6 +20,7 @@ _NAMES = {
     "model.folder": "open_model save_model",
     "model.predictor": "TangentModel",
     "objective.cross_entropy": "CrossEntropy",
+    "objective.objective": "Objective",
     "objective.rsl": "RSL",
     "objective.squared_error": "SquaredError",
     "objective.weights": "RowWeights",
@@ -27,6 +28,7 @@ _NAMES = {
     "paper.private_table": "private_table",
     "recipe": "Recipe load_recipe",
     "solve.minimise": "minimise",
+    "solve.settings": "Arithmetic Goal",
     "stages.extract.appending": "append",
     "stages.extract.estimation": "estimate",
     "stages.extract.extraction": "extract",
@@ -52,7 +54,7 @@ _NAMES = {
     "view.notebook": "StoreView",
     "view.report": "write_report",
 }
-_MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}
+_MODULES = {name: module for module, names in NAMES.items() for name in names.split()}
 
 __all__ = sorted([*_MODULES, "__version__"])
 

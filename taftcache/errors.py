@@ -105,7 +105,7 @@ class StoreUnreachable(StoreError):
 
 
 class StoreWriteError(StoreError):
-    """The disk is full or failed while writing; the last commit is intact."""
+    """The disk is full or failed while writing, or the format has no room for it; the last commit is intact."""
 
 
 class UnknownSample(StoreError):

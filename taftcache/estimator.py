@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,11 @@ from taftcache.backbone.sources.rgb import to_rgb
 from taftcache.backbone.spec import BackboneSpec
 from taftcache.errors import DataError
 from taftcache.objective.named import named_loss
+from taftcache.objective.objective import Objective
 from taftcache.objective.weights import RowWeights, balanced
 from taftcache.solve.choosing import choose_ridge
 from taftcache.solve.minimise import minimise
+from taftcache.solve.settings import Arithmetic, Goal
 from taftcache.tangent.base import Base, make_base
 from taftcache.tangent.config import TailConfig
 from taftcache.tangent.operator import TangentOperator
@@ -66,12 +69,13 @@ class _Tangent(BaseEstimator):
     def _rows(self, X: Any) -> np.ndarray:
         """Rows [n,t,d] as a tail takes them: validated features, cached rows, or images through the backbone."""
         if self.backbone is None:
-            return X[:, None, :]
+            features: np.ndarray = X[:, None, :]
+            return features
         if isinstance(self.backbone, BackboneSpec):
             return self._extracted(X)
-        rows = check_array(X, allow_nd=True, ensure_2d=False, dtype=[np.float16, np.float32, np.float64])
+        rows: np.ndarray = check_array(X, allow_nd=True, ensure_2d=False, dtype=[np.float16, np.float32, np.float64])
         if rows.ndim != 3:
-            raise DataError("cached rows are [n,t,d]", got=list(rows.shape))
+            raise DataError(f"cached rows must be [n,t,d], not of {rows.ndim} dimensions", got=list(rows.shape))
         return rows
 
     def _extracted(self, images: Sequence[Path | str | np.ndarray]) -> np.ndarray:
@@ -122,26 +126,19 @@ class _Tangent(BaseEstimator):
         train = self.base_.spec.train
         sources = [ArrayRows(rows, targets)]
         loss = named_loss(self.loss, self.alpha, self.kappa)
-        shared: dict[str, Any] = {
-            "train": train,
-            "weights": weights,
-            "memory": self.memory,
-            "device": self.device,
-        }
+        objective = Objective(loss=loss, train=train, weights=weights, radius=self.radius)
+        arithmetic = Arithmetic(memory=self.memory, device=self.device)
         self.ridge_ = self.ridge
         self.ridge_choice_ = None
         if self.ridge == "auto":
-            self.ridge_choice_ = choose_ridge(self.base_, sources, loss, **shared)
+            self.ridge_choice_ = choose_ridge(self.base_, sources, objective, arithmetic=arithmetic)
             self.ridge_ = self.ridge_choice_.ridge
         self.solution_ = minimise(
             self.base_,
             sources,
-            loss,
-            float(self.ridge_),
-            radius=self.radius,
-            tolerance=self.tolerance,
-            max_passes=self.max_passes,
-            **shared,
+            replace(objective, ridge=float(self.ridge_)),
+            goal=Goal(tolerance=self.tolerance, max_passes=self.max_passes),
+            arithmetic=arithmetic,
         )
         self.n_iter_ = self.solution_.stats["passes"]
         self._layout = self.base_.trained(train)
@@ -251,7 +248,8 @@ class TangentClassifier(ClassifierMixin, _Tangent):
     def predict(self, X: Any) -> np.ndarray:
         """The class of the largest logit."""
         logits = self._logits(X)
-        return self.classes_[logits[:, : len(self.classes_)].argmax(1)]
+        labels: np.ndarray = self.classes_[logits[:, : len(self.classes_)].argmax(1)]
+        return labels
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """softmax of the logits [n,K]: probabilities under "cross_entropy", under the square losses only an order."""

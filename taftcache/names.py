@@ -1,4 +1,7 @@
-"""Names of a store's objects that are components and models, for modules that must load no heavy library."""
+"""Names that several rooms share, for modules that must load no heavy library.
+
+Objects of a store that are components and models, and what stands for a whole shard or class among the tombstones.
+"""
 
 COMPONENTS = "components/"
 _MODELS = "models/"
@@ -6,6 +9,9 @@ HEAD = f"{_MODELS}head"
 MEAN = f"{_MODELS}mean"
 WEIGHTED = f"{_MODELS}weighted"
 EXACT = f"{_MODELS}exact"
+# Ids have no control characters, so that these can stand before a shard's or a class's name among them.
+SHARD = "\x1fshard\x1f"
+CLASS = "\x1fclass\x1f"
 
 
 def is_component(name: str) -> bool:

@@ -13,14 +13,15 @@ import msgspec
 
 from taftcache.backbone.spec import BackboneSpec, DataSpec, PreprocessSpec
 from taftcache.errors import RecipeError
+from taftcache.expected import choices, described, hint_at, path_of, plain_fault, shown, value_at
 from taftcache.privacy.spec import PrivacySpec
-from taftcache.tangent.spec import TangentSpec
-from taftcache.teaching.spec import PriorSpec
+from taftcache.tangent.spec import TangentSpec, check_seed
 
 Positive = Annotated[float, msgspec.Meta(gt=0, le=1e100)]
 NotNegative = Annotated[float, msgspec.Meta(ge=0, le=1e100)]
 Count = Annotated[int, msgspec.Meta(ge=1)]
 Parsed = TypeVar("Parsed", bound=msgspec.Struct)
+_LONGEST = 80  # characters of a value in a message
 
 
 class StoreSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -42,6 +43,9 @@ class StoreSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     cache: Literal["auto", "tokens", "attended", "residual", "feature"] = "auto"
     dtype: Literal["float16", "float32"] = "float16"
     chunk_rows: Count | Literal["auto"] = "auto"
+
+    def __post_init__(self) -> None:
+        check_seed("store.seed", self.seed)
 
 
 class ExtractSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -74,6 +78,24 @@ class ObjectiveSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     radius: Positive | None = None
     class_weights: Literal["none", "balanced"] | list[NotNegative] = "none"
     jvp_only: bool = False
+
+
+class PriorSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A prior on the tangent model's features, convex together with the loss (see docs/teaching.md).
+
+    β/v [ 1/2 mean ‖φ − Bᵀψ‖² + ν/2 ‖B‖² + τ Σ_a ‖B_a‖ ] is added to the objective, v being the features' mean
+    square at the base point. B_a is what teacher feature a contributes; where it does not help, B_a = 0 exactly.
+
+    teachers: folders of stores whose features (kind "feature") teach; none, and there is no prior.
+    beta: β.
+    sparsity: τ, relative to the least that would make every feature useless at the base point.
+    shrinkage: ν; teacher features have mean square 1.
+    """
+
+    teachers: list[str] = []
+    beta: Positive = 1.0
+    sparsity: NotNegative = 0.05
+    shrinkage: Positive = 1e-2
 
 
 class SolverSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -217,16 +239,26 @@ def read_toml(path: str | Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text("utf-8"))
     except OSError as error:
-        raise RecipeError("a recipe is a readable TOML file", got=f"{path}: {error.strerror}") from error
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise RecipeError("a recipe is a TOML file", got=f"{path}: {error}") from error
+        raise RecipeError(f"cannot read the recipe {path}: {_reason(error)}", got=str(path)) from error
+    except UnicodeDecodeError as error:
+        raise RecipeError(f"the recipe {path} is not UTF-8 text", got=str(error)) from error
+    except tomllib.TOMLDecodeError as error:
+        raise RecipeError(f"the recipe {path} is not TOML", got=str(error)) from error
+    except RecursionError as error:
+        raise RecipeError(f"the recipe {path} is nested too deeply", got="lists or tables within each other") from error
+    except ValueError as error:  # Python reads no integer of more than some thousand digits
+        raise RecipeError(f"the recipe {path} has an integer of too many digits", got=str(error)) from error
 
 
 def apply_overrides(values: Mapping[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
     """A copy of plain recipe values with each ``section.key=value`` applied."""
+    if fault := plain_fault(values):
+        raise RecipeError(fault)
     changed = copy.deepcopy(dict(values))
     for override in overrides:
         _override(changed, override)
+        if fault := plain_fault(changed):
+            raise RecipeError(fault, got=_short(override))
     return changed
 
 
@@ -239,20 +271,19 @@ def parse_recipe(values: Mapping[str, Any], where: str = "recipe") -> Recipe:
 
 def parse_as(struct: type[Parsed], values: Mapping[str, Any], where: str) -> Parsed:
     """Plain values as ``struct``; RecipeError for an unknown key or a wrong value."""
+    if fault := plain_fault(values):
+        raise RecipeError(fault, got=where)
     _check_names(values, struct, struct, "", where)
     try:
         return msgspec.convert(dict(values), struct)
     except msgspec.ValidationError as error:
-        raise RecipeError(
-            "a recipe's values have the types and ranges of its sections",
-            got=f"{where}: {error}",
-            do="change it in the recipe, or with --set section.key=value",
-        ) from error
+        raise _wrong_value(values, struct, str(error), where) from error
 
 
 def recipe_values(recipe: Recipe) -> dict[str, Any]:
     """Plain JSON values of a recipe, defaults included."""
-    return msgspec.to_builtins(recipe)
+    values: dict[str, Any] = msgspec.to_builtins(recipe)
+    return values
 
 
 def parse_bytes(text: str) -> int:
@@ -266,7 +297,7 @@ def parse_bytes(text: str) -> int:
     except (ValueError, KeyError, OverflowError):
         size = -1
     if size < 0:
-        raise RecipeError("a size is a number and a unit", got=text, do='write it like "512MiB" or "2GB"')
+        raise RecipeError(f"{_short(text)} is not a size", got=text, do='write it like "512MiB" or "2GB"')
     return size
 
 
@@ -281,15 +312,51 @@ def _check_names(
                 key, struct.__struct_fields__, n=1, cutoff=0.5
             )
             near = near or _anywhere(key, 0.7, root)
-            known = ", ".join(struct.__struct_fields__)
+            known = f"one of {', '.join(struct.__struct_fields__)}"
             raise RecipeError(
-                f"every key of a recipe is one of its section's ({prefix.rstrip('.') or 'top level'}: {known})",
-                got=f"{prefix}{key} in {where}",
-                do=f"did you mean {prefix if near[0] in struct.__struct_fields__ else ''}{near[0]}?" if near else None,
+                f"unknown key {prefix}{_key(key)}",
+                got=f"{prefix}{_key(key)} in {where}",
+                do=f"did you mean {prefix if near[0] in struct.__struct_fields__ else ''}{near[0]}?" if near else known,
             )
         inner = hints[key]
         if isinstance(value, Mapping) and isinstance(inner, type) and issubclass(inner, msgspec.Struct):
             _check_names(value, inner, root, f"{prefix}{key}.", where)
+
+
+def _wrong_value(values: Mapping[str, Any], struct: type[msgspec.Struct], said: str, where: str) -> RecipeError:
+    """msgspec's error in the words of a recipe: the setting, what it is, and what it may be."""
+    text, _, pointer = said.partition(" - at `$")
+    path = path_of(pointer.rstrip("`"))
+    name = shown(path)
+    if text.startswith("Object missing required field"):
+        name = f"{name}.{text.split('`')[1]}".lstrip(".")
+        return RecipeError(f"{name} is missing", got=where, do="set it in the recipe, or with --set section.key=value")
+    value, hint = value_at(values, path), hint_at(struct, path)
+    allowed = [choice for choice in choices(hint) if isinstance(choice, str)]
+    near = difflib.get_close_matches(value, allowed, n=1) if isinstance(value, str) else []
+    return RecipeError(
+        f"{name} is {_short(value)}; did you mean {near[0]!r}?"
+        if near
+        else f"{name} is {_short(value)}, but must be {described(hint)}",
+        got=f"{name} = {_short(value)} in {where}",
+        do=f"{described(hint)}: in the recipe, or with --set {name}=…" if near else None,
+    )
+
+
+def _short(value: Any) -> str:
+    """A value on one line of a message."""
+    text = repr(value)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
+
+
+def _key(name: str) -> str:
+    """A key on one line of a message: as it is written, unless that is not printable."""
+    return name if name.isprintable() and len(name) <= _LONGEST else _short(name)
+
+
+def _reason(error: OSError) -> str:
+    """What the system says, as part of a sentence."""
+    return (error.strerror or "it cannot be opened").lower()
 
 
 def _anywhere(key: str, cutoff: float, root: type[msgspec.Struct]) -> list[str]:
@@ -306,14 +373,26 @@ def _override(values: dict[str, Any], text: str) -> None:
     path, sign, raw = text.partition("=")
     keys = path.strip().split(".")
     if not sign or not all(keys):
-        raise RecipeError("an override is section.key=value", got=text, do="write it like solver.tolerance=1e-8")
+        raise RecipeError(
+            "the override is not section.key=value", got=_short(text), do="write it like solver.tolerance=1e-8"
+        )
     try:
         value = tomllib.loads(f"value = {raw}")["value"]
     except tomllib.TOMLDecodeError:
         value = raw
+    except RecursionError as error:
+        raise RecipeError(f"the override of {_key(path)} is nested too deeply", got=_short(text)) from error
+    except ValueError as error:  # Python reads no integer of more than some thousand digits
+        raise RecipeError(
+            f"the override of {_key(path)} has an integer of too many digits", got=_short(text)
+        ) from error
     for key in keys[:-1]:
         inner = values.setdefault(key, {})
         if not isinstance(inner, dict):
-            raise RecipeError("an override names a key inside a section", got=text)
+            raise RecipeError(
+                f"the override names a key of {_key(key)}, which is not a section",
+                got=_short(text),
+                do=f"write {_key(key)}=…",
+            )
         values = inner
     values[keys[-1]] = value

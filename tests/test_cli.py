@@ -23,9 +23,9 @@ from tests.stages.conftest import finished, images, photographed, quick, store  
 from tests.stages.making import open_store, recipe, toml, tree, write_images
 from tests.stages.test_damage import chunk_of, flip
 
-COMMANDS = list(get_command(app).commands)
+COMMANDS = [name for name, command in get_command(app).commands.items() if not command.hidden]
 # One serves until it is ended; the others' reports are read in tests/stages/test_private.py and tests/teaching/.
-ELSEWHERE = {"view", "tune", "private-table", "transfer"}
+ELSEWHERE = {"view", "tune", "private-table", "teach"}
 
 
 @dataclass
@@ -59,7 +59,6 @@ def refused(outcome: Outcome, code: int, *says: str) -> None:
     assert outcome.out == ""
     assert outcome.err.startswith("taftcache: ")
     assert "Traceback" not in outcome.err
-    assert "\n  got: " in outcome.err
     assert "\n  try: " in outcome.err
     for text in says:
         assert text in outcome.err, (text, outcome.err)
@@ -89,7 +88,7 @@ INSPECT = {
 INSPECT |= {"shards", "models", "skipped", "forgotten", "ledger_entries", "ledger"}
 INSPECT |= {"tangent", "held_out_rows", "activations", "integrity"}
 SAMPLE = {"sample", "shard", "row", "label", "first_token_norm", "mean_token_norm", "max_abs"}
-SAMPLE |= {"predictions", "moved_bound"}
+SAMPLE |= {"predictions", "moved_bound", "notes"}
 SHARD = {"store", "shard", "rows_per_class", "activations", "component", "first_samples"}
 CLASS = {"store", "label", "rows", "held_out_rows", "share", "shards", "first_samples"}
 REPORT = {"store", "root_digest", "file", "bytes", "rows", "details", "notes"}
@@ -220,8 +219,8 @@ def test_help_has_an_example(command):
         (["solver.tolerence=1"], 2, ["did you mean solver.tolerance?"]),
         (["store.shards"], 2, ["override"]),
         (["data={source='folder', train='nowhere'}"], 3, ["nowhere"]),
-        (["data.limit=5", "store.shards=9", 'store.plan="balanced"'], 3, ["Every shard holds at least one sample"]),
-        (["device=tpu"], 2, ["tpu", "$.device"]),
+        (["data.limit=5", "store.shards=9", 'store.plan="balanced"'], 3, ["leave shards empty"]),
+        (["device=tpu"], 2, ["tpu", "did you mean 'cpu'?"]),
         (["backbone.weights=nowhere.safetensors"], 4, ["nowhere.safetensors"]),
         (["preprocess.input_size=[3, 40, 40]"], 4, ["40"]),
     ],
@@ -251,7 +250,7 @@ def test_unreadable_image(cli, tmp_path, cure):
     good = bad.read_bytes()
     bad.write_bytes(good[:60])
     data = {"source": "folder", "train": str(folder)}
-    refused(cli("run", toml(tmp_path / "tiny.toml", path, data=data)), 3, f"1/{bad.name}", "unreadable = 'skip'")
+    refused(cli("run", toml(tmp_path / "tiny.toml", path, data=data)), 3, f"1/{bad.name}", 'data.unreadable = "skip"')
     if cure == "replace":
         bad.write_bytes(good)
     elif cure == "remove":
@@ -394,7 +393,7 @@ def test_truncated_chunk_ends_training(cli, store):  # noqa: F811
     chunk = chunk_of(store, "001", 0)
     chunk.write_bytes(chunk.read_bytes()[:100])
     before = tree(store)
-    refused(cli("train", store), 5, "shard 001", "array tokens", "chunk 0", "Extract shard 001 again")
+    refused(cli("train", store), 5, "shard 001", "array tokens", "chunk 0", "taftcache verify STORE --repair")
     assert tree(store) == before
 
 
@@ -518,7 +517,8 @@ def test_an_error_is_json_where_a_report_would_be(cli, tmp_path):
     assert list(said) == ERROR
     assert (said["error"], said["exit_code"]) == ("StoreNotFound", 5)
     assert plain.err.splitlines()[0] == f"taftcache: {said['fault']}"
-    assert f"  got: {said['got']}\n  try: {said['try']}" in plain.err
+    got = [] if said["got"] is None else [f"  got: {said['got']}"]
+    assert plain.err.splitlines()[1:] == [*got, f"  try: {said['try']}"]
 
 
 @pytest.mark.parametrize(

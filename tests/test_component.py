@@ -13,12 +13,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from taftcache.cache.store import FeatureStore
 from taftcache.errors import CompositionError, FormatError
 from taftcache.model.component import Component
 from taftcache.model.composition import compose, identity_error
+from taftcache.model.meta import CertificateRecord, meta_of
+from taftcache.names import is_model
 from taftcache.tangent.operator import TangentOperator
 from taftcache.tangent.parameters import Layout
 from taftcache.tangent.rows import ArrayRows
+from tests.stages.conftest import finished, photographed  # noqa: F401
 from tests.tangent.vits import make_case
 
 SHAPES = {"blocks.1.mlp.fc1.bias": (3,), "head.weight": (2, 3), "blocks.1.cls_token": (1, 1, 2)}
@@ -56,7 +60,7 @@ def test_bytes_are_the_same_in_every_process():
     """Hash seeds differ between processes; the bytes must not."""
     code = """
 import sys, torch
-from taftcache.component import Component
+from taftcache.model.component import Component
 from taftcache.tangent.parameters import Layout
 layout = Layout({f"p{k}": (2,) for k in range(20)})
 component = Component("ab", layout, torch.arange(40.0, dtype=torch.float64), {f"m{k}": {k: None} for k in range(9)})
@@ -81,7 +85,7 @@ sys.stdout.buffer.write(component.encode())
     ],
 )
 def test_other_parameters_are_refused(shapes):
-    with pytest.raises(FormatError, match="of its base"):
+    with pytest.raises(FormatError, match="its base"):
         Component.decode(made().encode(), Layout(shapes))
 
 
@@ -182,14 +186,14 @@ def test_weighted_sum_of_logits_is_the_logits_of_the_weighted_sum(n, uniform):
 
 
 def test_other_bases_do_not_compose():
-    with pytest.raises(CompositionError, match="one base point") as caught:
+    with pytest.raises(CompositionError, match="another base point") as caught:
         compose({"a": made(), "b": made(base="cd" * 32)})
     assert "abab" in caught.value.got
     assert "cdcd" in caught.value.got
 
 
 def test_other_parameters_do_not_compose():
-    with pytest.raises(CompositionError, match="same parameters"):
+    with pytest.raises(CompositionError, match="other parameters"):
         compose({"a": made(), "b": made(shapes={"head.weight": (13,)})})
 
 
@@ -204,3 +208,27 @@ def test_coefficients_name_the_components_and_sum_to_one(mu):
 def test_nothing_to_compose():
     with pytest.raises(CompositionError, match="at least one"):
         compose({})
+
+
+def test_what_a_component_says_can_be_read_typed_and_written_back(finished):  # noqa: F811
+    with FeatureStore(finished) as store:
+        said = {name: ref.meta for name, ref in store.objects().items() if is_model(name)}
+    assert {meta_of(meta).kind for meta in said.values()} == {"component", "composition"}
+    for name, meta in said.items():
+        assert meta_of(meta).as_dict().keys() == meta.keys(), name  # no key of today is passed over
+        if "certificate" in meta:
+            assert meta_of(meta).certified.distance_bound == meta["certificate"]["distance_bound"]
+            assert set(meta["certificate"]) == set(CertificateRecord.__struct_fields__)
+    assert meta_of(said["models/mean"]).members.keys() == {n for n in said if n.startswith("components/")}
+    with pytest.raises(FormatError, match="no certificate"):
+        _ = meta_of(said["models/mean"]).certified
+
+
+@pytest.mark.parametrize("said", [{"rows": "7"}, {"certificate": {"gradient": 1.0}}, {"members": [1]}, {"kind": 5}])
+def test_a_description_with_other_types_is_refused(said):
+    with pytest.raises(FormatError, match="wrong type"):
+        meta_of(said)
+
+
+def test_what_is_new_to_this_release_is_passed_over():
+    assert meta_of({"kind": "component", "later": 1}).as_dict() == {"kind": "component"}

@@ -16,8 +16,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from taftcache.backbone.spec import BackboneSpec
 from taftcache.estimator import TangentClassifier, TangentRegressor
 from taftcache.objective.rsl import RSL
-from taftcache.solve.minimise import minimise
-from tests.solve.problems import case, labels, rows, tokens
+from tests.solve.problems import case, labels, minimised, rows, tokens
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -69,7 +68,7 @@ def test_cached_rows_give_minimises_own_solution():
     state = {name: tensor.float() for name, tensor in made.base.state.items() if not name.startswith("head.")}
     mine = TangentClassifier((state, made.base.config), tangent=made.base.spec, kappa=5.0, ridge=1e-2)
     mine.fit(tokens(), np.array(list("abcd"))[labels()])
-    solution = minimise(mine.base_, rows(), RSL(kappa=5.0), 1e-2)
+    solution = minimised(mine.base_, rows(), RSL(kappa=5.0), 1e-2)
     assert np.array_equal(mine.coef_, solution.value.numpy())
     assert mine.score(tokens(), np.array(list("abcd"))[labels()]) > 0.9
 

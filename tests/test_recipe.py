@@ -46,10 +46,63 @@ def test_unknown_key_names_the_nearest_right_one(wrong, right):
 
 
 def test_key_like_no_other():
-    with pytest.raises(RecipeError, match="xyzzy") as caught:
+    with pytest.raises(RecipeError, match=r"^unknown key solver.xyzzy\n") as caught:
         parse_recipe({"solver": {"xyzzy": 1}})
-    assert caught.value.do is None
-    assert "max_passes" in caught.value.fault
+    assert "max_passes" in caught.value.do
+
+
+@pytest.mark.parametrize(
+    ("override", "fault"),
+    [
+        ("data.source=foldr", "data.source is 'foldr'; did you mean 'folder'?"),
+        ("store.plan=random", 'store.plan is \'random\', but must be "hash" or "balanced"'),
+        ("objective.ridge=abc", "objective.ridge is 'abc', but must be a number above 0 or \"auto\""),
+        ("objective.ridge=atuo", "objective.ridge is 'atuo'; did you mean 'auto'?"),
+        ("objective.ridge=nan", 'objective.ridge is nan, but must be a number above 0 or "auto"'),
+        ("store.shards=0", "store.shards is 0, but must be a whole number of at least 1"),
+        ("solver.tolerance=true", "solver.tolerance is True, but must be a number above 0"),
+        ('compare.reports=["table1", "tabel2"]', "compare.reports[1] is 'tabel2'; did you mean 'table2'?"),
+        ("compare.forgotten=[2]", "compare.forgotten[0] is 2, but must be a number above 0 and below 1"),
+        ("preprocess.mean=[1, 2]", "preprocess.mean is [1, 2], but must be a list of 3, each a number"),
+        ("forget.samples=5", "forget.samples is 5, but must be a list, each text"),
+        ("compare.presets=[]", 'compare.presets is [], but must be a list that is not empty, each "paper" or "exact"'),
+        (
+            "compose.weights={a='x'}",
+            "compose.weights is {'a': 'x'}, but must be a table of names, each a number or \"rows\"",
+        ),
+        ("data={}", "data.source is missing"),
+        (f"store.seed={2**127}", "store.seed needs 128 bits, more than the 64 of an integer"),
+        (f"store.shards={'[' * 40}{']' * 40}", "store.shards is nested more than 32 levels deep"),
+        (f"store.shards={'[' * 50_000}", "the override of store.shards is nested too deeply"),
+        (f"store.seed={'9' * 10_000}", "the override of store.seed has an integer of too many digits"),
+        (f"{'a.' * 50_000}b=1", "a.a is nested more than 32 levels deep"),
+    ],
+    ids=lambda text: text[:40],
+)
+def test_the_first_line_says_what_is_wrong(override, fault):
+    with pytest.raises(RecipeError) as caught:
+        parse_recipe(apply_overrides(DATA, [override]))
+    assert caught.value.fault == fault
+    assert all(len(line) < 300 for line in str(caught.value).splitlines())
+
+
+def test_every_choice_is_listed():
+    with pytest.raises(RecipeError) as caught:
+        parse_recipe({"data": {"source": "foldr"}})
+    assert all(f'"{kind}"' in caught.value.do for kind in ("digits", "folder", "npz", "hdf5", "timm", "published"))
+
+
+def test_every_setting_can_be_described():
+    """Wrong values of every kind in every place: one line, never a traceback."""
+    for section in Recipe.__struct_fields__:
+        for value in (None, 3.5, "?", [], [[]], {}, {"?": {}}):
+            with contextlib.suppress(RecipeError):
+                parse_recipe({section: value})
+            for key in getattr(getattr(Recipe(), section), "__struct_fields__", ()):
+                try:
+                    parse_recipe({**DATA, section: {**DATA.get(section, {}), key: value}})
+                except RecipeError as error:
+                    assert "\n" not in error.fault  # noqa: PT017
 
 
 @pytest.mark.parametrize(
@@ -135,7 +188,22 @@ def test_a_files_name_is_the_recipes(tmp_path):
     assert load_recipe(path).name == "own"
 
 
-@pytest.mark.parametrize("contents", [None, "not = = toml", "[data\n", b"\xff\xfe\x00", "folder"])
+@pytest.mark.parametrize(
+    "contents",
+    [
+        None,
+        "not = = toml",
+        "[data\n",
+        b"\xff\xfe\x00",
+        "folder",
+        f"x = {'[' * 50_000}",
+        f"x = {'9' * 10_000}",
+        f"[store]\nseed = {2**127}",
+        f"{'a.' * 50_000}b = 1",
+        f"x = {'{a = ' * 50_000}",
+    ],
+    ids=range(10),
+)
 def test_files_that_are_no_recipe(tmp_path, contents):
     path = tmp_path / "mine.toml"
     if contents == "folder":
@@ -144,7 +212,8 @@ def test_files_that_are_no_recipe(tmp_path, contents):
         path.write_bytes(contents if isinstance(contents, bytes) else contents.encode())
     with pytest.raises(RecipeError) as caught:
         load_recipe(path)
-    assert str(path) in str(caught.value)
+    assert str(path) in str(caught.value) or "store.seed" in str(caught.value) or "a.a" in str(caught.value)
+    assert "\n" not in caught.value.fault
 
 
 @pytest.mark.parametrize("path", sorted(Path(__file__).parents[1].glob("pipelines/*.toml")), ids=lambda p: p.name)
@@ -190,3 +259,33 @@ KEYS = st.sampled_from(["data", "store", "solver", "shards", "source", "path", "
 def test_any_values_are_a_recipe_or_a_recipe_error(values):
     with contextlib.suppress(RecipeError):
         assert isinstance(parse_recipe(values), Recipe)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("x = " + "[" * 50_000, "nested"),
+        ("x = " + "[" * 100 + "]" * 100, "nested"),
+        ("[" + ".".join("a" * 50_000) + "]", "nested"),
+        ("name = " + "9" * 10_000, "too many digits"),
+        (f"[store]\nseed = {2**127}", "store.seed"),
+        (f"[tangent]\nseed = {2**127}", "tangent.seed"),
+        (f"[tangent]\nseed = -{10**1000}", "tangent.seed"),
+    ],
+    ids=["unclosed", "lists", "tables", "digits", "store.seed", "tangent.seed", "thousand digits"],
+)
+def test_values_beyond_all_bounds(tmp_path, text, says):
+    path = tmp_path / "a.toml"
+    path.write_text(text)
+    with pytest.raises(RecipeError, match=says):
+        load_recipe(path)
+
+
+@pytest.mark.parametrize(
+    "value", ["[" * 50_000, "[" * 100 + "]" * 100, "9" * 10_000], ids=["unclosed", "lists", "digits"]
+)
+def test_overrides_beyond_all_bounds(tmp_path, value):
+    path = tmp_path / "a.toml"
+    path.write_text("")
+    with pytest.raises(RecipeError):
+        load_recipe(path, [f"store.shards={value}"])

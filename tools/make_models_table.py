@@ -25,8 +25,9 @@ from torch import Tensor
 from torch.func import functional_call, jvp, vjp
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from taftcache.backbone.cut.cut import Cut, locate
-from taftcache.backbone.cut.trace import Trace, trace
+from taftcache.backbone.cut.cut import Cut
+from taftcache.backbone.cut.locate import locate
+from taftcache.backbone.cut.trace import CallTrace, trace
 from taftcache.backbone.model import Backbone, wrap_model
 from taftcache.backbone.spec import PreprocessSpec
 from taftcache.tangent.base import Base, make_base
@@ -196,7 +197,7 @@ def full_size(family: Family) -> tuple[str, int]:
 
 
 @cache
-def _as_named(name: str) -> tuple[Any, Trace]:
+def _as_named(name: str) -> tuple[Any, CallTrace]:
     model: Any = timm.create_model(name, pretrained=False).eval()
     return model, trace(model, name, wrap_model(model, name).data_config["input_size"])
 

@@ -18,7 +18,7 @@ import msgspec
 
 from taftcache.paper.comparison import TITLES, CompareReport, Figures
 from taftcache.paper.findings import findings
-from taftcache.paper.pages import about, section
+from taftcache.paper.pages import about, figures
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE, FILES = ROOT / "docs" / "results.md", ROOT / "docs" / "results"
@@ -36,8 +36,8 @@ def main(folders: list[str]) -> None:
 
 def read(folder: Path) -> CompareReport:
     """The report of a folder."""
-    told = json.loads((folder / "report.json").read_text("utf-8"))
-    return msgspec.convert(told, CompareReport, dec_hook=lambda kind, value: kind(value))
+    kept = json.loads((folder / "report.json").read_text("utf-8"))
+    return msgspec.convert(kept, CompareReport, dec_hook=lambda kind, value: kind(value))
 
 
 def page(runs: list[CompareReport]) -> str:
@@ -68,7 +68,7 @@ def page(runs: list[CompareReport]) -> str:
     ]
     for name in there:
         _, made = newest[name]
-        text += [f"## {made.title}", "", *section(made), ""]
+        text += [f"## {made.title}", "", *figures(made), ""]
         text += [f"![{made.title}](results/{f.name})\n" for f in sorted(FILES.glob(f"{name}*.svg"))]
         text += [
             f"All figures with their settings: [{name}.csv](results/{name}.csv). `{command(newest[name][0], name)}`",

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+
+import torch
 
 from taftcache.errors import BackboneError
-
-if TYPE_CHECKING:
-    import torch
 
 
 def resolve_device(name: str) -> torch.device:
@@ -18,22 +16,20 @@ def resolve_device(name: str) -> torch.device:
     BackboneError for a name torch does not know or a device that is not there: no silent fall back
     to a device on which the run would take a hundred times as long.
     """
-    import torch
-
     cuda, mps = torch.cuda.is_available(), torch.backends.mps.is_available()
     if name == "auto":
         return torch.device("cuda" if cuda else "mps" if mps else "cpu")
     try:
         device = torch.device(name)
     except RuntimeError as error:
-        raise BackboneError("A device is auto, cpu, cuda, cuda:N or mps.", got=name, do="correct the name") from error
+        raise BackboneError(f"unknown device {name!r}", got=name, do="auto, cpu, cuda, cuda:N or mps") from error
     here = {"cpu": device.index in (None, 0), "cuda": cuda, "mps": mps}.get(device.type, False)
     if here and device.type == "cuda" and device.index is not None:
         here = device.index < torch.cuda.device_count()
     if not here:
         found = ["cpu"] + [f"cuda:{k}" for k in range(torch.cuda.device_count() if cuda else 0)] + ["mps"] * mps
         raise BackboneError(
-            "The run asks for a device that this machine does not offer to torch.",
+            f"torch does not see the device {name} on this machine",
             got=f"{name}; torch sees {', '.join(found)}",
             do="choose one of those or 'auto'",
         )
@@ -47,8 +43,6 @@ def full_float32(device: torch.device) -> Iterator[None]:
     cuDNN convolutions use TF32 by default, and a program may have lowered the precision of matrix
     products; either would put rounding of 1e-3 into features that are stored for good.
     """
-    import torch
-
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest")
     try:

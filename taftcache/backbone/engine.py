@@ -33,7 +33,7 @@ _GROUP = 8
 
 
 @dataclass
-class Batch:
+class ImageBatch:
     """What became of one span of the order.
 
     indexes: of the rows of ``tokens()`` [n, t, d], which waits for the device. unreadable: indexes without a row.
@@ -48,7 +48,7 @@ class Batch:
     decode_seconds: float = 0.0
     forward_seconds: float = 0.0
 
-    def extend(self, other: Batch) -> None:
+    def extend(self, other: ImageBatch) -> None:
         """Add the decoded part that follows; nothing counts after a stop."""
         if self.stopped is None:
             self.indexes += other.indexes
@@ -88,9 +88,9 @@ class Work:
         self._transform, self._source = transform, source
         self._dtype = torch.float16 if dtype == "float16" else torch.float32
 
-    def decode(self, span: Sequence[int], stop: bool) -> Batch:
+    def decode(self, span: Sequence[int], stop: bool) -> ImageBatch:
         """Pixels of the images that decode; with ``stop``, of those before the first that does not."""
-        begin, done = time.thread_time(), Batch()
+        begin, done = time.thread_time(), ImageBatch()
         for index in map(int, span):
             result = self._pixels(index)
             if not isinstance(result, UnreadableImage):
@@ -104,7 +104,7 @@ class Work:
         done.decode_seconds = time.thread_time() - begin
         return done
 
-    def forward(self, done: Batch) -> None:
+    def forward(self, done: ImageBatch) -> None:
         """Replace the pixels by tokens."""
         begin, n, cuda = time.perf_counter(), len(done.pixels), self.cut.device.type == "cuda"
         if n == 0:
@@ -135,7 +135,7 @@ class Work:
 class Engine(Protocol):
     """Turns an order into batches, in order, a few at a time."""
 
-    def batches(self, order: Sequence[int]) -> Iterator[Batch]: ...
+    def batches(self, order: Sequence[int]) -> Iterator[ImageBatch]: ...
 
     def close(self) -> None:
         """Wait for what has begun and end the threads."""
@@ -150,7 +150,7 @@ class CpuEngine:
         self._workers = workers or torch.get_num_threads()
         self._pool = one_core_pool(self._workers, "taftcache-batch")
 
-    def batches(self, order: Sequence[int]) -> Iterator[Batch]:
+    def batches(self, order: Sequence[int]) -> Iterator[ImageBatch]:
         return _ahead(
             lambda span: self._pool.submit(self._whole, span), _spans(order, self._work.batch), self._workers + 1
         )
@@ -158,7 +158,7 @@ class CpuEngine:
     def close(self) -> None:
         self._pool.shutdown(wait=True, cancel_futures=True)
 
-    def _whole(self, span: Sequence[int]) -> Batch:
+    def _whole(self, span: Sequence[int]) -> ImageBatch:
         done = self._work.decode(span, self._stop)
         self._work.forward(done)
         return done
@@ -174,12 +174,12 @@ class DeviceEngine:
         # Several images a task where images are small: a task costs about 50 microseconds by itself.
         self._group = max(1, min(_GROUP, work.batch // self._workers))
 
-    def batches(self, order: Sequence[int]) -> Iterator[Batch]:
+    def batches(self, order: Sequence[int]) -> Iterator[ImageBatch]:
         groups = (part for span in _spans(order, self._work.batch) for part in _spans(span, self._group))
         depth = max(self._workers, -(-2 * self._work.batch // self._group))
         decoded = _ahead(lambda part: self._pool.submit(self._work.decode, part, self._stop), groups, depth)
         for span in _spans(order, self._work.batch):
-            done = Batch()
+            done = ImageBatch()
             for _ in range(-(-len(span) // self._group)):
                 done.extend(next(decoded))
             self._work.forward(done)
@@ -190,10 +190,10 @@ class DeviceEngine:
 
 
 def _ahead(
-    submit: Callable[[Sequence[int]], Future[Batch]], tasks: Iterator[Sequence[int]], depth: int
-) -> Iterator[Batch]:
+    submit: Callable[[Sequence[int]], Future[ImageBatch]], tasks: Iterator[Sequence[int]], depth: int
+) -> Iterator[ImageBatch]:
     """The results of ``tasks`` in order, with up to ``depth`` of them under way."""
-    pending: deque[Future[Batch]] = deque()
+    pending: deque[Future[ImageBatch]] = deque()
     for task in tasks:
         pending.append(submit(task))
         if len(pending) >= depth:

@@ -17,10 +17,9 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
-import torch
 
 from taftcache.backbone.device import full_float32
-from taftcache.backbone.engine import Batch, CpuEngine, DeviceEngine, Engine, Prefix, Work
+from taftcache.backbone.engine import CpuEngine, DeviceEngine, Engine, ImageBatch, Prefix, Work
 from taftcache.backbone.preprocess import Preprocess
 from taftcache.backbone.sources.base import Source
 from taftcache.errors import BackboneError, DataError, RecipeError
@@ -83,7 +82,7 @@ def default_batch(cut: Prefix) -> int:
         return 128
     height, width = cut.backbone.data_config["input_size"][1:]
     tokens = cut.shape[0] if len(cut.shape) == 2 else height * width / 256  # as many as patches of 16 pixels
-    return 2 ** max(2, min(6, round(math.log2(2048 / tokens))))
+    return 1 << max(2, min(6, round(math.log2(2048 / tokens))))
 
 
 def make_engine(work: Work, workers: int | None, stop: bool) -> Engine:
@@ -100,7 +99,6 @@ def extract(
     *,
     batch: int | None = None,
     workers: int | None = None,
-    device: torch.device | str | None = None,
     unreadable: Literal["stop", "skip"] = "stop",
     on_batch: Callable[[int], None] | None = None,
     dtype: Literal["float32", "float16"] = "float32",
@@ -111,7 +109,7 @@ def extract(
     batch: rows of every forward pass (``default_batch``); part of the result's identity wherever a
         processor's kernels round differently by size. workers: threads; on a CPU each decodes and runs whole
         batches on one core (default torch's number of threads), else they decode (default all cores).
-    device: None, or where the cut is. unreadable: "stop" raises UnreadableImage at the first such image in
+    unreadable: "stop" raises UnreadableImage at the first such image in
         the order, once all before it are written; "skip" hands a LeftOut to the sink. on_batch: called in this
         thread with the number of entries of the order that were written since the last call.
     dtype: of the tokens handed over; float16 is rounded to nearest on the device.
@@ -121,14 +119,14 @@ def extract(
     appends that have begun are awaited, all others dropped, and no thread outlives the call.
     """
     batch = default_batch(cut) if batch is None else batch
-    _check(cut, transform, source, order, sink, batch, workers, device)
+    _check(cut, transform, source, order, sink, batch, workers)
     begin, start = time.perf_counter(), sink.consumed
     if engine is None:
         engine = make_engine(Work(cut, transform, source, batch, dtype), workers, unreadable == "stop")
     writer = _Writer(sink, source)
     images = skipped = batches = 0
     decode = forward = wait = 0.0
-    done: Batch | None = None
+    done: ImageBatch | None = None
     try:
         with full_float32(cut.device):
             for done, waited in _waiting(engine.batches(order[start:])):
@@ -162,7 +160,7 @@ class _Writer:
         self._written = 0
         self.seconds = 0.0
 
-    def submit(self, batch: Batch) -> None:
+    def submit(self, batch: ImageBatch) -> None:
         """Queue one batch; raises what an earlier append raised."""
         if batch.indexes or batch.unreadable:
             self._pending.append(self._pool.submit(self._append, batch))
@@ -181,7 +179,7 @@ class _Writer:
     def close(self) -> None:
         self._pool.shutdown(wait=True, cancel_futures=True)
 
-    def _append(self, batch: Batch) -> int:
+    def _append(self, batch: ImageBatch) -> int:
         if self._failed:
             return 0
         items = [self._source.items[k] for k in batch.indexes]
@@ -196,7 +194,7 @@ class _Writer:
         return len(items) + len(left_out)
 
 
-def _waiting(batches: Iterator[Batch]) -> Iterator[tuple[Batch, float]]:
+def _waiting(batches: Iterator[ImageBatch]) -> Iterator[tuple[ImageBatch, float]]:
     """Each batch and how long it was waited for."""
     while True:
         begin = time.perf_counter()
@@ -214,32 +212,25 @@ def _check(
     sink: Sink,
     batch: int,
     workers: int | None,
-    device: torch.device | str | None,
 ) -> None:
     """What can be wrong with the arguments."""
     if batch < 1 or (workers is not None and workers < 1):
-        raise RecipeError("Batch and workers are at least 1.", got=f"batch = {batch}, workers = {workers}")
-    if device is not None and torch.empty(0, device=device).device != torch.empty(0, device=cut.device).device:
-        raise BackboneError(
-            "Extraction runs where the model is.",
-            got=f"device {device}, the model is on {cut.device}",
-            do="load the backbone with that device",
-        )
+        raise RecipeError("batch and workers must be at least 1", got=f"batch = {batch}, workers = {workers}")
     if transform.image_shape != tuple(cut.backbone.data_config["input_size"]):
         raise BackboneError(
-            "The preprocessing must make images of the model's size.",
+            "the preprocessing makes images of another size than the model takes",
             got=f"{transform.image_shape} for {tuple(cut.backbone.data_config['input_size'])}",
             do="build Preprocess from the same backbone",
         )
     if not 0 <= sink.consumed <= len(order):
         raise DataError(
-            "A sink cannot have consumed more entries than the order holds.",
+            "the sink has consumed more entries than the order holds",
             got=f"{sink.consumed} of {len(order)}",
             do="extract into the store that this order was made for, or into a new one",
         )
     if len(order) and not (min(order) >= 0 and max(order) < len(source.items)):
         raise DataError(
-            "The order holds indexes into the source's items.",
+            "the order has indexes outside the source's items",
             got=f"{min(order)} to {max(order)} for {len(source.items)} items",
             do="make the order from this source",
         )

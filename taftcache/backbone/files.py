@@ -26,7 +26,7 @@ def expand_path(text: str) -> Path:
         name = match.group(1)
         if not os.environ.get(name):
             raise RecipeError(
-                f"A path uses the environment variable {name}, which is not set.",
+                f"a path uses the environment variable {name}, which is not set",
                 got=text,
                 do=f"set it (export {name}=...) or write the path out",
             )
@@ -46,14 +46,14 @@ def weights_kind(spec: BackboneSpec) -> WeightsKind:
         return "folder"
     if not path.is_file():
         raise BackboneError(
-            "The weights must be 'bundled', 'pretrained', a .safetensors file or a folder in timm's layout.",
-            got=f"{spec.weights!r}, and {path} does not exist",
-            do="correct the path",
+            f"no weights at {path}",
+            got=f"backbone.weights = {spec.weights!r}",
+            do="'bundled', 'pretrained', or the path of a .safetensors file or of a folder in timm's layout",
         )
     if path.suffix != ".safetensors":
         # .pth and .bin files are pickles, which run code while they load.
         raise BackboneError(
-            "Weights are read from .safetensors files only: other formats can run code while loading.",
+            "the weights are not a .safetensors file: other formats can run code while loading",
             got=str(path),
             do="convert the file with safetensors.torch.save_file",
         )
@@ -75,7 +75,7 @@ def weights_file(spec: BackboneSpec) -> Path | None:
     for needed in (path, folder / "config.json"):
         if not needed.is_file():
             raise BackboneError(
-                f"A folder in timm's local-dir layout holds config.json and {WEIGHTS_NAME}.",
+                f"no {needed.name} in the folder of weights {folder}",
                 got=f"{folder} without {needed.name}",
                 do="write the folder with timm.models.save_for_hf(..., safe_serialization=True)",
             )

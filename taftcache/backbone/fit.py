@@ -30,7 +30,7 @@ def load_into(model: nn.Module, path: Path) -> dict[str, str]:
     try:
         stored = load_file(path)
     except (SafetensorError, OSError) as error:
-        raise BackboneError("The weights must be a readable safetensors file.", got=f"{path}: {error}") from error
+        raise BackboneError(f"the weights {path} cannot be read as safetensors", got=str(error)) from error
     done: dict[str, str] = {}
     head = _head_names(model)
     problems = _differences(model, stored, head)
@@ -41,7 +41,7 @@ def load_into(model: nn.Module, path: Path) -> dict[str, str]:
             stored, problems = converted, []
     if problems:
         raise BackboneError(
-            f"The weights in {path.name} must fit the model {type(model).__name__}.",
+            f"the weights in {path.name} do not fit the model {type(model).__name__}",
             got="; ".join(problems),
             do="name the model the weights were saved from, with the same model_args",
         )

@@ -1,38 +1,25 @@
-"""The frozen backbone: a timm model with its weights, their digests and its preprocessing.
-
-torch and timm are imported when a model is built, not before: ``weights_file`` and
-``file_digest`` answer whether a stored run still has its weights in milliseconds.
-"""
+"""The frozen backbone: a timm model with its weights, their digests and its preprocessing."""
 
 from __future__ import annotations
 
+import difflib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import blake3
+import timm
+import torch
+from timm.data.config import resolve_model_data_config
+from torch import nn
 
 from taftcache.backbone.device import resolve_device
 from taftcache.backbone.files import file_digest, weights_file, weights_folder, weights_kind
+from taftcache.backbone.fit import load_into
 from taftcache.backbone.spec import BackboneSpec, PreprocessSpec
 from taftcache.errors import BackboneError
-
-if TYPE_CHECKING:
-    import torch
-    from torch import nn
-
-__all__ = [
-    "Backbone",
-    "file_digest",
-    "load_backbone",
-    "resolve_device",
-    "state_digest",
-    "weights_file",
-    "weights_kind",
-    "wrap_model",
-]
-
 
 _AS_TRAINED = PreprocessSpec()
 
@@ -41,7 +28,7 @@ _AS_TRAINED = PreprocessSpec()
 class Backbone:
     """A frozen model in evaluation mode and float32.
 
-    name: the timm architecture. weights_digest: BLAKE3 over the state (see ``state_digest``).
+    name: the timm architecture. weights_digest: BLAKE3 over the state (see ``weights_digest``).
     file_digest: BLAKE3 of the weights file, None without one. data_config: timm's resolved
     preprocessing. config: what a store records, JSON only.
     """
@@ -67,17 +54,13 @@ def load_backbone(
     Raises BackboneError for an unknown model, weights that cannot be had or do not fit, and a
     preprocessing that the model cannot take; RecipeError for a path with an unset variable.
     """
-    import timm
-
-    from taftcache.backbone.fit import load_into
-
     kind, path = weights_kind(spec), weights_file(spec)
     target = resolve_device(str(device))
     if kind in ("bundled", "folder"):
         name = f"local-dir:{weights_folder(spec)}"
     elif spec.model is None:
         raise BackboneError(
-            "A file of weights does not say which model it belongs to.",
+            f"no model is named for the weights {path}, which do not say it",
             got=str(path),
             do="set model to the timm name, for example 'deit_tiny_patch16_224'",
         )
@@ -86,20 +69,11 @@ def load_backbone(
     try:
         model: Any = timm.create_model(name, pretrained=kind == "pretrained", **spec.model_args)
     except Exception as error:  # timm, the hub client and the model's constructor raise whatever they like
-        got = f"{name} with {spec.model_args}: {type(error).__name__}: {error}"
-        if kind == "pretrained" and timm.is_model(name):
-            raise BackboneError(
-                "Pretrained weights come from the Hugging Face hub, or from its cache.",
-                got=got,
-                do="connect to the network once, or give weights as a local .safetensors file",
-            ) from error
-        raise BackboneError(
-            "The model must be one that timm can build.", got=got, do="look the name up with timm.list_models()"
-        ) from error
+        raise not_built(name, spec.model_args, error, pretrained=kind == "pretrained") from error
     architecture = str(model.pretrained_cfg.get("architecture") or spec.model)
     if kind == "folder" and spec.model is not None and spec.model.split(".")[0] != architecture:
         raise BackboneError(
-            "The model and the folder of weights must name the same architecture.",
+            "the model and the folder of weights name different architectures",
             got=f"model = {spec.model!r}, the folder says {architecture!r}",
             do="leave model out, or correct it",
         )
@@ -110,6 +84,31 @@ def load_backbone(
     return wrap_model(
         model, label, preprocess, target, model_args=options, weights=kind, file_digest=digest, record=done
     )
+
+
+def not_built(name: str, model_args: Mapping[str, Any], error: Exception, pretrained: bool = False) -> BackboneError:
+    """Why timm did not build the model ``name``: no such model or tag, weights not at hand, or arguments."""
+    got = f"{name} with {dict(model_args)}: {type(error).__name__}: {error}"
+    architecture, _, tag = name.partition(".")
+    if ":" not in name and not timm.is_model(architecture):
+        near = difflib.get_close_matches(architecture, timm.list_models(), n=4)
+        return BackboneError(
+            f"timm has no model {architecture!r}",
+            got=got,
+            do=f"did you mean {', '.join(near)}?" if near else "look the name up with timm.list_models()",
+        )
+    tags = [full.partition(".")[2] for full in timm.list_pretrained(f"{architecture}.*")] if tag else []
+    if tag and tag not in tags:
+        return BackboneError(
+            f"timm has no weights {tag!r} of {architecture}", got=got, do=f"one of {', '.join(tags) or 'none'}"
+        )
+    if pretrained:
+        return BackboneError(
+            f"no pretrained weights of {name} here: neither in the Hugging Face cache nor to be downloaded",
+            got=got,
+            do="connect to the network once, or give weights as a local .safetensors file",
+        )
+    return BackboneError(f"timm cannot build the model {name}", got=got, do="correct backbone.model_args")
 
 
 def _folder_args(folder: Path, spec: BackboneSpec) -> dict[str, Any]:
@@ -139,7 +138,7 @@ def wrap_model(
     and the model disagree on the image size.
     """
     model = model.float().eval().requires_grad_(False)
-    digest = state_digest(model.state_dict())
+    digest = weights_digest(model.state_dict())
     config = {
         "model": name,
         "model_args": dict(model_args or {}),
@@ -153,7 +152,7 @@ def wrap_model(
     return Backbone(model.to(resolve_device(str(device))), name, digest, file_digest, data_config, config)
 
 
-def state_digest(state: dict[str, torch.Tensor]) -> str:
+def weights_digest(state: dict[str, torch.Tensor]) -> str:
     """BLAKE3 over the tensors in the order of their names: name, dtype, shape and little-endian bytes each."""
     hasher = blake3.blake3()
     for name in sorted(state):
@@ -167,8 +166,6 @@ def state_digest(state: dict[str, torch.Tensor]) -> str:
 
 def _data_config(model: nn.Module, preprocess: PreprocessSpec) -> dict[str, Any]:
     """timm's configuration for the model, overridden, in JSON types except for tuples."""
-    from timm.data import resolve_model_data_config
-
     overrides = {k: getattr(preprocess, k) for k in preprocess.__struct_fields__ if getattr(preprocess, k) is not None}
     config = resolve_model_data_config(model, args=overrides)
     size = getattr(getattr(model, "patch_embed", None), "img_size", None)
@@ -178,8 +175,8 @@ def _data_config(model: nn.Module, preprocess: PreprocessSpec) -> dict[str, Any]
             config["input_size"] = (3, *size)
         elif tuple(preprocess.input_size[1:]) != tuple(size) and not getattr(model, "dynamic_img_size", False):
             raise BackboneError(
-                "The model's image size is fixed.",
-                got=f"preprocess.input_size {list(preprocess.input_size)}, the model takes {list(size)}",
+                f"the model takes only images of the size {list(size)}",
+                got=f"preprocess.input_size {list(preprocess.input_size)}",
                 do=f"set model_args = {{ img_size = {list(preprocess.input_size[1:])} }} as well",
             )
     return {k: tuple(v) if isinstance(v, list) else v for k, v in config.items()}

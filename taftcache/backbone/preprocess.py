@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from PIL import Image
-from timm.data import create_transform
+from timm.data.transforms_factory import create_transform
 from torch import Tensor
 
 from taftcache.backbone.model import Backbone
@@ -42,7 +42,8 @@ class Preprocess:
             raise ValueError(
                 f"{image.size[0]} x {image.size[1]} pixels: too long and thin to resize to the model's input"
             )
-        return self._resize(image)
+        resized: Tensor = self._resize(image)
+        return resized
 
     def normalise(self, pixels: Tensor) -> Tensor:
         """float32 [n, 3, h, w] on the device of ``pixels`` (uint8, same shape): (x / 255 - mean) / std."""
@@ -58,8 +59,3 @@ class Preprocess:
     def description(self) -> dict[str, Any]:
         """The preprocessing in JSON types, for a store's identity."""
         return {k: list(v) if isinstance(v, tuple) else v for k, v in sorted(self.config.items())}
-
-
-def transform_description(backbone: Backbone) -> dict[str, Any]:
-    """``Preprocess(backbone).description()``."""
-    return Preprocess(backbone).description()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from threading import Lock
+from typing import Literal
 
 import msgspec
 import torch
@@ -11,11 +12,11 @@ from torch import Tensor
 from taftcache.backbone.cut.cut import Cut
 from taftcache.backbone.model import Backbone
 from taftcache.errors import RecipeError
-from taftcache.recipe import Recipe
 from taftcache.tangent.base import make_base
 from taftcache.tangent.class_row.tail import ClassRowTail
 from taftcache.tangent.config import Rows, TailConfig
 from taftcache.tangent.selection import ROWS, row_shape, smallest_rows
+from taftcache.tangent.spec import TangentSpec
 
 ITEM_BYTES = {"float16": 2, "float32": 4}
 
@@ -25,25 +26,42 @@ class Reduction:
 
     Tokens serve every base point; everything smaller is computed with the base's own frozen weights, whose digest the
     description carries, so that no other base point is ever trained on it.
+
+    Args:
+        cut: the frozen layers.
+        classes: K.
+        tangent: what is trained, and around which base point.
+        cache: what is kept; "auto" is the least that is exact for ``tangent.train``.
+        dtype: of the numbers that are kept, for their size.
+
+    Raises:
+        RecipeError: ``cache`` keeps less than is needed, or rows that this tail does not have.
     """
 
-    def __init__(self, cut: Cut, recipe: Recipe, classes: int) -> None:
+    def __init__(
+        self,
+        cut: Cut,
+        classes: int,
+        tangent: TangentSpec,
+        cache: Rows | Literal["auto"] = "auto",
+        dtype: Literal["float16", "float32"] = "float16",
+    ) -> None:
         self.cut = cut
         self._alone = Lock()  # torch.func puts a tail's weights into its one module for the time of a call
         self._state, config = cut.tail_state(), cut.tail_config()
-        base = make_base(self._state, config, classes, recipe.tangent, cut.module())
-        least = smallest_rows(config, base.trained(recipe.tangent.train))
-        self.rows: Rows = least if recipe.store.cache == "auto" else recipe.store.cache
+        base = make_base(self._state, config, classes, tangent, cut.module())
+        least = smallest_rows(config, base.trained(tangent.train))
+        self.rows: Rows = least if cache == "auto" else cache
         if ROWS.index(self.rows) > ROWS.index(least):
             raise RecipeError(
-                "a store caches at least what is exact for the trained parameters",
-                got=f"store.cache = {recipe.store.cache!r}, tangent.train = {recipe.tangent.train!r} needs {least!r}",
+                f"store.cache = {cache!r} keeps less than tangent.train = {tangent.train!r} needs",
+                got=f"{self.rows}, {least} are needed",
                 do=f'set store.cache = "auto" or "{least}"',
             )
         if self.rows in ("attended", "residual") and config.path != "class row":
             raise RecipeError(
-                "only a class-row tail has rows between its tokens and its feature",
-                got=f"store.cache = {self.rows!r}; {cut.backbone.name}: {config.why}",
+                f"store.cache = {self.rows!r} is only for a tail that ends in a class row",
+                got=f"{cut.backbone.name}: {config.why}",
                 do='set store.cache = "auto" or "tokens"',
             )
         self._base = base.to(torch.float32, cut.device)
@@ -52,7 +70,7 @@ class Reduction:
             config = msgspec.structs.replace(config, rows=self.rows, reduced_by=base.reduction_digest())
         self.config: TailConfig = config
         self.tokens_shape = row_shape(config, self.rows)
-        self.bytes_per_sample = self.tokens_shape[0] * self.tokens_shape[1] * ITEM_BYTES[recipe.store.dtype]
+        self.bytes_per_sample = self.tokens_shape[0] * self.tokens_shape[1] * ITEM_BYTES[dtype]
 
     @property
     def backbone(self) -> Backbone:
@@ -82,7 +100,8 @@ class Reduction:
         if isinstance(tail, ClassRowTail):
             return tail.reduce(self._weights, tokens, self.rows)
         with self._alone:
-            return tail.value(self._weights, tokens).feature[:, None]
+            value: Tensor = tail.value(self._weights, tokens).feature
+            return value[:, None]
 
     def describe(self) -> str:
         """One line for the user, before anything is run."""

@@ -28,19 +28,19 @@ class BackboneSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     def __post_init__(self) -> None:
         if self.weights == "bundled" and self.model is not None:
             raise RecipeError(
-                "The bundled weights come with their own model.",
+                "the bundled weights are of their own model, not of another",
                 got=f"model = {self.model!r} with weights = 'bundled'",
                 do="leave model out, or set weights to 'pretrained', a .safetensors file or a folder",
             )
         if self.weights == "pretrained" and self.model is None:
             raise RecipeError(
-                "Pretrained weights need the name of a model.",
+                "pretrained weights need the name of a model",
                 got="weights = 'pretrained' without model",
                 do="set model to a timm name such as 'deit_tiny_patch16_224.fb_in1k'",
             )
         if not self.weights:
             raise RecipeError(
-                "Weights must be named.", got="weights = ''", do="write 'bundled', 'pretrained' or a path"
+                "backbone.weights must not be empty", got="weights = ''", do="write 'bundled', 'pretrained' or a path"
             )
 
 
@@ -74,31 +74,35 @@ class DataSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         if self.source == "digits":
             if self.train is not None or self.test is not None:
                 raise RecipeError(
-                    "The digits are part of scikit-learn and have no path.",
+                    "the digits are part of scikit-learn and have no path",
                     got=f"train = {self.train!r}, test = {self.test!r}",
                     do="leave train and test out, or choose another source",
                 )
         elif not self.train:
             raise RecipeError(
-                f"The source {self.source!r} needs training images.",
+                f"data.train is missing: the source {self.source!r} needs it",
                 got="no train",
                 do="set train to " + ("the name of a timm dataset" if self.source == "timm" else "a path"),
             )
         if self.source == "published" and (self.root is None or self.test is not None):
             raise RecipeError(
-                "A published dataset is a name and a root, and its split is the published one.",
+                "a published dataset needs data.root, the folder that it was unpacked in"
+                if self.root is None
+                else "a published dataset has its own split: data.test must be left out",
                 got=f"root = {self.root!r}, test = {self.test!r}",
                 do="set root to the folder it was unpacked in, and leave test out",
             )
         if not 0.0 <= self.held_out < 1.0:
             raise RecipeError(
-                "The held-out part is a fraction of the training images.",
+                f"data.held_out is {self.held_out}, but must be a fraction of the training images",
                 got=f"held_out = {self.held_out}",
                 do="choose a number from 0 up to, not including, 1",
             )
         if self.limit is not None and self.limit < 1:
             raise RecipeError(
-                "A limit is at least one image.", got=f"limit = {self.limit}", do="raise it or leave it out"
+                f"data.limit is {self.limit}, but must be at least 1",
+                got=f"limit = {self.limit}",
+                do="raise it or leave it out",
             )
 
 
@@ -122,15 +126,15 @@ class PreprocessSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     def __post_init__(self) -> None:
         if self.input_size is not None and (self.input_size[0] != 3 or min(self.input_size) < 1):
             raise RecipeError(
-                "The input size is channels, height and width, with three channels.",
+                "preprocess.input_size must be three channels, height and width",
                 got=f"input_size = {list(self.input_size)}",
                 do="write for example input_size = [3, 224, 224]",
             )
         if self.std is not None and min(self.std) <= 0:
-            raise RecipeError("A standard deviation is positive.", got=f"std = {list(self.std)}", do="correct it")
+            raise RecipeError("preprocess.std must be positive", got=f"std = {list(self.std)}", do="correct it")
         if self.crop_pct is not None and not 0.0 < self.crop_pct <= 4.0:
             raise RecipeError(
-                "crop_pct is the size of the crop as a fraction of the resized image.",
+                f"preprocess.crop_pct is {self.crop_pct}, but must be a fraction of the resized image",
                 got=f"crop_pct = {self.crop_pct}",
                 do="choose a positive number, usually 0.875 to 1",
             )

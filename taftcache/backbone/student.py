@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from taftcache.backbone.model import Backbone, load_backbone, wrap_model
+import timm
+import torch
+from torch import Tensor, nn
+
+from taftcache.backbone.device import resolve_device
+from taftcache.backbone.model import Backbone, load_backbone, not_built, wrap_model
 from taftcache.backbone.spec import BackboneSpec, PreprocessSpec
 from taftcache.errors import BackboneError
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
 
 RANDOM = "random"
 
@@ -54,20 +56,13 @@ def build_student(
     Raises:
         BackboneError: as ``load_backbone``; a model whose logits are not one linear map of one feature.
     """
-    import timm
-    import torch
-
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         if weights == RANDOM:
             try:
                 made: Any = timm.create_model(model or "", pretrained=False, **model_args)
             except Exception as error:  # timm and the model's constructor raise whatever they like
-                raise BackboneError(
-                    "The model must be one that timm can build.",
-                    got=f"{model} with {model_args}: {type(error).__name__}: {error}",
-                    do="look the name up with timm.list_models()",
-                ) from error
+                raise not_built(str(model), model_args, error) from error
             backbone = wrap_model(made, str(model), preprocess, "cpu", model_args=model_args, weights=RANDOM)
         else:
             spec = BackboneSpec(model=model, weights=weights, model_args=model_args)
@@ -77,8 +72,8 @@ def build_student(
         head = module.get_classifier()
         if not isinstance(head, torch.nn.Linear):
             raise BackboneError(
-                "A student's logits are one linear map of its feature.",
-                got=f"{backbone.name} has a {type(head).__name__} for a classifier",
+                f"the student {backbone.name} has no linear classifier",
+                got=f"a {type(head).__name__}",
                 do="take a model with a linear classifier",
             )
         torch.manual_seed(seed)
@@ -90,12 +85,10 @@ def build_student(
         feature, logits = student(images)
         if feature.shape != (2, head.in_features) or not torch.allclose(logits, module(images), atol=1e-4):
             raise BackboneError(
-                "A student's logits are one linear map of its feature.",
+                f"the logits of the student {backbone.name} are not one linear map of its feature",
                 got=f"{backbone.name}: forward_head(pre_logits=True) and the classifier do not give its logits",
                 do="take another model",
             )
     if device != "cpu":
-        from taftcache.backbone.device import resolve_device
-
         module.to(resolve_device(device))
     return student

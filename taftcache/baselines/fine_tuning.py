@@ -24,21 +24,21 @@ def fine_tune(
     *,
     train: Train = "full",
     seed: int = 0,
-    told: Callable[[int, float], None] | None = None,
+    on_epoch: Callable[[int, float], None] | None = None,
 ) -> Tensor:
     """The change of the weights [P] after cross-entropy training of f_{w+Δw} itself, in float32.
 
     Args:
         sources: their rows are held in memory.
         seed: of the order of the rows.
-        told: called after each epoch with its number from 1 and the mean loss.
+        on_epoch: called after each epoch with its number from 1 and the mean loss.
 
     Raises:
         SolveError: no rows, or a loss that is not finite.
     """
     blocks = [block for source in sources for block in source.blocks(BLOCK_ROWS)]
     if not blocks:
-        raise SolveError("fine-tuning needs at least one row", got="sources without rows")
+        raise SolveError("no rows to train on: fine-tuning needs at least one row", got="sources without rows")
     tokens = torch.from_numpy(np.concatenate([block.tokens for block in blocks]))
     labels = torch.from_numpy(np.concatenate([block.labels for block in blocks]).astype(np.int64))
     base = base.to(torch.float32)
@@ -50,19 +50,19 @@ def fine_tune(
     generator = torch.Generator().manual_seed(seed)
     for epoch in range(schedule.epochs):
         total = 0.0
-        for few in torch.randperm(len(labels), generator=generator).split(schedule.batch):
+        for few in torch.split(torch.randperm(len(labels), generator=generator), schedule.batch):
             # The network's gradient at w + Δw is Jᵀ there: the closed form costs a fraction of autograd's graph.
             state = tail.value(weights, tokens[few].float())
             chances = torch.log_softmax(state.logits, 1)
             total -= chances.gather(1, labels[few][:, None]).sum().item()
-            slope = chances.exp_().scatter_add_(1, labels[few][:, None], torch.full((len(few), 1), -1.0))
+            cotangent = chances.exp_().scatter_add_(1, labels[few][:, None], torch.full((len(few), 1), -1.0))
             gradient.zero_()
-            tail.adjoint(weights, state, slope.div_(len(few)), out)
+            tail.adjoint(weights, state, cotangent.div_(len(few)), out)
             adam.step(gradient, schedule.rate_at(epoch))
         if not np.isfinite(total):
-            raise SolveError("a loss is finite", got=f"epoch {epoch + 1}: {total}", do="lower the learning rate")
-        if told is not None:
-            told(epoch + 1, total / len(labels))
+            raise SolveError("the loss is not finite", got=f"epoch {epoch + 1}: {total}", do="lower the learning rate")
+        if on_epoch is not None:
+            on_epoch(epoch + 1, total / len(labels))
     return (adam.value - start).double()
 
 
@@ -74,7 +74,8 @@ def logits(base: Base, layout: Layout, delta: Tensor, rows: Tensor) -> Tensor:
     """
     moved = {name: base.state[name].to(delta.dtype) + change for name, change in layout.views(delta).items()}
     tail = base.tail
-    return tail.value(tail.bind({**base.state, **moved}), rows.to(delta.dtype)).logits
+    found: Tensor = tail.value(tail.bind({**base.state, **moved}), rows.to(delta.dtype)).logits
+    return found
 
 
 @torch.no_grad()

@@ -7,8 +7,8 @@ Settings that share a base point read the same batches in the same order, and wh
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -17,75 +17,132 @@ from torch import Tensor
 from taftcache.baselines.adam import Adam, Schedule
 from taftcache.errors import SolveError
 from taftcache.objective.loss import Loss
+from taftcache.objective.weights import RowWeights
 from taftcache.tangent.base import Base
 from taftcache.tangent.operator import TangentOperator
 from taftcache.tangent.rows import RowSource
 from taftcache.tangent.spec import Train
 
+Penalty = Literal["ridge", "decoupled", "norm"]
+
 
 @dataclass(frozen=True)
 class Run:
-    """One setting: ℓ, the learning rate, λ (0 for no decay), and R of the ball that every step ends in."""
+    """One setting: ℓ, the learning rate, λ (0 for no decay), and R of the ball that every step ends in.
+
+    penalty: "ridge" adds λΔw to every gradient, "decoupled" shrinks Δw beside Adam's step (AdamW), "norm" adds the
+        gradient of 10⁻⁵ √(10⁻⁶ + ‖Δw‖²), as the paper's release does.
+    weights: of classes and rows. jvp_only: leave the base model's logits out.
+    """
 
     loss: Loss
     rate: float
     ridge: float = 0.0
     radius: float | None = None
+    penalty: Penalty = "ridge"
+    weights: RowWeights | None = None
+    jvp_only: bool = False
+
+
+class Preset(NamedTuple):
+    """A schedule and its penalty."""
+
+    schedule: Schedule
+    penalty: Penalty
+
+
+PRESETS = {
+    "paper": Preset(Schedule(), "ridge"),
+    # The release compares with "<" and so lowers the rate one epoch late; its schedule ends at 50 epochs.
+    "release": Preset(Schedule(epochs=50, drops=(26, 41)), "norm"),
+    "adamw": Preset(Schedule(), "decoupled"),
+}
 
 
 def train_tangents(
     base: Base,
-    source: RowSource,
+    sources: Sequence[RowSource],
     runs: Sequence[Run],
     schedule: Schedule,
     *,
     train: Train = "full",
     seed: int = 0,
     memory: int = 2 << 30,
-    told: Callable[[int], None] | None = None,
+    device: torch.device | str = "cpu",
+    on_epoch: Callable[[int], None] | None = None,
 ) -> list[Tensor]:
     """Δw [P] of each run after the schedule, in float64; computed in float32.
 
     Args:
-        source: its rows are held in memory.
+        base: the expansion point.
+        sources: their rows are held in memory.
+        runs: one a setting.
         schedule: epochs and batch; the rate is each run's.
+        train: which parameters move.
         seed: of the order of the rows, which all runs share.
         memory: bytes that the base point's state of all rows may take; it is made anew for every batch beyond that.
-        told: called after each epoch with its number from 1.
+        device: where products run.
+        on_epoch: called after each epoch with its number from 1.
 
     Raises:
         SolveError: no rows, or a Δw that is not finite.
     """
-    blocks = list(source.blocks(4096))
+    blocks = [block for source in sources for block in source.blocks(4096)]
     if not blocks:
-        raise SolveError("training needs at least one row", got="a source without rows")
+        raise SolveError("no rows to train on: training needs at least one row", got="sources without rows")
     tokens = np.concatenate([np.asarray(block.tokens) for block in blocks])
-    labels = torch.from_numpy(np.concatenate([np.asarray(block.labels) for block in blocks]).astype(np.int64))
-    operator = TangentOperator(base, [source], trained=base.trained(train))
+    labels = torch.from_numpy(np.concatenate([np.asarray(block.labels) for block in blocks]))
+    labels = (labels if labels.is_floating_point() else labels.long()).to(device)
+    operator = TangentOperator(base, sources, trained=base.trained(train), device=device)
     batches = _Batches(operator, tokens, memory)
-    steps = [Adam(torch.zeros(operator.layout.size)) for _ in runs]
-    gradient = torch.zeros(operator.layout.size)
-    out = operator.tail.bind(operator.layout.views(gradient))
-    directions = [operator.direction(adam.value) for adam in steps]  # views: they move with the vectors
+    descents = [_Descent(run, replace(schedule, rate=run.rate), operator) for run in runs]
     generator = torch.Generator().manual_seed(seed)
     for epoch in range(schedule.epochs):
-        for few in torch.randperm(len(labels), generator=generator).split(schedule.batch):
-            state, y = batches.state(few), labels[few]
-            for run, adam, direction in zip(runs, steps, directions, strict=True):
-                z = state.logits + operator.tail.tangent(operator.weights, state, direction)
-                torch.mul(adam.value, run.ridge, out=gradient)
-                operator.tail.adjoint(operator.weights, state, run.loss.gradient(z, y) / len(few), out)
-                adam.step(gradient, Schedule(run.rate, schedule.epochs).rate_at(epoch))
-                if run.radius is not None:
-                    norm = adam.value.norm().item()
-                    if norm > run.radius:
-                        adam.value.mul_(run.radius / norm)
-        if told is not None:
-            told(epoch + 1)
-    for run, adam in zip(runs, steps, strict=True):
-        if not torch.isfinite(adam.value).all():
-            raise SolveError("Δw is finite", got=f"rate {run.rate:g}", do="lower the learning rate")
-    return [adam.value.double() for adam in steps]
+        for few in torch.split(torch.randperm(len(labels), generator=generator), schedule.batch):
+            state = batches.state(few)
+            for descent in descents:
+                descent.step(state, labels[few.to(device)], few, epoch)
+        if on_epoch is not None:
+            on_epoch(epoch + 1)
+    for descent in descents:
+        if not torch.isfinite(descent.value).all():
+            raise SolveError("Δw is not finite", got=f"rate {descent.run.rate:g}", do="lower the learning rate")
+    return [descent.value.double() for descent in descents]
+
+
+class _Descent:
+    """One run: Δw [P] with Adam's moments, and the buffer that each batch's gradient is summed in."""
+
+    def __init__(self, run: Run, schedule: Schedule, operator: TangentOperator) -> None:
+        self.run, self._schedule, self._operator = run, schedule, operator
+        self._adam = Adam(torch.zeros(operator.layout.size, device=operator.device))
+        self.value = self._adam.value
+        self._gradient = torch.zeros_like(self.value)
+        self._out = operator.tail.bind(operator.layout.views(self._gradient))
+        self._direction = operator.direction(self.value)  # views: they move with the vector
+
+    def step(self, state: Any, labels: Tensor, rows: Tensor, epoch: int) -> None:
+        """One of Adam's steps on the rows at these places [b], prepared as ``state``."""
+        run, operator, rate = self.run, self._operator, self._schedule.rate_at(epoch)
+        change = operator.tail.tangent(operator.weights, state, self._direction)
+        z = change if run.jvp_only else state.logits + change
+        if run.penalty == "ridge":
+            torch.mul(self.value, run.ridge, out=self._gradient)
+        elif run.penalty == "norm":
+            square = (self.value @ self.value).item()
+            torch.mul(self.value, 1e-5 / (1e-6 + square) ** 0.5, out=self._gradient)
+        else:
+            self._gradient.zero_()
+            self.value.mul_(1 - rate * run.ridge)
+        cotangent = run.loss.gradient(z, labels) / len(labels)
+        if run.weights is not None:
+            cotangent = cotangent * run.weights.picked(labels, rows, z)
+        operator.tail.adjoint(operator.weights, state, cotangent, self._out)
+        self._adam.step(self._gradient, rate)
+        if run.radius is not None:
+            norm = self.value.norm().item()
+            if norm > run.radius:
+                self.value.mul_(run.radius / norm)
 
 
 class _Batches:

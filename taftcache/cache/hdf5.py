@@ -16,13 +16,14 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from taftcache.cache.copying import BASE
 from taftcache.cache.format import layout
 from taftcache.cache.format.digest import canonical, digest
 from taftcache.cache.format.manifest import ObjectRef, Skipped
 from taftcache.cache.format.plan import check_ids
+from taftcache.cache.place.failure import cannot
 from taftcache.cache.read.verify import Progress
 from taftcache.cache.store import FeatureStore
-from taftcache.cache.write.copying import BASE
 from taftcache.errors import DataError, FormatError, StoreWriteError
 
 FORMAT = "taftcache-features"
@@ -45,7 +46,7 @@ def export(store: FeatureStore, file: str | os.PathLike[str], progress: Progress
     """
     place = Path(file)
     if place.exists():
-        raise DataError("An export makes a new file.", got=f"{place} exists", do="Name another, or remove it.")
+        raise DataError(f"cannot export to {place}: it exists already", do="Name another file, or remove it.")
     partial = place.with_name(f"{place.name}.partial")
     total, done = sum(ref.rows for ref in store.manifest.shards), 0
     try:
@@ -72,7 +73,7 @@ def export(store: FeatureStore, file: str | os.PathLike[str], progress: Progress
                         progress(done, total)
         _publish(partial, place)
     except OSError as error:
-        raise StoreWriteError("The disk takes the export.", got=f"{place}: {error}", do="Free some space.") from error
+        raise cannot("export to", place, error, StoreWriteError) from error
     finally:
         partial.unlink(missing_ok=True)
     return place.stat().st_size
@@ -98,9 +99,7 @@ class FeatureFile:
     def __init__(self, file: str | os.PathLike[str], columns: Columns | None = None) -> None:
         self.path = Path(file)
         if not self.path.is_file():
-            raise DataError(
-                "Features are imported from an HDF5 file.", got=f"{self.path} is not a file", do="Correct the path."
-            )
+            raise DataError(f"cannot import {self.path}: it is not a file", do="Correct the path.")
         with self._reading():
             self._file = h5py.File(self.path, "r", rdcc_nbytes=_CACHE)
         try:
@@ -109,8 +108,8 @@ class FeatureFile:
                 self.is_export = form == FORMAT
                 if self.is_export and self._file.attrs.get("version") != VERSION:
                     raise FormatError(
-                        f"This version of taftcache imports version {VERSION} of {FORMAT!r}.",
-                        got=f"version {self._file.attrs.get('version')!r}",
+                        f"{self.path} is of version {self._file.attrs.get('version')!r} of {FORMAT!r}, and only version"
+                        f" {VERSION} is imported",
                     )
                 if self.is_export:
                     self._open_export()
@@ -220,7 +219,7 @@ class FeatureFile:
         dataset = self._dataset(name)
         if dataset.dtype != np.uint8 or dataset.ndim != 1 or dataset.nbytes > layout.MAX_CHUNK_BYTES:
             raise _bad(self.path, f"{name} is {dataset.dtype} {list(dataset.shape)}, not bytes")
-        return dataset[:].tobytes()
+        return bytes(dataset[:].tobytes())
 
     def _json(self, name: str) -> Any:
         raw = self._bytes(name)
@@ -355,12 +354,11 @@ def _typed(value: Any, kind: Any, name: str) -> Any:
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
-        raise DataError("An export's texts are those that an export writes.", got=f"{name}: {error}") from None
+        raise DataError(f"{name} is not what an export writes", got=str(error)) from None
 
 
 def _bad(path: Path, what: str) -> DataError:
     return DataError(
-        "An HDF5 file of features holds its own rows, all of them.",
-        got=f"{path}: {what}",
+        f"cannot import {path}: {what}",
         do="Name the datasets (--tokens, --labels, --ids), or write the file anew with plain arrays in it.",
     )

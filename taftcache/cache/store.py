@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Literal, Self
 
 from taftcache.cache.format import ledger
+from taftcache.cache.format.fault import Fault
 from taftcache.cache.format.identity import differences
 from taftcache.cache.format.layout import resolve_chunk_rows
-from taftcache.cache.format.manifest import FILE, MAX_BYTES, ROLES, Manifest, ObjectRef, ShardRef, Skipped, check_name
+from taftcache.cache.format.manifest import FILE, ROLES, Manifest, ObjectRef, check_name
 from taftcache.cache.format.plan import check_ids
-from taftcache.cache.place.address import bring, open_home
-from taftcache.cache.place.folder import write_all
-from taftcache.cache.read.nearest import nearest
+from taftcache.cache.place.address import open_home
+from taftcache.cache.place.failure import cannot
+from taftcache.cache.place.lock import WriterLock
+from taftcache.cache.read.contents import MAKE, Contents, no_store, read_manifest
 from taftcache.cache.read.shard import Shard
-from taftcache.cache.read.verify import Fault, Progress, read_object, verify
-from taftcache.cache.write.book import Book
-from taftcache.cache.write.commit import commit
-from taftcache.cache.write.repair import Maker, Outcome, repair
-from taftcache.cache.write.sweep import LOCK, TRANSACTION, strays, sweep
+from taftcache.cache.read.verify import Progress, read_object, verify
+from taftcache.cache.write.commit import Committer, create
+from taftcache.cache.write.sweep import staged_ids, strays
+from taftcache.cache.write.tombstones import TombstoneFile
 from taftcache.cache.write.transaction import Transaction
 from taftcache.cache.write.writer import ShardWriter, header_of
 from taftcache.errors import (
@@ -30,7 +32,6 @@ from taftcache.errors import (
     StaleStore,
     StoreError,
     StoreNotFound,
-    UnknownSample,
 )
 
 
@@ -52,48 +53,50 @@ class FeatureStore:
         stale: bool = False,
     ) -> None:
         if mode not in ("r", "a"):
-            raise RecipeError('A store is opened with mode "r" or "a".', got=repr(mode))
+            raise RecipeError(f"a store cannot be opened with mode {mode!r}", do='Use one of "r", "a".')
         self.mode = mode
-        self._lock = -1
-        self._writers: dict[str, ShardWriter] = {}
-        self._transaction: Transaction | None = None
-        self._cache: dict[str, Shard] = {}
-        self._where: dict[str, tuple[str, int]] | None = None
-        self._stones: tuple[bytes, frozenset[str]] | None = None
+        self._lock: WriterLock | None = None
+        self._committer: Committer | None = None
         try:
-            self.root, self.desk = open_home(path)
+            self.root, self.staging = open_home(path)
         except OSError as error:
-            raise StoreNotFound("A store is a folder.", got=f"{path}: {error.strerror}", do=_HOW) from None
+            raise _not_opened(path, error) from None
         self.path = self.root.path
         self.swept: list[tuple[str, int]] = []
         try:
             if mode == "a":
                 if not self.root.exists(FILE):
-                    raise StoreNotFound(f"A store has a {FILE}.", got=str(self.path), do=_HOW)
-                self._take_lock()
-            self.manifest = self._read_manifest()
-            if expect is not None and expect != self.manifest.digest:
+                    raise no_store(self.path)
+                self._lock = WriterLock(self.staging)
+            self._contents = Contents(self.root, read_manifest(self.root))
+            if expect is not None and expect != self.root_digest:
                 raise IntegrityError(
-                    "The store is the one that was expected.",
-                    got=f"{self.path}: root digest {self.manifest.digest}, expected {expect}",
+                    f"{self.path} is not the store that was expected",
+                    got=f"root digest {self.root_digest}, expected {expect}",
                     do="Look whether an older copy was put in its place.",
                 )
-            self.book = Book(path)
+            self.tombstone_file = TombstoneFile(path)
             if not stale and (back := self.returned()):
                 raise StaleStore(
-                    "A forgotten sample does not come back with an old copy of the store.",
-                    got=f"{self.path} holds {len(back)} rows that were forgotten here, by {self.book.file}",
+                    f"{self.path} is an old copy: {len(back)} of its rows were forgotten here since",
+                    got=f"tombstones in {self.tombstone_file.file}",
                     do=f"taftcache audit {self.path} --replay, which forgets them again",
                 )
-            if mode == "a":
-                self.swept = sweep(self.root, self.desk, self.manifest, self.manifest)
-                if self.book.newest and not self.manifest.shards and not self.manifest.tombstone_key:
-                    with self.transaction() as change:  # a store made anew where one had forgotten
-                        change.recall()
-                self._remember(self.manifest)
+            if self._lock is not None:
+                self._start(self._lock)
         except BaseException:
             self.close()
             raise
+
+    def _start(self, lock: WriterLock) -> None:
+        """Get ready for changes: sweep what a crash left behind, and take up what was forgotten at this place."""
+        self._committer = Committer(self.root, self.staging, lock, self._contents, self.tombstone_file)
+        self.swept = self._committer.sweep()
+        named = self.manifest
+        if self.tombstone_file.newest and not named.shards and not named.tombstone_key:
+            with self.transaction() as change:  # a store made anew where one had forgotten
+                change.adopt_tombstones()
+        self._committer.remember(self.manifest)
 
     @classmethod
     def create(
@@ -107,21 +110,26 @@ class FeatureStore:
     ) -> FeatureStore:
         """Make an empty store in a folder that is empty or not there yet, and open it for writing."""
         first = Manifest(identity=identity, classes=list(classes), plan=plan, recipe=recipe).replace()
-        bring(path, first.encode())
+        create(path, first)
         return cls(path, mode="a")
 
     @staticmethod
     def exists(path: str | os.PathLike[str]) -> bool:
         """Whether there is a store at ``path``, whatever its state."""
         try:
-            root, desk = open_home(path)
+            root, staging = open_home(path)
         except OSError:
             return False
         try:
             return root.exists(FILE)
         finally:
             root.close()
-            desk.close()
+            staging.close()
+
+    @property
+    def manifest(self) -> Manifest:
+        """The root manifest of the last commit."""
+        return self._contents.manifest
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -141,30 +149,26 @@ class FeatureStore:
     @property
     def shards(self) -> list[Shard]:
         """The training shards, in the order of their names."""
-        return [self._shard(ref) for ref in self.manifest.shards if ref.role == "train"]
+        return [self._contents.open(ref) for ref in self.manifest.shards if ref.role == "train"]
 
     @property
     def held_out(self) -> Shard | None:
         """The shard kept for testing."""
-        return next((self._shard(ref) for ref in self.manifest.shards if ref.role == "held-out"), None)
+        return next((self._contents.open(ref) for ref in self.manifest.shards if ref.role == "held-out"), None)
 
     @property
     def nbytes(self) -> int:
         """Bytes of all shards and objects."""
-        shards = sum(self._shard(ref).nbytes for ref in self.manifest.shards)
+        shards = sum(self._contents.open(ref).nbytes for ref in self.manifest.shards)
         return shards + sum(ref.size for ref in self.manifest.objects.values())
 
     def shard(self, name: str) -> Shard:
         """One shard by name, training or held-out; StoreError names those there are."""
-        for ref in self.manifest.shards:
-            if ref.name == name:
-                return self._shard(ref)
-        there = ", ".join(ref.name for ref in self.manifest.shards) or "none"
-        raise StoreError("A shard is asked for by its name.", got=f"{name!r}; there are: {there:.200}")
+        return self._contents.shard(name)
 
     def has_shard(self, name: str) -> bool:
         """Whether there is a shard of that name."""
-        return any(ref.name == name for ref in self.manifest.shards)
+        return self._contents.has_shard(name)
 
     def sample_ids(self) -> list[str]:
         """The ids of all training shards, shard after shard in row order."""
@@ -172,19 +176,11 @@ class FeatureStore:
 
     def locate(self, sample_id: str) -> tuple[Shard, int]:
         """The shard (held-out included) and the row of a sample; UnknownSample names the nearest ids."""
-        if not self.holds(sample_id):
-            close = nearest(sample_id, self._places())
-            raise UnknownSample(
-                "A sample is asked for by its id.",
-                got=f"{sample_id!r}" + (", which was forgotten" if self.is_forgotten(sample_id) else ""),
-                do=f"Nearest: {', '.join(map(repr, close))}." if close else None,
-            )
-        name, row = self._places()[sample_id]
-        return self.shard(name), row
+        return self._contents.locate(sample_id)
 
     def holds(self, sample_id: str) -> bool:
         """Whether a shard has a row of that id."""
-        return sample_id in self._places()
+        return self._contents.holds(sample_id)
 
     def objects(self, prefix: str = "") -> dict[str, ObjectRef]:
         """The objects whose names begin with ``prefix`` ("components/"), by name."""
@@ -195,7 +191,7 @@ class FeatureStore:
         ref = self.manifest.objects.get(name)
         if ref is None:
             there = ", ".join(sorted(self.manifest.objects)) or "none"
-            raise StoreError("An object is asked for by its name.", got=f"{name!r}; there are: {there:.200}")
+            raise StoreError(f"there is no object {name!r}", got=f"the store has: {there:.200}")
         return read_object(self.root, ref)
 
     def ledger(self) -> list[dict[str, Any]]:
@@ -204,26 +200,22 @@ class FeatureStore:
 
     def is_forgotten(self, sample_id: str) -> bool:
         """Whether a sample of that id was erased, and not learned again since."""
-        if not self.manifest.tombstones:
-            return False
-        if self._stones is None:
-            key = ledger.read_key(self.root, self.manifest)
-            self._stones = key, frozenset(self.manifest.tombstones)
-        key, stones = self._stones
-        return ledger.tombstone(sample_id, key) in stones
+        return self._contents.is_forgotten(sample_id)
 
-    def returned(self) -> list[str]:
-        """Ids of rows that were forgotten at this place, though this copy of the store does not know of it."""
+    def returned(self, there: TombstoneFile | None = None) -> list[str]:
+        """Ids of rows that were forgotten at this place (or another: ``there``), though this copy of the store does
+        not know of it."""
+        there = there or self.tombstone_file
         known = self.manifest.tombstones
-        held = (i for ref in self.manifest.shards for i in self._shard(ref).sample_ids)
-        return self.book.match(held, known) if self.book.more_than(known) else []
+        held = (i for ref in self.manifest.shards for i in self._contents.open(ref).sample_ids)
+        return there.match(held, known) if there.more_than(known) else []
 
     def check_identity(self, identity: dict[str, Any]) -> None:
         """IdentityError, naming what differs, unless the store was made from exactly ``identity``."""
         different = sorted(differences("", self.identity, identity))
         if different:
             raise IdentityError(
-                "A store is used with what it was made from.",
+                "the store was made from other data, weights or settings",
                 got="; ".join(different[:8]) + (f"; and {len(different) - 8} more" if len(different) > 8 else ""),
                 do="Use another folder for these features, or the settings that the store was made with.",
             )
@@ -234,13 +226,17 @@ class FeatureStore:
 
     def strays(self) -> list[str]:
         """What lies in the folder and no manifest names: leftovers of a crash, or someone else's files. No faults."""
-        return strays(self.root, self.desk, self.manifest)
+        return strays(self.root, self.staging, self.manifest)
 
-    def repair(self, faults: Sequence[Fault], maker: Maker | None) -> Outcome:
-        """Mend damaged files with bytes that ``maker`` makes again, where those have the digest that is named."""
-        self._writable()
-        self._no_transaction("Repair")
-        return repair(self, faults, maker)
+    def staged_ids(self) -> dict[str, list[str]]:
+        """Shard -> ids of samples in unfinished work, of an extraction that was stopped: no manifest names them yet."""
+        return staged_ids(self.staging)
+
+    def committer(self) -> Committer:
+        """What commits changes to this store; StoreError where it was not opened for writing."""
+        if self._committer is None:
+            raise StoreError(f"cannot change {self.path}: it is not opened for writing", do='Open it with mode="a".')
+        return self._committer
 
     def writer(
         self,
@@ -259,40 +255,32 @@ class FeatureStore:
         refuse a shard with some missing. Durable chunks of other candidates, shape or identity are thrown away.
         ``relearn`` allows ids that were forgotten.
         """
-        self._writable()
+        committer = self.committer()
         check_name(name)
         t, d = (int(n) for n in tokens_shape)
         if role not in ROLES:
-            raise RecipeError(f"A shard's role is one of {', '.join(ROLES)}.", got=repr(role))
+            raise RecipeError(f"a shard cannot have the role {role!r}", do=f"Use one of {', '.join(ROLES)}.")
         if role == "held-out" and self.held_out is not None and self.held_out.name != name:
-            raise StoreError("At most one shard is held out.", got=f"{name!r} beside {self.held_out.name!r}")
-        if name in self._writers:
-            raise StoreError("A shard has one writer at a time.", got=name)
-        self._no_transaction("Writing a shard")
+            raise StoreError(f"cannot hold out shard {name!r}: shard {self.held_out.name!r} is held out already")
+        committer.check_no_writer_of(name)
+        committer.check_no_transaction("write a shard")
         if candidates is not None:
             check_ids(candidates)
         rows = resolve_chunk_rows(chunk_rows, (t, d), dtype)
-        writer = ShardWriter(self, header_of(self, name, role, (t, d), dtype, rows, candidates, relearn), candidates)
-        self._writers[name] = writer
-        return writer
+        header = header_of(self.manifest, name, role, (t, d), dtype, rows, candidates, relearn)
+        return ShardWriter(committer, header, candidates)
 
     def transaction(self) -> Transaction:
         """Changes that become visible together; one at a time."""
-        self._writable()
-        self._no_transaction("A second transaction")
-        self._transaction = Transaction(self)
-        return self._transaction
+        return Transaction(self.committer())
 
     def close(self) -> None:
         """Close writers, give an open transaction up, and let the lock go. Shards in hand can still be read."""
-        for writer in list(self._writers.values()):
-            writer.close()
-        if self._transaction is not None:
-            self._transaction.discard()
-        if self._lock >= 0:
-            os.ftruncate(self._lock, 0)
-            os.close(self._lock)
-            self._lock = -1
+        if self._committer is not None:
+            self._committer.close()
+            self._committer = None
+        if self._lock is not None:
+            self._lock.close()
         self.mode = "r"
 
     def __enter__(self) -> Self:
@@ -304,143 +292,8 @@ class FeatureStore:
     def __repr__(self) -> str:
         return f"<FeatureStore {self.path}: {len(self.manifest.shards)} shards, {self.root_digest[:16]}>"
 
-    # ---- for ShardWriter and Transaction ----
 
-    def ids_outside(self, name: str) -> set[str]:
-        """The ids of all shards but ``name``."""
-        return {i for i, (shard, _) in self._places().items() if shard != name}
-
-    def no_writers(self, what: str) -> None:
-        """StoreError while a ShardWriter is open: its rows are in no manifest yet."""
-        if self._writers:
-            raise StoreError(f"{what} waits until every writer is closed.", got=", ".join(sorted(self._writers)))
-
-    def release(self, writer: ShardWriter) -> None:
-        """A writer has closed."""
-        if self._writers.get(writer.name) is writer:
-            del self._writers[writer.name]
-
-    def abandon(self) -> None:
-        """The transaction has ended without a commit."""
-        self._transaction = None
-        self.desk.remove(TRANSACTION)
-
-    def publish_shard(
-        self,
-        ref: ShardRef,
-        group: str,
-        ids: list[str],
-        skipped: list[Skipped],
-        relearn: bool,
-        plan: dict[str, Any] | None,
-    ) -> None:
-        """Commit a finished group as the shard ``ref``."""
-        self._writable()
-        self._no_transaction("Committing a shard")
-        named = self.manifest
-        stones = set(named.tombstones)
-        if relearn and stones:
-            key = ledger.read_key(self.root, named)
-            stones -= {ledger.tombstone(i, key) for i in (*ids, *(s.id for s in skipped))}
-        new = named.replace(
-            shards=[s for s in named.shards if s.name != ref.name] + [ref],
-            skipped=[s for s in named.skipped if s.shard != ref.name] + skipped,
-            tombstones=list(stones),
-            plan=named.plan if plan is None else plan,
-        )
-        self.publish(new, [(group, ref.path)], [], [])
-        self.desk.remove(f"staging/shard-{ref.name}")
-
-    def publish(
-        self, new: Manifest, groups: list[tuple[str, str]], files: list[tuple[str, str]], shards: list[Shard]
-    ) -> None:
-        """Put staged groups and files in their places, make ``new`` the root manifest, and sweep what it replaced."""
-        old = self.manifest
-        try:
-            commit(self.root, self.desk, new, groups, files)
-        except BaseException:
-            self._recover(old)
-            raise
-        self._adopt(new)
-        self._remember(old)
-        for shard in shards:
-            shard.moved_to(self.root, ShardRef.of(shard.name, shard.role, shard.rows, shard.digest).path)
-            self._cache[shard.digest] = shard
-        sweep(self.root, self.desk, new, old)
-
-    def _recover(self, old: Manifest) -> None:
-        """After a failed commit: take up what the disk says, and give the space back if that is the last commit.
-
-        When only the last fsync failed the new manifest is there, perhaps not durably: then both stay, and the next
-        writable open, which can tell, sweeps.
-        """
-        self._transaction = None
-        try:
-            found = self._read_manifest()
-            if found.digest == old.digest:
-                sweep(self.root, self.desk, old, old)
-            else:
-                self._adopt(found)
-        except (OSError, StoreError):
-            pass  # the error that brought us here says more
-
-    def _adopt(self, new: Manifest) -> None:
-        self.manifest = new
-        self._transaction = None
-        self._where = self._stones = None
-        named = {ref.digest for ref in new.shards}
-        self._cache = {digest: shard for digest, shard in self._cache.items() if digest in named}
-
-    def _remember(self, old: Manifest) -> None:
-        """Keep the book in step with the manifest; a book that cannot be written is for `taftcache audit` to report."""
-        new = self.manifest
-        try:
-            if old.tombstone_key and old.tombstone_key != new.tombstone_key:
-                self.book.tear(old.tombstone_key)
-            if new.tombstone_key:
-                key = ledger.read_key(self.root, new)
-                self.book.add(key, new.tombstones, set(old.tombstones) - set(new.tombstones))
-        except StoreError:
-            pass
-
-    def _shard(self, ref: ShardRef) -> Shard:
-        if ref.digest not in self._cache:
-            self._cache[ref.digest] = Shard(self.root, ref)
-        return self._cache[ref.digest]
-
-    def _places(self) -> dict[str, tuple[str, int]]:
-        if self._where is None:
-            self._where = {
-                i: (ref.name, row) for ref in self.manifest.shards for row, i in enumerate(self._shard(ref).sample_ids)
-            }
-        return self._where
-
-    def _read_manifest(self) -> Manifest:
-        try:
-            raw = self.root.read(FILE, MAX_BYTES)
-        except FileNotFoundError:
-            raise StoreNotFound(f"A store has a {FILE}.", got=str(self.path), do=_HOW) from None
-        except OSError as error:
-            raise Fault(None, None, None, FILE, f"it cannot be read: {error.strerror}").error() from None
-        return Manifest.decode(raw)
-
-    def _take_lock(self) -> None:
-        self._lock = self.desk.lock(LOCK)
-        try:
-            os.ftruncate(self._lock, 0)
-            write_all(self._lock, f"{os.getpid()}\n".encode())
-        except OSError:
-            pass  # the number only helps who waits; a full disk must not keep anyone from erasing
-
-    def _writable(self) -> None:
-        if self.mode != "a":
-            raise StoreError(
-                "A store is changed through one opened for writing.", got=str(self.path), do='Use mode="a".'
-            )
-
-    def _no_transaction(self, what: str) -> None:
-        if self._transaction is not None:
-            raise StoreError(f"{what} waits until the transaction has ended.", got=str(self.path))
-
-
-_HOW = "Name a store's folder, or make one first with `taftcache extract`."
+def _not_opened(path: str | os.PathLike[str], error: OSError) -> StoreError:
+    if error.errno == errno.ENOENT:
+        return StoreNotFound(f"no store at {path}: there is no such folder", do=MAKE)
+    return cannot("open", path, error, StoreNotFound)

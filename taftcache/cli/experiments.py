@@ -1,4 +1,7 @@
-"""Comparisons, private training with a choice, and teaching."""
+"""Comparisons, private training with a choice, and teaching.
+
+What needs torch is imported inside a command, so that the others start at once.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +22,8 @@ from taftcache.cli.options import (
     read_recipe,
     stored_recipe,
 )
-from taftcache.teaching.recipe import load_transfer
-from taftcache.terminal.console import bars
+from taftcache.teaching.recipe import load_teaching
+from taftcache.terminal.console import bars, complain
 from taftcache.terminal.experiments import show_compare, show_private_table, show_teach, show_train_private
 
 if TYPE_CHECKING:
@@ -113,7 +116,10 @@ def compare(
     Example: taftcache compare pipelines/quickstart.toml --report table2 --set compare.shards=[20] --set compare.epochs=1 --set compare.seeds=1
     """  # noqa: E501
     from taftcache.paper.pages import write_pages
+    from taftcache.report.plots import check_plots
 
+    if out is not None:
+        check_plots()
     named = [f"compare.reports={list(report)}"] if report else []
 
     def write(so_far: CompareReport) -> None:
@@ -128,15 +134,22 @@ def compare(
 
 
 @commands.command()
-def transfer(recipe: RecipePath, set_: Overrides = None, device: Device = None, as_json: Json = False) -> None:
+def teach(recipe: RecipePath, set_: Overrides = None, device: Device = None, as_json: Json = False) -> None:
     """Train a small model from images with a prior from cached features of others, and report what the prior did.
 
     Students are kept: the same command goes on where it was, and trains nothing twice. The recipe is of its own kind,
-    see docs/transfer.md.
+    see docs/teaching.md.
 
-    Example: taftcache transfer pipelines/transfer/quick.toml
+    Example: taftcache teach pipelines/teach/quick.toml
     """
-    made = load_transfer(recipe, [*(set_ or []), *device_override(device)])
+    made = load_teaching(recipe, [*(set_ or []), *device_override(device)])
     with bars(as_json) as progress:
         report = taftcache.teach(made, progress)
     print_report(report, as_json, show_teach)
+
+
+@commands.command(hidden=True)
+def transfer(recipe: RecipePath, set_: Overrides = None, device: Device = None, as_json: Json = False) -> None:
+    """The old name of ``taftcache teach``."""
+    complain("taftcache transfer is now called taftcache teach")
+    teach(recipe, set_, device, as_json)

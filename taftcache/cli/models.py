@@ -31,7 +31,9 @@ def export_model(
 
     Example: taftcache export-model stores/quickstart digits-model --program
     """
-    with taftcache.FeatureStore(store) as opened:
+    from taftcache.stages.writing import whole
+
+    with taftcache.FeatureStore(store) as opened, whole(folder):
         report = taftcache.export_model(opened, folder, model, merged=merged, program=program)
     print_report(report, as_json, show_export_model)
 
@@ -47,7 +49,9 @@ def export_component(
 
     Example: taftcache export-component stores/quickstart 000 first.safetensors
     """
-    with taftcache.FeatureStore(store) as opened:
+    from taftcache.stages.writing import whole
+
+    with taftcache.FeatureStore(store) as opened, whole(file):
         report = taftcache.export_component(opened, component, file)
     print_report(report, as_json, show_component)
 

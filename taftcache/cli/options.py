@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 import typer
 
 import taftcache
@@ -17,7 +18,7 @@ from taftcache.recipe import Recipe, apply_overrides, load_recipe, parse_recipe
 
 if TYPE_CHECKING:
     from taftcache.cache.store import FeatureStore
-    from taftcache.remote.connection import Cluster
+    from taftcache.remote.cluster import Cluster
     from taftcache.stages.progress import Progress
 
 RecipePath = Annotated[Path, typer.Argument(metavar="RECIPE", help="a recipe in TOML, see pipelines/")]
@@ -77,7 +78,7 @@ def connected(workers: int | None, scheduler: str | None, progress: Progress) ->
         raise RecipeError(
             "--workers cannot stand beside --scheduler, which has its own", got="both", do="leave one out"
         )
-    from taftcache.remote.connection import Cluster
+    from taftcache.remote.cluster import Cluster
 
     with Cluster.at(scheduler) if scheduler is not None else Cluster.local(workers or None) as cluster:
         progress.say(cluster.describe())
@@ -100,6 +101,8 @@ def print_error(kind: str, fault: str, exit_code: int, got: object = None, do: s
 
 def _plain(value: Any) -> Any:
     """JSON types of a report."""
+    if isinstance(value, msgspec.Struct):
+        return msgspec.to_builtins(value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
     if isinstance(value, dict):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,9 +13,11 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
+from taftcache.backbone.cut.architecture import tail_module
 from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.transaction import Transaction
 from taftcache.errors import CompositionError, FormatError, StoreError
+from taftcache.model.meta import ComponentMeta, meta_of
 from taftcache.names import is_model
 from taftcache.tangent.base import Base, make_base
 from taftcache.tangent.config import TailConfig
@@ -24,6 +27,27 @@ from taftcache.tangent.spec import TAIL, TangentSpec
 # safetensors keeps metadata in a hash map whose order varies between runs: one key makes the bytes certain.
 KEY = "taftcache"
 DUAL = "taftcache.dual"  # no parameter has this name
+PRIVACY = "privacy"  # the key of a private component's statement in its meta
+
+# What a component or model says of itself outside of its store. Its key has digests of its rows, and stays.
+TOLD = (
+    "kind", "train", "shards", "rows", "converged", "status", "stats", "convergence", "certificate", "norm",
+    "ridge_choice", "coefficients", "members", "identity_error", "start", "from_mean", PRIVACY,
+)  # fmt: skip
+# Of a private one, only what its noise and its settings decide; ``rows`` is the number that was released with noise,
+# or may be known. A member's digest would be one of its key too, where an earlier release had given it the rows'.
+PRIVATELY_TOLD = ("kind", "train", "shards", "rows", "stats", "norm", "coefficients", PRIVACY)
+PRIVATE_STATS = ("rows_said", "learning_rate")
+
+
+def told(meta: Mapping[str, Any]) -> dict[str, Any]:
+    """The part of a component's ``meta`` that may leave its store: no field that is not listed above."""
+    if PRIVACY not in meta:
+        return {key: meta[key] for key in TOLD if key in meta}
+    kept = {key: meta[key] for key in PRIVATELY_TOLD if key in meta}
+    if "stats" in kept:
+        kept["stats"] = {key: kept["stats"][key] for key in PRIVATE_STATS if key in kept["stats"]}
+    return kept
 
 
 class _Header(msgspec.Struct, frozen=True):
@@ -47,6 +71,11 @@ class Component:
     meta: dict[str, Any] = field(default_factory=dict)
     dual: Tensor | None = None
 
+    @property
+    def record(self) -> ComponentMeta:
+        """What ``meta`` says, typed; FormatError for a value of another type."""
+        return meta_of(self.meta)
+
     def encode(self) -> bytes:
         """The file's bytes; the same component gives the same bytes."""
         header = json.dumps({"base_digest": self.base_digest, "meta": self.meta}, sort_keys=True)
@@ -67,20 +96,24 @@ class Component:
             header = msgspec.json.decode(json.loads(data[8 : 8 + size])["__metadata__"][KEY], type=_Header)
             tensors = load(data)
         except (SafetensorError, ValueError, KeyError, TypeError, RecursionError) as error:
-            raise FormatError("a component is a safetensors file that taftcache wrote", got=str(error)) from error
+            raise FormatError("not a component: no safetensors file that taftcache wrote", got=str(error)) from error
         dual = tensors.pop(DUAL, None)
         if dual is not None and (dual.ndim != 2 or dual.dtype != torch.float64):
-            raise FormatError("dual vectors are [rows, classes] in float64", got=f"{tuple(dual.shape)}, {dual.dtype}")
+            raise FormatError(
+                "the dual vectors are not [rows, classes] in float64", got=f"{tuple(dual.shape)}, {dual.dtype}"
+            )
         found = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
         layout = Layout(dict(sorted(found.items())))
         if within is not None:
             try:
                 layout = within.named(found)
             except KeyError as error:
-                raise FormatError("a component holds parameters of its base", got=str(error.args[0])) from error
+                raise FormatError(
+                    "the component has a parameter that is not of its base", got=str(error.args[0])
+                ) from error
             if layout.shapes != found:
                 wrong = sorted(set(found.items()) ^ set(layout.shapes.items()))[:4]
-                raise FormatError("a component's parameters have the shapes of its base", got=wrong)
+                raise FormatError("the component's parameters have other shapes than those of its base", got=wrong)
         return cls(header.base_digest, layout, layout.flatten(tensors, torch.float64), header.meta, dual)
 
 
@@ -91,16 +124,13 @@ def read_base(store: FeatureStore, spec: TangentSpec, classes: int | None = None
     """
     if TAIL not in store.objects():
         raise StoreError(
-            "a store is trained from its base",
-            got=f"{store.path} has rows alone",
+            f"{store.path} has rows alone, without the base point that training starts from",
             do="import its rows with --recipe, which names the backbone that made them",
         )
     state = load(store.read_object(TAIL))
     config = TailConfig.from_dict(store.objects(TAIL)[TAIL].meta)
     module = None
     if config.path == "functional" and config.rows != "feature":
-        from taftcache.backbone.cut.architecture import tail_module
-
         module = tail_module(store.identity, config, state)
     return make_base(state, config, classes or len(store.classes), spec, module)
 
@@ -120,11 +150,11 @@ def read_component(store: FeatureStore, name: str, base: Base) -> Component:
     if ref is None or not is_model(name):
         there = [n for n in store.objects() if is_model(n)]
         raise StoreError(
-            "a model is named as the store lists it", got=name, do=f"one of {', '.join(there) or 'none yet'}"
+            f"no model named {name} in {store.path}", got=name, do=f"one of {', '.join(there) or 'none yet'}"
         )
     if ref.meta["base_digest"] != base.digest:
         raise CompositionError(
-            "a component is used around the base point that it was trained at",
+            f"{name} was trained around another base point",
             got=f"{name}: base {ref.meta['base_digest'][:16]}, the store's settings make {base.digest[:16]}",
             do="taftcache train, which renews every component of another base",
         )

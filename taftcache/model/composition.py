@@ -12,6 +12,7 @@ from torch import Tensor
 
 from taftcache.errors import CompositionError
 from taftcache.model.component import Component
+from taftcache.model.meta import ComponentMeta
 
 
 def compose(components: Mapping[str, Component], coefficients: Mapping[str, float] | None = None) -> Component:
@@ -25,28 +26,28 @@ def compose(components: Mapping[str, Component], coefficients: Mapping[str, floa
     names = sorted(components)
     mu = {name: 1 / len(names) for name in names} if coefficients is None else dict(coefficients)
     if sorted(mu) != names:
-        raise CompositionError("coefficients name exactly the components", got=sorted(set(mu) ^ set(names)))
+        raise CompositionError("coefficients are not for exactly the components", got=sorted(set(mu) ^ set(names)))
     if not abs(sum(mu.values()) - 1) <= 1e-9:
         raise CompositionError(
-            "coefficients sum to one: each component brings the base model along",
+            f"the coefficients' sum is {sum(mu.values())}, but must be 1",
             got=f"{sum(mu.values())}",
-            do="divide them by their sum",
+            do="divide them by their sum: each component brings the base model along",
         )
     first = components[names[0]]
     for name in names:
         if components[name].base_digest != first.base_digest:
             raise CompositionError(
-                "components are composed only around one base point",
+                f"{name} has another base point than {names[0]}",
                 got=f"{names[0]}: base {first.base_digest[:16]}, {name}: base {components[name].base_digest[:16]}",
                 do="train both from one store with the same [tangent] section",
             )
         if components[name].layout != first.layout:
-            raise CompositionError("components are composed only over the same parameters", got=f"{names[0]}, {name}")
+            raise CompositionError(f"{name} has other parameters than {names[0]}", got=f"{names[0]}, {name}")
     total = torch.zeros_like(first.delta)
     for name in names:
         total.add_(components[name].delta, alpha=mu[name])
-    meta = {"kind": "composition", "coefficients": {name: mu[name] for name in names}}
-    return Component(first.base_digest, first.layout, total, meta)
+    meta = ComponentMeta(kind="composition", coefficients={name: mu[name] for name in names})
+    return Component(first.base_digest, first.layout, total, meta.as_dict())
 
 
 def identity_error(logits: Sequence[Tensor], coefficients: Sequence[float], composed: Tensor) -> float:

@@ -3,13 +3,14 @@
 config.json, model.safetensors   the frozen backbone, in timm's own layout
 tangent.safetensors              base/<name>: tensors of the base point that differ from the backbone's,
                                  delta/<name>: Δw; timm's names, float32
-taftcache.json                   what the tail is, classes, preprocessing, certificate, digests
+taftcache.json                   what the tail is, classes, preprocessing, certificate or promise, digests
 README.md                        the model card
 program.pt2                      on request, the whole model as a torch.export program
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -27,7 +28,7 @@ from taftcache.backbone.preprocess import Preprocess
 from taftcache.backbone.saved import save_backbone
 from taftcache.backbone.spec import BackboneSpec, PreprocessSpec
 from taftcache.errors import FormatError, IntegrityError, StoreWriteError
-from taftcache.model.component import Component
+from taftcache.model.component import PRIVACY, Component, told
 from taftcache.model.predictor import TangentModel
 from taftcache.tangent.base import Base
 from taftcache.tangent.config import TailConfig
@@ -77,7 +78,7 @@ def save_model(
         model: base, Δw, classes and preprocessing.
         folder: where to.
         name: what the store called it ("models/mean").
-        root_digest: of that store.
+        root_digest: of that store; left out of a private model, for it is a digest of the rows.
         program: also write the torch.export program.
 
     Raises:
@@ -105,8 +106,8 @@ def save_model(
         tail=model.base.config.as_dict(),
         base_digest=model.component.base_digest,
         digest=file_digest(folder / WEIGHTS),
-        component={k: v for k, v in model.component.meta.items() if k != "key"},
-        root_digest=root_digest,
+        component=told(model.component.meta),
+        root_digest="" if PRIVACY in model.component.meta else root_digest,
         versions={library: version(library) for library in ("taftcache", "torch", "timm")},
     )
     if exported is not None:
@@ -126,10 +127,12 @@ def read_description(folder: Path | str) -> Description:
     try:
         described = msgspec.json.decode((Path(folder) / DESCRIPTION).read_bytes(), type=Description)
     except (OSError, msgspec.DecodeError) as error:
-        raise FormatError("a saved model is a folder that taftcache wrote", got=f"{folder}: {error}") from error
+        raise FormatError(f"no saved model at {folder}", got=str(error)) from error
     if described.format != 1:
         raise FormatError(
-            "this release reads saved models of format 1", got=f"format {described.format}", do="use a newer release"
+            f"the saved model has format {described.format}, but this release reads format 1",
+            got=f"format {described.format}",
+            do="use a newer release",
         )
     return described
 
@@ -158,10 +161,12 @@ def open_model(folder: Path | str, device: str = "auto") -> TangentModel:
     try:
         tensors = load_file(folder / WEIGHTS)
     except (OSError, SafetensorError) as error:
-        raise FormatError("a saved model is a folder that taftcache wrote", got=f"{folder}: {error}") from error
+        raise FormatError(f"no saved model at {folder}", got=str(error)) from error
     backbone = load_backbone(BackboneSpec(weights=str(folder)), described.preprocess, device)
     if backbone.weights_digest != described.weights_digest or file_digest(folder / WEIGHTS) != described.digest:
-        raise IntegrityError("a saved model's weights are those that were saved", got=str(folder), do="copy it again")
+        raise IntegrityError(
+            "the weights of the saved model are not those that were saved", got=str(folder), do="copy it again"
+        )
     config = TailConfig.from_dict(described.tail)
     cut = Cut(backbone, config.start or 0)
     own = {name.removeprefix("base/"): tensor for name, tensor in tensors.items() if name.startswith("base/")}
@@ -170,13 +175,15 @@ def open_model(folder: Path | str, device: str = "auto") -> TangentModel:
     token = [config.token_name] if config.token_name in own else []
     there = {**state, **own}
     if missing := [name for name in names if name not in there]:
-        raise FormatError("a saved model holds every tensor of its tail", got=missing[:3])
+        raise FormatError("the saved model has not every tensor of its tail", got=missing[:3])
     base = Base(config, {name: there[name] for name in (*token, *names)}, described.tangent)
     moved = {name.removeprefix("delta/"): t for name, t in tensors.items() if name.startswith("delta/")}
     try:
         layout: Layout = base.named(moved)
     except KeyError as error:
-        raise FormatError("a saved model's change is over parameters of its tail", got=str(error.args[0])) from error
+        raise FormatError(
+            "the saved model changes a parameter that is not of its tail", got=str(error.args[0])
+        ) from error
     component = Component(described.base_digest, layout, layout.flatten(moved), described.component)
     return TangentModel(cut, Preprocess(backbone), base, component, described.classes)
 
@@ -184,7 +191,11 @@ def open_model(folder: Path | str, device: str = "auto") -> TangentModel:
 def _new(folder: Path | str) -> Path:
     folder = Path(folder)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise StoreWriteError("a model is saved into a new or empty folder", got=str(folder), do="name another one")
+        raise StoreWriteError(
+            f"cannot save the model in {folder}: there is something already",
+            got=str(folder),
+            do="name a new or empty folder",
+        )
     folder.mkdir(parents=True, exist_ok=True)
     return folder
 
@@ -195,15 +206,13 @@ def _equal(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 def _card(described: Description, model: TangentModel, program: bool) -> str:
     """The model card: front matter that model hubs read, then what a reader must know."""
-    meta, config = described.component, model.base.config
-    certificate = meta.get("certificate")
-    certified = (
-        f"Trained on {meta['rows']} cached samples; gradient {certificate['relative_gradient']:.1e} of its start in"
-        f" float64, so the distance to the one optimum is at most {certificate['distance_bound']:.1e}."
-        if certificate
-        else f"Composed of {len(meta.get('members', {}))} components; each has its certificate in the store."
-    )
+    config = model.base.config
     classes = ", ".join(described.classes[:20]) + (" …" if len(described.classes) > 20 else "")
+    what = (
+        "What was trained, Δw, comes of noisy sums over the rows."
+        if PRIVACY in described.component
+        else "What was trained, Δw, is the one minimiser of a convex problem."
+    )
     reset = "re-initialised from a seed" if model.base.spec.reset_block else "at its pre-trained weights"
     lines = [
         "---",
@@ -213,13 +222,13 @@ def _card(described: Description, model: TangentModel, program: bool) -> str:
         f"# {described.model} on {described.backbone}",
         "",
         "A *tangent* model: the backbone's frozen layers, then the first-order expansion of its last part around a",
-        "base point, f(x) + J(x) Δw. What was trained, Δw, is the one minimiser of a convex problem.",
+        f"base point, f(x) + J(x) Δw. {what}",
         "",
         f"- Backbone: `{described.backbone}`; the tail begins at `{config.start}`, last block {reset}.",
         f"- Trained: {model.component.layout.size:,} numbers in {len(model.component.layout.shapes)} tensors.",
         f"- Classes ({len(described.classes)}): {classes}",
-        f"- {certified}",
-        f"- From a store with root digest `{described.root_digest[:16] or 'unknown'}`.",
+        f"- {_made(described.component)}",
+        *([f"- From a store with root digest `{described.root_digest[:16]}`."] if described.root_digest else []),
         "",
         "```python",
         "from taftcache import open_model",
@@ -236,10 +245,41 @@ def _card(described: Description, model: TangentModel, program: bool) -> str:
             f'`{PROGRAM}` is the whole model as a program: `torch.export.load("{PROGRAM}").module()` takes',
             f"normalised images [n, {', '.join(map(str, model.transform.image_shape))}] and needs torch alone.",
         ]
-    lines += [
-        "",
-        "What it does not say: accuracy on your data; whether samples were forgotten (the store's ledger does);",
-        "anything about privacy. Whoever holds an earlier version can see what changed.",
-        "",
+    unsaid = ["What it does not say: accuracy on your data; whether samples were forgotten (the store's ledger does)"]
+    if PRIVACY in described.component:
+        lines += ["", "## Privacy", "", *_promise(described.component[PRIVACY])]
+        unsaid[-1] += "."
+    else:
+        unsaid[-1] += ";"
+        unsaid.append("anything about privacy. Whoever holds an earlier version can see what changed.")
+    return "\n".join([*lines, "", *unsaid, ""])
+
+
+def _made(meta: Mapping[str, Any]) -> str:
+    """How Δw came about, in a sentence."""
+    if PRIVACY in meta:
+        parts = f" Composed of {len(meta['coefficients'])} components." if "coefficients" in meta else ""
+        rows = f" Trained on about {meta['rows']} cached samples." if "rows" in meta else ""
+        return f"Trained with differential privacy, see below.{rows}{parts}"
+    if certificate := meta.get("certificate"):
+        return (
+            f"Trained on {meta['rows']} cached samples; gradient {certificate['relative_gradient']:.1e} of its start in"
+            f" float64, so the distance to the one optimum is at most {certificate['distance_bound']:.1e}."
+        )
+    return f"Composed of {len(meta.get('members', {}))} components; each has its certificate in the store."
+
+
+def _promise(said: Mapping[str, Any]) -> list[str]:
+    """What a private model promises, and what is not covered, as lines of the model card."""
+    if not said["private"]:
+        return ["None: its noise came from a seed, so whoever knows that can take the noise off."]
+    one = "one row more or less" if said["relation"] == "add-remove" else "another row in place of one"
+    lines = [
+        f"(ε, δ) = ({said['epsilon']:.4g}, {said['delta']:g}): with {one} in the data (`{said['relation']}`), the",
+        f"probability of any outcome is at most e^{said['epsilon']:.4g} times as large, plus {said['delta']:g}.",
     ]
-    return "\n".join(lines)
+    if "tuning" in said:
+        lines.append(f"How the settings were chosen: {said['tuning']}.")
+    if "composition" in said:
+        lines.append(f"Composition: {said['composition']}.")
+    return [*lines, "", "Not covered:", "", *(f"- {text}" for text in said["not_covered"])]

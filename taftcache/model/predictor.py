@@ -18,9 +18,10 @@ from taftcache.backbone.extract import default_batch
 from taftcache.backbone.model import load_backbone
 from taftcache.backbone.pool import one_core_pool
 from taftcache.backbone.preprocess import Preprocess
+from taftcache.backbone.sources.base import unreadable
 from taftcache.backbone.sources.rgb import to_rgb
 from taftcache.cache.store import FeatureStore
-from taftcache.errors import CompositionError, IdentityError, RecipeError, UnreadableImage
+from taftcache.errors import CompositionError, IdentityError, RecipeError
 from taftcache.model.component import Component, read_base, read_component
 from taftcache.recipe import parse_recipe
 from taftcache.tangent.base import Base
@@ -69,7 +70,7 @@ class TangentModel(nn.Module):
         made_with = store.identity["backbone"]["weights_digest"]
         if backbone.weights_digest != made_with:
             raise IdentityError(
-                "a store's models run on the weights that made its features",
+                "the backbone has other weights than those that made the store's features",
                 got=f"{backbone.name} with digest {backbone.weights_digest[:16]}, the store's is {made_with[:16]}",
                 do="put the original weights back",
             )
@@ -129,7 +130,7 @@ class TangentModel(nn.Module):
         config = self.base.config
         if moved := [name for name in self.component.layout if name not in config.head_names]:
             raise CompositionError(
-                "only a model whose head alone moved is an ordinary network with other weights",
+                "the model cannot be merged: more than its head has moved",
                 got=f"{len(moved)} other tensors moved, {moved[0]} among them",
                 do="train the head alone, or save the tangent model itself",
             )
@@ -141,10 +142,13 @@ class TangentModel(nn.Module):
         there = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
         if strange := [name for name, tensor in state.items() if there.get(name) != tuple(tensor.shape)]:
             raise CompositionError(
-                "a merged model has the tensors of timm's", got=strange[:3], do="save the tangent model itself"
+                "the base point has tensors that timm's model does not have",
+                got=strange[:3],
+                do="save the tangent model itself",
             )
         model.load_state_dict(state, strict=False)
-        return model.eval()
+        merged: nn.Module = model.eval()
+        return merged
 
     def program(self, batch: int = 2) -> torch.export.ExportedProgram:
         """The whole model as a ``torch.export`` program of images [n,3,h,w] that needs neither us nor timm.
@@ -157,7 +161,7 @@ class TangentModel(nn.Module):
         """
         if self.base.config.path == "functional":
             raise RecipeError(
-                "torch.export traces closed-form tails",
+                "torch.export cannot trace a functional tail",
                 got=f"a functional tail: {self.base.config.why}",
                 do="save the model without the program",
             )
@@ -197,4 +201,4 @@ def _open(path: Path | str) -> Any:
     except MemoryError:
         raise
     except Exception as error:  # decoders raise OSError, SyntaxError, ValueError, struct.error and more
-        raise UnreadableImage("an image is a file that decodes", got=f"{path}: {error}") from error
+        raise unreadable(str(path), error, "leave it out") from error

@@ -22,7 +22,7 @@ class CrossEntropy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
         """∂ℓ/∂z [n,K]."""
         return torch.softmax(z, 1).scatter_add(1, y[:, None], torch.full_like(z[:, :1], -1))
 
-    def bend(self, z: Tensor, y: Tensor, v: Tensor) -> Tensor:
+    def hessian(self, z: Tensor, y: Tensor, v: Tensor) -> Tensor:
         """D v = p⊙v − p (p·v) [n,K]."""
         p = torch.softmax(z, 1)
         pv = p * v

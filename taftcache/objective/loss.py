@@ -24,7 +24,7 @@ class Loss(Protocol):
         """∂ℓ/∂z [n,K]."""
         ...
 
-    def bend(self, z: Tensor, y: Tensor, v: Tensor) -> Tensor:
+    def hessian(self, z: Tensor, y: Tensor, v: Tensor) -> Tensor:
         """D v [n,K] with D = ∂²ℓ/∂z², for v [n,K]."""
         ...
 

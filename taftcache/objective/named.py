@@ -30,7 +30,7 @@ def named_loss(name: str, alpha: float = 1.0, kappa: float = 15.0) -> Loss:
         "squared_error": SquaredError(),
     }
     if name not in losses:
-        raise SolveError("a loss is one of those that are convex in the logits", got=name, do=", ".join(NAMES))
+        raise SolveError(f"no loss is called {name!r}", got=name, do=f"one of {', '.join(NAMES)}")
     return losses[name]
 
 
@@ -41,5 +41,5 @@ def class_weights(wanted: str | Sequence[float], labels: Tensor, classes: int) -
     if wanted == "balanced":
         return RowWeights(by_class=balanced(labels, classes))
     if isinstance(wanted, str):
-        raise SolveError('class weights are "none", "balanced" or a list of numbers', got=wanted)
+        raise SolveError('class weights must be "none", "balanced" or a list of numbers', got=wanted)
     return RowWeights(by_class=torch.tensor(list(wanted), dtype=torch.float64))

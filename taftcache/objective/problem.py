@@ -10,8 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from taftcache.objective.cotangent import LossGradient, LossHessian, Scattered, moved, random_signs
 from taftcache.objective.loss import Loss
-from taftcache.objective.response import Bend, Scattered, Slope, moved, random_signs
+from taftcache.objective.objective import Objective
 from taftcache.objective.weights import RowWeights
 from taftcache.tangent.operator import TangentOperator
 
@@ -29,7 +30,7 @@ class Problem:
         ridge: λ.
         weights: ω; ones by default.
         jvp_only: leave f_w(x_n) out, as differentially private training does.
-        point: logits, block by block, at which a loss that is not quadratic bends (``at``).
+        point: logits, block by block, at which the curvature of a loss that is not quadratic is taken (``at``).
     """
 
     operator: TangentOperator
@@ -38,6 +39,11 @@ class Problem:
     weights: RowWeights | None = None
     jvp_only: bool = False
     point: tuple[Tensor, ...] | None = None
+
+    @classmethod
+    def of(cls, objective: Objective, operator: TangentOperator) -> Problem:
+        """The problem that an objective poses over an operator's rows; a ball is left to the solver."""
+        return cls(operator, objective.loss, objective.ridge, objective.weights, objective.jvp_only)
 
     def evaluate(self, delta: Tensor, seen: Callable[[Tensor, Tensor], object] | None = None) -> tuple[float, Tensor]:
         """F(Δw), and ∇F(Δw) [P] in the operator's precision, in one pass.
@@ -48,10 +54,10 @@ class Problem:
         """
         operator = self.operator
         delta = delta.to(operator.device, operator.dtype)
-        slope = Slope(keep=seen is not None, **self._terms)
-        gradient = operator.accumulate(delta, slope, self.ridge * delta)
+        gradients = LossGradient(keep=seen is not None, **self._terms)
+        gradient = operator.accumulate(delta, gradients, self.ridge * delta)
         value = 0.0
-        for losses, z, labels in slope.notes:
+        for losses, z, labels in gradients.notes:
             value += losses
             if seen is not None and z is not None:
                 seen(z, labels)
@@ -68,8 +74,8 @@ class Problem:
             starts = accumulate((len(z) for z in self.point), initial=0)
             point = dict(zip(starts, self.point, strict=False))
         vector = vector.to(self.operator.device, self.operator.dtype)
-        bend = Bend(point=point, **self._terms)
-        return self.operator.accumulate(vector, bend, torch.mul(vector, self.ridge, out=out))
+        product = LossHessian(point=point, **self._terms)
+        return self.operator.accumulate(vector, product, torch.mul(vector, self.ridge, out=out))
 
     def scattered(self, delta: Tensor, seed: int) -> Tensor:
         """∇F(Δw) of a quadratic F with the terms of its sums under random signs [P], in one pass.
@@ -105,7 +111,7 @@ class Problem:
     def diagonal(self, labels: Tensor, like: Tensor) -> Tensor:
         """ωD/N [N,K] of a loss whose D is diagonal, for the labels of all rows; in the precision of ``like``."""
         ones = like.new_ones(len(labels), self.operator.classes)
-        diagonal = self.loss.bend(ones, labels, ones) / self.operator.rows
+        diagonal = self.loss.hessian(ones, labels, ones) / self.operator.rows
         return diagonal if self.weights is None else diagonal * self.weights.at(labels, 0, ones)
 
     @property

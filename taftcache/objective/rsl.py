@@ -12,7 +12,7 @@ from torch import Tensor
 class RSL(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """ℓ(z, y) = 1/K [ α (z_y − κ)² + Σ_{i≠y} z_i² ] (TAFT, rescaled square loss).
 
-    α weighs the true class, κ is the logit it is pulled to. α = κ = 1 is the mean squared error
+    α weighs the true class, κ is the logit it is to have. α = κ = 1 is the mean squared error
     against one-hot labels; the authors' release has α = 1.
     """
 
@@ -34,7 +34,7 @@ class RSL(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
         diagonal = torch.full_like(z, 2 / z.shape[1])
         return diagonal.scatter_(1, y[:, None], 2 * self.alpha / z.shape[1])
 
-    def bend(self, z: Tensor, y: Tensor, v: Tensor) -> Tensor:
+    def hessian(self, z: Tensor, y: Tensor, v: Tensor) -> Tensor:
         """D v [n,K]."""
         return self.curvature(z, y).mul_(v)
 

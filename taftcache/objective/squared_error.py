@@ -26,13 +26,14 @@ class SquaredError(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
         """The diagonal D of ∂²ℓ/∂z², 2/m everywhere [n,m]."""
         return torch.full_like(z, 2 / z.shape[1])
 
-    def bend(self, z: Tensor, y: Tensor, v: Tensor) -> Tensor:
+    def hessian(self, z: Tensor, y: Tensor, v: Tensor) -> Tensor:
         """D v [n,m]."""
         return v * (2 / z.shape[1])
 
     def root(self, z: Tensor, y: Tensor, v: Tensor) -> Tensor:
         """√D v [n,m]."""
-        return v * (2 / z.shape[1]) ** 0.5
+        rooted: Tensor = v * (2 / z.shape[1]) ** 0.5
+        return rooted
 
 
 def _values(z: Tensor, y: Tensor) -> Tensor:

@@ -25,13 +25,17 @@ class RowWeights:
     def __post_init__(self) -> None:
         for values in (self.by_class, self.by_sample):
             if values is not None and not (torch.isfinite(values).all() and (values >= 0).all()):
-                raise SolveError("weights are finite and not negative", got=values.tolist()[:8])
+                raise SolveError("weights must be finite and not negative", got=values.tolist()[:8])
 
     def check(self, rows: int, classes: int) -> None:
         """Raise SolveError unless there is one weight for each class and row."""
-        for name, values, size in (("class", self.by_class, classes), ("sample", self.by_sample, rows)):
+        parts = (("class_weights", self.by_class, classes, "classes"), ("weights", self.by_sample, rows, "rows"))
+        for name, values, size, what in parts:
             if values is not None and values.shape != (size,):
-                raise SolveError(f"there is one weight for each {name}", got=f"{tuple(values.shape)} for {size}")
+                raise SolveError(
+                    f"{name} has {values.numel()} values, but there are {size} {what}",
+                    got=f"shape {tuple(values.shape)}",
+                )
 
     def at(self, labels: Tensor, start: int, like: Tensor) -> Tensor:
         """ω [n,1] of the rows ``start …`` with these labels, in the precision of ``like``."""

@@ -5,16 +5,19 @@ from __future__ import annotations
 import os
 import platform
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from taftcache.errors import RecipeError
 from taftcache.paper import figures as paper_figures
 from taftcache.paper import tables as paper_tables
-from taftcache.paper.workbench import Lines, Workbench
+from taftcache.paper.line import ReportLine, Tuned
+from taftcache.paper.workbench import Workbench
 from taftcache.recipe import Recipe, recipe_values
 from taftcache.stages.progress import Progress, Silent
 
@@ -31,28 +34,28 @@ TITLES = {
     "figure2c": "Figure 2c: the class token as it comes (CLS=F), or a fresh one that is trained (CLS=T)",
 }
 SECTIONS = ("data", "backbone", "tangent", "objective", "solver", "compare")  # that a report repeats
-REPORTS: dict[str, Lines] = {
+REPORTS: dict[str, Callable[[Workbench], Iterator[ReportLine]]] = {
     name: getattr(paper_tables if name.startswith("table") else paper_figures, name) for name in TITLES
 }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Figures:
     """One table or figure.
 
-    lines: one a point: ``method``, ``preset``, what the report varies, accuracy in percent over the seeds (mean,
-        std), processor seconds of one seed's models, and the ``setting`` that made it.
+    lines: one a point.
     settings: what was chosen for it, on a fifth of the training rows of seed 0, and all that was tried.
+    seconds: of its making.
     """
 
     report: str
     title: str
-    lines: list[dict[str, Any]]
-    settings: list[dict[str, Any]]
+    lines: list[ReportLine]
+    settings: list[Tuned]
     seconds: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class CompareReport:
     """All reports of a comparison, and what they were made from and on.
 
@@ -96,8 +99,7 @@ def compare(
     begin = time.perf_counter()
     if recipe.tangent.train != "full":
         raise RecipeError(
-            "a comparison trains all of the tail, and the head alone beside it",
-            got=f"tangent.train = {recipe.tangent.train!r}",
+            f"a comparison needs all of the tail, but tangent.train is {recipe.tangent.train!r}",
             do='leave tangent.train at "full"',
         )
     with Workbench(recipe, progress or Silent(), keep) as work:
@@ -107,14 +109,31 @@ def compare(
         for name in recipe.compare.reports or ("table2",):
             start, known = time.perf_counter(), len(work.settings)
             lines = list(REPORTS[name](work))
-            made.append(Figures(name, TITLES[name], lines, work.settings[known:], time.perf_counter() - start))
+            made.append(
+                Figures(
+                    report=name,
+                    title=TITLES[name],
+                    lines=lines,
+                    settings=work.settings[known:],
+                    seconds=time.perf_counter() - start,
+                )
+            )
             report = CompareReport(
-                store.path, work.digests, len(store.sample_ids()), store.held_out.rows, len(store.classes),
-                _backbone(store.identity), recipe.compare.seeds, list(made),
-                {owner: round(seconds, 1) for owner, seconds in work.spent.items()},
-                time.perf_counter() - begin, machine(), {n: version(n) for n in ("taftcache", "torch", "timm")},
-                {name: recipe_values(recipe)[name] for name in SECTIONS}, work.fits.found,
-            )  # fmt: skip
+                store=store.path,
+                digests=work.digests,
+                rows=len(store.sample_ids()),
+                held_out=store.held_out.rows,
+                classes=len(store.classes),
+                backbone=_backbone(store.identity),
+                seeds=recipe.compare.seeds,
+                reports=list(made),
+                spent={owner: round(seconds, 1) for owner, seconds in work.spent.items()},
+                seconds=time.perf_counter() - begin,
+                machine=machine(),
+                libraries={name: version(name) for name in ("taftcache", "torch", "timm")},
+                recipe={name: recipe_values(recipe)[name] for name in SECTIONS},
+                kept=work.fits.found,
+            )
             if done is not None:
                 done(report)
     return report
@@ -122,8 +141,6 @@ def compare(
 
 def machine() -> str:
     """What it ran on, in words."""
-    import torch
-
     return f"{platform.machine()}, {os.cpu_count()} CPU cores, {torch.get_num_threads()} threads of torch"
 
 

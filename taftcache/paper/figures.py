@@ -5,28 +5,27 @@ from __future__ import annotations
 import random
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from statistics import mean
-from typing import Any
 
+from taftcache.paper.line import ReportLine, over_seeds
 from taftcache.paper.tables import line
-from taftcache.paper.trial import Setting, Trial
-from taftcache.paper.workbench import Workbench, over_seeds
+from taftcache.paper.trial import Preset, Setting, Trial
+from taftcache.paper.workbench import Criterion, Workbench
 
 LOSSES = {"RSL": "rsl", "CE": "cross_entropy", "MSE": "mse"}
 
 
-def figure1a(work: Workbench) -> Iterator[dict[str, Any]]:
+def figure1a(work: Workbench) -> Iterator[ReportLine]:
     """TAFT as shards are subtracted."""
-    yield from _subtracted(work, [("TAFT", preset) for preset in work.spec.presets])
+    yield from _subtracted(work, _tangent(work))
 
 
-def figure1b(work: Workbench) -> Iterator[dict[str, Any]]:
+def figure1b(work: Workbench) -> Iterator[ReportLine]:
     """TAFT and SISA as shards are subtracted, the same ones."""
-    yield from _subtracted(work, [*(("TAFT", preset) for preset in work.spec.presets), ("SISA", "paper")])
+    yield from _subtracted(work, [*_tangent(work), ("SISA", "paper")])
 
 
-def figure1c(work: Workbench) -> Iterator[dict[str, Any]]:
+def figure1c(work: Workbench) -> Iterator[ReportLine]:
     """Rows forgotten uniformly; every shard solved again, against one model over all rows that remain."""
     work.check_shards(work.spec.shards)
     for preset in work.spec.presets:
@@ -48,18 +47,18 @@ def figure1c(work: Workbench) -> Iterator[dict[str, Any]]:
                     found["scratch"].append(left.taft(alone, [0]))
                     found["seconds"].append(mean(fitted.seconds))
                     found["seconds_scratch"].append(alone.seconds[0])
-                yield {
-                    "method": "TAFT", "preset": preset, "shards": shards, "forgotten": fraction,
+                yield ReportLine(
+                    method="TAFT", preset=preset, shards=shards, forgotten=fraction,
                     **over_seeds(found["accuracy"]),
-                    "from_scratch": mean(found["scratch"]),
-                    "seconds_a_shard": mean(found["seconds"]),
-                    "seconds_from_scratch": mean(found["seconds_scratch"]),
-                    "times_faster": mean(found["seconds_scratch"]) / mean(found["seconds"]),
-                    "setting": setting.describe(),
-                }  # fmt: skip
+                    from_scratch=mean(found["scratch"]),
+                    seconds_a_shard=mean(found["seconds"]),
+                    seconds_from_scratch=mean(found["seconds_scratch"]),
+                    times_faster=mean(found["seconds_scratch"]) / mean(found["seconds"]),
+                    setting=setting.describe(),
+                )  # fmt: skip
 
 
-def figure2a(work: Workbench) -> Iterator[dict[str, Any]]:
+def figure2a(work: Workbench) -> Iterator[ReportLine]:
     """The loss, at the base point that Table 1's tangent model chose."""
     for preset in work.spec.presets:
         chosen = work.tuned("TAFT", preset, tokens=work.tokens())
@@ -74,7 +73,7 @@ def figure2a(work: Workbench) -> Iterator[dict[str, Any]]:
             yield line(work, name, preset, best)
 
 
-def figure2b(work: Workbench) -> Iterator[dict[str, Any]]:
+def figure2b(work: Workbench) -> Iterator[ReportLine]:
     """PT: the pre-trained block, or one that is re-initialised; CLS = F."""
     for preset in work.spec.presets:
         for reset in (False, True):
@@ -82,7 +81,7 @@ def figure2b(work: Workbench) -> Iterator[dict[str, Any]]:
             yield line(work, f"PT={'F' if reset else 'T'}", preset, best)
 
 
-def figure2c(work: Workbench) -> Iterator[dict[str, Any]]:
+def figure2c(work: Workbench) -> Iterator[ReportLine]:
     """CLS: the class token as it comes, or a fresh one that is linearised too; at the better PT."""
     for preset in work.spec.presets:
         chosen = work.tuned("TAFT", preset, tokens=work.tokens())
@@ -91,12 +90,16 @@ def figure2c(work: Workbench) -> Iterator[dict[str, Any]]:
             yield line(work, f"CLS={'T' if token else 'F'}", preset, best)
 
 
-def _subtracted(work: Workbench, methods: Sequence[tuple[str, Any]]) -> Iterator[dict[str, Any]]:
+def _tangent(work: Workbench) -> list[tuple[Criterion, Preset]]:
+    return [("TAFT", preset) for preset in work.spec.presets]
+
+
+def _subtracted(work: Workbench, methods: Sequence[tuple[Criterion, Preset]]) -> Iterator[ReportLine]:
     """Accuracy after k shards are gone, the mean over random orders in which they go."""
     work.check_shards(work.spec.shards)
     for shards in work.spec.shards:
         steps = sorted({min(round(k * shards / 10), shards - 1) for k in range(10)})
-        values: dict[tuple[int, str, str], list[float]] = defaultdict(list)
+        values: dict[tuple[int, Criterion, Preset], list[float]] = defaultdict(list)
         settings = {(m, p): work.tuned(m, p, shards) for m, p in methods}
         for seed in work.seeds():
             orders = [random.Random(n).sample(range(shards), shards) for n in range(work.spec.orders)]
@@ -107,8 +110,7 @@ def _subtracted(work: Workbench, methods: Sequence[tuple[str, Any]]) -> Iterator
                     some = [work.score(method, trial, setting, fitted, order[k:]) for order in orders]
                     values[k, method, preset].append(mean(some))
         for (k, method, preset), found in sorted(values.items()):
-            said = replace(settings[method, preset]).describe()
-            yield {
-                "method": method, "preset": preset, "shards": shards, "removed": k, **over_seeds(found),
-                "setting": said,
-            }  # fmt: skip
+            yield ReportLine(
+                method=method, preset=preset, shards=shards, removed=k, **over_seeds(found),
+                setting=settings[method, preset].describe(),
+            )  # fmt: skip

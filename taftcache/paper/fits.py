@@ -5,16 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from blake3 import blake3
+from torch import Tensor
 
 from taftcache.errors import FormatError
+from taftcache.teaching.students.checkpoint import read_tensors, write_tensors
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
-Found = tuple[dict[str, "Tensor"], dict[str, Any]]
+Found = tuple[dict[str, Tensor], dict[str, Any]]
+"""Tensors and plain figures."""
 
 
 class Fits:
@@ -43,11 +43,9 @@ class Fits:
         file = self._file(name)
         if file is None or not file.is_file():
             return None
-        from taftcache.teaching.students.checkpoint import read_tensors
-
         tensors, meta = read_tensors(file)
         if meta.get("key") != json.loads(_text(key)):
-            raise FormatError("a model lies under what it was trained with", got=str(file), do="delete it")
+            raise FormatError(f"{file} was trained with other settings than its name says", do="delete it")
         if name not in self._held:
             self._held[name] = None
             self.found += 1
@@ -63,8 +61,6 @@ class Fits:
         file = self._file(name)
         self._held[name] = (dict(tensors), figures) if file is None else None
         if file is not None:
-            from taftcache.teaching.students.checkpoint import write_tensors
-
             write_tensors(file, tensors, {"key": json.loads(_text(key)), "figures": figures})
 
     def _file(self, name: str) -> Path | None:

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import csv
-import dataclasses
-import io
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from taftcache.paper.comparison import CompareReport, Figures
 from taftcache.paper.findings import findings
+from taftcache.paper.line import ReportLine
+from taftcache.report.markdown import bullets, picture, section
 from taftcache.report.plots import bars, curves
-from taftcache.teaching.students.checkpoint import write_bytes
+from taftcache.report.tables import columns_of, comma_separated, markdown_table
+from taftcache.report.write import write_bytes, write_json
 
-Line = Mapping[str, Any]
 # Report → what its table has as columns; what is left makes the rows.
 COLUMNS = {
     "table1": ("method",),
@@ -35,28 +33,27 @@ def write_pages(report: CompareReport, folder: Path) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     files = [folder / "report.md", folder / "report.json"]
     plots = {made.report: plot(made, folder) for made in report.reports}
-    write_bytes(files[0], markdown(report, {k: [p.name for p in v] for k, v in plots.items()}).encode())
-    plain = json.dumps(dataclasses.asdict(report), indent=1, ensure_ascii=False, default=str)
-    write_bytes(files[1], plain.encode())
+    write_bytes(files[0], page(report, {k: [p.name for p in v] for k, v in plots.items()}).encode())
+    write_json(files[1], report)
     for made in report.reports:
         file = folder / f"{made.report}.csv"
-        write_bytes(file, comma_separated(made, report).encode())
+        write_bytes(file, every_figure(made, report).encode())
         files += [file, *plots[made.report]]
     return files
 
 
-def markdown(report: CompareReport, plots: Mapping[str, Sequence[str]] | None = None) -> str:
-    """The whole report as a page; ``plots`` are files beside it, by report."""
+def page(report: CompareReport, plots: Mapping[str, Sequence[str]] | None = None) -> str:
+    """The whole report in Markdown; ``plots`` are files beside it, by report."""
     text = [
         f"# {report.backbone}: {report.rows} training and {report.held_out} held-out rows of {report.classes} classes",
         "",
     ]
     text += [*about(report), ""]
     for made in report.reports:
-        text += [f"## {made.title}", "", *section(made), ""]
-        text += [f"![{made.title}]({name})\n" for name in (plots or {}).get(made.report, ())]
-    said = findings({made.report: made.lines for made in report.reports})
-    text += ["## What this says", "", "In brackets: the paper's averages.", "", *(f"- {line}" for line in said), ""]
+        text += section(made.title, figures(made))
+        text += [line for name in (plots or {}).get(made.report, ()) for line in picture(made.title, name)]
+    found = findings({made.report: made.lines for made in report.reports})
+    text += section("What this says", ["In brackets: the paper's averages.", "", *bullets(found)])
     return "\n".join(text)
 
 
@@ -83,128 +80,121 @@ def about(report: CompareReport) -> list[str]:
     ]
 
 
-def section(made: Figures) -> list[str]:
+def figures(made: Figures) -> list[str]:
     """A report's table, and the setting behind each figure."""
     lines = sorted(made.lines, key=_order)
     columns = COLUMNS.get(made.report)
     text = _pivot(lines, columns) if columns else _plain(lines)
-    text += ["", "<details><summary>settings</summary>", ""]
-    seen: dict[str, None] = {}
-    for line in lines:
-        where = ", ".join(
-            f"{k} {line[k]}" if k not in ("preset", "method") else str(line[k]) for k in KEYS[:3] if k in line
-        )
-        where += f", R = {line['radius']:g}" if "radius" in line else ""
-        cost = f"; {line['seconds']:.1f} s" if "seconds" in line else ""
-        proof = f"; ‖∇F‖ ≤ {line['gradient']:.1e} ‖∇F(0)‖" if "gradient" in line else ""
-        seen[f"- {where}: {_setting(line.get('setting', {}))}{cost}{proof}"] = None
-    return [*text, *seen, "", "</details>"]
+    # Lines of one setting have one text, which is shown once.
+    settings = dict.fromkeys(_origin(line) for line in lines)
+    return [*text, "", "<details><summary>settings</summary>", "", *bullets(settings), "", "</details>"]
 
 
-def comma_separated(made: Figures, report: CompareReport) -> str:
-    """One row a figure: keys, accuracy, cost, setting, and the stores' digests."""
-    rows = []
-    for line in made.lines:
-        flat = {k: v for k, v in line.items() if k != "setting"}
-        flat |= {f"setting.{k}": v for k, v in line.get("setting", {}).items()}
-        rows.append(flat | {"digests": " ".join(report.digests.values())})
-    columns = list(dict.fromkeys(key for row in rows for key in row))
-    out = io.StringIO()
-    writer = csv.DictWriter(out, columns, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return out.getvalue()
+def _origin(line: ReportLine) -> str:
+    """What a line is of, the setting that made it, its cost and its proof."""
+    where = ", ".join([line.preset, line.method, *([] if line.shards is None else [f"shards {line.shards}"])])
+    where += f", R = {line.radius:g}" if line.radius is not None else ""
+    cost = f"; {line.seconds:.1f} s" if line.seconds is not None else ""
+    proof = f"; ‖∇F‖ ≤ {line.gradient:.1e} ‖∇F(0)‖" if line.gradient is not None else ""
+    return f"{where}: {_setting(line.setting)}{cost}{proof}"
+
+
+def every_figure(made: Figures, report: CompareReport) -> str:
+    """CSV, one row a figure: keys, accuracy, cost, setting, and the stores' digests."""
+    digests = " ".join(report.digests.values())
+    return comma_separated(
+        [
+            {**line.figures(), **{f"setting.{k}": v for k, v in line.setting.items()}, "digests": digests}
+            for line in made.lines
+        ]
+    )
 
 
 def plot(made: Figures, folder: Path) -> list[Path]:
     """The plots of a figure; none of a table."""
+    title = made.title.partition(":")[0]
     if made.report in ("figure1a", "figure1b"):
-        files = []
-        for shards in sorted({line["shards"] for line in made.lines}):
-            paths: dict[str, list[tuple[float, float]]] = {}
-            for line in sorted(made.lines, key=lambda line: line["method"] != "TAFT"):  # its colours, whoever is beside
-                if line["shards"] == shards:
-                    paths.setdefault(_name(line), []).append((float(line["removed"]), line["accuracy"]))
-            file = folder / f"{made.report}-{shards}.svg"
-            files.append(
-                curves(
-                    file,
-                    f"{made.title.partition(':')[0]}, {shards} shards",
-                    "shards removed",
-                    "accuracy, per cent",
-                    paths,
-                )
-            )
-        return files
-    if made.report == "figure1c":
-        shown: dict[str, list[tuple[float, float]]] = {}
-        for line in made.lines:
-            at = 100 * line["forgotten"]
-            shown.setdefault(f"{line['shards']} shards, {line['preset']}", []).append((at, line["accuracy"]))
-            whole = shown.setdefault(f"1 shard, {line['preset']}", [])  # from scratch; a longer name has no room
-            if all(x != at for x, _ in whole):
-                whole.append((at, line["from_scratch"]))
         return [
             curves(
-                folder / f"{made.report}.svg",
-                "Figure 1c",
-                "per cent of the rows forgotten",
+                folder / f"{made.report}-{shards}.svg",
+                f"{title}, {shards} shards",
+                "shards removed",
                 "accuracy, per cent",
-                shown,
+                _subtracted([line for line in made.lines if line.shards == shards]),
             )
+            for shards in sorted({line.shards or 1 for line in made.lines})
         ]
+    if made.report == "figure1c":
+        file, shown = folder / f"{made.report}.svg", _forgotten(made.lines)
+        return [curves(file, title, "per cent of the rows forgotten", "accuracy, per cent", shown)]
     if made.report.startswith("figure2"):
-        methods = list(dict.fromkeys(line["method"] for line in made.lines))
-        ordered = sorted(made.lines, key=lambda line: methods.index(line["method"]))
-        values = {f"{_name(line)}: {line['accuracy']:.1f}": line["accuracy"] for line in ordered}
-        presets = dict(zip(values, (line["preset"] for line in ordered), strict=True))
-        title = made.title.partition(":")[0]
+        methods = list(dict.fromkeys(line.method for line in made.lines))
+        ordered = sorted(made.lines, key=lambda line: methods.index(line.method))
+        values = {f"{_name(line)}: {line.accuracy:.1f}": line.accuracy for line in ordered}
+        presets = dict(zip(values, (line.preset for line in ordered), strict=True))
         return [bars(folder / f"{made.report}.svg", title, "accuracy, per cent", values, presets)]
     return []
 
 
-def _pivot(lines: Sequence[Line], columns: Sequence[str]) -> list[str]:
-    rest = [k for k in KEYS if k not in columns and any(k in line for line in lines)]
-    heads = list(dict.fromkeys(tuple(line.get(k) for k in columns) for line in lines))
+Curves = dict[str, list[tuple[float, float]]]
+
+
+def _subtracted(lines: Sequence[ReportLine]) -> Curves:
+    """Accuracy over the number of shards removed; TAFT's lines first, so that their colours are always the same."""
+    shown: Curves = {}
+    for line in sorted(lines, key=lambda line: line.method != "TAFT"):
+        shown.setdefault(_name(line), []).append((float(line.removed or 0), line.accuracy))
+    return shown
+
+
+def _forgotten(lines: Sequence[ReportLine]) -> Curves:
+    """Accuracy over the part of the rows that was forgotten: of every number of shards, and of one shard."""
+    shown: Curves = {}
+    for line in lines:
+        at = 100 * (line.forgotten or 0.0)
+        shown.setdefault(f"{line.shards} shards, {line.preset}", []).append((at, line.accuracy))
+        whole = shown.setdefault(f"1 shard, {line.preset}", [])  # from scratch; a longer name has no room
+        if line.from_scratch is not None and all(x != at for x, _ in whole):
+            whole.append((at, line.from_scratch))
+    return shown
+
+
+def _pivot(lines: Sequence[ReportLine], columns: Sequence[str]) -> list[str]:
+    rest = [k for k in KEYS if k not in columns and any(k in line.figures() for line in lines)]
+    heads = list(dict.fromkeys(_values(line, columns) for line in lines))
     rows: dict[tuple[Any, ...], dict[Any, str]] = {}
     for line in lines:
-        at = tuple(line.get(k) for k in rest)
-        rows.setdefault(at, {})[tuple(line.get(k) for k in columns)] = _value(line)
+        rows.setdefault(_values(line, rest), {})[_values(line, columns)] = line.spread()
     names = [
         ", ".join(f"{v} shards" if k == "shards" else str(v) for k, v in zip(columns, head, strict=True))
         for head in heads
     ]
-    text = ["| " + " | ".join([*rest, *names]) + " |", "|" + "---|" * (len(rest) + len(names))]
-    for at, cells in rows.items():
-        text.append("| " + " | ".join([*map(_cell, at), *(cells.get(head, "") for head in heads)]) + " |")
-    return text
+    table = ([*map(_cell, at), *(cells.get(head, "") for head in heads)] for at, cells in rows.items())
+    return markdown_table([*rest, *names], table)
 
 
-def _plain(lines: Sequence[Line]) -> list[str]:
-    keys = [k for k in dict.fromkeys(key for line in lines for key in line) if k not in ("setting", "std")]
-    text = ["| " + " | ".join(k.replace("_", " ") for k in keys) + " |", "|" + "---|" * len(keys)]
-    for line in lines:
-        text.append("| " + " | ".join(_value(line) if k == "accuracy" else _cell(line.get(k)) for k in keys) + " |")
-    return text
+def _plain(lines: Sequence[ReportLine]) -> list[str]:
+    keys = [k for k in columns_of([line.figures() for line in lines]) if k != "std"]
+    rows = ([line.spread() if k == "accuracy" else _cell(getattr(line, k)) for k in keys] for line in lines)
+    return markdown_table([k.replace("_", " ") for k in keys], rows)
 
 
-def _order(line: Line) -> tuple[Any, ...]:
-    method = line["method"]
-    place = ORDER.index(method) if method in ORDER else len(ORDER)
-    numbers = (float(line.get(k, 0)) for k in ("shards", "radius", "epsilon", "removed", "forgotten"))
-    return (*numbers, place, line["preset"] == "exact")
+def _values(line: ReportLine, keys: Sequence[str]) -> tuple[Any, ...]:
+    return tuple(getattr(line, key) for key in keys)
 
 
-def _name(line: Line) -> str:
-    return line["method"] if line["method"] == "SISA" else f"{line['method']}, {line['preset']}"
+def _order(line: ReportLine) -> tuple[Any, ...]:
+    place = ORDER.index(line.method) if line.method in ORDER else len(ORDER)
+    numbers = (line.shards, line.radius, line.epsilon, line.removed, line.forgotten)
+    return (*(float(number or 0) for number in numbers), place, line.preset == "exact")
 
 
-def _setting(said: Mapping[str, Any]) -> str:
-    return ", ".join(f"{k} {v:g}" if isinstance(v, float) else f"{k} {v}" for k, v in said.items() if v is not None)
+def _name(line: ReportLine) -> str:
+    return line.method if line.method == "SISA" else f"{line.method}, {line.preset}"
 
 
-def _value(line: Line) -> str:
-    return f"{line['accuracy']:.1f} ± {line['std']:.1f}"
+def _setting(setting: Mapping[str, Any]) -> str:
+    return ", ".join(f"{k} {v:g}" if isinstance(v, float) else f"{k} {v}" for k, v in setting.items() if v is not None)
 
 
 def _cell(value: Any) -> str:

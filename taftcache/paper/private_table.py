@@ -3,32 +3,34 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from statistics import mean, stdev
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import msgspec
 
+from taftcache.backbone.device import resolve_device
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import StoreError
+from taftcache.model.component import read_base
 from taftcache.paper.fits import Fits
+from taftcache.privacy.network import Network, OrdinaryNetwork, TangentNetwork, accuracy
+from taftcache.privacy.trainer import train_privately
 from taftcache.recipe import Recipe
 from taftcache.stages.progress import Progress, Silent
+from taftcache.stages.train.private_training import loss_of
 from taftcache.stages.train.training import adopt
-
-if TYPE_CHECKING:
-    from taftcache.privacy.network import Network
 
 Kind = Literal["tangent", "ordinary"]
 REGIMES = ("full", "bitfit", "layernorm", "head")
 KINDS: tuple[Kind, ...] = ("tangent", "ordinary")
-SAID = ("epsilon", "delta", "multiplier", "learning_rate")  # by a run's statement
+STATED = ("epsilon", "delta", "multiplier", "learning_rate")  # by a run's statement
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Cell:
     """One regime, network and ε: held-out accuracy by seed of the base point, every run with fresh noise."""
 
@@ -52,7 +54,7 @@ class Cell:
         return stdev(self.accuracy) if len(self.accuracy) > 1 else 0.0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class PrivateTableReport:
     """All cells, in the order in which they were first run."""
 
@@ -71,9 +73,7 @@ def private_table(
     epsilons: Sequence[float] = (1.0, 3.0, 8.0),
     seeds: Sequence[int] = (0, 1, 2),
     regimes: Sequence[str] = REGIMES,
-    kinds: Sequence[Kind] = KINDS,
     progress: Progress | None = None,
-    told: Callable[[Cell], None] | None = None,
     fits: Fits | None = None,
 ) -> PrivateTableReport:
     """Train every cell on all training rows and test it on the held-out ones; nothing is written to the store.
@@ -82,8 +82,7 @@ def private_table(
     on noisy sufficient statistics. A table compares settings on the same rows: it is no private release of them.
 
     Args:
-        told: called with a cell after each of its runs.
-        fits: knows runs from before, and is told of each.
+        fits: runs from before, which are not run again; each new run is kept there.
 
     Raises:
         StoreError: the store has no held-out rows.
@@ -92,13 +91,13 @@ def private_table(
     begin = time.perf_counter()
     recipe = recipe or adopt(store, None)
     if store.held_out is None:
-        raise StoreError("an accuracy needs held-out rows", got=f"{store.path} has none", do="extract with data.test")
+        raise StoreError(f"a table needs held-out rows, but {store.path} has none", do="extract with data.test")
     cells: dict[tuple[str, ...], Cell] = {}
     runs = [
         (seed, regime, kind, mechanism, epsilon)
         for seed in seeds
         for regime in regimes
-        for kind in (kinds if regime != "head" else kinds[:1])
+        for kind in (KINDS if regime != "head" else KINDS[:1])
         for mechanism in (
             (recipe.privacy.mechanism, "least-squares") if regime == "head" else (recipe.privacy.mechanism,)
         )
@@ -113,21 +112,19 @@ def private_table(
                 known = {}, _run(store, recipe, seed, regime, kind, mechanism, epsilon)
                 fits.put(place, *known)
             figures = known[1]
-            accuracy = figures["accuracy"]
             if key not in cells:
-                cells[key] = Cell(regime, kind, mechanism, *(figures[name] for name in SAID))
-            cells[key].accuracy.append(accuracy)
+                stated = {name: figures[name] for name in STATED}
+                cells[key] = Cell(regime=regime, network=kind, mechanism=mechanism, **stated)
+            cells[key].accuracy.append(figures["accuracy"])
             task.advance()
-            task.note(f"{' '.join(key)}: {accuracy:.3f}")
-            if told is not None:
-                told(cells[key])
+            task.note(f"{' '.join(key)}: {figures['accuracy']:.3f}")
     return PrivateTableReport(
-        store.path,
-        store.root_digest,
-        sum(shard.rows for shard in store.shards),
-        store.held_out.rows,
-        list(cells.values()),
-        time.perf_counter() - begin,
+        store=store.path,
+        root_digest=store.root_digest,
+        rows=sum(shard.rows for shard in store.shards),
+        held_out=store.held_out.rows,
+        cells=list(cells.values()),
+        seconds=time.perf_counter() - begin,
     )
 
 
@@ -135,12 +132,6 @@ def _run(
     store: FeatureStore, recipe: Recipe, seed: int, regime: Any, kind: Kind, mechanism: Any, epsilon: float
 ) -> dict[str, Any]:
     """One cell with one seed: its accuracy, and what its statement says."""
-    from taftcache.backbone.device import resolve_device
-    from taftcache.model.component import read_base
-    from taftcache.privacy.network import OrdinaryNetwork, TangentNetwork, accuracy
-    from taftcache.privacy.trainer import train_privately
-    from taftcache.stages.train.private_training import loss_of
-
     base = read_base(store, msgspec.structs.replace(recipe.tangent, seed=seed, train="full"))
     layout, device = base.trained(regime), resolve_device(recipe.device)
     assert store.held_out is not None
@@ -156,12 +147,12 @@ def _run(
     logits = recipe.privacy.logits if kind == "tangent" else "full"
     spec = msgspec.structs.replace(recipe.privacy, mechanism=mechanism, epsilon=epsilon, multiplier=None, logits=logits)
     trained = train_privately(base, network, loss_of(recipe), spec, shards=[shard.name for shard in store.shards])
-    said = trained.statement
+    statement = trained.statement
     return {
         "accuracy": accuracy(test, trained.delta),
-        "epsilon": said.epsilon,
-        "delta": said.delta,
-        "multiplier": said.releases[0].multiplier,
+        "epsilon": statement.epsilon,
+        "delta": statement.delta,
+        "multiplier": statement.releases[0].multiplier,
         "learning_rate": trained.stats.get("learning_rate"),
     }
 
@@ -169,4 +160,6 @@ def _run(
 def _about(store: FeatureStore, recipe: Recipe) -> dict[str, Any]:
     """What decides a run beside its place in the table."""
     settings = {"privacy": recipe.privacy, "tangent": recipe.tangent, "objective": recipe.objective}
-    return msgspec.to_builtins({**settings, "store": store.root_digest, "taftcache": version("taftcache")})
+    held = {**settings, "store": store.root_digest, "taftcache": version("taftcache")}
+    plain: dict[str, Any] = msgspec.to_builtins(held)
+    return plain

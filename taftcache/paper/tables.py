@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
-from taftcache.paper.trial import Fitted, Setting
-from taftcache.paper.workbench import Workbench, over_seeds
+from taftcache.paper.line import ReportLine, over_seeds
+from taftcache.paper.private_table import private_table
+from taftcache.paper.trial import Preset, Setting
+from taftcache.paper.workbench import Criterion, Workbench
 
 
-def table1(work: Workbench) -> Iterator[dict[str, Any]]:
+def table1(work: Workbench) -> Iterator[ReportLine]:
     """NLFT and TAFT of the last blocks, by depth, and the head alone."""
-    columns = [("FC", work.depth), *((m, d) for d in work.spec.depths or (work.depth,) for m in ("TAFT", "NLFT"))]
+    columns: list[tuple[Criterion, int | str]] = [("FC", work.depth)]
+    for depth in work.spec.depths or (work.depth,):
+        columns += [("TAFT", depth), ("NLFT", depth)]
     for method, depth in columns:
         for preset in work.spec.presets if method != "NLFT" else work.spec.presets[:1]:
             if method == "FC":
@@ -24,7 +27,7 @@ def table1(work: Workbench) -> Iterator[dict[str, Any]]:
             yield line(work, name, preset if method != "NLFT" else "paper", best, depth=depth)
 
 
-def table2(work: Workbench) -> Iterator[dict[str, Any]]:
+def table2(work: Workbench) -> Iterator[ReportLine]:
     """Composed models: TAFT against Soup."""
     work.check_shards(work.spec.shards)
     for shards in work.spec.shards:
@@ -33,7 +36,7 @@ def table2(work: Workbench) -> Iterator[dict[str, Any]]:
         yield line(work, "Soup", "paper", work.tuned("Soup", "paper", shards), shards=shards)
 
 
-def table7(work: Workbench) -> Iterator[dict[str, Any]]:
+def table7(work: Workbench) -> Iterator[ReportLine]:
     """Balls: R, and the loss; the base point is what Table 1's tangent model chose."""
     for preset in work.spec.presets:
         chosen = work.tuned("TAFT", preset, tokens=work.tokens())
@@ -53,10 +56,8 @@ def table7(work: Workbench) -> Iterator[dict[str, Any]]:
             yield line(work, f"{'CE' if loss == 'cross_entropy' else 'RSL'}", preset, setting, radius=radius)
 
 
-def table3(work: Workbench) -> Iterator[dict[str, Any]]:
+def table3(work: Workbench) -> Iterator[ReportLine]:
     """Private training: the tangent model's beside the network's own, by what is trained."""
-    from taftcache.paper.private_table import private_table
-
     report = private_table(
         work.store(),
         work.recipe,
@@ -66,39 +67,39 @@ def table3(work: Workbench) -> Iterator[dict[str, Any]]:
         fits=work.fits,
     )
     for cell in report.cells:
-        yield {
-            "method": cell.regime if cell.mechanism != "least-squares" else f"{cell.regime}, least squares",
-            "preset": cell.network,
-            "epsilon": round(cell.epsilon, 3),
+        yield ReportLine(
+            method=cell.regime if cell.mechanism != "least-squares" else f"{cell.regime}, least squares",
+            preset=cell.network,
+            epsilon=round(cell.epsilon, 3),
             **over_seeds([100 * a for a in cell.accuracy]),
-            "setting": {"delta": cell.delta, "noise": cell.multiplier, "rate": cell.learning_rate},
-        }
+            setting={"delta": cell.delta, "noise": cell.multiplier, "rate": cell.learning_rate},
+        )
 
 
 def line(
-    work: Workbench, name: str, preset: str, setting: Setting, *, shards: int = 1, depth: Any = None, **keys: Any
-) -> dict[str, Any]:
+    work: Workbench,
+    name: str,
+    preset: Preset,
+    setting: Setting,
+    *,
+    shards: int = 1,
+    depth: int | str | None = None,
+    radius: float | None = None,
+) -> ReportLine:
     """One figure of a table: what it is, accuracy over seeds, its cost, and the setting that made it."""
     values, fits = [], []
-    criterion = "Soup" if name == "Soup" else "TAFT"
+    criterion: Criterion = "Soup" if name == "Soup" else "TAFT"
     for seed in work.seeds():
         fitted = work.fit([setting], shards, seed, depth)[setting]
         values.append(work.score(criterion, work.trial(shards, seed, depth), setting, fitted, range(shards)))
         fits.append(fitted)
-    where = {"shards": shards} if shards > 1 else {}
-    return {
-        "method": name,
-        "preset": preset,
-        **where,
-        **keys,
+    return ReportLine(
+        method=name,
+        preset=preset,
+        shards=shards if shards > 1 else None,
+        radius=radius,
         **over_seeds(values),
-        **cost(fits),
-        "setting": setting.describe(),
-    }
-
-
-def cost(fits: list[Fitted]) -> dict[str, Any]:
-    """Processor seconds of one seed's models, all shards together, and how far their solves went."""
-    seconds = sum(sum(f.seconds) for f in fits) / len(fits)
-    gradient = max((f.gradient for f in fits if f.gradient is not None), default=None)
-    return {"seconds": round(seconds, 1), **({} if gradient is None else {"gradient": gradient})}
+        seconds=round(sum(sum(f.seconds) for f in fits) / len(fits), 1),
+        gradient=max((f.gradient for f in fits if f.gradient is not None), default=None),
+        setting=setting.describe(),
+    )

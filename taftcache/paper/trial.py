@@ -4,26 +4,35 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
+import torch
+from torch import Tensor
 
+from taftcache.baselines.adam import Schedule
+from taftcache.baselines.fine_tuning import fine_tune, predict
+from taftcache.baselines.sisa import sisa
+from taftcache.baselines.tangent_training import Run, train_tangents
 from taftcache.cache.format.plan import assign, held_out
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from taftcache.objective.loss import Loss
-    from taftcache.recipe import Recipe
-    from taftcache.tangent.base import Base
-    from taftcache.tangent.rows import RowSource
-    from taftcache.tangent.spec import Train
+from taftcache.model.component import read_base
+from taftcache.objective.loss import Loss
+from taftcache.objective.named import named_loss
+from taftcache.objective.objective import Objective
+from taftcache.recipe import Recipe
+from taftcache.solve.choosing import ridge_path
+from taftcache.solve.minimise import minimise
+from taftcache.solve.settings import Arithmetic, Goal
+from taftcache.tangent.base import Base
+from taftcache.tangent.operator import TangentOperator
+from taftcache.tangent.rows import ArrayRows, RowSource
+from taftcache.tangent.spec import Train
 
 Method = Literal["TAFT", "NLFT", "FC"]
 Preset = Literal["paper", "exact"]
@@ -53,20 +62,20 @@ class Setting:
     def describe(self) -> dict[str, Any]:
         """For a report."""
         solved = self.preset == "exact"
-        said: dict[str, Any] = {"preset": self.preset, "ridge" if solved else "rate": self.strength}
+        shown: dict[str, Any] = {"preset": self.preset, "ridge" if solved else "rate": self.strength}
         if self.method != "FC":
-            said |= {"PT": "F" if self.reset_block else "T", "CLS": "T" if self.reset_token else "F"}
+            shown |= {"PT": "F" if self.reset_block else "T", "CLS": "T" if self.reset_token else "F"}
         if self.method == "NLFT" or self.loss == "cross_entropy":
-            said |= {"loss": "cross_entropy"}
+            shown |= {"loss": "cross_entropy"}
         else:
-            said |= {"loss": self.loss} if self.loss == "mse" else {"loss": self.loss, "kappa": self.kappa}
+            shown |= {"loss": self.loss} if self.loss == "mse" else {"loss": self.loss, "kappa": self.kappa}
         if self.radius is not None:
-            said |= {"radius": self.radius}
-            said.pop("ridge", None)
-        return said
+            shown |= {"radius": self.radius}
+            shown.pop("ridge", None)
+        return shown
 
 
-class Chosen:
+class Chosen(ArrayRows):
     """Some rows of a store, by id, in memory as they are stored."""
 
     def __init__(self, store: FeatureStore, ids: Sequence[str]) -> None:
@@ -75,7 +84,7 @@ class Chosen:
         for place, (shard, row) in enumerate(store.locate(i) for i in ids):
             places[id(shard)].append((place, row))
             shards[id(shard)] = shard
-        self.labels = np.empty(len(ids), np.int32)
+        labels = np.empty(len(ids), np.int32)
         tokens: np.ndarray | None = None
         for key, shard in shards.items():
             at, rows = (np.array(column) for column in zip(*places[key], strict=True))
@@ -83,16 +92,9 @@ class Chosen:
             found = shard.tokens(rows[order])
             tokens = np.empty((len(ids), *found.shape[1:]), found.dtype) if tokens is None else tokens
             tokens[at[order]] = found
-            self.labels[at] = np.asarray(shard.labels)[rows]
+            labels[at] = np.asarray(shard.labels)[rows]
         assert tokens is not None
-        self.tokens = tokens
-        self.rows = len(ids)
-
-    def blocks(self, size: int, start: int = 0) -> Iterator[Any]:
-        """Blocks of ``size`` rows, views of the arrays."""
-        from taftcache.tangent.rows import ArrayRows
-
-        return ArrayRows(self.tokens, self.labels).blocks(size, start)
+        super().__init__(tokens, labels)
 
 
 @dataclass(frozen=True)
@@ -147,15 +149,11 @@ class Trial:
     @cached_property
     def labels(self) -> Tensor:
         """Their classes [n]."""
-        import torch
-
         rows: Shard | Chosen = self.test  # type: ignore[assignment]
         return torch.from_numpy(np.array(rows.labels, np.int64))
 
     def base(self, setting: Setting) -> Base:
         """The base point of a setting and the trial's seed."""
-        from taftcache.model.component import read_base
-
         spec = msgspec.structs.replace(
             self.recipe.tangent,
             seed=self.seed,
@@ -169,8 +167,6 @@ class Trial:
 
         Settings of the paper's schedule that share a base point are trained in one pass over the rows.
         """
-        import torch
-
         groups: dict[Any, list[Setting]] = defaultdict(list)
         for setting in settings:
             alone = setting.preset == "exact" or setting.method == "NLFT"
@@ -205,16 +201,12 @@ class Trial:
 
     def path(self, setting: Setting, ridges: Sequence[float]) -> list[tuple[float, float]]:
         """Mean loss and accuracy on the test rows of the composed model, for every λ from one run a shard."""
-        import torch
-
-        from taftcache.solve.choosing import ridge_path
-
         base, train = self.base(setting), self._train(setting)
         total: Tensor | None = None
         for part in self.parts:
             deltas, _ = ridge_path(
-                base, [Chosen(self.store, part)], self.loss(setting), ridges, train=train,
-                memory=self.recipe.memory_bytes,
+                base, [Chosen(self.store, part)], Objective(loss=self.loss(setting), train=train), ridges,
+                arithmetic=Arithmetic(memory=self.recipe.memory_bytes),
             )  # fmt: skip
             total = torch.stack(deltas) if total is None else total + torch.stack(deltas)
         assert total is not None
@@ -224,8 +216,6 @@ class Trial:
 
     def loss(self, setting: Setting) -> Loss:
         """ℓ of a setting's tangent models."""
-        from taftcache.objective.named import named_loss
-
         return named_loss(setting.loss, self.recipe.objective.alpha, setting.kappa)
 
     def _train(self, setting: Setting) -> Train:
@@ -233,13 +223,6 @@ class Trial:
 
     def _solve(self, base: Base, group: Sequence[Setting], rows: Chosen) -> tuple[Tensor, int, float | None]:
         """Δw [settings,P], passes over the rows, and the relative gradient of a solve."""
-        import torch
-
-        from taftcache.baselines.adam import Schedule
-        from taftcache.baselines.fine_tuning import fine_tune
-        from taftcache.baselines.tangent_training import Run, train_tangents
-        from taftcache.solve.minimise import minimise
-
         first, recipe, spec = group[0], self.recipe, self.recipe.compare
         train = self._train(first)
         schedule = Schedule(first.strength, spec.epochs, spec.batch)
@@ -249,7 +232,7 @@ class Trial:
         if first.preset == "paper":
             runs = [Run(self.loss(s), s.strength, 0.0 if s.radius else spec.decay, s.radius) for s in group]
             trained = train_tangents(
-                base, rows, runs, schedule, train=train, seed=self.seed, memory=recipe.memory_bytes
+                base, [rows], runs, schedule, train=train, seed=self.seed, memory=recipe.memory_bytes
             )
             return torch.stack(trained), spec.epochs, None
         solver = recipe.solver
@@ -259,26 +242,24 @@ class Trial:
         if first.method == "FC":
             tolerance = min(tolerance, HEAD_TOLERANCE)
         solution = minimise(
-            base, [rows], self.loss(first), 0.0 if first.radius else first.strength, radius=first.radius,
-            train=train, tolerance=tolerance, max_passes=solver.max_passes, memory=recipe.memory_bytes,
+            base, [rows],
+            Objective(
+                loss=self.loss(first), ridge=0.0 if first.radius else first.strength, radius=first.radius, train=train
+            ),
+            goal=Goal(tolerance=tolerance, max_passes=solver.max_passes),
+            arithmetic=Arithmetic(memory=recipe.memory_bytes),
         )  # fmt: skip
         return solution.value[None], solution.stats["passes"], solution.certificate.relative_gradient
 
     def _logits(self, setting: Setting, base: Base, deltas: Tensor) -> Tensor:
         """Logits [s,n,K] of the test rows for every Δw [s,P], in one pass."""
         if setting.method == "NLFT":
-            from taftcache.baselines.fine_tuning import predict
-
             layout = base.trained(self._train(setting))
             return predict(base, layout, deltas[0], self.test)[None]
         return self.tangent_logits(base, deltas, self._train(setting))
 
     def tangent_logits(self, base: Base, deltas: Tensor, train: Train | None = None) -> Tensor:
         """f_lin(x; Δw) [s,n,K] of the test rows for Δw [s,P], in float32; their states stay for the next Δw."""
-        import torch
-
-        from taftcache.tangent.operator import TangentOperator
-
         train = self.recipe.tangent.train if train is None else train
         key = (base.spec, str(train))
         if key not in self._tests:
@@ -306,8 +287,6 @@ class Trial:
 
     def sisa(self, fitted: Fitted, kept: Sequence[int], rule: Literal["vote", "mean"] = "vote") -> float:
         """The ensemble of some shards' fine-tuned networks."""
-        from taftcache.baselines.sisa import sisa
-
         return self.accuracy(sisa(fitted.logits[list(kept)], rule))
 
 

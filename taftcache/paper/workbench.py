@@ -4,30 +4,32 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, replace
 from importlib.metadata import version
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Literal
 
 import msgspec
+from torch import Tensor
 
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import RecipeError, StoreError
 from taftcache.paper.fits import Fits
-from taftcache.paper.trial import Fitted, Preset, Setting, Trial, bases
+from taftcache.paper.line import Tuned
+from taftcache.paper.trial import Fitted, Method, Preset, Setting, Trial, bases
 from taftcache.recipe import Recipe
 from taftcache.stages.extract.extraction import extract
 from taftcache.stages.progress import Progress
 from taftcache.tangent.spec import TAIL
 
-if TYPE_CHECKING:
-    from torch import Tensor
+Criterion = Literal["TAFT", "NLFT", "FC", "Soup", "SISA"]
+"""What is measured of a method; the three of the network itself choose among the same fine-tuned shards."""
 
-# What is measured of a method; both nets' criteria choose among the same fine-tuned shards.
-CRITERIA = ("TAFT", "NLFT", "FC", "Soup", "SISA")
+Tried = dict[Setting, tuple[float, dict[str, Any]]]
+"""Setting → what it is ranked by, and what a report shows of it."""
 
 
 class Workbench:
@@ -42,7 +44,7 @@ class Workbench:
     def __init__(self, recipe: Recipe, progress: Progress, keep: Path | None = None) -> None:
         self.recipe, self.progress, self.spec = recipe, progress, recipe.compare
         self.fits = Fits(keep)
-        self.settings: list[dict[str, Any]] = []
+        self.settings: list[Tuned] = []
         self.spent: dict[str, float] = defaultdict(float)
         self._stack = ExitStack()
         self._stores: dict[Any, FeatureStore] = {}
@@ -84,7 +86,10 @@ class Workbench:
             extract(recipe, self.progress)
             store = self._stack.enter_context(FeatureStore(recipe.store_path))
             if store.held_out is None:
-                raise StoreError("a comparison needs held-out rows", got=f"{store.path} has none")
+                raise StoreError(
+                    f"a comparison needs held-out rows, but {store.path} has none",
+                    do="extract with data.held_out or data.test",
+                )
             self._stores[depth] = store
         return self._stores[depth]
 
@@ -97,7 +102,9 @@ class Workbench:
         """RecipeError unless every shard has two rows."""
         rows = len(self.store().sample_ids())
         if max(shards) > rows // 2:
-            raise RecipeError("a shard has two rows at least", got=f"{max(shards)} shards of {rows} rows")
+            raise RecipeError(
+                f"{rows} rows are too few for {max(shards)} shards, which need two rows each", do="lower compare.shards"
+            )
 
     def tokens(self) -> tuple[bool, ...]:
         """CLS to choose from: the recipe's, where the cached rows have a class token."""
@@ -166,9 +173,10 @@ class Workbench:
         solved = setting.preset == "exact" and setting.method != "NLFT"
         how = recipe.solver if solved else {"epochs": spec.epochs, "batch": spec.batch, "decay": spec.decay}
         about = {"store": self.store(depth).root_digest, "alpha": recipe.objective.alpha, "tangent": recipe.tangent}
-        return msgspec.to_builtins({**about, "how": how, "taftcache": version("taftcache")})
+        plain: dict[str, Any] = msgspec.to_builtins({**about, "how": how, "taftcache": version("taftcache")})
+        return plain
 
-    def score(self, criterion: str, trial: Trial, setting: Setting, fitted: Fitted, kept: Sequence[int]) -> float:
+    def score(self, criterion: Criterion, trial: Trial, setting: Setting, fitted: Fitted, kept: Sequence[int]) -> float:
         """Accuracy in percent of what a criterion makes of some shards' models."""
         if criterion == "Soup":
             return trial.soup(setting, fitted)
@@ -178,7 +186,7 @@ class Workbench:
 
     def tuned(
         self,
-        criterion: str,
+        criterion: Criterion,
         preset: Preset,
         shards: int = 1,
         depth: int | str | None = None,
@@ -198,7 +206,7 @@ class Workbench:
         """
         depth = self.depth if depth is None else depth
         resets = self.spec.resets if resets is None else resets
-        method: Any = "NLFT" if criterion in ("NLFT", "Soup", "SISA") else criterion
+        method: Method = criterion if criterion == "TAFT" or criterion == "FC" else "NLFT"
         kappa = self.recipe.objective.kappa
         template = template or Setting(method, 0.0, loss=self.recipe.objective.loss, kappa=kappa)
         template = replace(template, method=method, preset=preset, strength=0.0)
@@ -208,7 +216,7 @@ class Workbench:
             strengths = self.spec.rates if not solved else (0.0,) if template.radius else self.spec.ridges
             grid = bases([replace(template, strength=one) for one in strengths], resets, tokens)
             if len(grid) == 1:
-                tried: dict[Setting, tuple[float, dict[str, Any]]] = {grid[0]: (0.0, {})}  # nothing to choose from
+                tried: Tried = {grid[0]: (0.0, {})}  # nothing to choose from
             elif solved:
                 tried = self._exact(template, shards, depth, resets, tokens)
             else:
@@ -216,28 +224,26 @@ class Workbench:
             best = max(tried, key=lambda setting: tried[setting][0])
             self._best[key] = best
             self.settings.append(
-                {
-                    "method": criterion,
-                    "depth": depth,
-                    "shards": shards,
-                    "chosen": best.describe(),
-                    "tried": [{**s.describe(), **told} for s, (_, told) in tried.items()],
-                }
+                Tuned(
+                    method=criterion,
+                    depth=depth,
+                    shards=shards,
+                    chosen=best.describe(),
+                    tried=[{**s.describe(), **shown} for s, (_, shown) in tried.items()],
+                )
             )
         return self._best[key]
 
-    def _paper(
-        self, criterion: str, grid: Sequence[Setting], shards: int, depth: int | str
-    ) -> dict[Setting, tuple[float, dict[str, Any]]]:
+    def _paper(self, criterion: Criterion, grid: Sequence[Setting], shards: int, depth: int | str) -> Tried:
         found = self.fit(grid, shards, 0, depth, validate=True)
         trial = self.trial(shards, 0, depth, validate=True)
         scores = {s: self.score(criterion, trial, s, f, range(shards)) for s, f in found.items()}
         return {s: (scores[s], {"accuracy": round(scores[s], 2)}) for s in grid}
 
     def _exact(
-        self, template: Setting, shards: int, depth: int | str, resets: Any, tokens: Any
-    ) -> dict[Setting, tuple[float, dict[str, Any]]]:
-        tried: dict[Setting, tuple[float, dict[str, Any]]] = {}
+        self, template: Setting, shards: int, depth: int | str, resets: Sequence[bool], tokens: Sequence[bool]
+    ) -> Tried:
+        tried: Tried = {}
         for at in bases([template], resets, tokens):
             if template.radius is not None:  # a ball has no λ
                 made = self.fit([at], shards, 0, depth, validate=True)[at]
@@ -247,8 +253,8 @@ class Workbench:
                 path = self._path(at, shards, depth)
                 least = min(loss for loss, _ in path)
                 for ridge, (loss, accuracy) in zip(self.spec.ridges, path, strict=True):
-                    told = {"loss": round(loss, 4), "accuracy": round(accuracy, 2)}
-                    tried[replace(at, strength=ridge)] = (accuracy if loss <= least else -inf, told)
+                    shown = {"loss": round(loss, 4), "accuracy": round(accuracy, 2)}
+                    tried[replace(at, strength=ridge)] = (accuracy if loss <= least else -inf, shown)
         return tried
 
     def _path(self, at: Setting, shards: int, depth: int | str) -> list[tuple[float, float]]:
@@ -267,20 +273,9 @@ class Workbench:
 
 
 def _fitted(tensors: dict[str, Tensor], figures: dict[str, Any]) -> Fitted:
-    """As it was put away."""
+    """The record that ``fit`` kept."""
     return Fitted(tensors["mean"], tensors["logits"], **figures)
 
 
 def _owner(setting: Setting) -> str:
     return setting.method if setting.method == "NLFT" else f"{setting.method}, {setting.preset}"
-
-
-def over_seeds(values: Sequence[float]) -> dict[str, float]:
-    """Mean and standard deviation (n − 1) of accuracies in percent."""
-    from statistics import mean, stdev
-
-    return {"accuracy": mean(values), "std": stdev(values) if len(values) > 1 else 0.0}
-
-
-Lines = Callable[[Workbench], Iterator[dict[str, Any]]]
-"""A report: one line a point."""

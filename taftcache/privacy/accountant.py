@@ -75,7 +75,7 @@ def epsilon(releases: Sequence[Release], delta: float) -> float:
     exact = gaussian_epsilon(gaussian_mu(releases), delta)
     if abs(numeric - exact) > AGREE * exact + 10 * INTERVAL:
         raise SolveError(
-            "two ways of accounting agree on full batches",
+            "two ways of accounting disagree on full batches",
             got=f"closed form {exact:.6g}, privacy loss distribution {numeric:.6g}",
         )
     return max(numeric, exact)
@@ -84,11 +84,11 @@ def epsilon(releases: Sequence[Release], delta: float) -> float:
 def distribution_epsilon(releases: Sequence[Release], delta: float, interval: float = INTERVAL) -> float:
     """ε at ``delta`` by dp-accounting's privacy loss distributions, rounded so that it is never too small."""
     try:
-        import dp_accounting
+        import dp_accounting  # an extra: taftcache[privacy]
         from dp_accounting import pld
     except ImportError as error:
         raise RecipeError(
-            "privacy is accounted for by dp-accounting",
+            "cannot account for privacy: the package dp-accounting is missing",
             got=f"{error}",
             do="pip install 'taftcache[privacy]'",
         ) from error
@@ -116,7 +116,7 @@ def calibrate(make: Callable[[float], Sequence[Release]], target: float, delta: 
         return distribution_epsilon(releases, delta, 20 * INTERVAL) <= target
 
     if not fits(1e9):
-        raise SolveError("an epsilon is reachable with enough noise", got=f"epsilon = {target}, delta = {delta}")
+        raise SolveError("no amount of noise reaches this epsilon", got=f"epsilon = {target}, delta = {delta}")
     sampled = any(r.rate < 1 for r in make(1.0))
     z = _smallest(fits, 1.0, CALIBRATED * (10 if sampled else 0.25))
     while (spent := epsilon(make(z), delta)) > target:

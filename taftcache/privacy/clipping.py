@@ -138,7 +138,10 @@ def disjoint(factors: Sequence[Factor], direct: Sequence[Direct]) -> None:
     ends = sorted((span.start, span.stop) for span in spans)
     for before, after in pairwise(ends):
         if after[0] < before[1]:
-            raise BackboneError("a parameter's gradient comes in one piece", got=f"{before} and {after} overlap")
+            raise BackboneError(
+                "two pieces of the gradient are of one parameter, so their norms do not add up",
+                got=f"{before} and {after} overlap",
+            )
 
 
 def _formed(m: TokenSum) -> Iterator[tuple[slice, Tensor]]:

@@ -95,7 +95,11 @@ def descend(
         SolveError: more rows than the grid's integers can hold.
     """
     if network.rows > MAX_ROWS:
-        raise SolveError("a private sum holds at most 2^22 rows", got=f"{network.rows:,}", do="split the shard")
+        raise SolveError(
+            f"too many rows for one private sum, which holds {MAX_ROWS:,}",
+            got=f"{network.rows:,}",
+            do="split the shard",
+        )
     size, grid = network.layout.size, descent.grid
     delta = torch.zeros(size, dtype=torch.float64) if start is None else start.to("cpu", torch.float64).clone()
     velocity = torch.zeros_like(delta)

@@ -38,7 +38,7 @@ class Grid:
         b = ceil(CLIP_BITS - 1 + log2(self.multiplier * self.sensitivity / self.clip))
         if not 8 <= b <= 50:
             raise SolveError(
-                "the noise is between 2^-31 and 2^11 clip norms wide",
+                "the noise is outside 2^-31 to 2^11 clip norms",
                 got=f"{self.multiplier * self.sensitivity / self.clip:.3g} clip norms",
                 do="ask for another epsilon, or for other steps",
             )
@@ -48,5 +48,5 @@ class Grid:
     def unit(self) -> float:
         """What one unit stands for."""
         if self.multiplier == 0:
-            return self.clip / 2 ** (CLIP_BITS - 1)
-        return self.multiplier * self.sensitivity / 2**self.width
+            return float(self.clip / 2 ** (CLIP_BITS - 1))
+        return float(self.multiplier * self.sensitivity / 2**self.width)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -122,5 +122,5 @@ def accuracy(network: Network, delta: Tensor) -> float:
     return right / network.rows
 
 
-def _labels(labels: NDArray, device: torch.device | str) -> Tensor:
+def _labels(labels: NDArray[Any], device: torch.device | str) -> Tensor:
     return torch.from_numpy(np.asarray(labels, dtype=np.int64)).to(device)

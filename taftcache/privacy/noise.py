@@ -73,7 +73,7 @@ def discrete_gaussian(size: int, b: int, bits: Bits) -> NDArray[np.int64]:
         SolveError: b outside of ``BITS``.
     """
     if b not in BITS:
-        raise SolveError(f"the noise's width is 2^b units with b from {BITS[0]} to {BITS[-1]}", got=b)
+        raise SolveError(f"the noise's width must be 2^b units with b from {BITS[0]} to {BITS[-1]}", got=b)
     out = np.empty(size, dtype=np.int64)
     done = 0
     while done < size:
@@ -91,7 +91,7 @@ def bernoulli(size: int, probability: float, bits: Bits) -> NDArray[np.bool_]:
     """
     threshold = probability * 2.0**32
     if not 0 <= probability <= 1 or threshold != int(threshold):
-        raise SolveError("a sampling rate is a multiple of 2^-32 from 0 to 1", got=probability)
+        raise SolveError("a sampling rate must be a multiple of 2^-32 from 0 to 1", got=probability)
     return np.frombuffer(bits.draw(4 * size), dtype="<u4").astype(np.int64) < int(threshold)
 
 
@@ -109,7 +109,8 @@ def _accepted(size: int, b: int, bits: Bits) -> NDArray[np.int64]:
         accept[i] = _below(int(second[i]), 16, _weight(int(k[i]), int(j[i]), b), bits)
     accept &= ~(negative & (k == 0) & (j == 0))  # zero has one sign
     x = (k << b) | j
-    return np.where(negative, -x, x)[accept]
+    signed: NDArray[np.int64] = np.where(negative, -x, x)[accept]
+    return signed
 
 
 def _steps(v: NDArray[np.int64], width: int, bits: Bits) -> NDArray[np.int64]:

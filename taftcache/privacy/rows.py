@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from taftcache.tangent.operator import BLOCK_ROWS
-from taftcache.tangent.rows import RowSource
+from taftcache.tangent.rows import ArrayBlock, RowSource, RowSubset
 
 
 class FilledBlock(NamedTuple):
@@ -28,50 +27,25 @@ class FilledRows:
     """
 
     def __init__(self, sources: Sequence[RowSource], chosen: NDArray[np.bool_] | None = None) -> None:
-        self.sources, self.chosen = list(sources), chosen
-        self._rows = sum(s.rows for s in self.sources) if chosen is None else int(chosen.sum())
+        whole = sum(source.rows for source in sources)
+        self._source = RowSubset(sources, np.arange(whole) if chosen is None else np.flatnonzero(chosen))
 
     @property
     def rows(self) -> int:
         """Number of rows, without the zeros at the end."""
-        return self._rows
+        return self._source.rows
 
     def blocks(self, size: int, start: int = 0) -> Iterator[FilledBlock]:
-        """Blocks of exactly ``size`` rows from row ``start``, a multiple of ``size``."""
-        tokens: list[NDArray[Any]] = []
-        labels: list[NDArray[Any]] = []
-        held, skip = 0, start
-        for x, y in self._pieces():
-            while len(y):
-                take = min(size - held, len(y))
-                tokens.append(x[:take])
-                labels.append(y[:take])
-                held, x, y = held + take, x[take:], y[take:]
-                if held == size:
-                    if skip == 0:
-                        yield _filled(tokens, labels, held, size)
-                    skip -= min(skip, size)
-                    tokens, labels, held = [], [], 0
-        if held and skip == 0:
-            yield _filled(tokens, labels, held, size)
-
-    def _pieces(self) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
-        at = 0
-        for source in self.sources:
-            for block in source.blocks(BLOCK_ROWS):
-                x, y = np.asarray(block.tokens), np.asarray(block.labels)
-                if self.chosen is not None:
-                    mine = self.chosen[at : at + len(y)]
-                    at += len(y)
-                    x, y = x[mine], y[mine]
-                yield x, y
+        """Blocks of exactly ``size`` rows from row ``start``."""
+        for block in self._source.blocks(size, start):
+            yield _filled(block, size)
 
 
-def _filled(tokens: list[NDArray[Any]], labels: list[NDArray[Any]], live: int, size: int) -> FilledBlock:
-    if len(tokens) == 1 and live == size:
-        return FilledBlock(tokens[0], labels[0], live)
-    x = np.zeros((size, *tokens[0].shape[1:]), tokens[0].dtype)
-    y = np.zeros(size, np.int64)
-    np.concatenate(tokens, out=x[:live])
-    np.concatenate(labels, out=y[:live], casting="unsafe")
-    return FilledBlock(x, y, live)
+def _filled(block: ArrayBlock, size: int) -> FilledBlock:
+    live = len(block.labels)
+    if live == size:
+        return FilledBlock(block.tokens, block.labels, live)
+    tokens = np.zeros((size, *block.tokens.shape[1:]), block.tokens.dtype)
+    labels = np.zeros(size, np.int64)
+    tokens[:live], labels[:live] = block.tokens, block.labels
+    return FilledBlock(tokens, labels, live)

@@ -32,7 +32,8 @@ class PrivacySpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     momentum: of the heavy ball.
     loss: "cross-entropy" or "rsl" with the kappa and alpha of [objective].
     logits: "tangent" learns from J Δw alone, as the paper does, "full" from f + J Δw.
-    budget: epsilon that all private trainings of a shard may spend together; epsilon by default.
+    budget: epsilon that all private trainings of a shard may spend together; epsilon by default. The first one fixes it
+        for the store, with delta and relation.
     """
 
     epsilon: Positive = 3.0
@@ -53,7 +54,7 @@ class PrivacySpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     def __post_init__(self) -> None:
         if self.mechanism == "sampled-descent" and self.relation == "replace-one":
             raise RecipeError(
-                "Poisson sampling is accounted for under adding and removing rows",
+                "cannot account for sampled-descent under replace-one: only adding and removing rows has an accountant",
                 got='relation = "replace-one", mechanism = "sampled-descent"',
                 do='set privacy.relation = "add-remove", or privacy.mechanism = "descent"',
             )

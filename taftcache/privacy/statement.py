@@ -10,11 +10,12 @@ import msgspec
 
 from taftcache.errors import FormatError, RecipeError
 from taftcache.privacy.accountant import Release, epsilon
-from taftcache.privacy.spec import Mechanism, Relation
+from taftcache.privacy.spec import Mechanism, PrivacySpec, Relation
 
 META = "privacy"  # the key of a component's meta
 EVENT = "private training"  # of a ledger entry
 AGREES = 1e-6  # relative, between an ε that is claimed and the one that follows
+PLAN = "private"  # of a store's plan, which goes wherever its rows go
 
 NOT_COVERED = (
     "the cache, which holds the rows as they are",
@@ -65,6 +66,21 @@ class Statement(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
             return msgspec.convert(dict(values), cls)
         except msgspec.ValidationError as error:
             raise FormatError("a privacy statement is as taftcache writes it", got=str(error)) from error
+
+
+class Promise(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What all private trainings of a store are held to, shard by shard: the first of them fixes it.
+
+    Were δ or the notion of neighbours another at each call, no pair would bound what a shard has spent in all.
+    """
+
+    epsilon: float
+    delta: float
+    relation: Relation
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return msgspec.to_builtins(self)
 
 
 def audit_statement(meta: Mapping[str, Any]) -> list[str]:
@@ -123,13 +139,62 @@ def parallel(statements: Sequence[Statement]) -> dict[str, Any]:
 
 
 def spent(ledger: Iterable[Mapping[str, Any]], shard: str) -> list[Release]:
-    """All that was released about a shard's rows so far, as the ledger has it."""
+    """All that was released about a shard's rows so far and charged, as the ledger has it."""
     return [
         msgspec.convert(release, Release)
         for entry in ledger
         if entry.get("event") == EVENT and shard in entry["shards"]
         for release in entry["releases"]
     ]
+
+
+def fixed_promise(plan: Mapping[str, Any], ledger: Sequence[Mapping[str, Any]], relation: Relation) -> Promise | None:
+    """What the private trainings of a store are held to; None where there was none yet.
+
+    Stores of earlier releases did not fix it: theirs is the δ of their first private training, the largest budget that
+    was set at it, and ``relation``, for their ledgers do not say it.
+
+    Raises:
+        RecipeError: the ledger with what was spent is not there. FormatError: the plan is not what taftcache writes.
+    """
+    entries = [entry for entry in ledger if entry.get("event") == EVENT]
+    if PLAN in plan:
+        if not entries:
+            raise RecipeError(
+                "the rows were released privately before, and the ledger that says how much was spent is not here",
+                got="a store that was imported from an export, which carries no ledger",
+                do="train privately in the store that was exported, or in a copy of it (taftcache copy)",
+            )
+        try:
+            return msgspec.convert(plan[PLAN], Promise)
+        except msgspec.ValidationError as error:
+            raise FormatError("the promise in the store's plan is not one that taftcache writes", got=error) from error
+    if not entries:
+        return None
+    delta = entries[0]["delta"]
+    budget = max(entry["budget"] for entry in entries if entry["delta"] == delta)
+    return Promise(budget, delta, entries[0].get("relation", relation))
+
+
+def held_to(fixed: Promise | None, spec: PrivacySpec) -> Promise:
+    """The promise that a training with ``spec`` is charged to: ``fixed``, or where there is none, what it asks for.
+
+    Raises:
+        RecipeError: it asks for another δ, relation or budget than was fixed.
+    """
+    if fixed is None:
+        return Promise(spec.budget or spec.epsilon, spec.delta, spec.relation)
+    asked = {"delta": spec.delta, "relation": spec.relation, "budget": spec.budget or fixed.epsilon}
+    there = {"delta": fixed.delta, "relation": fixed.relation, "budget": fixed.epsilon}
+    for name, value in asked.items():
+        if value != there[name]:
+            raise RecipeError(
+                f"privacy.{name} is {value}, the store's first private training fixed {there[name]}",
+                got=f"epsilon {fixed.epsilon:g} at delta {fixed.delta:g} for {fixed.relation}, for all trainings of a "
+                "shard together",
+                do="leave privacy.budget out" if name == "budget" else f"set privacy.{name} to {there[name]}",
+            )
+    return fixed
 
 
 def charge(
@@ -140,16 +205,19 @@ def charge(
     Raises:
         RecipeError: one would be above ``budget``.
     """
-    totals = {}
+    totals: dict[str, float] = {}
+    known: dict[tuple[Release, ...], float] = {}  # most shards have one history
     for shard in shards:
         before = spent(ledger, shard)
-        totals[shard] = epsilon([*before, *releases], delta)
+        every = (*before, *releases)
+        if every not in known:
+            known[every] = epsilon(every, delta)
+        totals[shard] = known[every]
         if totals[shard] > budget * (1 + AGREES):
             raise RecipeError(
-                "the private trainings of a shard stay within its budget",
-                got=f"shard {shard}: epsilon {totals[shard]:.4g} with this one and {epsilon(before, delta):.4g} "
-                f"without, of {budget:g}",
-                do="keep what is there, or decide on a larger privacy.budget",
+                f"shard {shard} would have spent epsilon {totals[shard]:.4g} of its budget of {budget:g}",
+                got=f"epsilon {epsilon(before, delta):.4g} at delta {delta:g} is spent already",
+                do="keep what is there, or ask for a smaller epsilon; the first private training fixed the budget",
             )
     return totals
 

@@ -70,4 +70,5 @@ def noise_level(grid: Grid, d: int, second_moment: float) -> float:
 def least_squares(A: Tensor, B: Tensor, ridge: float) -> Tensor:
     """W = B (A + ridge)⁻¹ [K,d] with the eigenvalues of A that noise made negative set to zero."""
     values, vectors = torch.linalg.eigh(A)
-    return (B @ vectors) / (values.clamp(min=0.0) + ridge) @ vectors.T
+    weight: Tensor = (B @ vectors) / (values.clamp(min=0.0) + ridge) @ vectors.T
+    return weight

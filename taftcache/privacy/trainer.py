@@ -101,7 +101,8 @@ def train_privately(
     """
     bits = bits or SystemBits()
     planned = plan(spec, runs)
-    sensitivity = 2.0 if spec.relation == "replace-one" else 1.0
+    check_trained(base, network.layout, spec, planned)
+    sensitivity = _sensitivity(spec)
     size = max(1.0, float(network.rows))
     if planned.size is not None:
         size = max(1.0, _noisy_count(network.rows, planned.size, bits))
@@ -109,12 +110,8 @@ def train_privately(
     stats: dict[str, Any] = {"rows_said": round(size)}
     whitening = None
     if planned.moment is not None:
-        if network.layout != base.head_layout or not isinstance(network, TangentNetwork):
-            raise RecipeError(
-                "sufficient statistics train the head alone",
-                got=f"mechanism = {spec.mechanism!r} for {network.layout}",
-                do='set tangent.train = "head", or privacy.mechanism = "descent"',
-            )
+        if not isinstance(network, TangentNetwork):
+            raise RecipeError(f"privacy.mechanism {spec.mechanism!r} trains tangent models only", got=type(network))
         own = Grid(1.0, sensitivity, planned.moment.multiplier)
         share = 1.0 if planned.step else 0.5
         A, B = release_statistics(network, own, norm, bits, share)
@@ -139,6 +136,32 @@ def train_privately(
     return Trained(delta, _statement(spec, planned.releases * runs, grid, bits, shards), stats)
 
 
+def check_trained(base: Base, layout: Layout, spec: PrivacySpec, planned: Plan) -> None:
+    """Whether ``planned`` can be carried out over the parameters ``layout``: everything that reads no row.
+
+    Raises:
+        RecipeError: sufficient statistics for more than the head, or learning from J Δw alone without a head.
+        SolveError: noise too narrow or too wide for the grid of integers.
+    """
+    if planned.moment is not None:
+        if layout != base.head_layout:
+            raise RecipeError(
+                f"privacy.mechanism {spec.mechanism!r} trains the head alone, and tangent.train asks for more",
+                got=f"{layout.size} parameters in {len(layout.shapes)} tensors",
+                do='set tangent.train = "head", or privacy.mechanism = "descent"',
+            )
+        _ = Grid(1.0, _sensitivity(spec), planned.moment.multiplier).width
+    if planned.step is not None:
+        _ = Grid(spec.clip, _sensitivity(spec) * spec.clip, planned.step.multiplier).width
+        if spec.logits == "tangent":
+            without_head(base, layout)
+
+
+def _sensitivity(spec: PrivacySpec) -> float:
+    """Δ/C: how many clip norms a neighbour moves a sum by, at most."""
+    return 2.0 if spec.relation == "replace-one" else 1.0
+
+
 def learning_rate(grid: Grid, steps: int, rows: float, norm: float) -> float:
     """η from numbers that may be known: noise, C, T, rows a step and the norm F of a feature.
 
@@ -160,7 +183,7 @@ def without_head(base: Base, layout: Layout) -> Tensor:
     """
     if missing := [name for name in base.config.head_names if name not in layout]:
         raise RecipeError(
-            "learning from J Δw alone takes the random head away, so the head is trained",
+            "the head is frozen, but learning from J Δw alone needs to take the random head away",
             got=f"{', '.join(missing)} is frozen",
             do='train the head too, or set privacy.logits = "full"',
         )
@@ -175,7 +198,7 @@ def _noisy_count(rows: int, release: Release, bits: Bits) -> float:
     """The row count with noise; its sensitivity is 1."""
     width = 30
     unit = release.multiplier / 2**width
-    return (round(rows / unit) + int(discrete_gaussian(1, width, bits)[0])) * unit
+    return float((round(rows / unit) + int(discrete_gaussian(1, width, bits)[0])) * unit)
 
 
 def _statement(spec: PrivacySpec, releases: list[Release], grid: Grid, bits: Bits, shards: Sequence[str]) -> Statement:

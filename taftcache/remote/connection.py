@@ -9,12 +9,25 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
+
+import torch
 
 from taftcache.errors import ClusterError, RecipeError
 
-if TYPE_CHECKING:
-    from distributed import Client, Future, LocalCluster
+try:
+    import dask
+    from distributed import CancelledError, Client, Future, LocalCluster
+    from distributed.scheduler import KilledWorker
+except ImportError as missing:  # whoever imports this room asks for workers
+    raise RecipeError(
+        "workers need Dask, which is not installed",
+        got=str(missing),
+        do="pip install 'taftcache[dask]', or leave --workers and --scheduler out",
+    ) from None
+
+from taftcache.remote.processes import processes
+from taftcache.remote.worker import TOPIC, Admission, admitted, versions
 
 AHEAD = 2  # tasks in flight for each thread of a worker: one computes, the next lies ready
 _TRIES = 3
@@ -25,12 +38,12 @@ class _LostValue(Exception):
     """Workers took numbers with them that only the driver can send again."""
 
 
-class Cluster:
-    """Workers that compute what they are given; a context manager.
+class Connection:
+    """Workers that compute functions of what they are sent; a context manager.
 
     Made by ``local`` or ``at``. The driver alone writes: what workers return passes through it, at most a few results
-    at a time. A worker that dies is replaced in what it was doing by another; ClusterError when the scheduler does not
-    answer, or there is no worker, for ``timeout`` seconds.
+    at a time. What a worker that dies was doing is done by another; ClusterError when the scheduler does not answer,
+    or there is no worker, for ``timeout`` seconds.
 
     Attributes:
         threads: of each worker's linear algebra. One number for all of them, for it decides the last digits.
@@ -38,8 +51,6 @@ class Cluster:
     """
 
     def __init__(self, client: Client, threads: int, timeout: float, own: LocalCluster | None = None) -> None:
-        from taftcache.remote.worker import Admission, versions
-
         self._client, self._own, self.threads, self.timeout = client, own, threads, timeout
         self._answered = time.monotonic()
         self._wanted = versions()
@@ -58,7 +69,7 @@ class Cluster:
         threads: int | None = None,
         timeout: float | None = None,
         dashboard: bool = True,
-    ) -> Cluster:
+    ) -> Self:
         """Processes of this machine, one a GPU where there are GPUs; ended with the connection.
 
         They and this process prove themselves to each other by a certificate of this run, so that nobody else on the
@@ -71,18 +82,13 @@ class Cluster:
                 (distributed.comm.timeouts.connect, 30 s).
             dashboard: whether Dask's page is served, on the loopback interface.
         """
-        timeout = _dask(timeout)
-        import dask
-        from distributed import Client
-
-        from taftcache.remote.processes import processes
-
+        timeout = _timeout(timeout)
         gpus = _gpus()
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         if workers is None:
             workers = len(gpus) or cores
         if workers < 1:
-            raise RecipeError("there is at least one worker", got=f"--workers {workers}")
+            raise RecipeError("workers must be 1 or more", got=f"--workers {workers}")
         threads = threads or _pinned() or max(1, cores // workers)
         with dask.config.set({"distributed.scheduler.worker-ttl": f"{timeout}s"}):
             own = processes(workers, threads, gpus, dashboard)
@@ -94,7 +100,7 @@ class Cluster:
         return cls(client, threads, timeout, own)
 
     @classmethod
-    def at(cls, scheduler: str, *, threads: int | None = None, timeout: float | None = None) -> Cluster:
+    def at(cls, scheduler: str, *, threads: int | None = None, timeout: float | None = None) -> Self:
         """The workers of a running scheduler: ``tcp://host:port``, or ``tls://`` with Dask's own configuration.
 
         ``threads`` is ``OMP_NUM_THREADS`` where that is set, else 1 as in Dask's workers.
@@ -102,18 +108,20 @@ class Cluster:
         Raises:
             ClusterError: it does not answer, has no workers, or some that are not fit.
         """
-        timeout = _dask(timeout)
-        from distributed import Client
-
+        timeout = _timeout(timeout)
         if not scheduler.startswith(("tcp://", "tls://")):
-            raise RecipeError("a scheduler has an address", got=scheduler, do="write it like tcp://host:8786")
+            raise RecipeError(
+                "the scheduler's address must begin with tcp:// or tls://",
+                got=scheduler,
+                do="write it like tcp://host:8786",
+            )
         try:
             client = Client(
                 scheduler, timeout=timeout, direct_to_workers=True, set_as_default=False, name="taftcache-driver"
             )
         except (OSError, TypeError, ValueError) as error:  # TypeError: tls:// without certificates
             raise ClusterError(
-                "the scheduler answers", got=f"{scheduler}: {error}", do="start it with: dask scheduler"
+                "the scheduler does not answer", got=f"{scheduler}: {error}", do="start it with: dask scheduler"
             ) from None
         return cls(client, threads or _pinned() or 1, timeout)
 
@@ -122,7 +130,8 @@ class Cluster:
         """Address of Dask's page about what goes on; None where there is none."""
         if self._own is not None and not self._own.scheduler_spec["options"]["dashboard"]:
             return None
-        return self._client.dashboard_link
+        link: str = self._client.dashboard_link
+        return link
 
     def describe(self) -> str:
         """One line for the user."""
@@ -149,6 +158,8 @@ class Cluster:
     ) -> Generator[tuple[int, Any]]:
         """(number of the call, what ``function(*call)`` returned), in the order of the calls or as they end.
 
+        ``function`` stands in a module that workers can import.
+
         Calls are drawn from the iterable no faster than results are taken: results that wait for an earlier one count
         as in flight. Ending the iteration early cancels what is under way.
 
@@ -158,12 +169,11 @@ class Cluster:
         Raises:
             ClusterError: nobody is left to compute. Whatever ``function`` raised.
         """
-        from taftcache.remote.worker import admitted
-
-        pending: dict[Future, int] = {}
-        ended: SimpleQueue[Future] = SimpleQueue()
+        pending: dict[Future[Any], int] = {}
+        ended: SimpleQueue[Future[Any]] = SimpleQueue()
         done: dict[int, Any] = {}
         source, number, due = iter(calls), 0, 0
+        name = function.__module__, function.__name__
         most = AHEAD * max(1, sum(self.workers().values()))
         try:
             while True:
@@ -171,7 +181,7 @@ class Cluster:
                     where: dict[str, Any] = {}
                     if homes is not None:
                         where = {"workers": [homes[number]], "allow_other_workers": True}
-                    future = self._client.submit(admitted, self._wanted, function, *call, pure=False, **where)
+                    future = self._client.submit(admitted, self._wanted, *name, *call, pure=False, **where)
                     pending[future] = number
                     future.add_done_callback(ended.put)
                     number += 1
@@ -221,20 +231,16 @@ class Cluster:
                 if tries > _TRIES:
                     raise self._lost(str(error)) from None
 
-    def watch(self, told: Callable[[str, str], None] | None) -> None:
-        """Call ``told(key, text)`` with what workers ``tell``, from another thread; None ends it."""
-        from taftcache.remote.worker import TOPIC
-
-        if told is None:
+    def watch(self, listener: Callable[[str, str], None] | None) -> None:
+        """Call ``listener(key, text)`` with what workers ``report``, from another thread; None ends it."""
+        if listener is None:
             with suppress(ValueError):
                 self._client.unsubscribe_topic(TOPIC)
         else:
-            self._client.subscribe_topic(TOPIC, lambda event: told(event[1]["key"], event[1]["text"]))
+            self._client.subscribe_topic(TOPIC, lambda event: listener(event[1]["key"], event[1]["text"]))
 
     def close(self) -> None:
         """Let workers forget what they keep, and end those that are this connection's own."""
-        from taftcache.remote.worker import Admission
-
         with suppress(OSError, ValueError, RuntimeError):
             if self._own is None and self._client.status == "running":
                 leave = self._client.scheduler.unregister_worker_plugin  # type: ignore[union-attr]
@@ -251,18 +257,17 @@ class Cluster:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
 
-    def _share(self, value: Any) -> Future:
+    def _share(self, value: Any) -> Future[Any]:
         """``value`` on every worker."""
-        from distributed import CancelledError
-
         while True:
             try:
-                return self._client.scatter(value, broadcast=True, hash=False)
+                shared: Future[Any] = self._client.scatter(value, broadcast=True, hash=False)
+                return shared
             except (OSError, CancelledError):
                 self._look()
                 time.sleep(_LOOK)
 
-    def _next(self, ended: SimpleQueue[Future]) -> Future:
+    def _next(self, ended: SimpleQueue[Future[Any]]) -> Future[Any]:
         """The next to end; ClusterError when nobody is left who could end one."""
         while True:
             try:
@@ -270,15 +275,12 @@ class Cluster:
             except Empty:
                 self._look()
 
-    def _result(self, future: Future) -> Any:
-        from distributed import CancelledError
-        from distributed.scheduler import KilledWorker
-
+    def _result(self, future: Future[Any]) -> Any:
         try:
             return future.result(timeout=self.timeout)
         except KilledWorker as error:
             raise ClusterError(
-                "a task is given up when worker after worker dies of it",
+                "a task was given up: it ended one worker after another",
                 got=str(error.args[0]),
                 do="look at the workers' output: they may run out of memory",
             ) from None
@@ -307,9 +309,9 @@ class Cluster:
 
     def _lost(self, why: str) -> ClusterError:
         return ClusterError(
-            f"scheduler and workers answer within {self.timeout:g} seconds",
+            f"no answer from scheduler and workers for {self.timeout:g} seconds",
             got=why,
-            do="start them again; the same command goes on from what was committed",
+            do="start them again; the same command resumes from what was committed",
         )
 
     def _await_workers(self) -> None:
@@ -317,13 +319,13 @@ class Cluster:
         while not self.workers():
             if time.monotonic() > end:
                 raise ClusterError(
-                    "there are workers",
-                    got="a scheduler without any",
+                    "the scheduler has no workers",
+                    got=f"none for {self.timeout:g} seconds",
                     do="start some with: dask worker ADDRESS --nthreads 1 --memory-limit 0",
                 )
             time.sleep(0.1)
 
-    def _cancel(self, futures: list[Future]) -> None:
+    def _cancel(self, futures: list[Future[Any]]) -> None:
         if futures and self._client.status == "running":
             with suppress(OSError, RuntimeError):
                 self._client.cancel(futures, force=True)
@@ -341,21 +343,12 @@ def _gpus() -> list[str]:
     """What CUDA_VISIBLE_DEVICES may be set to for each GPU in turn."""
     if visible := os.environ.get("CUDA_VISIBLE_DEVICES"):
         return visible.split(",")
-    import torch
-
     return [str(k) for k in range(torch.cuda.device_count())]
 
 
-def _dask(timeout: float | None) -> float:
-    """Seconds to wait, by Dask's configuration where nothing else is said; RecipeError where Dask is missing."""
-    try:
-        import dask
-        import distributed  # noqa: F401
-    except ImportError as error:
-        raise RecipeError(
-            "workers are Dask's", got=str(error), do="pip install 'taftcache[dask]', or leave --workers out"
-        ) from None
+def _timeout(seconds: float | None) -> float:
+    """Seconds to wait, by Dask's configuration where nothing else is said; Dask's own log is silenced."""
     logging.getLogger("distributed").setLevel(logging.CRITICAL)
-    if timeout is None:
-        timeout = dask.utils.parse_timedelta(dask.config.get("distributed.comm.timeouts.connect"))
-    return timeout
+    if seconds is not None:
+        return seconds
+    return float(dask.utils.parse_timedelta(dask.config.get("distributed.comm.timeouts.connect")))

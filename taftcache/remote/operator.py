@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import partial
 from threading import Lock
 from typing import Any
@@ -12,41 +11,29 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from taftcache.backbone.device import resolve_device
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import ClusterError
-from taftcache.objective.response import Response
+from taftcache.objective.cotangent import Cotangent
 from taftcache.recipe import Recipe, parse_recipe
-from taftcache.remote.components import SolveJob, named_shard, opened
-from taftcache.remote.connection import Cluster
+from taftcache.remote.components import named_shard, opened, solve_job
+from taftcache.remote.connection import Connection
+from taftcache.remote.jobs import PassJob, SolveJob
 from taftcache.remote.resident import resident
 from taftcache.remote.task import processor
 from taftcache.tangent.base import Base
-from taftcache.tangent.operator import Respond, TangentOperator
+from taftcache.tangent.operator import CotangentRule, TangentOperator
 
 Note = tuple[float, "np.ndarray | None", np.ndarray]
 _alone = Lock()  # an operator's rows, and a functional tail's one module, serve one pass at a time
 
 
-@dataclass(frozen=True)
-class PassJob:
-    """What a worker computes passes with: the solve, names of what is trained, dtype, bytes for each shard's rows.
-
-    shards: that a worker keeps at most.
-    """
-
-    solve: SolveJob
-    trained: tuple[str, ...]
-    dtype: str
-    memory: int
-    shards: int
-
-
 def remote_operator(
-    cluster: Cluster, store: FeatureStore, recipe: Recipe, base: Base
+    cluster: Connection, store: FeatureStore, recipe: Recipe, base: Base
 ) -> Callable[..., TangentOperator]:
     """``TangentOperator`` for shards of ``store``, with its passes on the workers of ``cluster``."""
-    return partial(RemoteOperator, cluster, SolveJob.of(cluster, store, recipe, base))
+    return partial(RemoteOperator, cluster, solve_job(cluster, store, recipe, base))
 
 
 class RemoteOperator(TangentOperator):
@@ -56,7 +43,7 @@ class RemoteOperator(TangentOperator):
     reads them here. ``memory`` is each worker's.
     """
 
-    def __init__(self, cluster: Cluster, solve: SolveJob, base: Base, sources: list[Shard], **settings: Any) -> None:
+    def __init__(self, cluster: Connection, solve: SolveJob, base: Base, sources: list[Shard], **settings: Any) -> None:
         memory = settings.pop("memory", 0)
         super().__init__(base, sources, **settings)
         self._cluster = cluster
@@ -65,22 +52,28 @@ class RemoteOperator(TangentOperator):
         share = -(-len(self._shards) // max(1, len(there)))
         self._homes = [there[k % len(there)] for k in range(len(self._shards))] if there else []
         dtype = str(self.dtype).removeprefix("torch.")
-        self._job = PassJob(solve, tuple(self.layout.shapes), dtype, memory // max(1, share), 2 * share)
+        self._job = PassJob(
+            solve=solve,
+            trained=tuple(self.layout.shapes),
+            dtype=dtype,
+            memory=memory // max(1, share),
+            shards=2 * share,
+        )
 
-    def accumulate(self, vector: Tensor | None, respond: Respond, onto: Tensor | None = None) -> Tensor:
-        """See ``TangentOperator``; on workers where the response can travel and there are several shards."""
-        if not isinstance(respond, Response) or len(self._shards) < 2:
-            return super().accumulate(vector, respond, onto)
+    def accumulate(self, vector: Tensor | None, cotangent: CotangentRule, onto: Tensor | None = None) -> Tensor:
+        """See ``TangentOperator``; on workers where the cotangent can travel and there are several shards."""
+        if not isinstance(cotangent, Cotangent) or len(self._shards) < 2:
+            return super().accumulate(vector, cotangent, onto)
         self.passes += 1
         if onto is None:
             onto = torch.zeros(self.layout.size, dtype=self.dtype, device=self.device)
         start, parts = 0, []
         for shard in self._shards:
-            parts.append((respond.part(start, shard.rows),))
+            parts.append((cotangent.part(start, shard.rows),))
             start += shard.rows
         for total, notes in self._mapped(shard_sum, vector, parts):
             onto.add_(torch.from_numpy(total).to(self.device))
-            respond.notes += [(value, _tensor(z, self.device), _tensor(y, self.device)) for value, z, y in notes]
+            cotangent.notes += [(value, _tensor(z, self.device), _tensor(y, self.device)) for value, z, y in notes]
         return onto
 
     def matvec(self, vector: Tensor) -> Iterator[Tensor]:
@@ -102,7 +95,7 @@ class RemoteOperator(TangentOperator):
             alike = alike or made_by
             if made_by != alike:
                 raise ClusterError(
-                    "the parts of one sum are computed by processors of one kind: others round differently",
+                    "workers with different processors cannot share a sum: they round differently",
                     got=f"a worker with {made_by} beside {alike}",
                     do="start workers on one kind of machine, or set the recipe's device",
                 )
@@ -110,13 +103,13 @@ class RemoteOperator(TangentOperator):
 
 
 def shard_sum(
-    vector: np.ndarray | None, job: PassJob, name: str, digest: str, respond: Response
+    vector: np.ndarray | None, job: PassJob, name: str, digest: str, cotangent: Cotangent
 ) -> tuple[str, tuple[np.ndarray, list[Note]]]:
-    """On a worker: Σ Jᵀ respond(f₀, J v, labels) over a shard [P], and the response's notes."""
+    """On a worker: Σ Jᵀ cotangent(f₀, J v, labels) over a shard [P], and the cotangent's notes."""
     with _alone:
         operator = _operator(job, name, digest)
-        total = operator.accumulate(None if vector is None else _tensor(vector, operator.device), respond)
-        notes = [(value, None if z is None else z.cpu().numpy(), y.cpu().numpy()) for value, z, y in respond.notes]
+        total = operator.accumulate(None if vector is None else _tensor(vector, operator.device), cotangent)
+        notes = [(value, None if z is None else z.cpu().numpy(), y.cpu().numpy()) for value, z, y in cotangent.notes]
         return processor(torch.device(operator.device)), (total.cpu().numpy(), notes)
 
 
@@ -134,8 +127,6 @@ def _operator(job: PassJob, name: str, digest: str) -> TangentOperator:
     key = (job.solve.store, job.solve.base, job.dtype)
 
     def load() -> tuple[FeatureStore, Base, torch.device]:
-        from taftcache.backbone.device import resolve_device
-
         device = resolve_device(parse_recipe(job.solve.recipe).device)
         if device.type == "mps":  # it has no float64
             device = torch.device("cpu")

@@ -26,7 +26,8 @@ def resident(kind: str, key: Hashable, make: Callable[[], T], most: int = _MODEL
                 there.popitem(last=False)
             there[key] = make()
         there.move_to_end(key)
-        return there[key]
+        made: T = there[key]
+        return made
 
 
 def forget_residents() -> None:

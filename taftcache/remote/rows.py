@@ -5,45 +5,32 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from taftcache.backbone.device import full_float32
+from taftcache.backbone.engine import ImageBatch, Work
+from taftcache.backbone.extract import default_batch, make_engine
+from taftcache.backbone.preprocess import Preprocess
+from taftcache.backbone.reduction import Reduction
 from taftcache.backbone.sources.base import Source
 from taftcache.backbone.sources.opening import open_source
-from taftcache.cache.format.digest import canonical, digest
 from taftcache.cache.format.identity import differences
 from taftcache.errors import ClusterError, DataError, IdentityError, UnreadableImage
 from taftcache.recipe import Recipe, parse_recipe
-from taftcache.remote.connection import Cluster
+from taftcache.remote.connection import Connection
+from taftcache.remote.jobs import RowJob
 from taftcache.remote.resident import resident
 from taftcache.remote.task import portable, processor
-
-if TYPE_CHECKING:
-    from taftcache.backbone.engine import Batch
-    from taftcache.backbone.preprocess import Preprocess
-    from taftcache.backbone.reduction import Reduction
+from taftcache.stages.extract.extraction import load_frozen, made_from
 
 _GPU_BATCHES = 4  # of one task: decoding one batch overlaps with the pass of the one before
 
 
 @dataclass(frozen=True)
-class RowJob:
-    """What a worker loads once: ``recipe`` and ``classes`` make the frozen layers, ``identity`` proves them."""
-
-    recipe: dict[str, Any]
-    classes: list[str]
-    identity: dict[str, Any]
-
-    @property
-    def key(self) -> str:
-        """One for each job."""
-        return digest(canonical([self.recipe, self.classes, self.identity]))
-
-
-@dataclass(frozen=True)
 class RowBatch:
-    """A ``Batch`` on its way: tokens [n,t,d] of the images ``indexes``, and those that did not decode."""
+    """A ``ImageBatch`` on its way: tokens [n,t,d] of the images ``indexes``, and those that did not decode."""
 
     indexes: list[int]
     tokens: np.ndarray
@@ -56,9 +43,9 @@ class RowBatch:
 class RemoteRows:
     """An engine for each source, whose batches are computed by a cluster's workers."""
 
-    def __init__(self, cluster: Cluster, recipe: Recipe, classes: Sequence[str], identity: dict[str, Any]) -> None:
+    def __init__(self, cluster: Connection, recipe: Recipe, classes: Sequence[str], identity: dict[str, Any]) -> None:
         self._cluster = cluster
-        self._job = RowJob(portable(recipe), list(classes), identity)
+        self._job = RowJob(recipe=portable(recipe), classes=list(classes), identity=identity)
         self.batch, self.processor, self._span = cluster.call(prepare, self._job, cluster.threads)
 
     def engine(self, source: Source, held_out: bool, stop: bool) -> RemoteEngine:
@@ -74,19 +61,17 @@ class RemoteRows:
 class RemoteEngine:
     """An ``Engine`` whose batches come from workers."""
 
-    def __init__(self, cluster: Cluster, call: Callable[[Sequence[int]], tuple[Any, ...]], span: int) -> None:
+    def __init__(self, cluster: Connection, call: Callable[[Sequence[int]], tuple[Any, ...]], span: int) -> None:
         self._cluster, self._call, self._span = cluster, call, span
         self._results: Generator[tuple[int, list[RowBatch]]] | None = None
 
-    def batches(self, order: Sequence[int]) -> Iterator[Batch]:
+    def batches(self, order: Sequence[int]) -> Iterator[ImageBatch]:
         """In order; as many spans are under way as the cluster takes."""
-        from taftcache.backbone.engine import Batch
-
         spans = (order[k : k + self._span] for k in range(0, len(order), self._span))
         self._results = self._cluster.results(compute, map(self._call, spans))
         for _, made in self._results:
             for one in made:
-                yield Batch(
+                yield ImageBatch(
                     indexes=one.indexes,
                     unreadable=one.unreadable,
                     stopped=one.stopped,
@@ -123,21 +108,17 @@ def compute(
     job: RowJob, alike: str, held_out: bool, span: list[int], ids: list[str], stop: bool, threads: int
 ) -> list[RowBatch]:
     """On a worker: the rows of ``span``, items with these ``ids``."""
-    from taftcache.backbone.device import full_float32
-    from taftcache.backbone.engine import Work
-    from taftcache.backbone.extract import make_engine
-
     loaded = _loaded(job)
     if loaded.processor != alike:
         raise ClusterError(
-            "rows of one store are computed by processors of one kind: others round differently",
+            "workers with different processors cannot fill one store: they round differently",
             got=f"a worker with {loaded.processor} beside {alike}",
             do="start workers on one kind of machine, or set the recipe's device",
         )
     source = loaded.sources[held_out]
     if source is None or [source.items[k].id for k in span if k < len(source.items)] != ids:
         raise DataError(
-            "every worker sees the driver's images",
+            "a worker sees other images than the driver",
             got=f"others in the place of {ids[0]!r} and the next {len(ids) - 1}",
             do="put the same files at the recipe's path on every host",
         )
@@ -164,14 +145,11 @@ def compute(
 
 def _loaded(job: RowJob) -> _Loaded:
     def load() -> _Loaded:
-        from taftcache.backbone.extract import default_batch
-        from taftcache.stages.extract.extraction import load_frozen, made_from
-
         recipe = parse_recipe(job.recipe)
         frozen, transform = model = load_frozen(recipe, job.classes)
         if different := sorted(differences("", job.identity, made_from(recipe, frozen, transform))):
             raise IdentityError(
-                "every worker runs the driver's model",
+                "a worker loads another model than the driver",
                 got="; ".join(different[:6]),
                 do="put the same weights at the recipe's path on every host, and install the same libraries",
             )

@@ -1,18 +1,14 @@
-"""What every task for a worker needs: settings that mean the same on another host, and one number of threads."""
+"""What every task for a worker needs: settings that mean the same on another host, and what its sums depend on."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
 
 from taftcache.cache.place.address import is_bucket
 from taftcache.recipe import Recipe, recipe_values
-from taftcache.remote.connection import Cluster
-
-if TYPE_CHECKING:
-    import torch
 
 
 def portable(recipe: Recipe) -> dict[str, Any]:
@@ -37,24 +33,6 @@ def anywhere(path: str) -> str:
 
 def processor(device: torch.device) -> str:
     """What decides how sums are rounded on a device: a GPU's name, or the CPU's vector instructions."""
-    import torch
-
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     return f"{device.type}, {torch.backends.cpu.get_cpu_capability()}"
-
-
-@contextmanager
-def same_threads(cluster: Cluster | None) -> Iterator[None]:
-    """The driver's own linear algebra with as many threads as the workers', for they decide the last digits."""
-    if cluster is None:
-        yield
-        return
-    import torch
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(cluster.threads)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

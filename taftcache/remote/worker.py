@@ -1,9 +1,9 @@
-"""What every worker is checked for before it computes anything, and how it tells the driver where it is."""
+"""What every worker is checked for before it computes anything, and how it reports to the driver."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -17,7 +17,7 @@ LIBRARIES = ("taftcache", "torch", "torchvision", "timm", "pillow", "numpy")
 TOPIC = "taftcache"
 _EVERY = 0.5  # seconds between two reports of one task
 
-_told: dict[str, float] = {}
+_reported: dict[str, float] = {}  # task → when its last line was sent
 _fit_for: dict[str, str] | None = None
 
 
@@ -50,13 +50,17 @@ class Admission(WorkerPlugin):
         forget_residents()
 
 
-def admitted(wanted: dict[str, str], function: Callable[..., Any], *args: Any) -> Any:
-    """A task: ``function(*args)``, if this worker is fit. Dask only logs what a plugin says of one that joins later."""
+def admitted(wanted: dict[str, str], module: str, function: str, *args: Any) -> Any:
+    """A task: ``function(*args)``, if this worker is fit. Dask only logs what a plugin says of one that joins later.
+
+    The function goes by name, so that its module is imported here, in the task's thread. Scheduler and workers unpickle
+    tasks in the thread that answers, which must not stand still while torch is imported.
+    """
     global _fit_for
     if wanted != _fit_for:
         fit(get_worker(), wanted)
         _fit_for = wanted
-    return function(*args)
+    return getattr(import_module(module), function)(*args)
 
 
 def fit(worker: Worker, wanted: dict[str, str]) -> None:
@@ -64,24 +68,24 @@ def fit(worker: Worker, wanted: dict[str, str]) -> None:
     here = versions()
     if different := [f"{n} {here[n]} instead of {v}" for n, v in wanted.items() if here[n] != v]:
         raise ClusterError(
-            "every worker has the driver's libraries: other versions round differently",
+            "a worker's libraries have other versions than the driver's, which round differently",
             got=f"{worker.address}: {', '.join(different)}",
             do="install the same versions there",
         )
     memory = worker.memory_manager
     if memory.memory_limit and (memory.memory_target_fraction or memory.memory_spill_fraction):
         raise ClusterError(
-            "a worker never writes rows to its disk: they would outlive a request to forget them",
+            "a worker must not write rows to its disk: they would outlive a request to forget them",
             got=f"{worker.address} spills above {memory.memory_limit:,} bytes",
             do="start it with: dask worker … --memory-limit 0",
         )
 
 
-def tell(key: str, text: str) -> None:
+def report(key: str, text: str) -> None:
     """A line about a task under way, for whoever watches the driver; at most two a second."""
     now = time.monotonic()
-    if now - _told.get(key, 0.0) >= _EVERY:
-        _told[key] = now
+    if now - _reported.get(key, 0.0) >= _EVERY:
+        _reported[key] = now
         get_worker().log_event(TOPIC, {"key": key, "text": text})
 
 

@@ -1,6 +1,7 @@
 """Plots of a report, as SVG files.
 
-leather draws them: pure Python without dependencies, and the same numbers give the same bytes.
+leather draws them: pure Python without dependencies, and the same numbers give the same bytes. It is an optional
+library, so it is imported where a chart is made.
 """
 
 from __future__ import annotations
@@ -8,18 +9,23 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import cycle
 from pathlib import Path
+from typing import Any
 
-import leather
-
-from taftcache.teaching.students.checkpoint import write_bytes
+from taftcache.errors import RecipeError
+from taftcache.report.write import write_bytes
 
 WIDTH, HEIGHT = 720, 420
 COLOURS = ("#1b9e77", "#d95f02", "#7570b3", "#e7298a", "#66a61e", "#e6ab02", "#a6761d", "#666666", "#1f78b4", "#b15928")
 
 
+def check_plots() -> None:
+    """Raise RecipeError unless plots can be drawn: before hours of work, not after them."""
+    _chart("")
+
+
 def curves(file: Path, title: str, x: str, y: str, lines: Mapping[str, Sequence[tuple[float, float]]]) -> Path:
     """One line for each name through its points (x, y)."""
-    chart = leather.Chart(title)
+    chart = _chart(title)
     low = min(value for points in lines.values() for _, value in points)
     high = max(value for points in lines.values() for _, value in points)
     room = max(0.05 * (high - low), 1e-3)
@@ -33,10 +39,10 @@ def curves(file: Path, title: str, x: str, y: str, lines: Mapping[str, Sequence[
 
 def bars(file: Path, title: str, x: str, values: Mapping[str, float], groups: Mapping[str, str] | None = None) -> Path:
     """One bar for each name, the first on top; those of one group have one colour."""
-    chart = leather.Chart(title)
+    chart = _chart(title)
     known = list(dict.fromkeys((groups or {}).values()))
 
-    def colour(bar: leather.series.Datum) -> str:
+    def colour(bar: Any) -> str:
         return COLOURS[known.index(groups[bar.y]) % len(COLOURS)] if groups else COLOURS[0]
 
     chart.add_bars([(value, name) for name, value in reversed(list(values.items()))], fill_color=colour)
@@ -47,7 +53,7 @@ def bars(file: Path, title: str, x: str, values: Mapping[str, float], groups: Ma
 
 def profile(file: Path, title: str, y: str, groups: Mapping[str, Sequence[float]]) -> Path:
     """Each group's values, largest first, over their rank."""
-    chart = leather.Chart(title)
+    chart = _chart(title)
     for colour, (name, values) in zip(cycle(COLOURS), groups.items(), strict=False):
         ranked = sorted(values, reverse=True)
         chart.add_line(list(enumerate(ranked, 1)), name=name, stroke_color=colour)
@@ -56,7 +62,19 @@ def profile(file: Path, title: str, y: str, groups: Mapping[str, Sequence[float]
     return _write(chart, file)
 
 
-def _write(chart: leather.Chart, file: Path) -> Path:
-    text = chart.to_svg(width=WIDTH, height=HEIGHT)
-    write_bytes(file, text.encode())
+def _chart(title: str) -> Any:
+    """An empty chart of leather's."""
+    try:
+        import leather
+    except ImportError as error:
+        raise RecipeError(
+            "cannot draw plots: the library leather is not installed",
+            got=str(error),
+            do="pip install 'taftcache[plots]'",
+        ) from error
+    return leather.Chart(title)
+
+
+def _write(chart: Any, file: Path) -> Path:
+    write_bytes(file, chart.to_svg(width=WIDTH, height=HEIGHT).encode())
     return file

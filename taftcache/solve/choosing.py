@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from taftcache.errors import SolveError
-from taftcache.objective.loss import Loss
+from taftcache.objective.objective import Objective
 from taftcache.objective.problem import Problem
 from taftcache.objective.weights import RowWeights
 from taftcache.solve.inverses.class_kernel import class_kernel_fits
@@ -20,10 +20,9 @@ from taftcache.solve.methods.conjugate import Lazy, pcg
 from taftcache.solve.methods.head import HeadPath
 from taftcache.solve.methods.newton import newton
 from taftcache.solve.methods.row_space import RowSpace
+from taftcache.solve.settings import ARITHMETIC, Arithmetic, Goal
 from taftcache.tangent.base import Base
-from taftcache.tangent.operator import TangentOperator
-from taftcache.tangent.rows import ArrayBlock, RowSource
-from taftcache.tangent.spec import Train
+from taftcache.tangent.rows import RowSource, RowSubset
 
 HEAD_GRID = [10.0**e for e in range(-8, 2)]
 GRID = [10.0 ** (e / 2) for e in range(-10, -3)]  # 1e-5 … 1e-2
@@ -42,7 +41,7 @@ class Point:
 
 
 @dataclass(frozen=True)
-class Choice:
+class RidgeChoice:
     """λ, how it was found, the whole curve, and the passes it took."""
 
     ridge: float
@@ -58,15 +57,11 @@ class Choice:
 def choose_ridge(
     base: Base,
     sources: Sequence[RowSource],
-    loss: Loss,
+    objective: Objective,
     *,
-    train: Train = "full",
-    weights: RowWeights | None = None,
-    jvp_only: bool = False,
-    memory: int = 2 << 30,
-    device: torch.device | str = "cpu",
+    arithmetic: Arithmetic = ARITHMETIC,
     grid: Sequence[float] | None = None,
-) -> Choice:
+) -> RidgeChoice:
     """The λ of a grid with the least mean loss on rows that did not take part.
 
     The head: exact leave-one-out, for all λ from one eigendecomposition, in two passes. More than the head: one row in
@@ -74,64 +69,69 @@ def choose_ridge(
     the last, where that does not fit). A function of the rows alone, like the solve: what is forgotten has no part in
     it afterwards.
 
+    Args:
+        base: the expansion point.
+        sources: the rows.
+        objective: its own λ and ball have no part in the choice.
+        arithmetic: its precision has none either.
+        grid: λ > 0; ``HEAD_GRID`` or ``GRID`` by default.
+
     Raises:
         SolveError: fewer than two rows, or an empty grid.
     """
-    layout = base.trained(train)
+    head = base.trained(objective.train) == base.head_layout
     rows = sum(source.rows for source in sources)
-    head = layout == base.head_layout
     ridges = sorted(grid if grid is not None else HEAD_GRID if head else GRID)
     if rows < 2 or not ridges or ridges[0] <= 0:
-        raise SolveError("choosing a ridge takes two rows and a grid of λ > 0", got=f"{rows} rows, {ridges}")
-
-    def problem(rows: Sequence[RowSource], dtype: torch.dtype, omega: RowWeights | None) -> Problem:
-        operator = TangentOperator(base, rows, trained=layout, dtype=dtype, device=device, memory=memory)
-        return Problem(operator, loss, ridges[0], omega, jvp_only)
-
-    if head and loss.quadratic:
-        exact = problem(sources, torch.float64, weights)
+        raise SolveError("choosing a ridge needs two rows and a grid of λ above 0", got=f"{rows} rows, grid {ridges}")
+    if head and objective.loss.quadratic:
+        exact = _problem(base, sources, replace(objective, ridge=ridges[0]), arithmetic, torch.float64)
         try:
             errors = HeadPath(exact).leave_one_out(ridges)
         except SolveError:
             pass  # every class has its own D: validate like any other
         else:
             curve = [Point(e.ridge, e.loss, e.accuracy) for e in errors]
-            return Choice(_best(curve), "leave-one-out", curve, 2)
+            return RidgeChoice(_best(curve), "leave-one-out", curve, 2)
     step = EVERY if rows >= EVERY else 2
-    kept, aside = (_Part(sources, step, held) for held in (False, True))
-    omega = weights
-    if weights is not None and weights.by_sample is not None:
-        omega = RowWeights(weights.by_class, weights.by_sample[kept.chosen(rows)])
-    narrow, wide = (problem([kept], dtype, omega) for dtype in (torch.float32, torch.float64))
-    deltas, passes = _path(narrow, wide, ridges)
-    test = problem([aside], torch.float32, None)
+    held = np.arange(rows) % step == step - 1
+    kept, aside = (RowSubset(sources, np.flatnonzero(part)) for part in (~held, held))
+    omega = objective.weights
+    if omega is not None and omega.by_sample is not None:
+        omega = RowWeights(omega.by_class, omega.by_sample[kept.index])
+    deltas, passes = ridge_path(base, [kept], replace(objective, weights=omega), ridges, arithmetic=arithmetic)
+    unweighted = replace(objective, weights=None, ridge=ridges[0])
+    test = _problem(base, [aside], unweighted, arithmetic, torch.float32)
     curve = [_tested(test, delta, ridge) for delta, ridge in zip(deltas, ridges, strict=True)]
-    return Choice(_best(curve), "validation", curve, passes + 1)
+    return RidgeChoice(_best(curve), "validation", curve, passes + 1)
 
 
 def ridge_path(
     base: Base,
     sources: Sequence[RowSource],
-    loss: Loss,
+    objective: Objective,
     ridges: Sequence[float],
     *,
-    train: Train = "full",
-    memory: int = 2 << 30,
+    arithmetic: Arithmetic = ARITHMETIC,
 ) -> tuple[list[Tensor], int]:
     """Δw(λ) [P] for every λ, near enough to choose by and no solution, and the passes that all of them took together.
 
     A quadratic loss gets them from one run in the space of the rows where that fits, other problems from a short solve
-    each, warm from the last.
+    each, warm from the last. The objective's own λ and ball have no part in it.
     """
     ordered = sorted(ridges)
-    layout = base.trained(train)
-
-    def problem(dtype: torch.dtype) -> Problem:
-        operator = TangentOperator(base, sources, trained=layout, dtype=dtype, memory=memory)
-        return Problem(operator, loss, ordered[0])
-
-    deltas, passes = _path(problem(torch.float32), problem(torch.float64), ordered)
+    asked = replace(objective, ridge=ordered[0])
+    narrow, wide = (_problem(base, sources, asked, arithmetic, dtype) for dtype in (torch.float32, torch.float64))
+    deltas, passes = _path(narrow, wide, ordered)
     return [deltas[ordered.index(ridge)] for ridge in ridges], passes
+
+
+def _problem(
+    base: Base, sources: Sequence[RowSource], objective: Objective, how: Arithmetic, dtype: torch.dtype
+) -> Problem:
+    layout = base.trained(objective.train)
+    J = how.operator(base, sources, trained=layout, dtype=dtype, device=how.device, memory=how.memory)
+    return Problem.of(objective, J)
 
 
 def _path(narrow: Problem, wide: Problem, ridges: Sequence[float]) -> tuple[list[Tensor], int]:
@@ -146,9 +146,9 @@ def _path(narrow: Problem, wide: Problem, ridges: Sequence[float]) -> tuple[list
         one, exact = replace(narrow, ridge=ridge), replace(wide, ridge=ridge)
         if narrow.loss.quadratic:
             inverse = Lazy(lambda one=one: approximate_inverse(one))  # type: ignore[misc]
-            solved = pcg(one, exact, inverse, tolerance=1e-3, max_passes=EACH, start=delta)
+            solved = pcg(one, exact, inverse, Goal(tolerance=1e-3, max_passes=EACH), start=delta)
         else:
-            solved = newton(one, exact, tolerance=1e-2, max_passes=200 if head else 16, start=delta)
+            solved = newton(one, exact, Goal(tolerance=1e-2, max_passes=200 if head else 16), start=delta)
         delta = solved.value
         passes += solved.stats["passes"]
         deltas.append(delta)
@@ -171,38 +171,3 @@ def _best(curve: Sequence[Point]) -> float:
     """The λ of the least loss; of equals the largest."""
     least = min(point.loss for point in curve)
     return max(point.ridge for point in curve if point.loss <= least)
-
-
-class _Part:
-    """Every ``step``-th row of some sources, or all the others."""
-
-    def __init__(self, sources: Sequence[RowSource], step: int, held: bool) -> None:
-        self._sources, self._step, self._held = sources, step, held
-        self.rows = len(self.chosen(sum(source.rows for source in sources)))
-
-    def chosen(self, rows: int) -> np.ndarray:
-        """Places of the part among ``rows`` rows."""
-        held = np.arange(rows) % self._step == self._step - 1
-        return np.flatnonzero(held if self._held else ~held)
-
-    def blocks(self, size: int, start: int = 0) -> Iterator[ArrayBlock]:
-        """Blocks of ``size`` rows of the part, copied together."""
-        tokens: list[np.ndarray] = []
-        labels: list[np.ndarray] = []
-        count, at, skip = 0, 0, start
-        for source in self._sources:
-            for block in source.blocks(size):
-                places = np.arange(at, at + len(block.labels))
-                at += len(places)
-                mine = (places % self._step == self._step - 1) == self._held
-                wanted = np.flatnonzero(mine)[skip:]
-                skip = max(0, skip - int(mine.sum()))
-                tokens.append(np.asarray(block.tokens)[wanted])
-                labels.append(np.asarray(block.labels)[wanted])
-                count += len(wanted)
-                while count >= size:
-                    x, y = np.concatenate(tokens), np.concatenate(labels)
-                    yield ArrayBlock(x[:size], y[:size])
-                    tokens, labels, count = [x[size:]], [y[size:]], count - size
-        if count:
-            yield ArrayBlock(np.concatenate(tokens), np.concatenate(labels))

@@ -15,19 +15,24 @@ left out, which is the first-order influence function, and says so.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
+from taftcache.errors import SolveError
+from taftcache.objective.objective import Objective
 from taftcache.objective.problem import Problem
 from taftcache.objective.rsl import RSL
+from taftcache.solve.directions import conjugate_directions
 from taftcache.solve.inverses.dual import dual_fits, kernel
+from taftcache.solve.inverses.kronecker import KroneckerPreconditioner
+from taftcache.solve.methods.head import HeadPath
 from taftcache.solve.minimise import minimise
+from taftcache.solve.settings import GOAL, Arithmetic, Goal
 from taftcache.tangent.base import Base
 from taftcache.tangent.operator import TangentOperator
 from taftcache.tangent.rows import RowSource
-from taftcache.tangent.spec import Train
 
 CLOSED, FIRST_ORDER = "closed form", "first order"
 FIRST_ORDER_TOLERANCE = 1e-4  # far below what leaving out the leverages costs
@@ -49,67 +54,65 @@ class RowInfluence:
 def leave_one_out(
     base: Base,
     sources: Sequence[RowSource],
-    loss: RSL,
-    ridge: float,
+    objective: Objective,
     direction: Tensor,
     *,
-    train: Train = "full",
     delta: Tensor,
-    tolerance: float = 1e-6,
-    max_passes: int = 1000,
+    goal: Goal = GOAL,
+    memory: int = 2 << 30,
 ) -> RowInfluence:
     """Influence of every row of ``sources`` on ``direction``·Δw, for the optimum ``delta`` over all of them.
 
     Args:
+        base: the expansion point.
+        sources: the rows, in the order of the answer.
+        objective: with a rescaled square loss and a ridge; neither weights nor a ball.
         direction: j [P].
         delta: Δw [P], where the solve for Δw' begins.
+        goal: of that solve.
+        memory: bytes in which prepared rows stay between passes.
+
+    Raises:
+        SolveError: another objective, or no rows.
     """
-    operator = TangentOperator(base, sources, trained=base.trained(train), dtype=torch.float64)
+    loss = objective.loss
+    if not isinstance(loss, RSL) or objective != Objective(loss=loss, ridge=objective.ridge, train=objective.train):
+        raise SolveError(
+            "a row's influence needs the rescaled square loss with a ridge, and nothing else", got=objective
+        )
+    trained = base.trained(objective.train)
+    operator = TangentOperator(base, sources, trained=trained, dtype=torch.float64, memory=memory)
     N = operator.rows
-    problem = Problem(operator, loss, ridge * (N - 1) / N)
-    moved = minimise(
-        base, sources, loss, problem.ridge,
-        train=train, start=delta, tolerance=tolerance, max_passes=max_passes, precision="float64",
-    )  # fmt: skip
+    shrunk = replace(objective, ridge=objective.ridge * (N - 1) / N)
+    problem = Problem(operator, loss, shrunk.ridge)
+    moved = minimise(base, sources, shrunk, start=delta, goal=goal, arithmetic=Arithmetic(precision="float64"))
     roots, residuals = [], []
     for (state, labels), change in zip(operator.blocks(), operator.matvec(moved.value), strict=True):
         root = (loss.curvature(state.logits, labels) / N).sqrt()
         roots.append(root)
         residuals.append(loss.gradient(state.logits + change, labels) / (N * root))
     root, rho = torch.cat(roots), torch.cat(residuals)
-    if base.trained(train) == base.head_layout and loss.alpha == 1:
+    if trained == base.head_layout and loss.alpha == 1:
         v, leverage, passes = _head(problem, direction)
         solved, method = rho / (1 - leverage[:, None]), CLOSED
     elif dual_fits(problem):
         v, blocks, passes = _kernel(problem, direction, root)
         solved, method = torch.linalg.solve(blocks, rho), CLOSED
     else:
-        v, passes = _solve(problem, direction, max(tolerance, FIRST_ORDER_TOLERANCE), max_passes)
+        v, passes = _solve(problem, direction, max(goal.tolerance, FIRST_ORDER_TOLERANCE), goal.max_passes)
         solved, method = rho, FIRST_ORDER
     left = problem.hessian(v) - direction
-    pushed = root * torch.cat(list(operator.matvec(v)))
+    image = root * torch.cat(list(operator.matvec(v)))
     shift = (direction @ (moved.value - delta)).item()
-    change = (pushed * solved).sum(1) + shift
+    change = (image * solved).sum(1) + shift
     relative = (left.norm() / direction.norm().clamp_min(1e-300)).item()
     return RowInfluence(change, method, relative, moved.stats.get("passes", 0) + passes + operator.passes)
 
 
 def _head(problem: Problem, direction: Tensor) -> tuple[Tensor, Tensor, int]:
-    """v = A⁻¹ j and each row's leverage, the same for all classes when α = 1."""
-    operator = problem.operator
-    K = operator.classes
-    x = torch.cat([torch.cat([s.feature, torch.ones_like(s.feature[:, :1])], 1) for s, _ in operator.blocks()])
-    scale = 2 / (K * operator.rows)
-    matrix = scale * (x.T @ x) + problem.ridge * torch.eye(x.shape[1], dtype=x.dtype, device=x.device)
-    factor = torch.linalg.cholesky(matrix)
-    views = operator.layout.views(direction)
-    weight, bias = (views[name] for name in operator.base.config.head_names)
-    solved = torch.cholesky_solve(torch.cat([weight, bias[:, None]], 1).T, factor).T
-    v = operator.layout.flatten(
-        dict(zip(operator.base.config.head_names, (solved[:, :-1], solved[:, -1]), strict=True))
-    )
-    leverage = scale * (x * torch.cholesky_solve(x.T, factor).T).sum(1)
-    return v, leverage, 1
+    """v = A⁻¹ j and each row's leverage [N], the same for all classes when α = 1."""
+    path = HeadPath(problem)
+    return path.inverse(direction, problem.ridge), path.leverages(problem.ridge), 2
 
 
 def _kernel(problem: Problem, direction: Tensor, root: Tensor) -> tuple[Tensor, Tensor, int]:
@@ -121,32 +124,23 @@ def _kernel(problem: Problem, direction: Tensor, root: Tensor) -> tuple[Tensor, 
     matrix.diagonal().add_(ridge)
     inverse = torch.cholesky_inverse(torch.linalg.cholesky(matrix))
     blocks = ridge * torch.diagonal(inverse.view(K, N, K, N), dim1=1, dim2=3).permute(2, 0, 1)
-    pushed = root * torch.cat(list(operator.matvec(direction)))
-    solved = (inverse @ pushed.T.reshape(-1)).view(K, N).T * root
-    parts = iter(solved.split([len(labels) for _, labels in operator.blocks()]))
-    pulled = operator.accumulate(None, lambda logits, change, labels: next(parts))
-    return (direction - pulled) / ridge, blocks.contiguous(), 4
+    image = root * torch.cat(list(operator.matvec(direction)))
+    solved = (inverse @ image.T.reshape(-1)).view(K, N).T * root
+    parts = iter(torch.split(solved, [len(labels) for _, labels in operator.blocks()]))
+    back = operator.accumulate(None, lambda logits, change, labels: next(parts))
+    return (direction - back) / ridge, blocks.contiguous(), 4
 
 
 def _solve(problem: Problem, direction: Tensor, tolerance: float, max_passes: int) -> tuple[Tensor, int]:
     """v = A⁻¹ j by preconditioned conjugate gradients."""
-    from taftcache.solve.inverses.kronecker import KroneckerPreconditioner
-
-    preconditioner = KroneckerPreconditioner(problem)
-    v, r = torch.zeros_like(direction), direction.clone()
-    y = preconditioner.apply(r)
-    d, rho = y.clone(), r @ y
+    v, r, passes = torch.zeros_like(direction), direction.clone(), 0
     goal = tolerance * direction.norm()
-    passes = 0
+    directions = conjugate_directions(problem.hessian, KroneckerPreconditioner(problem), r)
     while r.norm() > goal and passes < max_passes:
-        product = problem.hessian(d)
+        at = next(directions)
         passes += 1
-        bend = d @ product
-        if not bend > 0:
+        if not at.curvature > 0:
             break
-        v += d * (rho / bend)
-        r -= product * (rho / bend)
-        y = preconditioner.apply(r)
-        rho, before = r @ y, rho
-        d = y + d * (rho / before)
+        v += at.step * at.vector
+        r -= at.step * at.product
     return v, passes

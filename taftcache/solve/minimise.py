@@ -2,36 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from math import inf, prod
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from taftcache.errors import SolveError
-from taftcache.objective.loss import Loss
+from taftcache.objective.objective import Objective
 from taftcache.objective.problem import Problem
-from taftcache.objective.weights import RowWeights
 from taftcache.solve.inverses.class_kernel import class_kernel_fits
 from taftcache.solve.inverses.dual import DualInverse, dual_fits
 from taftcache.solve.inverses.inverse import approximate_inverse
-from taftcache.solve.methods.adam import PRESETS, adam
 from taftcache.solve.methods.ball import solve_in_ball
-from taftcache.solve.methods.conjugate import Lazy, Progress, pcg
+from taftcache.solve.methods.conjugate import Lazy, pcg
 from taftcache.solve.methods.head import solve_head
 from taftcache.solve.methods.newton import newton
 from taftcache.solve.methods.projected import projected_gradient
 from taftcache.solve.methods.row_space import Restart, RowSpace
 from taftcache.solve.proof import prove
+from taftcache.solve.settings import ARITHMETIC, GOAL, Arithmetic, Goal, OnPass
 from taftcache.solve.solution import Solution, Status
 from taftcache.tangent.base import Base
-from taftcache.tangent.operator import TangentOperator
 from taftcache.tangent.rows import RowSource
-from taftcache.tangent.spec import Train
 
-Method = Literal["auto", "conjugate", "projected", "accelerated", "paper", "release", "adamw"]
+Method = Literal["auto", "conjugate", "projected", "accelerated"]
 # M of a kernel whose Cholesky costs about what the space of the rows does; at three times as much it costs ten times.
 DIRECT = 2048
 
@@ -50,24 +47,13 @@ def kernel_inverse_fits(problem: Problem) -> bool:
 def minimise(
     base: Base,
     sources: Sequence[RowSource],
-    loss: Loss,
-    ridge: float,
+    objective: Objective,
     *,
-    train: Train = "full",
-    weights: RowWeights | None = None,
-    jvp_only: bool = False,
-    radius: float | None = None,
     method: Method = "auto",
-    tolerance: float = 1e-6,
-    max_passes: int = 1000,
-    proof_passes: int = 0,
-    precision: Literal["float32", "float64"] = "float32",
-    memory: int = 2 << 30,
-    device: torch.device | str = "cpu",
-    start: Tensor | None = None,
-    restart: Restart | None = None,
-    progress: Progress | None = None,
-    operator: Callable[..., TangentOperator] = TangentOperator,
+    goal: Goal = GOAL,
+    arithmetic: Arithmetic = ARITHMETIC,
+    start: Tensor | Restart | None = None,
+    on_pass: OnPass | None = None,
 ) -> Solution:
     """The change Δw of the base's weights that minimises mean loss + ridge over all rows of ``sources``.
 
@@ -82,90 +68,109 @@ def minimise(
     Args:
         base: the expansion point.
         sources: the rows, read in the order given.
-        loss: ℓ. ridge: λ > 0, or 0 with a ``radius``.
-        train: which parameters move, as ``TangentSpec.train``.
-        weights: of classes and rows.
-        jvp_only: leave the base model's logits out.
-        radius: R, of the ball ‖Δw‖ ≤ R.
+        objective: loss, ridge, which parameters move, weights, ball.
         method: "conjugate" without the row space; "projected" the paper's projected gradient, "accelerated" its
-            accelerated form with restarts, both for any loss, with or without a ball; "paper", "release" and "adamw"
-            are Adam's schedules (``adam.PRESETS``), which end where they end.
-        tolerance: on the float64 gradient norm, relative to its norm at Δw = 0.
-        max_passes: limit on passes over the rows, one JᵀDJ·v each.
-        proof_passes: spent after the solve on a closer bound (quadratic, no ball).
-        precision: of the inner products. memory: bytes in which prepared rows stay between passes.
-        device: where they run. start: Δw to begin from, zero by default. restart: dual vectors to go on from in the
-            space of the rows, and the certified distance to reach instead of ``tolerance``. progress: told after each
-            pass.
-        operator: makes J over the rows; another one computes the same bits elsewhere.
+            accelerated form with restarts, both for any loss, with or without a ball.
+        goal: tolerance and limit on passes.
+        arithmetic: precision, memory and device of the products.
+        start: Δw [P] to begin from, zero by default; or dual vectors to resume from in the space of the rows, with
+            the certified distance to reach instead of the tolerance.
+        on_pass: called after each pass.
 
     Raises:
         SolveError: no rows, weights that do not fit, neither ridge nor radius, a gradient that is not finite, or a
-            ``restart`` where the solve does not go through the space of the rows.
+            ``Restart`` where the solve does not go through the space of the rows.
     """
-    rows = sum(source.rows for source in sources)
-    if rows == 0:
-        raise SolveError("a solve needs at least one row", got="sources without rows")
-    if not (ridge > 0 or (ridge == 0 and radius is not None)) or (radius is not None and not radius > 0):
-        raise SolveError("a solve has a ridge above 0, or a radius", got=f"ridge {ridge}, radius {radius}")
-    layout = base.trained(train)
-    if torch.device(device).type == "mps":  # it has no float64, in which sums and certificates are kept
-        device = "cpu"
-
-    def problem(dtype: torch.dtype, memory: int = 0) -> Problem:
-        J = operator(base, sources, trained=layout, dtype=dtype, device=device, memory=memory)
-        return Problem(J, loss, ridge, weights, jvp_only)
-
-    # In float64: tokens and half as much for all else; of the head alone, its input and logits.
-    row = 12 * prod(base.config.shape) if layout != base.head_layout else 8 * (base.config.width + base.config.classes)
-    whole = rows * row
-    few = whole <= memory // 4  # then what float64 prepares once serves the gradients and the proof too
-    exact = problem(torch.float64, whole if few else 0)
-    memory -= whole if few else 0
-    if weights is not None:
-        weights.check(exact.operator.rows, exact.operator.classes)
-    limits: dict[str, Any] = {"tolerance": tolerance, "max_passes": max_passes, "progress": progress}
-    if method in ("projected", "accelerated"):
-        return projected_gradient(exact, radius=radius, start=start, accelerate=method == "accelerated", **limits)
-    if method in PRESETS:
-        if radius is not None:
-            raise SolveError("Adam knows no ball", got=f"radius {radius}", do='method = "projected"')
-        return adam(problem(torch.float32), exact, PRESETS[method], tolerance=tolerance, progress=progress)
-    wide = torch.float64 if precision == "float64" else torch.float32
-    if not loss.quadratic:
-        if radius is not None:
-            return projected_gradient(exact, radius=radius, start=start, accelerate=True, **limits)
-        return newton(problem(wide, memory), exact, start=start, **limits)
+    problems = _Problems(base, sources, objective, arithmetic)
+    exact, radius = problems.exact, objective.radius
+    if method in ("projected", "accelerated") or (not objective.loss.quadratic and radius is not None):
+        return projected_gradient(
+            exact, goal, radius=radius, start=_value(start), accelerate=method != "projected", on_pass=on_pass
+        )
+    if not objective.loss.quadratic:
+        return newton(problems.inner(arithmetic.dtype), exact, goal, start=_value(start), on_pass=on_pass)
     if radius is not None:
-        return solve_in_ball(problem(wide, memory), exact, radius, **limits)
-    if layout == base.head_layout:
-        return solve_head(exact, tolerance)
-    from_zero = method == "auto" and start is None and through_rows(exact)
-    small = not from_zero and kernel_inverse_fits(exact)
-    inner = problem(torch.float64 if small else wide, memory)
+        return solve_in_ball(problems.inner(arithmetic.dtype), exact, radius, goal, on_pass=on_pass)
+    if exact.operator.layout == base.head_layout:
+        return solve_head(exact, goal.tolerance)
+    return _solve_quadratic(problems, method, goal, start, on_pass)
+
+
+class _Problems:
+    """The same problem in float64, for gradients and the proof, and in the precision of the inner products.
+
+    Args:
+        base, sources, objective, arithmetic: as ``minimise`` has them.
+    """
+
+    def __init__(self, base: Base, sources: Sequence[RowSource], objective: Objective, arithmetic: Arithmetic) -> None:
+        rows = sum(source.rows for source in sources)
+        if rows == 0:
+            raise SolveError("no rows to solve over: a solve needs at least one row", got="sources without rows")
+        objective.check()
+        self.arithmetic = replace(arithmetic, device=arithmetic.exact_device)
+        self._base, self._sources, self._objective = base, sources, objective
+        self._layout = base.trained(objective.train)
+        # In float64: tokens and half as much for all else; of the head alone, its input and logits.
+        config = base.config
+        row = 12 * prod(config.shape) if self._layout != base.head_layout else 8 * (config.width + config.classes)
+        # Where they are few, what float64 prepares once serves the gradients and the proof too.
+        whole = rows * row if rows * row <= arithmetic.memory // 4 else 0
+        self._memory = arithmetic.memory - whole
+        self.exact = self._made(torch.float64, whole)
+        if objective.weights is not None:
+            objective.weights.check(self.exact.operator.rows, self.exact.operator.classes)
+
+    def inner(self, dtype: torch.dtype) -> Problem:
+        """In ``dtype``, its rows in the memory that is left."""
+        return self._made(dtype, self._memory)
+
+    def _made(self, dtype: torch.dtype, memory: int) -> Problem:
+        how, layout = self.arithmetic, self._layout
+        J = how.operator(self._base, self._sources, trained=layout, dtype=dtype, device=how.device, memory=memory)
+        return Problem.of(self._objective, J)
+
+
+def _value(start: Tensor | Restart | None) -> Tensor | None:
+    """Δw to begin from; SolveError for dual vectors, which serve in the space of the rows alone."""
+    if isinstance(start, Restart):
+        raise SolveError(
+            "cannot resume from dual vectors: this solve does not go through the space of the rows",
+            got="a problem solved elsewhere",
+        )
+    return start
+
+
+def _solve_quadratic(
+    problems: _Problems, method: Method, goal: Goal, start: Tensor | Restart | None, on_pass: OnPass | None
+) -> Solution:
+    """Conjugate gradients on the rows or on the parameters, then the proof."""
+    exact, dtype = problems.exact, problems.arithmetic.dtype
+    by_rows = method == "auto" and not isinstance(start, Tensor) and through_rows(exact)
+    small = not by_rows and kernel_inverse_fits(exact)
+    inner = problems.inner(torch.float64 if small else dtype)
     inverse = Lazy(lambda: DualInverse(inner) if small else approximate_inverse(inner))
-    if from_zero:
-        space = RowSpace(inner, exact, max_passes, progress)
-        if restart is not None:
-            solution = space.solution(space.restart(restart))
-            tolerance = inf  # the distance that was asked for is another goal
-        else:
-            solution = space.solution(space.run(tolerance))
-        if restart is None and solution.status is Status.stalled:
-            # Kernels of very unlike sizes drown λ in float32.
-            solution = _gone_on(solution, inner, exact, inverse, **limits)
-    elif restart is not None:
-        raise SolveError("dual vectors are gone on from in the space of the rows", got="a problem solved elsewhere")
+    tolerance = goal.tolerance
+    if not by_rows:
+        solution = pcg(inner, exact, inverse, goal, start=_value(start), on_pass=on_pass)
+    elif isinstance(start, Restart):
+        space = RowSpace(inner, exact, goal.max_passes, on_pass)
+        solution = space.solution(space.restart(start))
+        tolerance = inf  # the distance that was asked for is another goal
     else:
-        solution = pcg(inner, exact, inverse, start=start, **limits)
-    return prove(solution, exact, inverse, tolerance, proof_passes)
+        space = RowSpace(inner, exact, goal.max_passes, on_pass)
+        solution = space.solution(space.run(tolerance))
+        if solution.status is Status.stalled:  # kernels of very unlike sizes drown λ in float32
+            solution = _continued(solution, inner, exact, inverse, goal, on_pass)
+    return prove(solution, exact, inverse, tolerance, goal.proof_passes)
 
 
-def _gone_on(
-    solution: Solution, inner: Problem, exact: Problem, inverse: Lazy, max_passes: int, **limits: Any
+def _continued(
+    solution: Solution, inner: Problem, exact: Problem, inverse: Lazy, goal: Goal, on_pass: OnPass | None
 ) -> Solution:
     """Conjugate gradients from where the row space ended."""
     before = solution.stats["passes"]
-    further = pcg(inner, exact, inverse, start=solution.value, max_passes=max(3, max_passes - before), **limits)
+    rest = replace(goal, max_passes=max(3, goal.max_passes - before))
+    further = pcg(inner, exact, inverse, rest, start=solution.value, on_pass=on_pass)
     stats = {**further.stats, "solver": "row space, pcg", "passes": before + further.stats["passes"]}
     return replace(further, stats=stats)

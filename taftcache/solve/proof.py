@@ -17,13 +17,17 @@ their difference.
 from __future__ import annotations
 
 from dataclasses import replace
-from math import inf, sqrt
-from typing import Protocol
+from itertools import islice
+from math import inf, isfinite, sqrt
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from taftcache.solve.solution import Solution, Status
+from taftcache.errors import SolveError
+from taftcache.objective.problem import Problem
+from taftcache.solve.directions import Inverse, conjugate_directions
+from taftcache.solve.solution import Certificate, Solution, Status
 
 EPSILON = 2.3e-16
 AGREEMENT = 1e-6  # of the recurrence's residual with the recomputed one, for Gauss–Radau to count
@@ -46,14 +50,6 @@ class Quadratic(Protocol):
         ...
 
 
-class Inverse(Protocol):
-    """An approximate inverse of the Hessian."""
-
-    def apply(self, vector: Tensor) -> Tensor:
-        """M⁻¹ v."""
-        ...
-
-
 def prove(
     solution: Solution, problem: Quadratic, inverse: Inverse | None, tolerance: float, passes: int = 0
 ) -> Solution:
@@ -63,14 +59,14 @@ def prove(
     passes, and ``passes`` after it.
 
     Args:
-        solution: with ``slopes``.
+        solution: with ``gradients``.
         problem: the same in float64.
         inverse: about H⁻¹; see ``tighten``.
         tolerance: that was asked for.
         passes: for ``tighten``.
     """
-    assert solution.slopes is not None
-    at_zero, gradient = solution.slopes
+    assert solution.gradients is not None
+    at_zero, gradient = solution.gradients
     error = rounding(problem, solution.value, at_zero, gradient)
     closer = tighten(problem, gradient, inverse, passes, error) if passes else None
     certificate = replace(solution.certificate, rounding=error, tightened=closer)
@@ -81,6 +77,32 @@ def prove(
     return replace(solution, certificate=certificate, status=status, stats=stats)
 
 
+def certified(
+    problem: Problem, value: Tensor, tolerance: float, stats: dict[str, Any], above: Status = Status.stalled
+) -> Solution:
+    """Any Δw [P] as a solution, with the float64 gradient recomputed from the rows, in two passes.
+
+    Args:
+        problem: in float64.
+        value: Δw.
+        tolerance: below which it is called converged, relative to the gradient at Δw = 0.
+        stats: figures of what found it.
+        above: its status otherwise.
+
+    Raises:
+        SolveError: a gradient that is not finite.
+    """
+    objective, gradient = problem.evaluate(value)
+    scale = problem.evaluate(torch.zeros_like(value))[1].norm().item()
+    norm = gradient.norm().item()
+    if not isfinite(norm):
+        raise SolveError("the gradient is not finite", got=f"F = {objective}")
+    certificate = Certificate(
+        norm, scale, problem.ridge, objective, problem.operator.rows, quadratic=problem.loss.quadratic
+    )
+    return Solution(value, Status.converged if norm <= tolerance * scale else above, certificate, stats)
+
+
 def rounding(problem: Quadratic, value: Tensor, at_zero: Tensor, gradient: Tensor) -> float:
     """What float64 may have put wrong in ∇F(Δw), in two passes.
 
@@ -88,9 +110,9 @@ def rounding(problem: Quadratic, value: Tensor, at_zero: Tensor, gradient: Tenso
     cancel in it (``Problem.scattered``). Eight times the difference of the first, and 32 units in the last place of the
     second, are allowed for.
     """
-    bent = problem.hessian(value)
-    terms = at_zero.norm() + bent.norm() + problem.scattered(value, seed=2).norm()
-    return (8 * (gradient - at_zero - bent).norm() + 32 * EPSILON * terms).item()
+    product = problem.hessian(value)
+    terms = at_zero.norm() + product.norm() + problem.scattered(value, seed=2).norm()
+    return float((8 * (gradient - at_zero - product).norm() + 32 * EPSILON * terms).item())
 
 
 def tighten(problem: Quadratic, gradient: Tensor, inverse: Inverse | None, passes: int, error: float = 0.0) -> float:
@@ -106,23 +128,15 @@ def tighten(problem: Quadratic, gradient: Tensor, inverse: Inverse | None, passe
     ridge = problem.ridge
     p = torch.zeros_like(gradient)
     r = -gradient
-    y = r if inverse is None else inverse.apply(r)
-    d, rho, norm = y.clone(), (r @ y).item(), (r @ r).item()
-    sums, radau = 0.0, 1 / ridge
-    for _ in range(passes - 1):
-        Hd = problem.hessian(d)
-        bend = (d @ Hd).item()
-        if not (bend > 0 and rho > 0):
+    norm, sums, radau = (r @ r).item(), 0.0, 1 / ridge
+    for at in islice(conjugate_directions(problem.hessian, inverse, r), passes - 1):
+        if not (at.curvature > 0 and at.rho > 0):
             break
-        step = rho / bend
-        p += step * d
-        r = r - step * Hd
-        sums += step * norm
-        left, after = radau - step, (r @ r).item()
+        p += at.step * at.vector
+        r -= at.step * at.product
+        sums += at.step * norm
+        left, after = radau - at.step, (r @ r).item()
         radau, norm = (left / (ridge * left + after / norm) if left > 0 and after > 0 else inf), after
-        y = r if inverse is None else inverse.apply(r)
-        rho, before = (r @ y).item(), rho
-        d = y + (rho / before) * d
     trivial = gradient.norm().item() / sqrt(ridge)
     q = -gradient - problem.hessian(p)
     terms = torch.stack([-(gradient @ p), p @ q, (q @ q) / ridge])
@@ -134,4 +148,4 @@ def tighten(problem: Quadratic, gradient: Tensor, inverse: Inverse | None, passe
     if inverse is None and radau < inf and apart <= AGREEMENT * q.norm().item():
         quadrature = sums + radau * (sqrt(norm) + apart) ** 2
         bound = min(bound, sqrt(quadrature * (1 + 16 * EPSILON * passes) + apart * p.norm().item() + slack))
-    return min(trivial, bound) + error / sqrt(ridge)
+    return float(min(trivial, bound) + error / sqrt(ridge))

@@ -102,7 +102,7 @@ class Certificate:
 class Solution:
     """Δw [P] in float64, how the solve ended, its certificate and figures.
 
-    ``slopes`` are ∇F(0) and ∇F(Δw) [P] in float64, where the solver kept them for a proof; ``dual`` is α [N,K] with
+    ``gradients`` are ∇F(0) and ∇F(Δw) [P] in float64, where the solver kept them for a proof; ``dual`` is α [N,K] with
     Δw = Jᵀα, where it worked in the space of the rows.
     """
 
@@ -110,7 +110,7 @@ class Solution:
     status: Status
     certificate: Certificate
     stats: dict[str, Any] = field(default_factory=dict)
-    slopes: tuple[Tensor, Tensor] | None = field(default=None, repr=False)
+    gradients: tuple[Tensor, Tensor] | None = field(default=None, repr=False)
     dual: Tensor | None = field(default=None, repr=False)
 
     @property

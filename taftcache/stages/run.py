@@ -8,9 +8,10 @@ from pathlib import Path
 
 from taftcache.cache.store import FeatureStore
 from taftcache.recipe import Recipe
-from taftcache.remote.connection import Cluster
+from taftcache.stages.executor import Executor
 from taftcache.stages.extract.extraction import ExtractReport, extract
 from taftcache.stages.forget.forgetting import ForgetReport, forget
+from taftcache.stages.forget.request import resolve_request
 from taftcache.stages.look.evaluation import EvaluateReport, evaluate
 from taftcache.stages.progress import Progress
 from taftcache.stages.train.composing import ComposeReport, compose
@@ -37,15 +38,17 @@ class RunReport:
         return not done and not (self.forget and self.forget.forgotten)
 
 
-def run(recipe: Recipe, progress: Progress | None = None, cluster: Cluster | None = None) -> RunReport:
+def run(recipe: Recipe, progress: Progress | None = None, cluster: Executor | None = None) -> RunReport:
     """Extract, train, compose (these on the workers of a ``cluster``), evaluate, and forget what the recipe names."""
     begin = time.perf_counter()
     extracted = extract(recipe, progress, cluster)
+    wish = recipe.forget
     with FeatureStore(recipe.store_path, mode="a") as store:
+        if wish.samples:
+            resolve_request(store, wish.samples)  # one that is refused must not be found out after the training
         trained = train(store, recipe, progress=progress, cluster=cluster)
         composed = compose(store, recipe, progress, cluster)
         evaluated = evaluate(store, progress) if store.held_out is not None else None
-        wish = recipe.forget
         forgotten = forget(store, wish.samples, progress, mode=wish.mode, cold=wish.cold) if wish.samples else None
         return RunReport(
             store.path,

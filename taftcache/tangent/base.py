@@ -145,7 +145,7 @@ def make_base(
     config = msgspec.structs.replace(config, classes=classes)
     names = [*config.parameters, *config.buffers]
     if missing := [n for n in names if n not in tail_state]:
-        raise BackboneError("the state of a tail holds all of its tensors", got=missing[:4])
+        raise BackboneError("tensors of the tail are missing from its state", got=", ".join(missing[:4]))
     state = {n: tail_state[n].detach().clone() for n in names}
     state = {n: t.to(torch.float32) if t.is_floating_point() else t for n, t in state.items()}
     weight, bias = config.head_names
@@ -163,14 +163,14 @@ def make_base(
     if spec.class_token == "reset":
         if not config.class_token:
             raise BackboneError(
-                "a class token can be reset where the cached rows have one", got="none at the tail's input"
+                "no class token to reset at the tail's input", got=f"a tail that begins at {config.start}"
             )
         token = torch.empty(1, 1, config.shape[-1]).normal_(0.0, 1e-6, generator=_stream(spec.seed, config.token_name))
         state = {config.token_name: token, **state}
     base = Base(config, state, spec, module)
     if config.reduced_by and base.reduction_digest() != config.reduced_by:
         raise IdentityError(
-            "rows that were reduced are used around the base point that reduced them",
+            "the cached rows were reduced around another base point",
             got=f"rows: {config.rows} of {config.reduced_by[:16]}, the settings make {base.reduction_digest()[:16]}",
             do='put the [tangent] section back, or extract with store.cache = "tokens", which serves every base point',
         )

@@ -11,7 +11,7 @@ from taftcache.errors import FormatError
 from taftcache.tangent.class_row.config import ClassRow
 from taftcache.tangent.layers.config import Layer, Readout
 
-Path = Literal["class row", "layers", "functional", "feature"]
+Linearisation = Literal["class row", "layers", "functional", "feature"]
 Rows = Literal["tokens", "attended", "residual", "feature"]
 
 
@@ -34,7 +34,7 @@ class TailConfig(msgspec.Struct, frozen=True, kw_only=True):
     end: the class row, or what pools the tokens into the head's input.
     """
 
-    path: Path
+    path: Linearisation
     why: str = ""
     start: str
     blocks: tuple[str, ...]
@@ -62,14 +62,15 @@ class TailConfig(msgspec.Struct, frozen=True, kw_only=True):
             return msgspec.convert(dict(values), cls)
         except msgspec.ValidationError as error:
             raise FormatError(
-                "a store describes its tail as this release does",
+                "the store's description of its tail is not one of this release",
                 got=str(error),
                 do="extract into a new store: stores of release 0.1 keep their rows but lack the description",
             ) from error
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
-        return msgspec.to_builtins(self)
+        described: dict[str, Any] = msgspec.to_builtins(self)
+        return described
 
     @property
     def head_names(self) -> tuple[str, str]:

@@ -64,7 +64,7 @@ class FunctionalTail:
         """The base model on ``rows`` [n,t,d]."""
         rows = _usable(rows)
         with _exact(), torch.no_grad():
-            feature = torch.cat([self._run(w, {}, piece) for piece in rows.split(self._piece)])
+            feature = torch.cat([self._run(w, {}, piece) for piece in torch.split(rows, self._piece)])
         weight, bias = (w[name] for name in self.config.head_names)
         return FunctionalState(rows, feature, torch.addmm(bias, feature, weight.T))
 
@@ -77,10 +77,11 @@ class FunctionalTail:
             at = {name: _usable(w[name]) for name in moved}
 
             def change(piece: Tensor) -> Tensor:
-                return jvp(lambda p: self._run(w, p, piece), (at,), (moved,))[1]
+                du: Tensor = jvp(lambda p: self._run(w, p, piece), (at,), (moved,))[1]
+                return du
 
             with _exact(), torch.no_grad():
-                du = torch.cat([change(piece) for piece in state.rows.split(self._piece)])
+                du = torch.cat([change(piece) for piece in torch.split(state.rows, self._piece)])
         out = linear_tangent(w[weight], state.feature, du, delta.get(weight), delta.get(bias))
         return torch.zeros_like(state.logits) if out is None else out
 
@@ -97,10 +98,10 @@ class FunctionalTail:
         if not at:
             return
         back = _usable(r @ w[weight])
-        for piece, g in zip(state.rows.split(self._piece), back.split(self._piece), strict=True):
+        for piece, g in zip(torch.split(state.rows, self._piece), torch.split(back, self._piece), strict=True):
             with _exact():
-                pulled: tuple[Any, ...] = vjp(lambda p, piece=piece: self._run(w, p, piece), at)
-                (gradients,) = pulled[1](g)
+                linearised: tuple[Any, ...] = vjp(lambda p, piece=piece: self._run(w, p, piece), at)
+                (gradients,) = linearised[1](g)
             for name, gradient in gradients.items():
                 out[name] += gradient
 
@@ -130,7 +131,8 @@ class FunctionalTail:
         if token is not None:
             rows = torch.cat([token.view(1, 1, -1).expand(len(rows), 1, -1), rows[:, 1:]], 1)
         tensors = self._constant(rows) | {f"{PREFIX}{name}": tensor for name, tensor in named.items()}
-        return functional_call(self.module, tensors, (rows,))
+        feature: Tensor = functional_call(self.module, tensors, (rows,))
+        return feature
 
     def _constant(self, rows: Tensor) -> Named:
         """The module's own tensors, in the precision and on the device of ``rows``."""

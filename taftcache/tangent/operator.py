@@ -22,7 +22,7 @@ from taftcache.tangent.tail import State, Tail
 # was read at a time or by how many.
 BLOCK_ROWS = 256
 
-Respond = Callable[[Tensor, Tensor | None, Tensor], Tensor]
+CotangentRule = Callable[[Tensor, Tensor | None, Tensor], Tensor]
 """(base logits [b,K], their tangent [b,K] or None, labels [b]) to the vector [b,K] that Jᵀ is applied to."""
 
 
@@ -112,10 +112,10 @@ class TangentOperator:
         for state, _ in self.blocks():
             yield self.tangent(state, delta)
 
-    def accumulate(self, vector: Tensor | None, respond: Respond, onto: Tensor | None = None) -> Tensor:
-        """onto + Σ over blocks of Jᵀ respond(f₀, J v, labels), a vector [P] in the operator's precision, in one pass.
+    def accumulate(self, vector: Tensor | None, cotangent: CotangentRule, onto: Tensor | None = None) -> Tensor:
+        """onto + Σ over blocks of Jᵀ cotangent(f₀, J v, labels), a vector [P] in the operator's precision, in one pass.
 
-        A gradient, a Hessian product and Jᵀ itself are this with different responses. ``onto`` is
+        A gradient, a Hessian product and Jᵀ itself are this with different cotangents. ``onto`` is
         added to in place; without it, a vector of zeros is. The rows of several sources are summed source by source,
         and those sums added up in order: whoever computes them, and wherever, the total has the same bits.
         """
@@ -129,7 +129,7 @@ class TangentOperator:
         row, end = 0, next(ends, 0)
         for state, labels in self.blocks():
             change = None if delta is None else self.tangent(state, delta)
-            self.tail.adjoint(self.weights, state, respond(state.logits, change, labels), out)
+            self.tail.adjoint(self.weights, state, cotangent(state.logits, change, labels), out)
             row += len(labels)
             if row >= end and not alone:
                 onto.add_(total)

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import NamedTuple, Protocol
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 
 class Block(Protocol):
     """Consecutive rows of one source."""
 
     @property
-    def tokens(self) -> np.ndarray:
+    def tokens(self) -> NDArray[Any]:
         """Raw input [b,t,d] of the linearised block."""
         ...
 
     @property
-    def labels(self) -> np.ndarray:
+    def labels(self) -> NDArray[Any]:
         """Class of each row [b], below K; or floating, the values [b] or [b,K] of a regression."""
         ...
 
@@ -36,16 +37,16 @@ class RowSource(Protocol):
 
 
 class ArrayBlock(NamedTuple):
-    """Rows of ``ArrayRows``."""
+    """Rows in memory."""
 
-    tokens: np.ndarray
-    labels: np.ndarray
+    tokens: NDArray[Any]
+    labels: NDArray[Any]
 
 
 class ArrayRows:
     """Rows held in memory: tokens [n,t,d], labels [n]."""
 
-    def __init__(self, tokens: np.ndarray, labels: np.ndarray) -> None:
+    def __init__(self, tokens: NDArray[Any], labels: NDArray[Any]) -> None:
         self.tokens, self.labels = tokens, labels
 
     @property
@@ -57,3 +58,68 @@ class ArrayRows:
         """Blocks of ``size`` rows, views of the arrays."""
         for k in range(start, self.rows, size):
             yield ArrayBlock(self.tokens[k : k + size], self.labels[k : k + size])
+
+
+class RowSubset:
+    """Some rows of ``sources`` as one source: a block is full whatever lies between its rows.
+
+    Args:
+        sources: read in order, as one long source.
+        index: places of the rows in it [n], increasing.
+
+    Raises:
+        ValueError: places that do not increase, or lie outside the sources.
+    """
+
+    def __init__(self, sources: Sequence[RowSource], index: ArrayLike) -> None:
+        self._sources, self.index = list(sources), np.asarray(index, np.int64)
+        whole = sum(source.rows for source in self._sources)
+        if self.index.size and (self.index[0] < 0 or self.index[-1] >= whole or (np.diff(self.index) <= 0).any()):
+            raise ValueError(f"rows are not increasing places below {whole}")
+
+    @property
+    def rows(self) -> int:
+        """Number of rows."""
+        return len(self.index)
+
+    def blocks(self, size: int, start: int = 0) -> Iterator[ArrayBlock]:
+        """Blocks of ``size`` rows; views where one block of a source holds all of them, copies elsewhere."""
+        tokens: list[NDArray[Any]] = []
+        labels: list[NDArray[Any]] = []
+        held = 0
+        for x, y in self._picked(size, start):
+            while len(y):
+                take = min(size - held, len(y))
+                tokens.append(x[:take])
+                labels.append(y[:take])
+                held, x, y = held + take, x[take:], y[take:]
+                if held == size:
+                    yield _joined(tokens, labels)
+                    tokens, labels, held = [], [], 0
+        if held:
+            yield _joined(tokens, labels)
+
+    def _picked(self, size: int, start: int) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
+        """The rows from the ``start``-th on, as many at a time as a source's block of ``size`` holds of them."""
+        at, next_row = 0, start  # the place of the source's first row, and the next of ``index`` that is due
+        for source in self._sources:
+            end = at + source.rows
+            if next_row < self.rows and self.index[next_row] < end:
+                first = (self.index[next_row] - at) // size * size
+                for k, block in enumerate(source.blocks(size, int(first))):
+                    begin, count = at + first + k * size, len(block.labels)
+                    due = int(np.searchsorted(self.index, begin + count))
+                    here = self.index[next_row:due] - begin
+                    next_row = max(next_row, due)
+                    x, y = np.asarray(block.tokens), np.asarray(block.labels)
+                    if len(here):
+                        yield (x, y) if len(here) == count else (x[here], y[here])
+                    if next_row >= self.rows:
+                        return
+            at = end
+
+
+def _joined(tokens: Sequence[NDArray[Any]], labels: Sequence[NDArray[Any]]) -> ArrayBlock:
+    if len(labels) == 1:
+        return ArrayBlock(tokens[0], labels[0])
+    return ArrayBlock(np.concatenate(tokens), np.concatenate(labels))

@@ -35,10 +35,11 @@ def rms_normalise_tangent(delta: Tensor, u: Tensor, r: Tensor) -> Tensor:
     return torch.addcmul(delta, u, (u * delta).mean(-1, keepdim=True), value=-1).mul_(r)
 
 
-def gelu_slope(x: Tensor, kind: Literal["exact", "tanh"]) -> Tensor:
+def gelu_derivative(x: Tensor, kind: Literal["exact", "tanh"]) -> Tensor:
     """GELU'(x): Φ(x) + x φ(x) with φ the normal density (TAFT eq. 12, erratum), or of the tanh form."""
     one = torch.ones((), dtype=x.dtype, device=x.device).expand_as(x)
-    return torch.ops.aten.gelu_backward(one, x, approximate="none" if kind == "exact" else "tanh")
+    derivative: Tensor = torch.ops.aten.gelu_backward(one, x, approximate="none" if kind == "exact" else "tanh")
+    return derivative
 
 
 def gelu(x: Tensor, kind: Literal["exact", "tanh"]) -> Tensor:
@@ -58,7 +59,9 @@ def scaled(factor: Tensor | None, x: Tensor | None) -> Tensor | None:
     return x if factor is None or x is None else factor * x
 
 
-def affine_tangent(gamma: Tensor, u: Tensor, du: Tensor | None, dgamma: Tensor | None, dbeta: Tensor | None):
+def affine_tangent(
+    gamma: Tensor, u: Tensor, du: Tensor | None, dgamma: Tensor | None, dbeta: Tensor | None
+) -> Tensor | None:
     """Tangent of γ⊙u + β; any argument may be a None zero."""
     total = None if dbeta is None else dbeta.expand_as(u)
     if dgamma is not None:

@@ -34,8 +34,8 @@ def select(config: TailConfig, spec: TangentSpec, train: Train | None = None) ->
     least = smallest_rows(config, names)
     if ROWS.index(config.rows) > ROWS.index(least):
         raise RecipeError(
-            "a store caches at least what is exact for the trained parameters",
-            got=f"{config.rows} of each sample; tangent.train = {train!r} needs the {least}",
+            f"the store's cached rows are not enough to train {train!r}",
+            got=f"the {config.rows} of each sample, where tangent.train needs the {least}",
             do=f'extract into a new store with store.cache = "{least}", or "tokens", which serve everything',
         )
     return names
@@ -58,7 +58,7 @@ def in_scope(config: TailConfig, available: Iterable[str], blocks: int | str) ->
         frozen = config.blocks[:-blocks]
     if not reaches:
         raise RecipeError(
-            "a store holds the input of the first trained block",
+            "the store begins above the first trained block: its input is not cached",
             got=f"tangent.blocks = {blocks!r}, the store begins at {config.start}",
             do="extract into a new store with this tangent.blocks",
         )
@@ -85,7 +85,7 @@ def trained_names(config: TailConfig, available: Iterable[str], train: Train) ->
             if not found:
                 near = difflib.get_close_matches(glob, names, n=3, cutoff=0.3)
                 raise RecipeError(
-                    "every name or glob of tangent.train matches a parameter of the tail",
+                    f"tangent.train matches no parameter of the tail: {glob}",
                     got=glob,
                     do=f"parameters are named like {', '.join(near or names[:3])}",
                 )

@@ -15,6 +15,12 @@ Train = Literal["full", "bitfit", "layernorm", "head"] | list[str]
 Depth = Annotated[int, msgspec.Meta(ge=0)]
 
 
+def check_seed(key: str, seed: int) -> None:
+    """RecipeError for a seed that torch's generators do not take."""
+    if not -(2**63) <= seed < 2**63:
+        raise RecipeError(f"{key} has more than 64 bits", got=f"{seed.bit_length()} bits", do="name a smaller integer")
+
+
 class TangentSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Which parameters move, and where the expansion point lies (the paper's switches PT and CLS).
 
@@ -39,9 +45,10 @@ class TangentSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     seed: int = 0
 
     def __post_init__(self) -> None:
+        check_seed("tangent.seed", self.seed)
         if self.train == [] or self.blocks == "":
             raise RecipeError(
-                "something is trained, from some module on",
+                "nothing would be trained: tangent.train or tangent.blocks is empty",
                 got=f"train = {self.train!r}, blocks = {self.blocks!r}",
                 do='name parameters, as in train = ["head.*"]',
             )

@@ -1,1 +1,1 @@
-"""Adaptive feature transfer: a model that is taught by the cached features of larger ones."""
+"""Adaptive feature transfer (AFT): a model that is taught by the cached features of larger ones."""

@@ -17,7 +17,7 @@ ROUNDS = 50
 
 
 @dataclass(frozen=True)
-class Readout:
+class LinearReadout:
     """ŷ = (ψ − mean) weight + offset: weight [p,K]."""
 
     weight: Tensor
@@ -29,7 +29,7 @@ class Readout:
         return (psi.to(self.weight) - self.mean) @ self.weight + self.offset
 
 
-def probe(psi: Tensor, labels: Tensor, classes: int, ridges: Sequence[float] = RIDGES) -> Readout:
+def probe(psi: Tensor, labels: Tensor, classes: int, ridges: Sequence[float] = RIDGES) -> LinearReadout:
     """Ridge regression on one-hot labels, its ridge chosen by the exact leave-one-out error.
 
     Args:
@@ -43,7 +43,7 @@ def probe(psi: Tensor, labels: Tensor, classes: int, ridges: Sequence[float] = R
     offset = Y.mean(0)
     target = U.T @ (Y - offset)
     scale = s.square().sum().item() / max(1, psi.shape[1])
-    best: tuple[float, Readout] | None = None
+    best: tuple[float, LinearReadout] | None = None
     for ridge in ridges:
         shrink = s.square() / (s.square() + ridge * scale + 1e-300)
         fitted = U @ (shrink[:, None] * target)
@@ -51,7 +51,7 @@ def probe(psi: Tensor, labels: Tensor, classes: int, ridges: Sequence[float] = R
         error = (((Y - offset - fitted) / (1 - leverage)[:, None]).square().mean()).item()
         if best is None or error < best[0]:
             weight = Vh.T @ ((s / (s.square() + ridge * scale + 1e-300))[:, None] * target)
-            best = error, Readout(weight, mean, offset)
+            best = error, LinearReadout(weight, mean, offset)
     assert best is not None
     return best[1]
 
@@ -60,7 +60,7 @@ def probe(psi: Tensor, labels: Tensor, classes: int, ridges: Sequence[float] = R
 class Posterior:
     """The posterior mean of a Bayesian linear model, and its log evidence per label (LogME, You et al. 2021)."""
 
-    readout: Readout
+    readout: LinearReadout
     evidence: float
 
 
@@ -92,4 +92,4 @@ def posterior(psi: Tensor, labels: Tensor, classes: int) -> Posterior:
         value = n * torch.log(gamma) + p * torch.log(alpha) - n * log(2 * pi) - gamma * residual
         total += (0.5 * (value - alpha * weights.square().sum() - spread)).item() / n
         columns.append(Vh.T @ weights)
-    return Posterior(Readout(torch.stack(columns, 1), mean, offset), total / classes)
+    return Posterior(LinearReadout(torch.stack(columns, 1), mean, offset), total / classes)

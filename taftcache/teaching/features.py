@@ -41,7 +41,7 @@ class TeacherFeatures:
         repeat: int = 1,
     ) -> None:
         if not len(used):
-            raise DataError("features are standardised over at least one row", got="none")
+            raise DataError("no rows to standardise the teachers' features over")
         self.names = [f"{teachers[0].name} (copy {k})" for k in range(2, repeat + 1)]
         self.names = [teachers[0].name, *self.names, *(t.name for t in teachers[1:])]
         self._teachers = [*[teachers[0]] * repeat, *teachers[1:]]

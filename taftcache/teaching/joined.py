@@ -88,7 +88,7 @@ def join(
         DataError: an id that is no image of the source, or of another class there.
     """
     if not stores:
-        raise StoreError("a join has a store", got="none")
+        raise StoreError("no store of a teacher to join")
     for name, store in stores.items():
         check_features(name, store)
     held = {name: _roles(store) for name, store in stores.items()}
@@ -98,14 +98,14 @@ def join(
         unread = {skipped.id for skipped in store.manifest.skipped}
         if missing := sorted((every | _expected(stores, images)) - held[name].keys() - unread):
             raise StoreError(
-                "every teacher has a row of every image",
-                got=f"{name} ({store.path}) lacks {_some(missing)}",
+                f"the teacher {name} has no row of {_some(missing)}",
+                got=store.path,
                 do="extract its store from the same data, without a limit",
             )
         if foreign := sorted(held[name].keys() - images.keys()):
             raise DataError(
-                "a teacher's rows are of images that the student can see",
-                got=f"{name} ({store.path}) has {_some(foreign)}, which the source does not",
+                f"the teacher {name} has rows of images that the student cannot see: {_some(foreign)}",
+                got=store.path,
                 do="let [data] say what the stores were extracted from, or forget the samples in the stores",
             )
     common = sorted(i for i in every if all(i in roles for roles in held.values()))
@@ -126,13 +126,13 @@ def check_features(name: str, store: FeatureStore) -> None:
     """StoreError unless the store holds the head's input alone, of a model as it was trained."""
     if TAIL not in store.objects() or not store.manifest.shards:
         raise StoreError(
-            "a teacher's store is complete", got=f"{name} ({store.path}) is not", do="run taftcache extract on it"
+            f"the store of the teacher {name} is not complete", got=store.path, do="run taftcache extract on it"
         )
     config = TailConfig.from_dict(store.objects()[TAIL].meta)
     if config.rows != "feature" and config.path != "feature":
         raise StoreError(
-            "a teacher's store holds features, the input of its model's head",
-            got=f"{name} ({store.path}) holds {config.rows} of each sample",
+            f"the store of the teacher {name} holds {config.rows} of each sample instead of its feature",
+            got=store.path,
             do='extract with tangent.train = "head" and store.cache = "feature"',
         )
     tangent = store.manifest.recipe.get("tangent", {})
@@ -140,8 +140,8 @@ def check_features(name: str, store: FeatureStore) -> None:
         k for k in ("class_token",) if tangent.get(k) == "reset"
     ]:
         raise StoreError(
-            "a teacher's features are those of the model as it was trained",
-            got=f"{name} ({store.path}): {', '.join(reset)}",
+            f"the features of the teacher {name} are not those of the model as it was trained: {', '.join(reset)}",
+            got=store.path,
             do="extract without these switches of [tangent]",
         )
 
@@ -171,8 +171,8 @@ def _check_forgotten(name: str, store: FeatureStore, others: Mapping[str, Mappin
     for other, roles in others.items():
         if gone := sorted(i for i in roles if store.is_forgotten(i)):
             raise StoreError(
-                "a sample that one teacher's store has forgotten is forgotten in all",
-                got=f"{name} ({store.path}) has forgotten {_some(gone)}, {other} still holds it",
+                f"the teacher {name} has forgotten {_some(gone)}, but {other} still holds it",
+                got=store.path,
                 do=f"taftcache forget the same samples in the store of {other}",
             )
 
@@ -186,14 +186,14 @@ def _check_agreement(
 ) -> None:
     if wrong := sorted(i for i, (_, label) in roles.items() if images[i] != label):
         raise DataError(
-            "a sample is of one class",
-            got=f"{name} ({store.path}) has {_some(wrong)} of another class than the source",
+            f"the teacher {name} has {_some(wrong)} of another class than the source",
+            got=store.path,
             do="extract the store again from these labels",
         )
     if moved := sorted(i for i, (role, _) in roles.items() if i in first and first[i][0] != role):
         raise StoreError(
-            "every store holds out the same samples",
-            got=f"{name} ({store.path}) has {_some(moved)} in another role than the first teacher's store",
+            f"the teacher {name} does not hold out the same samples as the first: {_some(moved)} differ",
+            got=store.path,
             do="extract with the same data.held_out and store.seed",
         )
 

@@ -18,11 +18,11 @@ SWEEPS = 2000
 
 def subgradient(C: Matrix, D: Matrix, B: Matrix, shrinkage: float, sparsity: float) -> Matrix:
     """The subgradient of least norm at B [p,d]; zero exactly at the minimiser."""
-    slope = C @ B + shrinkage * B - D
+    gradient = C @ B + shrinkage * B - D
     sizes = np.linalg.norm(B, axis=1, keepdims=True)
-    active = slope + sparsity * B / np.where(sizes > 0, sizes, 1)
-    norms = np.linalg.norm(slope, axis=1, keepdims=True)
-    inactive = slope * np.maximum(1 - sparsity / np.where(norms > 0, norms, 1), 0)
+    active = gradient + sparsity * B / np.where(sizes > 0, sizes, 1)
+    norms = np.linalg.norm(gradient, axis=1, keepdims=True)
+    inactive = gradient * np.maximum(1 - sparsity / np.where(norms > 0, norms, 1), 0)
     return np.where(sizes > 0, active, inactive)
 
 

@@ -32,7 +32,7 @@ def teacher_moment(blocks: Iterable[Tensor]) -> Tensor:
         second, fourth = (one, two) if second is None or fourth is None else (second + one, fourth + two)
         n += len(psi)
     if second is None or fourth is None or n < 2:
-        raise SolveError("kernels are compared over at least two rows", got=f"{n}")
+        raise SolveError(f"kernels cannot be compared over fewer than two rows: {n}")
     return (second.square() - fourth) / (n * (n - 1))
 
 
@@ -52,6 +52,6 @@ def student_moments(blocks: Iterable[tuple[Tensor, Tensor]]) -> tuple[Tensor, fl
             diagonal, quartic = diagonal + parts[2], quartic + parts[3]  # type: ignore[operator]
         n += len(phi)
     if cross is None or own is None or diagonal is None or quartic is None or n < 2:
-        raise SolveError("kernels are compared over at least two rows", got=f"{n}")
+        raise SolveError(f"kernels cannot be compared over fewer than two rows: {n}")
     pairs = n * (n - 1)
     return (cross.square().sum(0) - diagonal) / pairs, ((own.square().sum() - quartic) / pairs).item()

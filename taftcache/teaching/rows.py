@@ -41,7 +41,7 @@ def taught_rows(teachers: Sequence[str], sources: Sequence[Shard]) -> TaughtRows
     ids = [i for source in sources for i in source.sample_ids]
     names = [Path(path).name for path in teachers]
     if len(set(names)) < len(names):
-        raise RecipeError("every teacher has a name of its own, its folder's", got=names)
+        raise RecipeError("two teachers have the same name, their folder's", got=", ".join(names), do="rename a folder")
     with ExitStack() as stack:
         found = []
         for name, path in zip(names, teachers, strict=True):
@@ -50,11 +50,12 @@ def taught_rows(teachers: Sequence[str], sources: Sequence[Shard]) -> TaughtRows
             held = {i for shard in every_shard(store) for i in shard.sample_ids}
             if missing := [i for i in ids if i not in held]:
                 gone = [i for i in missing if store.is_forgotten(i)]
+                more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
                 raise StoreError(
-                    "a teacher has a row of every sample that the student is trained on",
-                    got=f"{name} ({store.path}) "
-                    + (f"has forgotten {gone[0]}" if gone else f"lacks {missing[0]}")
-                    + (f" and {len(missing) - 1} more" if len(missing) > 1 else ""),
+                    f"the teacher {name} has forgotten {gone[0]}{more}, but the student is trained on it"
+                    if gone
+                    else f"the teacher {name} has no row of {missing[0]}{more}",
+                    got=store.path,
                     do="taftcache forget the same samples in the student's store"
                     if gone
                     else "extract the teacher's store from the same data",

@@ -7,11 +7,9 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from taftcache.errors import RecipeError
+from taftcache.recipe import Count, NotNegative, Positive
 
-Positive = Annotated[float, msgspec.Meta(gt=0, le=1e100)]
-NotNegative = Annotated[float, msgspec.Meta(ge=0, le=1e100)]
 Fraction = Annotated[float, msgspec.Meta(gt=0, lt=1)]
-Count = Annotated[int, msgspec.Meta(ge=1)]
 Whole = Annotated[int, msgspec.Meta(ge=0)]
 PriorName = Literal["none", "aft", "aft-nnls", "kd", "b-tuning", "rkd", "aft-fixed", "aft-dense", "aft-rbf"]
 PRIORS: tuple[PriorName, ...] = (
@@ -36,7 +34,7 @@ class TeacherSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     def __post_init__(self) -> None:
         if (self.store is None) == (self.recipe is None):
             raise RecipeError(
-                "a teacher is a store of features or the recipe that makes one",
+                "a teacher needs either a store of features or the recipe that makes one, not both",
                 got=f"store = {self.store!r}, recipe = {self.recipe!r}",
                 do="give one of the two",
             )
@@ -56,10 +54,12 @@ class StudentSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 
     def __post_init__(self) -> None:
         if self.weights == "random" and self.model is None:
-            raise RecipeError("random weights need the name of a model", got="no model", do="set student.model")
+            raise RecipeError(
+                "random weights need the name of a model, and student.model is empty", do="set student.model"
+            )
 
 
-class TransferSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class TeachSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The prior R on the student's features, and how strong it is.
 
     prior: "aft" is the authors' form, "aft-nnls" finds the features' weights in closed form, "aft-fixed" keeps them
@@ -111,7 +111,9 @@ class TrainingSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 
     def __post_init__(self) -> None:
         if not self.seeds or len(set(self.seeds)) < len(self.seeds):
-            raise RecipeError("there is at least one seed, and each once", got=f"seeds = {self.seeds}")
+            raise RecipeError(
+                "train.seeds names no seed, or one twice", got=f"seeds = {self.seeds}", do="name each seed once"
+            )
 
 
 class ReportSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -133,21 +135,3 @@ class ReportSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     per_class: list[Count] = []
     repeat: list[Count] = []
     curves: list[PriorName] = []
-
-
-class PriorSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A prior on the tangent model's features, convex together with the loss (see docs/transfer.md).
-
-    β/v [ 1/2 mean ‖φ − Bᵀψ‖² + ν/2 ‖B‖² + τ Σ_a ‖B_a‖ ] is added to the objective, v being the features' mean
-    square at the base point. B_a is what teacher feature a contributes; where it does not help, B_a = 0 exactly.
-
-    teachers: folders of stores whose features (kind "feature") teach; none, and there is no prior.
-    beta: β.
-    sparsity: τ, relative to the least that would make every feature useless at the base point.
-    shrinkage: ν; teacher features have mean square 1.
-    """
-
-    teachers: list[str] = []
-    beta: Positive = 1.0
-    sparsity: NotNegative = 0.05
-    shrinkage: Positive = 1e-2

@@ -3,7 +3,7 @@
     min over Δw, B of   F(Δw) + β/v [ 1/(2N) ‖Φ(Δw) − ΨB‖² + ν/2 ‖B‖² + τ Σ_a ‖B_a‖ ]
 
 Φ(Δw) = Φ₀ + J_φΔw are the head's inputs less their mean at the base point, v their mean square there. That is the
-form of adaptive feature transfer which is convex in everything at once: minimised over B it pulls Φ towards the span
+form of adaptive feature transfer which is convex in everything at once: minimised over B it draws Φ to the span
 of few teacher features, and a feature that does not help has B_a = 0 exactly. F is λ-strongly convex in Δw
 and the rest βν/v-strongly in B, so one pair is the minimiser and a subgradient (g, G) certifies
 
@@ -17,26 +17,24 @@ Nesterov's extrapolation with restarts applies.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from taftcache.errors import RecipeError, SolveError
-from taftcache.objective.loss import Loss
+from taftcache.objective.objective import Objective
 from taftcache.objective.problem import Problem
-from taftcache.objective.weights import RowWeights
-from taftcache.solve.methods.conjugate import Lazy, Progress, pcg
+from taftcache.recipe import PriorSpec
+from taftcache.solve.methods.conjugate import Lazy, pcg
+from taftcache.solve.settings import ARITHMETIC, GOAL, Arithmetic, Goal, OnPass
 from taftcache.solve.solution import Certificate, Solution, Status
 from taftcache.tangent.base import Base
 from taftcache.tangent.operator import TangentOperator
 from taftcache.tangent.rows import RowSource
-from taftcache.tangent.spec import Train
-from taftcache.teaching.attraction import PulledPreconditioner, PulledProblem, feature_operator
+from taftcache.teaching.feature_penalty import PenalisedPreconditioner, PenalisedProblem, feature_operator
 from taftcache.teaching.lasso import group_lasso, subgradient
-from taftcache.teaching.spec import PriorSpec
 
 INNER = 0.1  # each turn's share of the gradient that is left
 ROUNDS = 200
@@ -53,127 +51,112 @@ class _Point:
     norm: float
 
 
+@dataclass(frozen=True, kw_only=True)
+class Teachers:
+    """What a tangent student follows.
+
+    psi: teachers' features [N,p] of the rows in order, centred.
+    prior: β, τ and ν.
+    slices: teacher → its features, for the figures of a solution.
+    """
+
+    psi: Tensor
+    prior: PriorSpec
+    slices: Mapping[str, slice] = field(default_factory=dict)
+
+
 def minimise_taught(
     base: Base,
     sources: Sequence[RowSource],
-    loss: Loss,
-    ridge: float,
-    psi: Tensor,
-    prior: PriorSpec,
-    slices: Mapping[str, slice],
+    objective: Objective,
+    teachers: Teachers,
     *,
-    train: Train = "full",
-    weights: RowWeights | None = None,
-    jvp_only: bool = False,
-    tolerance: float = 1e-6,
-    max_passes: int = 1000,
-    precision: Literal["float32", "float64"] = "float32",
-    memory: int = 2 << 30,
+    goal: Goal = GOAL,
+    arithmetic: Arithmetic = ARITHMETIC,
     start: Tensor | None = None,
-    progress: Progress | None = None,
+    on_pass: OnPass | None = None,
 ) -> Solution:
     """Δw of the tangent student, with its certificate; ``stats`` say what of each teacher is in use.
 
     Everything runs on the CPU. The result depends on nothing but the arguments.
 
     Args:
-        base, sources, loss, ridge, train, weights, jvp_only, tolerance, max_passes, precision, memory, start,
-            progress: as ``minimise`` has them; the loss is quadratic.
-        psi: teachers' features [N,p] of the rows in order, centred.
-        prior: β, τ and ν.
-        slices: teacher → its features.
+        base, sources, objective, goal, arithmetic, start, on_pass: as ``minimise`` has them; the loss is quadratic, and
+            there is no ball.
+        teachers: their features and the prior.
 
     Raises:
         SolveError: no rows, teachers' rows of another number, or a gradient that is not finite.
         RecipeError: the head alone is trained, or the loss is not quadratic.
     """
-    problem = _Taught(base, sources, loss, ridge, psi, prior, train, weights, jvp_only, precision, memory)
-    return problem.solve(tolerance, max_passes, slices, start, progress)
+    problem = _problem(base, sources, objective, teachers.psi)
+    return _TangentStudent(problem, objective, teachers, arithmetic).solve(goal, teachers.slices, start, on_pass)
 
 
 def problem_at(
-    delta: Tensor,
-    base: Base,
-    sources: Sequence[RowSource],
-    loss: Loss,
-    ridge: float,
-    psi: Tensor,
-    prior: PriorSpec,
-    *,
-    train: Train = "full",
-    weights: RowWeights | None = None,
-    jvp_only: bool = False,
+    delta: Tensor, base: Base, sources: Sequence[RowSource], objective: Objective, teachers: Teachers
 ) -> Problem:
     """The problem in Δw for the B that is best at ``delta``: its gradient there is what the certificate speaks of."""
-    problem = _Taught(base, sources, loss, ridge, psi, prior, train, weights, jvp_only, "float64", 0)
-    return problem.around(delta.double())
+    exact = Arithmetic(precision="float64", memory=0)
+    problem = _problem(base, sources, objective, teachers.psi)
+    return _TangentStudent(problem, objective, teachers, exact).around(delta.double())
 
 
-class _Taught:
-    """The problem's operators and moments."""
+def _problem(base: Base, sources: Sequence[RowSource], objective: Objective, psi: Tensor) -> Problem:
+    """F in float64, once the rows, their teachers' features and the loss are known to fit."""
+    rows = sum(source.rows for source in sources)
+    if rows == 0 or len(psi) != rows:
+        raise SolveError(f"{rows} rows have teachers' features of {len(psi)} rows, but must have as many, and some")
+    if not torch.isfinite(psi).all():
+        raise SolveError("the teachers' features are not finite", got="NaN or infinity among them")
+    if not objective.loss.quadratic:
+        raise RecipeError(
+            f"a tangent student with a prior needs a square loss, but the loss is {type(objective.loss).__name__}",
+            do='set objective.loss = "rsl" or "mse"',
+        )
+    operator = TangentOperator(base, sources, trained=base.trained(objective.train), dtype=torch.float64)
+    return Problem.of(objective, operator)
 
-    def __init__(
-        self,
-        base: Base,
-        sources: Sequence[RowSource],
-        loss: Loss,
-        ridge: float,
-        psi: Tensor,
-        prior: PriorSpec,
-        train: Train,
-        weights: RowWeights | None,
-        jvp_only: bool,
-        precision: Literal["float32", "float64"],
-        memory: int,
-    ) -> None:
-        N = sum(source.rows for source in sources)
-        if N == 0 or len(psi) != N:
-            raise SolveError("every row has its teachers' features", got=f"{N} rows, features of {len(psi)}")
-        if not torch.isfinite(psi).all():
-            raise SolveError("the features of teachers must be finite", got="NaN or infinity among them")
-        if not loss.quadratic:
-            raise RecipeError(
-                "a tangent student with a prior is solved with a square loss",
-                got=type(loss).__name__,
-                do='set objective.loss = "rsl" or "mse"',
-            )
-        layout = base.trained(train)
+
+class _TangentStudent:
+    """The problem's operators and moments.
+
+    Args:
+        exact: F in float64, of ``objective``. arithmetic: of the products within a turn.
+    """
+
+    def __init__(self, exact: Problem, objective: Objective, teachers: Teachers, arithmetic: Arithmetic) -> None:
+        psi, prior = teachers.psi, teachers.prior
+        base, sources, layout = exact.operator.base, exact.operator.sources, exact.operator.layout
+        N = exact.operator.rows
         zero = torch.zeros(base.config.width, dtype=torch.float64)
-        look = feature_operator(base, sources, layout, zero, torch.float64)
-        mean = sum((s.logits.sum(0) for s, _ in look.blocks()), zero) / N
-        self._look = feature_operator(base, sources, layout, mean, torch.float64)
-        rest = (weights, jvp_only)
-        exact = Problem(TangentOperator(base, sources, trained=layout, dtype=torch.float64), loss, ridge, *rest)
-        dtype = torch.float64 if precision == "float64" else torch.float32
-        inner = Problem(TangentOperator(base, sources, trained=layout, dtype=dtype, memory=memory), loss, ridge, *rest)
-        self._inner_look = feature_operator(base, sources, layout, mean, dtype)
-        self._preconditioner = Lazy(lambda: PulledPreconditioner(inner, self._weight))
-        self._exact, self._inner, self._psi, self._ridge, self._rows = exact, inner, psi.double(), ridge, N
+        uncentred = feature_operator(base, sources, layout, zero, torch.float64)
+        mean = sum((s.logits.sum(0) for s, _ in uncentred.blocks()), zero) / N
+        self._feature_map = feature_operator(base, sources, layout, mean, torch.float64)
+        dtype, memory = arithmetic.dtype, arithmetic.memory
+        inner = Problem.of(objective, TangentOperator(base, sources, trained=layout, dtype=dtype, memory=memory))
+        self._inner_features = feature_operator(base, sources, layout, mean, dtype)
+        self._preconditioner = Lazy(lambda: PenalisedPreconditioner(inner, self._weight))
+        self._exact, self._inner, self._psi, self._ridge, self._rows = exact, inner, psi.double(), exact.ridge, N
         start = self._features(torch.zeros(layout.size, dtype=torch.float64))
         v = start.square().sum().item() / N
         if not v > 0:
-            raise SolveError("features differ between rows", got="constant features at the base point")
+            raise SolveError("the student's features are the same for every row at the base point")
         self._C = (self._psi.T @ self._psi / N).numpy()
-        slope = (self._psi.T @ start / N).numpy()
+        correlation = (self._psi.T @ start / N).numpy()
         self._weight, self._shrinkage = prior.beta / v, prior.shrinkage
-        self._sparsity = prior.sparsity * float(np.linalg.norm(slope, axis=1).max(initial=0.0))
+        self._sparsity = prior.sparsity * float(np.linalg.norm(correlation, axis=1).max(initial=0.0))
         self._size = layout.size
 
-    def solve(
-        self,
-        tolerance: float,
-        max_passes: int,
-        slices: Mapping[str, slice],
-        start: Tensor | None,
-        progress: Progress | None,
-    ) -> Solution:
+    def solve(self, asked: Goal, slices: Mapping[str, slice], start: Tensor | None, on_pass: OnPass | None) -> Solution:
         """Turns until the certificate meets the tolerance."""
+        tolerance, max_passes = asked.tolerance, asked.max_passes
         here = self._at(torch.zeros(self._size, dtype=torch.float64), None, 0.0)
         scale = here.norm
         if start is not None:
             here = self._at(start.to(here.delta), here.B, 0.0)
         goal, status = tolerance * scale, Status.converged
-        look_from, momentum, rounds = here, 1.0, 0
+        extrapolated, momentum, rounds = here, 1.0, 0
         best = here
         try:
             while best.norm > goal:
@@ -184,17 +167,17 @@ class _Taught:
                     status = Status.stalled
                     break
                 rounds += 1
-                new = self._step(look_from, max(INNER * here.norm / scale, 0.2 * tolerance), max_passes)
+                new = self._step(extrapolated, max(INNER * here.norm / scale, 0.2 * tolerance), max_passes)
                 moved = new.delta - here.delta
-                if (look_from.gradient @ moved).item() > 0:  # the extrapolation points uphill: begin anew from here
+                if (extrapolated.gradient @ moved).item() > 0:  # the extrapolation points uphill: begin anew from here
                     momentum = 1.0
                 following = 0.5 * (1 + (1 + 4 * momentum**2) ** 0.5)
                 ahead = (momentum - 1) / following
                 momentum, here = following, new
                 best = new if new.norm < best.norm else best
-                if progress is not None:
-                    progress(self._passes(), new.norm / scale)
-                look_from = self._at(new.delta + ahead * moved, new.B, 0.1 * new.norm) if ahead > 0 else new
+                if on_pass is not None:
+                    on_pass(self._passes(), new.norm / scale)
+                extrapolated = self._at(new.delta + ahead * moved, new.B, 0.1 * new.norm) if ahead > 0 else new
         except KeyboardInterrupt:
             status = Status.interrupted
         certificate = Certificate(best.norm, scale, self._ridge, best.objective, self._rows, quadratic=False)
@@ -218,10 +201,9 @@ class _Taught:
         """The minimiser over Δw for the B of ``at``, with its own B."""
         target = self._psi @ torch.from_numpy(at.B)
         left = max(4, max_passes - self._passes())
-        inner = self._pulled(target, exact=False)
-        found = pcg(
-            inner, self._pulled(target), self._preconditioner, tolerance=tolerance, max_passes=left, start=at.delta
-        )
+        inner = self._penalised(target, exact=False)
+        goal = Goal(tolerance=tolerance, max_passes=left)
+        found = pcg(inner, self._penalised(target), self._preconditioner, goal, start=at.delta)
         if found.status is Status.interrupted:
             raise KeyboardInterrupt
         return self._at(found.value, at.B, INNER * at.norm)
@@ -235,34 +217,35 @@ class _Taught:
         aim = max(0.01 * gradient / exchange, floor)
         B = group_lasso(self._C, D, self._shrinkage, self._sparsity, aim, start)
         least = exchange * float(np.linalg.norm(subgradient(self._C, D, B, self._shrinkage, self._sparsity)))
-        value, slope = self._pulled(self._psi @ torch.from_numpy(B)).evaluate(delta)
-        if not torch.isfinite(slope).all():
-            raise SolveError("the gradient must be finite", got=f"objective {value}", do="lower objective.kappa")
+        value, g = self._penalised(self._psi @ torch.from_numpy(B)).evaluate(delta)
+        if not torch.isfinite(g).all():
+            raise SolveError("the gradient is not finite", got=f"objective {value}", do="lower objective.kappa")
         extra = 0.5 * self._shrinkage * float((B * B).sum()) + self._sparsity * float(np.linalg.norm(B, axis=1).sum())
-        return _Point(delta, B, value + self._weight * extra, slope, (slope.norm().item() ** 2 + least**2) ** 0.5)
+        return _Point(delta, B, value + self._weight * extra, g, (g.norm().item() ** 2 + least**2) ** 0.5)
 
-    def around(self, delta: Tensor) -> PulledProblem:
+    def around(self, delta: Tensor) -> PenalisedProblem:
         """The exact problem for the B of ``delta``."""
-        return self._pulled(self._psi @ torch.from_numpy(self._at(delta, None, 0.0).B))
+        return self._penalised(self._psi @ torch.from_numpy(self._at(delta, None, 0.0).B))
 
-    def _pulled(self, target: Tensor, exact: bool = True) -> PulledProblem:
-        plain, look = (self._exact, self._look) if exact else (self._inner, self._inner_look)
-        return PulledProblem(
+    def _penalised(self, target: Tensor, exact: bool = True) -> PenalisedProblem:
+        plain, features = (self._exact, self._feature_map) if exact else (self._inner, self._inner_features)
+        return PenalisedProblem(
             operator=plain.operator,
             loss=plain.loss,
             ridge=plain.ridge,
             weights=plain.weights,
             jvp_only=plain.jvp_only,
-            features=look,
+            features=features,
             target=target,
             weight=self._weight,
         )
 
     def _features(self, delta: Tensor) -> Tensor:
         """φ − mean at Δw [N,d]."""
-        part = delta[: self._look.layout.size]
-        direction = self._look.direction(part)
-        return torch.cat([s.logits + self._look.tangent(s, direction) for s, _ in self._look.blocks()])
+        part = delta[: self._feature_map.layout.size]
+        direction = self._feature_map.direction(part)
+        return torch.cat([s.logits + self._feature_map.tangent(s, direction) for s, _ in self._feature_map.blocks()])
 
     def _passes(self) -> int:
-        return sum(o.passes for o in (self._exact.operator, self._inner.operator, self._look, self._inner_look))
+        operators = (self._exact.operator, self._inner.operator, self._feature_map, self._inner_features)
+        return sum(operator.passes for operator in operators)

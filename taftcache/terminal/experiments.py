@@ -49,16 +49,15 @@ def show_private_table(report: PrivateTableReport) -> None:
 def show_compare(report: CompareReport) -> None:
     """One table a report, one line a figure."""
     for made in report.reports:
-        keys = [
-            k for k in dict.fromkeys(key for line in made.lines for key in line) if k not in ("setting", "gradient")
-        ]
+        lines = [line.figures() for line in made.lines]
+        keys = [k for k in dict.fromkeys(key for line in lines for key in line) if k != "gradient"]
         table = Table(*(key.replace("_", " ") for key in keys), title=made.title, title_justify="left")
-        for line in made.lines:
+        for line in lines:
             table.add_row(*(f"{v:.2f}" if isinstance(v := line.get(k, ""), float) else str(v) for k in keys))
         OUT.print(table)
-        for s in made.settings:
-            said = ", ".join(f"{k} {v}" for k, v in s["chosen"].items())
-            OUT.print(f"{s['method']}, {s['shards']} shards: chose {said} of {len(s['tried'])}", markup=False)
+        for tuned in made.settings:
+            chosen = ", ".join(f"{k} {v}" for k, v in tuned.chosen.items())
+            OUT.print(f"{tuned.method}, {tuned.shards} shards: chose {chosen} of {len(tuned.tried)}", markup=False)
     OUT.print(
         f"{report.rows} training and {report.held_out} held-out rows, {report.seeds} seeds, {report.seconds:.0f} s on"
         f" {report.machine}",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
@@ -52,9 +52,10 @@ def show_inspect(report: InspectReport) -> None:
             ended = "" if "converged" not in m else "converged" if m["converged"] else "above tolerance"
             table.add_row(
                 m["name"], readable_size(m["bytes"]), f"{m['norm']:.3g}", f"{c['distance_bound']:.1e}" if c else "",
-                str(m["stats"]["passes"]) if "stats" in m else "", ended, m["digest"][:8],
+                str(m.get("stats", {}).get("passes", "")), "private" if "privacy" in m else ended, m["digest"][:8],
             )  # fmt: skip
         OUT.print(table)
+        _privacy(report.models)
         for m in report.models:
             if choice := m.get("ridge_choice"):
                 curve = ", ".join(f"{p['ridge']:.1e}: {p['loss']:.4g}" for p in choice["curve"])
@@ -78,8 +79,11 @@ def show_shard(report: ShardReport) -> None:
     OUT.print(_activations(report.activations, s["dtype"]), markup=False)
     if report.component is not None:
         m = report.component
-        OUT.print(f"{m['name']}: ‖Δw‖ {m['norm']:.3g}; {certified(m['certificate'])}", markup=False)
-        OUT.print(m["status"], markup=False)
+        known = f"; {certified(m['certificate'])}" if "certificate" in m else ""
+        OUT.print(f"{m['name']}: ‖Δw‖ {m['norm']:.3g}{known}", markup=False)
+        if "status" in m:
+            OUT.print(m["status"], markup=False)
+        _privacy([m])
     _first(report.first_samples, s["rows"], f"--shard {s['name']}")
 
 
@@ -110,6 +114,7 @@ def show_sample(report: SampleReport) -> None:
         OUT.print(table)
     if report.moved_bound is not None:
         OUT.print(f"forgetting it moves components/{report.shard} by at most {report.moved_bound:.3g}", markup=False)
+    print_notes(report.notes)
 
 
 def show_samples(rows: list[dict[str, str]]) -> None:
@@ -173,6 +178,21 @@ def _activations(a: Activations, dtype: str) -> str:
         f"  {s['outlier_channels']} outlier channels; the largest {worst} the median's\n"
         f"  {100 * s['zeros']:.2g} % zeros, {100 * s['subnormal']:.2g} % subnormal, {s['not_finite']} not finite"
     )
+
+
+def _privacy(models: list[dict[str, Any]]) -> None:
+    """Each promise with the models that make it, and what none of them covers."""
+    by_promise: dict[str, list[str]] = {}
+    uncovered: list[str] = []
+    for m in models:
+        if said := m.get("privacy"):
+            promise = f"epsilon {said['epsilon']:.4g} at delta {said['delta']:g}, {said['relation']}"
+            by_promise.setdefault(promise if said["private"] else "noise of a seed, not private", []).append(m["name"])
+            uncovered = said["not_covered"]
+    for promise, names in by_promise.items():
+        OUT.print(f"{', '.join(names)}: {promise}", markup=False)
+    if uncovered:
+        OUT.print(f"not covered: {'; '.join(uncovered)}", markup=False)
 
 
 def _range(low: int, high: int) -> str:

@@ -31,7 +31,7 @@ class SideSolves:
         """``{"state": "working" | "busy" | "done" | "failed", …}``; begins the solve when none runs.
 
         Raises:
-            UnknownSample: no row of that id. StoreError: it is held out, or its shard has no component.
+            UnknownSample: no row of that id. StoreError: it is held out; its shard has no component or a private one.
         """
         atlas = self._atlas
         k = atlas.table.find(sample)
@@ -41,6 +41,12 @@ class SideSolves:
             raise StoreError(f"{sample} has no part in any component: it is held out", got=sample)
         if own not in atlas.scorer().models:
             raise StoreError(f"there is no {own} to solve without {sample}", got=sample, do="taftcache train")
+        if atlas.scorer().is_private(own):
+            raise StoreError(
+                f"{own} was trained privately, so a solve without a row would be compared with noise",
+                got=sample,
+                do="its promise bounds what it holds of any sample",
+            )
         with self._alone:
             if sample in self._answers:
                 return self._answers[sample]
@@ -64,7 +70,7 @@ class SideSolves:
 
 def without_row(atlas: Atlas, shard: Shard, row: int, report: Callable[[int], None] | None = None) -> RowLeftOut:
     """Solve the shard's component without one of its rows; ``report`` hears the passes taken so far."""
-    from taftcache.stages.look.leaving import ModelParts, leave_out  # late: the page is there before torch is
+    from taftcache.stages.look.leaving import ModelParts, leave_out
 
     parts = ModelParts(atlas.store, component_of(shard.name), _Passes(report or (lambda passes: None)))
     return leave_out(atlas.scorer(), parts, shard, row, atlas.held_out)

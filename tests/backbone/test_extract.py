@@ -266,9 +266,6 @@ def test_arguments_that_cannot_be():
     for order in ([N], [-1]):
         with pytest.raises(DataError, match="items"):
             run(order)
-    with pytest.raises(BackboneError, match="where the model is"):
-        run(device="meta")
-    run(device="cpu")
     other = pieces(img_size=40)[1]
     with pytest.raises(BackboneError, match="size"):
         extract(CUT, other, SOURCE, [0], MemorySink())

@@ -116,7 +116,7 @@ def test_what_is_trained_never_moves_the_rows_and_what_is_not_moves_the_head_thr
     """By changing the model's tensors in turn: all of the tail's, every fourth of the others."""
     backbone = table.small_backbone(family)
     cut, x = Cut(backbone, family.blocks), pictures(family, 2)
-    config, digest = cut.tail_config(), cut.prefix_digest()
+    config = cut.tail_config()
     rows, expected = cut.prefix(x), feature(backbone.model, x)
     heads = (f"{config.head}.", "head_dist.")
     for k, (name, parameter) in enumerate(backbone.model.named_parameters()):
@@ -130,7 +130,6 @@ def test_what_is_trained_never_moves_the_rows_and_what_is_not_moves_the_head_thr
                 assert same, name
             elif same:
                 assert torch.equal(feature(backbone.model, x), expected), name
-            assert (cut.prefix_digest() == digest) == (name in config.parameters), name
             parameter.copy_(before)
 
 
@@ -182,11 +181,11 @@ def test_bytes_depend_on_the_sample_alone_with_batch_norm(name):
 
 def test_a_depth_or_name_that_there_is_not():
     backbone = small_backbone()
-    with pytest.raises(BackboneError, match=r"4 for small, which has 3"):
+    with pytest.raises(BackboneError, match=r"blocks is 4, more than the 3 blocks of small"):
         Cut(backbone, 4)
-    with pytest.raises(BackboneError, match=r"'blocks\.11', which small does not have(.|\n)*blocks\.1"):
+    with pytest.raises(BackboneError, match=r"small has no module 'blocks\.11'(.|\n)*blocks\.1"):
         Cut(backbone, "blocks.11")
-    with pytest.raises(BackboneError, match=r"never calls as a whole(.|\n)*blocks\.0"):
+    with pytest.raises(BackboneError, match=r"does not call 'blocks' as a whole(.|\n)*blocks\.0"):
         Cut(table.small_backbone(next(f for f in table.FAMILIES if f.name == "DINOv3")), "blocks")
 
 
@@ -234,7 +233,7 @@ class _Twice(nn.Module):
 
 def test_a_module_that_is_called_twice():
     backbone = wrap_model(_Twice(), "twice", PreprocessSpec(input_size=(3, 8, 8)))
-    with pytest.raises(BackboneError, match="block of twice is called 2 times"):
+    with pytest.raises(BackboneError, match="twice cannot be cut before block: it is called 2 times"):
         Cut(backbone, "block")
     x = images(2, 8)
     cut = Cut(backbone, "other")
@@ -242,9 +241,9 @@ def test_a_module_that_is_called_twice():
 
 
 def test_no_pooling_and_no_linear_head():
-    with pytest.raises(BackboneError, match="one vector an image"):
+    with pytest.raises(BackboneError, match="not one vector for each image"):
         Cut(wrap_model(timm.create_model("resnet10t", num_classes=0, global_pool=""), "map", PreprocessSpec()))
-    with pytest.raises(BackboneError, match="one Linear layer"):
+    with pytest.raises(BackboneError, match="not one Linear layer"):
         Cut(wrap_model(timm.create_model("levit_128s", num_classes=2), "levit"))
 
 

@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from taftcache.backbone.cut.cut import Cut
 from taftcache.backbone.device import full_float32, resolve_device
 from taftcache.backbone.files import BUNDLED, expand_path, file_digest, weights_file
-from taftcache.backbone.model import load_backbone, state_digest, wrap_model
+from taftcache.backbone.model import load_backbone, weights_digest, wrap_model
 from taftcache.backbone.spec import BackboneSpec, PreprocessSpec
 from taftcache.errors import BackboneError, RecipeError
 from tests.backbone.registry import SMALL, images, small_backbone
@@ -51,24 +51,24 @@ def test_a_float16_file_becomes_float32_exactly(saved):
 def test_loading_twice_gives_one_digest_and_json_config(saved):
     path, _ = saved
     first, second = load_backbone(spec_of(path)), load_backbone(spec_of(path))
-    assert first.weights_digest == second.weights_digest == state_digest(first.model.state_dict())
+    assert first.weights_digest == second.weights_digest == weights_digest(first.model.state_dict())
     assert json.loads(json.dumps(first.config)) == first.config == second.config
 
 
 def test_the_digest_sees_names_shapes_types_and_every_bit():
     state = {"a": torch.arange(6.0).view(2, 3), "b": torch.zeros(1)}
     digests = {
-        state_digest(state),
-        state_digest({"a": state["a"].view(3, 2), "b": state["b"]}),
-        state_digest({"c": state["a"], "b": state["b"]}),
-        state_digest({"a": state["a"].double(), "b": state["b"]}),
-        state_digest({"a": state["a"], "b": -state["b"]}),
-        state_digest({"a": state["b"], "b": state["a"]}),
+        weights_digest(state),
+        weights_digest({"a": state["a"].view(3, 2), "b": state["b"]}),
+        weights_digest({"c": state["a"], "b": state["b"]}),
+        weights_digest({"a": state["a"].double(), "b": state["b"]}),
+        weights_digest({"a": state["a"], "b": -state["b"]}),
+        weights_digest({"a": state["b"], "b": state["a"]}),
     }
     assert len(digests) == 6
-    assert state_digest(dict(reversed(state.items()))) == state_digest(state)
+    assert weights_digest(dict(reversed(state.items()))) == weights_digest(state)
     # A transposed view has the values, not the memory, of its copy.
-    assert state_digest({"a": state["a"].t()}) == state_digest({"a": state["a"].t().contiguous()})
+    assert weights_digest({"a": state["a"].t()}) == weights_digest({"a": state["a"].t().contiguous()})
 
 
 def test_a_head_of_another_class_count_is_zero_and_said(saved):
@@ -109,7 +109,7 @@ def test_tensors_that_do_not_fit_are_named(saved):
 
 
 def test_another_architecture_is_refused(saved):
-    with pytest.raises(BackboneError, match="must fit"):
+    with pytest.raises(BackboneError, match="do not fit"):
         load_backbone(spec_of(saved[0], embed_dim=96))
 
 
@@ -156,24 +156,33 @@ def test_weights_that_are_not_there_or_not_safe(tmp_path):
             load_backbone(BackboneSpec(weights=str(weights), **options))
         return str(raised.value)
 
-    assert "does not exist" in refusal(tmp_path / "none.safetensors")
+    assert "no weights at" in refusal(tmp_path / "none.safetensors")
     pickled = tmp_path / "model.pth"
     pickled.write_bytes(b"")
     assert "run code" in refusal(pickled, model="vit_tiny_patch16_224")
     garbage = tmp_path / "garbage.safetensors"
     garbage.write_bytes(b"\xff" * 100)
-    assert "which model" in refusal(garbage)
-    assert "readable safetensors" in refusal(garbage, model="vit_tiny_patch16_224", model_args=SMALL)
+    assert "no model is named" in refusal(garbage)
+    assert "cannot be read as safetensors" in refusal(garbage, model="vit_tiny_patch16_224", model_args=SMALL)
     assert "list_models" in refusal(garbage, model="no_such_model")
-    assert "config.json" in refusal(tmp_path)
+    assert "folder of weights" in refusal(tmp_path)
+
+
+def test_a_model_that_timm_does_not_have_is_answered_with_those_it_has():
+    with pytest.raises(BackboneError, match="timm has no model 'deit_tinny_patch16_224'") as caught:
+        load_backbone(BackboneSpec(model="deit_tinny_patch16_224", weights="pretrained"))
+    assert "deit_tiny_patch16_224" in caught.value.do
+    with pytest.raises(BackboneError, match="timm has no weights 'fb_in2k' of deit_tiny_patch16_224") as caught:
+        load_backbone(BackboneSpec(model="deit_tiny_patch16_224.fb_in2k", weights="pretrained"))
+    assert "fb_in1k" in caught.value.do
 
 
 def test_a_recipe_that_names_too_much_or_too_little():
     with pytest.raises(RecipeError, match="bundled"):
         BackboneSpec(model="deit_tiny_patch16_224")
-    with pytest.raises(RecipeError, match="Pretrained"):
+    with pytest.raises(RecipeError, match="need the name of a model"):
         BackboneSpec(weights="pretrained")
-    with pytest.raises(RecipeError, match="named"):
+    with pytest.raises(RecipeError, match="must not be empty"):
         BackboneSpec(weights="")
 
 

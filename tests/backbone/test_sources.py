@@ -131,12 +131,12 @@ def test_two_folders_have_their_role_in_the_ids(folder, tmp_path):
 @pytest.mark.parametrize(
     ("change", "named"),
     [
-        (lambda root: root.rename(root.with_name("gone")), "is not one"),
-        (lambda root: (root.rename(root.with_name("gone")), root.mkdir()), "holds no folder"),
-        (lambda root: (root / "dog").mkdir(), "dog has no file"),
+        (lambda root: root.rename(root.with_name("gone")), "no folder of images at"),
+        (lambda root: (root.rename(root.with_name("gone")), root.mkdir()), "has no folders, one for each class"),
+        (lambda root: (root / "dog").mkdir(), "dog has no images"),
         (lambda root: [(root / n).rename(root.with_name(n)) for n in ("bee", "cat")], "two classes"),
-        (lambda root: (root / "bee" / "loop").symlink_to(root), "circle"),
-        (lambda root: (root / "bee" / "loop").symlink_to(root / "bee"), "circle"),
+        (lambda root: (root / "bee" / "loop").symlink_to(root), "must not lead back"),
+        (lambda root: (root / "bee" / "loop").symlink_to(root / "bee"), "must not lead back"),
         (lambda root: (root / "ant" / "0.png").rename(root / "ant" / "a\nb.png"), "printable"),
         (lambda root: os.rename(root / "ant" / "0.png", root / "ant" / os.fsdecode(b"\xff.png")), "printable"),
     ],
@@ -174,8 +174,19 @@ def test_an_image_that_does_not_decode_is_named(folder, damage):
     with pytest.raises(UnreadableImage, match=r"bee/1\.jpg"):
         source.read(index)
     path.unlink()
-    with pytest.raises(UnreadableImage, match=r"bee/1\.jpg"):
+    with pytest.raises(UnreadableImage, match=r"the image bee/1\.jpg is missing(.|\n)*put the file back"):
         source.read(index)
+
+
+def test_an_image_that_may_not_be_read_is_not_said_to_be_damaged(folder, monkeypatch):
+    source = only(source="folder", train=str(folder))
+
+    def refuse(*args, **options):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("PIL.Image.open", refuse)
+    with pytest.raises(UnreadableImage, match=r"no permission to read the image ant/0\.png(.|\n)*let this user read"):
+        source.read(0)
 
 
 # npz and HDF5
@@ -221,23 +232,23 @@ def test_labels_that_are_codes_become_class_names(opened):
 
 BAD = {
     "float pixels": ({"images": PIXELS / 255}, "uint8"),
-    "two channels": ({"images": PIXELS[..., :2]}, "1 or 3 channels"),
+    "two channels": ({"images": PIXELS[..., :2]}, "with 1 or 3 channels"),
     "no images": ({"images": PIXELS[:0], "labels": LABELS[:0]}, "two classes"),
-    "labels short": ({"labels": LABELS[:5]}, "6 images, 5 labels"),
+    "labels short": ({"labels": LABELS[:5]}, "6 images, but 5 labels"),
     "label floats": ({"labels": LABELS / 2}, "labels must be text"),
-    "label outside": ({"classes": np.array(["a", "b"])}, "label 2 of 2 classes"),
+    "label outside": ({"classes": np.array(["a", "b"])}, "has the label 2, but .* has 2 classes"),
     "one class": ({"labels": LABELS * 0}, "two classes"),
-    "ids short": ({"id": np.array(["a"])}, "6 images, 1 ids"),
-    "ids twice": ({"id": np.array(list("abcdea"))}, "'a' 2 times"),
+    "ids short": ({"id": np.array(["a"])}, "6 images, but 1 ids"),
+    "ids twice": ({"id": np.array(list("abcdea"))}, "'a' more than once"),
     "id empty": ({"ids": np.array(["a", "b", "c", "d", "e", ""])}, "printable"),
-    "classes twice": ({"classes": np.array(list("aab"))}, "'a' 2 times"),
+    "classes twice": ({"classes": np.array(list("aab"))}, "'a' more than once"),
     "unknown class": (
         {"labels": np.array(list("abcabc")), "classes": np.array(["a", "b"])},
-        "one of the classes.*\n.*c",
+        "not among its classes.*\n.*c",
     ),
-    "offset beyond": (encoded() | {"offset": encoded()["offset"] + 1}, "ascending offsets"),
-    "offset back": (encoded() | {"offset": encoded()["offset"][::-1]}, "ascending offsets"),
-    "offset floats": (encoded() | {"offset": encoded()["offset"] * 1.0}, "ascending offsets"),
+    "offset beyond": (encoded() | {"offset": encoded()["offset"] + 1}, "offsets do not ascend"),
+    "offset back": (encoded() | {"offset": encoded()["offset"][::-1]}, "offsets do not ascend"),
+    "offset floats": (encoded() | {"offset": encoded()["offset"] * 1.0}, "offsets do not ascend"),
 }
 
 
@@ -249,7 +260,7 @@ def test_arrays_that_do_not_fit_together(opened, change, named):
 
 
 def test_a_missing_array_is_named_with_those_that_are_there(opened):
-    with pytest.raises(DataError, match=r"named 'images'(.|\n)*holds.*pics"):
+    with pytest.raises(DataError, match=r"no array named 'images'(.|\n)*holds.*pics"):
         opened({"pics": PIXELS, "labels": LABELS})
 
 
@@ -264,16 +275,16 @@ def test_a_damaged_image_in_a_blob_is_named(opened):
 
 
 def test_files_that_are_none(kind, tmp_path):
-    with pytest.raises(DataError, match="not a file"):
+    with pytest.raises(DataError, match=r"no .* file at"):
         only(source=kind, train=str(tmp_path / "none"))
     (tmp_path / "junk").write_bytes(b"PK\x03\x04 and no more")
-    with pytest.raises(DataError, match="readable"):
+    with pytest.raises(DataError, match="cannot be read as"):
         only(source=kind, train=str(tmp_path / "junk"))
 
 
 def test_pickled_objects_are_not_loaded(tmp_path):
     np.savez(tmp_path / "a.npz", images=PIXELS, labels=np.array([{}, 1, 2, 0, 1, 2], dtype=object))
-    with pytest.raises(DataError, match="without objects"):
+    with pytest.raises(DataError, match="without Python objects"):
         only(source="npz", train=str(tmp_path / "a.npz"))
     np.save(tmp_path / "b.npy", PIXELS)
     with pytest.raises(DataError, match="single array"):
@@ -292,6 +303,71 @@ def test_an_hdf5_file_cannot_point_at_another(tmp_path):
     for name in ("link", "raw"):
         with pytest.raises(DataError, match="another file"):
             only(source="hdf5", train=str(tmp_path / f"{name}.hdf5"))
+
+
+@pytest.mark.parametrize("chunks", [None, (1, 8, 8, 3)], ids=["contiguous", "chunked"])
+def test_hdf5_images_that_were_never_written_are_no_black_pictures(tmp_path, chunks):
+    with h5py.File(tmp_path / "a.hdf5", "w") as file:
+        file.create_dataset("images", (6, 8, 8, 3), "u1", chunks=chunks)
+        file["labels"] = LABELS
+        if chunks:
+            file["images"][:3] = 1
+    with pytest.raises(DataError, match="images was not written whole"):
+        only(source="hdf5", train=str(tmp_path / "a.hdf5"))
+
+
+def test_hdf5_links_in_a_circle_and_labels_without_end(tmp_path):
+    with h5py.File(tmp_path / "circle.hdf5", "w") as file:
+        file["images"], file["labels"] = h5py.SoftLink("/labels"), h5py.SoftLink("/images")
+    with pytest.raises(DataError, match="cannot be read"):
+        only(source="hdf5", train=str(tmp_path / "circle.hdf5"))
+    with h5py.File(tmp_path / "many.hdf5", "w") as file:
+        file["images"] = PIXELS
+        file.create_dataset("labels", (2**40,), "i8", chunks=(2**20,))
+    with pytest.raises(DataError, match=r"labels was not written|one label per image"):
+        only(source="hdf5", train=str(tmp_path / "many.hdf5"))
+
+
+def damaged(file, change) -> None:
+    """An npz whose bytes ``change`` edits in place."""
+    np.savez_compressed(file, images=PIXELS, labels=LABELS)
+    data = bytearray(file.read_bytes())
+    change(data)
+    file.write_bytes(data)
+
+
+def _deflate(data: bytearray) -> None:
+    at = 30 + data[26] + data[28]  # behind the first local header
+    data[at] = 0xFF  # a block of a kind that there is not
+
+
+def _flag(data: bytearray) -> None:
+    for mark, field in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
+        for at in _places(data, mark):
+            data[at + field] |= 1
+
+
+def _method(data: bytearray) -> None:
+    for mark, field in ((b"PK\x03\x04", 8), (b"PK\x01\x02", 10)):
+        for at in _places(data, mark):
+            data[at + field] = 99
+
+
+def _places(data: bytearray, mark: bytes) -> list[int]:
+    return [at for at in range(len(data)) if data[at : at + 4] == mark]
+
+
+@pytest.mark.parametrize("change", [_deflate, _flag, _method], ids=["deflate", "encrypted", "compression"])
+def test_a_damaged_npz_is_refused(tmp_path, change):
+    damaged(tmp_path / "a.npz", change)
+    with pytest.raises(DataError, match="readable npz"):
+        only(source="npz", train=str(tmp_path / "a.npz"))
+
+
+def test_a_pipe_among_images_is_refused_and_not_waited_for(folder):
+    os.mkfifo(folder / "ant" / "pipe.png")
+    with pytest.raises(DataError, match=r"pipe\.png is a pipe"):
+        only(source="folder", train=str(folder))
 
 
 def test_keys_inside_hdf5_groups(tmp_path):

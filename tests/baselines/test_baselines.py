@@ -62,7 +62,7 @@ def test_fine_tuning_learns_and_repeats():
     rows = ArrayRows(case.tokens.numpy(), (np.arange(40) % 4).astype(np.int32))
     losses: list[float] = []
     runs = [
-        fine_tune(case.base, [rows], Schedule(1e-2, 30, 8), seed=3, told=lambda epoch, loss: losses.append(loss))
+        fine_tune(case.base, [rows], Schedule(1e-2, 30, 8), seed=3, on_epoch=lambda epoch, loss: losses.append(loss))
         for _ in range(2)
     ]
     assert torch.equal(*runs)

@@ -7,10 +7,10 @@ import urllib.request
 import numpy as np
 import pytest
 
+from taftcache.cache.collect import collect
+from taftcache.cache.copying import copy
 from taftcache.cache.place.address import open_home
 from taftcache.cache.store import FeatureStore
-from taftcache.cache.write.collect import collect
-from taftcache.cache.write.copying import copy
 from taftcache.errors import (
     IntegrityError,
     RecipeError,
@@ -154,7 +154,7 @@ def test_of_two_writers_one_wins(address, tmp_path, monkeypatch) -> None:
     second.close()
     with FeatureStore(address) as store:
         assert store.read_object("components/001") == b"first, after the second"
-    with pytest.raises(StoreError, match="empty folder"):
+    with pytest.raises(StoreError, match="not an empty folder"):
         create(address)
 
 
@@ -211,7 +211,10 @@ def test_a_service_that_is_gone(address, proxy, monkeypatch) -> None:
     with FeatureStore(address, mode="a") as store:
         before = objects(address)
         proxy.fault = lambda method, path, before: "503" if method == "PUT" else None
-        with pytest.raises(StoreWriteError, match="object store"), store.transaction() as change:
+        with (
+            pytest.raises(StoreWriteError, match="the object store does not answer"),
+            store.transaction() as change,
+        ):
             change.put("components/001", b"new")
         with pytest.raises(StoreWriteError):
             fill(store, "001", names(5, "new"))

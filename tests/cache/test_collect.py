@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from taftcache.cache.collect import collect
 from taftcache.cache.store import FeatureStore
-from taftcache.cache.write.collect import collect
 
 from .making import create, fill, holds, names, tree
 

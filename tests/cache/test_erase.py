@@ -126,7 +126,7 @@ def test_discarding_changes_nothing(tmp_path) -> None:
             change.record({})
         unfinished = store.transaction()
         unfinished.erase(GONE)
-        with pytest.raises(StoreError, match="waits"):
+        with pytest.raises(StoreError, match="while a transaction is open"):
             store.transaction()
     assert tree(tmp_path / "s") == before
 
@@ -192,7 +192,7 @@ def test_objects(tmp_path) -> None:
         for name, suffix in [("shards/x", ".bin"), ("components/../x", ".bin"), ("base", ".bin"), ("base/x", "/x")]:
             with pytest.raises(RecipeError), store.transaction() as change:
                 change.put(name, b"", suffix=suffix)
-        with pytest.raises(StoreError, match="there can be dropped"), store.transaction() as change:
+        with pytest.raises(StoreError, match="there is none"), store.transaction() as change:
             change.drop("base/none")
         with pytest.raises(RecipeError), store.transaction() as change:
             change.put("base/tail", b"", {"x": float("nan")})

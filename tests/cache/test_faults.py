@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 from contextlib import contextmanager
 
 import pytest
 
 from taftcache.cache.store import FeatureStore
-from taftcache.errors import StoreError, StoreWriteError
+from taftcache.errors import StoreError, StoreLocked, StoreWriteError
 
 from .making import create, fill, holds, names, tree
 
@@ -79,7 +80,7 @@ def test_every_call_may_fail(path, work, code, forever, step) -> None:
             except StoreWriteError:
                 failed += 1
             else:
-                # Once the swap is through, the book of forgotten ids beside the store may fail: an audit says so.
+                # Once the swap is through, the file of tombstones beside the store may fail: an audit says so.
                 assert len(seen) < at or seen.index("replace") < at - 1, f"nobody said that call {at} failed"
                 break
             if store.root_digest != digest:
@@ -108,7 +109,10 @@ def test_every_call_may_fail(path, work, code, forever, step) -> None:
 def test_a_writer_that_failed_takes_no_more(path) -> None:
     with FeatureStore(path, mode="a") as store:
         fill(store, "001", NEW, stop=1)  # a chunk of 4 rows is durable; which call writes the next is up to threads
-        with pytest.raises(StoreWriteError, match="No space"), failing(errno.ENOSPC, 3, True):
+        with (
+            pytest.raises(StoreWriteError, match="no space left on the disk"),
+            failing(errno.ENOSPC, 3, True),
+        ):
             write_shard(store)
         assert fill(store, "001", NEW) >= 4
         assert holds(store, [*OLD, *NEW])
@@ -150,7 +154,7 @@ def test_reading_errors_are_faults(path, monkeypatch) -> None:
             return real(name)
 
         monkeypatch.setattr(store.root, "open", broken)
-        with pytest.raises(StoreError, match=r"chunk 1.*cannot be read: Input"):
+        with pytest.raises(StoreError, match=r"chunk 1.*cannot be read: the disk reports an I/O error"):
             list(shard.blocks())
         assert [f.chunk for f in store.verify()] == [1]
 
@@ -222,7 +226,7 @@ def test_no_chunk_is_entered_after_one_that_failed(tmp_path, monkeypatch, victim
     def put(self, index, tokens, rows):
         record = real(self, index, tokens, rows)
         if index == victim:
-            raise StoreWriteError("The disk takes what is written.", got="fsync failed after all bytes were there")
+            raise StoreWriteError("cannot write: the disk fails", got="fsync failed after all bytes were there")
         return record
 
     with create(tmp_path / "s") as store:
@@ -233,3 +237,39 @@ def test_no_chunk_is_entered_after_one_that_failed(tmp_path, monkeypatch, victim
         assert fill(store, "000", names(30), batch=7) == 4 * victim
         assert holds(store, names(30))
         assert store.verify() == []
+
+
+def test_a_lock_file_that_is_removed_before_it_is_locked_is_taken_again(path, monkeypatch) -> None:
+    """Else the next writer would lock another file of that name, and both would write."""
+    real, removed = fcntl.flock, []
+
+    def flock(fd, how):
+        if len(removed) < 2:
+            os.unlink(path / "lock")
+            removed.append(fd)
+        real(fd, how)
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with FeatureStore(path, mode="a"):
+        assert len(removed) == 2
+        with pytest.raises(StoreLocked), FeatureStore(path, mode="a"):
+            pass
+
+
+@pytest.mark.parametrize("other", [True, False], ids=["another writer", "none"])
+def test_a_writer_whose_lock_file_was_removed_commits_nothing(path, other) -> None:
+    with FeatureStore(path, mode="a") as store:
+        digest = store.root_digest
+        change = store.transaction()
+        change.put("components/000", b"new")
+        (path / "lock").unlink()
+        if other:
+            with FeatureStore(path, mode="a") as faster, faster.transaction() as quick:
+                quick.put("components/001", b"theirs")
+        with pytest.raises(StoreLocked, match="removed while it was held"):
+            change.commit()
+    with FeatureStore(path, mode="a") as store:
+        assert (store.root_digest != digest) == other
+        assert store.read_object("components/000") == b"old"
+        assert store.verify() == []
+        assert store.strays() == []

@@ -78,7 +78,10 @@ def test_an_export_replaces_nothing_and_leaves_nothing_half(path, tmp_path, monk
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(h5py.Group, "create_dataset", full)
-    with FeatureStore(path) as store, pytest.raises(StoreError, match="No space"):
+    with (
+        FeatureStore(path) as store,
+        pytest.raises(StoreError, match="no space left on the disk"),
+    ):
         export(store, tmp_path / "g.h5")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["f.h5", "s", "s.forgotten"]
 

@@ -219,7 +219,7 @@ def test_manifest_in_another_spelling(path) -> None:
 
 def test_huge_manifest_is_not_read(path) -> None:
     os.truncate(path / "manifest.json", MAX_BYTES + 1)
-    refused(path, FormatError, "at most")
+    refused(path, FormatError, "at most .* are read")
 
 
 @pytest.mark.parametrize("what", ["manifest.json", "shards", "shard", "shard.json", "chunk", "labels", "component"])
@@ -231,7 +231,7 @@ def test_links_are_not_followed(path, tmp_path, what) -> None:
     victim = path / (names | {"component": component}).get(what, what)
     shutil.move(victim, tmp_path / "outside")
     victim.symlink_to(tmp_path / "outside")
-    refused(path, StoreError, "links are not followed|plain files and folders")
+    refused(path, StoreError, "links are not followed")
     if what != "manifest.json":
         with FeatureStore(path) as store:
             assert store.verify() != []

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from taftcache.cache.store import FeatureStore
+from taftcache.cache.write.repair import repair
 from taftcache.errors import DataError, StoreError
 
 from .making import SHAPE, create, fill, label, names, row, tree
@@ -30,7 +31,7 @@ class Images:
     def rows(self, shard, ids):
         self.asked += ids
         if lost := [i for i in ids if i in self._gone]:
-            raise DataError("An image is there.", got=lost[0])
+            raise DataError("the image is missing", got=lost[0])
         return np.stack([row("other" if i in self._wrong else i) for i in ids])
 
     def layout(self, shard):
@@ -76,7 +77,7 @@ HARM = {
 
 def mend(path, maker=None):
     with FeatureStore(path, mode="a") as store:
-        outcome = store.repair(store.verify(), maker)
+        outcome = repair(store.committer(), store.verify(), maker)
         return outcome, store.verify()
 
 
@@ -169,8 +170,8 @@ def test_a_lost_component_is_dropped_and_the_ledger_is_not_invented(path) -> Non
 
 
 def test_repair_asks_for_a_store_open_for_writing(path) -> None:
-    with FeatureStore(path) as store, pytest.raises(StoreError, match="opened for writing"):
-        store.repair([], None)
+    with FeatureStore(path) as store, pytest.raises(StoreError, match="not opened for writing"):
+        repair(store.committer(), [], None)
 
 
 def test_readers_of_a_mended_chunk_keep_what_they_mapped(path) -> None:

@@ -179,3 +179,23 @@ def test_the_order_of_commits_leaves_no_trace(tmp_path) -> None:
             for k in order:
                 fill(store, f"00{k}", names(6, f"part{k}"), bad=names(6, f"part{k}")[:1])
     assert tree(tmp_path / "a") == tree(tmp_path / "b")
+
+
+def test_staged_samples_are_named(tmp_path) -> None:
+    """Rows that an interrupted extraction has on the disk are in no manifest, and can be asked for all the same."""
+    with create(tmp_path / "s") as store:
+        fill(store, "000", names(6))
+        assert store.staged_ids() == {}
+        more, others = names(20, "more"), names(9, "others")
+        fill(store, "001", more, batch=5, stop=3, bad=[more[2]])
+        fill(store, "held-out", others, role="held-out", stop=1)
+    with FeatureStore(tmp_path / "s") as store:
+        found = store.staged_ids()
+    assert sorted(found) == ["001", "held-out"]
+    durable = [i for i in found["001"] if i != more[2]]
+    assert durable == [i for i in more if i != more[2]][:12], "three chunks of four rows"
+    assert more[2] in found["001"], "a skipped sample's id is on the disk too"
+    assert found["held-out"] == others[:4]
+    with FeatureStore(tmp_path / "s", mode="a") as store:
+        fill(store, "001", more)
+        assert sorted(store.staged_ids()) == ["held-out"]

@@ -137,19 +137,6 @@ def test_a_ring_that_does_not_fit(store) -> None:
             next(shard.blocks(4, ring=ring))
 
 
-def test_read_into(store, ids) -> None:
-    shard = store.shards[0]
-    for dtype in ("float16", "float32", "float64"):
-        out = np.empty((7, *SHAPE), dtype)
-        shard.read_into(out, 5)
-        assert np.array_equal(out, shard.tokens(slice(5, 12)))
-    for out, start in ((np.empty((7, *SHAPE)), 8), (np.empty((2, 8, 3)), 0), (np.empty((2, *SHAPE)), -1)):
-        with pytest.raises(IndexError, match="rows 0 to 13"):
-            shard.read_into(out, start)
-    with pytest.raises(TypeError):
-        shard.read_into(np.empty((2, *SHAPE), np.int8))
-
-
 def test_blocks_may_be_left_and_interleaved(store, ids) -> None:
     shard = FeatureStore(store.path).shards[0]
     one, two = shard.blocks(3), shard.blocks(5)
@@ -289,9 +276,9 @@ def test_writers_are_refused(store) -> None:
         with pytest.raises(kind):
             store.writer(**({"name": "002", "role": "train", "tokens_shape": SHAPE} | wrong))
     with store.writer("002", "train", tokens_shape=SHAPE):
-        with pytest.raises(StoreError, match="one writer"):
+        with pytest.raises(StoreError, match="another writer already"):
             store.writer("002", "train", tokens_shape=SHAPE)
-        with pytest.raises(StoreError, match="waits"), store.transaction() as change:
+        with pytest.raises(StoreError, match="while a shard is written"), store.transaction() as change:
             change.erase([store.sample_ids()[0]])
     with FeatureStore(store.path) as reading, pytest.raises(StoreError, match='mode="a"'):
         reading.transaction()
@@ -311,7 +298,7 @@ def test_unknown_things_are_named(store, tmp_path, ids) -> None:
         with pytest.raises(StoreNotFound):
             FeatureStore(tmp_path / "empty", mode=mode)
     assert list((tmp_path / "empty").iterdir()) == []
-    with pytest.raises(StoreError, match="empty folder"):
+    with pytest.raises(StoreError, match="not an empty folder"):
         create(store.path)
     with pytest.raises(RecipeError):
         create(tmp_path / "x", classes=["a", "a"])
@@ -333,7 +320,7 @@ def test_an_older_copy_is_noticed(store) -> None:
 
 
 def test_one_writer_at_a_time(store) -> None:
-    with pytest.raises(StoreLocked, match="held by process"):
+    with pytest.raises(StoreLocked, match=r"cannot write to .*: process \d+ writes to it"):
         FeatureStore(store.path, mode="a")
     FeatureStore(store.path).close()
     code = f"from taftcache.cache.store import FeatureStore\nFeatureStore({str(store.path)!r}, mode='a')"

@@ -7,8 +7,8 @@ import errno
 import numpy as np
 import pytest
 
+from taftcache.cache.copying import convert, copy
 from taftcache.cache.store import FeatureStore
-from taftcache.cache.write.copying import convert, copy
 from taftcache.errors import DataError, IdentityError, IntegrityError, StoreError, StoreWriteError
 
 from .making import CLASSES, IDENTITY, SHAPE, create, fill, holds, names, row, tree
@@ -113,11 +113,13 @@ def test_a_copy_that_is_cut_off_goes_on(path, tmp_path, step) -> None:
                 if FeatureStore.exists(tmp_path / "copy"):  # what failed came after the swap
                     assert committed(tmp_path / "copy") == tree(path)
             else:
-                assert len(seen) < at
+                # once the copy is there, the file of tombstones beside it may fail: an audit says so
+                assert len(seen) < at or FeatureStore.exists(tmp_path / "copy")
                 break
     assert committed(tmp_path / "copy") == tree(path)
     with FeatureStore(tmp_path / "copy", mode="a") as store:
         assert store.strays() == []
+        assert store.tombstone_file.holds("goner"), "the next opening for writing completes it"
 
 
 def test_what_lies_there_is_not_overwritten(path, tmp_path) -> None:
@@ -220,6 +222,6 @@ def test_converting_into_another_store_is_refused(path, tmp_path) -> None:
     with FeatureStore(path) as store:
         with pytest.raises(IdentityError, match="dtype"):
             convert(store, other, identity=store.identity, recipe={})
-        with pytest.raises(StoreError, match="empty folder"):
+        with pytest.raises(StoreError, match="of another one"):
             convert(store, make(tmp_path / "third"), identity=store.identity, recipe={}, chunk_rows=2)
     assert CLASSES

@@ -49,7 +49,7 @@ def test_the_ends():
     assert isinf(epsilon([Release(0.0)], 1e-5))
     assert gaussian_epsilon(inf, 1e-5) == inf
     assert gaussian_delta(0.0, 0.0) == 0
-    with pytest.raises(SolveError, match="reachable"):
+    with pytest.raises(SolveError, match="no amount of noise"):
         calibrate(lambda z: [Release(z), Release(0.5)], 1.0, 1e-5)
 
 
@@ -79,7 +79,7 @@ def test_trainings_of_a_shard_add_up_and_stay_within_its_budget():
     twice = charge(ledger, ["000"], [release], 1e-5, 5.0)["000"]
     assert twice == pytest.approx(epsilon([Release(20.0, 100)], 1e-5), rel=1e-3)
     assert charge(ledger, ["002"], [release], 1e-5, 5.0)["002"] < twice
-    with pytest.raises(RecipeError, match="within its budget"):
+    with pytest.raises(RecipeError, match="of its budget"):
         charge(ledger, ["000"], [release], 1e-5, twice * 0.99)
 
 

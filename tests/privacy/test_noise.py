@@ -78,6 +78,29 @@ def test_a_width_off_by_one_percent_is_noticed():
     assert 2 * stats.norm.sf((0.02 - 0.01) / np.sqrt(2 / 400_000)) < 0.01
 
 
+def alike(one: np.ndarray, other: np.ndarray, b: int) -> float:
+    """The p-value of a chi-squared test that both are drawn from one law, over cells of one eighth of σ."""
+    edges = np.arange(-3 << b, (3 << b) + 1, 1 << (b - 3))
+    counts = [
+        np.bincount(np.searchsorted(edges, drawn, side="right"), minlength=len(edges) + 1) for drawn in (one, other)
+    ]
+    return float(stats.chi2_contingency(np.array(counts)).pvalue)
+
+
+def test_opendp_draws_from_the_same_law():
+    """An implementation that shares no line with this one, nor its way of sampling (Canonne, Kamath and Steinke)."""
+    dp = pytest.importorskip("opendp.prelude")
+    dp.enable_features("contrib")
+    space = dp.vector_domain(dp.atom_domain(T="i64")), dp.l2_distance(T="i64")
+    theirs = np.array(dp.m.make_gaussian(*space, scale=256.0)([0] * 30_000))
+    ours = discrete_gaussian(300_000, 8, SystemBits())
+    assert alike(ours, theirs, 8) > 1e-6  # neither has a seed: one false alarm in a million runs
+    near = [np.bincount(drawn[np.abs(drawn) <= 8] + 8, minlength=17) for drawn in (ours, theirs)]
+    assert stats.chi2_contingency(np.array(near)).pvalue > 1e-6
+    for wrong in (np.round(ours * 1.06), ours + 16, np.abs(ours)):
+        assert alike(wrong.astype(np.int64), theirs, 8) < 1e-6
+
+
 @pytest.mark.parametrize("b", [7, 51])
 def test_widths_out_of_range_are_refused(b):
     with pytest.raises(SolveError, match="2\\^b"):

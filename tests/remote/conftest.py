@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import taftcache
-from taftcache.remote.connection import Cluster
+from taftcache.remote.cluster import Cluster
 from tests.remote.making import asking, many, turn
 from tests.stages.conftest import finished, images, photographed, quick, store  # noqa: F401
 from tests.stages.making import open_store

@@ -16,7 +16,7 @@ import pytest
 import taftcache
 from taftcache.cache.store import FeatureStore
 from taftcache.recipe import Recipe, parse_recipe
-from taftcache.remote.connection import Cluster
+from taftcache.remote.cluster import Cluster
 from taftcache.stages.progress import Silent
 from tests.stages.making import recipe
 

@@ -18,8 +18,9 @@ from taftcache.cache.store import FeatureStore
 from taftcache.cli import main
 from taftcache.errors import ClusterError, IntegrityError, RecipeError
 from taftcache.recipe import parse_recipe
-from taftcache.remote.components import SolveJob, solve
-from taftcache.remote.connection import Cluster
+from taftcache.remote.cluster import Cluster
+from taftcache.remote.components import solve
+from taftcache.remote.jobs import SolveJob
 from taftcache.remote.worker import versions
 from tests.remote.making import ENVIRONMENT, UNLIMITED, At, asking, dask, free_port, many, pids, scheduler
 from tests.stages.making import open_store, recipe, toml, tree
@@ -125,7 +126,7 @@ def _alive(pid: int) -> bool:
 
 def test_a_scheduler_that_is_not_there():
     begin = time.monotonic()
-    with pytest.raises(ClusterError, match="the scheduler answers"):
+    with pytest.raises(ClusterError, match="the scheduler does not answer"):
         Cluster.at(f"tcp://127.0.0.1:{free_port()}", timeout=1)
     assert time.monotonic() - begin < 10
     with pytest.raises(RecipeError, match="tcp://host:8786"):
@@ -133,7 +134,7 @@ def test_a_scheduler_that_is_not_there():
 
 
 def test_a_scheduler_without_workers():
-    with scheduler() as (address, _), pytest.raises(ClusterError, match="without any"):
+    with scheduler() as (address, _), pytest.raises(ClusterError, match="the scheduler has no workers"):
         Cluster.at(address, timeout=2)
 
 
@@ -157,7 +158,7 @@ def test_when_nobody_is_left_the_run_ends_and_can_go_on(outside, extracted, tmp_
     try:
         with Cluster.at(address, threads=1, timeout=60) as cluster:
             cluster.timeout = 2
-            with pytest.raises(ClusterError, match="answer within 2 seconds") as ended:
+            with pytest.raises(ClusterError, match="no answer from scheduler and workers for 2 seconds") as ended:
                 taftcache.extract(many(path), At(100, lose), cluster)
             assert time.monotonic() - since[0] < 30
             assert ended.value.exit_code == 8
@@ -198,19 +199,19 @@ def test_an_error_on_a_worker_is_the_error_of_the_run(cluster, store):
 
 
 def test_a_store_that_workers_do_not_see(cluster):
-    job = SolveJob("/not/there", {}, "", 1)
-    with pytest.raises(ClusterError, match="reaches the store"):
+    job = SolveJob(store="/not/there", recipe={}, base="", threads=1)
+    with pytest.raises(ClusterError, match="does not find the store"):
         cluster.call(solve, job, "components/000", [], "full")
 
 
 def test_workers_of_another_version_are_refused(outside, monkeypatch):
-    monkeypatch.setattr("taftcache.remote.worker.versions", lambda: {**versions(), "torch": "0"})
+    monkeypatch.setattr("taftcache.remote.connection.versions", lambda: {**versions(), "torch": "0"})
     with pytest.raises(ClusterError, match=r"torch .* instead of 0"), Cluster.at(outside[0], timeout=60) as cluster:
         cluster.call(abs, -1)
 
 
 def test_a_worker_of_another_version_that_joins_later_is_refused(monkeypatch):
-    monkeypatch.setattr("taftcache.remote.worker.versions", lambda: {**versions(), "torch": "0"})
+    monkeypatch.setattr("taftcache.remote.connection.versions", lambda: {**versions(), "torch": "0"})
     with scheduler() as (address, _), ThreadPoolExecutor(1) as beside:
         connecting = beside.submit(Cluster.at, address, timeout=60)
         time.sleep(1)
@@ -230,6 +231,18 @@ def test_workers_that_would_write_rows_to_their_disk_are_refused():
         Cluster.at(address, timeout=60) as cluster,
     ):
         cluster.call(abs, -1)
+
+
+def test_without_dask_the_error_says_how_to_get_it(tmp_path):
+    """``--workers`` is a wrong option on a machine without Dask, not a traceback."""
+    toml(tmp_path / "tiny.toml", tmp_path / "store")
+    hide = "import sys; sys.modules['dask'] = sys.modules['distributed'] = None\nfrom taftcache.cli import main\n"
+    code = f"{hide}main(['extract', {str(tmp_path / 'tiny.toml')!r}, '--workers', '1'])"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=ENVIRONMENT)
+    assert ended.returncode == RecipeError.exit_code, ended.stderr
+    assert "workers need Dask, which is not installed" in ended.stderr
+    assert "taftcache[dask]" in ended.stderr
+    assert "Traceback" not in ended.stderr
 
 
 def test_both_ways_of_asking_at_once(tmp_path):

@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cache
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from taftcache.objective.loss import Loss
+from taftcache.objective.objective import Objective
 from taftcache.objective.problem import Problem
 from taftcache.objective.rsl import RSL
+from taftcache.solve.minimise import minimise
+from taftcache.solve.settings import Arithmetic, Goal
+from taftcache.solve.solution import Solution
+from taftcache.tangent.base import Base
 from taftcache.tangent.operator import TangentOperator
-from taftcache.tangent.rows import ArrayRows
+from taftcache.tangent.rows import ArrayRows, RowSource
 from tests.tangent.vits import Case, make_case
 
 N, K = 40, 4
+SETTINGS = (Objective, Goal, Arithmetic)
 
 
 @cache
@@ -58,6 +66,15 @@ def make_problem(
     layout = base.head_layout if head else base.layout
     operator = TangentOperator(base, rows(vit, spec, sizes), trained=layout, dtype=dtype, memory=memory)
     return Problem(operator, loss or RSL(alpha=1.0, kappa=5.0), ridge)
+
+
+def minimised(base: Base, sources: Sequence[RowSource], loss: Loss, ridge: float = 0.0, **options: Any) -> Solution:
+    """``minimise`` with its settings named one by one."""
+    parts = {kind: {f.name: options.pop(f.name) for f in fields(kind) if f.name in options} for kind in SETTINGS}
+    objective = Objective(loss=loss, ridge=ridge, **parts[Objective])
+    return minimise(
+        base, sources, objective, goal=Goal(**parts[Goal]), arithmetic=Arithmetic(**parts[Arithmetic]), **options
+    )
 
 
 @cache

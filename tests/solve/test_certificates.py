@@ -9,6 +9,7 @@ import torch
 
 from taftcache.solve.methods.conjugate import pcg
 from taftcache.solve.proof import prove
+from taftcache.solve.settings import Goal
 from tests.solve.rational import draw, fractions, norm, root
 
 
@@ -34,7 +35,8 @@ def breaches(seed: int) -> tuple[list[str], float | None]:
     narrow, wide, exact = draw(seed)
     tolerance, passes = TOLERANCES[seed % 7], [3, 6, 20, 60][seed % 4]
     inverse = [None, Plain(), Scaled()][seed % 3]
-    solution = pcg(narrow if seed % 2 else wide, wide, inverse or Plain(), tolerance=tolerance, max_passes=passes)
+    goal = Goal(tolerance=tolerance, max_passes=passes)
+    solution = pcg(narrow if seed % 2 else wide, wide, inverse or Plain(), goal)
     solution = prove(solution, wide, inverse, tolerance, passes=0 if seed % 5 == 0 else 12)
     c, x = solution.certificate, fractions(solution.value)
     gradient = exact.gradient(x)

@@ -8,11 +8,12 @@ import torch
 
 from taftcache.errors import SolveError
 from taftcache.objective.cross_entropy import CrossEntropy
+from taftcache.objective.objective import Objective
 from taftcache.objective.rsl import RSL
 from taftcache.objective.weights import RowWeights
-from taftcache.solve.choosing import STEPS, _Part, choose_ridge
+from taftcache.solve.choosing import STEPS, choose_ridge
 from taftcache.solve.methods.head import HeadPath
-from taftcache.tangent.operator import TangentOperator
+from taftcache.solve.settings import Arithmetic
 from tests.solve.problems import K, N, case, dense, labels, make_problem, rows
 
 LOSS = RSL(alpha=1.0, kappa=5.0)
@@ -50,33 +51,21 @@ def test_leave_one_out_is_leaving_each_row_out(ridge, weighted):
 
 
 def test_classes_of_their_own_need_their_own_decomposition():
-    with pytest.raises(SolveError, match="share"):
+    with pytest.raises(SolveError, match="its own D"):
         HeadPath(make_problem(loss=RSL(alpha=2.0, kappa=5.0), head=True))
-
-
-@pytest.mark.parametrize("sizes", [(N,), (16, 24), (3, 5, 32)])
-@pytest.mark.parametrize("size", [4, 7, 100])
-@pytest.mark.parametrize("start", [0, 7])
-def test_parts_share_the_rows_out(sizes, size, start):
-    parts = [_Part(rows(sizes=sizes), 5, held) for held in (True, False)]
-    for part in parts:
-        got = [block.labels for block in part.blocks(size, start)]
-        assert np.array_equal(np.concatenate(got), labels()[part.chosen(N)][start:])
-        assert all(len(block) == size for block in got[:-1])
-    assert sorted([*parts[0].chosen(N), *parts[1].chosen(N)]) == list(range(N))
-    assert [part.rows for part in parts] == [8, 32]
 
 
 @pytest.mark.parametrize("train", ["head", "full"])
 @pytest.mark.parametrize("loss", [LOSS, RSL(alpha=2.0, kappa=5.0), CrossEntropy()], ids=["rsl", "alpha", "ce"])
 def test_the_choice_has_the_least_loss_of_its_curve(monkeypatch, train, loss):
     monkeypatch.setattr("taftcache.tangent.operator.BLOCK_ROWS", 8)
-    choice = choose_ridge(case().base, rows(), loss, train=train)
+    choice = choose_ridge(case().base, rows(), Objective(loss=loss, train=train))
     best = min(choice.curve, key=lambda point: point.loss)
     assert choice.ridge == best.ridge or best.loss == next(p.loss for p in choice.curve if p.ridge == choice.ridge)
     assert [p.ridge for p in choice.curve] == sorted(p.ridge for p in choice.curve)
     assert choice.method == ("leave-one-out" if train == "head" and loss is LOSS else "validation")
-    assert choice == choose_ridge(case().base, rows(sizes=(16, 24)), loss, train=train, memory=0)
+    objective, streaming = Objective(loss=loss, train=train), Arithmetic(memory=0)
+    assert choice == choose_ridge(case().base, rows(sizes=(16, 24)), objective, arithmetic=streaming)
     if loss is LOSS and train == "full":
         assert choice.passes <= STEPS + 9
 
@@ -86,7 +75,7 @@ def test_the_path_validates_what_a_solve_of_the_other_rows_would(monkeypatch):
     monkeypatch.setattr("taftcache.solve.choosing.EVERY", 2)
     monkeypatch.setattr("taftcache.solve.choosing.STEPS", 40)
     ridges = [1e-2, 1.0]
-    choice = choose_ridge(case().base, rows(), LOSS, grid=ridges)
+    choice = choose_ridge(case().base, rows(), Objective(loss=LOSS), grid=ridges)
     kept, aside = np.arange(0, N, 2), np.arange(1, N, 2)
     from tests.solve.problems import jacobian
 
@@ -105,9 +94,4 @@ def test_the_path_validates_what_a_solve_of_the_other_rows_would(monkeypatch):
 @pytest.mark.parametrize("grid", [[], [0.0, 1.0]])
 def test_grids_that_are_refused(grid):
     with pytest.raises(SolveError, match="grid"):
-        choose_ridge(case().base, rows(), LOSS, grid=grid)
-
-
-def test_operators_are_not_changed_by_parts():
-    whole = TangentOperator(case().base, [_Part(rows(), 5, False)], dtype=torch.float64)
-    assert sum(len(y) for _, y in whole.blocks()) == whole.rows == 32
+        choose_ridge(case().base, rows(), Objective(loss=LOSS), grid=grid)

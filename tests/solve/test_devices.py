@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from taftcache.objective.rsl import RSL
-from taftcache.solve.minimise import minimise
 from taftcache.tangent.operator import TangentOperator
 from taftcache.tangent.rows import ArrayRows
+from tests.solve.problems import minimised
 from tests.tangent.vits import SPECS, VITS, make_case
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device")
@@ -32,7 +32,7 @@ def test_products(vit, spec):
 def test_solutions(train):
     case = make_case("plain", "reset-block", n=40)
     rows = [ArrayRows(case.tokens.numpy(), np.arange(40) % 4)]
-    here, there = (minimise(case.base, rows, RSL(), 1e-2, train=train, device=d) for d in ("cpu", "cuda"))
+    here, there = (minimised(case.base, rows, RSL(), 1e-2, train=train, device=d) for d in ("cpu", "cuda"))
     assert there.converged
     bound = here.certificate.distance + there.certificate.distance
     assert (there.value.cpu() - here.value).norm() <= bound + 1e-6 * here.value.norm()

@@ -11,8 +11,8 @@ from taftcache.objective.problem import Problem
 from taftcache.objective.rsl import RSL
 from taftcache.solve.inverses.dual import DualInverse, dual_fits, kernel
 from taftcache.solve.inverses.kronecker import KroneckerPreconditioner
-from taftcache.solve.minimise import kernel_inverse_fits, minimise, through_rows
-from tests.solve.problems import K, N, case, jacobian, make_problem, rows
+from taftcache.solve.minimise import kernel_inverse_fits, through_rows
+from tests.solve.problems import K, N, case, jacobian, make_problem, minimised, rows
 
 CASES = [("narrow-mlp", "keep"), ("all", "class-token"), ("plain", "reset-block")]
 every_case = pytest.mark.parametrize(("vit", "spec"), CASES)
@@ -84,7 +84,7 @@ def test_limits_decide_which_is_used(monkeypatch):
 
 def test_the_space_of_the_rows_is_taken_where_a_factorisation_costs_more(monkeypatch):
     problem = make_problem()
-    solve = partial(minimise, case().base, rows(), problem.loss, problem.ridge, tolerance=1e-10)
+    solve = partial(minimised, case().base, rows(), problem.loss, problem.ridge, tolerance=1e-10)
     assert kernel_inverse_fits(problem)
     assert not through_rows(problem)
     direct = solve()

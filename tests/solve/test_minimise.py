@@ -8,9 +8,8 @@ import torch
 from taftcache.errors import SolveError
 from taftcache.objective.rsl import RSL
 from taftcache.solve.methods.head import solve_head
-from taftcache.solve.minimise import minimise
 from taftcache.tangent.rows import ArrayRows
-from tests.solve.problems import K, N, case, dense, make_problem, rows
+from tests.solve.problems import K, N, case, dense, make_problem, minimised, rows
 
 LOSSES = [RSL(alpha=1.0, kappa=5.0), RSL(alpha=3.0, kappa=15.0), RSL(alpha=0.4, kappa=1.0)]
 every_loss = pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: f"{loss.alpha}-{loss.kappa}")
@@ -51,7 +50,7 @@ def method(request, monkeypatch):
 @pytest.mark.parametrize("train", ["full", "head"])
 def test_minimise_is_the_dense_solution(method, loss, precision, train):
     whole = dense(loss=loss, ridge=1e-2, head=train == "head")
-    solution = minimise(case().base, rows(), loss, 1e-2, train=train, precision=precision, tolerance=1e-9)
+    solution = minimised(case().base, rows(), loss, 1e-2, train=train, precision=precision, tolerance=1e-9)
     assert solution.converged
     assert (solution.value - whole.solution).norm() <= 1e-6 * whole.solution.norm()
 
@@ -63,7 +62,7 @@ def test_bytes_do_not_depend_on_memory(method, monkeypatch, train, sizes):
 
     def solved(memory: int) -> torch.Tensor:
         options = {"train": train, "memory": memory, "max_passes": 12}
-        return minimise(case().base, rows(sizes=sizes), LOSSES[0], 1e-3, **options).value
+        return minimised(case().base, rows(sizes=sizes), LOSSES[0], 1e-3, **options).value
 
     first = solved(1 << 30)
     assert torch.equal(first, solved(0))
@@ -72,7 +71,7 @@ def test_bytes_do_not_depend_on_memory(method, monkeypatch, train, sizes):
 
 def test_no_rows():
     with pytest.raises(SolveError, match="at least one row"):
-        minimise(case().base, [ArrayRows(rows()[0].tokens[:0], rows()[0].labels[:0])], LOSSES[0], 1e-2)
+        minimised(case().base, [ArrayRows(rows()[0].tokens[:0], rows()[0].labels[:0])], LOSSES[0], 1e-2)
 
 
 @pytest.mark.parametrize("train", ["full", "head"])
@@ -81,11 +80,11 @@ def test_rows_that_are_not_finite(method, train, poison):
     (source,) = rows()
     source.tokens[3, 2, 1] = poison
     with pytest.raises(SolveError):
-        minimise(case().base, [source], LOSSES[0], 1e-2, train=train)
+        minimised(case().base, [source], LOSSES[0], 1e-2, train=train)
 
 
 @pytest.mark.parametrize("train", ["full", "head"])
 def test_one_row_and_one_class(train):
     (source,) = rows()
-    solution = minimise(case().base, [ArrayRows(source.tokens[:1], source.labels[:1])], LOSSES[0], 1e-2, train=train)
+    solution = minimised(case().base, [ArrayRows(source.tokens[:1], source.labels[:1])], LOSSES[0], 1e-2, train=train)
     assert solution.converged

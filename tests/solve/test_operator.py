@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from taftcache.objective.response import Bend, Given, Response, Scattered, Slope
+from taftcache.objective.cotangent import Cotangent, Given, LossGradient, LossHessian, Scattered
 from taftcache.objective.rsl import RSL
 from taftcache.objective.weights import RowWeights
 from taftcache.tangent.operator import TangentOperator
@@ -49,9 +49,9 @@ def test_bytes_do_not_depend_on_memory(small_blocks, dtype, split, blocks_kept):
 
 
 RESPONSES = {
-    "slope": lambda terms, z: Slope(keep=True, **terms),
-    "bend": lambda terms, z: Bend(point=None, **terms),
-    "bend at a point": lambda terms, z: Bend(point={k: z[k : k + BLOCK] for k in range(0, N, BLOCK)}, **terms),
+    "slope": lambda terms, z: LossGradient(keep=True, **terms),
+    "bend": lambda terms, z: LossHessian(point=None, **terms),
+    "bend at a point": lambda terms, z: LossHessian(point={k: z[k : k + BLOCK] for k in range(0, N, BLOCK)}, **terms),
     "scattered": lambda terms, z: Scattered(seed=3, **terms),
     "given": lambda terms, z: Given(values=z),
 }
@@ -67,7 +67,7 @@ def test_a_pass_is_the_sum_of_its_sources_passes_bit_for_bit(small_blocks, kind,
     weights = RowWeights(torch.arange(1.0, operator.classes + 1), torch.arange(1.0, N + 1))
     terms = {"loss": RSL(alpha=3.0), "weights": weights, "rows": N, "jvp_only": False}
 
-    def response() -> Response:
+    def response() -> Cotangent:
         return RESPONSES[kind](terms, z.to(dtype))
 
     whole, start = response(), 0

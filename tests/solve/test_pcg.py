@@ -16,6 +16,7 @@ from taftcache.objective.rsl import RSL
 from taftcache.solve.inverses.dual import DualInverse
 from taftcache.solve.inverses.kronecker import KroneckerPreconditioner
 from taftcache.solve.methods.conjugate import pcg
+from taftcache.solve.settings import Goal
 from taftcache.solve.solution import Certificate, Solution, Status
 from tests.solve.problems import Dense, case, dense, make_problem
 
@@ -38,10 +39,11 @@ PRECONDITIONERS = {"none": Identity, "kronecker": KroneckerPreconditioner, "dual
 
 def solve(problem: Problem, exact: Problem, preconditioner: str = "kronecker", **options) -> Solution:
     made = PRECONDITIONERS[preconditioner](exact if preconditioner == "dual" else problem)
-    return pcg(problem, exact, made, **options)
+    goal = Goal(**{name: options.pop(name) for name in ("tolerance", "max_passes") if name in options})
+    return pcg(problem, exact, made, goal, **options)
 
 
-def told_truly(solution: Solution, whole: Dense, ridge: float, tolerance: float) -> None:
+def claims_hold(solution: Solution, whole: Dense, ridge: float, tolerance: float) -> None:
     """Every claim of a solution, checked on the dense problem."""
     c, gradient = solution.certificate, whole.gradient(solution.value).norm().item()
     rounding = 1e-11 * whole.g.norm().item()
@@ -85,7 +87,7 @@ def test_every_claim_is_true(ridge, alpha, kappa, tolerance, max_passes, dtype, 
     loss = RSL(alpha=alpha, kappa=kappa)
     problem, exact = (make_problem(loss=loss, ridge=ridge, dtype=d) for d in (dtype, torch.float64))
     solution = solve(problem, exact, preconditioner, tolerance=tolerance, max_passes=max_passes)
-    told_truly(solution, dense(loss=loss, ridge=ridge), ridge, tolerance)
+    claims_hold(solution, dense(loss=loss, ridge=ridge), ridge, tolerance)
     assert solution.stats["passes"] <= max_passes
     assert solution.certificate.objective <= exact.evaluate(torch.zeros_like(solution.value))[0] * (1 + 1e-12)
 
@@ -133,7 +135,7 @@ def test_wrong_products_never_pass_for_convergence(factor, bits, max_passes):
     assert solution.status in (Status.stalled, Status.max_passes)
     worse = solution.certificate.objective > exact.evaluate(torch.zeros_like(solution.value))[0] * (1 + 1e-9)
     assert not worse or solution.certificate.relative_gradient < 1
-    told_truly(solution, dense(loss=LOSS, ridge=1e-2), 1e-2, 1e-8)
+    claims_hold(solution, dense(loss=LOSS, ridge=1e-2), 1e-2, 1e-8)
 
 
 def test_slightly_wrong_products_are_corrected():
@@ -141,7 +143,7 @@ def test_slightly_wrong_products_are_corrected():
     wrong = Sabotaged(exact.operator, exact.loss, exact.ridge, factor=1.01)
     solution = solve(wrong, exact, tolerance=1e-8)
     assert solution.converged
-    told_truly(solution, dense(loss=LOSS, ridge=1e-2), 1e-2, 1e-8)
+    claims_hold(solution, dense(loss=LOSS, ridge=1e-2), 1e-2, 1e-8)
 
 
 @pytest.mark.parametrize("at", [1, 3, 12])
@@ -152,20 +154,20 @@ def test_interruption_keeps_the_best_iterate(at):
         if passes > at:
             raise KeyboardInterrupt
 
-    solution = solve(problem, exact, tolerance=1e-10, progress=interrupt)
+    solution = solve(problem, exact, tolerance=1e-10, on_pass=interrupt)
     assert solution.status is Status.interrupted
-    told_truly(solution, dense(loss=LOSS, ridge=1e-2), 1e-2, 1e-10)
+    claims_hold(solution, dense(loss=LOSS, ridge=1e-2), 1e-2, 1e-10)
     assert solution.certificate.objective < exact.evaluate(torch.zeros_like(solution.value))[0]
-    further = solve(problem, exact, tolerance=1e-10, progress=None, start=solution.value)
+    further = solve(problem, exact, tolerance=1e-10, on_pass=None, start=solution.value)
     assert further.converged
 
 
-def test_progress_is_told_of_every_pass():
-    told: list[tuple[int, float]] = []
+def test_every_pass_is_reported():
+    seen: list[tuple[int, float]] = []
     problem = make_problem(loss=LOSS)
-    solution = solve(problem, problem, tolerance=1e-6, progress=lambda *step: told.append(step))
-    assert [passes for passes, _ in told] == sorted({passes for passes, _ in told})
-    assert told[-1][0] <= solution.stats["passes"] <= told[-1][0] + solution.stats["rounds"]
+    solution = solve(problem, problem, tolerance=1e-6, on_pass=lambda *step: seen.append(step))
+    assert [passes for passes, _ in seen] == sorted({passes for passes, _ in seen})
+    assert seen[-1][0] <= solution.stats["passes"] <= seen[-1][0] + solution.stats["rounds"]
 
 
 def test_start_at_the_optimum_takes_two_passes():

@@ -9,13 +9,12 @@ import torch
 
 from taftcache.objective.rsl import RSL
 from taftcache.objective.weights import RowWeights
-from taftcache.solve.inverses.class_kernel import ClassKernel, class_kernel_fits, kernel_product, pull
+from taftcache.solve.inverses.class_kernel import ClassKernel, adjoint, class_kernel_fits, kernel_product
 from taftcache.solve.methods.row_space import Basis, Restart, RowSpace
-from taftcache.solve.minimise import minimise
 from taftcache.solve.solution import Status
 from taftcache.tangent.operator import TangentOperator
 from taftcache.tangent.rows import ArrayRows
-from tests.solve.problems import K, N, case, dense, jacobian, labels, make_problem, tokens
+from tests.solve.problems import K, N, case, dense, jacobian, labels, make_problem, minimised, tokens
 from tests.solve.problems import rows as data
 
 CASES = [("narrow-mlp", "keep"), ("all", "class-token"), ("plain", "reset-block")]
@@ -51,7 +50,7 @@ def test_conjugate_gradients_go_on_where_rounding_stops_it(monkeypatch):
     monkeypatch.setattr("taftcache.solve.inverses.dual.LARGEST_KERNEL", 0)
     monkeypatch.setattr("taftcache.solve.minimise.class_kernel_fits", lambda problem: True)
     sources = data("all", "class-token")
-    solution = minimise(case("all", "class-token").base, sources, LOSS, 1e-2, tolerance=1e-6)
+    solution = minimised(case("all", "class-token").base, sources, LOSS, 1e-2, tolerance=1e-6)
     whole = dense("all", "class-token", loss=LOSS, ridge=1e-2)
     assert solution.converged
     assert solution.stats["solver"] == "row space, pcg"
@@ -85,7 +84,7 @@ def test_products_and_pulls_are_the_jacobians(vit, spec):
     scale = torch.rand(N, K, dtype=torch.float64)
     z = torch.randn(N, K, dtype=torch.float64)
     scaled = scale.reshape(-1, 1) * J
-    assert torch.allclose(pull(problem, z), J.T @ z.reshape(-1), rtol=1e-10, atol=1e-10)
+    assert torch.allclose(adjoint(problem, z), J.T @ z.reshape(-1), rtol=1e-10, atol=1e-10)
     product = kernel_product(problem, scale, z)
     assert torch.allclose(product.reshape(-1), scaled @ (scaled.T @ z.reshape(-1)), rtol=1e-9, atol=1e-9)
 
@@ -173,7 +172,7 @@ def test_a_restart_comes_as_near_as_was_asked_for(gone):
     whole = space()
     whole.run(1e-9)
     dual = whole.solution(Status.converged).dual
-    assert torch.allclose(pull(whole.exact, dual), whole.value)
+    assert torch.allclose(adjoint(whole.exact, dual), whole.value)
     rows, stays, optimum = leaving(gone)
     moved = (whole.value - optimum).norm().item()
     goal = 0.1 * moved if gone else 1e-6
@@ -196,4 +195,4 @@ def test_what_leaving_rows_carried_is_passed_on():
     rows, stays, optimum = leaving([3])
     rows.restart(Restart(whole.problem.operator.sources, dual, stays, lambda delta: float("inf")))
     assert rows.rounds == 0
-    assert (rows.value - optimum).norm() < 0.7 * (pull(rows.exact, dual[stays]) - optimum).norm()
+    assert (rows.value - optimum).norm() < 0.7 * (adjoint(rows.exact, dual[stays]) - optimum).norm()

@@ -72,8 +72,8 @@ def rows(path: Path) -> dict[str, int]:
         return {}
     with FeatureStore(path) as store:
         found = {ref.name: ref.rows for ref in store.manifest.shards}
-        for name, _ in store.desk.entries("staging"):
-            header, lines, _ = Journal(store.desk, f"staging/{name}").read()
+        for name, _ in store.staging.entries("staging"):
+            header, lines, _ = Journal(store.staging, f"staging/{name}").read()
             if header is not None:
                 found[f"journal of {header.name}"] = sum(len(line.ids) for line in lines)
         return found

@@ -12,10 +12,11 @@ import taftcache
 from taftcache.cache.store import FeatureStore
 from taftcache.cli import main
 from taftcache.errors import FormatError, RecipeError, StoreError
-from taftcache.paper import private_table as private_comparison
+from taftcache.paper import tables as paper_tables
 from taftcache.paper.comparison import REPORTS, TITLES, compare
 from taftcache.paper.findings import findings
-from taftcache.paper.pages import markdown, write_pages
+from taftcache.paper.line import ReportLine
+from taftcache.paper.pages import page, write_pages
 from taftcache.paper.private_table import Cell, PrivateTableReport
 from taftcache.paper.trial import Setting, Trial
 from taftcache.paper.workbench import Workbench
@@ -51,27 +52,27 @@ def lines(report, name):
 def test_every_report_has_its_figures(whole):
     assert [made.report for made in whole.reports] == ALL
     for made in whole.reports:
-        assert all(0 <= line["accuracy"] <= 100 and line["std"] >= 0 and line["setting"] for line in made.lines)
-        assert {line["preset"] for line in made.lines} == {"paper", "exact"}
-    methods = {name: {line["method"] for line in lines(whole, name)} for name in ALL}
+        assert all(0 <= line.accuracy <= 100 and line.std >= 0 and line.setting for line in made.lines)
+        assert {line.preset for line in made.lines} == {"paper", "exact"}
+    methods = {name: {line.method for line in lines(whole, name)} for name in ALL}
     assert methods["table1"] == {"NLFT-1", "TAFT-1", "FC"}
     assert methods["table2"] == {"TAFT", "Soup"}
     assert methods["figure1b"] == {"TAFT", "SISA"}
     assert methods["figure2a"] == {"RSL", "CE", "MSE"}
     assert methods["figure2b"] == {"PT=T", "PT=F"}
     assert methods["figure2c"] == {"CLS=T", "CLS=F"}
-    assert {(line["method"], line["radius"]) for line in lines(whole, "table7")} == {
+    assert {(line.method, line.radius) for line in lines(whole, "table7")} == {
         (loss, radius) for loss in ("CE", "RSL") for radius in (1.0, 10.0)
     }
-    removed = {(line["shards"], line["removed"]) for line in lines(whole, "figure1a")}
+    removed = {(line.shards, line.removed) for line in lines(whole, "figure1a")}
     assert removed == {(2, 0), (2, 1), (3, 0), (3, 1), (3, 2)}  # a model of no shard is none
-    assert {line["forgotten"] for line in lines(whole, "figure1c")} == {0.0, 0.5}
+    assert {line.forgotten for line in lines(whole, "figure1c")} == {0.0, 0.5}
     assert whole.digests == {"store": FeatureStore(whole.store).root_digest}
 
 
 def test_reports_agree_where_they_say_the_same(whole):
     def at(name, **keys):
-        return [x["accuracy"] for x in lines(whole, name) if all(x[k] == v for k, v in keys.items())]
+        return [x.accuracy for x in lines(whole, name) if all(getattr(x, k) == v for k, v in keys.items())]
 
     for preset in ("paper", "exact"):
         for shards in (2, 3):
@@ -132,7 +133,7 @@ def test_a_comparison_goes_on_where_it_was(place, tmp_path, monkeypatch):
     assert not calls
     assert (third.kept, third.spent) == (len(list(tmp_path.iterdir())), second.spent)
     fresh = compare(made)
-    accuracies = [[line["accuracy"] for made in report.reports for line in made.lines] for report in (fresh, third)]
+    accuracies = [[line.accuracy for made in report.reports for line in made.lines] for report in (fresh, third)]
     assert accuracies[0] == accuracies[1]
     assert fresh.kept == 0
     assert calls
@@ -208,11 +209,11 @@ def test_the_exact_preset_takes_the_ridge_of_least_loss_and_the_base_point_by_ac
     with Workbench(recipe(place, compare={**SMALL, "ridges": [1e-3, 1e-1, 1e1]}), Silent()) as work:
         best = work.tuned("TAFT", "exact", 2)
         (logged,) = work.settings
-        losses = {(t["ridge"], t["PT"]): t["loss"] for t in logged["tried"]}
+        losses = {(t["ridge"], t["PT"]): t["loss"] for t in logged.tried}
         assert len(losses) == 6
         point = "F" if best.reset_block else "T"
         assert losses[best.strength, point] == min(loss for (_, at), loss in losses.items() if at == point)
-        right = {(t["ridge"], t["PT"]): t["accuracy"] for t in logged["tried"]}
+        right = {(t["ridge"], t["PT"]): t["accuracy"] for t in logged.tried}
         least = {at: min((loss, ridge) for (ridge, x), loss in losses.items() if x == at)[1] for at in "TF"}
         assert right[best.strength, point] == max(right[least[at], at] for at in "TF")
 
@@ -225,7 +226,7 @@ def test_pages_say_what_was_measured(whole, tmp_path):
     for made in whole.reports:
         assert f"## {made.title}" in text
         rows = list(csv.DictReader((tmp_path / f"{made.report}.csv").read_text().splitlines()))
-        assert [float(row["accuracy"]) for row in rows] == [line["accuracy"] for line in made.lines]
+        assert [float(row["accuracy"]) for row in rows] == [line.accuracy for line in made.lines]
         assert all(row["digests"] == whole.digests["store"] and row["setting.preset"] for row in rows)
     plots = [file for file in files if file.suffix == ".svg"]
     assert {p.name for p in plots} == {
@@ -237,14 +238,14 @@ def test_pages_say_what_was_measured(whole, tmp_path):
     assert len(kept["reports"]) == len(ALL)
     (row,) = [r for r in text.split("## Table 1")[1].splitlines() if r.startswith("| exact")][:1]
     assert row == "| exact |  | " + " | ".join(
-        f"{x['accuracy']:.1f} ± {x['std']:.1f}"
-        for name in ("TAFT-1", "FC") for x in lines(whole, "table1") if (x["method"], x["preset"]) == (name, "exact")
+        f"{x.accuracy:.1f} ± {x.std:.1f}"
+        for name in ("TAFT-1", "FC") for x in lines(whole, "table1") if (x.method, x.preset) == (name, "exact")
     ) + " |"  # fmt: skip
 
 
 def test_findings_are_the_figures():
     def line(method, preset, accuracy, **keys):
-        return {"method": method, "preset": preset, "accuracy": accuracy, "std": 0.5, **keys}
+        return ReportLine(method=method, preset=preset, accuracy=accuracy, std=0.5, **keys)
 
     said = findings(
         {
@@ -284,10 +285,10 @@ def test_any_folder_and_any_backbone(tmp_path):
             },
         )
     )  # fmt: skip
-    assert {line["method"] for line in made.reports[0].lines} == {"NLFT-1", "TAFT-1", "NLFT-2", "TAFT-2", "FC"}
+    assert {line.method for line in made.reports[0].lines} == {"NLFT-1", "TAFT-1", "NLFT-2", "TAFT-2", "FC"}
     assert set(made.digests) == {"store", "store-2"}  # a depth, a store
-    assert {line["method"] for line in made.reports[3].lines} == {"CLS=F"}  # there is no token to reset
-    assert "vit_tiny_patch16_224" in markdown(made)
+    assert {line.method for line in made.reports[3].lines} == {"CLS=F"}  # there is no token to reset
+    assert "vit_tiny_patch16_224" in page(made)
 
 
 def random_weights(file, shape):
@@ -301,19 +302,27 @@ def random_weights(file, shape):
 
 def test_private_table_as_a_report(place, monkeypatch):
     cells = [
-        Cell("full", "tangent", "gaussian", 3.0, 1e-5, 2.0, 0.1, [0.5, 0.7]),
-        Cell("head", "tangent", "least-squares", 3.0, 1e-5, 1.0, None, [0.4, 0.4]),
-    ]
+        Cell(
+            regime="full", network="tangent", mechanism="gaussian", epsilon=3.0, delta=1e-5, multiplier=2.0,
+            learning_rate=0.1, accuracy=[0.5, 0.7],
+        ),
+        Cell(
+            regime="head", network="tangent", mechanism="least-squares", epsilon=3.0, delta=1e-5, multiplier=1.0,
+            learning_rate=None, accuracy=[0.4, 0.4],
+        ),
+    ]  # fmt: skip
 
     def table(store, recipe, *, epsilons, seeds, progress, fits):
         assert (epsilons, seeds) == ((3.0,), [0, 1])
-        return PrivateTableReport(store.path, store.root_digest, 48, 12, cells, 0.0)
+        return PrivateTableReport(
+            store=store.path, root_digest=store.root_digest, rows=48, held_out=12, cells=cells, seconds=0.0
+        )
 
-    monkeypatch.setattr(private_comparison, "private_table", table)
+    monkeypatch.setattr(paper_tables, "private_table", table)
     made = compare(recipe(place, compare={**SMALL, "reports": ["table3"]}))
-    found = {line["method"]: (line["accuracy"], line["preset"]) for line in made.reports[0].lines}
+    found = {line.method: (line.accuracy, line.preset) for line in made.reports[0].lines}
     assert found == {"full": (pytest.approx(60.0), "tangent"), "head, least squares": (40.0, "tangent")}
-    assert "| epsilon | full, tangent | head, least squares, tangent |" in markdown(made)
+    assert "| epsilon | full, tangent | head, least squares, tangent |" in page(made)
 
 
 def test_command(place, tmp_path, capsys):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,8 +15,8 @@ from taftcache.errors import CompositionError, FormatError, RecipeError
 from taftcache.model.component import Component, put_component, read_base, read_component
 from taftcache.objective.rsl import RSL
 from taftcache.recipe import parse_recipe
-from taftcache.solve.minimise import minimise
 from taftcache.stages.train import training
+from tests.solve.problems import minimised
 from tests.stages.making import open_store, recipe
 
 
@@ -62,7 +63,7 @@ def test_exact_is_the_optimum_over_all_rows_wherever_it_starts(store):
         assert report.moved > 1000 * report.certificate["distance_bound"]
         exact = component(opened, "models/exact")
         base = read_base(opened, training.adopt(opened, None).tangent)
-        zero = minimise(base, opened.shards, RSL(kappa=15.0), 1e-3, tolerance=1e-10).value
+        zero = minimised(base, opened.shards, RSL(kappa=15.0), 1e-3, tolerance=1e-10).value
         bound = exact.meta["certificate"]["distance_bound"]
         assert (exact.delta - zero).norm().item() <= 1.01 * bound + 1e-9
         assert not taftcache.compose(opened).changed
@@ -135,6 +136,32 @@ def test_another_base_point_is_refused(finished, store, parcel, tmp_path):
         broken.write_bytes(nan.encode())
         with pytest.raises(CompositionError, match="finite"):
             taftcache.import_component(opened, broken)
+
+
+def test_a_file_says_of_its_solve_all_that_a_solve_says_or_nothing(store, parcel, tmp_path):
+    """Whatever a stranger wrote beside the numbers is not taken over into the manifest."""
+    whole = Component.decode(parcel.read_bytes())
+    nested: dict = {"passes": 1}
+    for _ in range(300):
+        nested = {"x": nested}
+    with open_store(store) as opened:
+        taftcache.import_component(opened, parcel, "whole")
+        taken = opened.objects()["components/whole"].meta
+        solved = ("train", "converged", "status", "stats", "certificate", "norm", "rows")
+        assert {k: taken[k] for k in solved} == {k: whole.meta[k] for k in solved}
+        for n, odd in enumerate(
+            [{}, {"stats": {"passes": 1, "x": [0] * 300_000}}, {"stats": nested}, {"certificate": {}}, {"norm": "big"}]
+        ):
+            meta = {**whole.meta, **odd} if odd else {}
+            file = tmp_path / "odd.safetensors"
+            file.write_bytes(replace(whole, meta=meta).encode())
+            taftcache.import_component(opened, file, f"odd{n}")
+            meta = opened.objects()[f"components/odd{n}"].meta
+            assert meta["norm"] == pytest.approx(whole.meta["norm"])
+            assert ("stats" in meta) == (odd == {"norm": "big"})
+        taftcache.inspect(opened)
+    with FeatureStore(store) as opened:
+        assert len(opened.objects("components/")) == 8
 
 
 def test_forgetting_leaves_an_imported_component_alone(store, parcel):

@@ -75,8 +75,14 @@ def test_rows_alone_are_a_store_that_is_not_trained(finished, tmp_path):
     report = taftcache.import_(tmp_path / "o.h5", recipe(tmp_path / "new"), columns=columns())
     assert not report.trainable
     assert taftcache.verify(tmp_path / "new").faults == []
-    with FeatureStore(tmp_path / "new", mode="a") as store, pytest.raises(StoreError, match="base"):
-        taftcache.train(store)
+    with FeatureStore(tmp_path / "new", mode="a") as store:
+        with pytest.raises(StoreError, match="base"):
+            taftcache.train(store)
+        sample = store.sample_ids()[0]
+        assert taftcache.forget(store, [sample]).forgotten == [sample]
+        assert taftcache.forget(store, classes=[store.classes[0]]).classes
+    report = taftcache.audit(tmp_path / "new")
+    assert (report.findings, report.receipts) == ([], 2)
 
 
 def test_bad_rows_are_refused_by_name(finished, tmp_path):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import builtins
 import csv
 import json
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -124,3 +126,42 @@ def test_parquet_without_its_library_says_what_to_install(finished, tmp_path, mo
 def test_an_unknown_format(finished, tmp_path):
     with pytest.raises(RecipeError, match="parquet"):
         taftcache.export(finished, tmp_path / "out", "xlsx")
+
+
+LIMITED = """
+import resource, sys
+import h5py, pyarrow, timm
+from taftcache.cli import main
+import taftcache.model, taftcache.stages.sample_files
+resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
+main(sys.argv[1:])
+"""
+PLACES = [
+    ("export", "--format", "npz"),
+    ("export", "--format", "parquet"),
+    ("export", "--format", "hdf5"),
+    ("export", "--format", "embedding-projector"),
+    ("export-model",),
+    ("export-component", "000"),
+]
+
+
+@pytest.mark.parametrize("words", PLACES, ids=" ".join)
+def test_a_disk_that_takes_no_more_is_one_line_and_leaves_nothing(finished, tmp_path, words):
+    """A limit on the size of files stands for a full disk: the same calls fail, with another number."""
+    command, *more = words
+    line = [command, str(finished), *(more if command == "export-component" else []), str(tmp_path / "out")]
+    line += more if command == "export" else []
+    run = subprocess.run([sys.executable, "-c", LIMITED, *line], capture_output=True, text=True, check=False)
+    assert run.returncode in (2, 5), run.stderr
+    assert run.stderr.startswith("taftcache: ")
+    assert "Traceback" not in run.stderr
+    assert "file too large" in run.stderr.lower()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("format", ["npz", "parquet", "hdf5"])
+def test_a_missing_folder_is_named(finished, tmp_path, format):
+    with pytest.raises(StoreError, match=r"cannot write .*no such file") as caught:
+        taftcache.export(finished, tmp_path / "nowhere" / "out", format)
+    assert "make the folder" in caught.value.do

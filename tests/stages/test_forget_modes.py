@@ -15,6 +15,7 @@ from taftcache.cli import main
 from taftcache.errors import RecipeError, StoreError, UnknownSample
 from taftcache.model.component import Component, read_base, read_component
 from taftcache.model.composition import compose
+from taftcache.recipe import parse_recipe
 from taftcache.stages.forget import renewal
 from taftcache.stages.forget.request import read_ids
 from taftcache.stages.look import inspection
@@ -340,3 +341,18 @@ def test_the_mean_of_copies_is_the_component(exact):
         base = read_base(store, training.adopt(store, None).tangent)
         one = read_component(store, "components/000", base)
     assert torch.allclose(compose({"a": one, "b": one}).delta, now["components/000"], rtol=0, atol=1e-15)
+
+
+def test_class_weights_lose_the_weight_of_a_class_that_leaves(store):
+    """The settings fit the classes afterwards, so that the next request and the next training work."""
+    with open_store(store) as opened:
+        values = opened.manifest.recipe
+        weights = [1.0 + k for k in range(10)]
+        taftcache.train(
+            opened, parse_recipe({**values, "objective": {**values["objective"], "class_weights": weights}})
+        )
+        taftcache.compose(opened)
+        taftcache.forget(opened, classes=[opened.classes[3]])
+        assert opened.manifest.recipe["objective"]["class_weights"] == weights[:3] + weights[4:]
+        assert taftcache.train(opened).trained == []
+    assert taftcache.audit(store).findings == []

@@ -9,13 +9,14 @@ import taftcache
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import StoreError, UnknownSample
 from taftcache.model.component import read_base, read_component
+from taftcache.objective.objective import Objective
 from taftcache.objective.rsl import RSL
 from taftcache.solve.inverses import dual
 from taftcache.solve.leave_one_out import leave_one_out
-from taftcache.solve.minimise import minimise
 from taftcache.stages.train import training
 from taftcache.tangent.operator import TangentOperator
 from taftcache.tangent.rows import ArrayRows
+from tests.solve.problems import minimised
 from tests.stages.making import digits, open_store, recipe
 
 RIDGE = 1e-3
@@ -44,13 +45,13 @@ def test_closed_form_is_solving_without_the_row(problem, train, alpha):
     unit = torch.zeros(1, operator.classes, dtype=torch.float64)
     unit[0, 4] = 1
     direction = operator.accumulate(None, lambda z, change, labels: unit)
-    whole = minimise(base, [rows], loss, RIDGE, train=train, tolerance=1e-12)
-    found = leave_one_out(base, [rows], loss, RIDGE, direction, train=train, delta=whole.value)
+    whole = minimised(base, [rows], loss, RIDGE, train=train, tolerance=1e-12)
+    found = leave_one_out(base, [rows], Objective(loss=loss, ridge=RIDGE, train=train), direction, delta=whole.value)
     assert found.method == "closed form"
     assert found.residual < 1e-7
     for n in (0, 7, 19):
         keep = [k for k in range(20) if k != n]
-        without = minimise(
+        without = minimised(
             base, [ArrayRows(rows.tokens[keep], rows.labels[keep])], loss, RIDGE, train=train, tolerance=1e-12
         )
         change = (direction @ (without.value - whole.value)).item()
@@ -62,10 +63,10 @@ def test_first_order_ranks_as_the_closed_form_does(problem, monkeypatch):
     loss, ridge = RSL(kappa=15.0), 0.1
     operator = TangentOperator(base, [query], dtype=torch.float64)
     direction = operator.accumulate(None, lambda z, change, labels: torch.eye(operator.classes, dtype=z.dtype)[:1])
-    whole = minimise(base, [rows], loss, ridge, tolerance=1e-12).value
-    exact = leave_one_out(base, [rows], loss, ridge, direction, delta=whole)
+    whole = minimised(base, [rows], loss, ridge, tolerance=1e-12).value
+    exact = leave_one_out(base, [rows], Objective(loss=loss, ridge=ridge), direction, delta=whole)
     monkeypatch.setattr(dual, "LARGEST_KERNEL", 0)
-    rough = leave_one_out(base, [rows], loss, ridge, direction, delta=whole)
+    rough = leave_one_out(base, [rows], Objective(loss=loss, ridge=ridge), direction, delta=whole)
     assert rough.method == "first order"
     assert rough.residual < 1e-3
     both = torch.stack([exact.change, rough.change])

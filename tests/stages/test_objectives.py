@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 import taftcache
-from taftcache.errors import RecipeError
+from taftcache.baselines.tangent_training import PRESETS
+from taftcache.errors import RecipeError, SolveError
 from taftcache.recipe import parse_recipe
+from taftcache.solve.solution import Status
 from taftcache.terminal.inspection import show_inspect
 from tests.stages.making import open_store, recipe, values
 
@@ -38,6 +40,22 @@ def test_every_objective_trains_and_predicts(store, objective, capsys):
         assert "λ by leave-one-out" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("method", PRESETS)
+def test_adams_schedules_train_and_are_certified(store, method):
+    objective = {"class_weights": "balanced", "jvp_only": True}
+    with open_store(store) as opened:
+        report = taftcache.train(opened, recipe(store, objective=objective, solver={"method": method}))
+        assert set(report.trained) == {"components/000", "components/001", "models/head"}
+        for name in report.trained:
+            meta = opened.objects()[name].meta
+            assert meta["stats"]["solver"] == "adam"
+            assert meta["stats"]["passes"] == PRESETS[method].schedule.epochs + 2
+            assert meta["status"] == Status.max_passes.value
+            assert 1e-6 < meta["certificate"]["relative_gradient"] < 1
+        with pytest.raises(SolveError, match="have no ball"):
+            taftcache.train(opened, recipe(store, objective={"radius": 1.0}, solver={"method": method}))
+
+
 @pytest.mark.parametrize(
     "objective",
     [{"loss": "hinge"}, {"ridge": "often"}, {"ridge": 0}, {"radius": -1.0}, {"class_weights": [-1.0]}],
@@ -51,11 +69,11 @@ def test_an_interrupted_solve_is_kept_marked_and_solved_again(store, monkeypatch
     from taftcache.solve import minimise as module
     from taftcache.solve.methods.conjugate import pcg
 
-    def stopped(*args, progress=None, **options):
+    def stopped(*args, on_pass=None, **options):
         def interrupt(passes: int, residual: float) -> None:
             raise KeyboardInterrupt
 
-        return pcg(*args, progress=interrupt, **options)
+        return pcg(*args, on_pass=interrupt, **options)
 
     settings = recipe(store, objective={"kappa": 3.0})
     with open_store(store) as opened:

@@ -11,7 +11,6 @@ from torch.func import functional_call
 from taftcache.backbone.cut.cut import Cut
 from taftcache.errors import SolveError
 from taftcache.objective.rsl import RSL
-from taftcache.solve.minimise import minimise
 from taftcache.tangent import functional as functional_tail
 from taftcache.tangent.base import Base, make_base
 from taftcache.tangent.config import TailConfig
@@ -20,6 +19,7 @@ from taftcache.tangent.operator import TangentOperator
 from taftcache.tangent.rows import ArrayRows
 from taftcache.tangent.spec import TangentSpec
 from tests.backbone.registry import images, small_backbone
+from tests.solve.problems import minimised
 
 TOLERANCE = 1e-12
 T, D, WIDTH, K, N = 4, 6, 5, 3, 7
@@ -91,12 +91,12 @@ def whole(base: Base, rows: Tensor):
     return forward
 
 
-def push(base: Base, rows: Tensor, v: Tensor) -> Tensor:
+def jacobian_product(base: Base, rows: Tensor, v: Tensor) -> Tensor:
     w = base.tail.bind(base.state)
     return base.tail.tangent(w, base.tail.value(w, rows), base.tail.bind(base.layout.views(v)))
 
 
-def pull(base: Base, rows: Tensor, r: Tensor) -> Tensor:
+def transposed_product(base: Base, rows: Tensor, r: Tensor) -> Tensor:
     w, out = base.tail.bind(base.state), torch.zeros(base.layout.size, dtype=rows.dtype)
     base.tail.adjoint(w, base.tail.value(w, rows), r, base.tail.bind(base.layout.views(out)))
     return out
@@ -122,22 +122,22 @@ def test_value_tangent_and_adjoint_in_pieces_of_any_size(class_token, numbers, m
     value, tangent = torch.func.jvp(whole(base, rows), (at,), (base.layout.views(v),))
     adjoint = base.layout.flatten(torch.func.vjp(whole(base, rows), at)[1](r)[0])
     assert relative(base.tail.value(base.tail.bind(base.state), rows).logits, value) < TOLERANCE
-    assert relative(push(base, rows, v), tangent) < TOLERANCE
-    assert relative(pull(base, rows, r), adjoint) < TOLERANCE
+    assert relative(jacobian_product(base, rows, v), tangent) < TOLERANCE
+    assert relative(transposed_product(base, rows, r), adjoint) < TOLERANCE
     assert ("first.cls_token" in base.layout) == (class_token == "reset")
 
 
 def test_adjoint_identity():
     base, rows = make("reset"), tokens()
     v, r = vectors(base)
-    assert torch.isclose((push(base, rows, v) * r).sum(), v @ pull(base, rows, r), rtol=1e-12)
+    assert torch.isclose((jacobian_product(base, rows, v) * r).sum(), v @ transposed_product(base, rows, r), rtol=1e-12)
 
 
 def test_each_parameter_alone_and_what_is_frozen_is_not_differentiated(monkeypatch):
     base, rows = make("reset"), tokens()
     tail, w = base.tail, base.tail.bind(base.state)
     s, (_, r) = tail.value(w, rows), vectors(base)
-    everything = base.layout.views(pull(base, rows, r))
+    everything = base.layout.views(transposed_product(base, rows, r))
     seen: list[set[str]] = []
     forward = functional_tail.jvp
     monkeypatch.setattr(functional_tail, "jvp", lambda f, at, moved: seen.append(set(at[0])) or forward(f, at, moved))
@@ -148,7 +148,7 @@ def test_each_parameter_alone_and_what_is_frozen_is_not_differentiated(monkeypat
         seen.clear()
         alone = tail.tangent(w, s, {name: d})
         assert seen == ([] if name in base.config.head_names else [{name}])
-        assert torch.allclose(alone, push(base, rows, padded), rtol=1e-12, atol=1e-13)
+        assert torch.allclose(alone, jacobian_product(base, rows, padded), rtol=1e-12, atol=1e-13)
         out = {name: torch.zeros_like(d)}
         tail.adjoint(w, s, r, out)
         assert torch.allclose(out[name], everything[name], rtol=1e-12, atol=1e-13)
@@ -158,26 +158,28 @@ def test_float32_is_float64_rounded_with_every_constant_moved():
     base, rows = make(), tokens()
     v, r = vectors(base)
     narrow = base.to(torch.float32)
-    assert push(narrow, rows.float(), v.float()).dtype == torch.float32
-    assert relative(push(narrow, rows.float(), v.float()).double(), push(base, rows, v)) < 1e-5
-    assert relative(pull(narrow, rows.float(), r.float()).double(), pull(base, rows, r)) < 1e-5
+    assert jacobian_product(narrow, rows.float(), v.float()).dtype == torch.float32
+    assert relative(jacobian_product(narrow, rows.float(), v.float()).double(), jacobian_product(base, rows, v)) < 1e-5
+    assert (
+        relative(transposed_product(narrow, rows.float(), r.float()).double(), transposed_product(base, rows, r)) < 1e-5
+    )
 
 
 def test_in_inference_mode():
     base = make()
     v, r = vectors(base)
-    expected = push(base, tokens(), v), pull(base, tokens(), r)
+    expected = jacobian_product(base, tokens(), v), transposed_product(base, tokens(), r)
     with torch.inference_mode():
         there = make()
-        assert torch.equal(push(there, tokens(), v.clone()), expected[0])
-        assert torch.equal(pull(there, tokens(), r.clone()), expected[1])
+        assert torch.equal(jacobian_product(there, tokens(), v.clone()), expected[0])
+        assert torch.equal(transposed_product(there, tokens(), r.clone()), expected[1])
 
 
 def test_rows_and_module_stay_as_they_were():
     base, rows = make(), tokens()
     before = {n: t.clone() for n, t in base.module.state_dict().items()}
     v, r = vectors(base)
-    push(base, rows, v), pull(base, rows, r)
+    jacobian_product(base, rows, v), transposed_product(base, rows, r)
     assert torch.equal(rows, tokens())
     assert all(torch.equal(t, before[n]) for n, t in base.module.state_dict().items())
 
@@ -204,8 +206,8 @@ def test_it_agrees_with_the_class_row_by_hand(options, class_token):
     s = other.value(w, rows)
     other.adjoint(w, s, r, other.bind(base.layout.views(out)))
     assert relative(s.logits, base.tail.value(base.tail.bind(base.state), rows).logits) < TOLERANCE
-    assert relative(other.tangent(w, s, other.bind(base.layout.views(v))), push(base, rows, v)) < TOLERANCE
-    assert relative(out, pull(base, rows, r)) < TOLERANCE
+    assert relative(other.tangent(w, s, other.bind(base.layout.views(v))), jacobian_product(base, rows, v)) < TOLERANCE
+    assert relative(out, transposed_product(base, rows, r)) < TOLERANCE
 
 
 @pytest.mark.parametrize("train", ["full", "layernorm", ["second.*"]])
@@ -215,7 +217,7 @@ def test_a_solve_is_the_dense_optimum(train):
     x = np.concatenate([tokens().numpy()] * 6) + np.random.default_rng(0).normal(size=(6 * N, T, D))
     y = np.arange(6 * N) % K
     rows, loss, ridge = ArrayRows(x, y), RSL(alpha=2.0, kappa=3.0), 1e-2
-    solution = minimise(base, [rows], loss, ridge, train=train, tolerance=1e-10, precision="float64")
+    solution = minimised(base, [rows], loss, ridge, train=train, tolerance=1e-10, precision="float64")
     assert solution.converged
     layout = base.trained(train)
     operator = TangentOperator(base, [rows], trained=layout, dtype=torch.float64)

@@ -13,7 +13,7 @@ from timm.models.eva import EvaAttention
 from torch import Tensor, nn
 from torch.func import functional_call, jvp, vjp
 
-from taftcache.tangent.layers.activation import Activation, Gate, slope
+from taftcache.tangent.layers.activation import Activation, Gate, derivative
 from taftcache.tangent.layers.attention import Attend, Rotation
 from taftcache.tangent.layers.layer import Layer, Sum, chain_adjoint, chain_tangent, chain_value
 from taftcache.tangent.layers.linear import Linear
@@ -223,5 +223,5 @@ def test_rotation_is_the_models_own():
 def test_slopes_at_zero():
     """The release's GELU(x)/(x + 1e-8) is wrong there."""
     zero = torch.zeros(1, dtype=torch.float64)
-    slopes = {"gelu": 0.5, "gelu_tanh": 0.5, "silu": 0.5, "quick_gelu": 0.5, "relu": 0.0, "sigmoid": 0.25}
-    assert {kind: slope(kind, zero).item() for kind in slopes} == slopes  # type: ignore[arg-type]
+    gradients = {"gelu": 0.5, "gelu_tanh": 0.5, "silu": 0.5, "quick_gelu": 0.5, "relu": 0.0, "sigmoid": 0.25}
+    assert {kind: derivative(kind, zero).item() for kind in gradients} == gradients  # type: ignore[arg-type]

@@ -12,12 +12,12 @@ from timm.models.vision_transformer import VisionTransformer
 
 from taftcache.objective.problem import Problem
 from taftcache.objective.rsl import RSL
-from taftcache.solve.minimise import minimise
 from taftcache.solve.solution import Status
 from taftcache.tangent.base import Base
 from taftcache.tangent.factors import RankOne, row_norms
 from taftcache.tangent.operator import TangentOperator
 from taftcache.tangent.rows import ArrayRows
+from tests.solve.problems import minimised
 from tests.tangent.blocks import MODELS, Case, make_case
 
 TOLERANCE = 1e-12  # relative, float64
@@ -37,13 +37,13 @@ def parameters(case: Case) -> dict[str, torch.Tensor]:
     return {name: case.base.state[name] for name in case.base.layout}
 
 
-def push(case: Case, vector: torch.Tensor) -> torch.Tensor:
+def jacobian_product(case: Case, vector: torch.Tensor) -> torch.Tensor:
     tail, base = case.base.tail, case.base
     w = tail.bind(base.state)
     return tail.tangent(w, tail.value(w, case.tokens), tail.bind(base.layout.views(vector)))
 
 
-def pull(case: Case, r: torch.Tensor) -> torch.Tensor:
+def transposed_product(case: Case, r: torch.Tensor) -> torch.Tensor:
     tail, base = case.base.tail, case.base
     w = tail.bind(base.state)
     out = torch.zeros(base.layout.size, dtype=r.dtype)
@@ -55,24 +55,24 @@ def direction(case: Case, seed: int = 3) -> torch.Tensor:
     return torch.randn(case.base.layout.size, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-def response(case: Case, seed: int = 4) -> torch.Tensor:
+def cotangent(case: Case, seed: int = 4) -> torch.Tensor:
     return torch.randn(len(case.tokens), 4, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def check_against_torch_func(case: Case) -> None:
     """f, J v and Jᵀ r are the model's own, and so are both at once."""
     tail, base = case.base.tail, case.base
-    state, v, r = parameters(case), direction(case), response(case)
+    state, v, r = parameters(case), direction(case), cotangent(case)
     oracle, change = torch.func.jvp(case.forward, (state,), (base.layout.views(v),))
     w = tail.bind(base.state)
     value = tail.value(w, case.tokens)
     assert relative(value.logits, oracle) < TOLERANCE
-    assert relative(push(case, v), change) < TOLERANCE
+    assert relative(jacobian_product(case, v), change) < TOLERANCE
     both = tail.value_and_tangent(w, case.tokens, tail.bind(base.layout.views(v)))
     assert relative(both[0], oracle) < TOLERANCE
     assert relative(both[1], change) < TOLERANCE
     _, vjp = torch.func.vjp(case.forward, state)
-    assert relative(pull(case, r), base.layout.flatten(vjp(r)[0])) < TOLERANCE
+    assert relative(transposed_product(case, r), base.layout.flatten(vjp(r)[0])) < TOLERANCE
 
 
 @every_model
@@ -115,8 +115,8 @@ def test_any_architecture_is_torch_func(options, blocks, token, seed):
 @every_model
 def test_adjoint_identity(name):
     case = case_of(name)
-    v, r = direction(case), response(case)
-    left, right = (push(case, v) * r).sum(), v @ pull(case, r)
+    v, r = direction(case), cotangent(case)
+    left, right = (jacobian_product(case, v) * r).sum(), v @ transposed_product(case, r)
     assert abs(left - right) <= TOLERANCE * abs(left)
 
 
@@ -125,8 +125,8 @@ def test_adjoint_identity(name):
 def test_linear(a, b, seed, name):
     case = case_of(name, n=2)
     u, v = direction(case, seed), direction(case, seed + 100)
-    expected = a * push(case, u) + b * push(case, v)
-    assert torch.allclose(push(case, a * u + b * v), expected, rtol=1e-11, atol=1e-10)
+    expected = a * jacobian_product(case, u) + b * jacobian_product(case, v)
+    assert torch.allclose(jacobian_product(case, a * u + b * v), expected, rtol=1e-11, atol=1e-10)
 
 
 @pytest.mark.parametrize("name", ["plain", "average", "swiglu", "eva"])
@@ -137,16 +137,16 @@ def test_finite_differences_of_the_real_model(name):
     h = 1e-5
     step = case.base.layout.views(h * v)
     up, down = (case.forward({n: w + s * step[n] for n, w in parameters(case).items()}) for s in (1, -1))
-    assert relative(push(case, v), (up - down) / (2 * h)) < 1e-6
+    assert relative(jacobian_product(case, v), (up - down) / (2 * h)) < 1e-6
 
 
 @every_model
 def test_float32_agrees_to_its_rounding(name):
     wide, narrow = case_of(name), case_of(name)
     narrow.base, narrow.tokens = wide.base.to(torch.float32), wide.tokens.float()
-    v, r = direction(wide), response(wide)
-    assert relative(push(narrow, v.float()).double(), push(wide, v)) < 1e-4
-    assert relative(pull(narrow, r.float()).double(), pull(wide, r)) < 1e-4
+    v, r = direction(wide), cotangent(wide)
+    assert relative(jacobian_product(narrow, v.float()).double(), jacobian_product(wide, v)) < 1e-4
+    assert relative(transposed_product(narrow, r.float()).double(), transposed_product(wide, r)) < 1e-4
 
 
 @every_model
@@ -156,9 +156,9 @@ def test_each_parameter_alone(name):
     tail, base = case.base.tail, case.base
     w = tail.bind(base.state)
     s = tail.value(w, case.tokens)
-    r = response(case)
-    everything = base.layout.views(pull(case, r))
-    scale = pull(case, r).norm()
+    r = cotangent(case)
+    everything = base.layout.views(transposed_product(case, r))
+    scale = transposed_product(case, r).norm()
     for n, tensor in parameters(case).items():
         d = torch.randn_like(tensor)
         padded = torch.zeros(base.layout.size, dtype=torch.float64)
@@ -178,7 +178,7 @@ def test_nothing_is_computed_below_the_deepest_trained_parameter(name, monkeypat
     s = tail.value(w, case.tokens)
     seen: list[str] = []
     for kind in {type(part) for layer in tail.layers for part in getattr(layer, "layers", [layer])}:
-        for method in ("pull", "contract"):
+        for method in ("input_adjoint", "contract"):
             known = getattr(kind, method)
 
             def spy(self, *args, known=known, method=method):
@@ -188,10 +188,10 @@ def test_nothing_is_computed_below_the_deepest_trained_parameter(name, monkeypat
             monkeypatch.setattr(kind, method, spy)
     for deepest, below in (("blocks.0.mlp.fc2.bias", ("blocks.0.mlp.fc1", "attn")), ("head.bias", ("blocks", "norm"))):
         seen.clear()
-        tail.adjoint(w, s, response(case), tail.bind({deepest: torch.zeros_like(base.state[deepest])}))
+        tail.adjoint(w, s, cotangent(case), tail.bind({deepest: torch.zeros_like(base.state[deepest])}))
         early = [call for call in seen if "blocks.1" not in call]
         assert not any(part in call for part in below for call in early), early
-        assert "pull blocks.0.mlp.fc2.weight" not in " ".join(seen)
+        assert "input_adjoint blocks.0.mlp.fc2.weight" not in " ".join(seen)
 
 
 @pytest.mark.parametrize("train", ["full", "bitfit", "layernorm", "scales"])
@@ -199,7 +199,7 @@ def test_nothing_is_computed_below_the_deepest_trained_parameter(name, monkeypat
 def test_factors_are_the_rows_of_the_jacobian(name, train):
     """Rebuilt gradients, and the norms that never form them, row by row."""
     case = case_of(name, token=MODELS[name][1].get("class_token", True))
-    base, r = case.base, response(case)
+    base, r = case.base, cotangent(case)
     layout = base.trained(train) if train != "scales" else base.layout
     if train == "scales":
         layout = layout.named([n for n in layout if ".ls" in n or "gamma_" in n or n == "head.weight"])
@@ -231,7 +231,7 @@ def test_factors_are_the_rows_of_the_jacobian(name, train):
 
 def test_row_norms_are_vmap_of_grad():
     case = case_of("plain")
-    base, r = case.base, response(case)
+    base, r = case.base, cotangent(case)
     state = parameters(case)
 
     def of_row(tokens: torch.Tensor, r: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -251,10 +251,10 @@ def test_an_operator_solves_with_it():
     operator = TangentOperator(
         case.base, [ArrayRows(case.tokens.numpy(), np.arange(4) % 4)], dtype=torch.float64, memory=1 << 30
     )
-    v, r = direction(case), response(case)
+    v, r = direction(case), cotangent(case)
     for _ in range(2):
-        assert torch.equal(torch.cat(list(operator.matvec(v))), push(case, v))
-        assert torch.equal(operator.accumulate(None, lambda *_: r), pull(case, r))
+        assert torch.equal(torch.cat(list(operator.matvec(v))), jacobian_product(case, v))
+        assert torch.equal(operator.accumulate(None, lambda *_: r), transposed_product(case, r))
     held = list(case.base.tail.tensors(next(operator.blocks())[0]))
     assert len({id(tensor) for tensor in held}) == len(held)
 
@@ -266,7 +266,7 @@ def test_a_solve_ends_at_the_minimiser(name):
     base = Base(case.base.config, {n: t.float() for n, t in case.base.state.items()}, case.base.spec)
     rows, labels, ridge = case.tokens.float(), np.arange(8) % 4, 1e-1
     loss = RSL()
-    solution = minimise(base, [ArrayRows(rows.numpy(), labels)], loss, ridge, tolerance=1e-8)
+    solution = minimised(base, [ArrayRows(rows.numpy(), labels)], loss, ridge, tolerance=1e-8)
     assert solution.status is Status.converged
     operator = TangentOperator(base, [ArrayRows(rows.numpy(), labels)], dtype=torch.float64)
     assert not operator.tail.rank_one

@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 
 import taftcache
 from taftcache.recipe import parse_recipe
-from taftcache.teaching.recipe import TransferRecipe, parse_transfer
+from taftcache.teaching.recipe import TeachingRecipe, parse_teaching
 
 VIT = {"img_size": 16, "patch_size": 8, "embed_dim": 32, "depth": 2, "num_heads": 2}
 DIGITS = 120
@@ -41,8 +41,8 @@ def extract_features(path: Path, **settings: Any) -> Path:
     return path
 
 
-def transfer_recipe(folder: Path, teachers: dict[str, Path], **sections: dict[str, Any]) -> TransferRecipe:
-    """A transfer onto a tiny student, three epochs on the same 120 digits."""
+def teaching_recipe(folder: Path, teachers: dict[str, Path], **sections: dict[str, Any]) -> TeachingRecipe:
+    """A recipe of a tiny student, three epochs on the same 120 digits."""
     values: dict[str, Any] = {
         "device": "cpu",
         "path": str(folder),
@@ -54,10 +54,10 @@ def transfer_recipe(folder: Path, teachers: dict[str, Path], **sections: dict[st
             "model_args": {**VIT, "embed_dim": 16, "depth": 1, "drop_rate": 0.1},
         },
         "preprocess": {"input_size": [3, 16, 16]},
-        "transfer": {"beta": 1.0},
+        "teach": {"beta": 1.0},
         "train": {"epochs": 3, "batch": 32, "rate": 3e-3, "augment": "shift"},
         "report": {"latency": False, "probes": False},
     }
     for name, section in sections.items():
         values[name] = {**values.get(name, {}), **section}
-    return parse_transfer(values)
+    return parse_teaching(values)

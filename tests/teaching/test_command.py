@@ -1,4 +1,4 @@
-"""``taftcache transfer`` as a shell calls it."""
+"""``taftcache teach`` as a shell calls it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def call(*arguments: str) -> int:
     return ended.value.code or 0
 
 
-def test_transfer_makes_its_teacher_trains_and_reports(tmp_path, monkeypatch, capsys):
+def test_teach_makes_its_teacher_trains_and_reports(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "200")
     made = teacher_recipe(tmp_path / "teacher")
     (tmp_path / "teacher.toml").write_text(
@@ -28,24 +28,25 @@ def test_transfer_makes_its_teacher_trains_and_reports(tmp_path, monkeypatch, ca
         f"model_args = {{ {', '.join(f'{k} = {v}' for k, v in {**VIT, 'num_classes': 10}.items())} }}\n"
         f'[store]\npath = "{tmp_path / "teacher"}"\ncache = "feature"\ndtype = "float32"\n[tangent]\ntrain = "head"\n'
     )
-    (tmp_path / "transfer.toml").write_text(
+    (tmp_path / "teach.toml").write_text(
         f'path = "{tmp_path / "out"}"\n[data]\nsource = "digits"\nlimit = {made.data.limit}\n'
         f'[[teachers]]\nname = "tiny"\nrecipe = "{tmp_path / "teacher.toml"}"\n'
         f'[student]\nmodel = "vit_tiny_patch16_224"\nweights = "random"\n'
         f"model_args = {{ {', '.join(f'{k} = {v}' for k, v in {**VIT, 'depth': 1}.items())} }}\n"
-        "[preprocess]\ninput_size = [3, 16, 16]\n[transfer]\ngrid = [1.0]\n[train]\nepochs = 1\n"
+        "[preprocess]\ninput_size = [3, 16, 16]\n[teach]\ngrid = [1.0]\n[train]\nepochs = 1\n"
         '[report]\npriors = ["kd"]\nlatency = false\n'
     )
-    recipe = str(tmp_path / "transfer.toml")
-    assert call("transfer", recipe, "--device", "cpu", "--json") == 0
+    recipe = str(tmp_path / "teach.toml")
+    assert call("teach", recipe, "--device", "cpu", "--json") == 0
     report = json.loads(capsys.readouterr().out)
     assert set(report) == REPORT
     students = report["trained"] + report["kept"]  # a student of the hold-out may be asked for more than once
     assert report["trained"] >= 2
-    assert call("transfer", recipe, "--device", "cpu") == 0
-    shown = capsys.readouterr().out
+    assert call("transfer", recipe, "--device", "cpu") == 0  # the old name
+    shown, complaint = capsys.readouterr()
+    assert "now called taftcache teach" in complaint
     assert f"0 students trained, {students} found trained" in shown
     assert "linear probe" in shown
     assert str(tmp_path / "out" / "report.md") in shown
-    assert call("transfer", recipe, "--set", "transfer.beta=-1") == 2
+    assert call("teach", recipe, "--set", "teach.beta=-1") == 2
     assert "taftcache: " in capsys.readouterr().err

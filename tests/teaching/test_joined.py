@@ -66,10 +66,10 @@ def test_an_erased_sample_is_noticed(opened, images):
     with opened["other"].transaction() as change:
         change.erase([gone])
         change.record({"event": "test"})
-    with pytest.raises(StoreError, match="forgotten in all") as error:
+    with pytest.raises(StoreError, match="has forgotten") as error:
         join(opened, images)
     assert gone in str(error.value)
-    assert "other" in error.value.got
+    assert "other has forgotten" in error.value.fault
     assert "wide" in error.value.do
     with opened["wide"].transaction() as change:
         change.erase([gone])
@@ -81,32 +81,32 @@ def test_an_erased_sample_is_noticed(opened, images):
 
 def test_a_missing_row_is_an_error(opened, images):
     more = {**images, "digits/9999": "3"}
-    with pytest.raises(StoreError, match=r"(?s)a row of every image.*digits/9999"):
+    with pytest.raises(StoreError, match=r"has no row of digits/9999"):
         join(opened, more)
 
 
 def test_stores_of_other_sizes_do_not_join(opened, images, tmp_path):
     few = extract_features(tmp_path / "few", shards=1, limit=60)
-    with FeatureStore(few) as store, pytest.raises(StoreError, match=r"(?s)a row of every image.*few"):
+    with FeatureStore(few) as store, pytest.raises(StoreError, match="few has no row of"):
         join({"wide": opened["wide"], "few": store}, images)
 
 
 def test_a_foreign_row_is_an_error(opened, images):
     first = next(iter(images))
-    with pytest.raises(DataError, match=f"(?s)the student can see.*{first}"):
+    with pytest.raises(DataError, match=f"the student cannot see: {first}"):
         join(opened, {i: label for i, label in images.items() if i != first})
 
 
 def test_another_label_is_an_error(opened, images):
     first = next(iter(images))
     wrong = {**images, first: "9" if images[first] != "9" else "8"}
-    with pytest.raises(DataError, match=f"(?s)of one class.*{first}"):
+    with pytest.raises(DataError, match=f"{first} of another class"):
         join(opened, wrong)
 
 
 def test_another_split_is_an_error(opened, images, tmp_path):
     other = extract_features(tmp_path / "split", shards=1, seed=5)
-    with FeatureStore(other) as store, pytest.raises(StoreError, match="holds out the same"):
+    with FeatureStore(other) as store, pytest.raises(StoreError, match="not hold out the same"):
         join({"wide": opened["wide"], "split": store}, images)
 
 

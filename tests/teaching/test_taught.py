@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from functools import cache
 
 import msgspec
@@ -15,19 +16,21 @@ import taftcache
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import RecipeError, SolveError, StoreError
 from taftcache.model.component import read_base, read_component
+from taftcache.objective.objective import Objective
 from taftcache.objective.rsl import RSL
-from taftcache.solve.minimise import minimise
+from taftcache.recipe import PriorSpec
+from taftcache.solve.settings import Arithmetic, Goal
 from taftcache.solve.solution import Status
 from taftcache.tangent.rows import ArrayRows
 from taftcache.teaching.lasso import group_lasso, subgradient
-from taftcache.teaching.spec import PriorSpec
-from taftcache.teaching.tangent_student import minimise_taught
-from tests.solve.problems import N, case, dense, rows
+from taftcache.teaching.tangent_student import Teachers, minimise_taught
+from tests.solve.problems import N, case, dense, minimised, rows
 from tests.stages.making import commits, recipe
 from tests.tangent.vits import make_case
 from tests.teaching.making import DIGITS, extract_features, teacher_recipe
 
 LOSS, RIDGE, P = RSL(alpha=1.0, kappa=5.0), 1e-2, 9
+OBJECTIVE = Objective(loss=LOSS, ridge=RIDGE)
 PRIOR = PriorSpec(teachers=["x"], beta=2.0, sparsity=0.15, shrinkage=1e-2)
 SLICES = {"good": slice(0, 5), "junk": slice(5, P)}
 
@@ -60,8 +63,10 @@ def psi() -> Tensor:
 
 
 def solve(prior: PriorSpec = PRIOR, tolerance: float = 1e-8, **more):
-    settings = {"precision": "float64", **more}
-    return minimise_taught(case().base, rows(), LOSS, RIDGE, psi(), prior, SLICES, tolerance=tolerance, **settings)
+    goal = Goal(tolerance=tolerance, **{k: more.pop(k) for k in ("max_passes",) if k in more})
+    arithmetic = Arithmetic(precision=more.pop("precision", "float64"))
+    teachers = Teachers(psi=psi(), prior=prior, slices=SLICES)
+    return minimise_taught(case().base, rows(), OBJECTIVE, teachers, goal=goal, arithmetic=arithmetic, **more)
 
 
 def test_the_optimality_conditions_hold_in_dense_algebra():
@@ -142,7 +147,10 @@ def test_junk_is_exactly_zero_and_what_helps_is_not():
     known = (both[:, :5] @ torch.randn(5, 4, dtype=torch.float64, generator=generator)).argmax(1).numpy()
     source = [ArrayRows(held.tokens.numpy().astype(np.float16), known)]
     prior = PriorSpec(teachers=["x"], beta=0.5, sparsity=0.1)
-    found = minimise_taught(held.base, source, LOSS, RIDGE, both, prior, SLICES, tolerance=1e-3, precision="float64")
+    found = minimise_taught(
+        held.base, source, OBJECTIVE, Teachers(psi=both, prior=prior, slices=SLICES),
+        goal=Goal(tolerance=1e-3), arithmetic=Arithmetic(precision="float64"),
+    )  # fmt: skip
     teachers = found.stats["teachers"]
     assert teachers["junk"] == {"features": 4, "in_use": 0, "energy": 0.0}
     assert teachers["good"]["in_use"] == 5
@@ -157,7 +165,7 @@ def test_the_certificates_bounds_are_true(tolerance):
 
 
 def test_a_weak_prior_is_none():
-    without = minimise(case().base, rows(), LOSS, RIDGE, tolerance=1e-10, precision="float64").value
+    without = minimised(case().base, rows(), LOSS, RIDGE, tolerance=1e-10, precision="float64").value
     weak = solve(PriorSpec(teachers=["x"], beta=1e-9, sparsity=0.1), tolerance=1e-10).value
     strong = solve(tolerance=1e-10).value
     assert (weak - without).norm() <= 1e-5 * without.norm()
@@ -187,11 +195,11 @@ def test_single_precision_ends_in_the_same_certificate():
 
 def test_what_cannot_be_taught_is_refused():
     with pytest.raises(RecipeError, match="below the head"):
-        solve(train="head")
-    with pytest.raises(SolveError, match="teachers' features"):
-        minimise_taught(case().base, rows(), LOSS, RIDGE, psi()[:-1], PRIOR, SLICES)
+        minimise_taught(case().base, rows(), replace(OBJECTIVE, train="head"), Teachers(psi=psi(), prior=PRIOR))
+    with pytest.raises(SolveError, match="teachers' features of"):
+        minimise_taught(case().base, rows(), OBJECTIVE, Teachers(psi=psi()[:-1], prior=PRIOR))
     with pytest.raises(SolveError, match="finite"):
-        minimise_taught(case().base, rows(), LOSS, RIDGE, psi() * float("nan"), PRIOR, SLICES)
+        minimise_taught(case().base, rows(), OBJECTIVE, Teachers(psi=psi() * float("nan"), prior=PRIOR))
 
 
 def test_a_pass_limit_is_said():

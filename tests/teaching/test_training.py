@@ -15,21 +15,21 @@ import torch
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import DataError, FormatError, RecipeError, SolveError, StoreError
 from taftcache.stages.progress import Silent
-from taftcache.stages.train.teaching import open_classroom, teach
-from taftcache.teaching.recipe import load_transfer, parse_transfer
-from taftcache.teaching.spec import PRIORS
+from taftcache.stages.train.teaching import open_students, teach
+from taftcache.teaching.recipe import load_teaching, parse_teaching
+from taftcache.teaching.spec import PRIORS, TeachSpec
 from taftcache.teaching.students.checkpoint import optimiser_tensors, read_tensors, restore_optimiser, write_tensors
 from taftcache.teaching.students.images import augmented
-from taftcache.teaching.students.students import Desk, per_class
-from taftcache.teaching.students.trainer import CHECKPOINT, _Run
-from tests.teaching.making import transfer_recipe
+from taftcache.teaching.students.students import StudentSettings, per_class
+from taftcache.teaching.students.trainer import CHECKPOINT, StudentTraining, _Run
+from tests.teaching.making import teaching_recipe
 
 
-def student_bytes(recipe, desk: Desk | None = None) -> bytes:
-    with open_classroom(recipe, Silent()) as room:
-        desk = desk or room.desk(recipe.transfer.prior, recipe.transfer.beta, 0)
-        room.outcome(desk)
-        return room.student_file(desk).read_bytes()
+def student_bytes(recipe, settings: StudentSettings | None = None) -> bytes:
+    with open_students(recipe, Silent()) as students:
+        settings = settings or students.settings(recipe.teach.prior, recipe.teach.beta, 0)
+        students.outcome(settings)
+        return students.student_file(settings).read_bytes()
 
 
 class Interrupting(Silent):
@@ -50,18 +50,18 @@ class Interrupting(Silent):
 @pytest.fixture(scope="module")
 def plain(teachers, tmp_path_factory) -> bytes:
     """The student of standard transfer learning."""
-    recipe = transfer_recipe(tmp_path_factory.mktemp("plain"), teachers, transfer={"prior": "none"})
+    recipe = teaching_recipe(tmp_path_factory.mktemp("plain"), teachers, teach={"prior": "none"})
     return student_bytes(recipe)
 
 
 @pytest.mark.parametrize("prior", [name for name in PRIORS if name != "none"])
 def test_without_weight_a_prior_leaves_no_trace(teachers, tmp_path, plain, prior):
     """β = 0 gives standard transfer learning's bytes; β > 0 does not."""
-    recipe = transfer_recipe(tmp_path, teachers, transfer={"prior": prior, "noise": 3})
-    with open_classroom(recipe, Silent()) as room:
-        desk = Desk(prior, 0.0, 0, noise=3)
-        room.outcome(desk)
-        assert _tensors(room.student_file(desk)) == _tensors_of(plain, tmp_path)
+    recipe = teaching_recipe(tmp_path, teachers, teach={"prior": prior, "noise": 3})
+    with open_students(recipe, Silent()) as students:
+        settings = StudentSettings(prior, 0.0, 0, noise=3)
+        students.outcome(settings)
+        assert _tensors(students.student_file(settings)) == _tensors_of(plain, tmp_path)
     assert student_bytes(recipe) != plain
 
 
@@ -76,7 +76,7 @@ def _tensors_of(data: bytes, tmp_path: Path) -> dict[str, bytes]:
 
 
 def test_the_report_trains_no_student_for_a_beta_of_zero(teachers, tmp_path):
-    recipe = transfer_recipe(tmp_path, teachers, transfer={"prior": "kd", "beta": 0.0})
+    recipe = teaching_recipe(tmp_path, teachers, teach={"prior": "kd", "beta": 0.0})
     report = teach(recipe)
     assert (report.trained, report.kept) == (1, 1)
     assert report.student.parent.name == "none-b0-s0"
@@ -84,17 +84,17 @@ def test_the_report_trains_no_student_for_a_beta_of_zero(teachers, tmp_path):
 
 @pytest.mark.parametrize("prior", ["aft", "aft-nnls", "kd", "b-tuning"])
 def test_an_interrupted_training_ends_in_the_same_bytes(teachers, tmp_path, prior):
-    whole = transfer_recipe(tmp_path / "whole", teachers, transfer={"prior": prior})
-    broken = transfer_recipe(tmp_path / "broken", teachers, transfer={"prior": prior})
-    desk = Desk(prior, 1.0, 0)
-    with open_classroom(broken, Interrupting(2)) as room, pytest.raises(KeyboardInterrupt):
-        room.outcome(desk)
+    whole = teaching_recipe(tmp_path / "whole", teachers, teach={"prior": prior})
+    broken = teaching_recipe(tmp_path / "broken", teachers, teach={"prior": prior})
+    settings = StudentSettings(prior, 1.0, 0)
+    with open_students(broken, Interrupting(2)) as students, pytest.raises(KeyboardInterrupt):
+        students.outcome(settings)
     (checkpoint,) = tmp_path.rglob(CHECKPOINT)
     assert read_tensors(checkpoint)[1]["epoch"] == 2
-    assert student_bytes(broken, desk) == student_bytes(whole, desk)
+    assert student_bytes(broken, settings) == student_bytes(whole, settings)
     assert not checkpoint.exists()
     outcomes = [
-        json.loads((tmp_path / way / "students" / desk.name / "outcome.json").read_text())
+        json.loads((tmp_path / way / "students" / settings.name / "outcome.json").read_text())
         for way in ("whole", "broken")
     ]
     for outcome in outcomes:
@@ -103,23 +103,23 @@ def test_an_interrupted_training_ends_in_the_same_bytes(teachers, tmp_path, prio
 
 
 def test_a_checkpoint_of_other_settings_is_not_gone_on_from(teachers, tmp_path):
-    recipe = transfer_recipe(tmp_path, teachers)
-    with open_classroom(recipe, Interrupting(2)) as room, pytest.raises(KeyboardInterrupt):
-        room.outcome(Desk("aft", 1.0, 0))
-    other = transfer_recipe(tmp_path, teachers, train={"rate": 1e-3})
-    fresh = transfer_recipe(tmp_path / "fresh", teachers, train={"rate": 1e-3})
-    assert student_bytes(other, Desk("aft", 1.0, 0)) == student_bytes(fresh, Desk("aft", 1.0, 0))
+    recipe = teaching_recipe(tmp_path, teachers)
+    with open_students(recipe, Interrupting(2)) as students, pytest.raises(KeyboardInterrupt):
+        students.outcome(StudentSettings("aft", 1.0, 0))
+    other = teaching_recipe(tmp_path, teachers, train={"rate": 1e-3})
+    fresh = teaching_recipe(tmp_path / "fresh", teachers, train={"rate": 1e-3})
+    assert student_bytes(other, StudentSettings("aft", 1.0, 0)) == student_bytes(fresh, StudentSettings("aft", 1.0, 0))
 
 
 @pytest.mark.parametrize("damage", [b"", b"not safetensors", b"\x02\0\0\0\0\0\0\0{}"])
 def test_a_damaged_checkpoint_is_named(teachers, tmp_path, damage):
-    recipe = transfer_recipe(tmp_path, teachers)
-    with open_classroom(recipe, Interrupting(1)) as room, pytest.raises(KeyboardInterrupt):
-        room.outcome(Desk("aft", 1.0, 0))
+    recipe = teaching_recipe(tmp_path, teachers)
+    with open_students(recipe, Interrupting(1)) as students, pytest.raises(KeyboardInterrupt):
+        students.outcome(StudentSettings("aft", 1.0, 0))
     (checkpoint,) = tmp_path.rglob(CHECKPOINT)
     checkpoint.write_bytes(damage)
-    with pytest.raises(FormatError, match=r"(?s)wrote.*checkpoint.*delete it"):
-        student_bytes(recipe, Desk("aft", 1.0, 0))
+    with pytest.raises(FormatError, match=r"(?s)is no checkpoint, or damaged.*delete it"):
+        student_bytes(recipe, StudentSettings("aft", 1.0, 0))
 
 
 def test_optimiser_state_returns_through_a_file(tmp_path):
@@ -138,12 +138,16 @@ def test_optimiser_state_returns_through_a_file(tmp_path):
 
 @pytest.mark.parametrize("batch", [2, 7, 32, 64, 1000])
 def test_every_image_is_seen_once_in_every_epoch(teachers, tmp_path, batch):
-    recipe = transfer_recipe(tmp_path, teachers, train={"batch": batch, "per_class": 4, "unlabelled": "use"})
-    with open_classroom(recipe, Silent()) as room:
-        desk = room.desk("kd", 1.0, 0)
-        work = room.work(desk)
+    recipe = teaching_recipe(tmp_path, teachers, train={"batch": batch, "per_class": 4, "unlabelled": "use"})
+    with open_students(recipe, Silent()) as students:
+        settings = students.settings("kd", 1.0, 0)
+        work = students.training_rows(settings)
         for prior in (None, torch.nn.Identity()):
-            run = _Run(room.student(0), prior, 1.0, work, None, None, recipe.train, 0, torch.device("cpu"))
+            training = StudentTraining(
+                student=students.student(0), prior=prior, beta=1.0, rows=work, images=None, features=None,
+                spec=recipe.train, seed=0,
+            )  # fmt: skip
+            run = _Run(training)
             expected = np.sort(work.labelled if prior is None else np.concatenate([work.labelled, work.unlabelled]))
             orders = [np.concatenate(run.order(epoch)) for epoch in range(3)]
             for order in orders:
@@ -157,28 +161,28 @@ def test_every_image_is_seen_once_in_every_epoch(teachers, tmp_path, batch):
 
 def test_labels_of_unlabelled_images_are_not_looked_at(teachers, tmp_path):
     """Another label on an unlabelled image changes no byte; another label on a labelled one does."""
-    recipe = transfer_recipe(tmp_path / "a", teachers, train={"per_class": 3, "unlabelled": "use"})
-    dropped = transfer_recipe(tmp_path / "b", teachers, train={"per_class": 3})
+    recipe = teaching_recipe(tmp_path / "a", teachers, train={"per_class": 3, "unlabelled": "use"})
+    dropped = teaching_recipe(tmp_path / "b", teachers, train={"per_class": 3})
     written = []
     for way in ("as it is", "unlabelled", "labelled"):
-        with open_classroom(recipe, Silent()) as room:
-            desk = room.desk("aft-nnls", 1.0, 0)
-            work = room.work(desk)
+        with open_students(recipe, Silent()) as students:
+            settings = students.settings("aft-nnls", 1.0, 0)
+            work = students.training_rows(settings)
             assert len(work.labelled) <= 30 < len(work.labelled) + len(work.unlabelled)
             labels = work.labels.copy()
             if way != "as it is":
                 rows = work.unlabelled if way == "unlabelled" else work.labelled
                 labels[rows] = (labels[rows] + 1) % 10
             changed = replace(work, labels=labels)
-            room.work = lambda desk, changed=changed: changed
-            room.outcome(desk)
-            written.append(_tensors(room.student_file(desk)))
+            students.training_rows = lambda settings, changed=changed: changed
+            students.outcome(settings)
+            written.append(_tensors(students.student_file(settings)))
             shutil.rmtree(recipe.folder)
     assert written[0] == written[1] != written[2]
-    with open_classroom(dropped, Silent()) as room:
-        desk = room.desk("aft-nnls", 1.0, 0)
-        room.outcome(desk)
-        assert _tensors(room.student_file(desk)) != written[0]
+    with open_students(dropped, Silent()) as students:
+        settings = students.settings("aft-nnls", 1.0, 0)
+        students.outcome(settings)
+        assert _tensors(students.student_file(settings)) != written[0]
 
 
 def test_per_class_takes_some_of_each_and_more_takes_them_too():
@@ -192,14 +196,14 @@ def test_per_class_takes_some_of_each_and_more_takes_them_too():
 
 def test_what_is_trained_is_kept_until_rows_or_settings_change(teachers, tmp_path):
     stores = {name: shutil.copytree(path, tmp_path / name) for name, path in teachers.items()}
-    recipe = transfer_recipe(tmp_path / "out", stores, transfer={"prior": "aft"})
+    recipe = teaching_recipe(tmp_path / "out", stores, teach={"prior": "aft"})
     first, again = teach(recipe), teach(recipe)
     assert (first.trained, again.trained, again.kept) == (2, 0, 2)
     assert first.accuracy == again.accuracy
     with FeatureStore(stores["wide"]) as store:
         gone = store.sample_ids()[0]
     _erase(stores["wide"], gone)
-    with pytest.raises(StoreError, match="forgotten in all"):
+    with pytest.raises(StoreError, match="has forgotten"):
         teach(recipe)
     _erase(stores["other"], gone)
     assert teach(recipe).trained == 2
@@ -212,37 +216,37 @@ def _erase(path: Path, sample: str) -> None:
 
 
 def test_a_teachers_other_rows_do_not_touch_the_plain_student(teachers, tmp_path):
-    recipe = transfer_recipe(tmp_path, teachers, transfer={"prior": "kd"})
+    recipe = teaching_recipe(tmp_path, teachers, teach={"prior": "kd"})
     assert teach(recipe).trained == 2
-    alone = transfer_recipe(tmp_path, {"wide": teachers["wide"]}, transfer={"prior": "kd"})
+    alone = teaching_recipe(tmp_path, {"wide": teachers["wide"]}, teach={"prior": "kd"})
     report = teach(alone)
     assert (report.trained, report.kept) == (1, 1)
 
 
 def test_beta_is_chosen_on_held_back_rows_with_zero_among_them(teachers, tmp_path, monkeypatch):
-    recipe = transfer_recipe(
-        tmp_path, teachers, transfer={"prior": "kd", "beta": "choose", "grid": [3.0, 1.0], "hold_out": 0.3}
+    recipe = teaching_recipe(
+        tmp_path, teachers, teach={"prior": "kd", "beta": "choose", "grid": [3.0, 1.0], "hold_out": 0.3}
     )
-    with open_classroom(recipe, Silent()) as room:
-        choice = room.choose("kd")
+    with open_students(recipe, Silent()) as students:
+        choice = students.choose("kd")
         assert list(choice.accuracy) == ["0", "1", "3"]
-        held = room.work(room.desk("kd", 1.0, 0, held_back=True))
-        final = room.work(room.desk("kd", 1.0, 0))
+        held = students.training_rows(students.settings("kd", 1.0, 0, held_back=True))
+        final = students.training_rows(students.settings("kd", 1.0, 0))
         assert set(held.tested) < set(final.labelled)
         assert 0.15 < len(held.tested) / len(final.labelled) < 0.45  # of what the stores' own hash has left
         assert not set(held.tested) & set(held.labelled)
-        np.testing.assert_array_equal(final.tested, room.joined.held_out)
+        np.testing.assert_array_equal(final.tested, students.joined.held_out)
         values = {0.0: 0.5, 1.0: 0.7, 3.0: 0.7}
-        monkeypatch.setattr(room, "outcome", lambda desk: type("O", (), {"accuracy": values[desk.beta]})())
-        assert room.choose("kd").beta == 1.0  # the smallest of the best
+        monkeypatch.setattr(students, "outcome", lambda settings: type("O", (), {"accuracy": values[settings.beta]})())
+        assert students.choose("kd").beta == 1.0  # the smallest of the best
         values[0.0] = 0.8
-        assert room.choose("kd").beta == 0.0
+        assert students.choose("kd").beta == 0.0
 
 
 def test_a_loss_that_is_not_finite_ends_the_training(teachers, tmp_path):
-    recipe = transfer_recipe(tmp_path, teachers, train={"rate": 1e30, "epochs": 4})
+    recipe = teaching_recipe(tmp_path, teachers, train={"rate": 1e30, "epochs": 4})
     with pytest.raises(SolveError, match="finite"):
-        student_bytes(recipe, Desk("none", 0.0, 0))
+        student_bytes(recipe, StudentSettings("none", 0.0, 0))
 
 
 @pytest.mark.parametrize("augment", ["flip", "shift"])
@@ -266,10 +270,10 @@ def test_augmentation_moves_whole_images(augment):
 
 
 def test_the_report_says_all_it_was_asked_for(teachers, tmp_path):
-    recipe = transfer_recipe(
+    recipe = teaching_recipe(
         tmp_path,
         teachers,
-        transfer={"prior": "aft-nnls"},
+        teach={"prior": "aft-nnls"},
         train={"epochs": 1, "seeds": [0, 1]},
         report={
             "priors": ["kd"], "probes": True, "latency": True, "noise": [0, 8], "per_class": [2, 5], "repeat": [1, 2],
@@ -300,13 +304,13 @@ def test_the_report_says_all_it_was_asked_for(teachers, tmp_path):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("", "has a teacher"),
-        ('[[teachers]]\nname = "a"', "a store of features or the recipe"),
-        ('[[teachers]]\nstore = "x/a"\n[[teachers]]\nstore = "y/a"', "a name of its own"),
-        ('[[teachers]]\nstore = "x"\n[transfer]\npriors = "aft"', "did you mean"),
-        ('[[teachers]]\nstore = "x"\n[transfer]\nprior = "ebm"', "types and ranges"),
-        ('[[teachers]]\nstore = "x"\n[transfer]\nbeta = -1', "types and ranges"),
-        ('[[teachers]]\nstore = "x"\n[train]\nseeds = [1, 1]', "each once"),
+        ("", "has no teacher"),
+        ('[[teachers]]\nname = "a"', "either a store of features or the recipe"),
+        ('[[teachers]]\nstore = "x/a"\n[[teachers]]\nstore = "y/a"', "the same name"),
+        ('[[teachers]]\nstore = "x"\n[teach]\npriors = "aft"', "did you mean"),
+        ('[[teachers]]\nstore = "x"\n[teach]\nprior = "ebm"', "types and ranges"),
+        ('[[teachers]]\nstore = "x"\n[teach]\nbeta = -1', "types and ranges"),
+        ('[[teachers]]\nstore = "x"\n[train]\nseeds = [1, 1]', "one twice"),
         ('[[teachers]]\nstore = "x"\n[student]\nweights = "random"', "the name of a model"),
     ],
 )
@@ -314,16 +318,21 @@ def test_wrong_recipes_are_refused(tmp_path, text, words):
     file = tmp_path / "wrong.toml"
     file.write_text(text)
     with pytest.raises(RecipeError, match=f"(?s){words}"):
-        load_transfer(file)
+        load_teaching(file)
 
 
 def test_beta_cannot_be_chosen_on_nothing(teachers, tmp_path):
-    recipe = transfer_recipe(tmp_path, teachers, transfer={"beta": "choose", "hold_out": 1e-9})
-    with open_classroom(recipe, Silent()) as room, pytest.raises(DataError, match="chosen on a part"):
-        room.choose("kd")
+    recipe = teaching_recipe(tmp_path, teachers, teach={"beta": "choose", "hold_out": 1e-9})
+    with open_students(recipe, Silent()) as students, pytest.raises(DataError, match="β cannot be chosen"):
+        students.choose("kd")
 
 
 def test_a_recipe_has_defaults():
-    recipe = parse_transfer({"teachers": [{"store": "stores/x"}], "name": "here"})
-    assert recipe.folder == Path("stores/transfer/here")
-    assert 0.0 in recipe.transfer.grid
+    recipe = parse_teaching({"teachers": [{"store": "stores/x"}], "name": "here"})
+    assert recipe.folder == Path("stores/teach/here")
+    assert 0.0 in recipe.teach.grid
+
+
+def test_the_section_is_read_under_its_old_name_too():
+    values = {"teachers": [{"store": "stores/x"}], "teach": {"prior": "kd", "beta": 2.0}, "transfer": {"beta": 1.0}}
+    assert parse_teaching(values).teach == TeachSpec(prior="kd", beta=1.0)

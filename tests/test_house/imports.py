@@ -17,7 +17,8 @@ _STORE = {"cache", "cache.format", "cache.read"}
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
     "names": set(),
-    "cache.place": {"errors", "cache.format"},
+    "expected": set(),
+    "cache.place": {"errors"},
     "cache.format": {"errors", "cache.place"},
     "cache.read": {"errors", "cache.format", "cache.place"},
     "cache.write": {"errors", "cache.format", "cache.place", "cache.read"},
@@ -34,7 +35,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "backbone": {"errors", "backbone.cut", "backbone.sources"} | _TANGENT,
     "backbone.cut": {"errors", "backbone"} | _TANGENT,
     "backbone.sources": {"errors", "backbone"},
-    "recipe": {"errors", "backbone.spec", "tangent.spec", "privacy.spec", "teaching.spec"},
+    "recipe": {"errors", "expected", "backbone.spec", "tangent.spec", "privacy.spec"},
     "report": {"errors"},
 }
 MAY_IMPORT["estimator"] = {"errors", "objective", "backbone", "backbone.cut", "backbone.sources"} | _TANGENT | _SOLVE
@@ -49,12 +50,19 @@ MAY_IMPORT["stages.train"] = _STAGE | {"stages.extract"}
 MAY_IMPORT["stages.look"] = MAY_IMPORT["stages.train"] | {"stages.train"}
 MAY_IMPORT["stages.forget"] = MAY_IMPORT["stages.look"] | {"stages.look"}
 MAY_IMPORT["stages.files"] = MAY_IMPORT["stages.look"] | {"stages.look"}
-MAY_IMPORT["stages"] = (
-    {"errors", "recipe"} | _STORE | {f"stages.{room}" for room in ("extract", "train", "look", "forget")}
-)
+MAY_IMPORT["stages"] = {"errors", "recipe", "backbone", "backbone.sources", "model"} | _STORE | _TANGENT
+MAY_IMPORT["stages"] |= {f"stages.{room}" for room in ("extract", "train", "look", "forget")}
 MAY_IMPORT["remote"] = _STAGE | {"stages.extract", "stages.train"}
 MAY_IMPORT["paper"] = _STAGE | {"stages.extract", "stages.train"}
-MAY_IMPORT["view"] = _STORE | {"errors", "names", "recipe", "backbone.sources", "stages", "stages.look"}
+MAY_IMPORT["view"] = _STORE | {
+    "errors",
+    "names",
+    "recipe",
+    "privacy.statement",
+    "backbone.sources",
+    "stages",
+    "stages.look",
+}
 _REPORTS = {"stages", *(f"stages.{room}" for room in ("extract", "train", "look", "forget", "files"))}
 MAY_IMPORT["terminal"] = {"errors", "names", "paper", "view"} | _REPORTS
 MAY_IMPORT["cli"] = {
@@ -66,6 +74,7 @@ MAY_IMPORT["cli"] = {
     "paper",
     "teaching",
     "terminal",
+    "report",
     "view",
 } | _REPORTS
 
@@ -101,12 +110,24 @@ HOMES = {
         "paper",
     },
 }
+# Files (or whole rooms) that import inside functions, and why. Everywhere else imports stand at the top.
+LATE: dict[str, str] = {
+    "cli": "`--help` and completion start without torch",
+    "view.atlas": "the page is served before torch is loaded",
+    "view.embedding": "scikit-learn takes a second to start, and the map is shown before",
+    "view.leaving": "the page is served before torch is loaded",
+    "view.pictures": "a source of images may load timm, and the page is served before",
+    "terminal.console": "rich's bars, which only a terminal shows",
+    "cache.place.bucket": "obstore is optional: a store in a folder does without it",
+    "cache.read.shard": "zarr takes a second to start, and only tools ask for a shard's group",
+}
 # Reading a file with one of these can run code that the file brings along.
 UNSAFE = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "shelve", "marshal", "joblib"}
 # What a recipe needs before anything else is known: parsing it must stay fast.
 LIGHT = (
     "errors",
     "names",
+    "expected",
     "recipe",
     "backbone.spec",
     "tangent.spec",
@@ -167,6 +188,16 @@ def arrows(package: Path = PACKAGE) -> dict[str, set[str]]:
         names = {t if t in modules else t.rpartition(".")[0] for t in targets}
         found[module] = {name for name in names if name in modules and name != module}
     return found
+
+
+def late_imports(module: str, source: str) -> list[str]:
+    """Imports inside functions of a file that is not among ``LATE``, a sentence each."""
+    if any(_within(module, place) for place in LATE):
+        return []
+    tree = ast.parse(source)
+    functions = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]
+    lines = {n.lineno for f in functions for n in ast.walk(f) if isinstance(n, ast.Import | ast.ImportFrom)}
+    return [f"line {line}: an import inside a function" for line in sorted(lines)]
 
 
 def circles(graph: dict[str, set[str]]) -> list[list[str]]:

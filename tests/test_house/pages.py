@@ -18,7 +18,7 @@ from distributed.cli.dask_worker import main as dask_worker
 
 from taftcache.cli import main
 from taftcache.recipe import parse_recipe
-from taftcache.teaching.recipe import parse_transfer
+from taftcache.teaching.recipe import parse_teaching
 from tests.remote.making import UNLIMITED, dask, scheduler
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -51,7 +51,7 @@ def try_block(block: BlockOf, file: Path, namespace: dict[str, Any]) -> None:
             try_command(line, f"{file.name}:{block.line}")
     elif block.language == "toml":
         values = tomllib.loads(block.text)
-        (parse_transfer if "teachers" in values else parse_recipe)(values, file.name)
+        (parse_teaching if "teachers" in values else parse_recipe)(values, file.name)
     elif block.language != "text":
         pytest.fail(f"{file.name}:{block.line}: a block is python, sh, toml or text, not {block.language!r}")
 

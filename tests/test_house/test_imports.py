@@ -7,7 +7,18 @@ import sys
 
 import pytest
 
-from tests.test_house.imports import LIGHT, MAY_IMPORT, PACKAGE, arrows, breaches, circles, module_name, room_of
+from tests.test_house.imports import (
+    LATE,
+    LIGHT,
+    MAY_IMPORT,
+    PACKAGE,
+    arrows,
+    breaches,
+    circles,
+    late_imports,
+    module_name,
+    room_of,
+)
 
 FILES = sorted(PACKAGE.rglob("*.py"))
 
@@ -15,6 +26,17 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 @pytest.mark.parametrize("file", FILES, ids=lambda file: module_name(file) or "taftcache")
 def test_a_module_imports_only_what_lies_below_it(file):
     assert breaches(module_name(file), file.read_text(encoding="utf-8")) == []
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: module_name(file) or "taftcache")
+def test_imports_stand_at_the_top(file):
+    assert late_imports(module_name(file), file.read_text(encoding="utf-8")) == []
+
+
+def test_a_late_import_is_seen():
+    assert late_imports("objective.rsl", "def f():\n    import torch")
+    assert not late_imports("cli.models", "def f():\n    import torch")
+    assert all(any((PACKAGE / f"{place.replace('.', '/')}{end}").exists() for end in (".py", "")) for place in LATE)
 
 
 def test_no_files_import_each_other_in_a_circle():
@@ -55,6 +77,7 @@ def test_a_folder_shows_one_idea_at_a_glance(folder):
         ("stages.run", "import typer"),
         ("stages.extract.extraction", "import timm"),
         ("stages.extract.extraction", "from taftcache.remote.rows import RemoteRows"),
+        ("stages.executor", "from taftcache.remote.cluster import Cluster"),
         ("stages.look.scoring", "from taftcache.stages.forget.request import Request"),
         ("cache.write.writer", "from taftcache.cache.store import FeatureStore"),
         ("view.atlas", "from taftcache.solve.minimise import minimise"),

@@ -12,7 +12,7 @@ import pytest
 
 from taftcache import load_recipe
 from taftcache.errors import RecipeError
-from taftcache.teaching.recipe import load_transfer
+from taftcache.teaching.recipe import load_teaching
 from tests.test_house.pages import PAGES, ROOT, BlockOf, blocks, links, try_block
 
 
@@ -77,7 +77,7 @@ def test_every_key_of_a_recipe_is_listed():
 
 @pytest.mark.parametrize("file", sorted((ROOT / "pipelines").rglob("*.toml")), ids=lambda file: file.name)
 def test_recipes(file):
-    recipe = load_transfer(file) if file.parent.name == "transfer" else load_recipe(file)
+    recipe = load_teaching(file) if file.parent.name == "teach" else load_recipe(file)
     assert recipe.name == file.stem or "name" in tomllib.loads(file.read_text(encoding="utf-8"))
     assert file.read_text(encoding="utf-8").startswith("# "), "a recipe begins with a comment that says what it is for"
 

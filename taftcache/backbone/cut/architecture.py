@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import timm
 from torch import Tensor, nn
 
 from taftcache.backbone.cut.remainder import Remainder
@@ -26,8 +27,6 @@ def tail_module(identity: Mapping[str, Any], config: TailConfig, state: Mapping[
     Raises:
         BackboneError: this timm has no such model, or builds another one.
     """
-    import timm
-
     backbone = identity["backbone"]
     name, options = backbone["model"], backbone["model_args"]
     image_shape = tuple(identity["preprocess"]["input_size"])
@@ -35,7 +34,7 @@ def tail_module(identity: Mapping[str, Any], config: TailConfig, state: Mapping[
         model: Any = timm.create_model(name, pretrained=False, **options)
     except Exception as error:  # timm and the model's constructor raise whatever they like
         raise BackboneError(
-            "The tail's code must be one that timm can build.",
+            "timm cannot build the model that made the store",
             got=f"{name} with {options}: {type(error).__name__}: {error}",
             do="use the version of timm that the store names",
         ) from error
@@ -46,7 +45,7 @@ def tail_module(identity: Mapping[str, Any], config: TailConfig, state: Mapping[
     wrong = [n for n in names if n not in own or own[n].shape != state[n].shape]
     if config.start not in traced.called or wrong:
         raise BackboneError(
-            "timm must build the model that made the store.",
+            "this timm builds another model than the one that made the store",
             got=f"{name} with {options} has no {config.start}"
             if config.start not in traced.called
             else f"{name} with {options} differs in {', '.join(wrong[:3])}",

@@ -6,7 +6,6 @@ Which way is decided from the model, and said: ``path`` and ``why`` of the descr
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping, Sequence
 from threading import local
 from typing import Any
@@ -19,14 +18,15 @@ from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from taftcache.backbone.cut.describe import Description, describe
+from taftcache.backbone.cut.describe import ClosedForm, describe
+from taftcache.backbone.cut.locate import classifier_of, locate
 from taftcache.backbone.cut.remainder import PREFIX, Remainder
-from taftcache.backbone.cut.trace import Shape, Trace, feature, trace
+from taftcache.backbone.cut.trace import feature, trace
 from taftcache.backbone.device import full_float32
-from taftcache.backbone.model import Backbone, state_digest
+from taftcache.backbone.model import Backbone
 from taftcache.errors import BackboneError
 from taftcache.tangent.class_row.config import ClassRow
-from taftcache.tangent.config import Path, TailConfig
+from taftcache.tangent.config import Linearisation, TailConfig
 
 AGREEMENT = 1e-5  # of prefix and rest with the whole model in float32, relative; a leak would be a NaN instead
 
@@ -62,7 +62,7 @@ class Cut:
     def __init__(self, backbone: Backbone, blocks: int | str = 1) -> None:
         self.backbone, self._model = backbone, backbone.model
         self._image_shape = tuple(backbone.data_config["input_size"])
-        self._classifier = _classifier(backbone)
+        self._classifier = classifier_of(backbone)
         with full_float32(backbone.device):
             self._trace = trace(self._model, backbone.name, self._image_shape)
             assert self._trace.feature is not None
@@ -77,12 +77,12 @@ class Cut:
                 self.shape = self._rest.shape
             size = torch.Size(self.shape).numel()
             self.tokens_shape: tuple[int, int] = (size // self.shape[-1], self.shape[-1])
-            self._closed: Description | str = ""
+            self._closed: ClosedForm | str = ""
             if self.start:
                 self._switch = _stop_before(self._model.get_submodule(self.start))
                 self._probe()
                 self._closed = self._describe()
-            if isinstance(self._closed, Description):
+            if isinstance(self._closed, ClosedForm):
                 self.buffers = tuple(self._closed.buffers)
 
     @property
@@ -104,7 +104,7 @@ class Cut:
         """
         if images.ndim != 4 or tuple(images.shape[1:]) != self._image_shape:
             raise BackboneError(
-                f"Images must be [n, {', '.join(map(str, self._image_shape))}].", got=list(images.shape)
+                f"images have the shape {list(images.shape)}, but the model takes {['n', *self._image_shape]}"
             )
         with torch.no_grad():
             if type(self._model) is VisionTransformer and self.start in self._trace.blocks:
@@ -122,7 +122,7 @@ class Cut:
     def tail_state(self) -> dict[str, Tensor]:
         """Copies of the tail's tensors on the CPU in float32, by timm's names: parameters, buffers, head."""
         state = self._model.state_dict()
-        tables = self._closed.buffers if isinstance(self._closed, Description) else {}
+        tables = self._closed.buffers if isinstance(self._closed, ClosedForm) else {}
         named = {name: tables[name] if name in tables else state[name] for name in (*self.parameters, *self.buffers)}
         weight, bias = self._head()
         named |= {f"{self._classifier}.{k}": t for k, t in (("weight", weight), ("bias", bias)) if t is not None}
@@ -132,8 +132,8 @@ class Cut:
         """What the tail is, and how it is linearised."""
         assert self._trace.feature is not None
         closed = self._closed
-        row = isinstance(closed, Description) and not closed.layers and isinstance(closed.end, ClassRow)
-        path: Path = "class row" if row else "layers"
+        row = isinstance(closed, ClosedForm) and not closed.layers and isinstance(closed.end, ClassRow)
+        path: Linearisation = "class row" if row else "layers"
         if isinstance(closed, str):
             path = "functional" if self.start else "feature"
         return TailConfig(
@@ -160,17 +160,7 @@ class Cut:
         """
         return self._rest
 
-    def prefix_digest(self) -> str:
-        """BLAKE3 of the weights before the cut: the only ones on which the cached rows depend."""
-        shared = set() if self._rest is None else self._rest.shared
-        tail = {*self.parameters, *(set(self._fixed) - shared)}
-        heads = (
-            ("head.", "head_dist.") if isinstance(self._model, VisionTransformerDistilled) else f"{self._classifier}."
-        )
-        state = self._model.state_dict()
-        return state_digest({k: v for k, v in state.items() if k not in tail and not k.startswith(heads)})
-
-    def _describe(self) -> Description | str:
+    def _describe(self) -> ClosedForm | str:
         """The tail as closed-form layers, or why not."""
         model: Any = self._model
         grid = None
@@ -203,13 +193,14 @@ class Cut:
             return reached.rows
         finally:
             self._switch.on = False
-        raise BackboneError("a model calls the same layers every time", got=f"{self.start} was not called")
+        raise BackboneError(f"{self.backbone.name} calls other layers than before", got=f"{self.start} was not called")
 
     def _before_block(self, images: Tensor) -> Tensor:
         """``_input`` of a plain ViT without hooks and exceptions, which torch.export cannot trace."""
         model: Any = self._model
         x = model._pos_embed(model.patch_embed(images))
-        return model.blocks[: int(self.start.removeprefix("blocks."))](model.norm_pre(model.patch_drop(x)))
+        rows: Tensor = model.blocks[: int(self.start.removeprefix("blocks."))](model.norm_pre(model.patch_drop(x)))
+        return rows
 
     def _held(self) -> dict[str, Tensor]:
         """The model's own tensors of the tail, as the rest takes them."""
@@ -243,17 +234,17 @@ class Cut:
             found = functional_call(rest, self._held(), (rows,))
         name = self.backbone.name
         if not torch.isfinite(expected).all():
-            raise BackboneError("a model's features are finite", got=f"{name} gives NaN or infinity for random images")
+            raise BackboneError(f"the features of {name} are not finite", got="NaN or infinity for random images")
         if not torch.isfinite(found).all():
             raise BackboneError(
-                "all that reaches the head comes through the module whose input is cached",
-                got=f"{name}: something from before {self.start} goes around it, along a residual or parallel branch",
+                f"{name} cannot be cut before {self.start}: a branch goes around it",
+                got="a residual or parallel branch that reaches the head",
                 do=f"cut before one of {', '.join(self._trace.blocks[-4:]) or 'the larger modules'}",
             )
         if (found - expected).norm() > AGREEMENT * expected.norm():
             raise BackboneError(
-                "frozen layers and tail together are the model",
-                got=f"{name} cut before {self.start}: {((found - expected).norm() / expected.norm()).item():.1e} off",
+                f"{name} cannot be cut before {self.start}: the two parts compute something else than the model",
+                got=f"features {((found - expected).norm() / expected.norm()).item():.1e} off",
                 do="cut it elsewhere",
             )
 
@@ -289,65 +280,6 @@ def _stop_before(module: nn.Module) -> _Switch:
 
     module.register_forward_pre_hook(hook)
     return switch
-
-
-def _classifier(backbone: Backbone) -> str:
-    """timm's name of the classifier."""
-    model: Any = backbone.model
-    if isinstance(model, VisionTransformerDistilled):
-        return "head"
-    try:
-        found = model.get_classifier()
-    except AttributeError as error:
-        raise BackboneError(
-            "a model names its classifier, as timm's do", got=f"{backbone.name}: {error}", do="choose one of timm's"
-        ) from error
-    name = next((name for name, module in model.named_modules() if module is found), None)
-    if name is None or not isinstance(found, (nn.Linear, nn.Identity)):
-        raise BackboneError(
-            "the head is one Linear layer",
-            got=f"{backbone.name} ends in a {type(found).__name__}",
-            do="build the model with num_classes = 0 in model_args, which leaves the head away",
-        )
-    return name
-
-
-def locate(name: str, trace: Trace, blocks: int | str, model: nn.Module) -> str:
-    """timm's name of the module before which ``blocks`` cuts; "" for the head."""
-    if blocks == 0:
-        return ""
-    if isinstance(blocks, int):
-        if not 0 < blocks <= len(trace.blocks):
-            raise BackboneError(
-                "a cut by depth leaves at most all of a model's blocks to the tail",
-                got=f"{blocks} for {name}, which has {len(trace.blocks)} known as blocks",
-                do=f"name a module instead, one of {', '.join(trace.names[:8])}, …",
-            )
-        blocks = trace.blocks[-blocks]
-    calls = [call for call in trace.calls if call.name == blocks]
-    if not calls:
-        exists = any(blocks == n for n, _ in model.named_modules())
-        near = [n for n in trace.names if n.startswith(f"{blocks}.")][:3] if exists else []
-        near = near or difflib.get_close_matches(blocks, trace.names, n=4, cutoff=0.3) or trace.blocks[-4:]
-        raise BackboneError(
-            "a model is cut before a module that it calls",
-            got=f"{blocks!r}, which {name} {'has but never calls as a whole' if exists else 'does not have'}",
-            do=f"one of {', '.join(near)}",
-        )
-    given = calls[0].given
-    if len(calls) > 1:
-        reason = f"is called {len(calls)} times"
-    elif not isinstance(given, Shape) or not given.dtype.is_floating_point:
-        reason = "is not given one tensor first"
-    elif given.counts != (0,) or given.lengths[0] != 1 or len(given.lengths) < 2:
-        reason = f"is given {list(given.lengths)} for one image, in which images are not the first axis"
-    else:
-        return blocks
-    raise BackboneError(
-        "a model is cut before a module that is called once, on one row an image",
-        got=f"{blocks} of {name} {reason}",
-        do=f"one of {', '.join(trace.blocks[-4:]) or ', '.join(trace.names[:4])}",
-    )
 
 
 def _has_class_token(model: nn.Module, start: str, axes: int) -> bool:

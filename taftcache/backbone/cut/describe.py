@@ -10,10 +10,12 @@ from typing import Any, NamedTuple
 
 import msgspec
 import torch
-from timm.layers import Attention, AttentionRope, GluMlp, LayerScale, Mlp, SwiGLU
-from timm.layers import LayerNorm as TimmLayerNorm
 from timm.layers.activations import GELU as TimmGELU
 from timm.layers.activations import GELUTanh, QuickGELU, Sigmoid
+from timm.layers.attention import Attention, AttentionRope
+from timm.layers.layer_scale import LayerScale
+from timm.layers.mlp import GluMlp, Mlp, SwiGLU
+from timm.layers.norm import LayerNorm as TimmLayerNorm
 from timm.layers.norm import LayerNormFp32, RmsNorm, RmsNormFp32
 from timm.models.eva import Eva, EvaAttention, EvaBlock
 from timm.models.vision_transformer import Block, ResPostBlock, VisionTransformer
@@ -30,7 +32,7 @@ from taftcache.tangent.layers.residual import Pool, Residual
 Chain = tuple[Norm | Linear | Attend | Activation | Gate, ...]
 
 
-class Description(NamedTuple):
+class ClosedForm(NamedTuple):
     """A tail as layers."""
 
     layers: tuple[Layer, ...]
@@ -43,7 +45,7 @@ class _Uncovered(Exception):
     """The first thing that has no closed form."""
 
 
-def describe(model: nn.Module, blocks: int, grid: tuple[int, int] | None = None) -> Description | str:
+def describe(model: nn.Module, blocks: int, grid: tuple[int, int] | None = None) -> ClosedForm | str:
     """The last ``blocks`` blocks of ``model``, its pooling and final norm; or why they are no closed-form layers.
 
     Args:
@@ -57,7 +59,7 @@ def describe(model: nn.Module, blocks: int, grid: tuple[int, int] | None = None)
         return str(why)
 
 
-def _describe(model: Any, blocks: int, grid: tuple[int, int] | None) -> Description:
+def _describe(model: Any, blocks: int, grid: tuple[int, int] | None) -> ClosedForm:
     if type(model) not in (VisionTransformer, Eva):
         raise _Uncovered(f"the model is a {type(model).__name__}")
     if not 1 <= blocks <= len(model.blocks):
@@ -76,8 +78,8 @@ def _describe(model: Any, blocks: int, grid: tuple[int, int] | None) -> Descript
         described += _block(f"blocks.{index}", model.blocks[index], rotation, first=last and token)
     row = _class_row(model, f"blocks.{len(model.blocks) - 1}", described[-2:], end)
     if row is not None:
-        return Description(tuple(described[:-2]), row, buffers)
-    return Description(tuple(described), end, buffers)
+        return ClosedForm(tuple(described[:-2]), row, buffers)
+    return ClosedForm(tuple(described), end, buffers)
 
 
 def _readout(model: Any) -> Readout:
@@ -216,7 +218,9 @@ def _table(model: Any, index: int, grid: tuple[int, int] | None) -> Tensor:
     """Sines and cosines of the rotary embedding, as ``forward_features`` hands them to this block."""
     cached = not model.dynamic_img_size and getattr(model.rope, "feat_shape", None) is not None
     with torch.no_grad():
-        table = model.rope.get_embed() if cached else model.rope.get_embed(shape=grid or model.patch_embed.grid_size)
+        table: Tensor = (
+            model.rope.get_embed() if cached else model.rope.get_embed(shape=grid or model.patch_embed.grid_size)
+        )
     return (table[index] if model.rope_mixed else table).detach().clone()
 
 

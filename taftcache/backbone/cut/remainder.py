@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from taftcache.backbone.cut.trace import Call, Shape, Trace, feature
+from taftcache.backbone.cut.trace import Call, CallTrace, Shape, feature
 
 PREFIX = "model."  # before timm's names
 
@@ -29,7 +29,7 @@ class Remainder(nn.Module):
     order. shared: those parameters and buffers that what comes before the cut may read too.
     """
 
-    def __init__(self, model: nn.Module, trace: Trace, start: str, image_shape: tuple[int, ...]) -> None:
+    def __init__(self, model: nn.Module, trace: CallTrace, start: str, image_shape: tuple[int, ...]) -> None:
         super().__init__()
         calls = trace.calls
         (index,) = (k for k, call in enumerate(calls) if call.name == start)
@@ -131,7 +131,7 @@ def _counts(output: Any) -> bool:
     return isinstance(output, dict) and any(map(_counts, output.values()))
 
 
-def _owner(name: str, trace: Trace) -> str:
+def _owner(name: str, trace: CallTrace) -> str:
     """The innermost called module around a tensor; "" is the model. Code may read a module without calling it."""
     while name := name.rpartition(".")[0]:
         if name in trace.called:

@@ -62,7 +62,7 @@ class Shape:
 
 
 @dataclass
-class Trace:
+class CallTrace:
     """The calls of one pass, in the order in which they began, and the shape of the head's input."""
 
     calls: list[Call] = field(default_factory=list)
@@ -90,10 +90,11 @@ def feature(model: Any, images: Tensor) -> Tensor:
     tokens = model.forward_features(images)
     if isinstance(model, VisionTransformerDistilled):
         return torch.cat([tokens[:, 0], tokens[:, 1]], 1) / 2
-    return model.forward_head(tokens, pre_logits=True)
+    pooled: Tensor = model.forward_head(tokens, pre_logits=True)
+    return pooled
 
 
-def trace(model: nn.Module, name: str, image_shape: tuple[int, ...]) -> Trace:
+def trace(model: nn.Module, name: str, image_shape: tuple[int, ...]) -> CallTrace:
     """Run ``model`` on blank images and note what it calls.
 
     Raises:
@@ -107,14 +108,14 @@ def trace(model: nn.Module, name: str, image_shape: tuple[int, ...]) -> Trace:
         weight = next(model.parameters())
         first, second = (_run(model, name, weight.new_zeros(n, *image_shape)) for n in _SIZES)
     if [(c.name, c.parent, c.ended) for c in first.calls] != [(c.name, c.parent, c.ended) for c in second.calls]:
-        raise BackboneError("a model treats every image alike", got=f"{name} calls its layers by the number of images")
+        raise BackboneError(f"{name} calls other layers for another number of images")
     for a, b in zip(first.calls, second.calls, strict=True):
         a.given, a.output = _scaled(a.given, b.given), _scaled(a.output, b.output)
     first.feature = _scaled(first.feature, second.feature)
     if first.feature is None or len(first.feature.lengths) != 2 or first.feature.counts != (0,):
         raise BackboneError(
-            "a classifier's input is one vector an image",
-            got=f"{name}: {None if first.feature is None else list(first.feature.lengths)}",
+            f"the classifier's input of {name} is not one vector for each image",
+            got=None if first.feature is None else list(first.feature.lengths),
             do="build the model with pooling (global_pool)",
         )
     return first
@@ -127,29 +128,29 @@ def _without_numbers(model: nn.Module) -> nn.Module:
     return copy.deepcopy(model, tensors)
 
 
-def _run(model: nn.Module, name: str, images: Tensor) -> Trace:
+def _run(model: nn.Module, name: str, images: Tensor) -> CallTrace:
     with torch.no_grad(), listening(model) as made:
         try:
             made.feature = _shapes(feature(model, images))
         except (AssertionError, RuntimeError, ValueError, NotImplementedError) as error:
             raise BackboneError(
-                "The model must accept images of the size that preprocessing makes.",
-                got=f"{name} with {tuple(images.shape[1:])}: {error}",
+                f"{name} does not take images of the size {tuple(images.shape[1:])}",
+                got=str(error),
                 do="set preprocess.input_size or model_args.img_size",
             ) from error
         except (AttributeError, TypeError) as error:
             raise BackboneError(
-                "A model is cut where timm's forward_features and forward_head(pre_logits) run it.",
-                got=f"{name}: {error}",
+                f"{name} cannot be run by timm's forward_features and forward_head(pre_logits)",
+                got=str(error),
                 do="choose another model of timm's",
             ) from error
     return made
 
 
 @contextmanager
-def listening(model: nn.Module) -> Iterator[Trace]:
-    """A ``Trace`` of what ``model`` calls while the context lasts, with shapes as they are."""
-    made, stack, counted = Trace(), [-1], dict[str, int]()
+def listening(model: nn.Module) -> Iterator[CallTrace]:
+    """A ``CallTrace`` of what ``model`` calls while the context lasts, with shapes as they are."""
+    made, stack, counted = CallTrace(), [-1], dict[str, int]()
     outputs: dict[int, int] = {}  # id of an output tensor → the call
     held: list[Tensor] = []  # so that no id is given out twice
 
@@ -200,7 +201,9 @@ def _scaled(a: Any, b: Any) -> Any:
         small, large = _SIZES
         counts = tuple(k for k, (x, y) in enumerate(zip(a.lengths, b.lengths, strict=True)) if x != y)
         if any(a.lengths[k] * large != b.lengths[k] * small for k in counts):
-            raise BackboneError("a model treats every image alike", got=f"shapes {a.lengths} and {b.lengths}")
+            raise BackboneError(
+                "shapes within the model do not grow with the number of images", got=f"{a.lengths} and {b.lengths}"
+            )
         return Shape(tuple(x // small if k in counts else x for k, x in enumerate(a.lengths)), a.dtype, counts)
     if isinstance(a, (tuple, list)):
         return type(a)(_scaled(x, y) for x, y in zip(a, b, strict=True))

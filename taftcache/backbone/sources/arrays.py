@@ -39,9 +39,10 @@ class ArraySource:
             self._images = _named(file, arrays, image_key, "image_key")
             _check_pixels(file, self._images)
             n = len(self._images)
-        labels = np.asarray(_named(file, arrays, label_key, "label_key")[()])
-        if labels.size != n:
-            raise DataError("There must be one label per image.", got=f"{file}: {n} images, {labels.size} labels")
+        given = _named(file, arrays, label_key, "label_key")
+        if given.size != n:  # before they are read: a file may declare more of them than there is memory
+            raise DataError(f"{file} has {n} images, but {given.size} labels")
+        labels = np.asarray(given[()])
         names = _texts(file, "classes", arrays["classes"][()]) if "classes" in arrays else None
         self.classes, indexes = _labels(file, labels.reshape(-1), names)
         ids = _ids(file, arrays, n, prefix)
@@ -69,8 +70,8 @@ class ArraySource:
 def _named(file: Path, arrays: Mapping[str, Any], key: str, option: str) -> Any:
     if key not in arrays:
         raise DataError(
-            f"The file must hold an array named {key!r}.",
-            got=f"{file} holds {', '.join(sorted(arrays)) or 'nothing'}",
+            f"{file} has no array named {key!r}",
+            got=f"it holds {', '.join(sorted(arrays)) or 'nothing'}",
             do=f"set {option} to the right one",
         )
     return arrays[key]
@@ -81,9 +82,9 @@ def _check_pixels(file: Path, images: Any) -> None:
     square = len(shape) == 3 or (len(shape) == 4 and (shape[3] in channels or shape[1] in channels))
     if not square or images.dtype != np.uint8 or (len(shape) and 0 in shape[1:]):
         raise DataError(
-            "Images are uint8 arrays [n, h, w], [n, h, w, channels] or [n, channels, h, w], with 1 or 3 channels.",
-            got=f"{file}: {images.dtype} {list(shape)}",
-            do="convert the pixels to 0 ... 255 in one of those shapes",
+            f"the images of {file} are {images.dtype} {list(shape)}, which is not a form of uint8 pixels",
+            got=f"{images.dtype} {list(shape)}",
+            do="convert to uint8 [n, h, w], [n, h, w, channels] or [n, channels, h, w], with 1 or 3 channels",
         )
 
 
@@ -103,7 +104,7 @@ def _offsets(file: Path, arrays: Mapping[str, Any]) -> np.ndarray:
     )
     if not sound:
         raise DataError(
-            "Encoded images are a uint8 blob and ascending offsets into it, one more than images.",
+            f"{file} is damaged: its offsets do not ascend within the uint8 blob",
             got=f"{file}: blob {blob.dtype} {list(blob.shape)}, offset {offset.dtype} {list(offset.shape)}",
             do="write the file again",
         )
@@ -126,7 +127,9 @@ def _labels(file: Path, labels: np.ndarray, names: list[str] | None) -> tuple[li
     index = {name: k for k, name in enumerate(names)}
     unknown = sorted(set(texts) - index.keys())
     if unknown:
-        raise DataError("Every label is one of the classes.", got=f"{file}: {', '.join(unknown[:5])}", do="correct it")
+        raise DataError(
+            f"{file} has labels that are not among its classes", got=", ".join(unknown[:5]), do="correct the file"
+        )
     return names, [index[text] for text in texts]
 
 
@@ -137,7 +140,7 @@ def _ids(file: Path, arrays: Mapping[str, Any], n: int, prefix: str) -> list[str
         return [f"{prefix}{file.stem}/{k:0{width}d}" for k in range(n)]
     ids = _texts(file, key, arrays[key][()])
     if len(ids) != n:
-        raise DataError("There must be one id per image.", got=f"{file}: {n} images, {len(ids)} ids")
+        raise DataError(f"{file} has {n} images, but {len(ids)} ids")
     return ids
 
 
@@ -145,8 +148,8 @@ def _texts(file: Path, key: str, values: Any) -> list[str]:
     """Text from numpy strings, bytes (HDF5) or integers."""
     array = np.asarray(values).reshape(-1)
     if array.dtype.kind not in "USOiuT":
-        raise DataError(f"{key} must be text or integers.", got=f"{file}: {array.dtype}")
+        raise DataError(f"{key} must be text or integers", got=f"{file}: {array.dtype}")
     try:
         return [v.decode() if isinstance(v, bytes) else str(v) for v in array.tolist()]
     except UnicodeDecodeError as error:
-        raise DataError(f"{key} must be UTF-8 text.", got=f"{file}: {error}") from error
+        raise DataError(f"{key} must be UTF-8 text", got=f"{file}: {error}") from error

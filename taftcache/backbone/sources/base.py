@@ -48,27 +48,27 @@ def check_items(place: str, classes: Sequence[str], items: Sequence[Item]) -> No
     """DataError unless there are images, two classes of distinct names, and ids that are unique text."""
     if len(classes) < 2:
         raise DataError(
-            "A classifier needs images of two classes or more.",
-            got=f"{place}: {', '.join(classes) or 'no class'}",
+            f"{place} has fewer than two classes",
+            got=", ".join(classes) or "no class",
             do="add a class",
         )
     if not items:
-        raise DataError("A source must hold images.", got=f"{place}: none", do="check the path")
+        raise DataError(f"no images at {place}", do="check the path")
     for what, names in (("class", classes), ("id", [item.id for item in items])):
         name, times = Counter(names).most_common(1)[0]
         if times > 1:
-            raise DataError(f"Every {what} has a name of its own.", got=f"{place}: {name!r} {times} times", do="rename")
+            raise DataError(f"{place} has the {what} {name!r} more than once", got=f"{times} times", do="rename")
     for item in items:
         if not item.id or not item.id.isprintable():
             raise DataError(
-                "An id is printable text: stores, ledgers and requests to forget carry it.",
-                got=f"{place}: {item.id!a}",
-                do="rename the file or the id",
+                f"an id at {place} is not printable text",
+                got=f"{item.id!a}",
+                do="rename the file or the id: stores, ledgers and requests to forget carry it",
             )
         if not 0 <= item.label < len(classes):
             raise DataError(
-                "A label is an index into the classes.",
-                got=f"{place}: {item.id} has label {item.label} of {len(classes)} classes",
+                f"{item.id} has the label {item.label}, but {place} has {len(classes)} classes",
+                got=f"label {item.label}",
                 do="correct the labels or the list of classes",
             )
 
@@ -84,11 +84,18 @@ def decoding(id: str) -> Iterator[None]:
         raise unreadable(id, error) from error
 
 
-def unreadable(id: str, error: BaseException | str) -> UnreadableImage:
-    """The error for one image that does not decode."""
+_SKIP = 'set data.unreadable = "skip" to leave such images out and have them listed'
+
+
+def unreadable(id: str, error: BaseException | str, otherwise: str = _SKIP) -> UnreadableImage:
+    """The error for one image that cannot be read, with what helps against its cause, or ``otherwise``."""
     reason = error if isinstance(error, str) else f"{type(error).__name__}: {error}"
+    if isinstance(error, PermissionError):
+        return UnreadableImage(
+            f"no permission to read the image {id}", got=reason, do=f"let this user read the file, or {otherwise}"
+        )
+    if isinstance(error, FileNotFoundError):
+        return UnreadableImage(f"the image {id} is missing", got=reason, do=f"put the file back, or {otherwise}")
     return UnreadableImage(
-        f"The image {id} does not decode.",
-        got=reason,
-        do="replace or remove the file, or set unreadable = 'skip' to leave such images out and have them listed",
+        f"the image {id} does not decode", got=reason, do=f"replace or remove the file, or {otherwise}"
     )

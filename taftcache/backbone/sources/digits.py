@@ -14,7 +14,7 @@ class DigitsSource:
     """Grey values 0 to 16 become RGB 0 to 255; ids are ``digits/0000`` to ``digits/1796``."""
 
     def __init__(self) -> None:
-        from sklearn.datasets import load_digits
+        from sklearn.datasets import load_digits  # late: a second, which other sources need not wait for
 
         digits = load_digits()
         self.classes = [str(k) for k in range(10)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -26,19 +27,18 @@ class FolderSource:
 
     def __init__(self, root: Path, prefix: str = "") -> None:
         if not root.is_dir():
-            raise DataError("The images must be in a folder.", got=f"{root} is not one", do="correct the path")
+            raise DataError(f"no folder of images at {root}", got=str(root), do="correct the path")
         self._root, self._prefix = root, prefix
         folders = sorted(e.name for e in list(os.scandir(root)) if not e.name.startswith(".") and e.is_dir())
         if not folders:
             raise DataError(
-                "An image folder holds one folder per class.",
-                got=f"{root} holds no folder",
+                f"{root} has no folders, one for each class",
                 do="sort the images into folders named after their classes",
             )
         if set(map(str.lower, folders)) <= _SPLITS:
             raise DataError(
-                "An image folder holds one folder per class.",
-                got=f"{root} holds {', '.join(folders)}, which look like splits",
+                f"{root} has no folders of classes, but of what look like splits",
+                got=", ".join(folders),
                 do=f"set train and test to those folders, for example {root / folders[0]}",
             )
         self.classes, self.items = folders, []
@@ -46,8 +46,8 @@ class FolderSource:
             found = sorted(_images(root / name, name, [_identity(root)]))
             if not found:
                 raise DataError(
-                    "Every class folder holds images.",
-                    got=f"{root / name} has no file ending in {', '.join(sorted(SUFFIXES))}",
+                    f"the class folder {root / name} has no images",
+                    got=f"no file ending in {', '.join(sorted(SUFFIXES))}",
                     do="remove the folder or add images",
                 )
             self.items += [Item(prefix + path, label) for path in found]
@@ -67,8 +67,7 @@ def _images(folder: Path, relative: str, above: list[tuple[int, int]]) -> Iterat
     identity = _identity(folder)
     if identity in above:
         raise DataError(
-            "The links in an image folder must not lead in a circle.",
-            got=f"{folder} leads back to a folder above it",
+            f"the link {folder} must not lead back to a folder above it",
             do="remove the link",
         )
     for entry in list(os.scandir(folder)):  # a list closes the handle before the descent
@@ -78,6 +77,12 @@ def _images(folder: Path, relative: str, above: list[tuple[int, int]]) -> Iterat
         if entry.is_dir():
             yield from _images(folder / entry.name, path, [*above, identity])
         elif os.path.splitext(entry.name)[1].lower() in SUFFIXES:
+            if not entry.is_file() and os.path.exists(entry):  # to open a pipe would wait for a writer forever
+                raise DataError(
+                    f"{folder / entry.name} is a pipe, socket or device, not an image",
+                    got=stat.filemode(os.stat(entry).st_mode),
+                    do="remove it",
+                )
             yield path
 
 

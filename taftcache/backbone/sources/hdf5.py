@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import h5py
@@ -17,11 +18,11 @@ def open_hdf5(file: Path, image_key: str, label_key: str, prefix: str = "") -> A
     the program read any other one.
     """
     if not file.is_file():
-        raise DataError("The images must be in an HDF5 file.", got=f"{file} is not a file", do="correct the path")
+        raise DataError(f"no HDF5 file at {file}", got=str(file), do="correct data.train or data.test")
     try:
         handle = h5py.File(file, "r")
     except OSError as error:
-        raise DataError("The images must be in a readable HDF5 file.", got=f"{file}: {error}") from error
+        raise DataError(f"{file} cannot be read as HDF5", got=str(error)) from error
     try:
         found = {key: _dataset(handle, file, key) for key in dict.fromkeys((*handle, image_key, label_key))}
         arrays = {key: dataset for key, dataset in found.items() if dataset is not None}
@@ -39,13 +40,36 @@ def _dataset(handle: h5py.File, file: Path, key: str) -> h5py.Dataset | None:
             return None
         if isinstance(node.get(part, getlink=True), h5py.ExternalLink):
             raise _elsewhere(file, key, "a link to another file")
-        node = node[part]
+        try:
+            node = node[part]
+        except (KeyError, OSError, RuntimeError) as error:  # a link that leads nowhere, or to itself
+            raise DataError(f"{file}: {key} cannot be read", got=str(error), do="write the file again") from error
     if not isinstance(node, h5py.Dataset):
         return None
     if node.is_virtual or node.external:
         raise _elsewhere(file, key, "stored in another file")
+    _check_written(file, key, node)
     return node
 
 
+def _check_written(file: Path, key: str, node: h5py.Dataset) -> None:
+    """DataError where a part was never written: HDF5 reads it as zeros, which would be taken for black pictures."""
+    if not node.size:
+        return
+    whole = "all of it"
+    if node.chunks is not None:
+        wanted = math.prod(-(-n // c) for n, c in zip(node.shape, node.chunks, strict=True))
+        written = node.id.get_num_chunks()
+        missing, whole = written != wanted, f"{wanted - written} of {wanted} chunks"
+    else:
+        missing = node.id.get_space_status() != h5py.h5d.SPACE_STATUS_ALLOCATED
+    if missing:
+        raise DataError(
+            f"{file}: {key} was not written whole, and the rest would be read as zeros",
+            got=f"missing: {whole}",
+            do="write the file again",
+        )
+
+
 def _elsewhere(file: Path, key: str, what: str) -> DataError:
-    return DataError("An HDF5 source holds its own data.", got=f"{file}: {key} is {what}", do="copy the data into it")
+    return DataError(f"{key} of {file} is {what}, which must not be read", got=key, do="copy the data into it")

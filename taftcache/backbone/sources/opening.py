@@ -1,13 +1,18 @@
-"""Where labelled images come from: one file a source."""
+"""The sources that a recipe names."""
 
 from __future__ import annotations
 
 from taftcache.backbone.files import expand_path
-from taftcache.backbone.sources.base import Item, Source
+from taftcache.backbone.sources.base import Source
+from taftcache.backbone.sources.digits import DigitsSource
+from taftcache.backbone.sources.folder import FolderSource
+from taftcache.backbone.sources.hdf5 import open_hdf5
+from taftcache.backbone.sources.npz import open_npz
+from taftcache.backbone.sources.published import open_published
+from taftcache.backbone.sources.subset import Subset
+from taftcache.backbone.sources.timm_dataset import TimmSource
 from taftcache.backbone.spec import DataSpec
 from taftcache.errors import DataError, RecipeError
-
-__all__ = ["Item", "Source", "open_source"]
 
 
 def open_source(spec: DataSpec) -> tuple[Source, Source | None]:
@@ -17,14 +22,10 @@ def open_source(spec: DataSpec) -> tuple[Source, Source | None]:
     two and ids that occur in both; RecipeError for a path with an unset variable.
     """
     if spec.source == "digits":
-        from taftcache.backbone.sources.digits import DigitsSource
-
         return _limited(DigitsSource(), spec.limit), None
     if spec.train is None:
-        raise RecipeError("The source needs training images.", got="no train", do="set train")
+        raise RecipeError(f"data.train is missing: the source {spec.source!r} needs it", do="set data.train")
     if spec.source == "published":
-        from taftcache.backbone.sources.published import open_published
-
         assert spec.root is not None
         published, apart = open_published(spec.train, expand_path(spec.root))
         return _limited(published, spec.limit), _limited(apart, spec.limit)
@@ -36,7 +37,7 @@ def open_source(spec: DataSpec) -> tuple[Source, Source | None]:
         only_train = sorted(set(train.classes) - set(test.classes))
         only_test = sorted(set(test.classes) - set(train.classes))
         raise DataError(
-            "Training and test images must have the same classes in the same order.",
+            "training and test images have different classes",
             got=f"only in training: {_some(only_train)}; only in test: {_some(only_test)}"
             if only_train or only_test
             else "the same classes in another order",
@@ -45,7 +46,7 @@ def open_source(spec: DataSpec) -> tuple[Source, Source | None]:
     shared = {item.id for item in train.items} & {item.id for item in test.items}
     if shared:
         raise DataError(
-            "An id names one image; none may be in training and test.",
+            f"{len(shared)} ids are in training and in test, but must be in one of them",
             got=f"in both: {_some(sorted(shared))}",
             do="remove the images from one of them or give them ids of their own",
         )
@@ -53,31 +54,21 @@ def open_source(spec: DataSpec) -> tuple[Source, Source | None]:
 
 
 def _open(spec: DataSpec, place: str, split: str, prefix: str) -> Source:
-    """One source; imports only the library that it needs."""
+    """One source."""
     if spec.source == "timm":
-        from taftcache.backbone.sources.timm_dataset import TimmSource
-
         return TimmSource(place, split, None if spec.root is None else expand_path(spec.root), prefix)
     path = expand_path(place)
     if spec.source == "folder":
-        from taftcache.backbone.sources.folder import FolderSource
-
         return FolderSource(path, prefix)
     # Stems usually tell two files apart; where they do not, the role does.
     assert spec.train is not None
     same = spec.test is not None and expand_path(spec.train).stem == expand_path(spec.test).stem
     if spec.source == "npz":
-        from taftcache.backbone.sources.npz import open_npz
-
         return open_npz(path, spec.image_key, spec.label_key, prefix if same else "")
-    from taftcache.backbone.sources.hdf5 import open_hdf5
-
     return open_hdf5(path, spec.image_key, spec.label_key, prefix if same else "")
 
 
 def _limited(source: Source, limit: int | None) -> Source:
-    from taftcache.backbone.sources.subset import Subset
-
     return source if limit is None or limit >= len(source.items) else Subset(source, limit)
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import blake3
+import numpy as np
 from PIL import Image
 
 from taftcache.backbone.sources.base import Item, check_items, decoding, description
@@ -41,7 +42,7 @@ class ListedSource:
         missing = next((item.id for item in self.items if not (root / item.id).is_file()), None)
         if missing is not None:
             raise DataError(
-                "Every image that a published list names is there.",
+                f"an image of the published list is missing: {root / missing}",
                 got=f"{root / missing} is missing",
                 do="unpack the archive again",
             )
@@ -64,19 +65,19 @@ def open_published(name: str, root: Path) -> tuple[ListedSource, ListedSource]:
         DataError: no such dataset, its files are not there, or a list names an image that is not.
     """
     if name not in DATASETS:
-        raise DataError("A published dataset is one of the paper's.", got=name, do=", ".join(DATASETS))
+        raise DataError(f"unknown published dataset {name!r}", got=name, do=f"one of {', '.join(DATASETS)}")
     dataset = DATASETS[name]
     inner = [root, *sorted(p for p in root.iterdir() if p.is_dir())] if root.is_dir() else []
     place = next((p for p in inner if (p / dataset.marker).exists()), None)
     if place is None:
         raise DataError(
-            "A published dataset lies as its archive unpacks.",
-            got=f"{root} has no {dataset.marker}, and no folder of it has",
+            f"no unpacked {name} at {root}",
+            got=f"{dataset.marker} is missing, there and in its folders",
             do="unpack the archive there, or correct data.root",
         )
     classes, train, test = dataset.read(place)
     if not train or not test:
-        raise DataError("A published split has two parts.", got=f"{place}: {len(train)} and {len(test)} images")
+        raise DataError(f"the published split at {place} has an empty part", got=f"{len(train)} and {len(test)} images")
     return ListedSource(name, place, classes, train), ListedSource(name, place, classes, test)
 
 
@@ -84,7 +85,7 @@ def _lines(file: Path) -> list[str]:
     try:
         return [line for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
     except (OSError, UnicodeDecodeError) as error:
-        raise DataError("A published list is readable text.", got=f"{file}: {error}") from error
+        raise DataError(f"the published list {file} cannot be read", got=str(error)) from error
 
 
 def _caltech256(root: Path) -> tuple[list[str], Labelled, Labelled]:
@@ -173,13 +174,12 @@ def _by_folder(parts: list[list[str]], prefix: str) -> tuple[list[str], Labelled
 
 def _matlab(file: Path, name: str) -> Iterable[Any]:
     """One variable of a MATLAB file, as plain values."""
-    import numpy as np
-    from scipy.io import loadmat
+    from scipy.io import loadmat  # late: two datasets alone need it
 
     try:
         return np.atleast_1d(loadmat(str(file), squeeze_me=True)[name])
     except (OSError, ValueError, KeyError, NotImplementedError) as error:
-        raise DataError(f"The file holds the variable {name}.", got=f"{file}: {error}") from error
+        raise DataError(f"cannot read the variable {name} of {file}", got=str(error)) from error
 
 
 # Name → where it lies and its sizes, which estimates go by before anything is downloaded.

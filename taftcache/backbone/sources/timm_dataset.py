@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from PIL import Image
+from timm.data.dataset_factory import create_dataset
 
 from taftcache.backbone.sources.base import Item, check_items, decoding, description
 from taftcache.backbone.sources.rgb import to_rgb
@@ -19,8 +20,6 @@ class TimmSource:
     """
 
     def __init__(self, name: str, split: str, root: Path | None, prefix: str = "") -> None:
-        from timm.data import create_dataset
-
         self._name = f"{name}/{split}"
         try:
             self._dataset = create_dataset(name, root=None if root is None else str(root), split=split)
@@ -30,12 +29,12 @@ class TimmSource:
             raise
         except Exception as error:  # every dataset library has its own errors
             raise DataError(
-                f"timm must be able to open the dataset {name!r}.",
+                f"timm cannot open the dataset {name!r}",
                 got=f"split {split!r} at {root}: {type(error).__name__}: {error}",
                 do="check the name, root and the names of the splits; download the data first",
             ) from error
         if len(labels) != n:
-            raise DataError("There must be one label per image.", got=f"{self._name}: {n} images, {len(labels)} labels")
+            raise DataError(f"{self._name} has {n} images, but {len(labels)} labels")
         self.classes = names if names is not None else [str(k) for k in range(max(labels, default=-1) + 1)]
         self.items = [Item(id, label) for id, label in zip(self._ids(n, root, prefix), labels, strict=True)]
         check_items(self._name, self.classes, self.items)
@@ -75,8 +74,8 @@ def _labels(dataset: Any) -> tuple[list[int], list[str] | None]:
         names = None if table is None else getattr(table.features[key], "names", None)
     if labels is None:
         raise DataError(
-            "A dataset must tell its labels without decoding every image.",
-            got=f"{type(dataset).__name__} has none that can be listed",
+            "the dataset's labels cannot be listed without decoding every image",
+            got=type(dataset).__name__,
             do="export it to a folder, npz or HDF5 file",
         )
     return [int(label) for label in labels], None if names is None else [str(name) for name in names]

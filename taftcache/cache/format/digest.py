@@ -30,8 +30,13 @@ def canonical(value: Any) -> bytes:
     return msgspec.json.encode(value, order="sorted")
 
 
-def plain(value: Any, what: str) -> Any:
-    """A copy of ``value`` in JSON's own types; RecipeError where it has others, or numbers that JSON cannot carry."""
+MAX_DEPTH = 100
+"""Lists and mappings inside each other; what decodes JSON is sure to go a little deeper from wherever it is called."""
+
+
+def plain(value: Any, what: str, _depth: int = 0) -> Any:
+    """A copy of ``value`` in JSON's own types; RecipeError where it has others, numbers that JSON cannot carry, or
+    lists and mappings more than `MAX_DEPTH` deep."""
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):
@@ -41,25 +46,31 @@ def plain(value: Any, what: str) -> Any:
     if isinstance(value, int):
         if not -(2**63) <= value < 2**63:
             raise RecipeError(
-                "An integer in a manifest has at most 64 bits.", got=f"{what}: {value}", do="Use a string."
+                "an integer of a manifest has more than 64 bits", got=f"{what}: {value}", do="Use a string."
             )
         return int(value)
     if isinstance(value, float):
         if not math.isfinite(value):
-            raise RecipeError("A number in a manifest is finite.", got=f"{what}: {value}", do="Use null or a string.")
+            raise RecipeError(
+                "a number of a manifest is not finite", got=f"{what}: {value}", do="Use null or a string."
+            )
         return float(value)
+    if isinstance(value, list | tuple | dict) and _depth == MAX_DEPTH:
+        raise RecipeError(
+            f"lists and mappings are more than {MAX_DEPTH} deep", got=f"{what:.200}", do="Flatten what is to be stored."
+        )
     if isinstance(value, list | tuple):
-        return [plain(v, f"{what}[{i}]") for i, v in enumerate(value)]
+        return [plain(v, f"{what}[{i}]", _depth + 1) for i, v in enumerate(value)]
     if isinstance(value, dict):
         for key in value:
             if not isinstance(key, str):
-                raise RecipeError("A key in a manifest is a string.", got=f"{what}: {key!r}", do="Use a string.")
+                raise RecipeError("a key of a manifest is not a string", got=f"{what}: {key!r}", do="Use a string.")
             _encodable(key, what)
-        return {k: plain(v, f"{what}.{k}") for k, v in value.items()}
+        return {k: plain(v, f"{what}.{k}", _depth + 1) for k, v in value.items()}
     raise RecipeError(
-        "A manifest holds strings, numbers, booleans, null, lists and mappings only.",
+        "a manifest cannot hold a value of this type",
         got=f"{what}: {type(value).__name__}",
-        do="Convert the value first.",
+        do="Convert it to strings, numbers, booleans, null, lists and mappings.",
     )
 
 
@@ -67,4 +78,6 @@ def _encodable(text: str, what: str) -> None:
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise RecipeError("Text in a manifest is valid Unicode.", got=f"{what}: {text!r}", do="Rename it.") from None
+        raise RecipeError(
+            "a text of a manifest is not valid Unicode", got=f"{what}: {text!r}", do="Rename it."
+        ) from None

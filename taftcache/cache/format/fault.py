@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from taftcache.errors import IntegrityError
+from taftcache.cache.place.failure import cause
+from taftcache.errors import IntegrityError, StoreError
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +28,20 @@ class Fault:
     def error(self) -> IntegrityError:
         """The error that a read of this object ends in."""
         if self.shard is not None:
-            cure = f"Extract shard {self.shard} again, or restore the file from a copy."
+            cure = "Mend it (taftcache verify STORE --repair), or restore the file from a copy."
         else:
             cure = "Restore the file from a copy."
-        return IntegrityError("Every object of a store has the digest that its manifest names.", got=str(self), do=cure)
+        return IntegrityError(f"{_DAMAGED}{self}", do=cure)
+
+
+_DAMAGED = "the store is damaged: "
+
+
+def problem_of(error: StoreError) -> str:
+    """What an error that was met in a store says of it, in one line."""
+    return error.fault.removeprefix(_DAMAGED) + (f" ({error.got})" if error.got is not None else "")
+
+
+def unreadable(error: OSError) -> str:
+    """The problem of a file that the system could not read."""
+    return "it is missing" if isinstance(error, FileNotFoundError) else f"it cannot be read: {cause(error)}"

@@ -10,11 +10,11 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from taftcache.cache.format.digest import canonical
+from taftcache.cache.format.digest import canonical, digest
 from taftcache.cache.format.fault import Fault
 from taftcache.cache.format.manifest import Hex, ShardRef, check_version, decode_strict
 from taftcache.cache.format.plan import MAX_ID_BYTES
-from taftcache.errors import FormatError, RecipeError
+from taftcache.errors import FormatError, RecipeError, StoreError, StoreWriteError
 
 FORMAT = "taftcache-shard"
 VERSION = 1
@@ -56,6 +56,23 @@ class ShardManifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     statistics: Statistics
     objects: dict[str, Part]
 
+    def encode(self) -> tuple[bytes, ShardRef]:
+        """The file's bytes, and what names it; StoreWriteError where `decode` would not take them."""
+        raw = canonical(self)
+        ref = ShardRef.of(self.name, self.role, self.rows, digest(raw))
+        try:
+            if len(raw) > MAX_BYTES:
+                raise FormatError(f"its manifest would have {len(raw)} bytes, and {MAX_BYTES} are read")
+            ShardManifest.decode(raw, ref)
+        except StoreError as error:
+            chunks = chunk_count(self.rows, self.chunk_rows)
+            raise StoreWriteError(
+                f"cannot write shard {self.name}, for it could not be read again: {error.fault}",
+                got=f"{self.rows} rows in {chunks} chunks" + ("" if error.got is None else f"; {error.got}"),
+                do="Use more shards, or more rows per chunk.",
+            ) from error
+        return raw, ref
+
     @classmethod
     def decode(cls, raw: bytes, ref: ShardRef) -> ShardManifest:
         """Read and check one (its digest is the caller's to check): FormatError for what must be refused."""
@@ -64,13 +81,17 @@ class ShardManifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
         _bounded(raw, ref, file)
         made = decode_strict(raw, cls, file)
         if (made.name, made.role, made.rows) != (ref.name, ref.role, ref.rows):
-            raise FormatError("A shard is the one that the root manifest names.", got=file, do="Do not use this store.")
+            raise FormatError(
+                "the shard manifest is not of the shard that the root manifest names",
+                got=file,
+                do="Do not use this store.",
+            )
         check_shape(made.tokens_shape, made.dtype, made.chunk_rows)
         expected = expected_sizes(made.rows, made.tokens_shape, made.dtype, made.chunk_rows)
         if expected.keys() != made.objects.keys():
             odd = sorted(expected.keys() ^ made.objects.keys())
             raise FormatError(
-                "A shard has exactly the files that its shape asks for.",
+                "the shard has other files than its shape asks for",
                 got=f"{file}: {', '.join(map(repr, odd[:5]))}",
                 do="Do not use this store.",
             )
@@ -78,7 +99,7 @@ class ShardManifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
             low, high = expected[name]
             if not low <= part.size <= high or len(part.digest) != 64:
                 raise FormatError(
-                    "A shard's files have the sizes that its shape asks for.",
+                    "a file of the shard has another size than its shape asks for",
                     got=f"{file}: {name} with {part.size} bytes, not {low}" + (f" to {high}" if high > low else ""),
                     do="Do not use this store.",
                 )
@@ -98,19 +119,23 @@ def _bounded(raw: bytes, ref: ShardRef, file: str) -> None:
     try:
         declared = msgspec.json.decode(raw, type=_Declared)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise FormatError("A manifest has exactly the fields of its version.", got=f"{file}: {error}") from None
+        raise FormatError(
+            "the shard manifest does not have the fields of its version", got=f"{file}: {error}"
+        ) from None
     check_shape(declared.tokens_shape, declared.dtype, declared.chunk_rows)
     files = len(METADATA) + 2 + chunk_count(max(declared.rows, 0), declared.chunk_rows)
     # "tokens/c.0.0.0":{"digest":"…64…","size":1}, is the shortest entry of a chunk, the longest is 40 longer
     if not 90 * files <= len(raw) - len(declared.statistics) <= 140 * files + 4096 or declared.rows != ref.rows:
         raise FormatError(
-            "A shard has exactly the files that its shape asks for.",
+            "the shard manifest cannot list the files that the shard's shape asks for",
             got=f"{file}: {len(raw)} bytes for {declared.rows} rows, {declared.chunk_rows} a chunk",
             do="Do not use this store.",
         )
     if len(declared.statistics) > MAX_STATISTICS:
         raise FormatError(
-            f"A shard's statistics take at most {MAX_STATISTICS} bytes.", got=file, do="Do not use this store."
+            f"the shard's statistics have {len(declared.statistics)} bytes, and {MAX_STATISTICS} are read",
+            got=file,
+            do="Do not use this store.",
         )
 
 
@@ -144,7 +169,7 @@ def check_shape(tokens_shape: Sequence[int], dtype: str, chunk_rows: int) -> Non
     good = dtype in DTYPES and t >= 1 and d >= 1 and 1 <= chunk_rows <= MAX_CHUNK_ROWS
     if not good or t * d * chunk_rows * DTYPES[dtype].itemsize > MAX_CHUNK_BYTES:
         raise FormatError(
-            f"Tokens are float16 or float32 [n, t, d], with t, d >= 1 and chunks of at most {MAX_CHUNK_BYTES} bytes.",
+            f"tokens must be float16 or float32 [n, t, d] with t, d >= 1, in chunks of at most {MAX_CHUNK_BYTES} bytes",
             got=f"{dtype} [n, {t}, {d}] in chunks of {chunk_rows} rows",
             do="Use fewer rows per chunk.",
         )
@@ -153,9 +178,11 @@ def check_shape(tokens_shape: Sequence[int], dtype: str, chunk_rows: int) -> Non
 def resolve_chunk_rows(chunk_rows: int | Literal["auto"], tokens_shape: tuple[int, int], dtype: str) -> int:
     """The number that ``chunk_rows`` means for rows of that shape."""
     if dtype not in DTYPES:
-        raise RecipeError("Tokens are stored as float16 or float32.", got=repr(dtype))
+        raise RecipeError(f"tokens cannot be stored as {dtype!r}", do="Use one of float16, float32.")
     if min(tokens_shape) < 1:
-        raise RecipeError("A row has at least one token of at least one feature.", got=tokens_shape)
+        raise RecipeError(
+            "a row must have at least one token of at least one feature", got=f"[t, d] = {list(tokens_shape)}"
+        )
     rows = auto_chunk_rows(tokens_shape, dtype) if chunk_rows == "auto" else int(chunk_rows)
     check_shape(tokens_shape, dtype, rows)
     return rows

@@ -8,13 +8,15 @@ import msgspec
 from blake3 import blake3
 
 from taftcache.cache.format.digest import SHORT, canonical, digest
-from taftcache.cache.format.fault import Fault
+from taftcache.cache.format.fault import Fault, unreadable
 from taftcache.cache.format.manifest import LedgerRef, Manifest
 from taftcache.cache.place.home import Home
+from taftcache.errors import StoreWriteError
 
 KEY_FILE = "tombstones.key"
 KEY_BYTES = 32
-MAX_ENTRY_BYTES = 1 << 20
+MAX_ENTRY_BYTES = 4 << 20
+MAX_ENTRY_VALUES = 1 << 20
 RESERVED = ("seq", "previous")
 
 
@@ -24,9 +26,18 @@ def entry_path(seq: int, digest: str) -> str:
 
 
 def encode_entry(entry: dict[str, Any], before: LedgerRef | None) -> tuple[bytes, LedgerRef]:
-    """The file of the entry that follows ``before``, and the chain's new end."""
+    """The file of the entry that follows ``before``, and the chain's new end.
+
+    StoreWriteError for an entry that could not be read again.
+    """
     seq = before.entries + 1 if before else 1
     raw = canonical({**entry, "seq": seq, "previous": before.head if before else ""})
+    if len(raw) > MAX_ENTRY_BYTES or _decoded(raw, seq) is None:
+        raise StoreWriteError(
+            f"cannot commit, for the ledger could not be read again: its next entry has {len(raw)} bytes",
+            got=f"at most {MAX_ENTRY_BYTES} bytes and {MAX_ENTRY_VALUES} values are read",
+            do="Nothing was changed. Ask for less at once, for example one class or shard after the other.",
+        )
     return raw, LedgerRef(seq, digest(raw))
 
 
@@ -54,7 +65,7 @@ def read_key(root: Home, manifest: Manifest) -> bytes:
     try:
         key = root.read(KEY_FILE, KEY_BYTES)
     except OSError as error:
-        raise Fault(None, None, None, KEY_FILE, f"it cannot be read: {error.strerror}").error() from None
+        raise Fault(None, None, None, KEY_FILE, unreadable(error)).error() from None
     if len(key) != KEY_BYTES or digest(key) != manifest.tombstone_key:
         raise Fault(None, None, None, KEY_FILE, "its bytes do not have the digest that the root manifest names").error()
     return key
@@ -64,13 +75,23 @@ def _entry(root: Home, file: str, head: str, seq: int) -> dict[str, Any]:
     try:
         raw = root.read(file, MAX_ENTRY_BYTES)
     except OSError as error:
-        raise Fault(None, None, None, file, f"it cannot be read: {error.strerror}").error() from None
+        raise Fault(None, None, None, file, unreadable(error)).error() from None
     if digest(raw) != head:
         raise Fault(None, None, None, file, "its bytes do not have the digest that the chain names").error()
+    entry = _decoded(raw, seq)
+    if entry is None:
+        raise Fault(None, None, None, file, "it is no ledger entry of that number").error()
+    return entry
+
+
+def _decoded(raw: bytes, seq: int) -> dict[str, Any] | None:
+    """The entry ``seq`` of the ledger; None where ``raw`` is none."""
+    if sum(raw.count(mark) for mark in (b",", b"[", b"{")) > MAX_ENTRY_VALUES:
+        return None  # values take far more memory than their text
     try:
         entry = msgspec.json.decode(raw, type=dict[str, Any])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        entry = {}
-    if entry.get("seq") != seq or not isinstance(entry.get("previous"), str) or len(entry["previous"]) not in (0, 64):
-        raise Fault(None, None, None, file, "it is no ledger entry of that number").error()
-    return entry
+        return None
+    before = entry.get("previous")
+    good = entry.get("seq") == seq and isinstance(before, str) and len(before) in (0, 64)
+    return entry if good else None

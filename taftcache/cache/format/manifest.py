@@ -9,7 +9,7 @@ import msgspec
 
 from taftcache.cache.format.digest import SHORT, canonical, digest, digest_without, plain
 from taftcache.cache.format.fault import Fault
-from taftcache.errors import FormatError, RecipeError
+from taftcache.errors import FormatError, RecipeError, StoreError, StoreWriteError
 
 T = TypeVar("T")
 FILE = "manifest.json"
@@ -18,9 +18,10 @@ VERSION = 1
 MAX_BYTES = 32 << 20
 MAX_OBJECT_BYTES = 1 << 30
 MAX_CLASSES = 1 << 17
-MAX_FREE_BYTES = 8 << 20
-MAX_VALUES = 1 << 18
-"""Values in the free-form parts of a manifest (identity, plan, recipe, the objects' meta) together."""
+MAX_FREE_BYTES = 16 << 20
+MAX_VALUES = 1 << 21
+"""Values in the free-form parts of a manifest (identity, plan, recipe, the objects' meta) together: some 3,200
+components whose curves have 200 points. The worst that such values take in memory is about 110 bytes each."""
 ROLES = ("train", "held-out")
 OBJECT_FOLDERS = ("base", "components", "models", "state")
 
@@ -113,8 +114,25 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         return self.replace(tombstones=[], tombstone_key="", ledger=None).digest
 
     def encode(self) -> bytes:
-        """The file's bytes."""
-        return canonical(self)
+        """The file's bytes, which the reader's own code has taken: what it refuses must never become a root manifest.
+
+        StoreWriteError says which limit of the format they would exceed.
+        """
+        raw = canonical(self)
+        try:
+            if len(raw) > MAX_BYTES:
+                raise FormatError(f"{FILE} would have {len(raw)} bytes, and {MAX_BYTES} are read")
+            Manifest.decode(raw)
+        except StoreError as error:
+            parts = _parts_by_size(raw)
+            raise StoreWriteError(
+                f"cannot commit, for the store could not be opened again: {error.fault}",
+                got="; ".join(
+                    [*([] if error.got is None else [str(error.got)]), *(f"{k}: {n} bytes" for k, n in parts[:3])]
+                ),
+                do=f"Nothing was changed. {_LESS.get(parts[0][0], 'Put less into it.')}",
+            ) from error
+        return raw
 
     @classmethod
     def decode(cls, raw: bytes) -> Manifest:
@@ -141,16 +159,33 @@ def check_version(raw: bytes, form: str, version: int, damage: Fault) -> None:
         raise damage.error() from None
     if memoryview(head.format) != canonical(form):
         raise FormatError(
-            f"The file {damage.file} has the format {form!r}.",
+            f"{damage.file} does not have the format {form!r}",
             got=bytes(memoryview(head.format)[:80]).decode("utf-8", "replace") or "something else",
             do="Name a store's folder.",
         )
     if memoryview(head.version) != canonical(version):
+        found = bytes(memoryview(head.version)[:40]).decode("utf-8", "replace")
         raise FormatError(
-            f"This version of taftcache reads version {version} of the format {form!r}.",
-            got=f"{damage.file}: version {bytes(memoryview(head.version)[:40]).decode('utf-8', 'replace')}",
+            f"{damage.file} is of version {found} of the format {form!r}, and only version {version} is read",
             do="Use the version of taftcache that wrote the store, or a newer one.",
         )
+
+
+_LESS = {
+    "tombstones": "`taftcache forget STORE --destroy-key` removes the tombstones and their key.",
+    "objects": "Use fewer shards, or components with less in their meta.",
+    "skipped": "Take the samples that cannot be used out of the data source.",
+    "classes": "Use fewer classes, or shorter names.",
+}
+
+
+def _parts_by_size(raw: bytes) -> list[tuple[str, int]]:
+    """(field, bytes) of a manifest, the largest first."""
+    try:
+        parts = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
+    except (msgspec.DecodeError, RecursionError):
+        return [(FILE, len(raw))]
+    return sorted(((name, len(part)) for name, part in parts.items()), key=lambda part: -part[1])
 
 
 def _bounded(raw: bytes) -> None:
@@ -159,20 +194,28 @@ def _bounded(raw: bytes) -> None:
     try:
         free = msgspec.json.decode(raw, type=_Free)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise FormatError("A manifest has exactly the fields of its version.", got=f"{FILE}: {error}") from None
+        raise FormatError(f"{FILE} does not have the fields of its version", got=str(error), do=_AVOID) from None
     parts = [free.identity, free.plan, free.recipe, *(thing.meta for thing in free.objects.values())]
+    where = f"{FILE}: identity, plan, recipe and the meta of {len(free.objects)} objects"
     size = sum(len(part) for part in parts)
-    small = size <= MAX_FREE_BYTES
-    values = sum(bytes(part).count(mark) for part in parts for mark in (b",", b"[", b"{")) if small else MAX_VALUES
-    # the list of classes ends where the manifest's own digest begins
-    classes = raw.count(b",", 0, raw.find(b'"digest":'))
-    if values >= MAX_VALUES or classes > MAX_CLASSES:
+    if size > MAX_FREE_BYTES:
         raise FormatError(
-            f"A manifest has less than {MAX_VALUES} values, in {MAX_FREE_BYTES} bytes, in its free parts, and at most"
-            f" {MAX_CLASSES} classes.",
-            got=f"{FILE}: {values} or more in {size} bytes, and {classes} classes",
-            do="Do not use this store.",
+            f"the free parts of the manifest have {size} bytes, and {MAX_FREE_BYTES} are read", got=where, do=_AVOID
         )
+    values = sum(bytes(part).count(mark) for part in parts for mark in (b",", b"[", b"{"))
+    if values >= MAX_VALUES:
+        raise FormatError(
+            f"the free parts of the manifest hold {values} values, and fewer than {MAX_VALUES} are read",
+            got=where,
+            do=_AVOID,
+        )
+    # The list of classes ends where the manifest's own digest begins; in it, `","` stands between two names alone.
+    classes = raw.count(b'","', 0, raw.find(b'"digest":')) + 1
+    if classes > MAX_CLASSES:
+        raise FormatError(f"the manifest has {classes} classes, and {MAX_CLASSES} are read", got=FILE, do=_AVOID)
+
+
+_AVOID = "Do not use this store."
 
 
 class _Head(msgspec.Struct):
@@ -195,10 +238,11 @@ def decode_strict(raw: bytes, kind: type[T], file: str) -> T:
     """Decode into ``kind``: no unknown or missing field, and the text must be the canonical one."""
     try:
         value = msgspec.json.decode(raw, type=kind)
+        same = canonical(value) == raw
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise FormatError("A manifest has exactly the fields of its version.", got=f"{file}: {error}") from None
-    if canonical(value) != raw:
-        raise FormatError("A manifest is written in canonical JSON.", got=file, do="Do not edit manifests by hand.")
+        raise FormatError(f"{file} does not have the fields of its version", got=str(error), do=_AVOID) from None
+    if not same:
+        raise FormatError(f"{file} is not canonical JSON", do="Do not edit manifests by hand.")
     return value
 
 
@@ -211,7 +255,7 @@ def check_name(name: str) -> str:
     """The name of a shard, or of an object in its folder."""
     if not _NAME.fullmatch(name):
         raise RecipeError(
-            "A name has 1 to 64 of a-z, 0-9 and '-', and does not begin with '-'.", got=repr(name), do="Rename it."
+            "a name must have 1 to 64 of a-z, 0-9 and '-', and not begin with '-'", got=repr(name), do="Rename it."
         )
     return name
 
@@ -221,7 +265,7 @@ def check_object(name: str, suffix: str = ".safetensors") -> str:
     folder, _, leaf = name.partition("/")
     if folder not in OBJECT_FOLDERS or not _SUFFIX.fullmatch(suffix):
         raise RecipeError(
-            f"An object lies in one of the folders {', '.join(OBJECT_FOLDERS)} and its suffix is like '.safetensors'.",
+            f"an object must be in one of the folders {', '.join(OBJECT_FOLDERS)}, with a suffix like '.safetensors'",
             got=f"{name!r}, suffix {suffix!r}",
         )
     check_name(leaf)
@@ -234,10 +278,13 @@ def check_classes(classes: list[str]) -> list[str]:
     if not classes or len(set(classes)) != len(classes) or not all(isinstance(c, str) and c for c in classes):
         twice = sorted({repr(c) for c in classes if classes.count(c) > 1})[:5]
         raise RecipeError(
-            "A store has at least one class, and each has a name of its own.",
+            "a store must have at least one class, and no name of a class twice or empty",
             got=f"{len(classes)} classes" + (f", twice: {', '.join(twice)}" if twice else ""),
         )
     return classes
+
+
+_NO_DIGEST = "a digest does not have 64 hex digits"
 
 
 def _digest(fields: dict[str, Any]) -> str:
@@ -247,39 +294,39 @@ def _digest(fields: dict[str, Any]) -> str:
 def _check(manifest: Manifest) -> None:
     """The rules of FORMAT.md that types do not say. A digest only proves who wrote it, not that it may be trusted."""
 
-    def require(holds: bool, rule: str, got: object) -> None:
+    def require(holds: bool, fault: str, got: object) -> None:
         if not holds:
-            raise FormatError(rule, got=f"{FILE}: {got}", do="Do not use this store.")
+            raise FormatError(f"{FILE} is invalid: {fault}", got=got, do=_AVOID)
 
     names = [ref.name for ref in manifest.shards]
-    require(len(set(names)) == len(names), "A shard is named once.", names)
-    require(names == sorted(names), "Shards are listed in the order of their names.", names)
+    require(len(set(names)) == len(names), "two shards have the same name", names)
+    require(names == sorted(names), "its shards are not in the order of their names", names)
     for ref in manifest.shards:
-        require(bool(_NAME.fullmatch(ref.name)), "A shard's name has only a-z, 0-9 and '-'.", repr(ref.name))
-        require(bool(_DIGEST.fullmatch(ref.digest)), "A digest has 64 hex digits.", repr(ref.digest))
+        require(bool(_NAME.fullmatch(ref.name)), "a shard's name has other signs than a-z, 0-9 and '-'", repr(ref.name))
+        require(bool(_DIGEST.fullmatch(ref.digest)), _NO_DIGEST, repr(ref.digest))
         require(
-            ref.path == ShardRef.of(ref.name, "", 0, ref.digest).path, "A shard lies where it should.", repr(ref.path)
+            ref.path == ShardRef.of(ref.name, "", 0, ref.digest).path, "a shard is not in its folder", repr(ref.path)
         )
-        require(ref.role in ROLES, f"A shard's role is one of {', '.join(ROLES)}.", repr(ref.role))
-        require(1 <= ref.rows < 2**31, "A shard has from 1 to 2^31 - 1 rows.", ref.rows)
-    require(sum(ref.role == "held-out" for ref in manifest.shards) <= 1, "At most one shard is held out.", names)
+        require(ref.role in ROLES, f"a shard's role is not one of {', '.join(ROLES)}", repr(ref.role))
+        require(1 <= ref.rows < 2**31, "a shard does not have 1 to 2^31 - 1 rows", ref.rows)
+    require(sum(ref.role == "held-out" for ref in manifest.shards) <= 1, "more than one shard is held out", names)
     for name, thing in manifest.objects.items():
         folder, _, leaf = name.partition("/")
         suffix = thing.path[len(name) + 1 + SHORT :]
-        require(folder in OBJECT_FOLDERS and bool(_NAME.fullmatch(leaf)), "An object's name is a good one.", repr(name))
-        require(bool(_DIGEST.fullmatch(thing.digest)), "A digest has 64 hex digits.", repr(thing.digest))
-        require(bool(_SUFFIX.fullmatch(suffix)), "An object's suffix is like '.safetensors'.", repr(suffix))
+        require(folder in OBJECT_FOLDERS and bool(_NAME.fullmatch(leaf)), "an object has a wrong name", repr(name))
+        require(bool(_DIGEST.fullmatch(thing.digest)), _NO_DIGEST, repr(thing.digest))
+        require(bool(_SUFFIX.fullmatch(suffix)), "an object's suffix is not like '.safetensors'", repr(suffix))
         require(
-            thing.path == object_path(name, thing.digest, suffix), "An object lies where it should.", repr(thing.path)
+            thing.path == object_path(name, thing.digest, suffix), "an object is not in its place", repr(thing.path)
         )
-        require(0 <= thing.size <= MAX_OBJECT_BYTES, f"An object has at most {MAX_OBJECT_BYTES} bytes.", thing.size)
-    for stone in manifest.tombstones:
-        require(bool(_DIGEST.fullmatch(stone)), "A tombstone has 64 hex digits.", repr(stone))
+        require(
+            0 <= thing.size <= MAX_OBJECT_BYTES, f"an object does not have 0 to {MAX_OBJECT_BYTES} bytes", thing.size
+        )
+    for tombstone in manifest.tombstones:
+        require(bool(_DIGEST.fullmatch(tombstone)), "a tombstone does not have 64 hex digits", repr(tombstone))
     key = manifest.tombstone_key
-    require(not key or bool(_DIGEST.fullmatch(key)), "A digest has 64 hex digits.", repr(key))
-    require(bool(key) or not manifest.tombstones, "Tombstones have a key.", len(manifest.tombstones))
+    require(not key or bool(_DIGEST.fullmatch(key)), _NO_DIGEST, repr(key))
+    require(bool(key) or not manifest.tombstones, "it has tombstones without a key", len(manifest.tombstones))
     if manifest.ledger is not None:
-        require(
-            bool(_DIGEST.fullmatch(manifest.ledger.head)), "A digest has 64 hex digits.", repr(manifest.ledger.head)
-        )
-        require(1 <= manifest.ledger.entries < 2**31, "A ledger has entries.", manifest.ledger.entries)
+        require(bool(_DIGEST.fullmatch(manifest.ledger.head)), _NO_DIGEST, repr(manifest.ledger.head))
+        require(1 <= manifest.ledger.entries < 2**31, "its ledger is empty or too long", manifest.ledger.entries)

@@ -28,12 +28,11 @@ def assign(ids: Sequence[str], plan: Literal["hash", "balanced"], shards: int, s
     DataError for an id twice, an id that cannot be one, and a shard left empty.
     """
     if shards < 1:
-        raise RecipeError("A store has at least one shard.", got=shards, do="Set shards to 1 or more.")
+        raise RecipeError("a store must have at least one shard", got=shards, do="Set shards to 1 or more.")
     check_ids(ids)
     if len(ids) < shards:
         raise DataError(
-            "Every shard holds at least one sample.",
-            got=f"{len(ids)} samples for {shards} shards",
+            f"{len(ids)} samples for {shards} shards leave shards empty",
             do="Use fewer shards or more samples.",
         )
     names = shard_names(shards)
@@ -46,11 +45,11 @@ def assign(ids: Sequence[str], plan: Literal["hash", "balanced"], shards: int, s
         for place, i in enumerate(sorted(ids, key=lambda i: (_key("balanced", i, seed), i))):
             parts[names[place % shards]].append(i)
     else:
-        raise RecipeError('A plan is "hash" or "balanced".', got=repr(plan))
+        raise RecipeError(f"there is no plan {plan!r}", do='Use one of "hash", "balanced".')
     empty = [name for name, part in parts.items() if not part]
     if empty:
         raise DataError(
-            "Every shard holds at least one sample.",
+            f"the plan leaves {len(empty)} shards empty",
             got=f"{len(ids)} samples over {shards} shards leave empty: {', '.join(empty[:8])}",
             do='Use fewer shards, another seed, or plan = "balanced".',
         )
@@ -68,9 +67,9 @@ def next_name(names: Sequence[str]) -> str:
     name = f"{max(numbers, default=-1) + 1:0{max((len(name) for name in names), default=3)}d}"
     if names and name <= max(names):
         raise RecipeError(
-            "Shards are named by numbers with as many digits as make the order of names the order of numbers.",
+            "a further shard would not come last in the order of names",
             got=f"{name} after {max(names)}",
-            do="make a new store with more shards",
+            do="Make a new store with more shards.",
         )
     return name
 
@@ -78,7 +77,7 @@ def next_name(names: Sequence[str]) -> str:
 def held_out(ids: Sequence[str], fraction: float, seed: int) -> set[str]:
     """The ids kept for testing: about ``fraction`` of them, each by its own keyed hash alone."""
     if not 0 <= fraction < 1:
-        raise RecipeError("The held-out fraction is at least 0 and below 1.", got=fraction)
+        raise RecipeError("the held-out fraction must be at least 0 and below 1", got=fraction)
     check_ids(ids)
     bound = int(fraction * 2**BITS)
     return {i for i in ids if _key("held-out", i, seed) < bound}
@@ -105,7 +104,7 @@ def check_ids(ids: Sequence[str]) -> None:
     if len(set(ids)) != len(ids):
         twice = [i for i, n in Counter(ids).items() if n > 1]
         raise DataError(
-            "A sample id comes once.",
+            "sample ids come more than once",
             got=f"{len(twice)} ids more than once: {', '.join(map(repr, twice[:5]))}",
             do="Give every sample an id of its own.",
         )
@@ -119,7 +118,7 @@ def check_id(sample_id: str) -> None:
         size = 0
     if not 1 <= size <= MAX_ID_BYTES or any(ord(c) < 32 or ord(c) == 127 for c in sample_id):
         raise DataError(
-            f"A sample id is Unicode text of 1 to {MAX_ID_BYTES} bytes without control characters.",
+            f"a sample id must be Unicode text of 1 to {MAX_ID_BYTES} bytes without control characters",
             got=repr(sample_id[:80]),
             do="Rename the sample.",
         )

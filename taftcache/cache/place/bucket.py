@@ -28,7 +28,7 @@ class Url(type(Path())):  # type: ignore[misc]
     """``s3://bucket/prefix`` where a path is asked for: the two slashes survive."""
 
     def __str__(self) -> str:
-        return super().__str__().replace(":/", "://", 1)
+        return str(super().__str__()).replace(":/", "://", 1)
 
 
 class Bucket:
@@ -52,7 +52,7 @@ class Bucket:
             from obstore.store import S3Store
         except ImportError:
             raise StoreError(
-                "A store in a bucket needs the package obstore.",
+                "a store in a bucket needs the package obstore",
                 got=f"s3://{bucket}/{prefix}",
                 do="pip install obstore",
             ) from None
@@ -74,8 +74,7 @@ class Bucket:
             found = self._api.get(self._store, _checked(name))
             if found.meta["size"] > limit:
                 raise FormatError(
-                    f"The file may have at most {limit} bytes.",
-                    got=f"{name}: {found.meta['size']} bytes",
+                    f"{name} has {found.meta['size']} bytes, and at most {limit} are read",
                     do="Do not use this store.",
                 )
             data = bytes(found.bytes())
@@ -116,16 +115,16 @@ class Bucket:
         """Whether there is an object of that name, or any below it."""
         return self._head(name) is not None or bool(self._listed(name))
 
-    def put(self, name: str, data: Any) -> None:
-        """Put the object ``name``: as a whole, and durable once the service has said so."""
+    def put(self, name: str, data: Any, *, mode: int | None = None) -> None:
+        """Put the object ``name``: as a whole, and durable once the service has said so. Objects have no ``mode``."""
         raw = memoryview(data).cast("B")
         self._ask(name, lambda: self._api.put(self._store, _checked(name), raw), writes=True)
 
-    def place(self, desk: Folder, staged: str, name: str) -> None:
+    def place(self, staging: Folder, staged: str, name: str) -> None:
         """Upload the file or folder ``staged`` of the desk, where it stays until its commit is through."""
-        files = list(desk.walk(staged)) if desk.is_folder(staged) else [staged]
+        files = list(staging.walk(staged)) if staging.is_folder(staged) else [staged]
         for file in files:
-            self.put(f"{name}{file.removeprefix(staged)}", desk.view(file, desk.size(file))[1])
+            self.put(f"{name}{file.removeprefix(staged)}", staging.view(file, staging.size(file))[1])
 
     def swap(self, name: str, data: bytes) -> None:
         """Replace the object ``name`` if it still is what was last read here, or make it if nothing was.
@@ -146,8 +145,8 @@ class Bucket:
                 return
             if isinstance(error, errors.AlreadyExistsError | errors.PreconditionError):
                 raise StoreLocked(
-                    "A commit replaces the root manifest that it started from, and no other.",
-                    got=f"{self.path}: another writer has committed meanwhile; its commit stands, this one is undone",
+                    f"cannot commit to {self.path}: another writer has committed meanwhile",
+                    got="its commit stands, this one is undone",
                     do="Run the same command again.",
                 ) from None
             raise self._failed(name, error) from error
@@ -190,18 +189,36 @@ class Bucket:
                 if writes:
                     raise self._failed(name, error) from error
                 raise StoreUnreachable(
-                    "The object store answers, and lets the bucket be read.",
-                    got=f"{self.path}, {name}: {_short(error)}",
-                    do="Look at the endpoint, the region and the credentials (AWS_*), or try again later.",
+                    f"cannot read {self.path}: {self._cause(error)}",
+                    got=f"{name}: {_short(error)}",
+                    do=self._advice(error),
                 ) from error
         raise AssertionError
 
     def _failed(self, name: str, error: Exception) -> StoreWriteError:
         return StoreWriteError(
-            "The object store takes what is written to the store.",
-            got=f"{self.path}, {name}: {_short(error)}",
-            do="Run the same command again when it does; the last commit is intact.",
+            f"cannot write to {self.path}: {self._cause(error)}",
+            got=f"{name}: {_short(error)}",
+            do=f"{self._advice(error)} Then run the same command again; the last commit is intact.",
         )
+
+    def _refused(self, error: Exception) -> bool:
+        errors = self._api.exceptions
+        return isinstance(error, errors.PermissionDeniedError | errors.UnauthenticatedError)
+
+    def _cause(self, error: Exception) -> str:
+        if self._refused(error):
+            return "the object store refused the credentials"
+        if isinstance(error, self._api.exceptions.NotFoundError):
+            return "no such bucket"
+        return "the object store does not answer, or answers with an error"
+
+    def _advice(self, error: Exception) -> str:
+        if self._refused(error):
+            return "Look at the credentials (AWS_*), and at what they allow in that bucket."
+        if isinstance(error, self._api.exceptions.NotFoundError):
+            return "Correct the bucket's name, or make the bucket."
+        return "Look at the endpoint and the region (AWS_*), or try again later."
 
 
 def _plain_http() -> Any:
@@ -213,7 +230,7 @@ def _plain_http() -> Any:
 
 def _checked(name: str) -> str:
     if any(part in ("", ".", "..") or "\0" in part for part in name.split("/")):
-        raise FormatError("A name stays below the store.", got=repr(name), do="Do not use this store.")
+        raise FormatError(f"the name {name!r} does not stay below the store", do="Do not use this store.")
     return name
 
 

@@ -11,10 +11,11 @@ import stat
 import threading
 import weakref
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from taftcache.cache.place.failure import cannot
 from taftcache.errors import FormatError, StoreLocked, StoreWriteError
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -22,6 +23,9 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 # populated at once: a fault for each page costs as much as the digest
 _MAPPED = mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0)
+
+PRIVATE = 0o600
+"""The mode of a file that only its owner may read."""
 
 
 class Folder:
@@ -63,11 +67,7 @@ class Folder:
         fd, size = self.open(name)
         try:
             if size > limit:
-                raise FormatError(
-                    f"The file may have at most {limit} bytes.",
-                    got=f"{name}: {size} bytes",
-                    do="Do not use this store.",
-                )
+                raise FormatError(f"{name} has {size} bytes, and at most {limit} are read", do="Do not use this store.")
             parts = []
             while size > 0 and (part := os.read(fd, size)):
                 parts.append(part)
@@ -120,18 +120,24 @@ class Folder:
         made = ""
         for part in _parts(name):
             made, parent = (f"{made}/{part}" if made else part), made
-            with writing(made), self._folder(parent) as fd:
+            with writing(self.path, made), self._folder(parent) as fd:
                 try:
                     os.mkdir(part, dir_fd=fd)
                 except FileExistsError:
                     continue
                 os.fsync(fd)
 
-    def write(self, name: str, data: Any) -> None:
-        """Create or overwrite the file ``name`` and fsync it; its folder is the caller's to ``sync``."""
-        with writing(name):
-            fd = self._create(name, os.O_TRUNC)
+    def write(self, name: str, data: Any, *, mode: int | None = None) -> None:
+        """Create or overwrite the file ``name`` and fsync it; its folder is the caller's to ``sync``.
+
+        It has exactly the permissions ``mode`` before the first byte is in it, where the file system has any.
+        """
+        with writing(self.path, name):
+            fd = self._create(name, os.O_TRUNC, 0o666 if mode is None else PRIVATE)
             try:
+                if mode is not None and stat.S_IMODE(os.fstat(fd).st_mode) != mode:
+                    with suppress(PermissionError):  # of a file system without modes
+                        os.fchmod(fd, mode)
                 write_all(fd, data)
                 os.fsync(fd)
             finally:
@@ -139,7 +145,7 @@ class Folder:
 
     def truncate(self, name: str, size: int) -> None:
         """Cut the file ``name`` to ``size`` bytes, durably."""
-        with writing(name):
+        with writing(self.path, name):
             fd = self._create(name, 0)
             try:
                 os.ftruncate(fd, size)
@@ -149,7 +155,7 @@ class Folder:
 
     def append(self, name: str, data: bytes) -> None:
         """Add ``data`` to the end of ``name``, durably."""
-        with writing(name):
+        with writing(self.path, name):
             fd = self._create(name, os.O_APPEND)
             try:
                 write_all(fd, data)
@@ -162,11 +168,11 @@ class Folder:
         self.write(f"{name}.partial", data)
         self.move(f"{name}.partial", name)
 
-    def put(self, name: str, data: Any) -> None:
-        """Write the file ``name`` aside and put it, durable, in its place."""
+    def put(self, name: str, data: Any, *, mode: int | None = None) -> None:
+        """Write the file ``name`` aside and put it, durable, in its place; ``mode`` as for `write`."""
         staged = f"staging/put-{threading.get_ident()}"
         self.make("staging")
-        self.write(staged, data)
+        self.write(staged, data, mode=mode)
         self.place(self, staged, name)
 
     def is_folder(self, name: str) -> bool:
@@ -174,9 +180,9 @@ class Folder:
         info = self._stat(name)
         return info is not None and stat.S_ISDIR(info.st_mode)
 
-    def place(self, desk: Folder, staged: str, name: str) -> None:
+    def place(self, staging: Folder, staged: str, name: str) -> None:
         """Bring the file or folder ``staged`` of ``desk``, which is durable, to the place ``name``, durably."""
-        if desk is not self:
+        if staging is not self:
             raise ValueError("a folder's work is staged in itself: a rename does not cross file systems")
         if "/" in name:
             self.make(name.rpartition("/")[0])
@@ -196,19 +202,19 @@ class Folder:
 
     def sync(self, name: str = "") -> None:
         """Make the entries of the folder ``name`` durable."""
-        with writing(name or "."), self._folder(name) as fd:
+        with writing(self.path, name or "."), self._folder(name) as fd:
             os.fsync(fd)
 
     def move(self, source: str, target: str) -> None:
         """Rename, replacing a file of the target's name, and make both folders durable."""
-        with writing(target), self._parent(source) as (a, old), self._parent(target) as (b, new):
+        with writing(self.path, target), self._parent(source) as (a, old), self._parent(target) as (b, new):
             os.replace(old, new, src_dir_fd=a, dst_dir_fd=b)
             os.fsync(b)
             os.fsync(a)
 
     def remove(self, name: str) -> None:
         """Delete the file, link or folder tree ``name`` durably; nothing happens where there is none."""
-        with writing(name):
+        with writing(self.path, name):
             try:
                 with self._parent(name) as (parent, leaf):
                     if stat.S_ISDIR(os.stat(leaf, dir_fd=parent, follow_symlinks=False).st_mode):
@@ -221,7 +227,19 @@ class Folder:
 
     def lock(self, name: str) -> int:
         """Take the exclusive lock file ``name``; its descriptor (closing it lets go). StoreLocked when it is held."""
-        with writing(name):
+        while True:
+            fd = self._lock(name)
+            if self.has_lock(name, fd):
+                return fd
+            os.close(fd)  # of a file that was removed, or replaced, before it was locked: the next comer takes another
+
+    def has_lock(self, name: str, fd: int) -> bool:
+        """Whether the lock file ``name`` still is the one that is open, and locked, as ``fd``."""
+        there = self._stat(name)
+        return there is not None and os.path.samestat(there, os.fstat(fd))
+
+    def _lock(self, name: str) -> int:
+        with writing(self.path, name):
             fd = self._create(name, 0)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -229,13 +247,12 @@ class Folder:
             holder = os.pread(fd, 32, 0).decode("ascii", "replace").strip()
             os.close(fd)
             if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
-                raise StoreWriteError(
-                    "The store's writer lock can be taken.", got=f"{name}: {error.strerror}"
-                ) from error
+                raise cannot("lock", f"{self.path}/{name}", error) from error
             raise StoreLocked(
-                "One process at a time writes to a store.",
-                got=f"{self.path} is held" + (f" by process {holder}" if holder else ""),
-                do="Wait until it ends, or open the store for reading.",
+                f"cannot write to {self.path}: "
+                + (f"process {holder}" if holder else "another process")
+                + " writes to it",
+                do="Wait until that process has ended, or open the store for reading.",
             ) from None
         return fd
 
@@ -252,10 +269,10 @@ class Folder:
         found = (self._stat(file) for file in files)
         return [info for info in found if info is not None and stat.S_ISREG(info.st_mode)]
 
-    def _create(self, name: str, flags: int) -> int:
+    def _create(self, name: str, flags: int, mode: int = 0o666) -> int:
         with self._parent(name) as (parent, leaf), _no_links(name):
             flags |= os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-            return os.open(leaf, flags, 0o666, dir_fd=parent)
+            return os.open(leaf, flags, mode, dir_fd=parent)
 
     @contextmanager
     def _folder(self, name: str) -> Iterator[int]:
@@ -286,13 +303,13 @@ def write_all(fd: int, data: Any) -> None:
 def _parts(name: str) -> list[str]:
     parts = name.split("/")
     if any(part in ("", ".", "..") or "\0" in part for part in parts):
-        raise FormatError("A name stays below the store.", got=repr(name), do="Do not use this store.")
+        raise FormatError(f"the name {name!r} does not stay below the store", do="Do not use this store.")
     return parts
 
 
 def _link(name: str) -> FormatError:
     return FormatError(
-        "A store holds plain files and folders; links are not followed.", got=name, do="Put the file itself there."
+        f"{name} is not a plain file or folder: links are not followed", do="Put the file or folder itself there."
     )
 
 
@@ -307,12 +324,10 @@ def _no_links(name: str) -> Iterator[None]:
 
 
 @contextmanager
-def writing(name: str) -> Iterator[None]:
+def writing(place: Path, name: str | None = None) -> Iterator[None]:
+    """An OSError inside becomes StoreWriteError: ``name`` could not be written in the folder ``place``."""
     try:
         yield
     except OSError as error:
-        raise StoreWriteError(
-            "The disk takes what is written to the store.",
-            got=f"{name}: {error.strerror or error}",
-            do="Free some space or mend the disk, then run the same command again; the last commit is intact.",
-        ) from error
+        then = ", then run the same command again; the last commit is intact"
+        raise cannot("write to", place, error, StoreWriteError, got=name, then=then) from error

@@ -56,11 +56,11 @@ class Home(Protocol):
         """Whether anything of that name is there."""
         ...
 
-    def put(self, name: str, data: Any) -> None:
-        """Bring ``data`` to the place ``name``, as a whole and durably."""
+    def put(self, name: str, data: Any, *, mode: int | None = None) -> None:
+        """Bring ``data`` to the place ``name``, as a whole and durably; with the permissions ``mode`` if any."""
         ...
 
-    def place(self, desk: Folder, staged: str, name: str) -> None:
+    def place(self, staging: Folder, staged: str, name: str) -> None:
         """Bring the file or folder ``staged`` of the desk to the place ``name``, durably."""
         ...
 

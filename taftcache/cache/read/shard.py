@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from taftcache.cache.format import layout
 from taftcache.cache.format.digest import canonical, digest
-from taftcache.cache.format.fault import Fault
+from taftcache.cache.format.fault import Fault, problem_of, unreadable
 from taftcache.cache.format.layout import DTYPES, ShardManifest
 from taftcache.cache.format.manifest import ShardRef
 from taftcache.cache.place.home import Home
@@ -64,9 +64,7 @@ class Shard:
         for name, text in self._metadata().items():
             if self._bytes(name) != text:
                 raise FormatError(
-                    "A shard's Zarr metadata is the one text that its shape has.",
-                    got=f"{self.at}/{name}",
-                    do="Do not use this store.",
+                    f"{self.at}/{name} is not the one text that its shape has", do="Do not use this store."
                 )
         return self.listing
 
@@ -128,7 +126,9 @@ class Shard:
         """The rows' sample ids, in row order."""
         ids = layout.decode_ids(self.read("sample_id/c.0"), self.rows)
         if ids is None:
-            raise FormatError("A shard has one sample id for each row.", got=repr(self), do="Do not use this store.")
+            raise FormatError(
+                f"shard {self.name} does not have one sample id for each row", do="Do not use this store."
+            )
         return ids
 
     def group(self) -> zarr.Group:
@@ -152,17 +152,18 @@ class Shard:
         next are verified (or fetched, from a bucket) by a few threads meanwhile.
 
         With a ``ring`` of arrays [size, t, d] of the shard's dtype every block is a view of one of them in turn, filled
-        by a thread while the caller is at those before: page-locked memory for a GPU, say, or memory that need not be
-        allocated for each block. A block is then valid until the next one is asked for.
+        by a thread while the caller is at those before. It is for callers that copy blocks from page-locked memory to a
+        GPU, or must not allocate memory for each block; the solvers do without. A block is then valid until the next
+        one is asked for.
         """
         if size < 1:
-            raise ValueError(f"a block has at least one row, not {size}")
+            raise ValueError(f"a block must have at least one row, not {size}")
         first, last, _ = slice(start, stop).indices(self.rows)
         for place in ring:
             if place.shape != (size, *self.tokens_shape) or place.dtype != self.dtype or len(ring) < 2:
                 raise ValueError(
-                    f"a ring has two arrays or more of {self.dtype} {[size, *self.tokens_shape]}, not {len(ring)} of"
-                    f" {place.dtype} {list(place.shape)}"
+                    f"a ring must have two arrays or more of {self.dtype} {[size, *self.tokens_shape]},"
+                    f" not {len(ring)} of {place.dtype} {list(place.shape)}"
                 )
         with ThreadPoolExecutor(self._threads, thread_name_prefix="taftcache-verify") as pool:
             chunks = _Ahead(self, pool, last)
@@ -178,12 +179,6 @@ class Shard:
                         n = k + len(ahead)
                         ahead.append(filler.submit(self._fill, ring[n % len(ring)], *spans[n], chunks.get))
                     yield RowBlock(at, ahead.popleft().result(), self.labels[at:end])
-
-    def read_into(self, out: NDArray[Any], start: int = 0) -> None:
-        """Copy rows ``start .. start + len(out)`` into ``out`` [b, t, d], of any dtype that holds the shard's."""
-        if out.shape[1:] != self.tokens_shape or not 0 <= start <= start + len(out) <= self.rows:
-            raise IndexError(f"shard {self.name} has rows 0 to {self.rows - 1} of {self.tokens_shape}")
-        self._fill(out, start, start + len(out), self._chunk)
 
     def tokens(self, rows: slice | ArrayLike) -> NDArray[Any]:
         """Tokens [b, t, d] of a slice (a read-only view where it lies in one chunk) or of an array of row numbers."""
@@ -224,7 +219,7 @@ class Shard:
         except _Damaged as damage:
             return damage.fault
         except FormatError as error:
-            return self._fault(name, str(error))
+            return self._fault(name, problem_of(error))
         if digest(data) != part.digest:
             return self._fault(name, _CHANGED)
         if name in layout.METADATA:
@@ -367,7 +362,7 @@ _CHANGED = "its bytes do not have the digest that the shard manifest names"
 def _unreadable(error: OSError) -> str:
     if isinstance(error, FileNotFoundError):
         return "it is missing (or the store was committed anew since it was opened: open it again)"
-    return f"it cannot be read: {error.strerror or error}"
+    return unreadable(error)
 
 
 def _place(name: str) -> tuple[str | None, int | None]:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from taftcache.cache.format import ledger
-from taftcache.cache.format.digest import digest
-from taftcache.cache.format.fault import Fault
+from taftcache.cache.format.digest import canonical, digest
+from taftcache.cache.format.fault import Fault, problem_of, unreadable
 from taftcache.cache.format.manifest import FILE, MAX_BYTES, Manifest, ObjectRef
 from taftcache.cache.place.home import Home
 from taftcache.cache.read.shard import Shard
-from taftcache.errors import IntegrityError, StoreError, StoreUnreachable
+from taftcache.errors import StoreError, StoreUnreachable
 
 Progress = Callable[[int, int], None]
 """(bytes done, bytes in all), called after each object."""
@@ -37,7 +37,7 @@ def verify(root: Home, named: Manifest, progress: Progress | None = None, *, man
             raise
         except StoreError as error:
             # without the shard manifest nothing else of the shard can be judged
-            faults.append(Fault(shard.name, None, None, shard.manifest_file, _text(error)))
+            faults.append(Fault(shard.name, None, None, shard.manifest_file, problem_of(error)))
     total = sum(sizes.values()) + sum(ref.size for ref in named.objects.values())
     done = 0
     seen: set[str] = set()
@@ -65,20 +65,22 @@ def verify(root: Home, named: Manifest, progress: Progress | None = None, *, man
     except StoreUnreachable:
         raise
     except StoreError as error:
-        faults.append(Fault(None, None, None, "ledger", _text(error)))
+        faults.append(Fault(None, None, None, "ledger", problem_of(error)))
     return faults
 
 
 def _root_faults(root: Home, named: Manifest) -> list[Fault]:
     try:
-        if Manifest.decode(root.read(FILE, MAX_BYTES)).digest != named.digest:
+        raw = root.read(FILE, MAX_BYTES)
+        # a manifest may take many times its file's memory: it is decoded once more only where that tells something
+        if canonical(named) != raw and Manifest.decode(raw).digest != named.digest:
             return [Fault(None, None, None, FILE, "it is not the manifest that was opened")]
     except OSError as error:
-        return [Fault(None, None, None, FILE, f"it cannot be read: {error.strerror}")]
+        return [Fault(None, None, None, FILE, unreadable(error))]
     except StoreUnreachable:
         raise
     except StoreError as error:
-        return [Fault(None, None, None, FILE, _text(error))]
+        return [Fault(None, None, None, FILE, problem_of(error))]
     return []
 
 
@@ -99,11 +101,11 @@ def _read(root: Home, ref: ObjectRef) -> tuple[Fault | None, bytes]:
     try:
         raw = root.read(ref.path, ref.size)
     except OSError as error:
-        return Fault(None, None, None, ref.path, f"it cannot be read: {error.strerror}"), b""
+        return Fault(None, None, None, ref.path, unreadable(error)), b""
     except StoreUnreachable:
         raise
     except StoreError as error:
-        return Fault(None, None, None, ref.path, _text(error)), b""
+        return Fault(None, None, None, ref.path, problem_of(error)), b""
     if len(raw) != ref.size or digest(raw) != ref.digest:
         return Fault(None, None, None, ref.path, "its bytes do not have the digest that the root manifest names"), b""
     return None, raw
@@ -123,7 +125,3 @@ def _consistent(shard: Shard, classes: int, seen: set[str]) -> list[Fault]:
     if per_class != shard.statistics["rows_per_class"]:
         found.append(Fault(shard.name, None, None, file, "the rows per class are not those of the labels"))
     return found
-
-
-def _text(error: StoreError) -> str:
-    return str(error.got) if isinstance(error, IntegrityError) else f"{error.fault} ({error.got})"

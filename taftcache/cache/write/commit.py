@@ -1,22 +1,195 @@
-"""One commit: what is staged goes to its places, then the root manifest is swapped."""
+"""Commits: what is staged goes to its place, then the root manifest is swapped."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import os
+from collections.abc import Callable, Sequence
 
+from taftcache.cache.format import ledger
 from taftcache.cache.format.layout import manifest_file
 from taftcache.cache.format.manifest import FILE, Manifest
+from taftcache.cache.place.address import open_home
+from taftcache.cache.place.failure import cannot
 from taftcache.cache.place.folder import Folder
 from taftcache.cache.place.home import Home
+from taftcache.cache.place.lock import LOCK, WriterLock
+from taftcache.cache.read.contents import Contents, read_manifest
+from taftcache.cache.read.shard import Shard
+from taftcache.cache.write.sweep import OWN, TRANSACTION, sweep
+from taftcache.cache.write.tombstones import TombstoneFile
+from taftcache.errors import StoreError, StoreLocked
 
 
-def commit(
-    root: Home, desk: Folder, new: Manifest, groups: Iterable[tuple[str, str]], files: Iterable[tuple[str, str]]
-) -> None:
-    """Place ``groups`` and ``files`` (staged, place), then make ``new`` the root manifest: the one step that counts."""
-    for staged, place in groups:
-        root.place(desk, manifest_file(staged), manifest_file(place))
-        root.place(desk, staged, place)
-    for staged, place in files:
-        root.place(desk, staged, place)
-    root.swap(FILE, new.encode())
+class Committer:
+    """Changes one store, whose writer lock ``lock`` is held: all commits go through it.
+
+    ``staging`` is the folder in which changes are prepared. ``contents`` is what the last commit holds, and
+    ``tombstone_file``, beside the store, is kept in step with it. At most one transaction is open, and one writer for
+    each shard.
+    """
+
+    def __init__(
+        self, root: Home, staging: Folder, lock: WriterLock, contents: Contents, tombstone_file: TombstoneFile
+    ) -> None:
+        self.root, self.staging = root, staging
+        self.contents, self.tombstone_file = contents, tombstone_file
+        self._lock = lock
+        self._writers: dict[str, Callable[[], None]] = {}  # shard -> what closes its writer
+        self._discard: Callable[[], None] | None = None  # what gives the open transaction up
+
+    @property
+    def manifest(self) -> Manifest:
+        """The root manifest of the last commit."""
+        return self.contents.manifest
+
+    def start_writer(self, name: str, close: Callable[[], None]) -> None:
+        """A writer of the shard ``name`` is open until `end_writer`; ``close`` closes it."""
+        self._writers[name] = close
+
+    def end_writer(self, name: str) -> None:
+        """The writer of that shard has closed."""
+        self._writers.pop(name, None)
+
+    def start_transaction(self, discard: Callable[[], None]) -> None:
+        """A transaction is open until it is published, or until `end_transaction`; ``discard`` gives it up."""
+        self.check_no_transaction("open a second transaction")
+        self.staging.remove(TRANSACTION)
+        self.staging.make(TRANSACTION)
+        self._discard = discard
+
+    def end_transaction(self) -> None:
+        """The transaction has ended without a commit."""
+        self._discard = None
+        self.staging.remove(TRANSACTION)
+
+    def check_no_writer(self, what: str) -> None:
+        """StoreError while a ShardWriter is open: its rows are in no manifest yet."""
+        if self._writers:
+            raise StoreError(f"cannot {what} while a shard is written", got=", ".join(sorted(self._writers)), do=_CLOSE)
+
+    def check_no_writer_of(self, name: str) -> None:
+        """StoreError while a ShardWriter of that shard is open."""
+        if name in self._writers:
+            raise StoreError(f"cannot write shard {name}: it has another writer already", do=_CLOSE)
+
+    def check_no_transaction(self, what: str) -> None:
+        """StoreError while a transaction is open."""
+        if self._discard is not None:
+            raise StoreError(
+                f"cannot {what} while a transaction is open", do="Commit or discard the transaction first."
+            )
+
+    def publish(
+        self,
+        new: Manifest,
+        *,
+        groups: Sequence[tuple[str, str]] = (),
+        files: Sequence[tuple[str, str]] = (),
+        shards: Sequence[Shard] = (),
+    ) -> None:
+        """Put staged ``groups`` and ``files`` (staged, place) in their places, make ``new`` the root manifest, and
+        sweep what it replaced. ``shards`` are those of the groups that stay open.
+
+        StoreWriteError, before anything is placed, for a manifest that no reader would take.
+        """
+        old = self.manifest
+        if not self._lock.held:
+            # Whoever holds another lock file works in the same staging folder: nothing there may be touched now.
+            raise StoreLocked(
+                "the store's lock file was removed while it was held: another process may be writing",
+                got=str(self.root.path),
+                do="Nothing was committed. Run the same command again once no other process writes to the store.",
+            )
+        try:
+            self._place(new, groups, files)
+        except BaseException:
+            self._recover(old)
+            raise
+        self._discard = None
+        self.contents.adopt(new, shards)
+        self.remember(old)
+        sweep(self.root, self.staging, new, old)
+
+    def sweep(self) -> list[tuple[str, int]]:
+        """Remove what a crash left behind; (path, bytes) of each."""
+        return sweep(self.root, self.staging, self.manifest, self.manifest)
+
+    def remember(self, old: Manifest) -> None:
+        """Bring the file beside the store from ``old`` to the present manifest; `taftcache audit` reports a file that
+        could not be."""
+        new = self.manifest
+        try:
+            if old.tombstone_key and old.tombstone_key != new.tombstone_key:
+                self.tombstone_file.destroy_key(old.tombstone_key)
+            if new.tombstone_key:
+                key = ledger.read_key(self.root, new)
+                self.tombstone_file.add(key, new.tombstones, set(old.tombstones) - set(new.tombstones))
+        except StoreError:
+            pass
+
+    def close(self) -> None:
+        """Close writers, and give an open transaction up."""
+        for close in list(self._writers.values()):
+            close()
+        if self._discard is not None:
+            self._discard()
+
+    def _place(self, new: Manifest, groups: Sequence[tuple[str, str]], files: Sequence[tuple[str, str]]) -> None:
+        raw = new.encode()
+        for staged, place in groups:
+            self.root.place(self.staging, manifest_file(staged), manifest_file(place))
+            self.root.place(self.staging, staged, place)
+        for staged, place in files:
+            self.root.place(self.staging, staged, place)
+        self.root.swap(FILE, raw)  # the one step that counts
+
+    def _recover(self, old: Manifest) -> None:
+        """After a failed commit: take up what the disk says, and give the space back if that is the last commit.
+
+        When only the last fsync failed the new manifest is there, perhaps not durably: then both stay, and the next
+        writable open, which can tell, sweeps.
+        """
+        self._discard = None
+        try:
+            found = read_manifest(self.root)
+            if found.digest == old.digest:
+                sweep(self.root, self.staging, old, old)
+            else:
+                self.contents.adopt(found)
+        except (OSError, StoreError):
+            pass  # the error that brought us here says more
+
+
+_CLOSE = "Commit or close the writer first."
+
+
+def create(path: str | os.PathLike[str], first: Manifest) -> None:
+    """Make an empty store at ``path``, where nothing is yet: its root manifest is ``first``."""
+    raw = first.encode()
+    try:
+        root, staging = open_home(path, make=True)
+        there = [name for name, _ in root.entries() if name not in (LOCK, f"{FILE}.partial")]
+    except OSError as error:
+        raise cannot("create a store at", path, error) from None
+    try:
+        if there:
+            raise _taken(root, there)
+        with WriterLock(staging):
+            root.swap(FILE, raw)
+    finally:
+        root.close()
+        staging.close()
+
+
+def check_foreign(root: Home) -> None:
+    """StoreError where anything lies that no store puts there."""
+    if there := [name for name, _ in root.entries() if name not in OWN]:
+        raise _taken(root, there)
+
+
+def _taken(root: Home, there: list[str]) -> StoreError:
+    return StoreError(
+        f"cannot create a store at {root.path}: it is not an empty folder",
+        got=f"it holds {', '.join(there[:3])}",
+        do='Name another folder, or open the store that is there with mode="a".',
+    )

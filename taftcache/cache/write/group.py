@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from taftcache.cache.format import layout
-from taftcache.cache.format.digest import canonical, digest
+from taftcache.cache.format.digest import digest
 from taftcache.cache.format.layout import DTYPES, Part, ShardManifest, Statistics
 from taftcache.cache.format.manifest import ShardRef
 from taftcache.cache.place.folder import Folder
@@ -50,17 +50,20 @@ class GroupWriter:
         self._root.sync(f"{self.at}/tokens")
 
     def finish(self, chunks: Sequence[ChunkRecord], ids: Sequence[str], labels: NDArray[np.int32]) -> ShardRef:
-        """Write everything but the chunks, durably, and return what the root manifest needs to name the shard."""
+        """Write everything but the chunks, durably, and return what the root manifest needs to name the shard.
+
+        StoreWriteError, before anything is written, for more chunks than a shard's manifest can name.
+        """
         made, files = describe(
             self.name, self.role, self.tokens_shape, self.dtype, self.chunk_rows, chunks, ids, labels
         )
+        raw, ref = made.encode()
         for name, data in files.items():
             self._root.write(f"{self.at}/{name}", data)
-        raw = canonical(made)
         self._root.write(layout.manifest_file(self.at), raw)
         for folder in ("tokens", "labels", "sample_id", ""):
             self._root.sync(f"{self.at}/{folder}".rstrip("/"))
-        return ShardRef.of(self.name, self.role, len(ids), digest(raw))
+        return ref
 
     def put_all(self, rows: Iterable[NDArray[Any]], ids: Sequence[str], labels: NDArray[np.int32]) -> ShardRef:
         """Write the whole group from blocks of rows [b, t, d] of the right dtype, any b."""
@@ -135,7 +138,7 @@ def to_stored(tokens: ArrayLike, dtype: str, tokens_shape: tuple[int, int], ids:
         return np.empty((0, *tokens_shape), DTYPES[dtype])
     if given.shape != (len(ids), *tokens_shape) or not np.issubdtype(given.dtype, np.floating):
         raise DataError(
-            "Rows are floats [b, t, d], with one id each.",
+            "rows must be floats [b, t, d] with one id each",
             got=f"{given.dtype} {list(given.shape)} for {len(ids)} ids and [t, d] = {list(tokens_shape)}",
         )
     with np.errstate(over="ignore", under="ignore"):
@@ -150,7 +153,7 @@ def to_stored(tokens: ArrayLike, dtype: str, tokens_shape: tuple[int, int], ids:
     else:
         what, cure = "NaN" if np.isnan(row).any() else "Inf", "Look at that sample and at the backbone's output."
     raise DataError(
-        "Stored features are finite.",
+        "features must be finite to be stored",
         got=f"sample {ids[bad[0]]!r}: {what}" + (f" ({len(bad)} samples in this batch)" if len(bad) > 1 else ""),
         do=cure,
     )

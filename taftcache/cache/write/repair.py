@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import msgspec
 import numpy as np
@@ -17,12 +17,12 @@ from taftcache.cache.format.fault import Fault
 from taftcache.cache.format.layout import DTYPES, ShardManifest
 from taftcache.cache.format.manifest import ShardRef
 from taftcache.cache.format.plan import MAX_ID_BYTES
+from taftcache.cache.place.home import Home
 from taftcache.cache.read.shard import Shard
+from taftcache.cache.write.commit import Committer
 from taftcache.cache.write.group import GroupWriter, chunk_record, describe, to_stored
+from taftcache.cache.write.transaction import Transaction
 from taftcache.errors import StoreError, StoreWriteError, TaftcacheError
-
-if TYPE_CHECKING:
-    from taftcache.cache.store import FeatureStore
 
 REPAIR = "staging/repair"
 DERIVED = ("components", "models", "state")
@@ -50,7 +50,7 @@ class Maker(Protocol):
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Repaired:
     """``mended``: file -> where its bytes came from. ``dropped``: objects that are no longer named. ``left``: file ->
     why it is damaged still."""
 
@@ -59,29 +59,31 @@ class Outcome:
     left: dict[str, str] = field(default_factory=dict)
 
 
-def repair(store: FeatureStore, faults: Sequence[Fault], maker: Maker | None) -> Outcome:
-    """Mend the files that ``faults`` (of `FeatureStore.verify`) name; ``store`` is open for writing.
+def repair(committer: Committer, faults: Sequence[Fault], maker: Maker | None) -> Repaired:
+    """Mend the files that ``faults`` (of `FeatureStore.verify`) name, by way of the store's ``committer``.
 
     Metadata comes from the shard's manifest, a lost shard manifest from the group's files; chunks, labels and ids from
     ``maker``, for a chunk its rows alone. Bytes are put in place, file by file and durably, only if they have the
     digest that the manifest names: the root digest stays. Damaged components and models, which training makes again
     from the rows, are dropped, and that is a commit. The rest is left, with the reason.
     """
-    done = Outcome()
-    store.no_writers("Repair")
+    done = Repaired()
+    committer.check_no_transaction("repair the store")
+    committer.check_no_writer("repair the store")
+    objects = dict(sorted(committer.manifest.objects.items()))
     damaged = {f.file for f in faults}
     try:
-        for ref in store.manifest.shards:
+        for ref in committer.manifest.shards:
             if any(f.shard == ref.name for f in faults):
-                _Mender(store, ref, maker, done).mend()
-        for name, thing in store.objects().items():
+                _Mender(committer, ref, maker, done).mend()
+        for name, thing in objects.items():
             if thing.path in damaged:
-                _mend_object(store, name, maker, done)
+                _mend_object(committer, name, maker, done)
     finally:
-        store.desk.remove(REPAIR)
-    gone = {store.objects()[name].path for name in done.dropped}
+        committer.staging.remove(REPAIR)
+    gone = {objects[name].path for name in done.dropped}
     if done.dropped:
-        with store.transaction() as change:
+        with Transaction(committer) as change:
             for name in done.dropped:
                 change.drop(name)
     for file in damaged - done.mended.keys() - gone:
@@ -89,25 +91,25 @@ def repair(store: FeatureStore, faults: Sequence[Fault], maker: Maker | None) ->
     return done
 
 
-def _mend_object(store: FeatureStore, name: str, maker: Maker | None, done: Outcome) -> None:
-    ref = store.manifest.objects[name]
+def _mend_object(committer: Committer, name: str, maker: Maker | None, done: Repaired) -> None:
+    ref = committer.manifest.objects[name]
     try:
         data = None if maker is None else maker.object(name)
     except TaftcacheError as error:
         done.left[ref.path] = str(error)
         return
     if data is not None:
-        _put(store, ref.path, ref.digest, data, "made again", done)
+        _put(committer.root, ref.path, ref.digest, data, "made again", done)
     elif name.partition("/")[0] in DERIVED:
         done.dropped.append(name)
 
 
-def _put(store: FeatureStore, file: str, wanted: str, data: Any, how: str, done: Outcome) -> bool:
+def _put(root: Home, file: str, wanted: str, data: Any, how: str, done: Repaired) -> bool:
     """Put ``data`` in the place of ``file`` if it is what the manifest names."""
     if (got := digest(data)) != wanted:
         done.left[file] = f"what was made again has the digest {got[:16]}, not {wanted[:16]}: {_OTHER}"
         return False
-    store.root.put(file, data)
+    root.put(file, data)
     done.mended[file] = how
     return True
 
@@ -118,11 +120,12 @@ _OTHER = "the image, the weights or the libraries are not those of the extractio
 class _Mender:
     """One damaged shard."""
 
-    def __init__(self, store: FeatureStore, ref: ShardRef, maker: Maker | None, done: Outcome) -> None:
-        self._store, self._ref, self._maker, self._done = store, ref, maker, done
+    def __init__(self, committer: Committer, ref: ShardRef, maker: Maker | None, done: Repaired) -> None:
+        self._root, self._staging = committer.root, committer.staging
+        self._ref, self._maker, self._done = ref, maker, done
 
     def mend(self) -> None:
-        shard = Shard(self._store.root, self._ref)
+        shard = Shard(self._root, self._ref)
         try:
             made = shard.listing
         except StoreError:
@@ -132,10 +135,10 @@ class _Mender:
                 return
             file = layout.manifest_file(self._ref.path)
             _put(
-                self._store, file, self._ref.digest, canonical(rebuilt), "made again from the shard's files", self._done
+                self._root, file, self._ref.digest, canonical(rebuilt), "made again from the shard's files", self._done
             )
             made = rebuilt
-        damaged = [name for name in made.objects if Shard(self._store.root, self._ref).check(name)]
+        damaged = [name for name in made.objects if Shard(self._root, self._ref).check(name)]
         texts = layout.metadata(made.rows, made.tokens_shape, made.dtype, made.chunk_rows)
         for name in damaged:
             if name in texts:
@@ -159,7 +162,7 @@ class _Mender:
                 self._put(made, name, data, how)
 
     def _put(self, made: ShardManifest, name: str, data: Any, how: str) -> None:
-        _put(self._store, f"{self._ref.path}/{name}", made.objects[name].digest, data, how, self._done)
+        _put(self._root, f"{self._ref.path}/{name}", made.objects[name].digest, data, how, self._done)
 
     def _column(self, name: str) -> bytes | None:
         if self._maker is None:
@@ -173,13 +176,13 @@ class _Mender:
         if self._maker is None:
             return None
         c, index = made.chunk_rows, int(name.split(".")[1])
-        ids = Shard(self._store.root, self._ref).sample_ids[index * c : (index + 1) * c]
+        ids = Shard(self._root, self._ref).sample_ids[index * c : (index + 1) * c]
         rows = to_stored(self._maker.rows(self._ref.name, ids), made.dtype, made.tokens_shape, ids)
         return layout.pad(rows, c)
 
     def _rebuild(self) -> ShardManifest | None:
         """The shard manifest as the group's files make it; None when that is not the one which is named."""
-        root, at, rows = self._store.root, self._ref.path, self._ref.rows
+        root, at, rows = self._root, self._ref.path, self._ref.rows
         try:
             stated = msgspec.json.decode(root.read(f"{at}/tokens/zarr.json", 1 << 16), type=_Tokens)
             (n, t, d), (c, _, _) = stated.shape, stated.chunk_grid.configuration.chunk_shape
@@ -205,7 +208,7 @@ class _Mender:
 
     def _all_again(self) -> None:
         """Neither a manifest nor all of what it spoke of: every row is made again."""
-        store, ref, maker = self._store, self._ref, self._maker
+        ref, maker = self._ref, self._maker
         file = layout.manifest_file(ref.path)
         if maker is None:
             return
@@ -220,7 +223,7 @@ class _Mender:
                     yield to_stored(maker.rows(ref.name, some), dtype, shape, some)
 
             staged = f"{REPAIR}/group"
-            group = GroupWriter(store.desk, staged, ref.name, ref.role, shape, dtype, chunk_rows)
+            group = GroupWriter(self._staging, staged, ref.name, ref.role, shape, dtype, chunk_rows)
             made = group.put_all(blocks(), ids, np.array([label for _, label in members], np.int32))
         except StoreWriteError:
             raise
@@ -230,8 +233,8 @@ class _Mender:
         if made.digest != ref.digest:
             self._done.left[file] = f"the shard made again has the digest {made.digest[:16]}: {_OTHER}"
             return
-        store.root.place(store.desk, layout.manifest_file(staged), file)
-        store.root.place(store.desk, staged, ref.path)
+        self._root.place(self._staging, layout.manifest_file(staged), file)
+        self._root.place(self._staging, staged, ref.path)
         self._done.mended[file] = "the whole shard was extracted again"
 
 

@@ -8,15 +8,17 @@ from taftcache.cache.format import layout, ledger, manifest
 from taftcache.cache.format.manifest import OBJECT_FOLDERS, Manifest, ShardRef
 from taftcache.cache.place.folder import Folder
 from taftcache.cache.place.home import Home
-from taftcache.cache.write.journal import Journal
+from taftcache.cache.place.lock import LOCK
+from taftcache.cache.write.journal import Journal, Line
 from taftcache.errors import StoreError, StoreUnreachable
 
 TRANSACTION = "staging/transaction"
-LOCK = "lock"
-KEY_FILE = ledger.KEY_FILE
+OWN = {manifest.FILE, f"{manifest.FILE}.partial", LOCK, ledger.KEY_FILE, f"{ledger.KEY_FILE}.partial"}
+OWN |= {"shards", "ledger", "staging", *OBJECT_FOLDERS}
+"""What the format puts directly into a store's folder."""
 
 
-def leftovers(root: Home, desk: Folder, named: Manifest) -> Iterator[str]:
+def leftovers(root: Home, staging: Folder, named: Manifest) -> Iterator[str]:
     """Files and folders that the format owns and nothing names: of a crash, or of a commit just replaced."""
     for file in (f"{manifest.FILE}.partial", f"{ledger.KEY_FILE}.partial"):
         if root.exists(file):
@@ -36,22 +38,22 @@ def leftovers(root: Home, desk: Folder, named: Manifest) -> Iterator[str]:
         pass  # a damaged ledger is for verify to report: nothing of it may be removed
     else:
         yield from (path for path in _in(root, "ledger") if path not in chain)
-    yield from (path for path in _in(desk, "staging") if not _resumable(root, desk, path, named))
+    yield from (path for path in _in(staging, "staging") if not _resumable(root, staging, path, named))
 
 
-def sweep(root: Home, desk: Folder, named: Manifest, before: Manifest) -> list[tuple[str, int]]:
+def sweep(root: Home, staging: Folder, named: Manifest, before: Manifest) -> list[tuple[str, int]]:
     """Remove what nothing names, durably; (path, bytes) of each. What a ShardWriter can go on with stays.
 
     Where no lock keeps other writers out, what is not named may be another writer's upload: there only what the
     manifest ``before`` named and the present one does not is removed, and `taftcache gc` does the rest.
     """
-    _take_back(desk, named)
+    _take_back(staging, named)
     if root.locked:
-        found = list(leftovers(root, desk, named))
+        found = list(leftovers(root, staging, named))
     else:
         found = sorted(names(before) - names(named))
-        found += [path for path in _in(desk, "staging") if not _resumable(root, desk, path, named)]
-    return [removed(desk if path.startswith("staging/") else root, path) for path in found]
+        found += [path for path in _in(staging, "staging") if not _resumable(root, staging, path, named)]
+    return [removed(staging if path.startswith("staging/") else root, path) for path in found]
 
 
 def removed(home: Home, path: str) -> tuple[str, int]:
@@ -61,16 +63,27 @@ def removed(home: Home, path: str) -> tuple[str, int]:
     return path, size
 
 
-def unfinished(desk: Folder) -> list[str]:
+def staged_ids(staging: Folder) -> dict[str, list[str]]:
+    """Shard -> ids of samples, rows and skipped ones, whose extraction stopped: they are in ``staging/`` alone.
+
+    Of the last chunks on their way to the disk there may be rows in ``staging/`` that no journal names yet.
+    """
+    found: dict[str, list[str]] = {}
+    for path in _in(staging, "staging"):
+        header, lines, _ = Journal(staging, path).read()
+        if header is not None:
+            found.setdefault(header.name, []).extend(_ids(lines))
+    return found
+
+
+def unfinished(staging: Folder) -> list[str]:
     """Work in progress that a ShardWriter could go on with."""
-    return _in(desk, "staging")
+    return _in(staging, "staging")
 
 
 def foreign(root: Home, named: Manifest) -> list[str]:
     """Files in the store's folder or in a shard's that are none of the format's business."""
-    known = {manifest.FILE, f"{manifest.FILE}.partial", f"{ledger.KEY_FILE}.partial", LOCK, ledger.KEY_FILE}
-    known |= {"shards", "ledger", "staging", *OBJECT_FOLDERS}
-    found = [path for path, _ in root.entries() if path not in known]
+    found = [path for path, _ in root.entries() if path not in OWN]
     for ref in named.shards:
         try:
             made = layout.ShardManifest.decode(root.read(layout.manifest_file(ref.path), layout.MAX_BYTES), ref)
@@ -81,9 +94,9 @@ def foreign(root: Home, named: Manifest) -> list[str]:
     return found
 
 
-def strays(root: Home, desk: Folder, named: Manifest) -> list[str]:
+def strays(root: Home, staging: Folder, named: Manifest) -> list[str]:
     """`leftovers` and what is `foreign`."""
-    return sorted([*leftovers(root, desk, named), *foreign(root, named)])
+    return sorted([*leftovers(root, staging, named), *foreign(root, named)])
 
 
 def names(named: Manifest) -> set[str]:
@@ -96,12 +109,12 @@ def _in(root: Home, folder: str) -> list[str]:
     return [f"{folder}/{name}" for name, _ in root.entries(folder)]
 
 
-def _resumable(root: Home, desk: Folder, path: str, named: Manifest) -> bool:
+def _resumable(root: Home, staging: Folder, path: str, named: Manifest) -> bool:
     """Whether ``path`` is a writer's unfinished work, free of forgotten samples."""
-    header, lines, seal = Journal(desk, path).read()
+    header, lines, seal = Journal(staging, path).read()
     if header is None or path != f"staging/shard-{header.name}":
         return False
-    if seal is not None and _is_named(named, header.name, seal.digest) and not desk.exists(f"{path}/group"):
+    if seal is not None and _is_named(named, header.name, seal.digest) and not staging.exists(f"{path}/group"):
         return False  # its commit went through
     if named.tombstones and not header.relearn:
         try:
@@ -110,21 +123,24 @@ def _resumable(root: Home, desk: Folder, path: str, named: Manifest) -> bool:
             raise
         except StoreError:
             return False
-        stones = set(named.tombstones)
-        ids = (i for line in lines for i in (*line.ids, *(s.id for _, s in line.skipped)))
-        return not any(ledger.tombstone(i, key) in stones for i in ids)
+        forgotten = set(named.tombstones)
+        return not any(ledger.tombstone(i, key) in forgotten for i in _ids(lines))
     return True
 
 
-def _take_back(desk: Folder, named: Manifest) -> None:
+def _ids(lines: list[Line]) -> Iterator[str]:
+    return (i for line in lines for i in (*line.ids, *(s.id for _, s in line.skipped)))
+
+
+def _take_back(staging: Folder, named: Manifest) -> None:
     """A finished group that was moved into place, but not named before the crash, goes back to its journal."""
-    for path in _in(desk, "staging"):
-        header, _, seal = Journal(desk, path).read()
+    for path in _in(staging, "staging"):
+        header, _, seal = Journal(staging, path).read()
         if header is None or seal is None or _is_named(named, header.name, seal.digest):
             continue
         placed = ShardRef.of(header.name, header.role, 0, seal.digest).path
-        if not desk.exists(f"{path}/group") and desk.exists(placed):
-            desk.move(placed, f"{path}/group")
+        if not staging.exists(f"{path}/group") and staging.exists(placed):
+            staging.move(placed, f"{path}/group")
 
 
 def _is_named(named: Manifest, name: str, digest: str) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,13 +13,12 @@ from numpy.typing import NDArray
 from taftcache.cache.format import ledger
 from taftcache.cache.format.digest import digest, plain
 from taftcache.cache.format.manifest import MAX_OBJECT_BYTES, Manifest, ObjectRef, ShardRef, check_object, object_path
+from taftcache.cache.place.folder import PRIVATE
 from taftcache.cache.read.shard import Shard
+from taftcache.cache.write.commit import Committer
 from taftcache.cache.write.group import GroupWriter
 from taftcache.cache.write.sweep import TRANSACTION
 from taftcache.errors import DataError, RecipeError, StoreError
-
-if TYPE_CHECKING:
-    from taftcache.cache.store import FeatureStore
 
 _UPDATES = ("identity", "classes", "plan", "recipe")
 
@@ -31,22 +30,21 @@ class Transaction:
     commit as it was and gives the space back.
     """
 
-    def __init__(self, store: FeatureStore) -> None:
-        self._store, self._root, self._desk = store, store.root, store.desk
+    def __init__(self, committer: Committer) -> None:
+        self._committer, self._staging = committer, committer.staging
         self._moves: list[tuple[str, str]] = []  # staged -> its place
         self._shards: dict[str, Shard] = {}
         self._dropped: set[str] = set()
         self._erased: set[str] = set()
-        self._recalled: frozenset[str] = frozenset()
-        self._objects = dict(store.manifest.objects)
+        self._adopted: frozenset[str] = frozenset()
+        self._objects = dict(committer.manifest.objects)
         self._entries: list[dict[str, Any]] = []
         self._fields: dict[str, Any] = {}
         self._secret = b""
         self._forget_key = False
         self._count = 0
         self._open = True
-        self._desk.remove(TRANSACTION)
-        self._desk.make(TRANSACTION)
+        committer.start_transaction(self.discard)
 
     def erase(self, sample_ids: Iterable[str]) -> dict[str, Shard]:
         """Write the shards that hold ``sample_ids`` anew without them, as if those samples had never been extracted.
@@ -55,24 +53,24 @@ class Transaction:
         UnknownSample for an id of neither kind; DataError when a shard would be left empty.
         """
         self._usable()
-        self._store.no_writers("Erasing")
+        self._committer.check_no_writer("erase rows")
         wanted = set(sample_ids)
         places: dict[str, set[str]] = {}
-        noted = {s.id for s in self._store.manifest.skipped}
+        noted = {s.id for s in self._committer.manifest.skipped}
         for sample_id in sorted(wanted - self._erased):
-            if sample_id in noted and not self._store.holds(sample_id):
+            if sample_id in noted and not self._committer.contents.holds(sample_id):
                 continue
-            places.setdefault(self._store.locate(sample_id)[0].name, set()).add(sample_id)
+            places.setdefault(self._committer.contents.locate(sample_id)[0].name, set()).add(sample_id)
         new: dict[str, Shard] = {}
         for name, ids in sorted(places.items()):
             if name in self._dropped:
                 continue
-            old = self._shards.get(name) or self._store.shard(name)
+            old = self._shards.get(name) or self._committer.contents.shard(name)
             keep = np.array([i not in ids for i in old.sample_ids])
             if not keep.any():
                 raise DataError(
-                    "A shard holds at least one sample.",
-                    got=f"shard {name}: the erasure leaves none of its {len(old)} rows",
+                    f"the erasure would leave shard {name} empty",
+                    got=f"it takes all of its {len(old)} rows",
                     do=f"Drop the shard: Transaction.drop_shard({name!r}).",
                 )
             new[name] = self._rewrite(old, keep)
@@ -83,20 +81,20 @@ class Transaction:
     def drop_shard(self, name: str) -> None:
         """Leave the whole shard out, with its skipped samples."""
         self._usable()
-        self._store.no_writers("Dropping a shard")
-        self._store.shard(name)
+        self._committer.check_no_writer("drop a shard")
+        self._committer.contents.shard(name)
         self._dropped.add(name)
         self._shards.pop(name, None)
 
-    def bury(self, names: Iterable[str]) -> None:
+    def add_tombstones(self, names: Iterable[str]) -> None:
         """Add tombstones for ids whose rows leave with their whole shard, or for `classes` and `shards` themselves."""
         self._usable()
         self._erased |= set(names)
 
-    def recall(self) -> None:
-        """Take over the tombstones of the book beside the store: what an earlier store at this place forgot."""
+    def adopt_tombstones(self) -> None:
+        """Take over the tombstones of the file beside the store: what an earlier store at this place forgot."""
         self._usable()
-        self._recalled = self._store.book.newest
+        self._adopted = self._committer.tombstone_file.newest
 
     def relabel(self, classes: Sequence[str]) -> dict[str, Shard]:
         """Keep only ``classes``, in the order that they have, and write every shard anew with labels that index them.
@@ -104,17 +102,17 @@ class Transaction:
         Returns all shards that stay, by name. DataError when a row that stays has another class.
         """
         self._usable()
-        self._store.no_writers("Relabelling")
-        before = self._store.classes
+        self._committer.check_no_writer("relabel the store")
+        before = self._committer.manifest.classes
         kept = [name for name in before if name in set(classes)]
         place = np.array([kept.index(name) if name in kept else -1 for name in before], np.int32)
         new: dict[str, Shard] = {}
-        for ref in self._store.manifest.shards:
+        for ref in self._committer.manifest.shards:
             if ref.name in self._dropped:
                 continue
-            old = self._shards.get(ref.name) or self._store.shard(ref.name)
+            old = self._shards.get(ref.name) or self._committer.contents.shard(ref.name)
             if (place[old.labels] < 0).any():
-                raise DataError("A class that leaves has no rows left.", got=f"shard {ref.name} still has some")
+                raise DataError(f"cannot drop a class: shard {ref.name} has rows of it left")
             new[ref.name] = self._rewrite(old, np.ones(len(old), np.bool_), place)
         self._shards |= new
         self.update(classes=kept)
@@ -139,7 +137,7 @@ class Transaction:
         self._usable()
         check_object(name, suffix)
         if len(data) > MAX_OBJECT_BYTES:
-            raise DataError(f"An object has at most {MAX_OBJECT_BYTES} bytes.", got=f"{name}: {len(data)} bytes")
+            raise DataError(f"object {name} has {len(data)} bytes, more than the {MAX_OBJECT_BYTES} that can be stored")
         ref = ObjectRef(object_path(name, digest(data), suffix), digest(data), len(data), plain(meta or {}, name))
         self._stage(data, ref.path)
         self._objects[name] = ref
@@ -148,52 +146,56 @@ class Transaction:
         """Leave the object ``name`` out; StoreError where there is none."""
         self._usable()
         if self._objects.pop(name, None) is None:
-            raise StoreError("Only an object that is there can be dropped.", got=repr(name))
+            raise StoreError(f"cannot drop the object {name!r}: there is none")
 
     def record(self, entry: dict[str, Any]) -> None:
         """Append ``entry`` to the ledger, which adds ``seq`` and ``previous``. It must not name a forgotten sample."""
         self._usable()
         entry = plain(entry, "entry")
         if clash := set(entry) & set(ledger.RESERVED):
-            raise RecipeError("The ledger sets these fields itself.", got=", ".join(sorted(clash)))
+            raise RecipeError(
+                "a ledger entry must not set the fields that the ledger sets", got=", ".join(sorted(clash))
+            )
         self._entries.append(entry)
 
     def update(self, **fields: Any) -> None:
         """Change ``identity``, ``classes``, ``plan`` or ``recipe``."""
         self._usable()
         if unknown := set(fields) - set(_UPDATES):
-            raise RecipeError(f"A transaction updates {', '.join(_UPDATES)}.", got=", ".join(sorted(unknown)))
-        Manifest(**{k: getattr(self._store.manifest, k) for k in _UPDATES} | fields).replace()
+            raise RecipeError(
+                f"a transaction cannot update {', '.join(sorted(unknown))}", do=f"Update {', '.join(_UPDATES)} only."
+            )
+        Manifest(**{k: getattr(self._committer.manifest, k) for k in _UPDATES} | fields).replace()
         self._fields |= fields
 
     def commit(self) -> None:
         """Make all of it visible at once, then remove what it replaced."""
         self._usable()
-        named = self._store.manifest
-        stones, key_digest = set(named.tombstones), named.tombstone_key
-        if self._erased or self._recalled:
+        named = self._committer.manifest
+        tombstones, key_digest = set(named.tombstones), named.tombstone_key
+        if self._erased or self._adopted:
             key = self._key()
             key_digest = digest(key)
             if not named.tombstone_key:
-                self._stage(key, ledger.KEY_FILE)
-            stones |= self._recalled | {ledger.tombstone(i, key) for i in self._erased}
+                self._stage(key, ledger.KEY_FILE, PRIVATE)
+            tombstones |= self._adopted | {ledger.tombstone(i, key) for i in self._erased}
         if self._forget_key:
-            stones, key_digest = set(), ""
+            tombstones, key_digest = set(), ""
         end = named.ledger
         for entry in self._entries:
             raw, end = ledger.encode_entry(entry, end)
             self._stage(raw, ledger.entry_path(end.entries, end.head))
-        new = self._next().replace(tombstones=list(stones), tombstone_key=key_digest, ledger=end)
+        new = self._next().replace(tombstones=list(tombstones), tombstone_key=key_digest, ledger=end)
         paths = {ref.name: ref.path for ref in new.shards}
         groups = [(shard.at, paths[name]) for name, shard in self._shards.items()]
         self._open = False
-        self._store.publish(new, groups, self._moves, list(self._shards.values()))
+        self._committer.publish(new, groups=groups, files=self._moves, shards=list(self._shards.values()))
 
     def discard(self) -> None:
         """Give everything up; the store stays as it is."""
         if self._open:
             self._open = False
-            self._store.abandon()
+            self._committer.end_transaction()
 
     def __enter__(self) -> Self:
         return self
@@ -210,7 +212,7 @@ class Transaction:
 
     def _next(self) -> Manifest:
         """The manifest to come, but for what it remembers of erasures."""
-        named = self._store.manifest
+        named = self._committer.manifest
         refs = {ref.name: ref for ref in named.shards if ref.name not in self._dropped}
         refs |= {name: ShardRef.of(name, s.role, s.rows, s.digest) for name, s in self._shards.items()}
         return named.replace(
@@ -222,11 +224,11 @@ class Transaction:
 
     def _key(self) -> bytes:
         if not self._secret:
-            named = self._store.manifest
+            named = self._committer.manifest
             if named.tombstone_key:
-                self._secret = ledger.read_key(self._root, named)
+                self._secret = ledger.read_key(self._committer.root, named)
             else:
-                self._secret = self._store.book.key or os.urandom(ledger.KEY_BYTES)
+                self._secret = self._committer.tombstone_file.key or os.urandom(ledger.KEY_BYTES)
         return self._secret
 
     def _rewrite(self, old: Shard, keep: NDArray[np.bool_], place: NDArray[np.int32] | None = None) -> Shard:
@@ -237,17 +239,17 @@ class Transaction:
         self._count += 1
         at = f"{TRANSACTION}/{self._count}"
         made = old.manifest
-        group = GroupWriter(self._desk, at, old.name, old.role, made.tokens_shape, made.dtype, made.chunk_rows)
+        group = GroupWriter(self._staging, at, old.name, old.role, made.tokens_shape, made.dtype, made.chunk_rows)
         ids = [i for i, kept in zip(old.sample_ids, keep, strict=True) if kept]
         labels = old.labels[keep] if place is None else place[old.labels[keep]]
-        return Shard(self._desk, group.put_all(rows(), ids, labels), at)
+        return Shard(self._staging, group.put_all(rows(), ids, labels), at)
 
-    def _stage(self, data: bytes, place: str) -> None:
+    def _stage(self, data: bytes, place: str, mode: int | None = None) -> None:
         self._count += 1
         staged = f"{TRANSACTION}/{self._count}"
-        self._desk.write(staged, data)
+        self._staging.write(staged, data, mode=mode)
         self._moves.append((staged, place))
 
     def _usable(self) -> None:
         if not self._open:
-            raise StoreError("A transaction that has ended takes no more changes.", got=str(self._store.path))
+            raise StoreError("the transaction has ended and takes no more changes", got=str(self._committer.root.path))

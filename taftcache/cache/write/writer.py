@@ -6,21 +6,19 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from taftcache.cache.format import layout
+from taftcache.cache.format import layout, ledger
 from taftcache.cache.format.digest import canonical, digest
-from taftcache.cache.format.manifest import Skipped
+from taftcache.cache.format.manifest import Manifest, ShardRef, Skipped
 from taftcache.cache.format.plan import check_ids
+from taftcache.cache.write.commit import Committer
 from taftcache.cache.write.group import ChunkRecord, GroupWriter, to_stored
 from taftcache.cache.write.journal import Header, Journal, Line, Seal
 from taftcache.errors import DataError, IntegrityError, StoreError
-
-if TYPE_CHECKING:
-    from taftcache.cache.store import FeatureStore
 
 _QUEUE = 4
 """Chunks that may wait for the disk before `ShardWriter.append` does."""
@@ -37,13 +35,14 @@ class ShardWriter:
     samples, in the candidates' order).
     """
 
-    def __init__(self, store: FeatureStore, header: Header, candidates: Sequence[str] | None) -> None:
+    def __init__(self, committer: Committer, header: Header, candidates: Sequence[str] | None) -> None:
         self.name, self.role = header.name, header.role
-        self._store, self._header = store, header
+        self._committer, self._header = committer, header
         self._candidates = None if candidates is None else list(candidates)
-        at = f"staging/shard-{header.name}"
-        self._group_at = f"{at}/group"
-        self._journal = Journal(store.desk, at)
+        self._at = f"staging/shard-{header.name}"
+        self._group_at = f"{self._at}/group"
+        staging = committer.staging
+        self._journal = Journal(staging, self._at)
         self._ids: list[str] = []
         self._labels: list[int] = []
         self._done: list[int] = []
@@ -58,7 +57,7 @@ class ShardWriter:
         self._torn = False
         found, lines, seal = self._journal.read()
         if found != header:
-            store.desk.remove(at)
+            staging.remove(self._at)
             lines = []
             self._journal.start(header)
         elif seal is not None:
@@ -66,7 +65,7 @@ class ShardWriter:
         else:
             self._journal.mend()
         self._group = GroupWriter(
-            store.desk, self._group_at, header.name, header.role, header.tokens_shape, header.dtype, header.chunk_rows
+            staging, self._group_at, header.name, header.role, header.tokens_shape, header.dtype, header.chunk_rows
         )
         self._buffer = self._group.buffer()
         self._resume(lines)
@@ -74,11 +73,7 @@ class ShardWriter:
         self._elsewhere: set[str] | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"taftcache-{header.name}")
         self._disk = ThreadPoolExecutor(_THREADS, thread_name_prefix=f"taftcache-{header.name}-chunk")
-
-    @property
-    def accepted_ids(self) -> list[str]:
-        """The ids of the rows accepted so far, in row order."""
-        return list(self._ids)
+        committer.start_writer(header.name, self.close)
 
     def append(
         self,
@@ -126,13 +121,13 @@ class ShardWriter:
         self._usable()
         if self._candidates is not None and self.consumed != len(self._candidates):
             raise DataError(
-                "A shard is committed when every candidate has become a row or was skipped.",
-                got=f"shard {self.name}: {self.consumed} of {len(self._candidates)}",
+                f"cannot commit shard {self.name}: not every candidate is a row or skipped",
+                got=f"{self.consumed} of {len(self._candidates)} candidates",
             )
         if not self._ids:
             raise DataError(
-                "A shard holds at least one sample.",
-                got=f"shard {self.name}: no rows, {len(self._skipped)} samples skipped",
+                f"cannot commit shard {self.name}: it has no rows",
+                got=f"{len(self._skipped)} samples skipped",
                 do="Use fewer shards, or look at the reasons for which the samples were skipped.",
             )
         while self._pending:
@@ -144,13 +139,11 @@ class ShardWriter:
         ref = self._group.finish(chunks, self._ids, np.asarray(self._labels, np.int32))
         if expect is not None and ref.digest != expect:
             raise IntegrityError(
-                "The rows are those that the digest was made from.",
-                got=f"shard {self.name}: digest {ref.digest[:16]}, expected {expect[:16]}",
+                f"the rows of shard {self.name} are not those that the digest was made from",
+                got=f"digest {ref.digest[:16]}, expected {expect[:16]}",
             )
         self._journal.append(Seal(ref.digest))
-        self._store.publish_shard(
-            ref, self._group_at, self._ids, [s for _, s in self._skipped], self._header.relearn, plan
-        )
+        self._publish(ref, plan)
         self.close()
 
     def close(self) -> None:
@@ -159,7 +152,7 @@ class ShardWriter:
             self._closed = True
             self._disk.shutdown(wait=True)
             self._thread.shutdown(wait=True)
-            self._store.release(self)
+            self._committer.end_writer(self.name)
 
     def __enter__(self) -> Self:
         return self
@@ -167,27 +160,43 @@ class ShardWriter:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
 
+    def _publish(self, ref: ShardRef, plan: dict[str, Any] | None) -> None:
+        self._committer.check_no_transaction("commit a shard")
+        named = self._committer.manifest
+        skipped = [s for _, s in self._skipped]
+        tombstones = set(named.tombstones)
+        if self._header.relearn and tombstones:
+            key = ledger.read_key(self._committer.root, named)
+            tombstones -= {ledger.tombstone(i, key) for i in (*self._ids, *(s.id for s in skipped))}
+        new = named.replace(
+            shards=[s for s in named.shards if s.name != ref.name] + [ref],
+            skipped=[s for s in named.skipped if s.shard != ref.name] + skipped,
+            tombstones=list(tombstones),
+            plan=named.plan if plan is None else plan,
+        )
+        self._committer.publish(new, groups=[(self._group_at, ref.path)])
+        self._committer.staging.remove(self._at)
+
     def _check(self, ids: list[str], labels: np.ndarray[Any, Any], skipped: list[Skipped]) -> None:
         everyone = [*ids, *(s.id for s in skipped)]
         check_ids(everyone)
         if self._elsewhere is None:
-            self._elsewhere = self._store.ids_outside(self.name)
+            self._elsewhere = self._committer.contents.ids_outside(self.name)
         for i in everyone:
             if i in self._seen or i in self._elsewhere:
                 place = f"shard {self.name}" if i in self._seen else "another shard"
-                raise DataError("A sample has one row in a store.", got=f"{i!r} is in {place} already")
-            if not self._header.relearn and self._store.is_forgotten(i):
+                raise DataError(f"sample {i!r} is in {place} already")
+            if not self._header.relearn and self._committer.contents.is_forgotten(i):
                 raise DataError(
-                    "A forgotten sample does not come back unasked.",
-                    got=repr(i),
+                    f"sample {i!r} was forgotten and must not come back unasked",
                     do="Leave it out, or open the writer with relearn=True.",
                 )
-        n = len(self._store.classes)
+        n = len(self._committer.manifest.classes)
         if labels.shape != (len(ids),) or not (labels.size == 0 or np.issubdtype(labels.dtype, np.integer)):
-            raise DataError("Every row has one class index.", got=f"{labels.dtype} {list(labels.shape)}")
+            raise DataError("every row must have one class index", got=f"{labels.dtype} {list(labels.shape)}")
         if labels.size and not (labels.min() >= 0 and labels.max() < n):
             row = int(np.flatnonzero((labels < 0) | (labels >= n))[0])
-            raise DataError(f"A class index is 0 to {n - 1}.", got=f"sample {ids[row]!r}: {labels[row]}")
+            raise DataError(f"a class index must be 0 to {n - 1}", got=f"sample {ids[row]!r}: {labels[row]}")
 
     def _places(self, ids: list[str], skipped: list[Skipped]) -> tuple[list[int], list[tuple[int, Skipped]]]:
         """For each row how many candidates are done after it (-1: cannot be said); (row it comes before, skipped)."""
@@ -197,7 +206,7 @@ class ShardWriter:
             due = self._candidates[base : base + len(ids) + len(skipped)]
             if [i for i in due if i not in reasons] != ids or len(due) != len(ids) + len(skipped):
                 raise DataError(
-                    "Rows and skipped samples come in the order of the candidates.",
+                    "rows and skipped samples are not in the order of the candidates",
                     got=f"shard {self.name}, after {base} candidates: {', '.join(map(repr, (*ids, *reasons))):.200}",
                 )
             done: list[int] = []
@@ -265,11 +274,11 @@ class ShardWriter:
         if self._failure is not None:
             raise self._failure
         if self._closed:
-            raise StoreError("A writer that is closed takes no more rows.", got=f"shard {self.name}")
+            raise StoreError(f"the writer of shard {self.name} is closed and takes no more rows")
 
     def _resume(self, lines: list[Line]) -> None:
         """Take up the durable rows: whole chunks, up to the last row after which the candidates done are known."""
-        root, c = self._store.desk, self._header.chunk_rows
+        root, c = self._committer.staging, self._header.chunk_rows
         size = self._buffer.nbytes
         kept = 0
         for index, line in enumerate(lines):
@@ -305,7 +314,7 @@ class ShardWriter:
 
 
 def header_of(
-    store: FeatureStore,
+    named: Manifest,
     name: str,
     role: str,
     tokens_shape: tuple[int, int],
@@ -315,6 +324,6 @@ def header_of(
     relearn: bool,
 ) -> Header:
     """What a journal must agree with to be continued."""
-    made_from = {"identity": store.identity, "classes": store.classes}
+    made_from = {"identity": named.identity, "classes": named.classes}
     listed = "" if candidates is None else digest(canonical(list(candidates)))
     return Header(digest(canonical(made_from)), name, role, tokens_shape, dtype, chunk_rows, listed, relearn)

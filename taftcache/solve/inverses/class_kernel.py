@@ -18,8 +18,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from taftcache.objective.cotangent import Given
 from taftcache.objective.problem import Problem
-from taftcache.objective.response import Given
 from taftcache.tangent.factors import Direct, RankOne
 from taftcache.tangent.operator import TangentOperator
 
@@ -83,9 +83,9 @@ class ClassKernel:
         assert self._crossing is not None
         head, body = self._crossing
         turned = dual.double() @ self._directions.double()
-        pushed = (head @ turned + body @ (turned * self.omega)) @ self._directions.double().T
+        image = (head @ turned + body @ (turned * self.omega)) @ self._directions.double().T
         self._shift(self._ridge)
-        moved = self.apply(pushed)[0].double()
+        moved = self.apply(image)[0].double()
         self._shift(self._ridge + self._coupling)
         return moved
 
@@ -111,10 +111,12 @@ class ClassKernel:
 
     def _turn(self, vector: Tensor) -> Tensor:
         """[N,K] to the eigenbases [K,N]."""
-        return (vector.to(self._rows) @ self._directions).T @ self._rows
+        turned: Tensor = (vector.to(self._rows) @ self._directions).T @ self._rows
+        return turned
 
     def _back(self, vector: Tensor) -> Tensor:
-        return (vector @ self._rows.T).T @ self._directions.T
+        back: Tensor = (vector @ self._rows.T).T @ self._directions.T
+        return back
 
     def _left_out(self, problem: Problem, scale: Tensor) -> float:
         """Twice the root mean square of K̃'s rows in the lower half of K̂'s spectrum, from one random product."""
@@ -128,10 +130,10 @@ class ClassKernel:
 
 def kernel_product(problem: Problem, scale: Tensor, vector: Tensor) -> Tensor:
     """J̃J̃ᵀ z [N,K] for z [N,K]: half a pass back and half a pass forward, in the problem's precision."""
-    return scale * torch.cat(list(problem.operator.matvec(pull(problem, scale * vector))))
+    return scale * torch.cat(list(problem.operator.matvec(adjoint(problem, scale * vector))))
 
 
-def pull(problem: Problem, vector: Tensor) -> Tensor:
+def adjoint(problem: Problem, vector: Tensor) -> Tensor:
     """Jᵀ v [P] for v [N,K], in half a pass."""
     return problem.operator.accumulate(None, Given(values=vector))
 

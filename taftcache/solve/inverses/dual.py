@@ -49,11 +49,11 @@ class DualInverse:
         """H⁻¹ v [P]."""
         operator, (N, K) = self._problem.operator, self._root.shape
         changes = list(operator.matvec(vector))
-        pushed = self._root * torch.cat(changes)
-        solved = torch.cholesky_solve(pushed.T.reshape(-1, 1), self._factor).view(K, N).T * self._root
-        parts = iter(solved.split([len(change) for change in changes]))
-        pulled = operator.accumulate(None, lambda logits, change, labels: next(parts))
-        return ((vector - pulled) / self._problem.ridge).to(vector)
+        image = self._root * torch.cat(changes)
+        solved = torch.cholesky_solve(image.T.reshape(-1, 1), self._factor).view(K, N).T * self._root
+        parts = iter(torch.split(solved, [len(change) for change in changes]))
+        back = operator.accumulate(None, lambda logits, change, labels: next(parts))
+        return ((vector - back) / self._problem.ridge).to(vector)
 
 
 def kernel(problem: Problem) -> Tensor:

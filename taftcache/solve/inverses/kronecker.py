@@ -113,7 +113,9 @@ class KroneckerPreconditioner:
                 inner = torch.cholesky_solve(inner[:, None], self._dense)[:, 0]
             else:
                 inner = inner / self._dense
-            for where, part in zip(self._small, inner.split([w.stop - w.start for w in self._small]), strict=True):
+            for where, part in zip(
+                self._small, torch.split(inner, [w.stop - w.start for w in self._small]), strict=True
+            ):
                 out[where] = part
         return out.to(wide)
 

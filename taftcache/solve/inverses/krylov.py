@@ -33,7 +33,7 @@ class KrylovPath:
 
     def __init__(self, problem: Problem, gradient: Tensor) -> None:
         self._problem = problem
-        self._norm = gradient.norm().item()
+        self._norm: float = gradient.norm().item()
         first = gradient / (self._norm or 1.0)
         self._basis = [first.to(problem.operator.dtype)]
         self._alpha: list[float] = []
@@ -70,19 +70,20 @@ class KrylovPath:
     def norm(self, ridge: float) -> float:
         """‖Δw(λ)‖."""
         values, first = self._eigen()
-        return self._norm * (first / (values + ridge)).norm().item()
+        return float(self._norm * (first / (values + ridge)).norm().item())
 
     def residual(self, ridge: float) -> float:
         """‖∇F(Δw(λ))‖, with λ in F, as far as the run's own arithmetic knows."""
         if not self._alpha:
             return self._norm
-        return self._norm * self._beta[-1] * abs(self._coefficients(ridge)[-1].item())
+        return float(self._norm * self._beta[-1] * abs(self._coefficients(ridge)[-1].item()))
 
     def shift_for(self, radius: float, ridge: float) -> float:
         """The smallest λ + ν with ν ≥ 0 and ‖Δw(λ + ν)‖ ≤ R."""
         floor = max(ridge, 1e-300)
         if self.norm(floor) <= radius:
             return ridge
+        high: float
         low, high = floor, max(2 * floor, self._norm / radius)  # ‖Δw(ν)‖ ≤ ‖g‖/ν
         for _ in range(200):
             middle = sqrt(low * high)

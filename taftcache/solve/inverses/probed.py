@@ -35,10 +35,10 @@ class ProbedPreconditioner:
                 signs = torch.randint(0, 2, state.logits.shape, generator=generator).to(state.logits) * 2 - 1
                 probe = problem.root(state.logits, labels, seen, signs)
                 curvatures = curvatures + probe.double().square().sum(0) / PROBES
-                pulled = torch.zeros(self._layout.size, dtype=operator.dtype, device=operator.device)
-                out = operator.tail.bind(self._layout.views(pulled))
+                gradient = torch.zeros(self._layout.size, dtype=operator.dtype, device=operator.device)
+                out = operator.tail.bind(self._layout.views(gradient))
                 operator.tail.adjoint(operator.weights, state, probe, out)
-                squares += pulled.double() ** 2
+                squares += gradient.double() ** 2
             seen += len(labels)
             if seen >= SAMPLE_ROWS:
                 break

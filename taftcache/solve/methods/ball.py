@@ -9,7 +9,7 @@ from torch import Tensor
 
 from taftcache.objective.problem import Problem
 from taftcache.solve.inverses.krylov import KrylovPath
-from taftcache.solve.methods.conjugate import Progress
+from taftcache.solve.settings import GOAL, Goal, OnPass
 from taftcache.solve.solution import Certificate, Solution, Status
 
 
@@ -37,16 +37,22 @@ def solve_in_ball(
     problem: Problem,
     exact: Problem,
     radius: float,
+    goal: Goal = GOAL,
     *,
-    tolerance: float = 1e-6,
-    max_passes: int = 400,
-    progress: Progress | None = None,
+    on_pass: OnPass | None = None,
 ) -> Solution:
     """Minimise a quadratic F over ‖Δw‖ ≤ R from one Lanczos run.
 
     Over a Krylov space F is a small quadratic, and the ridge λ + ν at which its minimiser has the norm R is the root
     of a scalar function (the secular equation), found to rounding at no further pass. The run is lengthened until the
     float64 condition ∇F + νΔw = 0 holds to the tolerance.
+
+    Args:
+        problem: products of the run.
+        exact: the same problem in float64.
+        radius: R.
+        goal: its tolerance is on the condition's left side, relative to ‖∇F(0)‖.
+        on_pass: called after each product.
     """
     operator = exact.operator
     zero = torch.zeros(operator.layout.size, dtype=torch.float64, device=operator.device)
@@ -56,20 +62,20 @@ def solve_in_ball(
     gap, left = constrained_gap(exact.ridge, gradient, zero, radius)
     unregularised = replace(problem, ridge=0.0)
     path = KrylovPath(unregularised, gradient)
-    target = tolerance * scale
+    target = goal.tolerance * scale
     try:
         while left > target:
-            if passes + 2 > max_passes:
+            if passes + 2 > goal.max_passes:
                 status = Status.max_passes
                 break
-            steps = min(max(8, path.passes // 2), max_passes - passes - 1)
+            steps = min(max(8, path.passes // 2), goal.max_passes - passes - 1)
             for _ in range(steps):
                 if not path.step():
                     break
                 passes += 1
                 shift = path.shift_for(radius, exact.ridge)
-                if progress is not None:
-                    progress(passes, path.residual(shift) / scale)
+                if on_pass is not None:
+                    on_pass(passes, path.residual(shift) / scale)
                 if path.residual(shift) <= 0.3 * target:
                     break
             candidate = path.solution(path.shift_for(radius, exact.ridge))

@@ -3,36 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Protocol
+from itertools import islice
 
 import torch
 from torch import Tensor
 
 from taftcache.errors import SolveError
 from taftcache.objective.problem import Problem
+from taftcache.solve.directions import Inverse, conjugate_directions
+from taftcache.solve.settings import GOAL, Goal, OnPass
 from taftcache.solve.solution import Certificate, Solution, Status
 
 # The float32 product carries about six digits: an inner run asked for more would chase rounding.
 INNER_REDUCTION = 1e-5
 
-Progress = Callable[[int, float], None]
-"""Called after every pass with the passes so far and the relative residual."""
-
-
-class Preconditioner(Protocol):
-    """An approximate inverse of the Hessian."""
-
-    def apply(self, vector: Tensor) -> Tensor:
-        """M⁻¹ v for v [P], in the precision of v; symmetric and positive definite."""
-        ...
-
 
 class Lazy:
     """A preconditioner that is made when it is first needed: after the rows proved finite, or never."""
 
-    def __init__(self, make: Callable[[], Preconditioner]) -> None:
+    def __init__(self, make: Callable[[], Inverse]) -> None:
         self._make = make
-        self._made: Preconditioner | None = None
+        self._made: Inverse | None = None
 
     def apply(self, vector: Tensor) -> Tensor:
         """M⁻¹ v."""
@@ -44,14 +35,13 @@ class Lazy:
 def pcg(
     problem: Problem,
     exact: Problem,
-    preconditioner: Preconditioner,
+    preconditioner: Inverse,
+    goal: Goal = GOAL,
     *,
-    tolerance: float = 1e-6,
-    max_passes: int = 400,
     start: Tensor | None = None,
-    progress: Progress | None = None,
+    on_pass: OnPass | None = None,
 ) -> Solution:
-    """Solve ∇F(Δw) = 0 to ‖∇F(Δw)‖ ≤ tolerance·‖∇F(0)‖.
+    """Solve ∇F(Δw) = 0 to ‖∇F(Δw)‖ ≤ tolerance·‖∇F(0)‖, F being quadratic: H p = −∇F, round by round.
 
     Conjugate gradients on ``problem`` (usually float32, vectors included) solve for a correction; the residual that
     starts each round, and the certificate that ends the solve, are ``exact``'s float64 gradient,
@@ -61,10 +51,12 @@ def pcg(
         problem: products for the inner iterations.
         exact: the same problem in float64.
         preconditioner: approximate inverse Hessian.
-        tolerance: on the float64 gradient, relative to its norm at Δw = 0.
-        max_passes: limit on passes over the rows, float64 ones included.
+        goal: tolerance, and limit on passes over the rows, float64 ones included.
         start: Δw to begin from; zero by default.
-        progress: told after each pass.
+        on_pass: called after each pass.
+
+    Raises:
+        SolveError: a gradient that is not finite.
     """
     zero = torch.zeros(problem.operator.layout.size, dtype=torch.float64, device=problem.operator.device)
     x = zero if start is None else start.to(zero)
@@ -76,7 +68,7 @@ def pcg(
         objective, gradient = exact.evaluate(at)
         if not torch.isfinite(gradient).all():
             raise SolveError(
-                "the gradient must be finite",
+                "the gradient is not finite",
                 got=f"F = {objective}",
                 do="lower objective.kappa, or look for extreme activations with taftcache inspect",
             )
@@ -85,23 +77,23 @@ def pcg(
     objective, gradient = evaluate(zero)
     at_zero = gradient
     scale = gradient.norm().item()
-    goal = tolerance * scale
+    target = goal.tolerance * scale
     status = Status.converged
     try:
         if start is not None:
             objective, gradient = evaluate(x)
-        while (before := gradient.norm().item()) > goal:
-            if passes + 2 > max_passes:
+        while (before := gradient.norm().item()) > target:
+            if passes + 2 > goal.max_passes:
                 status = Status.max_passes
                 break
             rounds += 1
             correction = _Round(problem, preconditioner, gradient)
-            reduction = max(0.5 * goal / before, INNER_REDUCTION)
+            reduction = max(0.5 * target / before, INNER_REDUCTION)
             try:
-                for norm in correction.iterate(reduction, max_passes - passes - 1):
+                for norm in correction.iterate(reduction, goal.max_passes - passes - 1):
                     passes += 1
-                    if progress is not None:
-                        progress(passes, norm / scale)
+                    if on_pass is not None:
+                        on_pass(passes, norm / scale)
             except KeyboardInterrupt:
                 status = Status.interrupted
             candidate = x + correction.p.to(x)
@@ -111,7 +103,11 @@ def pcg(
                 x, objective, gradient = candidate, new_objective, new_gradient
             if status is Status.interrupted:
                 break
-            if goal < gradient.norm().item() and passes < max_passes and new_gradient.norm().item() > 0.5 * before:
+            if (
+                target < gradient.norm().item()
+                and passes < goal.max_passes
+                and new_gradient.norm().item() > 0.5 * before
+            ):
                 status = Status.stalled
                 break
     except KeyboardInterrupt:
@@ -124,30 +120,22 @@ def pcg(
 class _Round:
     """One run of preconditioned CG on H p = −∇F in the products' precision; ``p`` is its last iterate at any time."""
 
-    def __init__(self, problem: Problem, preconditioner: Preconditioner, gradient: Tensor) -> None:
+    def __init__(self, problem: Problem, preconditioner: Inverse, gradient: Tensor) -> None:
         self._problem, self._preconditioner = problem, preconditioner
         self._r = -gradient.to(problem.operator.dtype)
         self.p = torch.zeros_like(self._r)
 
     def iterate(self, reduction: float, limit: int) -> Iterator[float]:
         """Run until the residual fell to ``reduction`` of its norm, or for ``limit`` passes; yields it after each."""
-        r = self._r
+        r, product = self._r, torch.empty_like(self._r)
         goal = reduction * r.norm().item()
-        y = self._preconditioner.apply(r)
-        d, rho = y.clone(), r @ y
-        Hd = torch.empty_like(r)
-        for _ in range(limit):
-            Hd = self._problem.hessian(d, Hd)
-            bend = (d @ Hd).item()
-            if not bend > 0:  # rounding has eaten the direction: what is reached is all that these products give
+        directions = conjugate_directions(lambda d: self._problem.hessian(d, product), self._preconditioner, r)
+        for at in islice(directions, limit):
+            if not at.curvature > 0:  # rounding has left nothing of it: what is reached is all that the products give
                 return
-            step = rho.item() / bend
-            self.p.add_(d, alpha=step)
-            r.sub_(Hd, alpha=step)
+            self.p.add_(at.vector, alpha=at.step)
+            r.sub_(at.product, alpha=at.step)
             norm = r.norm().item()
             yield norm
             if norm <= goal:
                 return
-            y = self._preconditioner.apply(r)
-            rho, previous = r @ y, rho
-            d.mul_(rho / previous).add_(y)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from taftcache.errors import SolveError
 from taftcache.objective.problem import Problem
-from taftcache.solve.solution import Certificate, Solution, Status
+from taftcache.solve.proof import certified
+from taftcache.solve.solution import Solution
+from taftcache.tangent.operator import TangentOperator
 
 # Bytes that the normal matrices of one group of classes may take when each class has its own.
 GROUP_BYTES = 512 << 20
@@ -41,35 +44,39 @@ def solve_head(problem: Problem, tolerance: float = 1e-6) -> Solution:
 
 def certified_head(problem: Problem, solution: Tensor, tolerance: float) -> Solution:
     """The head [K, d+1] as a solution, with the float64 gradient recomputed from the rows."""
-    operator = problem.operator
-    value = _flat(problem, solution)
-    objective, gradient = problem.evaluate(value)
-    scale = problem.evaluate(torch.zeros_like(value))[1].norm().item()
-    certificate = Certificate(gradient.norm().item(), scale, problem.ridge, objective, operator.rows)
-    status = Status.converged if certificate.gradient <= tolerance * scale else Status.stalled
-    return Solution(value, status, certificate, {"solver": "closed form", "passes": operator.passes})
+    found = certified(problem, _flat(problem, solution), tolerance, {"solver": "closed form"})
+    return replace(found, stats={**found.stats, "passes": problem.operator.passes})
 
 
 class HeadPath:
-    """The head for every λ from one eigendecomposition, and its exact leave-one-out errors.
+    """The head for every λ from one eigendecomposition, its leverages, and its exact leave-one-out errors.
 
-    With Σ = 1/N Σ ω_n D_n x̃x̃ᵀ = VSVᵀ, the head is W(λ) = −R V (S + λ)⁻¹Vᵀ. Leaving row n out while λ keeps its meaning
-    as the weight beside the sum over N rows,
+    With Σ = 1/N Σ ω_n D_n x̃x̃ᵀ = VSVᵀ and R = 1/N Σ ω_n ∂ℓ_n x̃ᵀ at Δw = 0, the head is W(λ) = −R V (S + λ)⁻¹Vᵀ. Leaving
+    row n out while λ keeps its meaning as the weight beside the sum over N rows,
 
         r_n^(−n) = r_n / (1 − h_n)        h_n = (ω_n D_n/N) x̃_nᵀ(Σ + λI)⁻¹x̃_n
 
-    is the residual of its own prediction, without a solve. Costs one pass, and one more for all λ's errors together.
+    is the residual of its own prediction, without a solve. Costs one pass, and one more for each look at the rows.
 
     Args:
-        problem: as for ``solve_head``, with a D that all classes share.
+        problem: over the head alone; its own λ has no part in it.
+
+    Raises:
+        SolveError: a loss that is not quadratic, or whose D is not the same for all classes.
     """
 
     def __init__(self, problem: Problem) -> None:
         self._problem = problem
+        if not problem.loss.quadratic:
+            raise SolveError(
+                "the head has no closed form for a loss that is not quadratic",
+                got=f"{problem.loss}",
+                do="a square loss, or solve each λ on its own",
+            )
         moments = _moments(problem)
         if not moments.shared:
             raise SolveError(
-                "one decomposition serves every λ where all classes share D",
+                "one decomposition does not serve every λ: each class has its own D",
                 got=f"{problem.loss}",
                 do="alpha = 1, or solve each λ on its own",
             )
@@ -79,42 +86,85 @@ class HeadPath:
 
     def weights(self, ridge: float) -> Tensor:
         """W(λ) [K, d+1], the bias last."""
-        return -(self._right / (self._values + ridge)) @ self._vectors.T
+        W: Tensor = -(self._right / (self._values + ridge)) @ self._vectors.T
+        return W
+
+    def heads(self, ridges: Sequence[float]) -> Tensor:
+        """W(λ) [L, K, d+1] for every λ."""
+        return torch.stack([self.weights(ridge) for ridge in ridges])
 
     def solution(self, ridge: float, tolerance: float = 1e-6) -> Solution:
         """The head at λ with its certificate."""
         return certified_head(replace(self._problem, ridge=ridge), self.weights(ridge), tolerance)
 
+    def inverse(self, direction: Tensor, ridge: float) -> Tensor:
+        """(Σ + λI)⁻¹ applied to each class's part of a direction [P] of the head: H(λ)⁻¹ j."""
+        names = self._problem.operator.base.config.head_names
+        weight, bias = (self._problem.operator.layout.views(direction)[name] for name in names)
+        turned = torch.cat([weight, bias[:, None]], 1) @ self._vectors
+        return _flat(self._problem, (turned / (self._values + ridge)) @ self._vectors.T)
+
+    def leverages(self, ridge: float) -> Tensor:
+        """h_n [N], in one pass."""
+        return torch.cat([block.leverage[:, 0] for block in self._blocks([ridge])])
+
+    def correct(self, operator: TangentOperator, ridges: Sequence[float]) -> Tensor:
+        """How many of an operator's rows each W(λ) gives their own class [L], in one pass over them."""
+        heads = self.heads(ridges).flatten(0, 1).T  # [d+1,L·K]
+        count = torch.zeros(len(ridges), dtype=torch.int64, device=heads.device)
+        for state, labels in operator.blocks():
+            change = (_extended(state.feature) @ heads).view(len(labels), len(ridges), -1)
+            base = self._problem.logits(state.logits, None).double()
+            count += (change.add_(base[:, None]).argmax(2) == labels[:, None]).sum(0)
+        return count
+
     def leave_one_out(self, ridges: Sequence[float]) -> list[LeaveOneOut]:
         """Mean loss, and accuracy where targets are classes, of predictions made without the row itself."""
-        problem, vectors, L = self._problem, self._vectors, len(ridges)
+        problem, L = self._problem, len(ridges)
         heads = torch.cat([-(self._right / (self._values + ridge)).T for ridge in ridges], 1)  # [d+1,L·K]
-        inverses = torch.stack([1 / (self._values + ridge) for ridge in ridges])
-        losses = torch.zeros(L, dtype=torch.float64, device=vectors.device)
+        losses = torch.zeros(L, dtype=torch.float64, device=heads.device)
         correct = torch.zeros_like(losses)
-        start = 0
-        for state, labels in problem.operator.blocks():
-            x = _extended(state.feature) @ vectors
-            base = problem.logits(state.logits, None).double()
-            curvature = problem.loss.bend(base, labels, torch.ones_like(base))[:, :1]
-            weight = curvature / problem.operator.rows
-            if problem.weights is not None:
-                weight = weight * problem.weights.at(labels, start, base)
-            leverage = weight * (x * x) @ inverses.T  # [b,L]
+        classes = True
+        for x, base, labels, curvature, leverage in self._blocks(ridges):
             # Where a row alone decides a direction, h is 1 up to rounding: λ > 0 keeps it below.
             held = 1 / (1 - leverage).clamp_min(1e-12)
             change = (x @ heads).view(len(labels), L, -1)
             away = problem.loss.gradient(base, labels) / curvature  # from the target
             residual = change.add_(away[:, None]).mul_(held[:, :, None])
             losses += 0.5 * (curvature * torch.linalg.vecdot(residual, residual)).sum(0)  # ℓ = ½ D‖z − target‖²
-            if not labels.is_floating_point():
+            classes = not labels.is_floating_point()
+            if classes:
                 correct += (residual.add_((base - away)[:, None]).argmax(2) == labels[:, None]).sum(0)
-            start += len(labels)
-        rows, classes = problem.operator.rows, not labels.is_floating_point()
+        rows = problem.operator.rows
         return [
             LeaveOneOut(ridge, loss / rows, right / rows if classes else None)
             for ridge, loss, right in zip(ridges, losses.tolist(), correct.tolist(), strict=True)
         ]
+
+    def _blocks(self, ridges: Sequence[float]) -> Iterator[_Block]:
+        """The rows with their leverages at every λ, in one pass."""
+        problem = self._problem
+        inverses = torch.stack([1 / (self._values + ridge) for ridge in ridges])
+        start = 0
+        for state, labels in problem.operator.blocks():
+            x = _extended(state.feature) @ self._vectors
+            base = problem.logits(state.logits, None).double()
+            curvature = problem.loss.hessian(base, labels, torch.ones_like(base))[:, :1]
+            weight = curvature / problem.operator.rows
+            if problem.weights is not None:
+                weight = weight * problem.weights.at(labels, start, base)
+            yield _Block(x, base, labels, curvature, weight * (x * x) @ inverses.T)
+            start += len(labels)
+
+
+class _Block(NamedTuple):
+    """Some rows as ``HeadPath`` sees them."""
+
+    x: Tensor  # [b,d+1] x̃ᵀV
+    base: Tensor  # [b,K] the base point's logits
+    labels: Tensor  # [b]
+    curvature: Tensor  # [b,1] D, the same for all classes
+    leverage: Tensor  # [b,L] h at every λ
 
 
 @dataclass(frozen=True)
@@ -141,21 +191,21 @@ def _moments(problem: Problem) -> _Moments:
     for state, labels in operator.blocks():
         x = _extended(state.feature)
         z = problem.logits(state.logits, None).double()
-        slope, diagonal = problem.loss.gradient(z, labels), problem.loss.bend(z, labels, torch.ones_like(z))
+        gradient, diagonal = problem.loss.gradient(z, labels), problem.loss.hessian(z, labels, torch.ones_like(z))
         if problem.weights is not None:
             weight = problem.weights.at(labels, start, z)
-            slope, diagonal = slope * weight, diagonal * weight
+            gradient, diagonal = gradient * weight, diagonal * weight
         if start == 0:
             normal = torch.zeros(x.shape[1], x.shape[1], dtype=torch.float64, device=x.device)
             right = torch.zeros(K, x.shape[1], dtype=torch.float64, device=x.device)
         common = _common(diagonal, labels)
         shared = shared and bool((diagonal == common).all())
         normal += x.T @ (common * x)
-        right += slope.T @ x
+        right += gradient.T @ x
         start += len(labels)
     if not (torch.isfinite(normal).all() and torch.isfinite(right).all()):
         raise SolveError(
-            "the head's features and logits must be finite",
+            "the head's features or logits are not finite",
             got=f"{operator.rows} rows with NaN or infinity among them",
         )
     return _Moments(normal / operator.rows, right / operator.rows, shared)
@@ -176,7 +226,7 @@ def _groups(K: int, size: int) -> Iterator[slice]:
 
 
 def _common(diagonal: Tensor, labels: Tensor) -> Tensor:
-    """ωD [n,1] of the classes that are not the row's own; there alone our losses bend differently."""
+    """ωD [n,1] of the classes that are not the row's own; there alone our losses have another curvature."""
     if diagonal.shape[1] == 1 or labels.is_floating_point():
         return diagonal[:, :1]
     return torch.where(labels[:, None] == 0, diagonal[:, 1:2], diagonal[:, :1])

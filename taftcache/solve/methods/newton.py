@@ -9,6 +9,7 @@ while R is small (Steihaug 1983), and R follows how well the last step's fall wa
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import islice
 from math import inf, sqrt
 
 import torch
@@ -16,8 +17,9 @@ from torch import Tensor
 
 from taftcache.errors import SolveError
 from taftcache.objective.problem import Problem
+from taftcache.solve.directions import Inverse, conjugate_directions
 from taftcache.solve.inverses.inverse import approximate_inverse
-from taftcache.solve.methods.conjugate import Preconditioner, Progress
+from taftcache.solve.settings import GOAL, Goal, OnPass
 from taftcache.solve.solution import Certificate, Solution, Status
 
 GROWTH = 3.0  # of the region after a step whose fall was foretold
@@ -26,25 +28,34 @@ GROWTH = 3.0  # of the region after a step whose fall was foretold
 def newton(
     problem: Problem,
     exact: Problem,
+    goal: Goal = GOAL,
     *,
-    tolerance: float = 1e-6,
-    max_passes: int = 400,
     start: Tensor | None = None,
-    progress: Progress | None = None,
+    on_pass: OnPass | None = None,
 ) -> Solution:
     """Solve ∇F(Δw) = 0 to ‖∇F‖ ≤ tolerance·‖∇F(0)‖ for a convex loss and λ > 0.
 
     Each step solves H(Δw) p = −∇F by conjugate gradients under a Kronecker preconditioner made at Δw, only as
     accurately as the gradient's size deserves (Dembo, Eisenstat and Steihaug 1982) and as far as the trust region goes,
-    and is halved until F falls as its slope promises. Objective and gradient are float64; only the inner products run
-    in ``problem``'s precision. Holds N·K logits beside the vectors.
+    and is halved until F falls as its gradient promises. Objective and gradient are float64; only the inner products
+    run in ``problem``'s precision. Holds N·K logits beside the vectors.
+
+    Args:
+        problem: products for the inner iterations.
+        exact: the same problem in float64.
+        goal: tolerance, and limit on passes.
+        start: Δw to begin from; zero by default.
+        on_pass: called after each step.
+
+    Raises:
+        SolveError: a gradient that is not finite.
     """
-    operator = exact.operator
+    operator, tolerance, max_passes = exact.operator, goal.tolerance, goal.max_passes
     zero = torch.zeros(operator.layout.size, dtype=torch.float64, device=operator.device)
     objective, gradient, local = exact.at(zero)
     passes, rounds, scale = 1, 0, gradient.norm().item()
     if not torch.isfinite(gradient).all():
-        raise SolveError("the gradient must be finite", got=f"F = {objective}")
+        raise SolveError("the gradient is not finite", got=f"F = {objective}")
     x = zero
     if start is not None:
         x = start.to(zero)
@@ -59,24 +70,24 @@ def newton(
             rounds += 1
             assert local.point is not None
             dtype = problem.operator.dtype
-            bent = replace(problem, point=tuple(z.to(dtype) for z in local.point))
-            inverse = approximate_inverse(bent)
+            curved = replace(problem, point=tuple(z.to(dtype) for z in local.point))
+            inverse = approximate_inverse(curved)
             passes += 2
             accuracy = max(min(0.1, (norm / scale) ** 0.5), 0.3 * tolerance * scale / norm, 1e-5)
             if rounds == 1:
                 # F ≥ 0 falls by F at most; a whole Newton step promises ½∇FᵀM⁻¹∇F.
                 newest = (gradient @ inverse.apply(gradient.to(dtype)).to(gradient)).item()
                 radius = sqrt(newest) * min(1.0, 2 * objective / newest)
-            inner = _inner(bent, inverse, gradient, accuracy, radius, max_passes - passes - 2)
+            inner = _inner(curved, inverse, gradient, accuracy, radius, max_passes - passes - 2)
             passes += inner.passes
-            direction, slope = inner.direction, (gradient @ inner.direction).item()
+            direction, falling = inner.direction, (gradient @ inner.direction).item()
             step = 1.0
             while True:
                 candidate = x + step * direction
                 new_objective, new_gradient, new_local = exact.at(candidate)
                 passes += 1
                 # Close to the optimum F no longer resolves the fall, but the gradient does.
-                falls = new_objective <= objective + 1e-4 * step * slope or (
+                falls = new_objective <= objective + 1e-4 * step * falling or (
                     new_gradient.norm().item() < 0.9 * norm and new_objective <= objective + 1e-12 * abs(objective)
                 )
                 if falls or step < 1e-4 or passes >= max_passes:
@@ -91,8 +102,8 @@ def newton(
             elif kept > 0.75 and inner.cut:
                 radius = GROWTH * inner.length
             x, objective, gradient, local = candidate, new_objective, new_gradient, new_local
-            if progress is not None:
-                progress(passes, gradient.norm().item() / scale)
+            if on_pass is not None:
+                on_pass(passes, gradient.norm().item() / scale)
     except KeyboardInterrupt:
         status = Status.interrupted
     certificate = Certificate(
@@ -115,40 +126,32 @@ class _Step:
     cut: bool
 
 
-def _inner(
-    problem: Problem, inverse: Preconditioner, gradient: Tensor, accuracy: float, radius: float, limit: int
-) -> _Step:
+def _inner(problem: Problem, inverse: Inverse, gradient: Tensor, accuracy: float, radius: float, limit: int) -> _Step:
     """p with ‖H p + ∇F‖ ≤ accuracy·‖∇F‖, or where the way there leaves ‖p‖_M ≤ radius."""
     r = -gradient.to(problem.operator.dtype)
     goal = accuracy * r.norm().item()
     p = torch.zeros_like(r)
-    y = inverse.apply(r)
-    d, rho = y.clone(), (r @ y).item()
     # pᵀMp, pᵀMd and dᵀMd by recurrence: M itself is never applied.
-    long, across, ahead = 0.0, 0.0, rho
-    cut, k = False, 0
-    while k < max(1, limit):
-        Hd = problem.hessian(d)
-        k += 1
-        bend = (d @ Hd).item()
-        step = rho / bend if bend > 0 else inf
+    long, across, ahead = 0.0, 0.0, 0.0
+    cut, taken, last = False, 0, 0.0
+    for at in islice(conjugate_directions(problem.hessian, inverse, r), max(1, limit)):
+        taken += 1
+        across = at.ratio * (across + last * ahead)
+        ahead = at.rho + at.ratio**2 * ahead
+        step = at.step if at.curvature > 0 else inf
         cut = long + 2 * step * across + step * step * ahead > radius * radius
-        if cut:
+        if cut:  # to where the way along d leaves the region
             step = (sqrt(across * across + ahead * (radius * radius - long)) - across) / ahead
-        elif step == inf:  # rounding has eaten the direction
+        elif step == inf:  # rounding has left nothing of the direction
             break
-        p.add_(d, alpha=step)
-        r.sub_(Hd, alpha=step)
+        p.add_(at.vector, alpha=step)
+        r.sub_(at.product, alpha=step)
         long += 2 * step * across + step * step * ahead
+        last = step
         if cut or r.norm().item() <= goal:
             break
-        y = inverse.apply(r)
-        rho, before = (r @ y).item(), rho
-        d.mul_(rho / before).add_(y)
-        across = rho / before * (across + step * ahead)
-        ahead = rho + (rho / before) ** 2 * ahead
     direction = p.to(gradient)
     if not direction.any():
         direction = -gradient
     fall = 0.5 * (direction @ (r.to(gradient) - gradient)).item()
-    return _Step(direction, sqrt(max(long, 0.0)), fall, k, cut)
+    return _Step(direction, sqrt(max(long, 0.0)), fall, taken, cut)

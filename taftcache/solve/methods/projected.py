@@ -8,7 +8,7 @@ from torch import Tensor
 from taftcache.errors import SolveError
 from taftcache.objective.problem import Problem
 from taftcache.solve.methods.ball import constrained_gap
-from taftcache.solve.methods.conjugate import Progress
+from taftcache.solve.settings import GOAL, Goal, OnPass
 from taftcache.solve.solution import Certificate, Solution, Status
 
 
@@ -20,13 +20,12 @@ def project(value: Tensor, radius: float | None) -> Tensor:
 
 def projected_gradient(
     exact: Problem,
+    goal: Goal = GOAL,
     *,
     radius: float | None = None,
     accelerate: bool = True,
-    tolerance: float = 1e-6,
-    max_passes: int = 1000,
     start: Tensor | None = None,
-    progress: Progress | None = None,
+    on_pass: OnPass | None = None,
 ) -> Solution:
     """Minimise F over ‖Δw‖ ≤ R by Δw ← Π(v − ∇F(v)/L), one pass a step.
 
@@ -37,10 +36,13 @@ def projected_gradient(
         exact: in float64.
         radius: R; none for no ball.
         accelerate: False for the plain method.
-        tolerance: on what is left of the optimality condition, relative to ‖∇F(0)‖.
-        max_passes: limit on evaluations of F and ∇F.
+        goal: its tolerance is on what is left of the optimality condition, relative to ‖∇F(0)‖; a pass is an
+            evaluation of F and ∇F.
         start: Δw to begin from.
-        progress: told after each pass.
+        on_pass: called after each step.
+
+    Raises:
+        SolveError: a gradient that is not finite.
     """
     operator = exact.operator
     zero = torch.zeros(operator.layout.size, dtype=torch.float64, device=operator.device)
@@ -48,37 +50,37 @@ def projected_gradient(
     objective, gradient = exact.evaluate(zero)
     passes, scale = 1, gradient.norm().item()
     if not torch.isfinite(gradient).all():
-        raise SolveError("the gradient must be finite", got=f"F = {objective}")
+        raise SolveError("the gradient is not finite", got=f"F = {objective}")
     if start is not None:
         objective, gradient = exact.evaluate(x)
         passes += 1
     status, lipschitz, momentum = Status.converged, 1.0, 1.0
     best = _State(x, objective, gradient)
-    ahead, value_ahead, slope_ahead = x, objective, gradient
+    ahead, value_ahead, gradient_ahead = x, objective, gradient
     try:
-        while _left(exact, best, radius)[1] > tolerance * scale:
-            if passes + 2 > max_passes:
+        while _left(exact, best, radius)[1] > goal.tolerance * scale:
+            if passes + 2 > goal.max_passes:
                 status = Status.max_passes
                 break
             while True:
-                new = project(ahead - slope_ahead / lipschitz, radius)
+                new = project(ahead - gradient_ahead / lipschitz, radius)
                 step = new - ahead
-                new_value, new_slope = exact.evaluate(new)
+                new_value, new_gradient = exact.evaluate(new)
                 passes += 1
-                model = value_ahead + (slope_ahead @ step).item() + 0.5 * lipschitz * (step @ step).item()
-                curved = ((new_slope - slope_ahead) @ step).item() <= lipschitz * (step @ step).item()
-                if new_value <= model or curved or passes >= max_passes:
+                model = value_ahead + (gradient_ahead @ step).item() + 0.5 * lipschitz * (step @ step).item()
+                curved = ((new_gradient - gradient_ahead) @ step).item() <= lipschitz * (step @ step).item()
+                if new_value <= model or curved or passes >= goal.max_passes:
                     break
                 lipschitz *= 2
-            uphill = (slope_ahead @ (new - best.value)).item() > 0
+            uphill = (gradient_ahead @ (new - best.value)).item() > 0
             last = best.value
             if new_value <= best.objective:
-                best = _State(new, new_value, new_slope)
-            if progress is not None:
-                progress(passes, _left(exact, best, radius)[1] / scale)
+                best = _State(new, new_value, new_gradient)
+            if on_pass is not None:
+                on_pass(passes, _left(exact, best, radius)[1] / scale)
             if not accelerate or uphill or new_value > best.objective:
                 momentum, lipschitz = 1.0, lipschitz * (0.9 if not accelerate else 1.0)
-                ahead, value_ahead, slope_ahead = best.value, best.objective, best.gradient
+                ahead, value_ahead, gradient_ahead = best.value, best.objective, best.gradient
                 if uphill and accelerate:
                     continue
             else:
@@ -86,7 +88,7 @@ def projected_gradient(
                 ahead = best.value + (momentum - 1) / following * (best.value - last)
                 momentum, lipschitz = following, 0.95 * lipschitz
                 if momentum > 2 or not torch.equal(ahead, best.value):
-                    value_ahead, slope_ahead = exact.evaluate(ahead)
+                    value_ahead, gradient_ahead = exact.evaluate(ahead)
                     passes += 1
     except KeyboardInterrupt:
         status = Status.interrupted

@@ -26,8 +26,8 @@ from torch import Tensor
 
 from taftcache.errors import SolveError
 from taftcache.objective.problem import Problem
-from taftcache.solve.inverses.class_kernel import ClassKernel, kernel_product, pull
-from taftcache.solve.methods.conjugate import Progress
+from taftcache.solve.inverses.class_kernel import ClassKernel, adjoint, kernel_product
+from taftcache.solve.settings import OnPass
 from taftcache.solve.solution import Certificate, Solution, Status
 from taftcache.tangent.operator import TangentOperator
 from taftcache.tangent.rows import RowSource
@@ -63,11 +63,11 @@ class RowSpace:
         problem: products for the inner iterations, usually float32.
         exact: the same problem in float64.
         max_passes: limit on passes, those that build the preconditioner included.
-        progress: told after each pass.
+        on_pass: called after each pass.
     """
 
-    def __init__(self, problem: Problem, exact: Problem, max_passes: int, progress: Progress | None = None) -> None:
-        self.problem, self.exact, self.max_passes, self._progress = problem, exact, max_passes, progress
+    def __init__(self, problem: Problem, exact: Problem, max_passes: int, on_pass: OnPass | None = None) -> None:
+        self.problem, self.exact, self.max_passes, self._on_pass = problem, exact, max_passes, on_pass
         self.passes = self.rounds = 0
         operator = exact.operator
         self.value = torch.zeros(operator.layout.size, dtype=torch.float64, device=operator.device)
@@ -96,7 +96,7 @@ class RowSpace:
             if not stays.all():
                 start += self.kernel.without(dual[~stays])
             if start.any():
-                self.dual, self.value = start, pull(self.exact, self.scale * start)
+                self.dual, self.value = start, adjoint(self.exact, self.scale * start)
                 self.objective, self.gradient, self.residual = self._evaluate(self.value, start)
                 self.history.append((self.passes, self.objective))
         except KeyboardInterrupt:
@@ -113,7 +113,7 @@ class RowSpace:
                     return False
                 least = max(0.9 * at.distance(self.current()), REDUCTION * before)
                 self.passes += 1
-                return bound <= least
+                return bool(bound <= least)
 
             return enough
 
@@ -137,10 +137,20 @@ class RowSpace:
         wanted: Callable[[], float],
         near: Callable[[float, float], Callable[[Tensor, float, int], bool]],
     ) -> Status:
-        """Rounds until ``far()``, in float64, is at most ``wanted()``; ``near`` makes what ends a round by itself."""
+        """Rounds until ``far()``, in float64, is at most ``wanted()``.
+
+        A round solves for a correction of a in the products' precision, from the float64 residual ρ: iterative
+        refinement. What decides is recomputed after it: F, ∇F and ρ at the corrected a.
+
+        Args:
+            far: how far the current a is from the optimum, in the measure of the goal.
+            wanted: the goal in that measure; it may depend on where the solve stands.
+            near: (goal, ``far()`` before) → what looks at ρ, ‖J̃ᵀρ‖² and the steps so far, and ends a round by itself.
+        """
         status = Status.converged
         try:
             while (before := far()) > (goal := wanted()):
+                # A round needs two passes for its preconditioner, one product at least, and one to recompute F.
                 if self.passes + 4 > self.max_passes:
                     return Status.max_passes
                 self._gather()
@@ -149,10 +159,10 @@ class RowSpace:
                 self._correction = correction
                 try:
                     self._round(correction, near(goal, before))
-                except KeyboardInterrupt:
+                except KeyboardInterrupt:  # the correction so far is as good as any: it is added, and the solve ends
                     status = Status.interrupted
                 dual = self.dual + correction.to(self.dual)
-                value = pull(self.exact, self.scale * dual)
+                value = adjoint(self.exact, self.scale * dual)
                 objective, gradient, residual = self._evaluate(value, dual)
                 self.passes += 1
                 self.history.append((self.passes, objective))
@@ -161,10 +171,12 @@ class RowSpace:
                 self.dual, self.value = dual, value
                 self.objective, self.gradient, self.residual = objective, gradient, residual
                 after = far()
+                # Rounding can make a correction a step back; then what there was before is the better solution.
                 if not (objective < kept[2] or after < before):
                     self.dual, self.value, self.objective, self.gradient, self.residual = kept
                 if status is Status.interrupted:
                     break
+                # A round that brings less than half of the way is one whose products carry no more digits.
                 if goal < after and self.passes < self.max_passes and after > 0.5 * before:
                     return Status.stalled
         except KeyboardInterrupt:
@@ -172,9 +184,9 @@ class RowSpace:
         return status
 
     def current(self) -> Tensor:
-        """Δw [P] as it stands within a round, for one told of progress; half a pass that is not counted."""
+        """Δw [P] as it stands within a round, for whoever looks on; half a pass that is not counted."""
         dual = self.dual + self._correction.to(self.dual)
-        return pull(self.problem, self.scale * dual).double()
+        return adjoint(self.problem, self.scale * dual).double()
 
     def path(self, ridges: Sequence[float], steps: int) -> list[Tensor]:
         """Δw(λ) [P] for every λ from ``steps`` directions: each minimises its own F over the same subspace.
@@ -199,7 +211,7 @@ class RowSpace:
             torch.linalg.lstsq(outer + 0.5 * at * (inner + inner.T), (y.double() @ b)[:, None]).solution[:, 0]
             for at in ridges
         ]
-        return [pull(self.problem, scale * (c.to(dtype) @ z).view_as(scale)).double() for c in duals]
+        return [adjoint(self.problem, scale * (c.to(dtype) @ z).view_as(scale)).double() for c in duals]
 
     def solution(self, status: Status) -> Solution:
         """What was reached, with its certificate."""
@@ -222,13 +234,13 @@ class RowSpace:
         self.passes += 1
         if not torch.isfinite(gradient).all():
             raise SolveError(
-                "the gradient must be finite",
+                "the gradient is not finite",
                 got=f"F = {objective}",
                 do="lower objective.kappa, or look for extreme activations with taftcache inspect",
             )
         z, labels = (torch.cat(parts) for parts in zip(*seen, strict=True))
         self.scale = self.exact.diagonal(labels, z).sqrt()  # √(ωD/N) [N,K]
-        from_target = self.exact.loss.gradient(z, labels) / self.exact.loss.bend(z, labels, torch.ones_like(z))
+        from_target = self.exact.loss.gradient(z, labels) / self.exact.loss.hessian(z, labels, torch.ones_like(z))
         return objective, gradient, -self.scale * from_target - self.exact.ridge * dual
 
     def _gradient_below(self, goal: float, before: float) -> Callable[[Tensor, float, int], bool]:
@@ -243,15 +255,15 @@ class RowSpace:
             nonlocal factor
             if factor * energy**0.5 > goal and steps % CHECK != CHECK - 1:
                 return False
-            norm = pull(self.problem, self.scale.to(residual) * residual).norm().item()
+            norm = adjoint(self.problem, self.scale.to(residual) * residual).norm().item()
             self.passes += 1
             factor = norm / energy**0.5
-            return norm <= goal
+            return bool(norm <= goal)
 
         return enough
 
     def _round(self, correction: Tensor, enough: Callable[[Tensor, float, int], bool]) -> None:
-        """Add to ``correction`` in place until it is ``enough``, told ρ, about ‖J̃ᵀρ‖², and the steps so far."""
+        """Add to ``correction`` in place until it is ``enough``, which gets ρ, about ‖J̃ᵀρ‖², and the steps so far."""
         assert self.kernel is not None
         ridge, scale = self.problem.ridge, self.scale.to(correction)
         residual = self.residual.to(correction)
@@ -278,8 +290,8 @@ class RowSpace:
             residual.view(-1).sub_(y + ridge * z, alpha=step)
             # The direction has unit length in F's metric, so F has fallen by half the square of the step.
             self.history.append((self.passes, self.history[-1][1] - 0.5 * step * step))
-            if self._progress is not None:
-                self._progress(self.passes, energy**0.5 / self.gradient_at_zero)
+            if self._on_pass is not None:
+                self._on_pass(self.passes, energy**0.5 / self.gradient_at_zero)
 
 
 class Basis:

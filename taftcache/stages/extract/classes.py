@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import DataError
-from taftcache.stages.forget.request import CLASS
+from taftcache.names import CLASS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -17,12 +17,12 @@ from taftcache.backbone.sources.base import Source
 from taftcache.backbone.sources.opening import open_source
 from taftcache.cache.format.plan import assign, held_out, in_order
 from taftcache.cache.store import FeatureStore
-from taftcache.cache.write.book import Book
+from taftcache.cache.write.tombstones import TombstoneFile
 from taftcache.errors import DataError, IdentityError
+from taftcache.names import CLASS
 from taftcache.recipe import Recipe, recipe_values
-from taftcache.remote.rows import RemoteRows
+from taftcache.stages.executor import Executor, RowEngines
 from taftcache.stages.extract.classes import Relabelled, class_indexes
-from taftcache.stages.forget.request import CLASS
 from taftcache.stages.progress import Progress, Silent
 from taftcache.tangent.spec import TAIL
 
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from taftcache.backbone.extract import ExtractStats
     from taftcache.backbone.preprocess import Preprocess
     from taftcache.backbone.reduction import Reduction
-    from taftcache.remote.connection import Cluster
 
 HELD_OUT = "held-out"
 # Libraries whose versions change the numbers: kernels, the model's code, decoding and resizing.
@@ -52,7 +51,7 @@ class ExtractReport:
     notes: list[str] = field(default_factory=list)
 
 
-def extract(recipe: Recipe, progress: Progress | None = None, cluster: Cluster | None = None) -> ExtractReport:
+def extract(recipe: Recipe, progress: Progress | None = None, cluster: Executor | None = None) -> ExtractReport:
     """Run the frozen layers over the recipe's images and cache what the trained ones need.
 
     Resumes where a killed run stopped and does nothing when the store is complete. The layers run on the workers of
@@ -69,7 +68,7 @@ def extract(recipe: Recipe, progress: Progress | None = None, cluster: Cluster |
     if exists:
         with FeatureStore(path) as store:
             _check_request(store, recipe)
-            _check_tail(store, recipe)
+            check_tail(store, recipe)
             if is_complete(store):
                 return _report(store, notes=_news(store, recipe))
     source, test = open_source(recipe.data)
@@ -78,7 +77,7 @@ def extract(recipe: Recipe, progress: Progress | None = None, cluster: Cluster |
 
     with ExitStack() as stack:
         there = stack.enter_context(FeatureStore(path, mode="a")) if exists else None
-        forgotten = Book(path).holds if there is None else there.is_forgotten
+        forgotten = TombstoneFile(path).holds if there is None else there.is_forgotten
         groups, classes, notes = _without_forgotten(forgotten, groups, source.classes)
         frozen, transform = load_frozen(recipe, classes)
         identity = made_from(recipe, frozen, transform)
@@ -95,7 +94,7 @@ def extract(recipe: Recipe, progress: Progress | None = None, cluster: Cluster |
             with store.transaction() as change:
                 change.put(TAIL, save(frozen.tail_state()), frozen.config.as_dict())
         progress.say(f"caching the {frozen.describe()}")
-        remote = None if cluster is None else RemoteRows(cluster, recipe, classes, identity)
+        remote = None if cluster is None else cluster.rows(recipe, classes, identity)
         images = sum(
             _fill(store, recipe, name, *group, (frozen, transform), progress, group[1] is test, remote)
             for name, group in groups.items()
@@ -112,7 +111,9 @@ def load_frozen(recipe: Recipe, classes: Sequence[str]) -> tuple[Reduction, Prep
     from taftcache.backbone.reduction import Reduction
 
     backbone = load_backbone(recipe.backbone, recipe.preprocess, recipe.device)
-    return Reduction(Cut(backbone, recipe.tangent.blocks), recipe, len(classes)), Preprocess(backbone)
+    cut = Cut(backbone, recipe.tangent.blocks)
+    kept = Reduction(cut, len(classes), recipe.tangent, recipe.store.cache, recipe.store.dtype)
+    return kept, Preprocess(backbone)
 
 
 def run_frozen(
@@ -182,7 +183,7 @@ def _fill(
     model: tuple[Reduction, Preprocess],
     progress: Progress,
     is_test: bool,
-    remote: RemoteRows | None,
+    remote: RowEngines | None,
 ) -> int:
     """Extract one group, or what is left of it; the number of images run."""
     unreadable = recipe.data.unreadable
@@ -245,11 +246,8 @@ def _check_request(store: FeatureStore, recipe: Recipe) -> None:
         _refuse([f"backbone weights: the store's have the digest {stored}, {file} has {file_digest(file)}"])
 
 
-def _check_tail(store: FeatureStore, recipe: Recipe) -> None:
+def check_tail(store: FeatureStore, recipe: Recipe) -> None:
     """RecipeError unless the rows suffice for what the recipe trains."""
-    from taftcache.tangent.config import TailConfig
-    from taftcache.tangent.selection import select
-
     if TAIL in store.objects():
         from taftcache.tangent.config import TailConfig
         from taftcache.tangent.selection import select

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from taftcache.cache.collect import collect
 from taftcache.cache.store import FeatureStore
-from taftcache.cache.write.collect import collect
 
 
 @dataclass(frozen=True)

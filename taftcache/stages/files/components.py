@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import msgspec
 
 from taftcache.cache.format.manifest import check_name
 from taftcache.cache.store import FeatureStore
@@ -12,9 +15,19 @@ from taftcache.errors import CompositionError, RecipeError
 from taftcache.names import component_of
 from taftcache.stages.train.training import adopt
 
-# What a component from elsewhere may say of itself. Its certificate speaks of rows that are not here.
-TOLD = ("kind", "train", "rows", "converged", "status", "stats", "certificate", "norm")
+Scalar = str | int | float | bool | None
 MAX_BYTES = 16 << 30
+MAX_TOLD = 16 << 10  # of what a file says of itself; it is kept in the manifest, whose size is bounded
+
+
+class _Told(msgspec.Struct, frozen=True):
+    """What a component from elsewhere may say of its solve. Its certificate speaks of rows that are not here."""
+
+    train: str | list[str]
+    converged: bool
+    status: Annotated[str, msgspec.Meta(max_length=500)]
+    stats: Annotated[dict[str, Scalar | dict[str, Scalar] | list[Scalar]], msgspec.Meta(max_length=50)]
+    certificate: Annotated[dict[str, int | float | bool | None], msgspec.Meta(max_length=50)]
 
 
 @dataclass(frozen=True)
@@ -34,16 +47,20 @@ class ComponentReport:
 def export_component(store: FeatureStore, name: str, file: Path) -> ComponentReport:
     """Write a component or model ("000", "components/000", "models/mean") to a new file.
 
-    It has the bytes that the store keeps, but for the exact model's dual vectors, which speak of single rows.
+    It has the numbers that the store keeps, but for the exact model's dual vectors, which speak of single rows, and of
+    what is said beside them only what ``component.told`` lists: no digest of the rows, least of all of private ones.
 
     Raises:
-        StoreError: no such component. RecipeError: the file is there already, or cannot be written.
+        StoreError: no such component. RecipeError: the file is there already, or cannot be written. FormatError: its
+            claim of privacy does not follow from its noise.
     """
-    from taftcache.model.component import read_base, read_component
+    from taftcache.model.component import read_base, read_component, told
+    from taftcache.stages.train.private_claims import check_claim
 
     name = name if "/" in name else component_of(name)
     component = read_component(store, name, read_base(store, adopt(store, None).tangent))
-    data = replace(component, dual=None).encode()
+    check_claim(store, name, component.meta)
+    data = replace(component, meta=told(component.meta), dual=None).encode()
     try:
         with file.open("xb") as out:
             out.write(data)
@@ -76,7 +93,8 @@ def import_component(store: FeatureStore, file: Path, name: str | None = None) -
         data = file.read_bytes()
     except OSError as error:
         raise RecipeError("a component is read from a file", got=f"{file}: {error.strerror}") from error
-    base = read_base(store, adopt(store, None).tangent)
+    recipe = adopt(store, None)
+    base = read_base(store, recipe.tangent)
     given = Component.decode(data)
     if given.base_digest != base.digest:
         raise CompositionError(
@@ -87,8 +105,15 @@ def import_component(store: FeatureStore, file: Path, name: str | None = None) -
     given = Component.decode(data, base)
     if not torch.isfinite(given.delta).all():
         raise CompositionError("a component is finite", got=f"{file}: NaN or infinity")
-    told = {key: given.meta[key] for key in TOLD if key in given.meta}
-    component = Component(base.digest, given.layout, given.delta, {**told, "rows": _rows(given.meta), "imported": True})
+    if given.layout != base.trained(recipe.tangent.train):  # beside it nothing could be composed, or forgotten
+        raise CompositionError(
+            f"{file} is over other parameters than this store's components",
+            got=f"{len(given.layout.shapes)} tensors; tangent.train = {recipe.tangent.train!r} has "
+            f"{len(base.trained(recipe.tangent.train).shapes)}",
+            do="use the same [tangent] section on both sides",
+        )
+    own = {"kind": "component", "norm": given.delta.norm().item(), "rows": _rows(given.meta), "imported": True}
+    component = Component(base.digest, given.layout, given.delta, {**_told(given.meta), **own})
     full = component_of(name)
     there = store.objects().get(full)
     changed = there is None or store.read_object(full) != component.encode()
@@ -98,6 +123,18 @@ def import_component(store: FeatureStore, file: Path, name: str | None = None) -
     return ComponentReport(
         store.path, store.root_digest, full, file, len(data), base.digest, component.meta["rows"], changed
     )
+
+
+def _told(meta: dict[str, Any]) -> dict[str, Any]:
+    """What a file says of the solve, where all of it is as a solve says it; nothing otherwise."""
+    try:
+        told = msgspec.to_builtins(msgspec.convert(meta, _Told))
+    except (msgspec.ValidationError, RecursionError):
+        return {}
+    figures = told["certificate"]
+    numbers = all(isinstance(figures.get(k), float | int) for k in ("gradient", "ridge", "distance_bound"))
+    whole = numbers and isinstance(told["stats"].get("passes"), int) and len(json.dumps(told)) <= MAX_TOLD
+    return told if whole else {}
 
 
 def _rows(meta: dict[str, Any]) -> int:

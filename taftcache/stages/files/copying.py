@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from taftcache.cache.copying import convert as convert_rows
+from taftcache.cache.copying import copy as copy_files
 from taftcache.cache.store import FeatureStore
-from taftcache.cache.write.copying import convert as convert_rows
-from taftcache.cache.write.copying import copy as copy_files
 from taftcache.errors import RecipeError
 from taftcache.stages.progress import Progress, Silent
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,11 +17,13 @@ from taftcache.recipe import Recipe, recipe_values
 from taftcache.stages.extract.extraction import HELD_OUT, load_frozen
 from taftcache.stages.files.sample_files import write_npz, write_parquet, write_projector
 from taftcache.stages.progress import Progress, Silent
+from taftcache.stages.writing import reserve, whole
 
 if TYPE_CHECKING:
     from taftcache.cache.hdf5 import Columns, FeatureFile
 
 _ROWS_AT_ONCE = 64
+_OVERHEAD = 1 << 16  # of an HDF5 file's own tables, at the least
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,11 @@ class ImportReport:
 def _hdf5(store: FeatureStore, file: Path, told: Callable[[int, int], None]) -> int:
     from taftcache.cache.hdf5 import export as write
 
+    if not file.exists():
+        shards = [store.shard(ref.name) for ref in store.manifest.shards]
+        rows = sum(s.rows * math.prod(s.tokens_shape) * s.dtype.itemsize for s in shards)
+        base = sum(ref.size for ref in store.objects("base/").values())
+        reserve(file.with_name(f"{file.name}.partial"), rows + base + _OVERHEAD)
     return write(store, file, told)
 
 
@@ -75,12 +83,12 @@ def export(path: Path | str, file: Path | str, format: str = "hdf5", progress: P
     The file is a copy: what is forgotten later stays in it.
 
     Raises:
-        RecipeError: no such format. DataError: the file exists.
+        RecipeError: no such format. DataError: the file exists. StoreWriteError: the disk refused.
     """
     if format not in FORMATS:
         raise RecipeError(f"A store is exported as {', '.join(FORMATS)}.", got=format, do="--format hdf5")
     begin, place = time.perf_counter(), Path(file).expanduser()
-    with FeatureStore(path) as store, (progress or Silent()).task("export", None) as task:
+    with FeatureStore(path) as store, (progress or Silent()).task("export", None) as task, whole(place):
         size = FORMATS[format](store, place, lambda done, total: task.note(f"{done} of {total} rows"))
         rows = sum(ref.rows for ref in store.manifest.shards)
         return ExportReport(store.path, store.root_digest, place, format, rows, size, time.perf_counter() - begin)

@@ -32,6 +32,9 @@ def export_model(
 ) -> ExportModelReport:
     """Write one of the store's models into a new folder that loads without the store.
 
+    A private model's folder says what is promised, and nothing that its promise does not cover: not the store's root
+    digest either, which is a digest of all rows.
+
     Args:
         store: an open store.
         folder: where to.
@@ -42,11 +45,14 @@ def export_model(
 
     Raises:
         StoreError: no such model. StoreWriteError: the folder is not empty. CompositionError: nothing to merge.
+        FormatError: the model's claim of privacy does not follow from its noise.
     """
     from taftcache.model.folder import save_merged, save_model
     from taftcache.model.predictor import TangentModel
+    from taftcache.stages.train.private_claims import check_claim
 
     loaded = TangentModel.load(store, model, device)
+    check_claim(store, model, loaded.component.meta)
     if merged:
         files = save_merged(loaded, folder)
     else:

@@ -9,6 +9,7 @@ from pathlib import Path
 from taftcache.cache.format.fault import Fault
 from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.repair import Maker
+from taftcache.cache.write.repair import repair as mend
 from taftcache.recipe import apply_overrides, parse_recipe
 from taftcache.stages.progress import Progress, Silent
 
@@ -53,7 +54,7 @@ def verify(
         faults = _faults(store, progress)
         if not (repair and faults):
             return _report(store, faults)
-        outcome = store.repair(faults, _maker(store, overrides, progress))
+        outcome = mend(store.committer(), faults, _maker(store, overrides, progress))
     with FeatureStore(path) as store:
         return _report(store, _faults(store, progress), outcome.mended, outcome.dropped, outcome.left)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,13 +14,27 @@ from typing import TYPE_CHECKING, Any
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import StoreError
-from taftcache.names import COMPONENTS, EXACT, HEAD, MEAN, WEIGHTED, component_of, is_component, is_model, shard_of
+from taftcache.names import (
+    CLASS,
+    COMPONENTS,
+    EXACT,
+    HEAD,
+    MEAN,
+    WEIGHTED,
+    component_of,
+    is_component,
+    is_model,
+    shard_of,
+)
+from taftcache.privacy.statement import EVENT, META
 from taftcache.stages.forget.forgetting import forget
 from taftcache.stages.forget.receipt import signed_text
-from taftcache.stages.forget.request import CLASS
 from taftcache.stages.progress import Progress, Silent
 from taftcache.stages.train.composing import composition_key, exact_key
+from taftcache.stages.train.private_claims import claim_problems
+from taftcache.stages.train.private_keys import KEYS
 from taftcache.stages.train.training import problem_of, subtracted, training_key
+from taftcache.tangent.spec import TAIL
 
 if TYPE_CHECKING:
     from taftcache.model.component import Component
@@ -128,11 +142,12 @@ class _Audit:
             try:
                 key = ledger.read_key(store.root, store.manifest)
             except StoreError as error:
-                self.found("tombstones", ledger.KEY_FILE, str(error.got))
+                self.found("tombstones", ledger.KEY_FILE, error.fault)
             else:
-                if store.book.file is not None and not store.book.covers(key, store.manifest.tombstones):
+                beside = store.tombstone_file
+                if beside.file is not None and not beside.covers(key, store.manifest.tombstones):
                     self.notes.append(
-                        f"{store.book.file} does not know all tombstones, so that an old copy put back here would go "
+                        f"{beside.file} does not know all tombstones, so that an old copy put back here would go "
                         "unnoticed; the next command that writes to the store completes it"
                     )
 
@@ -141,13 +156,13 @@ class _Audit:
         try:
             entries = self.store.ledger()
         except StoreError as error:
-            self.found("ledger", "ledger/", str(error.got))
+            self.found("ledger", "ledger/", error.fault)
             return 0, 0
         valid = 0
         for entry in entries:
             where = f"ledger/{entry['seq']:06d}"
             if "signature" not in entry:
-                if public_key is not None:
+                if public_key is not None and entry.get("event") != EVENT:  # a private training is no receipt
                     self.found("signature", where, "the receipt is not signed")
                 continue
             from taftcache.stages.forget.signature import is_signed
@@ -160,7 +175,7 @@ class _Audit:
                 valid += 1
         if entries and entries[-1].get("content_after") not in (None, self.store.manifest.content_digest):
             self.notes.append("the store has changed since its last receipt")
-        return len(entries), valid
+        return sum(entry.get("event") != EVENT for entry in entries), valid
 
     def damage(self) -> None:
         """Bytes that have not their digest, and statistics that are not those of the rows."""
@@ -214,6 +229,8 @@ class _Audit:
 
         store = self.store
         objects = store.objects()
+        if TAIL not in objects:  # imported rows without a backbone: nothing can have been made from them
+            return {}
         recipe = parse_recipe(store.manifest.recipe, str(store.path))
         base = read_base(store, recipe.tangent)
         shards = {shard.name: shard for shard in store.shards}
@@ -227,9 +244,9 @@ class _Audit:
                 self.found("base point", name, "it was made around another base point than the settings give")
                 continue
             components[name] = read_component(store, name, base)
-        private = self._private()
+        private = self._private(components)
         for name, ref in objects.items():
-            if name.startswith("base/") or ref.meta.get("imported"):
+            if name.startswith("base/") or name == KEYS or ref.meta.get("imported"):
                 continue
             own = shards.get(shard_of(name)) if is_component(name) else None
             if is_component(name) and own is None:
@@ -256,17 +273,23 @@ class _Audit:
                 checked[name] = self._check_gradient(name, component, recipe, base, sources)
         return checked
 
-    def _private(self) -> set[str]:
-        """Components trained privately; whether each one's promise follows from its noise and is in the ledger."""
-        from taftcache.privacy.statement import EVENT, META, audit_statement
+    def _private(self, components: Mapping[str, Component]) -> set[str]:
+        """Components trained privately; whether each promise follows from its noise, and is in the ledger.
 
-        names = {n for n, ref in self.store.objects(COMPONENTS).items() if META in ref.meta}
-        charged = [e for e in self.store.ledger() if e.get("event") == EVENT] if names else []
-        for name in sorted(names):
-            meta = self.store.objects()[name].meta
-            for problem in audit_statement(meta):
+        So of what the manifest says and of what the file says, which is what leaves the store.
+        """
+        store = self.store
+        names = {n for n, ref in store.objects(COMPONENTS).items() if META in ref.meta}
+        charged = [e for e in store.ledger() if e.get("event") == EVENT] if names else []
+        for name, component in sorted(components.items()):
+            there = {key: value for key, value in store.objects()[name].meta.items() if key != "base_digest"}
+            if META not in there and META not in component.meta:
+                continue
+            if component.meta != there:
+                self.found("privacy statement", name, "its file does not say of it what the manifest says")
+            for problem in dict.fromkeys([*claim_problems(store, there), *claim_problems(store, component.meta)]):
                 self.found("privacy statement", name, problem)
-            if not any(e["component"] == name and e["releases"] == meta[META].get("releases") for e in charged):
+            if name in names and not any(_is_entry(entry, name, there[META]) for entry in charged):
                 self.found("privacy statement", name, "the ledger does not have what its training released")
         return names
 
@@ -313,14 +336,20 @@ class _Audit:
         return {"recorded": told["gradient"], "recomputed": now, "distance_bound": told["distance_bound"]}
 
 
+def _is_entry(entry: Mapping[str, Any], name: str, said: Mapping[str, Any]) -> bool:
+    """Whether a ledger's entry is of the training that made the component ``name``, and calls it private as it does."""
+    of = entry["component"], entry["releases"], entry.get("private", said.get("private"))
+    return of == (name, said.get("releases"), said.get("private"))
+
+
 def _is_dual(problem: Problem, component: Component) -> bool:
     """Whether Δw = Jᵀα with one α for each row that is there."""
-    from taftcache.solve.inverses.class_kernel import pull
+    from taftcache.solve.inverses.class_kernel import adjoint
 
     dual, operator = component.dual, problem.operator
     if dual is None or dual.shape != (operator.rows, operator.classes):
         return False
-    return bool((pull(problem, dual) - component.delta).norm() <= 1e-9 * component.delta.norm())
+    return bool((adjoint(problem, dual) - component.delta).norm() <= 1e-9 * component.delta.norm())
 
 
 def _wrong_statistics(shard: Shard) -> str:

@@ -9,14 +9,16 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+import msgspec
+
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import RecipeError
-from taftcache.names import EXACT, HEAD, MEAN, WEIGHTED, component_of, is_component, shard_of
+from taftcache.names import CLASS, EXACT, HEAD, MEAN, WEIGHTED, component_of, is_component, shard_of
 from taftcache.privacy.statement import META, forgetting_note
 from taftcache.stages.forget.receipt import receipt_of, signed
 from taftcache.stages.forget.renewal import certificate_of, resolve_warm
-from taftcache.stages.forget.request import CLASS, Request, resolve_request
+from taftcache.stages.forget.request import Request, resolve_request
 from taftcache.stages.progress import Progress, Silent
 from taftcache.stages.train.composing import (
     composed,
@@ -26,7 +28,9 @@ from taftcache.stages.train.composing import (
     solve_exact,
     weights_of_rows,
 )
+from taftcache.stages.train.private_keys import KEYS, put_keys
 from taftcache.stages.train.training import adopt, plan_without, solve_component, subtracted
+from taftcache.tangent.spec import TAIL
 
 if TYPE_CHECKING:
     from taftcache.cache.write.transaction import Transaction
@@ -151,6 +155,8 @@ class _Forgetting:
         self.cold = cold
         self.tight: Component | None = None  # the old exact model, where a warm solve had to know it better
         self.recipe: Recipe = adopt(store, None)
+        if request.classes:
+            self.recipe = _without_classes(self.recipe, store.classes, request.classes)
         self.objects = store.objects()
         out = set(subtracted(store))
         stay = [shard.name for shard in store.shards if shard.name not in request.emptied]
@@ -192,7 +198,7 @@ class _Forgetting:
 
     def _stays(self, name: str, trained: bool, stay: Sequence[str]) -> bool:
         """Whether an object that is not renewed has nothing of the rows that leave in it."""
-        if name.startswith("base/") or not self.request.leaving:
+        if name.startswith("base/") or name == KEYS or not self.request.leaving:  # KEYS are cleared by themselves
             return True
         if is_component(name):
             return name in self.members and name not in self.solve
@@ -220,30 +226,25 @@ class _Forgetting:
 
         store, request, recipe = self.store, self.request, self.recipe
         before = store.root_digest
-        old_base = read_base(store, recipe.tangent)
+        bare = TAIL not in store.objects()  # imported rows without a backbone: nothing can have been made from them
+        old_base = None if bare else read_base(store, recipe.tangent)
         notes: list[str] = []
         with store.transaction() as change:
             new = self._erase(change)
-            base = read_base(store, recipe.tangent, len(store.classes) - len(request.classes))
-            rows = [new.get(s.name, s) for s in store.shards if s.name not in request.emptied]
-            made: dict[str, Component] = {}
-            for name in self.solve:
-                (own,) = (s for s in rows if component_of(s.name) == name)
-                made[name] = solve_component(recipe, base, [own], recipe.tangent.train, self.progress, label=name)
-            if self.head:
-                made[HEAD] = solve_component(recipe, base, rows, "head", self.progress, label=HEAD)
-            self._compose(made, base, new)
-            if self.exact:
-                made[EXACT] = self._exact(made, base, rows, notes)
+            made = {} if bare else self._renew(new, notes)
             certificates = {}
             for name, component in made.items():
                 put_component(change, name, component)
                 if "certificate" in component.meta:
+                    assert old_base is not None
                     tight = self.tight if name == EXACT else None
                     old = tight or read_component(store, name, old_base)
                     certificates[name] = certificate_of(component, old)
             for name in self.destroyed:
                 change.drop(name)
+            if KEYS in self.objects and request.leaving:  # those of shards that lose rows speak of rows that left
+                lost = [n for n in self.private if n in self.destroyed or shard_of(n) in request.leaving]
+                put_keys(change, store, {}, lost)
             for name in self.private:
                 leaving = request.leaving.get(shard_of(name), 0)
                 if (gone := name in self.destroyed) or leaving:
@@ -251,9 +252,7 @@ class _Forgetting:
             if self.mode == "subtract" or request.emptied:
                 plan = plan_without(store, subtracted=self.subtracted, dropped=len(request.emptied))
                 change.update(plan=plan)
-            if self.weights != recipe.compose.weights:
-                values = store.manifest.recipe
-                change.update(recipe={**values, "compose": {**values["compose"], "weights": self.weights or "rows"}})
+            self._record(change)
             entry = receipt_of(
                 store, change, request, self.mode + (" cold" if self.cold else ""), self.renewed, self.destroyed,
                 certificates, recipe.objective.ridge, notes,
@@ -262,6 +261,24 @@ class _Forgetting:
         passes = {n: c["passes"] for n, c in certificates.items()}
         return self._report(before, certificates, passes, notes=notes)
 
+    def _renew(self, new: Mapping[str, Shard], notes: list[str]) -> dict[str, Component]:
+        """What is made again, from the rows that stay."""
+        from taftcache.model.component import read_base
+
+        store, request, recipe = self.store, self.request, self.recipe
+        base = read_base(store, recipe.tangent, len(store.classes) - len(request.classes))
+        rows = [new.get(s.name, s) for s in store.shards if s.name not in request.emptied]
+        made: dict[str, Component] = {}
+        for name in self.solve:
+            (own,) = (s for s in rows if component_of(s.name) == name)
+            made[name] = solve_component(recipe, base, [own], recipe.tangent.train, self.progress, label=name)
+        if self.head:
+            made[HEAD] = solve_component(recipe, base, rows, "head", self.progress, label=HEAD)
+        self._compose(made, base, new)
+        if self.exact:
+            made[EXACT] = self._exact(made, base, rows, notes)
+        return made
+
     def _erase(self, change: Transaction) -> dict[str, Shard]:
         """Rows, emptied shards and classes without rows, out of the store; the shards that were written anew."""
         request, store = self.request, self.store
@@ -269,11 +286,22 @@ class _Forgetting:
         new = change.erase([i for i in request.samples if i not in whole])
         for name in request.emptied:
             change.drop_shard(name)
-        change.bury([*whole, *request.asked, *(CLASS + name for name in request.classes)])
+        change.add_tombstones([*whole, *request.asked, *(CLASS + name for name in request.classes)])
         if request.classes:
             gone = set(request.classes)
             new = change.relabel([name for name in store.classes if name not in gone])
         return new
+
+    def _record(self, change: Transaction) -> None:
+        """The settings without coefficients and weights of what leaves."""
+        values = self.store.manifest.recipe
+        compose, objective = dict(values["compose"]), dict(values["objective"])
+        if self.weights != self.recipe.compose.weights:
+            compose["weights"] = self.weights or "rows"
+        if not isinstance(self.recipe.objective.class_weights, str):
+            objective["class_weights"] = list(self.recipe.objective.class_weights)
+        if (compose, objective) != (values["compose"], values["objective"]):
+            change.update(recipe={**values, "compose": compose, "objective": objective})
 
     def _compose(self, made: dict[str, Component], base: Base, new: Mapping[str, Shard]) -> None:
         """The compositions of what was renewed and what stays."""
@@ -350,6 +378,16 @@ class _Forgetting:
             dry_run=dry_run,
             notes=list(notes),
         )
+
+
+def _without_classes(recipe: Recipe, classes: Sequence[str], gone: Sequence[str]) -> Recipe:
+    """The recipe without the class weights of the classes that are ``gone``."""
+    given = recipe.objective.class_weights
+    if isinstance(given, str) or len(given) != len(classes):
+        return recipe
+    kept = [weight for name, weight in zip(classes, given, strict=True) if name not in gone]
+    replace = msgspec.structs.replace
+    return replace(recipe, objective=replace(recipe.objective, class_weights=kept))
 
 
 def _digest(component: Component) -> str:

@@ -52,16 +52,16 @@ def certificate_of(new: Component, old: Component | None) -> dict[str, Any]:
     """
     entry: dict[str, Any] = {
         **new.meta["certificate"],
-        "converged": new.meta["converged"],
+        "converged": new.record.converged,
         "passes": new.meta["stats"].get("passes"),
         "moved": None,
         "moved_at_least": None,
         "decisive": None,
     }
     if old is not None and old.layout == new.layout and "certificate" in old.meta:
-        bound = new.meta["certificate"]["distance_bound"]
+        bound = new.record.certified.distance_bound
         moved = (new.delta - old.delta).norm().item()
-        least = max(0.0, moved - bound - old.meta["certificate"]["distance_bound"])
+        least = max(0.0, moved - bound - old.record.certified.distance_bound)
         entry |= {"moved": moved, "moved_at_least": least, "decisive": bound <= DECISIVE * least}
     return entry
 
@@ -110,13 +110,13 @@ def _from_dual(
         assert old.dual is not None
         solved = solve_component(
             recipe, base, rows, recipe.tangent.train, progress, label=EXACT, keep_dual=True,
-            restart=Restart(before, old.dual, mask, distance), max_passes=left - passes,
+            start=Restart(before, old.dual, mask, distance), max_passes=left - passes,
         )  # fmt: skip
-        passes += solved.meta["stats"]["passes"]
+        passes += solved.record.passes
         return solved
 
     for _ in range(WARM_ROUNDS):
-        known = old.meta["certificate"]["distance_bound"]
+        known = old.record.certified.distance_bound
         moved: list[float] = []
 
         def distance(delta: Tensor, old: Component = old, known: float = known, moved: list[float] = moved) -> float:
@@ -127,10 +127,10 @@ def _from_dual(
         new = solve(shards, torch.from_numpy(stays), distance)
         if certificate_of(new, old)["decisive"]:
             return Warm(new, passes, old=old)
-        if left - passes < LEAST_PASSES or (known <= KNOWN * moved[0] and not new.meta["converged"]):
+        if left - passes < LEAST_PASSES or (known <= KNOWN * moved[0] and not new.record.converged):
             break
         old = solve(before, everyone, _constant(0.5 * KNOWN * min(moved[0], known)))
-        if not old.meta["converged"]:
+        if not old.record.converged:
             break
     return Warm(None, passes, INDECISIVE)
 
@@ -147,28 +147,28 @@ def _from_value(
     old: Component,
     progress: Progress,
 ) -> Warm:
-    tolerance, stats = recipe.solver.tolerance, old.meta["stats"]
-    left = max(LEAST_PASSES, stats["passes"])
-    reached = old.meta["certificate"]["relative_gradient"]
+    tolerance, taken = recipe.solver.tolerance, old.record.passes
+    left = max(LEAST_PASSES, taken)
+    reached = old.record.certified.relative_gradient
     passes = 0
     new = old
     for _ in range(WARM_ROUNDS):
         new = _solve(recipe, base, shards, new, tolerance, left - passes, progress)
-        passes += new.meta["stats"]["passes"]
+        passes += new.record.passes
         figures = certificate_of(new, old)
         if figures["decisive"]:
             return Warm(new, passes, old=old)
         # Half of the goal, for what the removal moved is known only roughly until both bounds are below it.
-        bounds = [c.meta["certificate"]["distance_bound"] for c in (old, new)]
+        bounds = [c.record.certified.distance_bound for c in (old, new)]
         goal = max(0.5 * DECISIVE * figures["moved"], 0.05 * max(bounds))
         # A cold solve to that goal takes longer than the old model did, by about as many more digits of the gradient;
         # twice that, for here both models may have to get there.
         digits = log(_tolerance(new, goal)) / log(max(1e-15, min(0.5, reached)))
-        left = max(left, round(2 * stats["passes"] * digits))
+        left = max(left, round(2 * taken * digits))
         if bounds[0] > 2 * goal and left - passes >= LEAST_PASSES:
             old = _solve(recipe, base, before, old, _tolerance(old, goal), left - passes, progress)
-            passes += old.meta["stats"]["passes"]
-        if left - passes < LEAST_PASSES or not (new.meta["converged"] and old.meta["converged"]):
+            passes += old.record.passes
+        if left - passes < LEAST_PASSES or not (new.record.converged and old.record.converged):
             break
         tolerance = min(0.5 * tolerance, _tolerance(new, goal))
     return Warm(None, passes, INDECISIVE)
@@ -191,5 +191,5 @@ def _solve(
 
 def _tolerance(component: Component, distance: float) -> float:
     """The relative gradient at which the certified distance falls to ``distance``, for it is proportional to it."""
-    figures = component.meta["certificate"]
-    return figures["relative_gradient"] * distance / figures["distance_bound"]
+    certificate = component.record.certified
+    return certificate.relative_gradient * distance / certificate.distance_bound

@@ -12,10 +12,7 @@ import numpy as np
 from taftcache.cache.read.nearest import nearest
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import DataError, RecipeError, StoreError, UnknownSample
-
-# Ids have no control characters, so that these can stand for a whole shard or class among the tombstones.
-SHARD = "\x1fshard\x1f"
-CLASS = "\x1fclass\x1f"
+from taftcache.names import CLASS, SHARD
 
 
 @dataclass(frozen=True)

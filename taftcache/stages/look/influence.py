@@ -15,10 +15,12 @@ from taftcache.cache.store import FeatureStore
 from taftcache.errors import SolveError, UnknownSample
 from taftcache.model.predictor import TangentModel
 from taftcache.names import HEAD, MEAN
+from taftcache.objective.objective import Objective
 from taftcache.objective.rsl import RSL
 from taftcache.recipe import Recipe
 from taftcache.solve.leave_one_out import CLOSED, leave_one_out
-from taftcache.stages.look.leaving import ModelParts
+from taftcache.solve.settings import Goal
+from taftcache.stages.look.leaving import ModelPart, ModelParts
 from taftcache.stages.progress import Progress, Silent
 from taftcache.stages.train.training import loss_of
 from taftcache.tangent.base import Base
@@ -139,6 +141,7 @@ def query_influence(
     """
     progress = progress or Silent()
     setting = _Setting(store, model, progress)
+    solver = setting.recipe.solver
     rows, base = setting.query_rows(query)
     logits = setting.logits(rows, setting.model.delta, base)[0]
     label = int(logits.argmax())
@@ -151,9 +154,8 @@ def query_influence(
     for part in setting.parts:
         with progress.task(f"influence of {', '.join(s.name for s in part.shards)}", None):
             result = leave_one_out(
-                setting.base, part.shards, _squared(setting.recipe), part.component.meta["certificate"]["ridge"],
-                direction, train=part.train, delta=part.component.delta, max_passes=setting.recipe.solver.max_passes,
-                tolerance=setting.recipe.solver.tolerance,
+                setting.base, part.shards, _objective(setting.recipe, part), direction, delta=part.component.delta,
+                goal=Goal(tolerance=solver.tolerance, max_passes=solver.max_passes), memory=setting.recipe.memory_bytes,
             )  # fmt: skip
         places = [(shard, row) for shard in part.shards for row in range(shard.rows)]
         found += [(part.weight * c, *at) for c, at in zip(result.change.tolist(), places, strict=True)]
@@ -208,15 +210,14 @@ class _Setting(ModelParts):
         return ArrayRows(tokens, np.zeros(len(tokens), np.int32)), self.base.unreduced()
 
 
-def _squared(recipe: Recipe) -> RSL:
-    """The recipe's loss where influence has its closed form; SolveError for any other objective."""
-
-    loss, objective = loss_of(recipe), recipe.objective
-    weighted = objective.class_weights != "none" or objective.jvp_only or objective.radius or recipe.prior.teachers
+def _objective(recipe: Recipe, part: ModelPart) -> Objective:
+    """What a part was solved for, where influence has its closed form; SolveError for any other objective."""
+    loss, asked = loss_of(recipe), recipe.objective
+    weighted = asked.class_weights != "none" or asked.jvp_only or asked.radius or recipe.prior.teachers
     if not isinstance(loss, RSL) or weighted:
         raise SolveError(
-            "influence on a prediction needs the rescaled square loss with equal weights and a ridge, and no prior",
-            got=f"loss = {objective.loss!r}, class_weights = {objective.class_weights!r}, radius = {objective.radius},"
+            "no influence on a prediction but for the rescaled square loss with equal weights, a ridge and no prior",
+            got=f"loss = {asked.loss!r}, class_weights = {asked.class_weights!r}, radius = {asked.radius},"
             f" {len(recipe.prior.teachers)} teachers",
         )
-    return loss
+    return Objective(loss=loss, ridge=part.component.meta["certificate"]["ridge"], train=part.train)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import RecipeError
 from taftcache.names import component_of, is_model
+from taftcache.privacy.statement import META
 from taftcache.stages.look.statistics import Activations, activations
 from taftcache.tangent.spec import TAIL
 
@@ -26,7 +27,10 @@ TOLD = (
     "convergence",
     "coefficients",
     "ridge_choice",
+    META,
 )
+# What a page about rows says where their shard's component is private.
+UNCOVERED = "its promise bounds what it holds of any sample, but does not cover what is shown of the row itself"
 # Rows of a sample's predictions, and missing files, that are named.
 NAMED = 10
 
@@ -99,7 +103,9 @@ class SampleReport:
     """One sample: where it lies, its class, statistics of its cached rows, and what every model says of it.
 
     predictions: by model ("base" is the untouched one): class, logit of its own class, and margin over the best other.
-    moved_bound: the most by which forgetting it can move its shard's component; None for held-out rows.
+    moved_bound: the most by which forgetting it can move its shard's component; None for held-out rows, and where the
+        component is not a solution of the rows.
+    notes: what the promise of private models does not cover of all this.
     """
 
     sample: str
@@ -111,6 +117,7 @@ class SampleReport:
     max_abs: float
     predictions: dict[str, dict[str, Any]]
     moved_bound: float | None
+    notes: list[str] = field(default_factory=list)
 
 
 def inspect(store: FeatureStore) -> InspectReport:
@@ -202,6 +209,7 @@ def inspect_sample(store: FeatureStore, sample: str) -> SampleReport:
     label = int(shard.labels[row])
     predictions: dict[str, dict[str, Any]] = {}
     bound = None
+    notes: list[str] = []
     if TAIL in store.objects():
         from taftcache.stages.look.scoring import Scorer
 
@@ -217,6 +225,8 @@ def inspect_sample(store: FeatureStore, sample: str) -> SampleReport:
         own = component_of(shard.name)
         if shard.role == "train" and scorer.is_weighed(own):
             bound = float(scorer.weigh(tokens, shard.labels[row : row + 1], own)[1][0])
+        if scorer.is_private(own):
+            notes.append(f"{own} is private: {UNCOVERED}")
     return SampleReport(
         sample,
         shard.name,
@@ -227,6 +237,7 @@ def inspect_sample(store: FeatureStore, sample: str) -> SampleReport:
         float(np.abs(wide).max()),
         predictions,
         bound,
+        notes,
     )
 
 

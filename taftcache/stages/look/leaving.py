@@ -6,11 +6,9 @@ which solves as the store's recipe says, whatever its objective, solver and prio
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
@@ -22,39 +20,20 @@ from taftcache.stages.look.row_table import STEP_ROWS
 from taftcache.stages.look.scoring import HeldOutLogits, Scorer
 from taftcache.stages.progress import Progress
 from taftcache.stages.train.training import adopt, solve_component
-from taftcache.tangent.rows import ArrayBlock
+from taftcache.tangent.rows import RowSubset
 from taftcache.tangent.spec import Train
 
 
-class Without:
-    """A shard's rows but one, as a source of rows; blocks begin where they would if the row had never been there."""
+class Without(RowSubset):
+    """A shard's rows but one: labels [n] and sample ids like a shard's, and a digest of no bytes on disk."""
 
-    digest = ""  # of no bytes on disk
+    digest = ""
 
     def __init__(self, shard: Shard, row: int) -> None:
-        self._shard, self._kept = shard, np.delete(np.arange(shard.rows), row)
+        super().__init__([shard], np.delete(np.arange(shard.rows), row))
         self.name = shard.name
-
-    @property
-    def rows(self) -> int:
-        """One fewer than the shard has."""
-        return len(self._kept)
-
-    @property
-    def labels(self) -> NDArray[np.int32]:
-        """Class of each row [n]."""
-        return np.asarray(self._shard.labels[self._kept])
-
-    @property
-    def sample_ids(self) -> list[str]:
-        """The rows' sample ids, in row order."""
-        return [self._shard.sample_ids[k] for k in self._kept]
-
-    def blocks(self, size: int, start: int = 0) -> Iterator[ArrayBlock]:
-        """Blocks of ``size`` rows."""
-        for k in range(start, self.rows, size):
-            index = self._kept[k : k + size]
-            yield ArrayBlock(self._shard.tokens(index), self._shard.labels[index])
+        self.labels = np.asarray(shard.labels)[self.index]
+        self.sample_ids = [shard.sample_ids[k] for k in self.index]
 
 
 @dataclass(frozen=True, kw_only=True)

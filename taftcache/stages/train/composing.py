@@ -5,18 +5,23 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import CompositionError, RecipeError
-from taftcache.names import COMPONENTS, EXACT, MEAN, WEIGHTED, component_of, shard_of
-from taftcache.remote.task import same_threads
+from taftcache.names import EXACT, MEAN, WEIGHTED, component_of
+from taftcache.privacy.statement import META
+from taftcache.stages.executor import Executor, same_threads
 from taftcache.stages.progress import Progress, Silent
+from taftcache.stages.train.checks import SUMS_TO_ONE, Weights, check_coefficients, coefficients, imported, orphans
 from taftcache.stages.train.training import (
     INTERRUPTED,
     adopt,
+    record_recipe,
+    recorded_values,
     solve_component,
     starts_at_zero,
     subtracted,
@@ -26,7 +31,6 @@ from taftcache.stages.train.training import (
 if TYPE_CHECKING:
     from taftcache.model.component import Component
     from taftcache.recipe import Recipe
-    from taftcache.remote.connection import Cluster
     from taftcache.tangent.base import Base
     from taftcache.tangent.operator import TangentOperator
     from taftcache.tangent.rows import RowSource
@@ -61,7 +65,7 @@ def compose(
     store: FeatureStore,
     recipe: Recipe | None = None,
     progress: Progress | None = None,
-    cluster: Cluster | None = None,
+    cluster: Executor | None = None,
 ) -> ComposeReport:
     """Write ``models/mean`` and what ``compose.mode`` asks for beside it; nothing happens to what is current.
 
@@ -76,49 +80,30 @@ def compose(
     progress = progress or Silent()
     recipe = adopt(store, recipe)
     names = members_of(store)
-    digests = {name: store.objects()[name].digest for name in names}
     base = read_base(store, recipe.tangent)
-    made: list[str] = []
-    components: dict[str, Component] = {}
-
-    def members() -> dict[str, Component]:
-        if not components:
-            components.update({name: read_component(store, name, base) for name in names})
-        return components
-
-    def missing(name: str, wanted: str | None) -> bool:
-        """Whether ``name`` has to be made; one that is not wanted and not current is dropped."""
-        there = store.objects().get(name)
-        if there is not None and there.meta.get("key") == (wanted or current_key(store, recipe, base, name, digests)):
-            return False
-        if there is not None and wanted is None:
-            with store.transaction() as change:
-                change.drop(name)
-        return wanted is not None
-
-    def put(name: str, component: Component) -> None:
+    _check(store, recipe, base, names)
+    work = _Composing(store, recipe, base, names)
+    made, dropped = work.sums()
+    exact = work.is_due(EXACT, work.exact_key if recipe.compose.mode == "exact" else None, dropped)
+    if made or dropped:
         with store.transaction() as change:
-            put_component(change, name, component)
-        made.append(name)
-
-    rows = proof_rows(store.held_out or next(iter(store.shards), None), base)
-    if missing(MEAN, composition_key(digests, None)):
-        put(MEAN, composed(members(), digests, base, rows))
-    weights = None
-    if recipe.compose.mode == "weighted":
-        weights = weights_of_rows(recipe.compose.weights, {name: store.objects()[name].meta["rows"] for name in names})
-    if missing(WEIGHTED, composition_key(digests, weights) if weights else None):
-        put(WEIGHTED, composed(members(), digests, base, rows, weights))
-    exact = recipe.compose.mode == "exact"
-    if missing(EXACT, exact_key(recipe, base, store.shards, digests) if exact else None):
-        mean = read_component(store, MEAN, base)
-        operator = None
-        if cluster is not None:
-            from taftcache.remote.operator import remote_operator
-
-            operator = remote_operator(cluster, store, recipe, base)
+            for name in dropped:
+                change.drop(name)
+            for name, component in made.items():
+                put_component(change, name, component)
+            if not exact:
+                record_recipe(change, store, recipe)
+    if exact:
+        mean = made.get(MEAN) or read_component(store, MEAN, base)
+        operator = None if cluster is None else cluster.operator(store, recipe, base)
         with same_threads(cluster):
-            put(EXACT, solve_exact(recipe, base, store.shards, mean, digests, progress, operator))
+            made[EXACT] = solve_exact(recipe, base, store.shards, mean, work.digests, progress, operator)
+        with store.transaction() as change:
+            put_component(change, EXACT, made[EXACT])
+            record_recipe(change, store, recipe)
+    if recorded_values(store, recipe) != store.manifest.recipe:
+        with store.transaction() as change:
+            record_recipe(change, store, recipe)
     objects = store.objects()
     meta = objects[EXACT].meta if EXACT in objects else {}
     return ComposeReport(
@@ -134,6 +119,76 @@ def compose(
         meta.get("from_mean", 0.0),
         meta.get("stats", {}).get("passes", 0),
     )
+
+
+class _Composing:
+    """The members of a store's compositions, and which of these are to be made of them."""
+
+    def __init__(self, store: FeatureStore, recipe: Recipe, base: Base, names: Sequence[str]) -> None:
+        self.store, self.recipe, self.base, self.names = store, recipe, base, names
+        self.digests = {name: store.objects()[name].digest for name in names}
+
+    @property
+    def exact_key(self) -> str:
+        """The key of the exact model that the recipe asks for."""
+        return exact_key(self.recipe, self.base, self.store.shards, self.digests)
+
+    @cached_property
+    def members(self) -> dict[str, Component]:
+        """Read when the first composition is made."""
+        from taftcache.model.component import read_component
+
+        return {name: read_component(self.store, name, self.base) for name in self.names}
+
+    def is_due(self, name: str, wanted: str | None, dropped: list[str]) -> bool:
+        """Whether ``name`` has to be made; one that is not wanted and not current joins the ``dropped``."""
+        there = self.store.objects().get(name)
+        key = wanted or (there and current_key(self.store, self.recipe, self.base, name, self.digests))
+        if there is not None and there.meta.get("key") == key:
+            return False
+        if there is not None and wanted is None:
+            dropped.append(name)
+        return wanted is not None
+
+    def sums(self) -> tuple[dict[str, Component], list[str]]:
+        """The sums of components that are due, by name, and which are to be dropped."""
+        store, base, given = self.store, self.base, self.recipe.compose
+        rows = proof_rows(store.held_out or next(iter(store.shards), None), base)
+        made: dict[str, Component] = {}
+        dropped: list[str] = []
+        if self.is_due(MEAN, composition_key(self.digests, None), dropped):
+            made[MEAN] = composed(self.members, self.digests, base, rows)
+        weights = None
+        if given.mode == "weighted":
+            counts = {name: store.objects()[name].meta["rows"] for name in self.names}
+            weights = weights_of_rows(given.weights, counts)
+        if self.is_due(WEIGHTED, composition_key(self.digests, weights) if weights else None, dropped):
+            made[WEIGHTED] = composed(self.members, self.digests, base, rows, weights)
+        return made, dropped
+
+
+def _check(store: FeatureStore, recipe: Recipe, base: Base, names: Sequence[str]) -> None:
+    """Refuse before anything is made.
+
+    Raises:
+        CompositionError: components of another base point, or over other parameters, than the recipe's. RecipeError:
+        coefficients for other components, or an exact model beside private components.
+    """
+    if lost := sorted(set(orphans(store, recipe, base)) & set(names)):
+        raise CompositionError(
+            f"the settings make another base point, or train other parameters, than {', '.join(lost)}",
+            got=f"base {base.digest[:16]}",
+            do="taftcache train, which renews every component of another base",
+        )
+    if recipe.compose.mode == "weighted":
+        check_coefficients(recipe.compose.weights, names)
+    objects = store.objects()
+    if recipe.compose.mode == "exact" and (private := [n for n in names if META in objects[n].meta]):
+        raise RecipeError(
+            f"a model solved over all rows would void the privacy of {', '.join(private)}",
+            got='compose.mode = "exact"',
+            do='set compose.mode = "mean" or "weighted"',
+        )
 
 
 def members_of(store: FeatureStore) -> list[str]:
@@ -152,7 +207,7 @@ def members_of(store: FeatureStore) -> list[str]:
             got=f"not so: {', '.join(missing)}",
             do="taftcache train",
         )
-    names += [name for name, ref in store.objects(COMPONENTS).items() if ref.meta.get("imported")]
+    names += imported(store)
     if not names:
         raise CompositionError(
             "a composition has members", got="none", do="taftcache train, or taftcache import-component"
@@ -160,25 +215,16 @@ def members_of(store: FeatureStore) -> list[str]:
     return sorted(names)
 
 
-Weights = dict[str, float] | Literal["rows"]
-
-
 def weights_of_rows(given: Weights, rows: Mapping[str, int]) -> dict[str, float]:
     """The coefficients of ``models/weighted`` for components made from so many ``rows`` each.
 
     Raises:
-        RecipeError: coefficients for other components.
+        RecipeError: coefficients for other components. CompositionError: they do not sum to one.
     """
     if given == "rows":
         return {name: n / sum(rows.values()) for name, n in rows.items()}
-    asked = {component_of(name): float(mu) for name, mu in given.items()}
-    if asked.keys() != rows.keys():
-        raise RecipeError(
-            "compose.weights has one coefficient for each component",
-            got=", ".join(sorted(asked.keys() ^ rows.keys())),
-            do=f"name {', '.join(shard_of(n) for n in sorted(rows))}; 0 leaves one out",
-        )
-    return asked
+    check_coefficients(given, rows)
+    return coefficients(given)
 
 
 def remaining_weights(recipe: Recipe, members: Sequence[str]) -> Weights:
@@ -190,7 +236,8 @@ def remaining_weights(recipe: Recipe, members: Sequence[str]) -> Weights:
     total = sum(kept.values())
     if len(kept) == len(given):
         return dict(given)
-    return {name: mu / total for name, mu in kept.items()} if total else {}
+    left = {name: mu / total for name, mu in kept.items()} if total else {}
+    return left if abs(sum(left.values()) - 1) <= SUMS_TO_ONE else {}
 
 
 def current_key(store: FeatureStore, recipe: Recipe, base: Base, name: str, digests: dict[str, str]) -> str:
@@ -265,10 +312,12 @@ def composed(
 
     from taftcache.model.composition import compose as weighted
     from taftcache.model.composition import identity_error
-    from taftcache.privacy.statement import META, Statement, parallel
+    from taftcache.privacy.statement import Statement, parallel
     from taftcache.tangent.operator import TangentOperator
 
     total = weighted(components, weights)
+    if any(META in component.meta for component in components.values()):
+        rows = proof_rows(None, base)  # what a composition says of itself must be no function of private rows
     operator = TangentOperator(base, [rows], trained=total.layout, dtype=torch.float64, memory=1 << 30)
 
     def logits(delta: torch.Tensor) -> torch.Tensor:
@@ -290,5 +339,7 @@ def composed(
         norm=total.delta.norm().item(),
     )
     if all(META in component.meta for component in components.values()):
-        total.meta[META] = parallel([Statement.from_dict(c.meta[META]) for c in components.values()])
+        said = [Statement.from_dict(component.meta[META]) for component in components.values()]
+        if len({statement.relation for statement in said}) == 1:  # of unlike neighbours there is no joint promise
+            total.meta[META] = parallel(said)
     return total

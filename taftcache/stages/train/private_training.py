@@ -13,15 +13,19 @@ from typing import TYPE_CHECKING, Any
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import RecipeError, StoreError
-from taftcache.names import component_of, is_model
+from taftcache.names import component_of, is_component, is_model
 from taftcache.recipe import Recipe, recipe_values
 from taftcache.stages.progress import Progress, Silent
-from taftcache.stages.train.training import adopt
+from taftcache.stages.train.private_keys import is_current, new_key, put_keys, read_keys
+from taftcache.stages.train.training import adopt, plan_without, record_recipe, recorded_values, subtracted
 
 if TYPE_CHECKING:
+    from taftcache.cache.write.transaction import Transaction
     from taftcache.model.component import Component
     from taftcache.objective.loss import Loss
+    from taftcache.privacy.accountant import Release
     from taftcache.privacy.noise import Bits
+    from taftcache.privacy.statement import Promise
     from taftcache.tangent.base import Base
 
 
@@ -54,94 +58,219 @@ def train_private(
     """Train a private component on every shard (or those named) that has none of these rows and settings.
 
     Component and ledger entry become visible in one commit, so what is released is always charged. Models of the
-    same rows that were made without noise are dropped: beside them the promise would be void.
+    same rows that were made without noise are dropped with the first: beside them the promise would be void. Whatever
+    is refused is refused before anything is written.
 
     Args:
         store: opened for writing.
         recipe: settings of stage 2; the store's own by default.
-        shards: names of the shards to train; all by default.
+        shards: names of the shards to train; all but those that were subtracted by default.
         rates: multiples of the learning rate; with several, each is tried and the best on the held-out rows is kept.
         charged: whether the promise is about all that were tried together. Otherwise each spends all of epsilon, and
-            the component says that its tuning was not charged.
+            component and ledger say that its tuning was not charged.
         bits: of the noise; the operating system's by default, any other makes components that say they are not private.
 
     Raises:
-        RecipeError: the budget of a shard does not suffice. StoreError: several rates, and no held-out rows to choose
-        by.
+        RecipeError: the budget of a shard does not suffice, or the promise is another than the one that the store's
+            first private training fixed, or the plan cannot keep it. StoreError: several rates, and no held-out rows
+            to choose by. SolveError: the noise that epsilon needs is out of reach.
     """
-    from taftcache.model.component import put_component, read_base
-    from taftcache.privacy.statement import EVENT, META, charge
-    from taftcache.privacy.trainer import plan
+    from taftcache.model.component import read_base
+    from taftcache.privacy.statement import META
 
     progress = progress or Silent()
     begin = time.perf_counter()
     recipe = adopt(store, recipe)
-    spec = recipe.privacy
-    if recipe.compose.mode == "exact":
-        raise RecipeError(
-            "private components are composed by a mean: a model solved over their rows would not be private",
-            got='compose.mode = "exact"',
-            do='set compose.mode = "mean"',
-        )
     base = read_base(store, recipe.tangent)
-    wanted = [shard for shard in store.shards if shards is None or shard.name in shards]
-    if unknown := sorted(set(shards or []) - {shard.name for shard in wanted}):
-        raise StoreError(
-            "a shard to train is one of the store's",
-            got=", ".join(unknown),
-            do=f"one of {', '.join(shard.name for shard in store.shards)}",
-        )
-    dropped = [name for name, ref in store.objects().items() if is_model(name) and META not in ref.meta]
-    if dropped:
-        with store.transaction() as change:
-            for name in dropped:
-                change.drop(name)
-    if len(rates) > 1 and store.held_out is None:
-        raise StoreError("tuning chooses by held-out rows", got=f"{store.path} has none", do="extract with data.test")
-    runs = len(rates) if charged else 1
-    releases = plan(spec, runs).releases * runs
-    trained, kept = [], []
-    spent: dict[str, float] = {}
-    for shard in wanted:
-        name, key = component_of(shard.name), private_key(recipe, base, shard, rates, charged)
-        there = store.objects().get(name)
-        if there is not None and there.meta["key"] == key:
-            kept.append(name)
-            continue
-        budget = spec.budget or spec.epsilon
-        spent |= charge(store.ledger(), [shard.name], releases, spec.delta, budget)
+    work = _prepare(store, recipe, base, shards, rates, charged)
+    for shard in work.todo:
         component = private_component(store, recipe, base, shard, progress, rates, charged, bits)
         with store.transaction() as change:
-            put_component(change, name, component)
-            change.record(
-                {
-                    "event": EVENT,
-                    "time": datetime.now(UTC).isoformat(timespec="seconds"),
-                    "component": name,
-                    "shards": [shard.name],
-                    "releases": component.meta[META]["releases"],
-                    "delta": spec.delta,
-                    "budget": budget,
-                    "spent": spent[shard.name],
-                    "private": component.meta[META]["private"],
-                }
-            )
-        trained.append(name)
+            _put(change, store, recipe, work, shard, component, private_key(recipe, base, shard, rates, charged))
+    if not work.todo and (work.dropped or recorded_values(store, recipe) != store.manifest.recipe):
+        with store.transaction() as change:
+            _put_settings(change, store, recipe, work)
+    names = [component_of(shard.name) for shard in work.wanted]
+    trained = [component_of(shard.name) for shard in work.todo]
     return PrivateTrainReport(
         store.path,
         store.root_digest,
         trained,
-        kept,
-        dropped,
-        {component_of(s.name): store.objects()[component_of(s.name)].meta[META] for s in wanted},
-        spent,
-        spec.budget or spec.epsilon,
+        [name for name in names if name not in trained],
+        work.dropped,
+        {name: store.objects()[name].meta[META] for name in names},
+        work.spent,
+        work.promise.epsilon,
         time.perf_counter() - begin,
     )
 
 
+@dataclass(frozen=True)
+class _Work:
+    """What a call is going to do, once nothing stands against it.
+
+    ``spent``: ε of each shard to train once it is trained. ``uncharged``: releases of each that are not in it.
+    """
+
+    wanted: list[Shard]
+    todo: list[Shard]
+    dropped: list[str]
+    promise: Promise
+    spent: dict[str, float]
+    uncharged: list[Release]
+
+
+def _prepare(
+    store: FeatureStore,
+    recipe: Recipe,
+    base: Base,
+    shards: Sequence[str] | None,
+    rates: Sequence[float],
+    charged: bool,
+) -> _Work:
+    """Everything that may be refused, before anything is written; the errors are those of ``train_private``."""
+    from taftcache.privacy.statement import META, charge, fixed_promise, held_to
+    from taftcache.privacy.trainer import check_trained, plan
+
+    spec, objects, ledger = recipe.privacy, store.objects(), store.ledger()
+    wanted = _chosen(store, shards)
+    _check_settings(store, recipe, rates)
+    planned = plan(spec, len(rates) if charged else 1)
+    check_trained(base, base.trained(recipe.tangent.train), spec, planned)
+    orphans = _orphans(store, recipe, base, wanted)
+    said = [ref.meta[META]["relation"] for ref in objects.values() if META in ref.meta]
+    promise = held_to(fixed_promise(store.manifest.plan, ledger, said[0] if said else spec.relation), spec)
+    keys = read_keys(store)
+    todo = [
+        shard
+        for shard in wanted
+        if (there := objects.get(component_of(shard.name))) is None
+        or not is_current(keys, there.meta, private_key(recipe, base, shard, rates, charged))
+    ]
+    releases = planned.releases * (len(rates) if charged else 1)
+    return _Work(
+        wanted,
+        todo,
+        [name for name, ref in objects.items() if is_model(name) and (META not in ref.meta or name in orphans)],
+        promise,
+        charge(ledger, [shard.name for shard in todo], releases, promise.delta, promise.epsilon),
+        [] if charged else planned.releases * (len(rates) - 1),
+    )
+
+
+def _chosen(store: FeatureStore, shards: Sequence[str] | None) -> list[Shard]:
+    """The shards to train; StoreError for a name that none has."""
+    out = subtracted(store)
+    wanted = [s for s in store.shards if (s.name not in out if shards is None else s.name in shards)]
+    if unknown := sorted(set(shards or []) - {shard.name for shard in wanted}):
+        raise StoreError(
+            f"{store.path} has no training shard {', '.join(unknown)}",
+            got=", ".join(unknown),
+            do=f"one of {', '.join(shard.name for shard in store.shards)}",
+        )
+    if not wanted:
+        raise StoreError("there is no shard to train", got=f"{store.path} has none", do="taftcache extract")
+    return wanted
+
+
+def _orphans(store: FeatureStore, recipe: Recipe, base: Base, wanted: Sequence[Shard]) -> list[str]:
+    """Compositions around another base point than the recipe's; RecipeError where private components would be so."""
+    from taftcache.privacy.statement import META
+
+    settings = base.digest, recipe.tangent.train
+    others = {
+        name: ref
+        for name, ref in store.objects().items()
+        if META in ref.meta and (ref.meta["base_digest"], ref.meta.get("train", settings[1])) != settings
+    }
+    renewed = [component_of(shard.name) for shard in wanted]
+    if left := [name for name in others if is_component(name) and name not in renewed]:
+        raise RecipeError(
+            f"other [tangent] settings would leave {', '.join(left)} around another base point, or over other "
+            "parameters",
+            got=f"base {base.digest[:16]}, train = {recipe.tangent.train!r}",
+            do="train all shards together, without --shard, or keep the store's [tangent] section",
+        )
+    return [name for name in others if not is_component(name)]
+
+
+def _check_settings(store: FeatureStore, recipe: Recipe, rates: Sequence[float]) -> None:
+    """Settings with which no training is private, or none can choose; the errors are those of ``train_private``."""
+    if recipe.compose.mode == "exact":
+        raise RecipeError(
+            "a model solved over the rows of private components would not be private",
+            got='compose.mode = "exact"',
+            do='set compose.mode = "mean"',
+        )
+    kind, shards = store.manifest.plan["kind"], store.manifest.plan["shards"]
+    if kind == "balanced" and shards > 1 and recipe.privacy.relation == "add-remove":
+        raise RecipeError(
+            "in a balanced plan one row more or less moves others to other shards, which add-remove does not cover",
+            got=f'store.plan = "balanced" with {shards} shards, privacy.relation = "add-remove"',
+            do='set privacy.relation = "replace-one", or extract with store.plan = "hash"',
+        )
+    if len(rates) > 1 and store.held_out is None:
+        raise StoreError(
+            f"{store.path} has no held-out rows to choose a learning rate by",
+            got=f"{len(rates)} rates",
+            do="extract with data.test",
+        )
+
+
+def _put_settings(change: Transaction, store: FeatureStore, recipe: Recipe, work: _Work) -> None:
+    """The settings and the fixed promise; and out with the models that are void beside it."""
+    from taftcache.privacy.statement import META, PLAN
+
+    record_recipe(change, store, recipe)
+    change.update(plan=store.manifest.plan | {PLAN: work.promise.as_dict()})
+    objects = store.objects()
+    for name in work.dropped:  # once: a component of that name may have been made since
+        if name in objects and not (is_component(name) and META in objects[name].meta):
+            change.drop(name)
+
+
+def _put(
+    change: Transaction,
+    store: FeatureStore,
+    recipe: Recipe,
+    work: _Work,
+    shard: Shard,
+    component: Component,
+    settings: str,
+) -> None:
+    """A component, what its key stands for, and what it cost."""
+    import msgspec
+
+    from taftcache.model.component import put_component
+    from taftcache.privacy.statement import EVENT, META, PLAN
+
+    name, said = component_of(shard.name), component.meta[META]
+    _put_settings(change, store, recipe, work)
+    if shard.name in (still := subtracted(store)):
+        plan = plan_without(store, subtracted=[other for other in still if other != shard.name])
+        change.update(plan=plan | {PLAN: work.promise.as_dict()})
+    put_component(change, name, component)
+    put_keys(change, store, {component.meta["key"]: settings}, lost=[name])
+    entry = {
+        "event": EVENT,
+        "time": datetime.now(UTC).isoformat(timespec="seconds"),
+        "component": name,
+        "shards": [shard.name],
+        "relation": said["relation"],
+        "releases": said["releases"],
+        "delta": work.promise.delta,
+        "budget": work.promise.epsilon,
+        "spent": work.spent[shard.name],
+        "private": said["private"],
+        "tuning": said["tuning"],
+    }
+    if work.uncharged:
+        entry["uncharged"] = msgspec.to_builtins(work.uncharged)
+    change.record(entry)
+
+
 def private_key(recipe: Recipe, base: Base, shard: Shard, rates: Sequence[float], charged: bool) -> str:
-    """Rows and settings of a private component, as text: with equal keys there is nothing to spend again."""
+    """Rows and settings of a private component, as text: with equal ones there is nothing to spend again."""
     values = recipe_values(recipe)
     settings = {
         "base": base.digest,
@@ -208,7 +337,7 @@ def private_component(
         "train": recipe.tangent.train,
         "shards": [shard.name],
         "rows": result.stats["rows_said"],
-        "key": private_key(recipe, base, shard, rates, charged),
+        "key": new_key(),
         "stats": result.stats,
         "norm": result.delta.norm().item(),
         META: statement.as_dict(),

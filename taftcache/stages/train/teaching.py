@@ -7,23 +7,25 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from taftcache.backbone.sources.base import Source
 from taftcache.backbone.sources.opening import open_source
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import StoreError
 from taftcache.recipe import load_recipe
+from taftcache.report.plots import check_plots
 from taftcache.stages.extract.extraction import extract
 from taftcache.stages.progress import Progress, Silent
-from taftcache.teaching.recipe import TransferRecipe, teacher_name
+from taftcache.teaching.joined import every_shard, join
+from taftcache.teaching.recipe import TeachingRecipe, teacher_name
+from taftcache.teaching.spec import TeacherSpec
+from taftcache.teaching.students.comparison import compare
+from taftcache.teaching.students.students import Students
+from taftcache.teaching.students.trainer import OnEpoch
 
-if TYPE_CHECKING:
-    from taftcache.teaching.students.students import Classroom
-    from taftcache.teaching.students.trainer import Told
 
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class TeachReport:
     """The recipe's student, and what it was set beside.
 
@@ -46,61 +48,47 @@ class TeachReport:
     notes: list[str] = field(default_factory=list)
 
 
-def teach(recipe: TransferRecipe, progress: Progress | None = None) -> TeachReport:
+def teach(recipe: TeachingRecipe, progress: Progress | None = None) -> TeachReport:
     """Train the recipe's student for each of its seeds, everything that its report compares it with, and report.
 
     Students are kept; what was trained under the same settings and rows is not trained again, and a training that
     was interrupted goes on at its last checkpoint.
 
     Raises:
-        StoreError, DataError: teachers that do not join (see ``transfer.joined``).
+        StoreError, DataError: teachers that do not join (see ``teaching.joined``).
         BackboneError: a student that cannot be built.
+        RecipeError: no library to draw the report's plots with.
     """
-    from taftcache.teaching.students.comparison import compare
-
+    check_plots()
     progress = progress or Silent()
     begin = time.perf_counter()
-    with open_classroom(recipe, progress) as room:
-        compared = compare(room)
-        desk = room.desk(recipe.transfer.prior, compared.beta, recipe.train.seeds[0])
+    with open_students(recipe, progress) as students:
+        compared = compare(students)
+        settings = students.settings(recipe.teach.prior, compared.beta, recipe.train.seeds[0])
         return TeachReport(
-            recipe.folder,
-            room.student_file(desk),
-            recipe.transfer.prior,
-            compared.beta,
-            compared.accuracy,
-            compared.tables,
-            compared.conclusions,
-            compared.plots,
-            room.trained,
-            room.kept,
-            time.perf_counter() - begin,
-            compared.notes,
+            folder=recipe.folder,
+            student=students.student_file(settings),
+            prior=recipe.teach.prior,
+            beta=compared.beta,
+            accuracy=compared.accuracy,
+            tables=compared.tables,
+            conclusions=compared.conclusions,
+            plots=compared.plots,
+            trained=students.trained,
+            kept=students.kept,
+            seconds=time.perf_counter() - begin,
+            notes=compared.notes,
         )
 
 
 @contextmanager
-def open_classroom(recipe: TransferRecipe, progress: Progress) -> Iterator[Classroom]:
+def open_students(recipe: TeachingRecipe, progress: Progress) -> Iterator[Students]:
     """Teachers' stores (made from their recipes where they are missing) joined with the images, while it lasts."""
-    from taftcache.teaching.joined import every_shard, join
-    from taftcache.teaching.students.students import Classroom
-
     with ExitStack() as stack:
-        stores: dict[str, FeatureStore] = {}
-        for spec in recipe.teachers:
-            if spec.recipe is not None:
-                made = load_recipe(spec.recipe, [f"device={recipe.device}"])
-                if recipe.data != made.data:
-                    raise StoreError(
-                        "teachers and student see the same images",
-                        got=f"{spec.recipe}: another [data] section",
-                        do="make the two sections equal",
-                    )
-                extract(made, progress)
-                path = made.store_path
-            else:
-                path = Path(spec.store or "").expanduser()
-            stores[teacher_name(spec)] = stack.enter_context(FeatureStore(path))
+        stores = {
+            teacher_name(spec): stack.enter_context(FeatureStore(_teacher_store(spec, recipe, progress)))
+            for spec in recipe.teachers
+        }
         images: dict[str, str] = {}
         places: dict[str, tuple[Source, int]] = {}
         for source in open_source(recipe.data):
@@ -112,14 +100,28 @@ def open_classroom(recipe: TransferRecipe, progress: Progress) -> Iterator[Class
         records = {name: store.manifest.recipe for name, store in stores.items()}
 
         @contextmanager
-        def bar(name: str, total: int) -> Iterator[Told]:
+        def bar(name: str, total: int) -> Iterator[OnEpoch]:
             with progress.task(name, total) as task:
 
-                def told(steps: int, text: str) -> None:
+                def on_epoch(steps: int, text: str) -> None:
                     task.advance(steps)
                     if text:
                         task.note(text)
 
-                yield told
+                yield on_epoch
 
-        yield Classroom(recipe, joined, [places[i] for i in joined.ids], digests, records, bar)
+        yield Students(recipe, joined, [places[i] for i in joined.ids], digests, records, bar)
+
+
+def _teacher_store(spec: TeacherSpec, recipe: TeachingRecipe, progress: Progress) -> Path:
+    """A teacher's store; it is extracted first where its recipe is named."""
+    if spec.recipe is None:
+        return Path(spec.store or "").expanduser()
+    made = load_recipe(spec.recipe, [f"device={recipe.device}"])
+    if recipe.data != made.data:
+        raise StoreError(
+            f"the teacher {spec.recipe} sees other images than the student: its [data] section differs",
+            do="make the two sections equal",
+        )
+    extract(made, progress)
+    return made.store_path

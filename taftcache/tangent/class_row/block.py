@@ -25,7 +25,7 @@ from taftcache.tangent.config import Rows
 from taftcache.tangent.rules import (
     affine_tangent,
     gelu,
-    gelu_slope,
+    gelu_derivative,
     linear_adjoint,
     linear_tangent,
     normalise,
@@ -40,7 +40,7 @@ from taftcache.tangent.weights import Entry, TailWeights
 PIECE_BYTES = 16 << 20
 
 
-class State(NamedTuple):
+class BlockState(NamedTuple):
     """What one pass over a block of rows needs of the base point; everything but ``u`` is O(H(t + d)) a row.
 
     Rows that are cached less than whole leave the entries before them None.
@@ -58,7 +58,7 @@ class State(NamedTuple):
     branch1: Entry  # [n,d] projection's output before LayerScale
     u2: Tensor  # [n,d]
     r2: Tensor  # [n,1]
-    slope: Tensor  # [n,m] GELU'(z)
+    gelu_derivative: Tensor  # [n,m] GELU'(z)
     g: Tensor  # [n,m] GELU(z)
     branch2: Tensor  # [n,d] MLP's output before LayerScale
     uf: Tensor  # [n,d]
@@ -67,7 +67,7 @@ class State(NamedTuple):
     logits: Tensor  # [n,K] f_w(x)
 
 
-def value(config: ClassRow, w: TailWeights, rows: Tensor, kind: Rows = "tokens") -> State:
+def value(config: ClassRow, w: TailWeights, rows: Tensor, kind: Rows = "tokens") -> BlockState:
     """The base model on ``rows``, keeping what J and Jᵀ need.
 
     rows: by ``kind`` the raw input of the block [n,t,d]; x₀ and the heads' attended means ū_h [n,1+H,d]; or the
@@ -105,8 +105,8 @@ def value(config: ClassRow, w: TailWeights, rows: Tensor, kind: Rows = "tokens")
     uf, rf = normalise(h + (branch2 if w.ls2 is None else w.ls2 * branch2), config.eps_final)
     feature = torch.addcmul(w.beta, uf, w.gamma)
     logits = torch.addmm(w.bh, feature, w.Wh.T)
-    slope = gelu_slope(z, config.gelu)
-    return State(u, r, xhat, q, a, phi, ubar, xbar, o, branch1, u2, r2, slope, g, branch2, uf, rf, feature, logits)
+    slope = gelu_derivative(z, config.gelu)
+    return BlockState(u, r, xhat, q, a, phi, ubar, xbar, o, branch1, u2, r2, slope, g, branch2, uf, rf, feature, logits)
 
 
 def reduce(config: ClassRow, w: TailWeights, tokens: Tensor, kind: Rows) -> Tensor:
@@ -115,11 +115,12 @@ def reduce(config: ClassRow, w: TailWeights, tokens: Tensor, kind: Rows) -> Tens
     if kind == "attended":
         return torch.cat([tokens[:, :1], s.ubar], 1)
     if kind == "residual":
-        return (tokens[:, 0] + (s.branch1 if w.ls1 is None else w.ls1 * s.branch1))[:, None]
+        row: Tensor = (tokens[:, 0] + (s.branch1 if w.ls1 is None else w.ls1 * s.branch1))[:, None]
+        return row
     return s.feature[:, None]
 
 
-def tangent(w: TailWeights, s: State, delta: TailWeights, dtokens: Tensor | None = None) -> Tensor:
+def tangent(w: TailWeights, s: BlockState, delta: TailWeights, dtokens: Tensor | None = None) -> Tensor:
     """J Δw: the logits' tangent [n,K] for the direction ``delta``; None entries are zero and cost nothing.
 
     dtokens: tangent [n,t,d] of the block's input, where a trained layer comes before it.
@@ -164,7 +165,7 @@ def tangent(w: TailWeights, s: State, delta: TailWeights, dtokens: Tensor | None
     du2 = None if dh is None else normalise_tangent(dh, s.u2, s.r2)
     dx2 = affine_tangent(w.gamma2, s.u2, du2, delta.gamma2, delta.beta2)
     dz = linear_tangent(w.W1, torch.addcmul(w.beta2, s.u2, w.gamma2), dx2, delta.W1, delta.b1)
-    dg = None if dz is None else s.slope * dz
+    dg = None if dz is None else s.gelu_derivative * dz
     dy = plus(dh, _branch_tangent(w.W2, w.ls2, s.g, s.branch2, dg, delta.W2, delta.b2, delta.ls2))
     duf = None if dy is None else normalise_tangent(dy, s.uf, s.rf)
     dfeature = affine_tangent(w.gamma, s.uf, duf, delta.gamma, delta.beta)
@@ -175,7 +176,7 @@ def tangent(w: TailWeights, s: State, delta: TailWeights, dtokens: Tensor | None
 class Cotangents(NamedTuple):
     """Gradients at every point of one row where a parameter enters; None below the last trained one.
 
-    Each parameter's gradient of one row is a product of one of these with a tensor of ``State``
+    Each parameter's gradient of one row is a product of one of these with a tensor of ``BlockState``
     (rank one per matrix and head), so sums, norms and second moments over rows all start here.
     """
 
@@ -197,12 +198,12 @@ class Cotangents(NamedTuple):
     tokens: Entry = None  # [n,t,d] at the block's input
 
 
-def adjoint(w: TailWeights, s: State, r: Tensor, out: TailWeights) -> None:
+def adjoint(w: TailWeights, s: BlockState, r: Tensor, out: TailWeights) -> None:
     """Add Jᵀ r to ``out`` in place for r [n,K]; None entries of ``out`` are frozen and are not formed."""
     contract(w, s, cotangents(w, s, r, out), out)
 
 
-def cotangents(w: TailWeights, s: State, r: Tensor, trained: TailWeights, tokens: bool = False) -> Cotangents:
+def cotangents(w: TailWeights, s: BlockState, r: Tensor, trained: TailWeights, tokens: bool = False) -> Cotangents:
     """Back-propagate r [n,K] through the class row, no further than the deepest entry of ``trained``.
 
     tokens: go on to the gradient of the block's whole input, for trained layers before it.
@@ -215,7 +216,7 @@ def cotangents(w: TailWeights, s: State, r: Tensor, trained: TailWeights, tokens
         return Cotangents(r, feature)
     y = normalise_tangent(feature * w.gamma, s.uf, s.rf)
     branch2 = scaled(w.ls2, y)
-    z = (branch2 @ w.W2).mul_(s.slope)
+    z = (branch2 @ w.W2).mul_(s.gelu_derivative)
     x2 = z @ w.W1
     h = y + normalise_tangent(x2 * w.gamma2, s.u2, s.r2)
     branch1 = scaled(w.ls1, h)
@@ -249,7 +250,7 @@ def cotangents(w: TailWeights, s: State, r: Tensor, trained: TailWeights, tokens
     return upper._replace(x0=gtokens[:, 0], tokens=gtokens)
 
 
-def contract(w: TailWeights, s: State, g: Cotangents, out: TailWeights) -> None:
+def contract(w: TailWeights, s: BlockState, g: Cotangents, out: TailWeights) -> None:
     """Sum the rows' parameter gradients into ``out`` in place."""
     linear_adjoint(g.logits, s.feature, out.Wh, out.bh)
     _affine_adjoint(g.feature, s.uf, out.gamma, out.beta)
@@ -287,7 +288,7 @@ def _rows(per_head: Tensor) -> Tensor:
     return per_head.transpose(0, 1).reshape(per_head.shape[1], -1)
 
 
-def _pieces(s: State) -> list[slice]:
+def _pieces(s: BlockState) -> list[slice]:
     """Row ranges whose tokens fit a core's cache."""
     if torch.compiler.is_exporting():  # a program is traced for any number of rows
         return [slice(None)]
@@ -295,7 +296,7 @@ def _pieces(s: State) -> list[slice]:
     return [slice(k, k + rows) for k in range(0, len(s.u), rows)]
 
 
-def _covariance(s: State, c: Tensor | None, a: Tensor | None, du: Tensor | None) -> Tensor:
+def _covariance(s: BlockState, c: Tensor | None, a: Tensor | None, du: Tensor | None) -> Tensor:
     """Cov_φh(u) c_h [n,H,d], plus what a tangent of the tokens does as keys and as values.
 
     a [n,H,d] is s γ₁⊙a_h; du is δu [n,t,d], or [n,d] where row 0 alone moves.
@@ -319,7 +320,7 @@ def _covariance(s: State, c: Tensor | None, a: Tensor | None, du: Tensor | None)
     return out
 
 
-def _covariance_adjoint(s: State, gubar: Tensor) -> tuple[Tensor, Tensor]:
+def _covariance_adjoint(s: BlockState, gubar: Tensor) -> tuple[Tensor, Tensor]:
     """Gradients of c [n,H,d] and of the attention logits [n,H,t]; the same symmetric operator."""
     gc, gell = torch.empty_like(s.ubar), torch.empty_like(s.phi)
     for piece in _pieces(s):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
-from taftcache.tangent.class_row.block import Cotangents, State
+from taftcache.tangent.class_row.block import BlockState, Cotangents
 from taftcache.tangent.class_row.config import ClassRow
 from taftcache.tangent.factors import Direct, RankOne
 from taftcache.tangent.parameters import Layout
@@ -13,7 +15,7 @@ from taftcache.tangent.weights import Entry, TailWeights
 
 
 def row_gradients(
-    config: ClassRow, layout: Layout, w: TailWeights, s: State, g: Cotangents
+    config: ClassRow, layout: Layout, w: TailWeights, s: BlockState, g: Cotangents
 ) -> tuple[list[RankOne], list[Direct]]:
     """All of J's rows in factored form, for the cotangents ``g`` of one direction per row."""
     p, d = config.prefix, config.width
@@ -48,7 +50,7 @@ def row_gradients(
         matrices.append(RankOne(where[value], where.get(value_bias), g.o.transpose(0, 1), s.xbar))
     elif value_bias in layout and bias not in layout:
         small.append(Direct(where[value_bias], g.o.transpose(0, 1).reshape(-1, d)))
-    rules = {
+    rules: dict[str, Callable[[], Tensor]] = {
         f"{p}.cls_token": lambda: g.x0,
         f"{p}.norm1.weight": lambda: (g.xbar * s.ubar + g.c * s.a).sum(1) + g.xhat * s.u[:, 0],
         f"{p}.norm1.bias": lambda: g.xbar.sum(1) + g.xhat,

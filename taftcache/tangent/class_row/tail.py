@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from taftcache.tangent.class_row.block import State, adjoint, cotangents, reduce, tangent, value
+from taftcache.tangent.class_row.block import BlockState, adjoint, cotangents, reduce, tangent, value
 from taftcache.tangent.class_row.config import ClassRow
 from taftcache.tangent.class_row.factors import row_gradients
 from taftcache.tangent.config import Rows
@@ -31,7 +31,7 @@ class ClassRowTail:
         """``named`` under the letters of the equations."""
         return tail_weights(self.config, named)
 
-    def value(self, w: TailWeights, rows: Tensor) -> State:
+    def value(self, w: TailWeights, rows: Tensor) -> BlockState:
         """The base model on ``rows``: the raw input of the block [n,t,d], or what is left of it."""
         return value(self.config, w, rows, self.rows)
 
@@ -39,7 +39,7 @@ class ClassRowTail:
         """What a tail over ``rows`` takes, out of the tokens [n,t,d]."""
         return reduce(self.config, w, tokens, rows)
 
-    def tangent(self, w: TailWeights, state: State, delta: TailWeights) -> Tensor:
+    def tangent(self, w: TailWeights, state: BlockState, delta: TailWeights) -> Tensor:
         """J Δw [n,K]."""
         return tangent(w, state, delta)
 
@@ -48,11 +48,13 @@ class ClassRowTail:
         state = self.value(w, rows)
         return state.logits, self.tangent(w, state, delta)
 
-    def adjoint(self, w: TailWeights, state: State, r: Tensor, out: TailWeights) -> None:
+    def adjoint(self, w: TailWeights, state: BlockState, r: Tensor, out: TailWeights) -> None:
         """Add Jᵀ r to ``out`` in place, for r [n,K]."""
         adjoint(w, state, r, out)
 
-    def factors(self, layout: Layout, w: TailWeights, state: State, r: Tensor) -> tuple[list[RankOne], list[Direct]]:
+    def factors(
+        self, layout: Layout, w: TailWeights, state: BlockState, r: Tensor
+    ) -> tuple[list[RankOne], list[Direct]]:
         """Each row's Jᵀ r: one outer product for each matrix (and head), and the small parameters' own."""
         trained = self.bind(layout.views(torch.empty(layout.size, device="meta")))  # which entries there are
         return row_gradients(self.config, layout, w, state, cotangents(w, state, r, trained))
@@ -62,14 +64,14 @@ class ClassRowTail:
         """Numbers that the factors of one row's gradient hold, about."""
         return self.config.width * (3 * self.config.heads + 12)
 
-    def tensors(self, state: State) -> Iterator[Tensor]:
+    def tensors(self, state: BlockState) -> Iterator[Tensor]:
         """All that ``state`` holds in memory."""
         return (tensor for tensor in state if tensor is not None)
 
-    def select(self, state: State, rows: Tensor) -> State:
+    def select(self, state: BlockState, rows: Tensor) -> BlockState:
         """The state of some of the rows alone."""
         picked: dict[str, Any] = {
             name: None if tensor is None else tensor.index_select(int(name == "q"), rows)  # q is [H,n,e]
             for name, tensor in state._asdict().items()
         }
-        return State(**picked)
+        return BlockState(**picked)

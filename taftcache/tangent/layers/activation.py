@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from taftcache.tangent.layers.layer import Named, Primitive, Saved
-from taftcache.tangent.rules import gelu, gelu_slope
+from taftcache.tangent.rules import gelu, gelu_derivative
 
 Kind = Literal["gelu", "gelu_tanh", "silu", "quick_gelu", "relu", "sigmoid"]
 
@@ -21,15 +21,16 @@ class Activation(Primitive, frozen=True, kw_only=True, tag="activation"):
 
     def value(self, w: Named, x: Tensor) -> tuple[Tensor, Saved]:
         """f(x) of the same shape; keeps f'(x), which costs more to compute than to read."""
-        return function(self.kind, x), slope(self.kind, x)
+        return function(self.kind, x), derivative(self.kind, x)
 
     def tangent(self, w: Named, saved: Saved, dx: Tensor | None, dw: Named) -> Tensor | None:
         """f'(x)⊙δx."""
         return None if dx is None else dx * saved
 
-    def pull(self, w: Named, saved: Saved, g: Tensor) -> Tensor:
+    def input_adjoint(self, w: Named, saved: Saved, g: Tensor) -> Tensor:
         """f'(x)⊙g."""
-        return g * saved
+        at_input: Tensor = g * saved
+        return at_input
 
 
 class Gate(Primitive, frozen=True, kw_only=True, tag="gate"):
@@ -46,7 +47,7 @@ class Gate(Primitive, frozen=True, kw_only=True, tag="gate"):
         partial = torch.empty_like(x)
         at_first, at_second = partial.chunk(2, -1)
         at_a, at_b = (at_second, at_first) if self.last else (at_first, at_second)
-        torch.mul(slope(self.kind, a), b, out=at_a)
+        torch.mul(derivative(self.kind, a), b, out=at_a)
         at_b.copy_(f)
         return f * b, partial
 
@@ -57,9 +58,10 @@ class Gate(Primitive, frozen=True, kw_only=True, tag="gate"):
         (p, q), (d, e) = saved.chunk(2, -1), dx.chunk(2, -1)
         return torch.addcmul(p * d, q, e)
 
-    def pull(self, w: Named, saved: Saved, g: Tensor) -> Tensor:
+    def input_adjoint(self, w: Named, saved: Saved, g: Tensor) -> Tensor:
         """Both halves."""
-        return (saved.unflatten(-1, (2, -1)) * g[..., None, :]).flatten(-2)
+        at_input: Tensor = (saved.unflatten(-1, (2, -1)) * g[..., None, :]).flatten(-2)
+        return at_input
 
 
 def function(kind: Kind, x: Tensor) -> Tensor:
@@ -73,10 +75,10 @@ def function(kind: Kind, x: Tensor) -> Tensor:
     return F.relu(x) if kind == "relu" else torch.sigmoid(x)
 
 
-def slope(kind: Kind, x: Tensor) -> Tensor:
+def derivative(kind: Kind, x: Tensor) -> Tensor:
     """f'(x); of ReLU at 0 it is 0."""
     if kind in ("gelu", "gelu_tanh"):
-        return gelu_slope(x, "exact" if kind == "gelu" else "tanh")
+        return gelu_derivative(x, "exact" if kind == "gelu" else "tanh")
     if kind == "relu":
         return (x > 0).to(x.dtype)
     rate = 1.702 if kind == "quick_gelu" else 1.0

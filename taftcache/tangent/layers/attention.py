@@ -110,7 +110,8 @@ class Attend(Primitive, frozen=True, kw_only=True, tag="attend"):
         gx[:, : gq.shape[2], 0] = gq.transpose(1, 2)
         gx[:, :, 1] = gk.transpose(1, 2)
         gx[:, :, 2] = _matmul(phi.mT, go).transpose(1, 2)
-        return gx.view(n, t, -1)
+        at_input: Tensor = gx.view(n, t, -1)
+        return at_input
 
     def _split(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values [n,H,t,e], each contiguous."""
@@ -137,7 +138,8 @@ def _add_matmul(total: Tensor, a: Tensor, b: Tensor) -> Tensor:
 
 def _softmax_tangent(delta: Tensor | None, phi: Tensor) -> Tensor:
     """φ⊙(δ − φ·δ), row by row."""
-    return torch.ops.aten._softmax_backward_data(delta, phi, -1, phi.dtype)
+    tangent: Tensor = torch.ops.aten._softmax_backward_data(delta, phi, -1, phi.dtype)
+    return tangent
 
 
 def _joined(o: Tensor) -> Tensor:

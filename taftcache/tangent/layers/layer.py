@@ -50,7 +50,7 @@ class Primitive(msgspec.Struct, frozen=True, kw_only=True):
         """Tangent of the output for the tangent ``dx`` of the input and ``dw`` of the parameters."""
         raise NotImplementedError
 
-    def pull(self, w: Named, saved: Saved, g: Tensor) -> Tensor:
+    def input_adjoint(self, w: Named, saved: Saved, g: Tensor) -> Tensor:
         """Gradient at the input, for ``g`` at the output."""
         raise NotImplementedError
 
@@ -65,7 +65,7 @@ class Primitive(msgspec.Struct, frozen=True, kw_only=True):
         """Hand the parameters' gradients to ``taker``; the gradient at the input, where it is needed."""
         if any(name in taker for name in self.names):
             taker.take(self, w, saved, g)
-        return self.pull(w, saved, g) if need_input else None
+        return self.input_adjoint(w, saved, g) if need_input else None
 
 
 class Layer(Protocol):

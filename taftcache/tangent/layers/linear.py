@@ -57,7 +57,7 @@ class Linear(Primitive, frozen=True, kw_only=True, tag="linear"):
             return _apply(saved, dW, db)
         return None if db is None else db.expand(*saved.shape[:-1], -1).clone()
 
-    def pull(self, w: Named, saved: Saved, g: Tensor) -> Tensor:
+    def input_adjoint(self, w: Named, saved: Saved, g: Tensor) -> Tensor:
         """g W̃."""
         return _apply(g, self._folded(w)[0].T, None)
 

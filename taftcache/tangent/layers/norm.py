@@ -47,7 +47,7 @@ class Norm(Primitive, frozen=True, kw_only=True, tag="norm"):
             total = dw[self.bias].expand_as(u).clone() if total is None else total.add_(dw[self.bias])
         return total
 
-    def pull(self, w: Named, saved: Saved, g: Tensor) -> Tensor:
+    def input_adjoint(self, w: Named, saved: Saved, g: Tensor) -> Tensor:
         """The same symmetric map, of γ⊙g."""
         return self._symmetric(g * w[self.weight] if self.weight else g, saved)
 

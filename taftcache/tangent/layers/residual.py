@@ -76,7 +76,7 @@ class ClassToken(Primitive, frozen=True, kw_only=True):
         dx[:, 0] = dw[self.name].view(-1)
         return dx
 
-    def pull(self, w: Named, saved: Saved, g: Tensor) -> Tensor:
+    def input_adjoint(self, w: Named, saved: Saved, g: Tensor) -> Tensor:
         """Nothing goes on to the row that was replaced."""
         if self.name not in w:
             return g
@@ -105,7 +105,7 @@ class Pool(Primitive, frozen=True, kw_only=True, tag="pool"):
         """The same of δx."""
         return None if dx is None else self.value(w, dx)[0]
 
-    def pull(self, w: Named, saved: Saved, g: Tensor) -> Tensor:
+    def input_adjoint(self, w: Named, saved: Saved, g: Tensor) -> Tensor:
         """g at token 0, or an equal share of it at each token of the mean."""
         gx = g.new_zeros(len(g), saved, g.shape[1])
         if self.kind == "token":

@@ -45,7 +45,7 @@ class LayersState(NamedTuple):
     """What the layers keep of a block of rows."""
 
     kept: list[Saved]
-    end: class_row.State | None
+    end: class_row.BlockState | None
     feature: Tensor  # [n,width]
     logits: Tensor  # [n,K]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
-from taftcache.errors import FormatError, StoreWriteError
+from taftcache.errors import FormatError
+from taftcache.report.write import write_bytes
 
 KEY = "taftcache"  # one metadata key: more would come in an order that varies between runs
 
@@ -26,22 +26,8 @@ def write_tensors(file: Path, tensors: Mapping[str, Tensor], meta: Mapping[str, 
         StoreWriteError: the disk is full or failed.
     """
     held = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
-    said = {"digest": _digest(held), "meta": meta}
-    write_bytes(file, save(held, {KEY: json.dumps(said, sort_keys=True)}))
-
-
-def write_bytes(file: Path, data: bytes) -> None:
-    """The same for any bytes."""
-    partial = file.with_name(f"{file.name}.{os.getpid()}.partial")
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with open(partial, "wb") as out:
-            out.write(data)
-            out.flush()
-            os.fsync(out.fileno())
-        os.replace(partial, file)
-    except OSError as error:
-        raise StoreWriteError("a result can be written", got=f"{file}: {error.strerror}") from error
+    header = {"digest": _digest(held), "meta": meta}
+    write_bytes(file, save(held, {KEY: json.dumps(header, sort_keys=True)}))
 
 
 def read_tensors(file: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -53,15 +39,13 @@ def read_tensors(file: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     try:
         data = file.read_bytes()
         size = int.from_bytes(data[:8], "little")
-        said = json.loads(json.loads(data[8 : 8 + size])["__metadata__"][KEY])
-        tensors, meta = load(data), said["meta"]
-        if _digest(tensors) != said["digest"]:
+        header = json.loads(json.loads(data[8 : 8 + size])["__metadata__"][KEY])
+        tensors, meta = load(data), header["meta"]
+        if _digest(tensors) != header["digest"]:
             raise ValueError("its tensors are not those of its digest")
         return tensors, meta
     except (OSError, SafetensorError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise FormatError(
-            "a checkpoint is a safetensors file that taftcache wrote", got=f"{file}: {error}", do="delete it"
-        ) from error
+        raise FormatError(f"{file} is no checkpoint, or damaged", got=error, do="delete it") from error
 
 
 def _digest(tensors: Mapping[str, Tensor]) -> str:

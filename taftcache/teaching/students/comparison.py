@@ -12,12 +12,13 @@ import numpy as np
 import torch
 
 from taftcache.errors import TaftcacheError
-from taftcache.report.pages import page
 from taftcache.teaching.evidence import probe
 from taftcache.teaching.features import NOISE, TeacherFeatures
 from taftcache.teaching.spec import PriorName
-from taftcache.teaching.students.students import Classroom, Desk
-from taftcache.teaching.students.trainer import Outcome
+from taftcache.teaching.students.measurement import latency, parameters
+from taftcache.teaching.students.pages import write_page
+from taftcache.teaching.students.students import Students, StudentSettings
+from taftcache.teaching.students.trainer import StudentOutcome
 
 Row = dict[str, Any]
 AFT = ("aft", "aft-nnls", "aft-fixed", "aft-dense", "aft-rbf")
@@ -35,18 +36,18 @@ class Comparison:
     notes: list[str] = field(default_factory=list)
 
 
-def compare(room: Classroom) -> Comparison:
+def compare(students: Students) -> Comparison:
     """Train what the recipe asks for and write report.md, report.json and the plots into the recipe's folder."""
-    recipe, made = room.recipe, Comparison()
-    own = recipe.transfer.prior
+    recipe, made = students.recipe, Comparison()
+    own = recipe.teach.prior
     wanted: list[PriorName] = list(dict.fromkeys(["none", *recipe.report.priors, own]))
     if own == "none" and not recipe.report.priors:
         wanted = ["none"]
-    found: dict[PriorName, list[Outcome]] = {}
+    found: dict[PriorName, list[StudentOutcome]] = {}
     rows = []
     for prior in wanted:
-        choice = room.choose(prior)
-        found[prior] = _seeds(room, prior, choice.beta)
+        choice = students.choose(prior)
+        found[prior] = _seeds(students, prior, choice.beta)
         values = [outcome.accuracy for outcome in found[prior]]
         rows.append(
             {
@@ -61,12 +62,14 @@ def compare(room: Classroom) -> Comparison:
         )
         if prior == own:
             made.beta, made.accuracy = choice.beta, values
-            made.tables["energy"] = energy(room, room.desk(prior, choice.beta, recipe.train.seeds[0]), found[prior])
+            made.tables["energy"] = energy(
+                students, students.settings(prior, choice.beta, recipe.train.seeds[0]), found[prior]
+            )
     made.tables = {"students": rows, **made.tables}
     if recipe.report.probes:
-        made.tables["linear probes of the teachers"] = probes(room)
+        made.tables["linear probes of the teachers"] = probes(students)
     if recipe.report.latency:
-        made.tables["cost"] = costs(room, made.notes)
+        made.tables["cost"] = costs(students, made.notes)
     curves = recipe.report.curves or [own]
     for title, key, points in (
         ("noise features", "noise", recipe.report.noise),
@@ -74,21 +77,22 @@ def compare(room: Classroom) -> Comparison:
         ("times the first teacher is given", "repeat", recipe.report.repeat),
     ):
         if points:
-            made.tables[title] = curve(room, key, points, curves)
-    made.conclusions = conclusions(made.tables, len(room.joined.held_out))
-    made.plots = page(room.recipe.folder, recipe, made.tables, made.conclusions, made.notes, _profile(room, found, own))
+            made.tables[title] = curve(students, key, points, curves)
+    made.conclusions = conclusions(made.tables, len(students.joined.held_out))
+    energies = _profile(students, found, own)
+    made.plots = write_page(recipe.folder, recipe, made.tables, made.conclusions, made.notes, energies)
     return made
 
 
-def _seeds(room: Classroom, prior: PriorName, beta: float, **changes: Any) -> list[Outcome]:
-    return [room.outcome(room.desk(prior, beta, seed, **changes)) for seed in room.recipe.train.seeds]
+def _seeds(students: Students, prior: PriorName, beta: float, **changes: Any) -> list[StudentOutcome]:
+    return [students.outcome(students.settings(prior, beta, seed, **changes)) for seed in students.recipe.train.seeds]
 
 
-def energy(room: Classroom, desk: Desk, outcomes: Sequence[Outcome]) -> list[Row]:
+def energy(students: Students, settings: StudentSettings, outcomes: Sequence[StudentOutcome]) -> list[Row]:
     """Each teacher's share of Σ ρ² over features and how many of its features carry any; empty without weights."""
     if not outcomes or outcomes[0].energy is None:
         return []
-    slices = room.features(desk).slices
+    slices = students.features(settings).slices
     shares = [_shares(slices, outcome) for outcome in outcomes]
     first = np.array(outcomes[0].energy)
     return [
@@ -102,52 +106,53 @@ def energy(room: Classroom, desk: Desk, outcomes: Sequence[Outcome]) -> list[Row
     ]
 
 
-def _shares(slices: Mapping[str, slice], outcome: Outcome) -> dict[str, float]:
+def _shares(slices: Mapping[str, slice], outcome: StudentOutcome) -> dict[str, float]:
     values = np.array(outcome.energy)
     return {name: float(values[where].sum() / max(values.sum(), 1e-300)) for name, where in slices.items()}
 
 
-def _profile(room: Classroom, found: Mapping[PriorName, Sequence[Outcome]], own: PriorName) -> dict[str, list[float]]:
+def _profile(
+    students: Students, found: Mapping[PriorName, Sequence[StudentOutcome]], own: PriorName
+) -> dict[str, list[float]]:
     """The own student's energy by teacher and feature, in per cent of all."""
     held = found[own][0].energy
     if held is None:
         return {}
-    slices = room.features(room.desk(own, 1.0, room.recipe.train.seeds[0])).slices
+    slices = students.features(students.settings(own, 1.0, students.recipe.train.seeds[0])).slices
     total = max(sum(held), 1e-300)
     return {name: [100 * value / total for value in held[where]] for name, where in slices.items()}
 
 
-def probes(room: Classroom) -> list[Row]:
+def probes(students: Students) -> list[Row]:
     """Accuracy on the test rows of a ridge regression on each teacher's features, and on all together."""
-    joined = room.joined
-    work = room.work(room.desk("none", 0.0, room.recipe.train.seeds[0]))
-    features = TeacherFeatures(joined.teachers, work.labelled)
+    joined = students.joined
+    rows = students.training_rows(students.settings("none", 0.0, students.recipe.train.seeds[0]))
+    features = TeacherFeatures(joined.teachers, rows.labelled)
     labels = torch.from_numpy(joined.labels)
-    train = features.rows(work.labelled, torch.float64)
-    test = features.rows(work.tested, torch.float64)
+    train = features.rows(rows.labelled, torch.float64)
+    test = features.rows(rows.tested, torch.float64)
     parts = dict(features.slices)
     if len(parts) > 1:
         parts["all together"] = slice(0, features.width)
     out = []
     for name, where in parts.items():
-        fitted = probe(train[:, where], labels[work.labelled], len(joined.classes))
-        right = fitted(test[:, where]).argmax(1) == labels[work.tested]
+        fitted = probe(train[:, where], labels[rows.labelled], len(joined.classes))
+        right = fitted(test[:, where]).argmax(1) == labels[rows.tested]
         out.append({"teacher": name, "features": where.stop - where.start, "accuracy": right.double().mean().item()})
     return out
 
 
-def costs(room: Classroom, notes: list[str]) -> list[Row]:
+def costs(students: Students, notes: list[str]) -> list[Row]:
     """Parameters and latency of the student and of the teachers' whole models."""
-    from taftcache.teaching.students.measurement import latency, parameters
 
     def row(title: str, model: Any, size: tuple[int, int, int]) -> Row:
         return {"model": title, "parameters": parameters(model), "milliseconds an image": 1e3 * latency(model, size)}
 
-    student = room.student(0)
+    student = students.student(0)
     rows = [row(f"student ({student.backbone.name})", student.model, student.backbone.data_config["input_size"])]
-    for teacher in room.joined.teachers:
+    for teacher in students.joined.teachers:
         try:
-            backbone = room.backbone(teacher.name)
+            backbone = students.backbone(teacher.name)
         except TaftcacheError as error:  # the features are enough to teach; weights may be gone by now
             notes.append(f"{teacher.name}: parameters and latency unknown, its model does not load ({error.fault})")
             continue
@@ -157,22 +162,22 @@ def costs(room: Classroom, notes: list[str]) -> list[Row]:
     return rows
 
 
-def curve(room: Classroom, key: str, values: Sequence[int], priors: Sequence[PriorName]) -> list[Row]:
+def curve(students: Students, key: str, values: Sequence[int], priors: Sequence[PriorName]) -> list[Row]:
     """Accuracy (mean over seeds) of every prior at each value of ``noise``, ``per_class`` or ``repeat``.
 
     β is chosen anew at each point, as it would be by someone who has only that data.
     """
-    rows = []
+    rows, seed = [], students.recipe.train.seeds[0]
     for value in values:
         for prior in dict.fromkeys(["none", *priors]):
-            beta = room.choose(prior, **{key: value}).beta
-            outcomes = _seeds(room, prior, beta, **{key: value})
+            beta = students.choose(prior, **{key: value}).beta
+            outcomes = _seeds(students, prior, beta, **{key: value})
             row: Row = {key: value, "prior": prior, "beta": beta, "accuracy": mean(o.accuracy for o in outcomes)}
             if outcomes[0].energy is not None:
-                slices = room.features(room.desk(prior, beta, room.recipe.train.seeds[0], **{key: value})).slices
+                slices = students.features(students.settings(prior, beta, seed, **{key: value})).slices
                 shares = [_shares(slices, outcome) for outcome in outcomes]
                 row["noise energy"] = mean(s.get(NOISE, 0.0) for s in shares)
-                first = room.joined.teachers[0].name
+                first = students.joined.teachers[0].name
                 row["first teacher's energy"] = mean(
                     sum(share for name, share in s.items() if name.split(" (copy")[0] == first) for s in shares
                 )
@@ -221,8 +226,8 @@ def conclusions(tables: Mapping[str, list[Row]], tested: int) -> list[str]:
 def _uncertainty(row: Row, tested: int) -> float:
     """Standard error of a mean accuracy."""
     if row["deviation"] is not None:
-        return row["deviation"] / row["seeds"] ** 0.5
-    return (row["accuracy"] * (1 - row["accuracy"]) / max(1, tested)) ** 0.5
+        return float(row["deviation"] / row["seeds"] ** 0.5)
+    return float((row["accuracy"] * (1 - row["accuracy"]) / max(1, tested)) ** 0.5)
 
 
 def _ratio(a: float, b: float) -> float | None:

@@ -34,14 +34,14 @@ class Images:
         self._held = torch.empty(len(self._places), *transform.image_shape, dtype=torch.uint8) if fits else None
         self._there = np.zeros(len(self._places), bool)
 
-    def decode(self, told: Callable[[int], None]) -> None:
-        """Decode all that may be kept, saying how many are done after each group."""
+    def decode(self, done: Callable[[int], None]) -> None:
+        """Decode all that may be kept; ``done`` is called with the number of images of each group."""
         if self._held is None:
             return
         for at in range(0, len(self._places), GROUP):
             index = np.arange(at, min(at + GROUP, len(self._places)))
             self.pixels(index)
-            told(len(index))
+            done(len(index))
 
     def pixels(self, index: np.ndarray) -> Tensor:
         """uint8 [n,3,h,w]."""
@@ -65,7 +65,7 @@ class Images:
                 return self._transform.pixels(source.read(at))
             except ValueError as error:
                 raise DataError(
-                    "an image resizes to the student's input", got=f"{source.items[at].id}: {error}"
+                    f"the image {source.items[at].id} cannot be resized to the student's input", got=error
                 ) from error
 
         with ThreadPoolExecutor(2, thread_name_prefix="taftcache-decode") as pool:

@@ -47,7 +47,7 @@ def relations(phi: Tensor, psi: Tensor) -> Tensor:
 
 def _distances(x: Tensor) -> Tensor:
     squares = x.square().sum(1)
-    # The diagonal is kept away from the root, whose slope there is infinite.
+    # The diagonal is kept away from the root, whose derivative there is infinite.
     away = torch.eye(len(x), dtype=x.dtype, device=x.device)
     d = ((squares[:, None] + squares[None, :] - 2 * x @ x.T).clamp_min(SMALL) + away).sqrt() * (1 - away)
     return d / d.sum().clamp_min(SMALL) * (len(x) * (len(x) - 1))

@@ -50,15 +50,15 @@ def nnls(A: Tensor, b: Tensor) -> NonNegative:
     """
     A, b = A.double(), b.double()
     if not (torch.isfinite(A).all() and torch.isfinite(b).all()):
-        raise SolveError("the moments of features must be finite", got="NaN or infinity among them")
+        raise SolveError("the moments of the features are not finite", got="NaN or infinity among them")
     size = A.diagonal().clamp_min(0).sqrt()
     alive = size > 0
     unit = torch.where(alive, 1 / torch.where(alive, size, torch.ones_like(size)), torch.zeros_like(size))
     scaled, right = A * unit[:, None] * unit[None, :], b * unit
     x, count = _pivot(scaled, right)
     q = x * unit
-    slope = A @ q - b
-    worst = torch.where(q > 0, slope.abs(), (-slope).clamp_min(0))
+    gradient = A @ q - b
+    worst = torch.where(q > 0, gradient.abs(), (-gradient).clamp_min(0))
     violation = worst.max().item() / max(b.abs().max().item(), 1e-300) if len(b) else 0.0
     return NonNegative(q, violation, int((q > 0).sum()), count)
 
@@ -71,8 +71,8 @@ def _pivot(A: Tensor, b: Tensor) -> tuple[Tensor, int]:
     x = torch.zeros_like(b)
     for count in range(1, LIMIT + 1):
         x = _solve(A, b, positive)
-        slope = A @ x - b
-        wrong = torch.where(positive, x <= 0, slope < -floor)
+        gradient = A @ x - b
+        wrong = torch.where(positive, x <= 0, gradient < -floor)
         number = int(wrong.sum())
         if number == 0:
             return x, count

@@ -35,7 +35,7 @@ class Prior(nn.Module, ABC):
         """R of a batch, a scalar."""
 
     def refresh(self, phi: Tensor, teachers: Teachers) -> None:
-        """Look at the student's features [n,d] of all training rows; nothing by default."""
+        """Update from the student's features φ [n,d] of all training rows; nothing by default."""
 
     def energy(self) -> Tensor | None:
         """What each teacher feature contributes [p], not negative; None where the prior does not weigh features."""
@@ -58,7 +58,8 @@ class Kernel(Prior):
         return self._distance(phi, psi * self.s.sigmoid())
 
     def energy(self) -> Tensor | None:
-        return self.s.detach().sigmoid().square()
+        energy: Tensor = self.s.detach().sigmoid().square()
+        return energy
 
 
 class ClosedForm(Prior):
@@ -107,7 +108,8 @@ def chance(moment: Tensor, k: float, n: int) -> Tensor:
         moment: A [p,p]. k: mean square of K_φ over pairs. n: rows.
     """
     deviation = (2 * max(k, 0.0) * moment.diagonal() / (n * (n - 1))).sqrt()
-    return (2 * log(max(2, len(moment)))) ** 0.5 * deviation
+    largest: float = (2 * log(max(2, len(moment)))) ** 0.5
+    return largest * deviation
 
 
 class Dense(Prior):
@@ -138,7 +140,7 @@ class Distillation(Prior):
 
 
 class BayesianTuning(Prior):
-    """B-Tuning (You et al. 2022): a linear read-out of φ is pulled to the teachers' predictions.
+    """B-Tuning (You et al. 2022): a linear read-out of φ is fitted to the teachers' predictions.
 
     Each teacher predicts one-hot labels by the posterior mean of a Bayesian linear model on its features; the
     predictions are averaged with softmax weights of the models' log evidence (LogME, temperature 0.1).
@@ -154,7 +156,7 @@ class BayesianTuning(Prior):
         super().__init__()
         self.register_buffer("weight", weight.float())
         self.register_buffer("offset", offset.float())
-        # From zero: a random read-out of K classes is far off at first, and pulls the features to nothing.
+        # From zero: a random read-out of K classes is far off at first, and shrinks the features to nothing.
         self.map = nn.Parameter(torch.zeros(weight.shape[1], of))
         self.bias = nn.Parameter(torch.zeros(weight.shape[1]))
         self.shares = dict(shares)

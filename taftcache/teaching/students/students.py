@@ -22,28 +22,29 @@ from taftcache.backbone.student import Student, build_student
 from taftcache.cache.format.plan import held_out, in_order
 from taftcache.errors import DataError, FormatError
 from taftcache.recipe import parse_bytes, parse_recipe
+from taftcache.report.write import write_bytes
 from taftcache.teaching.features import TeacherFeatures
 from taftcache.teaching.joined import Joined
 from taftcache.teaching.moments import teacher_moment
-from taftcache.teaching.recipe import TransferRecipe
+from taftcache.teaching.recipe import TeachingRecipe
 from taftcache.teaching.spec import PriorName
-from taftcache.teaching.students.checkpoint import write_bytes
 from taftcache.teaching.students.images import Images
 from taftcache.teaching.students.kernels import unit_rows
 from taftcache.teaching.students.priors import make_prior
-from taftcache.teaching.students.trainer import STUDENT, Outcome, Schoolwork, Told, train
+from taftcache.teaching.students.trainer import STUDENT, OnEpoch, StudentOutcome, StudentTraining, TrainingRows, train
 
 OUTCOME = "outcome.json"
+KEPT_AS = "desk"  # the key under which a kept student names its settings: another one would train it again
 # A number of its own: a store's held-out rows are chosen by the same hash under the store's seed, and what is left
 # of them under that seed is nothing.
 HOLD_OUT_SEED = 0x7EAC4
-Bar = Callable[[str, int], AbstractContextManager[Told]]
+Bar = Callable[[str, int], AbstractContextManager[OnEpoch]]
 """(name, epochs) to something that shows a training while the context lasts."""
 
 
 @dataclass(frozen=True)
-class Desk:
-    """One student: everything in which it differs from the others of its recipe.
+class StudentSettings:
+    """Everything in which a student differs from the others of its recipe.
 
     held_back: whether a part of the training rows is held back and tested on (to choose β) instead of the test rows.
     """
@@ -66,14 +67,14 @@ class Desk:
         return "-".join([*parts, "choice"] if self.held_back else parts)
 
 
-class Choice(NamedTuple):
-    """The chosen β, and the accuracy on the held-back rows of everything tried."""
+class BetaChoice(NamedTuple):
+    """The chosen β, and the accuracy on the held-back rows by what was tried."""
 
     beta: float
     accuracy: dict[str, float]
 
 
-class Classroom:
+class Students:
     """Trains the recipe's students on one join, and keeps them.
 
     Args:
@@ -87,7 +88,7 @@ class Classroom:
 
     def __init__(
         self,
-        recipe: TransferRecipe,
+        recipe: TeachingRecipe,
         joined: Joined,
         places: list[tuple[Source, int]],
         shards: Mapping[str, list[str]],
@@ -106,79 +107,78 @@ class Classroom:
             hasher.update(np.ascontiguousarray(part, "<i8").tobytes())
         self._rows = hasher.hexdigest()
 
-    def desk(self, prior: PriorName, beta: float, seed: int, **changes: Any) -> Desk:
+    def settings(self, prior: PriorName, beta: float, seed: int, **changes: Any) -> StudentSettings:
         """A student of the recipe's own settings but for ``changes``."""
-        own = {"noise": self.recipe.transfer.noise, "per_class": self.recipe.train.per_class, **changes}
-        return Desk(prior if beta else "none", float(beta) if prior != "none" else 0.0, seed, **own)
+        own = {"noise": self.recipe.teach.noise, "per_class": self.recipe.train.per_class, **changes}
+        return StudentSettings(prior if beta else "none", float(beta) if prior != "none" else 0.0, seed, **own)
 
-    def outcome(self, desk: Desk) -> Outcome:
+    def outcome(self, settings: StudentSettings) -> StudentOutcome:
         """What became of a student; it is trained unless it was, under the same settings."""
-        desk = _plain(desk)
-        folder = self.student_file(desk).parent
-        key = self._key(desk)
+        settings = _plain(settings)
+        folder = self.student_file(settings).parent
+        key = self._key(settings)
         found = _read_outcome(folder / OUTCOME, key)
         if found is not None:
             self.kept += 1
             return found
         (folder / OUTCOME).unlink(missing_ok=True)
-        with self._bar(desk.name, self.recipe.train.epochs) as told:
-            outcome = self._train(desk, folder, key, told)
+        with self._bar(settings.name, self.recipe.train.epochs) as on_epoch:
+            outcome = self._train(settings, folder, key, on_epoch)
         self.trained += 1
         text = json.dumps({"key": key, "outcome": asdict(outcome)}, indent=1, sort_keys=True)
         write_bytes(folder / OUTCOME, text.encode())
         return outcome
 
-    def student_file(self, desk: Desk) -> Path:
+    def student_file(self, settings: StudentSettings) -> Path:
         """Where a trained student lies."""
-        return self.recipe.folder / "students" / _plain(desk).name / STUDENT
+        return self.recipe.folder / "students" / _plain(settings).name / STUDENT
 
     def backbone(self, teacher: str) -> Backbone:
         """A teacher's whole model, as its store's recipe names it."""
         recipe = parse_recipe(self._records[teacher], teacher)
         return load_backbone(recipe.backbone, recipe.preprocess, self.recipe.device)
 
-    def choose(self, prior: PriorName, **changes: Any) -> Choice:
+    def choose(self, prior: PriorName, **changes: Any) -> BetaChoice:
         """β by accuracy on a part of the training rows that is held back; the smallest of the best, 0 among them."""
-        spec = self.recipe.transfer
+        spec = self.recipe.teach
         if prior == "none" or spec.beta != "choose":
-            return Choice(0.0 if prior == "none" else float(spec.beta), {})
+            return BetaChoice(0.0 if prior == "none" else float(spec.beta), {})
         seed, tried = self.recipe.train.seeds[0], {}
         for beta in sorted({0.0, *spec.grid}):
-            tried[beta] = self.outcome(self.desk(prior, beta, seed, held_back=True, **changes)).accuracy
+            tried[beta] = self.outcome(self.settings(prior, beta, seed, held_back=True, **changes)).accuracy
         best = max(tried.values())
-        return Choice(
+        return BetaChoice(
             min(b for b, value in tried.items() if value == best), {f"{b:g}": value for b, value in tried.items()}
         )
 
-    def work(self, desk: Desk) -> Schoolwork:
+    def training_rows(self, settings: StudentSettings) -> TrainingRows:
         """Which rows a student is trained and tested on."""
         joined, spec = self.joined, self.recipe.train
         rows, tested, ids = joined.training, joined.held_out, joined.ids
-        if desk.held_back:
-            held = held_out([ids[k] for k in rows], self.recipe.transfer.hold_out, HOLD_OUT_SEED)
+        if settings.held_back:
+            held = held_out([ids[k] for k in rows], self.recipe.teach.hold_out, HOLD_OUT_SEED)
             back = np.array([ids[k] in held for k in rows])
             if not back.any() or back.all():
+                part = self.recipe.teach.hold_out
                 raise DataError(
-                    "β is chosen on a part of the training images",
-                    got=f"{self.recipe.transfer.hold_out} of {len(rows)} images holds out {int(back.sum())}",
-                    do="change transfer.hold_out, or give transfer.beta a number",
+                    f"β cannot be chosen: {part:g} of {len(rows)} training images holds back {int(back.sum())}",
+                    do="change teach.hold_out, or give teach.beta a number",
                 )
             rows, tested = rows[~back], rows[back]
         labelled, rest = rows, rows[:0]
-        if desk.per_class is not None:
-            labelled = per_class(rows, [ids[k] for k in rows], joined.labels, desk.per_class)
+        if settings.per_class is not None:
+            labelled = per_class(rows, [ids[k] for k in rows], joined.labels, settings.per_class)
             rest = np.setdiff1d(rows, labelled) if spec.unlabelled == "use" else rest
-        return Schoolwork(labelled, rest, tested, joined.labels)
+        return TrainingRows(labelled=labelled, unlabelled=rest, tested=tested, labels=joined.labels)
 
-    def features(self, desk: Desk) -> TeacherFeatures:
+    def features(self, settings: StudentSettings) -> TeacherFeatures:
         """What a prior of this student sees of the teachers."""
-        work = self.work(desk)
         return TeacherFeatures(
             self.joined.teachers,
-            np.sort(np.concatenate([work.labelled, work.unlabelled])),
-            standardise=self.recipe.transfer.standardise,
-            noise=desk.noise,
-            repeat=desk.repeat,
+            self.training_rows(settings).used,
+            standardise=self.recipe.teach.standardise,
+            noise=settings.noise,
+            repeat=settings.repeat,
         )
 
     def student(self, seed: int) -> Student:
@@ -194,26 +194,25 @@ class Classroom:
             self.recipe.device,
         )
 
-    def _train(self, desk: Desk, folder: Path, key: dict[str, Any], told: Told) -> Outcome:
-        recipe, work = self.recipe, self.work(desk)
-        student, features = self.student(desk.seed), self.features(desk)
-        used = np.sort(np.concatenate([work.labelled, work.unlabelled]))
+    def _train(self, settings: StudentSettings, folder: Path, key: dict[str, Any], on_epoch: OnEpoch) -> StudentOutcome:
+        recipe, rows = self.recipe, self.training_rows(settings)
+        student, features = self.student(settings.seed), self.features(settings)
 
         def moment() -> Tensor:
-            at = (desk.noise, desk.per_class, desk.repeat, desk.held_back)
+            at = (settings.noise, settings.per_class, settings.repeat, settings.held_back)
             if at not in self._moments:
-                self._moments[at] = teacher_moment(unit_rows(psi) for _, psi in features.blocks(used))
+                self._moments[at] = teacher_moment(unit_rows(psi) for _, psi in features.blocks(rows.used))
             return self._moments[at]
 
         def labelled() -> tuple[Tensor, Tensor, int]:
-            known = torch.from_numpy(work.labels[work.labelled])
-            return features.rows(work.labelled, torch.float64), known, len(self.joined.classes)
+            known = torch.from_numpy(rows.labels[rows.labelled])
+            return features.rows(rows.labelled, torch.float64), known, len(self.joined.classes)
 
         prior = make_prior(
-            desk.prior,
+            settings.prior,
             width=features.width,
             student=student.width,
-            seed=desk.seed,
+            seed=settings.seed,
             slices=features.slices,
             moment=moment,
             labelled=labelled,
@@ -222,48 +221,47 @@ class Classroom:
             self._images = Images(self._places, Preprocess(student.backbone), parse_bytes(recipe.train.memory))
             with self._bar("decode", len(self._places)) as decoded:
                 self._images.decode(lambda n: decoded(n, ""))
-        return train(
-            student,
-            prior,
-            desk.beta,
-            work,
-            self._images,
-            features,
-            recipe.train,
-            desk.seed,
-            recipe.transfer.refresh,
-            folder,
-            key,
-            told,
+        training = StudentTraining(
+            student=student,
+            prior=prior,
+            beta=settings.beta,
+            rows=rows,
+            images=self._images,
+            features=features,
+            spec=recipe.train,
+            seed=settings.seed,
+            refresh=recipe.teach.refresh,
         )
+        return train(training, folder, key, on_epoch)
 
-    def _key(self, desk: Desk) -> dict[str, Any]:
+    def _key(self, settings: StudentSettings) -> dict[str, Any]:
         """All that decides a student's bytes."""
         recipe = self.recipe
         spec = msgspec.to_builtins(recipe.train)
-        settings: dict[str, Any] = {
-            "desk": asdict(desk),
+        decides: dict[str, Any] = {
+            KEPT_AS: asdict(settings),
             "rows": self._rows,
             "student": recipe.student,
             "preprocess": recipe.preprocess,
             "train": {k: spec[k] for k in ("epochs", "batch", "rate", "weight_decay", "augment")},
         }
-        if desk.held_back:
-            settings["hold_out"] = [recipe.transfer.hold_out, HOLD_OUT_SEED]
-        if desk.prior != "none":
-            settings["prior"] = {
+        if settings.held_back:
+            decides["hold_out"] = [recipe.teach.hold_out, HOLD_OUT_SEED]
+        if settings.prior != "none":
+            decides["prior"] = {
                 "teachers": [[t.name, t.weight, self._shards[t.name]] for t in self.joined.teachers],
-                "standardise": recipe.transfer.standardise,
-                "refresh": recipe.transfer.refresh,
+                "standardise": recipe.teach.standardise,
+                "refresh": recipe.teach.refresh,
                 "rate": recipe.train.prior_rate,
                 "unlabelled": recipe.train.unlabelled,
             }
-        return msgspec.json.decode(msgspec.json.encode(settings))
+        plain: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(decides))
+        return plain
 
 
-def _plain(desk: Desk) -> Desk:
-    """Without a prior nothing of a teacher is looked at: one student serves every noise and repeat."""
-    return replace(desk, noise=0, repeat=1) if desk.prior == "none" else desk
+def _plain(settings: StudentSettings) -> StudentSettings:
+    """Without a prior nothing of a teacher is read: one student serves every noise and repeat."""
+    return replace(settings, noise=0, repeat=1) if settings.prior == "none" else settings
 
 
 def per_class(rows: np.ndarray, ids: list[str], labels: np.ndarray, count: int) -> np.ndarray:
@@ -279,12 +277,12 @@ def per_class(rows: np.ndarray, ids: list[str], labels: np.ndarray, count: int) 
     return np.array(sorted(taken), np.int64)
 
 
-def _read_outcome(file: Path, key: dict[str, Any]) -> Outcome | None:
+def _read_outcome(file: Path, key: dict[str, Any]) -> StudentOutcome | None:
     """What is kept, if it was made under ``key``."""
     if not file.is_file():
         return None
     try:
         held = json.loads(file.read_text(encoding="utf-8"))
-        return Outcome(**held["outcome"]) if held["key"] == key else None
+        return StudentOutcome(**held["outcome"]) if held["key"] == key else None
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise FormatError("an outcome is JSON that taftcache wrote", got=f"{file}: {error}", do="delete it") from error
+        raise FormatError(f"{file} is no outcome of a student, or damaged", got=error, do="delete it") from error

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,12 +30,12 @@ EVALUATION_BATCH = 256
 STUDENT = "student.safetensors"
 CHECKPOINT = "checkpoint.safetensors"
 
-Told = Callable[[int, str], None]
+OnEpoch = Callable[[int, str], None]
 """Called with the epochs done since the last call and a figure to show."""
 
 
-@dataclass(frozen=True)
-class Schoolwork:
+@dataclass(frozen=True, kw_only=True)
+class TrainingRows:
     """What a student is trained on: rows of a join.
 
     labelled: rows whose label counts. unlabelled: rows that only R sees. tested: rows that accuracy is measured on.
@@ -47,9 +47,33 @@ class Schoolwork:
     tested: np.ndarray
     labels: np.ndarray
 
+    @property
+    def used(self) -> np.ndarray:
+        """Rows that train, in ascending order."""
+        return np.sort(np.concatenate([self.labelled, self.unlabelled]))
 
-@dataclass(frozen=True)
-class Outcome:
+
+@dataclass(frozen=True, kw_only=True)
+class StudentTraining:
+    """What a student is trained with.
+
+    prior, beta: R and its weight; without a prior, or with β = 0, no row of ``features`` is read.
+    refresh: epochs between two times that the prior reads the features of all rows.
+    """
+
+    student: Student
+    prior: Prior | None
+    beta: float
+    rows: TrainingRows
+    images: Images
+    features: TeacherFeatures
+    spec: TrainingSpec
+    seed: int
+    refresh: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudentOutcome:
     """A trained student: accuracy on the tested rows, the last epoch's mean loss and R, energy by feature."""
 
     accuracy: float
@@ -62,34 +86,19 @@ class Outcome:
     notes: dict[str, Any] = field(default_factory=dict)
 
 
-def train(
-    student: Student,
-    prior: Prior | None,
-    beta: float,
-    work: Schoolwork,
-    images: Images,
-    features: TeacherFeatures,
-    spec: TrainingSpec,
-    seed: int,
-    refresh: int,
-    folder: Path,
-    key: dict[str, Any],
-    told: Told,
-) -> Outcome:
+def train(training: StudentTraining, folder: Path, key: dict[str, Any], on_epoch: OnEpoch) -> StudentOutcome:
     """Train to the end, or on from the checkpoint in ``folder`` that was made under the same ``key``.
 
-    β = 0 is standard transfer learning: no prior, no teacher and no unlabelled image is looked at, and the
+    β = 0 is standard transfer learning: no prior, no teacher and no unlabelled image is read, and the
     student's bytes do not depend on any of them. The finished student is ``student.safetensors`` there.
 
     Raises:
         SolveError: a loss that is not finite. KeyboardInterrupt: as it came, the last checkpoint kept.
     """
     begin = time.perf_counter()
-    prior = None if beta == 0 else prior
-    device = student.backbone.device
-    if prior is not None:
-        prior.to(device)
-    run = _Run(student, prior, beta, work, images, features, spec, seed, device)
+    training = replace(training, prior=None) if training.beta == 0 else training
+    spec, prior, rows = training.spec, training.prior, training.rows
+    run = _Run(training)
     file = folder / CHECKPOINT
     start = 0
     if file.is_file():
@@ -97,33 +106,33 @@ def train(
         if meta["key"] == key:
             start = meta["epoch"]
             run.restore(tensors)
-    told(start, "")
+    on_epoch(start, "")
     for epoch in range(start, spec.epochs):
-        if prior is not None and prior.refreshes and epoch % refresh == 0:
+        if prior is not None and prior.refreshes and epoch % training.refresh == 0:
             prior.refresh(run.features(), run.teachers)
         loss, penalty = run.epoch(epoch)
         if not math.isfinite(loss + penalty):
             raise SolveError(
-                "a loss is finite",
-                got=f"cross entropy {loss}, R {penalty} in epoch {epoch}",
-                do="lower train.rate or transfer.beta",
+                f"the loss is not finite in epoch {epoch}",
+                got=f"cross entropy {loss}, R {penalty}",
+                do="lower train.rate or teach.beta",
             )
         run.history.append([loss, penalty])
         if (epoch + 1) % spec.checkpoint == 0 and epoch + 1 < spec.epochs:
             write_tensors(file, run.tensors(), {"key": key, "epoch": epoch + 1})
-        told(1, f"loss {loss:.3f}, R {penalty:.3f}")
-    write_tensors(folder / STUDENT, student.model.state_dict(), {"key": key})
+        on_epoch(1, f"loss {loss:.3f}, R {penalty:.3f}")
+    write_tensors(folder / STUDENT, training.student.model.state_dict(), {"key": key})
     energy = None if prior is None else prior.energy()
     loss, penalty = run.history[-1] if run.history else (float("nan"), 0.0)
-    outcome = Outcome(
-        accuracy(student, images, work.tested, work.labels),
-        loss,
-        penalty,
-        spec.epochs,
-        run.steps,
-        time.perf_counter() - begin,
-        None if energy is None else energy.tolist(),
-        dict(getattr(prior, "shares", {})),
+    outcome = StudentOutcome(
+        accuracy=accuracy(training.student, training.images, rows.tested, rows.labels),
+        loss=loss,
+        penalty=penalty,
+        epochs=spec.epochs,
+        steps=run.steps,
+        seconds=time.perf_counter() - begin,
+        energy=None if energy is None else energy.tolist(),
+        notes=dict(getattr(prior, "shares", {})),
     )
     file.unlink(missing_ok=True)
     return outcome
@@ -153,23 +162,16 @@ def _evaluated(student: Student, images: Images, rows: np.ndarray) -> Iterator[t
 class _Run:
     """The state of a training under way."""
 
-    def __init__(
-        self,
-        student: Student,
-        prior: Prior | None,
-        beta: float,
-        work: Schoolwork,
-        images: Images,
-        features: TeacherFeatures,
-        spec: TrainingSpec,
-        seed: int,
-        device: torch.device,
-    ) -> None:
-        self._student, self._prior, self._beta, self._work = student, prior, beta, work
-        self._images, self._features, self._spec, self._seed, self._device = images, features, spec, seed, device
-        self._rows = work.labelled if prior is None else np.concatenate([work.labelled, work.unlabelled])
-        self._known = np.zeros(len(work.labels), bool)
-        self._known[work.labelled] = True
+    def __init__(self, training: StudentTraining) -> None:
+        rows, spec, prior = training.rows, training.spec, training.prior
+        student, self._device = training.student, training.student.backbone.device
+        if prior is not None:
+            prior.to(self._device)
+        self._student, self._prior, self._training = student, prior, training
+        # Not sorted: an epoch's order is a permutation of the rows as they stand here.
+        self._rows = rows.labelled if prior is None else np.concatenate([rows.labelled, rows.unlabelled])
+        self._known = np.zeros(len(rows.labels), bool)
+        self._known[rows.labelled] = True
         self._batches = -(-len(self._rows) // spec.batch)
         self.steps = spec.epochs * self._batches
         self.history: list[list[float]] = []
@@ -182,46 +184,46 @@ class _Run:
 
     def order(self, epoch: int) -> list[np.ndarray]:
         """The rows of each step of an epoch: all of them, once, in batches whose sizes differ by at most one."""
-        rng = np.random.default_rng([self._seed, epoch])
+        rng = np.random.default_rng([self._training.seed, epoch])
         return np.array_split(rng.permutation(self._rows), self._batches)
 
     def epoch(self, epoch: int) -> tuple[float, float]:
         """One pass; mean cross entropy and mean R."""
-        model, prior = self._student.model, self._prior
-        model.train()
-        generator = torch.Generator().manual_seed(_mixed(self._seed, epoch))
+        training, prior, seed = self._training, self._prior, self._training.seed
+        self._student.model.train()
+        generator = torch.Generator().manual_seed(_mixed(seed, epoch))
         losses, penalties = [], []
         with torch.random.fork_rng(devices=[self._device] if self._device.type == "cuda" else []):
-            torch.manual_seed(_mixed(self._seed, epoch) + 1)
+            torch.manual_seed(_mixed(seed, epoch) + 1)
             for number, index in enumerate(self.order(epoch)):
                 self._set_rate((epoch * self._batches + number) / self.steps)
-                x = self._images.batch(index, self._device, self._spec.augment, generator)
+                x = training.images.batch(index, self._device, training.spec.augment, generator)
                 phi, logits = self._student(x)
                 known = torch.from_numpy(self._known[index])
                 loss = torch.zeros((), device=self._device)
                 if known.any():
-                    labels = torch.from_numpy(self._work.labels[index])[known].to(self._device)
+                    labels = torch.from_numpy(training.rows.labels[index])[known].to(self._device)
                     loss = cross_entropy(logits[known.to(self._device)], labels)
                 losses.append(loss.item())
                 if prior is not None:
-                    penalty = prior(phi, self._features.rows(index).to(self._device))
+                    penalty = prior(phi, training.features.rows(index).to(self._device))
                     penalties.append(penalty.item())
-                    loss = loss + self._beta * penalty
+                    loss = loss + training.beta * penalty
                 self._optimiser.zero_grad(set_to_none=True)
-                loss.backward()
+                torch.autograd.backward(loss)
                 self._optimiser.step()
         return float(np.mean(losses)), float(np.mean(penalties)) if penalties else 0.0
 
     def features(self) -> Tensor:
         """φ [n,d] of all rows in use, in evaluation mode and without augmentation."""
-        return torch.cat([phi for _, phi, _ in _evaluated(self._student, self._images, self._rows)])
+        return torch.cat([phi for _, phi, _ in _evaluated(self._student, self._training.images, self._rows)])
 
     def teachers(self, part: slice) -> Tensor:
         """ψ of some of those rows in float64."""
-        return self._features.rows(self._rows[part], torch.float64).to(self._device)
+        return self._training.features.rows(self._rows[part], torch.float64).to(self._device)
 
     def tensors(self) -> dict[str, Tensor]:
-        """All that goes on from here."""
+        """Everything that a resumed training needs: model, prior, optimiser and history."""
         held = {f"model.{n}": t for n, t in self._student.model.state_dict().items()}
         if self._prior is not None:
             held |= {f"prior.{n}": t for n, t in self._prior.state_dict().items()}

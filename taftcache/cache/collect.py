@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from taftcache.cache.place.home import Home
+from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.sweep import foreign, leftovers, removed, unfinished
-
-if TYPE_CHECKING:
-    from taftcache.cache.store import FeatureStore
 
 
 @dataclass(frozen=True)
@@ -32,9 +29,9 @@ def collect(
     than that many seconds goes: younger objects may be a commit on its way.
     """
     if not dry:
-        store.no_writers("Collecting garbage")
-    unnamed = list(leftovers(store.root, store.desk, store.manifest))
-    work_paths = [path for path in unfinished(store.desk) if path not in unnamed]
+        store.committer().check_no_writer("collect garbage")
+    unnamed = list(leftovers(store.root, store.staging, store.manifest))
+    work_paths = [path for path in unfinished(store.staging) if path not in unnamed]
     odd = foreign(store.root, store.manifest)
     limit = time.time() - older
     young = [path for path in unnamed if not path.startswith("staging/") and _is_young(store, path, limit)]
@@ -49,7 +46,7 @@ def collect(
 
 
 def _home(store: FeatureStore, path: str) -> Home:
-    return store.desk if path.startswith("staging/") else store.root
+    return store.staging if path.startswith("staging/") else store.root
 
 
 def _is_young(store: FeatureStore, path: str, limit: float) -> bool:

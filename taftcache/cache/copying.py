@@ -6,21 +6,27 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
 from taftcache.cache.format import layout, ledger
 from taftcache.cache.format.digest import digest
-from taftcache.cache.format.fault import Fault
+from taftcache.cache.format.fault import Fault, unreadable
 from taftcache.cache.format.manifest import FILE, MAX_BYTES, Manifest
-from taftcache.cache.place.address import check_foreign, open_home
+from taftcache.cache.place.address import open_home
+from taftcache.cache.place.failure import cannot
+from taftcache.cache.place.folder import PRIVATE
 from taftcache.cache.place.home import Home
+from taftcache.cache.place.lock import WriterLock
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.read.verify import Progress, verify
 from taftcache.cache.store import FeatureStore
-from taftcache.cache.write.sweep import LOCK, sweep
-from taftcache.errors import FormatError, StoreError
+from taftcache.cache.write.commit import check_foreign
+from taftcache.cache.write.sweep import sweep
+from taftcache.cache.write.tombstones import TombstoneFile
+from taftcache.errors import FormatError, StaleStore, StoreError
 
 BASE = "base/"
 _THREADS = 4
@@ -51,24 +57,25 @@ def copy(
     Every file is verified as it is read, and once more, at the target, before the root manifest is put there: no copy
     is ever named a store with less in it. A copy that was cut off goes on: files that are there with the right
     digest are not copied again. ``update`` allows a target that holds another state of the same store (of one
-    identity), which then becomes this one.
+    identity), which then becomes this one. What is remembered beside ``source`` of forgotten rows is added to what is
+    remembered beside the target.
 
     Raises:
-        IntegrityError: ``source`` is damaged. StoreError: something else lies at the target. StoreWriteError.
+        StaleStore: rows of ``source`` were forgotten at the target. IntegrityError: ``source`` is damaged.
+        StoreError: something else lies at the target. StoreWriteError.
     """
+    manifest = source.manifest.encode()
     files = list(_files(source))
     total = sum(file.size for file in files)
     try:
-        root, desk = open_home(target, make=True)
+        root, staging = open_home(target, make=True)
     except OSError as error:
-        raise StoreError(
-            "A store can be copied there.", got=f"{target}: {error.strerror}", do="Name another folder."
-        ) from None
+        raise cannot("copy the store to", target, error) from None
     try:
-        lock = desk.lock(LOCK)
-        try:
+        with WriterLock(staging):
             check_foreign(root)
             before = _before(root, source, update)
+            forgotten = _forgotten_there(root, target, source, before)
             count = size = done = 0
             for file, copied in _each(files, partial(_bring, root)):
                 count, size = count + copied, size + copied * file.size
@@ -78,14 +85,52 @@ def copy(
             if faults := verify(root, source.manifest, manifest=False):
                 raise faults[0].error()
             if before is None or before.digest != source.root_digest:
-                root.swap(FILE, source.manifest.encode())
-            sweep(root, desk, source.manifest, before or source.manifest)
+                root.swap(FILE, manifest)
+            with suppress(StoreError):  # as after every commit, it is for `taftcache audit` to report
+                _remember(root, forgotten, source, before)
+            sweep(root, staging, source.manifest, before or source.manifest)
             return Copied(count, size, len(files) - count)
-        finally:
-            os.close(lock)
     finally:
         root.close()
-        desk.close()
+        staging.close()
+
+
+def _forgotten_there(
+    root: Home, target: str | os.PathLike[str], source: FeatureStore, before: Manifest | None
+) -> TombstoneFile:
+    """What was forgotten at the target, by the file beside it and by the manifest ``before`` that it holds.
+
+    StaleStore when ``source`` has rows of that: it is an older state than the target's.
+    """
+    there = TombstoneFile(target)
+    if before is not None and before.tombstone_key and before.digest != source.root_digest:
+        same = before.tombstone_key == source.manifest.tombstone_key
+        there.consider(ledger.read_key(source.root if same else root, before), before.tombstones)
+    if back := source.returned(there):
+        raise StaleStore(
+            f"{source.path} has {len(back)} rows that were forgotten at {target}: it is an older state of the store",
+            got=f"root digest {source.root_digest[:16]}, by {there.file or 'the tombstones of the target'}",
+            do=f"Name another place, or forget them in the source too: taftcache forget {source.path} --sample ID",
+        )
+    return there
+
+
+def _remember(root: Home, there: TombstoneFile, source: FeatureStore, before: Manifest | None) -> None:
+    """Bring the file beside the target up to date with the manifest that is there now, and the file of ``source``."""
+    now = source.manifest
+    there.merge(source.tombstone_file)
+    if now.tombstone_key:
+        there.add(ledger.read_key(root, now), now.tombstones)
+    if before is not None and before.tombstone_key != now.tombstone_key and _goes_on(source, before):
+        there.destroy_key(before.tombstone_key)
+
+
+def _goes_on(source: FeatureStore, before: Manifest) -> bool:
+    """Whether the ledger of ``source`` has all entries that the manifest ``before`` names, and more: then what it no
+    longer knows was destroyed on purpose."""
+    entries = source.ledger()
+    last = before.ledger
+    return last is not None and last.entries < len(entries) and entries[last.entries]["previous"] == last.head
 
 
 def convert(
@@ -148,8 +193,8 @@ def convert(
 def _check_converted(new: Shard, old: Shard, dtype: str, rows: int) -> None:
     if (new.sample_ids, new.dtype.name, new.chunk_rows) != (old.sample_ids, dtype, rows):
         raise StoreError(
-            "A conversion goes on where it stopped, or begins in an empty folder.",
-            got=f"shard {new.name} there: {new.rows} rows, {new.dtype}, {new.chunk_rows} rows a chunk",
+            f"cannot go on with the conversion: shard {new.name} there is of another one",
+            got=f"it has {new.rows} rows, {new.dtype}, {new.chunk_rows} rows a chunk",
             do="Name another folder.",
         )
 
@@ -169,8 +214,8 @@ def _memory(source: FeatureStore, made: FeatureStore) -> None:
     for file in _files(source, rows=False):
         folder = file.path.partition("/")[0]
         if folder in ("base", "ledger", ledger.KEY_FILE) and file.path not in known:
-            made.root.put(file.path, file.read())
-    made.publish(wanted, [], [], [])
+            made.root.put(file.path, file.read(), mode=_mode(file))
+    made.committer().publish(wanted)
 
 
 def _files(source: FeatureStore, rows: bool = True) -> Iterator[_File]:
@@ -197,7 +242,7 @@ def _plain(root: Home, path: str, wanted: str, limit: int) -> _File:
         try:
             raw = root.read(path, limit)
         except OSError as error:
-            raise Fault(None, None, None, path, f"it cannot be read: {error.strerror}").error() from None
+            raise Fault(None, None, None, path, unreadable(error)).error() from None
         if digest(raw) != wanted:
             raise Fault(None, None, None, path, "its bytes do not have the digest that is named").error()
         return raw
@@ -226,8 +271,12 @@ def _bring(root: Home, file: _File) -> bool:
     """Copy one file, if it is not there."""
     if _same(root, file):
         return False
-    root.put(file.path, file.read())
+    root.put(file.path, file.read(), mode=_mode(file))
     return True
+
+
+def _mode(file: _File) -> int | None:
+    return PRIVATE if file.path == ledger.KEY_FILE else None
 
 
 def _same(root: Home, file: _File) -> bool:
@@ -248,8 +297,8 @@ def _before(root: Home, source: FeatureStore, update: bool) -> Manifest | None:
     if found.digest != source.root_digest and not (update and found.identity == source.identity):
         same = "another state of this store" if found.identity == source.identity else "another store"
         raise StoreError(
-            "A copy is made where no store is, or of the state that is there.",
-            got=f"{root.path} holds {same}, root digest {found.digest[:16]}",
+            f"cannot copy to {root.path}: it holds {same}",
+            got=f"root digest {found.digest[:16]}",
             do="Allow it with update (--update on the command line)." if "state" in same else "Name another place.",
         )
     return found

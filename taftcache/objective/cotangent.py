@@ -1,4 +1,4 @@
-"""What Jᵀ is applied to, block by block: the slope of the loss, its bend along a change, and their kin.
+"""What Jᵀ is applied to, block by block: the gradient of the loss, its Hessian times a change, and the like.
 
 Each is a value that holds all it needs, so that it can answer for a part of the rows in another process.
 """
@@ -18,14 +18,14 @@ from taftcache.objective.weights import RowWeights
 
 
 @dataclass(kw_only=True)
-class Response(ABC):
-    """A ``tangent.operator.Respond`` that knows which rows a block holds.
+class Cotangent(ABC):
+    """A ``tangent.operator.CotangentRule`` that knows which rows a block holds.
 
     Args:
         start: number of the first row of the next block.
 
     Attributes:
-        notes: one for each block so far, of those responses that note anything.
+        notes: one for each block so far, of those that note anything.
     """
 
     start: int = 0
@@ -53,7 +53,7 @@ class Response(ABC):
 
 
 @dataclass(kw_only=True)
-class _OfLoss(Response):
+class _OfLoss(Cotangent):
     """What is made of a loss, its rows' weights, and the mean over ``rows``."""
 
     loss: Loss
@@ -68,7 +68,7 @@ class _OfLoss(Response):
 
 
 @dataclass(kw_only=True)
-class Slope(_OfLoss):
+class LossGradient(_OfLoss):
     """ω ∂ℓ/∂z / N; notes Σ ωℓ of each block, its labels, and with ``keep`` its logits."""
 
     keep: bool
@@ -84,7 +84,7 @@ class Slope(_OfLoss):
 
 
 @dataclass(kw_only=True)
-class Bend(_OfLoss):
+class LossHessian(_OfLoss):
     """ωD J v / N, with D at Δw = 0 or at logits: ``point`` has those of each block by its first row."""
 
     point: dict[int, Tensor] | None
@@ -93,7 +93,7 @@ class Bend(_OfLoss):
         """For the tangent of v."""
         assert change is not None
         z = moved(logits, None, self.jvp_only) if self.point is None else self.point[self.start].to(change)
-        return self._mean(self.loss.bend(z, labels, change), labels)
+        return self._mean(self.loss.hessian(z, labels, change), labels)
 
     def part(self, start: int, rows: int) -> Self:
         """With the point of those rows alone: a block never spans two sources."""
@@ -105,7 +105,7 @@ class Bend(_OfLoss):
 
 @dataclass(kw_only=True)
 class Scattered(_OfLoss):
-    """The terms of the slope of a quadratic loss under random signs, and of its bend."""
+    """The terms of the gradient of a quadratic loss under random signs, and of its Hessian product."""
 
     seed: int
 
@@ -114,11 +114,11 @@ class Scattered(_OfLoss):
         assert change is not None
         z = moved(logits, None, self.jvp_only)
         signs = random_signs(z, (self.seed << 40) + self.start)
-        return self._mean(signs * self.loss.gradient(z, labels) + self.loss.bend(z, labels, change), labels)
+        return self._mean(signs * self.loss.gradient(z, labels) + self.loss.hessian(z, labels, change), labels)
 
 
 @dataclass(kw_only=True)
-class Given(Response):
+class Given(Cotangent):
     """``values`` [N,K] themselves."""
 
     values: Tensor

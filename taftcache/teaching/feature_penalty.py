@@ -1,4 +1,4 @@
-"""A tangent model's features, and an objective that pulls them towards a target."""
+"""A tangent model's features, and an objective with a quadratic penalty on their distance from a target."""
 
 from __future__ import annotations
 
@@ -39,23 +39,22 @@ def feature_operator(
     names = [name for name in trained if name not in head]
     if not names:
         raise RecipeError(
-            "a prior on features needs trained parameters below the head",
-            got="tangent.train that selects the head alone",
+            "a prior on features needs trained parameters below the head, but tangent.train selects the head alone",
             do='set tangent.train = "full", or leave [prior] out',
         )
     weight, bias = base.config.head_names
     d = base.config.width
     state = {**base.state, weight: torch.eye(d), bias: -mean.to("cpu", torch.float64)}
-    looking = replace(base, config=msgspec.structs.replace(base.config, classes=d), state=state)
-    return TangentOperator(looking, sources, trained=trained.named(names), dtype=dtype, memory=memory)
+    seen = replace(base, config=msgspec.structs.replace(base.config, classes=d), state=state)
+    return TangentOperator(seen, sources, trained=trained.named(names), dtype=dtype, memory=memory)
 
 
 @dataclass(frozen=True, kw_only=True)
-class PulledProblem(Problem):
+class PenalisedProblem(Problem):
     """F(Δw) + weight/(2N) Σ_n ‖φ(x_n; Δw) − mean − t_n‖² for fixed targets t, a quadratic too.
 
     features: of ``feature_operator``, over the same rows; its parameters are the first of the operator's.
-    target: [N,d]. weight: of the pull.
+    target: [N,d]. weight: of the penalty.
     """
 
     features: TangentOperator
@@ -63,7 +62,7 @@ class PulledProblem(Problem):
     weight: float
 
     def evaluate(self, delta: Tensor, seen: Callable[[Tensor, Tensor], object] | None = None) -> tuple[float, Tensor]:
-        """F(Δw) with the pull, and its gradient [P], in two passes."""
+        """F(Δw) with the penalty, and its gradient [P], in two passes."""
         value, gradient = super().evaluate(delta, seen)
         part = delta[: self.features.layout.size]
         squares = torch.zeros((), dtype=torch.float64)
@@ -77,8 +76,8 @@ class PulledProblem(Problem):
             squares.add_(difference.double().square().sum().cpu())
             return difference.mul_(self.weight / self.operator.rows)
 
-        pulled = self.features.accumulate(part.to(self.features.dtype), respond)
-        gradient[: len(part)] += pulled.to(gradient)
+        penalty = self.features.accumulate(part.to(self.features.dtype), respond)
+        gradient[: len(part)] += penalty.to(gradient)
         return value + 0.5 * self.weight * squares.item() / self.operator.rows, gradient
 
     def hessian(self, vector: Tensor, out: Tensor | None = None) -> Tensor:
@@ -95,16 +94,16 @@ class PulledProblem(Problem):
         return product
 
 
-class PulledPreconditioner:
-    """Kronecker factors of the pulled Hessian: the tail's see both the loss and the pull, the head's the loss alone.
+class PenalisedPreconditioner:
+    """Kronecker factors of the penalised Hessian: of loss and penalty for the tail, of the loss alone for the head.
 
-    The loss sees K directions of the feature, the pull all d: without its share CG would need a pass for each of the
-    directions that only the ridge holds. Both are one Jacobian under the head [W; I], whose curvature is the loss's
-    on the first K outputs and the pull's weight on the others.
+    The loss has curvature in K directions of the feature, the penalty in all d: without its share CG would need a pass
+    for each direction that only the ridge holds. Both are one Jacobian under the head [W; I], whose curvature is the
+    loss's on the first K outputs and the penalty's weight on the others.
 
     Args:
         problem: the plain problem; its products' precision is used.
-        weight: of the pull.
+        weight: of the penalty.
     """
 
     def __init__(self, problem: Problem, weight: float) -> None:
@@ -121,7 +120,7 @@ class PulledPreconditioner:
         both = replace(base, config=msgspec.structs.replace(base.config, classes=K + d), state=state)
         names = [name for name in layout if name not in (head, bias)]
         tail = TangentOperator(both, operator.sources, trained=layout.named(names), dtype=operator.dtype)
-        curvature = cast(Loss, _Both(problem.loss, K, weight))
+        curvature = cast(Loss, _LossAndPenalty(problem.loss, K, weight))
         self._tail = KroneckerPreconditioner(Problem(tail, curvature, problem.ridge))
         self._size = tail.layout.size
         self._head: KroneckerPreconditioner | None = None
@@ -137,16 +136,16 @@ class PulledPreconditioner:
 
 
 @dataclass(frozen=True)
-class _Both:
-    """The curvature of the loss on K outputs, and of the pull on the rest: what a preconditioner asks of a loss."""
+class _LossAndPenalty:
+    """The curvature of the loss on K outputs and of the penalty on the rest: what a preconditioner asks of a loss."""
 
     loss: Loss
     classes: int
     weight: float
     quadratic: ClassVar[bool] = True
 
-    def bend(self, z: Tensor, y: Tensor, v: Tensor) -> Tensor:
-        own = self.loss.bend(z[:, : self.classes], y, v[:, : self.classes])
+    def hessian(self, z: Tensor, y: Tensor, v: Tensor) -> Tensor:
+        own = self.loss.hessian(z[:, : self.classes], y, v[:, : self.classes])
         return torch.cat([own, self.weight * v[:, self.classes :]], 1)
 
     def root(self, z: Tensor, y: Tensor, v: Tensor) -> Tensor:

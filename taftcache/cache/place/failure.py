@@ -1,0 +1,51 @@
+"""Why the system refused to read or write: the cause in words, and advice that fits it."""
+
+from __future__ import annotations
+
+import errno
+
+from taftcache.errors import StoreError, StoreWriteError
+
+_CAUSES = {
+    errno.ENOSPC: ("no space left on the disk", "Free some space on that disk"),
+    errno.EDQUOT: ("the disk quota is full", "Free some space of the quota, or ask for more"),
+    errno.EACCES: ("permission denied", "Get permission for that place (chmod, chown), or name another one"),
+    errno.EPERM: ("permission denied", "Get permission for that place (chmod, chown), or name another one"),
+    errno.EROFS: ("the file system is read-only", "Mount it for writing, or name a place on another file system"),
+    errno.ENOENT: ("no such folder or bucket", "Correct the path, or make what is missing"),
+    errno.ENOTDIR: ("a file is where a folder must be", "Name a folder, or move that file away"),
+    errno.EEXIST: ("a file is where a folder must be", "Name a folder, or move that file away"),
+    errno.EISDIR: ("a folder is where a file must be", "Move that folder away"),
+    errno.EBUSY: ("it is in use by another process", "Wait until that process has ended"),
+    errno.EIO: ("the disk reports an I/O error", "Check the disk"),
+    errno.EMFILE: ("too many files are open", "Allow more open files (ulimit -n)"),
+    errno.ENFILE: ("too many files are open", "Close other programs"),
+    errno.EFBIG: ("the file is too large for the file system", "Name a place on another file system"),
+    errno.ENAMETOOLONG: ("the name is too long", "Name a place with a shorter path"),
+    errno.ELOOP: ("too many links lead on to each other", "Name the folder itself"),
+    errno.ESTALE: ("the network file system has lost the file", "Mount it anew"),
+}
+
+
+def cause(error: OSError) -> str:
+    """What went wrong, in lower case, without a name."""
+    text = error.strerror or str(error) or type(error).__name__
+    return _CAUSES[error.errno][0] if error.errno in _CAUSES else text[:1].lower() + text[1:]
+
+
+def advice(error: OSError) -> str:
+    """What to do about it: a sentence without its full stop."""
+    return _CAUSES[error.errno][1] if error.errno in _CAUSES else "Look at the disk and at the path"
+
+
+def cannot(
+    what: str,
+    place: object,
+    error: OSError,
+    kind: type[StoreError] = StoreWriteError,
+    *,
+    got: str | None = None,
+    then: str = "",
+) -> StoreError:
+    """The error ``cannot <what> <place>: <cause>``, with advice for that cause, and ``then`` after the advice."""
+    return kind(f"cannot {what} {place}: {cause(error)}", got=got, do=f"{advice(error)}{then}.")

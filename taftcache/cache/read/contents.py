@@ -1,0 +1,107 @@
+"""What the present root manifest of a store names: its shards and rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from taftcache.cache.format import ledger
+from taftcache.cache.format.fault import Fault, unreadable
+from taftcache.cache.format.manifest import FILE, MAX_BYTES, Manifest, ShardRef
+from taftcache.cache.place.home import Home
+from taftcache.cache.read.nearest import nearest
+from taftcache.cache.read.shard import Shard
+from taftcache.errors import StoreError, StoreNotFound, UnknownSample
+
+MAKE = "Name a store's folder, or make a store first with `taftcache extract`."
+
+
+class Contents:
+    """The ``manifest`` of the last commit, and what it names. A commit through the same open store replaces it.
+
+    Shards are kept: one that a commit leaves as it is stays the same object, with what was verified and mapped.
+    """
+
+    def __init__(self, root: Home, manifest: Manifest) -> None:
+        self.root, self.manifest = root, manifest
+        self._shards: dict[str, Shard] = {}  # by digest
+        self._places: dict[str, tuple[str, int]] | None = None  # sample id -> (shard, row)
+        self._forgotten: tuple[bytes, frozenset[str]] | None = None  # the tombstones' key, and the tombstones
+
+    def adopt(self, manifest: Manifest, written: Sequence[Shard] = ()) -> None:
+        """A commit made ``manifest`` the root manifest, and put the shards ``written`` in their places."""
+        self.manifest = manifest
+        self._places = self._forgotten = None
+        for shard in written:
+            shard.moved_to(self.root, ShardRef.of(shard.name, shard.role, shard.rows, shard.digest).path)
+            self._shards[shard.digest] = shard
+        named = {ref.digest for ref in manifest.shards}
+        self._shards = {digest: shard for digest, shard in self._shards.items() if digest in named}
+
+    def open(self, ref: ShardRef) -> Shard:
+        """The shard that ``ref`` names."""
+        if ref.digest not in self._shards:
+            self._shards[ref.digest] = Shard(self.root, ref)
+        return self._shards[ref.digest]
+
+    def shard(self, name: str) -> Shard:
+        """One shard by name, training or held-out; StoreError names those there are."""
+        for ref in self.manifest.shards:
+            if ref.name == name:
+                return self.open(ref)
+        there = ", ".join(ref.name for ref in self.manifest.shards) or "none"
+        raise StoreError(f"there is no shard {name!r}", got=f"the store has: {there:.200}")
+
+    def has_shard(self, name: str) -> bool:
+        """Whether there is a shard of that name."""
+        return any(ref.name == name for ref in self.manifest.shards)
+
+    def holds(self, sample_id: str) -> bool:
+        """Whether a shard has a row of that id."""
+        return sample_id in self._rows()
+
+    def locate(self, sample_id: str) -> tuple[Shard, int]:
+        """The shard (held-out included) and the row of a sample; UnknownSample names the nearest ids."""
+        if not self.holds(sample_id):
+            close = nearest(sample_id, self._rows())
+            raise UnknownSample(
+                f"no row has the id {sample_id!r}" + (", which was forgotten" if self.is_forgotten(sample_id) else ""),
+                do=f"Nearest: {', '.join(map(repr, close))}." if close else None,
+            )
+        name, row = self._rows()[sample_id]
+        return self.shard(name), row
+
+    def ids_outside(self, name: str) -> set[str]:
+        """The ids of all shards but ``name``."""
+        return {i for i, (shard, _) in self._rows().items() if shard != name}
+
+    def is_forgotten(self, sample_id: str) -> bool:
+        """Whether a sample of that id was erased, and not learned again since."""
+        if not self.manifest.tombstones:
+            return False
+        if self._forgotten is None:
+            self._forgotten = ledger.read_key(self.root, self.manifest), frozenset(self.manifest.tombstones)
+        key, forgotten = self._forgotten
+        return ledger.tombstone(sample_id, key) in forgotten
+
+    def _rows(self) -> dict[str, tuple[str, int]]:
+        if self._places is None:
+            self._places = {
+                i: (ref.name, row) for ref in self.manifest.shards for row, i in enumerate(self.open(ref).sample_ids)
+            }
+        return self._places
+
+
+def no_store(path: object) -> StoreNotFound:
+    """The error for a place that no store is at."""
+    return StoreNotFound(f"no store at {path}: there is no {FILE}", do=MAKE)
+
+
+def read_manifest(root: Home) -> Manifest:
+    """The root manifest as it is on the disk now; StoreNotFound where there is none."""
+    try:
+        raw = root.read(FILE, MAX_BYTES)
+    except FileNotFoundError:
+        raise no_store(root.path) from None
+    except OSError as error:
+        raise Fault(None, None, None, FILE, unreadable(error)).error() from None
+    return Manifest.decode(raw)

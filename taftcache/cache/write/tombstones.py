@@ -1,0 +1,245 @@
+"""What outlives a store: its tombstones, in a file beside its folder, so that an old copy put back is noticed."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
+
+from taftcache.cache.format import ledger
+from taftcache.cache.format.digest import canonical, digest
+from taftcache.cache.place.address import is_bucket
+from taftcache.cache.place.failure import cause
+from taftcache.cache.place.folder import PRIVATE, Folder, writing
+from taftcache.errors import FormatError, IntegrityError, StoreError, StoreWriteError
+
+FORMAT = "taftcache-forgotten"
+VERSION = 2
+MAX_BYTES = 1 << 30
+
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+
+
+class _UnderKey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The tombstones under one key (hex)."""
+
+    key: str
+    tombstones: list[str]
+
+
+class _Head(msgspec.Struct, frozen=True):
+    format: str = ""
+    version: int = 0
+
+
+class _First(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Version 1, which has no digest: a changed digit in it goes unnoticed."""
+
+    format: str
+    version: int
+    pages: list[_UnderKey]
+
+
+class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Version 2. ``digest`` is that of the canonical JSON of all other fields."""
+
+    digest: str
+    format: str
+    version: int
+    keys: list[_UnderKey]
+
+    @classmethod
+    def of(cls, keys: list[_UnderKey]) -> _File:
+        rest = {"format": FORMAT, "version": VERSION, "keys": keys}
+        return cls(digest(canonical(rest)), FORMAT, VERSION, keys)
+
+
+class TombstoneFile:
+    """``<store>.forgotten``: the keyed hashes of what a store at this place has forgotten, and their keys.
+
+    A copy of the store from before a request has neither the tombstones nor the receipt: nothing in it could tell.
+    This file lies outside, so that restoring the folder leaves it as it is. It is named by the real folder, whatever
+    links a path goes through; a file that an earlier version named by a link is read too, and merged into this one at
+    the next write. A store in a bucket has none: then what is added is remembered by this object alone.
+
+    Raises:
+        IntegrityError: the file is damaged. FormatError: it is of another version. StoreError: it cannot be read.
+    """
+
+    def __init__(self, store: str | os.PathLike[str]) -> None:
+        self.file: Path | None = None
+        self._by_key: dict[bytes, frozenset[str]] = {}
+        self._earlier: Path | None = None  # a file that goes once its tombstones are in this one
+        self._saved: dict[bytes, frozenset[str]] | None = {}  # what the file has; None: it is to be written anew
+        self._mode = PRIVATE
+        if is_bucket(store):
+            return
+        self.file = _beside(Path(os.path.realpath(store)))
+        by_link = _beside(Path(os.path.abspath(store)))
+        by_link = Path(os.path.realpath(by_link.parent)) / by_link.name
+        if by_link != self.file and (found := _read(by_link)) is not None:
+            self._earlier = by_link
+            self._take(found.keys)
+        if (found := _read(self.file)) is not None:
+            self._take(found.keys)
+            self._saved = dict(self._by_key) if found.digest else None
+            if found.digest:  # a file of version 1 is everyone's to read, which nobody chose
+                self._mode = stat.S_IMODE(self.file.stat().st_mode)
+        if self._earlier is not None:
+            self._saved = None
+
+    @property
+    def key(self) -> bytes:
+        """The newest key; empty when nothing was ever forgotten here."""
+        return list(self._by_key)[-1] if self._by_key else b""
+
+    @property
+    def newest(self) -> frozenset[str]:
+        """The tombstones under the newest key."""
+        return self._by_key.get(self.key, frozenset())
+
+    def holds(self, name: str) -> bool:
+        """Whether ``name`` was forgotten here, under the newest key."""
+        return bool(self._by_key) and ledger.tombstone(name, self.key) in self.newest
+
+    def more_than(self, known: Iterable[str]) -> bool:
+        """Whether anything was forgotten here that ``known`` tombstones do not say."""
+        return not frozenset().union(*self._by_key.values()) <= frozenset(known)
+
+    def match(self, ids: Iterable[str], known: Iterable[str]) -> list[str]:
+        """Those of ``ids`` that were forgotten here, by tombstones that are not in ``known``."""
+        known = frozenset(known)
+        news = {key: hashes - known for key, hashes in self._by_key.items() if hashes - known}
+        if not news:
+            return []
+        return [i for i in ids if any(ledger.tombstone(i, key) in hashes for key, hashes in news.items())]
+
+    def add(self, key: bytes, tombstones: Iterable[str], without: Iterable[str] = ()) -> None:
+        """Remember ``tombstones`` under ``key``, and no longer those ``without``; writes only what changes."""
+        before = self._by_key.get(key, frozenset())
+        after = (before - frozenset(without)) | frozenset(tombstones)
+        if before != after:
+            self._by_key[key] = after
+        self._save()
+
+    def merge(self, other: TombstoneFile) -> None:
+        """Remember what ``other`` does, too; its keys count as older than those known here."""
+        merged = dict(other._by_key)
+        for key, hashes in self._by_key.items():
+            merged[key] = merged.pop(key, frozenset()) | hashes
+        self._by_key = merged
+        self._save()
+
+    def consider(self, key: bytes, tombstones: Iterable[str]) -> None:
+        """Take ``tombstones`` under ``key``, the newest from now on, into account; the next write takes them along."""
+        self._by_key[key] = self._by_key.pop(key, frozenset()) | frozenset(tombstones)
+
+    def destroy_key(self, key_digest: str) -> None:
+        """Forget the key of that digest and all that is remembered under it."""
+        self._by_key = {key: hashes for key, hashes in self._by_key.items() if digest(key) != key_digest}
+        self._save()
+
+    def covers(self, key: bytes, tombstones: Iterable[str]) -> bool:
+        """Whether all of ``tombstones`` are remembered."""
+        return self._by_key.get(key, frozenset()) >= frozenset(tombstones)
+
+    def _take(self, keys: list[_UnderKey]) -> None:
+        for under in keys:
+            self.consider(bytes.fromhex(under.key), under.tombstones)
+
+    def _save(self) -> None:
+        if self.file is None or self._by_key == self._saved:
+            return
+        raw = canonical(_File.of([_UnderKey(key.hex(), sorted(hashes)) for key, hashes in self._by_key.items()]))
+        if len(raw) > MAX_BYTES:
+            raise StoreWriteError(
+                f"the file of tombstones would have {len(raw)} bytes, and only {MAX_BYTES} are read", got=str(self.file)
+            )
+        with writing(self.file.parent):
+            folder = Folder(self.file.parent)
+        try:
+            partial = f"{self.file.name}.partial"
+            folder.write(partial, raw, mode=self._mode)
+            folder.move(partial, self.file.name)
+        finally:
+            folder.close()
+        self._saved = dict(self._by_key)
+        self._remove_earlier()
+
+    def _remove_earlier(self) -> None:
+        """What a link named says nothing more than this file, and would go on saying it of a key that is destroyed."""
+        if self._earlier is None:
+            return
+        with writing(self._earlier.parent):
+            folder = Folder(self._earlier.parent)
+        try:
+            folder.remove(self._earlier.name)
+        finally:
+            folder.close()
+        self._earlier = None
+
+
+def _beside(store: Path) -> Path:
+    return store.with_name(f"{store.name}.forgotten")
+
+
+def _read(file: Path) -> _File | None:
+    """The file, version 1 with an empty digest; None where there is none."""
+    try:
+        folder = Folder(file.parent)
+    except OSError:
+        return None
+    try:
+        raw = folder.read(file.name, MAX_BYTES)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise StoreError(
+            f"cannot read the tombstones beside the store: {cause(error)}",
+            got=str(file),
+            do="It tells an old copy of the store from the present one. At first only its owner may read it; where "
+            "others read the store, let the owner change the file's mode (chmod g+r), which later writes keep.",
+        ) from None
+    finally:
+        folder.close()
+    return _decode(raw, file)
+
+
+def _decode(raw: bytes, file: Path) -> _File:
+    try:
+        head = msgspec.json.decode(raw, type=_Head)
+        if head.format == FORMAT and head.version not in (1, VERSION):
+            raise FormatError(
+                f"the tombstones beside the store are of version {head.version}, and versions 1 and {VERSION} are read",
+                got=str(file),
+                do="Use the version of taftcache that wrote the file, or a newer one.",
+            )
+        if head.version == 1:
+            found = _File("", FORMAT, VERSION, msgspec.json.decode(raw, type=_First).pages)
+            whole = head.format == FORMAT
+        else:
+            found = msgspec.json.decode(raw, type=_File)
+            whole = canonical(found) == raw and found == _File.of(found.keys)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise _damaged(file, str(error)) from None
+    if not whole:
+        raise _damaged(file, "its contents do not have the digest or the format that it names")
+    if not all(_is_key(under.key) and all(map(_DIGEST.fullmatch, under.tombstones)) for under in found.keys):
+        raise _damaged(file, "a key or a tombstone in it does not have 64 hex digits")
+    return found
+
+
+def _damaged(file: Path, what: str) -> IntegrityError:
+    return IntegrityError(
+        f"the tombstones beside the store are damaged: {what}",
+        got=str(file),
+        do="Restore it from a copy: without it, an old copy of the store brings forgotten rows back unseen.",
+    )
+
+
+def _is_key(text: str) -> bool:
+    return len(text) == 2 * ledger.KEY_BYTES and _DIGEST.fullmatch(text) is not None

@@ -1,0 +1,121 @@
+"""What a typed setting may be, in words: read from the annotations of the struct that it belongs to."""
+
+from __future__ import annotations
+
+import re
+import types
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+
+import msgspec
+
+_NAMES = {str: "text", bool: "true or false", int: "a whole number", float: "a number", type(None): "left out"}
+_BOUNDS = {"gt": "above", "ge": "of at least", "lt": "below", "le": "of at most"}
+_VAST = 1e99  # a bound above it only keeps infinity out
+
+Path = list[str | int]
+"""Names of sections and keys, and places in lists, from the top."""
+
+
+def path_of(pointer: str) -> Path:
+    """The path in msgspec's ``$.compare.reports[0]``; it ends at a table whose key msgspec does not say."""
+    path: Path = []
+    for name, index in re.findall(r"\.([^.\[\]]+)|\[(\d+|\.\.\.)\]", pointer):
+        if index == "...":
+            break
+        path.append(name or int(index))
+    return path
+
+
+def shown(path: Path) -> str:
+    """``compare.reports[0]``."""
+    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).lstrip(".")
+
+
+def value_at(values: Any, path: Path) -> Any:
+    """What stands at ``path`` of nested mappings and lists."""
+    for part in path:
+        values = values[part]
+    return values
+
+
+def hint_at(struct: type[msgspec.Struct], path: Path) -> Any:
+    """The annotation of what ``path`` leads to."""
+    hint: Any = struct
+    for part in path:
+        members = [_bare(member) for member in _members(hint)]
+        if isinstance(part, int):
+            (hint,) = [_item(member, part) for member in members if get_origin(member) in (list, tuple)]
+        else:
+            (owner,) = [member for member in members if isinstance(member, type) and issubclass(member, msgspec.Struct)]
+            hint = get_type_hints(owner, include_extras=True)[part]
+    return hint
+
+
+def choices(hint: Any) -> list[Any]:
+    """The values that an annotation lists one by one; empty where it lists none."""
+    bare = [_bare(member) for member in _members(hint)]
+    return [value for member in bare if get_origin(member) is Literal for value in get_args(member)]
+
+
+def described(hint: Any) -> str:
+    """``a number above 0 or "auto"``."""
+    parts = [f'"{value}"' if isinstance(value, str) else str(value) for value in choices(hint)]
+    for member in _members(hint):
+        if get_origin(_bare(member)) is not Literal and _bare(member) is not type(None):
+            parts.insert(0, _kind(member))
+    return " or ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)
+
+
+def _kind(member: Any) -> str:
+    bare, bounds = _bare(member), _bounds(member)
+    if get_origin(bare) in (list, tuple):
+        items = [item for item in get_args(bare) if item is not Ellipsis]
+        fixed = get_origin(bare) is tuple and Ellipsis not in get_args(bare)
+        several = f"a list of {len(items)}" if fixed else "a list"
+        if any(meta.min_length for meta in getattr(member, "__metadata__", ())):
+            several = "a list that is not empty"
+        return f"{several}, each {described(items[0])}"
+    if get_origin(bare) is dict or bare is dict:
+        _, item = get_args(bare) or (str, Any)
+        return "a table" if item is Any else f"a table of names, each {described(item)}"
+    if isinstance(bare, type) and issubclass(bare, msgspec.Struct):
+        return f"a section with {', '.join(bare.__struct_fields__)}"
+    return f"{_NAMES.get(bare, 'a value')} {' and '.join(bounds)}".rstrip()
+
+
+def _bounds(member: Any) -> list[str]:
+    metas = [meta for meta in getattr(member, "__metadata__", ()) if isinstance(meta, msgspec.Meta)]
+    limits = [(word, getattr(meta, name)) for meta in metas for name, word in _BOUNDS.items()]
+    return [f"{word} {limit}" for word, limit in limits if limit is not None and limit < _VAST]
+
+
+def _members(hint: Any) -> Sequence[Any]:
+    """The alternatives of a union; the annotation itself where it is none."""
+    return get_args(hint) if get_origin(hint) in (Union, types.UnionType) else [hint]
+
+
+def _bare(hint: Any) -> Any:
+    """An annotation without its bounds."""
+    return get_args(hint)[0] if get_origin(hint) is Annotated else hint
+
+
+def _item(hint: Any, index: int) -> Any:
+    items = get_args(hint)
+    return items[0] if get_origin(hint) is list or Ellipsis in items else items[index]
+
+
+def plain_fault(values: Mapping[str, Any], depth: int = 32) -> str | None:
+    """What is wrong with plain values whatever they are for: nested too deeply, or an integer of more than 64 bits."""
+    todo: list[tuple[Path, Any]] = [([], values)]
+    while todo:
+        path, value = todo.pop()
+        if len(path) > depth:
+            return f"{shown(path[:2])} is nested more than {depth} levels deep"
+        if isinstance(value, int) and not -(2**63) <= value < 2**63:
+            return f"{shown(path)} needs {value.bit_length()} bits, more than the 64 of an integer"
+        if isinstance(value, Mapping):
+            todo += [([*path, str(key)], inner) for key, inner in value.items()]
+        elif isinstance(value, list | tuple):
+            todo += [([*path, place], inner) for place, inner in enumerate(value)]
+    return None

@@ -1,0 +1,106 @@
+"""What a component says of itself, typed: where it came from, how its solve ended, and what that proves.
+
+On disk it is JSON, in the component's file and beside its name in the manifest; what is None there is left out.
+No torch here, for what only lists models must start fast.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from taftcache.errors import FormatError
+
+
+class CertificateRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A ``solve.solution.Certificate`` as it was written, with the bounds that followed from it.
+
+    gradient, gradient_at_zero: ‖∇F(Δw)‖ and ‖∇F(0)‖ in float64. relative_gradient: their quotient.
+    ridge: λ. objective: F(Δw). rows: N.
+    energy_bound: on ‖Δw − Δw*‖_H. distance_bound: on ‖Δw − Δw*‖. gap_bound: on F(Δw) − F*.
+    residual, tightened, rounding, quadratic, constrained: as ``Certificate`` has them.
+    """
+
+    gradient: float
+    gradient_at_zero: float
+    ridge: float
+    objective: float
+    rows: int
+    relative_gradient: float
+    distance_bound: float
+    gap_bound: float
+    energy_bound: float | None = None
+    residual: float | None = None
+    tightened: float | None = None
+    rounding: float = 0.0
+    quadratic: bool = True
+    constrained: float | None = None
+
+
+class ComponentMeta(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a component or a composition of components says of itself; None where it says nothing.
+
+    kind: "component" or "composition". train: which parameters moved. shards, rows: whose rows, and how many.
+    key: what decided its bytes, as text; with equal keys there is nothing to solve again.
+    converged, status, stats, convergence: how the solve ended, its figures, and (passes, residual) on the way.
+    certificate: what is proven of it. norm: ‖Δw‖. ridge_choice: how λ was chosen, where it was.
+    coefficients, members: of a composition, μ and the digest by the component's name.
+    identity_error: how far Σ μ f(Δw_i) = f(Σ μ Δw_i) was off. start, from_mean: of the exact model, where its solve
+    began, and ‖Δw − Δw_mean‖.
+    privacy: the statement of a private one. imported: whether it came from another store.
+    base_digest: of its base point; in the manifest alone, for the file has it beside the meta.
+    """
+
+    kind: str | None = None
+    train: str | list[str] | None = None
+    shards: list[str] | None = None
+    rows: int | None = None
+    key: str | None = None
+    converged: bool | None = None
+    status: str | None = None
+    stats: dict[str, Any] | None = None
+    convergence: list[list[float]] | None = None
+    certificate: CertificateRecord | None = None
+    norm: float | None = None
+    ridge_choice: dict[str, Any] | None = None
+    coefficients: dict[str, float] | None = None
+    members: dict[str, str] | None = None
+    identity_error: float | None = None
+    start: str | None = None
+    from_mean: float | None = None
+    privacy: dict[str, Any] | None = None
+    imported: bool | None = None
+    base_digest: str | None = None
+
+    @property
+    def certified(self) -> CertificateRecord:
+        """The certificate; FormatError for a model that has none, such as a sum of components."""
+        if self.certificate is None:
+            raise FormatError("the component has no certificate", got=f"kind {self.kind}")
+        return self.certificate
+
+    @property
+    def passes(self) -> int:
+        """Passes over the rows that the solve took; 0 where it says nothing."""
+        return int((self.stats or {}).get("passes", 0))
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        values: dict[str, Any] = msgspec.to_builtins(self)
+        return values
+
+
+def meta_of(said: Mapping[str, Any]) -> ComponentMeta:
+    """What a component's JSON says, such as ``component.meta`` or ``store.objects()[name].meta``.
+
+    Keys that this release does not know are passed over.
+
+    Raises:
+        FormatError: a known key has a value of another type.
+    """
+    try:
+        return msgspec.convert(dict(said), ComponentMeta)
+    except msgspec.ValidationError as error:
+        raise FormatError("a component's description has a value of the wrong type", got=str(error)) from error

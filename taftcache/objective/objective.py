@@ -1,0 +1,40 @@
+"""What is asked for: the loss, the ridge and the rest of F, before any row is read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from taftcache.errors import SolveError
+from taftcache.objective.loss import Loss
+from taftcache.objective.weights import RowWeights
+from taftcache.tangent.spec import Train
+
+
+@dataclass(frozen=True, kw_only=True)
+class Objective:
+    """F(Δw) = 1/N Σ_n ω_n ℓ(f_w(x_n) + J(x_n) Δw, y_n) + λ/2 ‖Δw‖², to be least, within ‖Δw‖ ≤ R where there is a ball.
+
+    Args:
+        loss: ℓ.
+        ridge: λ > 0, or 0 with a ``radius``; what chooses λ itself takes no notice of it.
+        train: which parameters move, as ``TangentSpec.train``.
+        weights: ω, of classes and rows; ones by default.
+        jvp_only: leave the base model's logits f_w(x_n) out.
+        radius: R.
+    """
+
+    loss: Loss
+    ridge: float = 0.0
+    train: Train = "full"
+    weights: RowWeights | None = None
+    jvp_only: bool = False
+    radius: float | None = None
+
+    def check(self) -> None:
+        """Raise SolveError where F has no minimiser that one could name."""
+        ball = self.radius is not None and self.radius > 0
+        if not (self.ridge > 0 or (self.ridge == 0 and ball)) or not (ball or self.radius is None):
+            raise SolveError(
+                "a solve needs a ridge above 0, or none and a radius above 0",
+                got=f"ridge {self.ridge}, radius {self.radius}",
+            )

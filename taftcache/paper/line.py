@@ -1,0 +1,70 @@
+"""One line of a table or figure: an accuracy, what it is of, and what made it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import mean, stdev
+from typing import Any, TypedDict
+
+import msgspec
+
+
+class ReportLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One accuracy of a report. What a report does not vary or measure is None, and is left out of every file.
+
+    method, preset: by the paper's names. shards, removed, forgotten, radius, epsilon: what the report varies; a
+        number of shards, shards gone, the part of the rows that was forgotten, R of a ball, ε.
+    accuracy, std: mean and standard deviation (n − 1) over the seeds, in percent.
+    seconds: processor time of one seed's models. gradient: the largest ‖∇F‖/‖∇F(0)‖ of their solves.
+    from_scratch: accuracy in percent of one model over all rows that remain. seconds_a_shard, seconds_from_scratch,
+        times_faster: processor time of a shard's model and of that one model, and their ratio.
+    setting: what was chosen, by name.
+    """
+
+    method: str
+    preset: str
+    shards: int | None = None
+    removed: int | None = None
+    forgotten: float | None = None
+    radius: float | None = None
+    epsilon: float | None = None
+    accuracy: float
+    std: float
+    seconds: float | None = None
+    gradient: float | None = None
+    from_scratch: float | None = None
+    seconds_a_shard: float | None = None
+    seconds_from_scratch: float | None = None
+    times_faster: float | None = None
+    setting: dict[str, Any] = {}
+
+    def figures(self) -> dict[str, Any]:
+        """What the line has, by name, without the setting."""
+        held = msgspec.structs.asdict(self)
+        return {name: value for name, value in held.items() if value is not None and name != "setting"}
+
+    def spread(self) -> str:
+        """The accuracy as text."""
+        return f"{self.accuracy:.1f} ± {self.std:.1f}"
+
+
+class Tuned(msgspec.Struct, frozen=True, kw_only=True):
+    """A choice of settings on rows set aside: what was chosen, and all that was tried with what it reached."""
+
+    method: str
+    depth: int | str
+    shards: int
+    chosen: dict[str, Any]
+    tried: list[dict[str, Any]]
+
+
+class Spread(TypedDict):
+    """The two keywords of a line that come from its seeds."""
+
+    accuracy: float
+    std: float
+
+
+def over_seeds(values: Sequence[float]) -> Spread:
+    """Mean and standard deviation (n − 1) of accuracies in percent."""
+    return {"accuracy": mean(values), "std": stdev(values) if len(values) > 1 else 0.0}

@@ -1,0 +1,45 @@
+"""Workers as the stages ask for them: the ``Executor`` that runs on Dask."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from taftcache.cache.store import FeatureStore
+from taftcache.model.component import Component
+from taftcache.recipe import Recipe
+from taftcache.remote.components import components
+from taftcache.remote.connection import Connection
+from taftcache.remote.operator import remote_operator
+from taftcache.remote.rows import RemoteRows
+from taftcache.stages.executor import Job
+from taftcache.stages.progress import Task
+from taftcache.tangent.base import Base
+from taftcache.tangent.operator import TangentOperator
+
+
+class Cluster(Connection):
+    """Workers that extract, train and compose: what a verb takes as ``cluster``.
+
+    ``Cluster.local(workers=2)`` or ``Cluster.at("tcp://host:8786")``, in a ``with`` statement.
+    """
+
+    def rows(self, recipe: Recipe, classes: Sequence[str], identity: dict[str, Any]) -> RemoteRows:
+        """Extraction by the model that ``recipe`` and ``classes`` make; every worker proves it to be ``identity``."""
+        return RemoteRows(self, recipe, classes, identity)
+
+    def components(
+        self,
+        store: FeatureStore,
+        recipe: Recipe,
+        base: Base,
+        jobs: Sequence[Job],
+        keys: Mapping[str, str],
+        task: Task,
+    ) -> Iterator[tuple[Job, Component]]:
+        """Each job with its component, in the order in which workers finish."""
+        return components(self, store, recipe, base, jobs, keys, task)
+
+    def operator(self, store: FeatureStore, recipe: Recipe, base: Base) -> Callable[..., TangentOperator]:
+        """``TangentOperator`` for shards of ``store``, with its passes on the workers."""
+        return remote_operator(self, store, recipe, base)

@@ -1,0 +1,30 @@
+"""Tables as text: Markdown for people, comma-separated values for programs."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Mapping, Sequence
+
+
+def columns_of(rows: Iterable[Mapping[str, object]]) -> list[str]:
+    """Every key of the rows, in the order in which they first appear."""
+    return list(dict.fromkeys(key for row in rows for key in row))
+
+
+def markdown_table(columns: Sequence[str], rows: Iterable[Iterable[str]]) -> list[str]:
+    """The lines of a table; each row has one text for each column."""
+    return [_bar(columns), "|" + "---|" * len(columns), *(_bar(row) for row in rows)]
+
+
+def comma_separated(rows: Sequence[Mapping[str, object]]) -> str:
+    """CSV with a header; a key that a row lacks leaves its field empty."""
+    out = io.StringIO()
+    writer = csv.DictWriter(out, columns_of(rows), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return out.getvalue()
+
+
+def _bar(cells: Iterable[str]) -> str:
+    return "| " + " | ".join(cells) + " |"

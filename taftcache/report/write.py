@@ -1,0 +1,35 @@
+"""Files that are whole or absent: written beside their place, then renamed."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import msgspec
+
+from taftcache.errors import StoreWriteError
+
+
+def write_bytes(file: Path, data: bytes) -> None:
+    """Write atomically: after a crash the file is the old one or the new one; missing folders are made.
+
+    Raises:
+        StoreWriteError: the disk is full or failed, or the folder cannot be written to.
+    """
+    partial = file.with_name(f"{file.name}.{os.getpid()}.partial")
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with open(partial, "wb") as out:
+            out.write(data)
+            out.flush()
+            os.fsync(out.fileno())
+        os.replace(partial, file)
+    except OSError as error:
+        raise StoreWriteError(f"cannot write {file}: {error.strerror}") from error
+
+
+def write_json(file: Path, report: object) -> None:
+    """A record or plain values as indented JSON, atomically; paths as text. See ``write_bytes`` for the errors."""
+    plain = msgspec.to_builtins(report, enc_hook=str)
+    write_bytes(file, json.dumps(plain, indent=1, ensure_ascii=False).encode())

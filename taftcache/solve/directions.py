@@ -1,0 +1,63 @@
+"""The conjugate directions of H p = r: one recurrence for every solver that takes one product with H a step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from math import nan
+from typing import NamedTuple, Protocol
+
+from torch import Tensor
+
+
+class Inverse(Protocol):
+    """An approximate inverse M⁻¹ of a Hessian."""
+
+    def apply(self, vector: Tensor) -> Tensor:
+        """M⁻¹ v for v [P], in the precision of v; symmetric and positive definite."""
+        ...
+
+
+class Direction(NamedTuple):
+    """One step of the recurrence; the vectors are written over by the next one.
+
+    vector: d [P]. product: H d [P]. curvature: dᵀHd; not above 0 where rounding has left nothing of the direction.
+    rho: rᵀM⁻¹r, before the step. ratio: ρ over that of the step before, 0 at the first.
+    """
+
+    vector: Tensor
+    product: Tensor
+    curvature: float
+    rho: float
+    ratio: float
+
+    @property
+    def step(self) -> float:
+        """ρ / dᵀHd: how far along d the quadratic has its least value."""
+        return self.rho / self.curvature
+
+
+def conjugate_directions(
+    product: Callable[[Tensor], Tensor], inverse: Inverse | None, residual: Tensor
+) -> Iterator[Direction]:
+    """d₀ = M⁻¹r₀ and d = M⁻¹r + (ρ/ρ₋)d₋ after it, with their products H d (Hestenes and Stiefel 1952, preconditioned).
+
+    Whoever iterates moves its p along d and takes as much of H d off ``residual`` before asking for the next direction:
+
+        p ← p + γ d        r ← r − γ H d        γ = ρ / dᵀHd
+
+    so that it decides how that is rounded, how far a step goes, and when it ends. Each direction costs one product.
+
+    Args:
+        product: H v for v [P].
+        inverse: M⁻¹; none for plain conjugate gradients.
+        residual: r [P], kept up to date in place.
+    """
+    y = residual if inverse is None else inverse.apply(residual)
+    d, rho, ratio = y.clone(), (residual @ y).item(), 0.0
+    while True:
+        Hd = product(d)
+        yield Direction(d, Hd, (d @ Hd).item(), rho, ratio)
+        y = residual if inverse is None else inverse.apply(residual)
+        rho, before = (residual @ y).item(), rho
+        ratio = rho / before if before else nan  # which ends the run: no curvature is above 0 any more
+        d.mul_(ratio).add_(y)

@@ -1,0 +1,59 @@
+"""How near to the optimum a solve is to come, and how its products are computed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from taftcache.tangent.operator import TangentOperator
+
+OnPass = Callable[[int, float], None]
+"""Called after every pass with the passes so far and the relative residual."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Goal:
+    """When a solve ends.
+
+    Args:
+        tolerance: on the float64 gradient's norm, relative to its norm at Δw = 0.
+        max_passes: limit on passes over the rows, one JᵀDJ·v each.
+        proof_passes: spent after the solve on a closer bound (quadratic, no ball).
+    """
+
+    tolerance: float = 1e-6
+    max_passes: int = 1000
+    proof_passes: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arithmetic:
+    """How products with J are computed; the certificate is float64 whatever is said here.
+
+    Args:
+        precision: of the inner products.
+        memory: bytes in which prepared rows stay between passes; the result has the same bytes with any.
+        device: where products run.
+        operator: makes J over the rows; another one computes the same bits elsewhere.
+    """
+
+    precision: Literal["float32", "float64"] = "float32"
+    memory: int = 2 << 30
+    device: torch.device | str = "cpu"
+    operator: Callable[..., TangentOperator] = TangentOperator
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Torch's name of the precision."""
+        return torch.float64 if self.precision == "float64" else torch.float32
+
+    @property
+    def exact_device(self) -> torch.device | str:
+        """Where float64 runs: sums and certificates are kept in it, and MPS has none."""
+        return "cpu" if torch.device(self.device).type == "mps" else self.device
+
+
+GOAL, ARITHMETIC = Goal(), Arithmetic()

@@ -1,0 +1,77 @@
+"""The regularisation path of the head alone: its norm and accuracy at every λ, from one eigendecomposition."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from threading import Event
+from typing import NamedTuple
+
+from taftcache.cache.read.shard import Shard
+from taftcache.errors import SolveError
+from taftcache.objective.problem import Problem
+from taftcache.solve.methods.head import HeadPath
+from taftcache.stages.look.row_table import Reader, RowTable
+from taftcache.stages.look.scoring import Scorer
+from taftcache.tangent.rows import ArrayBlock
+
+# λ from 1e-8 to 1e2, four a decade.
+GRID = tuple(10 ** (k / 4) for k in range(-32, 9))
+
+
+class PathPoint(NamedTuple):
+    """One λ: ‖Δw‖ of the head that minimises F over all shards, and its accuracy on training and held-out rows."""
+
+    ridge: float
+    norm: float
+    train: float
+    held_out: float | None
+
+
+def head_path(table: RowTable, scorer: Scorer, stop: Event | None = None) -> list[PathPoint]:
+    """The head at every λ of ``GRID``, in two passes over the features; nothing where ``stop`` was set meanwhile.
+
+    Raises:
+        SolveError: class weights, a ball or jvp_only; another loss than the square ones, or α ≠ 1.
+    """
+    if not scorer.plain:
+        raise SolveError(
+            "the head has no path from one decomposition with class weights, a ball or jvp_only", got=f"{scorer.loss}"
+        )
+    train, held = (
+        scorer.head_over([_OneLook(table.reader, shard, stop) for shard in table.shards if shard.role == role])
+        for role in ("train", "held-out")
+    )
+    try:
+        path = HeadPath(Problem(train, scorer.loss, 1.0))
+        norms = path.heads(GRID).flatten(1).norm(dim=1).tolist()
+        right, right_held = (path.correct(each, GRID).tolist() for each in (train, held))
+    except _Stopped:
+        return []
+    return [
+        PathPoint(ridge, norm, some / train.rows, more / held.rows if held.rows else None)
+        for ridge, norm, some, more in zip(GRID, norms, right, right_held, strict=True)
+    ]
+
+
+class _Stopped(Exception):
+    """Somebody set the event."""
+
+
+class _OneLook:
+    """A shard's rows, whose memory is given back as the reading goes on; raises _Stopped once ``stop`` is set."""
+
+    def __init__(self, reader: Reader, shard: Shard, stop: Event | None) -> None:
+        self._reader, self._shard, self._stop = reader, shard, stop
+
+    @property
+    def rows(self) -> int:
+        """Number of rows."""
+        return self._shard.rows
+
+    def blocks(self, size: int, start: int = 0) -> Iterator[ArrayBlock]:
+        """Blocks of ``size`` rows."""
+        for k in range(start, self.rows, size):
+            if self._stop is not None and self._stop.is_set():
+                raise _Stopped
+            here = slice(k, min(k + size, self.rows))
+            yield ArrayBlock(self._reader.tokens(self._shard.name, here), self._shard.labels[here])

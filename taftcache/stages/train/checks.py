@@ -1,0 +1,145 @@
+"""Whether a store can follow the settings of stage 2 that a recipe asks for: all is looked at, nothing written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Literal
+
+from taftcache.cache.store import FeatureStore
+from taftcache.errors import CompositionError, RecipeError
+from taftcache.names import COMPONENTS, HEAD, component_of, is_model, shard_of
+from taftcache.recipe import Recipe, parse_recipe
+from taftcache.stages.extract.extraction import check_tail, check_words
+from taftcache.tangent.spec import TAIL
+
+if TYPE_CHECKING:
+    from taftcache.tangent.base import Base
+
+SUMS_TO_ONE = 1e-9
+Weights = dict[str, float] | Literal["rows"]
+
+
+def check_settings(store: FeatureStore, recipe: Recipe) -> None:
+    """Look at everything that would make a later step fail, whatever the rows are.
+
+    Raises:
+        IdentityError: other data, another backbone or another plan than the store's. RecipeError: parameters that the
+        store's rows do not suffice for, or weights for other classes or components. CompositionError: coefficients
+        that do not sum to one. BackboneError: no such device here.
+    """
+    from taftcache.backbone.device import resolve_device
+
+    check_words(store, recipe)
+    check_tail(store, recipe)
+    check_class_weights(recipe, len(store.classes))
+    if recipe.objective.radius is not None and recipe.solver.method in ("paper", "release", "adamw"):
+        raise RecipeError(
+            f'solver.method = "{recipe.solver.method}" keeps to no ball',
+            got=f"objective.radius = {recipe.objective.radius}",
+            do='leave the radius out, or set solver.method = "projected"',
+        )
+    given = coefficients(recipe.compose.weights)
+    known = {component_of(shard.name) for shard in store.shards} | set(imported(store))
+    if unknown := sorted(set(given) - known):
+        raise RecipeError(
+            f"compose.weights names {', '.join(map(shard_of, unknown))}, which the store does not have",
+            got=", ".join(map(shard_of, given)),
+            do=f"name some of {', '.join(shard_of(n) for n in sorted(known))}",
+        )
+    resolve_device(recipe.device)
+
+
+def check_class_weights(recipe: Recipe, classes: int) -> None:
+    """RecipeError unless a list of class weights has one for each class."""
+    given = recipe.objective.class_weights
+    if not isinstance(given, str) and len(given) != classes:
+        raise RecipeError(
+            f"objective.class_weights has {len(given)} values, the store has {classes} classes",
+            got=given[:8],
+            do='give one number for each class, or "balanced"',
+        )
+
+
+def coefficients(given: Weights) -> dict[str, float]:
+    """``compose.weights`` by component; empty where they are the shares of the rows.
+
+    Raises:
+        RecipeError: a component named twice. CompositionError: a sum other than one.
+    """
+    if given == "rows":
+        return {}
+    by_name = {component_of(name): float(mu) for name, mu in given.items()}
+    if len(by_name) < len(given):
+        raise RecipeError("compose.weights names a component twice", got=", ".join(given), do="leave one of them out")
+    if not abs(sum(by_name.values()) - 1) <= SUMS_TO_ONE:
+        raise CompositionError(
+            f"the coefficients of compose.weights sum to {sum(by_name.values())}, not to one",
+            got=", ".join(f"{name} = {mu}" for name, mu in given.items()),
+            do="divide them by their sum: each component brings the base model along",
+        )
+    return by_name
+
+
+def check_coefficients(weights: Weights, names: Iterable[str]) -> None:
+    """RecipeError unless there is a coefficient for each of these components, or their rows say it."""
+    given, wanted = coefficients(weights), set(names)
+    if weights != "rows" and (other := sorted(given.keys() ^ wanted)):
+        raise RecipeError(
+            f"compose.weights does not fit the components: {', '.join(map(shard_of, other))}",
+            got=f"coefficients of {', '.join(map(shard_of, sorted(given)))}",
+            do=f"name {', '.join(map(shard_of, sorted(wanted)))}; 0 leaves one out",
+        )
+
+
+def imported(store: FeatureStore) -> list[str]:
+    """Names of the components that came from another store."""
+    return [name for name, ref in store.objects(COMPONENTS).items() if ref.meta.get("imported")]
+
+
+def orphans(store: FeatureStore, recipe: Recipe, base: Base) -> list[str]:
+    """Components and models that belong to another base point, or to other parameters, than ``recipe`` asks for.
+
+    ``base`` is the recipe's. A store's components are all over the parameters that its recorded settings select.
+    """
+    others = not _selects_the_same(store, recipe.tangent.train, base)
+    return [
+        name
+        for name, ref in store.objects().items()
+        if is_model(name) and (ref.meta.get("base_digest") != base.digest or (others and name != HEAD))
+    ]
+
+
+def _selects_the_same(store: FeatureStore, train: object, base: Base) -> bool:
+    """Whether the store's recorded settings select the parameters that ``base`` and ``train`` do."""
+    from taftcache.tangent.config import TailConfig
+    from taftcache.tangent.selection import select
+
+    recorded = parse_recipe(store.manifest.recipe, str(store.path)).tangent
+    try:
+        before = select(TailConfig.from_dict(store.objects()[TAIL].meta), recorded)
+    except RecipeError:  # settings that an earlier release recorded though the store cannot follow them
+        return recorded.train == train
+    return before == select(base.config, base.spec)
+
+
+def check_kept(store: FeatureStore, recipe: Recipe, base: Base, renewed: Iterable[str]) -> None:
+    """RecipeError where settings would leave components behind that are not among the ``renewed``."""
+    left = [n for n in orphans(store, recipe, base) if n.startswith(COMPONENTS) and n not in set(renewed)]
+    if not left:
+        return
+    foreign = [name for name in left if name in imported(store)]
+    raise RecipeError(
+        f"other [tangent] settings would leave {', '.join(left)} around another base point, or over other parameters",
+        got=_differing(store.manifest.recipe.get("tangent", {}), recipe),
+        do="keep the store's [tangent] section, or train in a store of its own: imported components cannot be renewed"
+        if foreign
+        else "train all shards together, without --shard, or keep the store's [tangent] section",
+    )
+
+
+def _differing(recorded: Mapping[str, object], recipe: Recipe) -> str:
+    """The keys of [tangent] that differ from what is recorded."""
+    import msgspec
+
+    asked = msgspec.to_builtins(recipe.tangent)
+    return ", ".join(f"tangent.{k} = {v!r}" for k, v in asked.items() if recorded.get(k) != v) or "settings as recorded"

@@ -1,0 +1,63 @@
+"""What the keys of private components stand for: settings and digests of rows, which no component may say itself.
+
+A component's key is there to tell whether it is current. The rows' digests in it are a function of the private rows
+without noise: whoever can guess all rows but one computes both candidates and knows for certain. So a private
+component's key is a random number, and what it stands for lies in an object of its own, which no export takes along.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from taftcache.cache.store import FeatureStore
+from taftcache.errors import FormatError
+from taftcache.names import COMPONENTS
+from taftcache.privacy.statement import META
+
+if TYPE_CHECKING:
+    from taftcache.cache.write.transaction import Transaction
+
+KEYS = "state/private-keys"
+_SUFFIX = ".json"
+
+
+def read_keys(store: FeatureStore) -> dict[str, str]:
+    """Random key -> rows and settings that it stands for; empty where there is none.
+
+    Raises:
+        FormatError: the object is not what ``put_keys`` writes.
+    """
+    if KEYS not in store.objects():
+        return {}
+    try:
+        return msgspec.json.decode(store.read_object(KEYS), type=dict[str, str])
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise FormatError(f"{KEYS} is not what taftcache writes", got=error) from error
+
+
+def is_current(keys: Mapping[str, str], meta: Mapping[str, Any], settings: str) -> bool:
+    """Whether a component with ``meta`` was made from these rows and ``settings``.
+
+    Components of earlier releases have the settings themselves as their key.
+    """
+    return META in meta and settings in (meta.get("key"), keys.get(meta.get("key", "")))
+
+
+def new_key() -> str:
+    """A key that nobody can tell anything from."""
+    return os.urandom(16).hex()
+
+
+def put_keys(change: Transaction, store: FeatureStore, new: Mapping[str, str], lost: Collection[str] = ()) -> None:
+    """Stage ``new`` beside the keys of the private components there are but those ``lost``; others are let go."""
+    kept = {ref.meta.get("key") for n, ref in store.objects(COMPONENTS).items() if META in ref.meta and n not in lost}
+    there = read_keys(store)
+    keys = {key: settings for key, settings in there.items() if key in kept} | dict(new)
+    if keys:
+        change.put(KEYS, msgspec.json.encode(dict(sorted(keys.items()))), suffix=_SUFFIX)
+    elif KEYS in store.objects():
+        change.drop(KEYS)

@@ -1,0 +1,93 @@
+"""The report of a student: report.md, report.json and the plots beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from taftcache.report.markdown import bullets, picture, section
+from taftcache.report.plots import bars, curves, profile
+from taftcache.report.tables import columns_of, markdown_table
+from taftcache.report.write import write_bytes, write_json
+from taftcache.teaching.recipe import TeachingRecipe
+
+Row = dict[str, Any]
+Tables = Mapping[str, list[Row]]
+CURVES = {
+    "noise features": "noise",
+    "labelled images of a class": "per_class",
+    "times the first teacher is given": "repeat",
+}
+
+
+def write_page(
+    folder: Path,
+    recipe: TeachingRecipe,
+    tables: Tables,
+    conclusions: Sequence[str],
+    notes: Sequence[str],
+    energies: Mapping[str, Sequence[float]],
+) -> list[Path]:
+    """Write the report; the plots' files.
+
+    Args:
+        tables: by title, rows of plain values. energies: teacher → energy of each of its features, in per cent.
+    """
+    plots = [*_energy_plots(folder, tables, energies), *_curve_plots(folder, tables)]
+    text = [f"# Teaching: {recipe.name}", ""]
+    for title, rows in tables.items():
+        if rows:
+            text += section(f"{title[0].upper()}{title[1:]}", table(rows))
+    text += section("What this says", bullets(conclusions)) if conclusions else []
+    text += section("Notes", bullets(notes)) if notes else []
+    for plot in plots:
+        text += picture(plot.stem.replace("-", " "), plot.name)
+    write_bytes(folder / "report.md", "\n".join(text).encode())
+    write_json(folder / "report.json", {"recipe": recipe, "tables": tables, "conclusions": conclusions, "notes": notes})
+    return plots
+
+
+def _energy_plots(folder: Path, tables: Tables, energies: Mapping[str, Sequence[float]]) -> list[Path]:
+    if not tables.get("energy"):
+        return []
+    shares = {row["teacher"]: 100 * row["share of energy"] for row in tables["energy"]}
+    return [
+        bars(folder / "energy-by-teacher.svg", "Energy by teacher", "per cent of the energy", shares),
+        profile(folder / "energy-by-feature.svg", "Energy by feature", "per cent", energies),
+    ]
+
+
+def _curve_plots(folder: Path, tables: Tables) -> list[Path]:
+    """One plot for each curve of more than one point."""
+    plots = []
+    for title, key in CURVES.items():
+        rows = tables.get(title, [])
+        if len({row[key] for row in rows}) > 1:
+            lines: dict[str, list[tuple[float, float]]] = {}
+            for row in rows:
+                lines.setdefault(row["prior"], []).append((float(row[key]), 100 * row["accuracy"]))
+            file = folder / f"{key.replace('_', '-')}.svg"
+            plots.append(curves(file, f"Accuracy and {title}", title, "accuracy, per cent", lines))
+    return plots
+
+
+def table(rows: Sequence[Row]) -> list[str]:
+    """Rows of equal meaning as a table in Markdown; accuracies and shares in per cent."""
+    columns = columns_of(rows)
+    return markdown_table(columns, ([cell(key, row.get(key)) for key in columns] for row in rows))
+
+
+def cell(column: str, value: Any) -> str:
+    """One entry as text."""
+    if value is None:
+        return ""
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name}: {100 * x:.1f}" for name, x in value.items())
+    if isinstance(value, int):
+        return f"{value:,}" if column == "parameters" else str(value)
+    if isinstance(value, float):
+        if column in ("accuracy", "deviation") or "energy" in column:
+            return f"{100 * value:.2f} %"
+        return f"{value:.3g}"
+    return str(value)

@@ -1,0 +1,66 @@
+"""An error of the system names what could not be done, and why, and advises for that cause."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from taftcache.cache.store import FeatureStore
+from taftcache.errors import StoreError, StoreNotFound, StoreWriteError
+
+from .making import create
+
+CAUSES = {
+    errno.ENOSPC: ("no space left on the disk", "Free some space"),
+    errno.EACCES: ("permission denied", "chmod"),
+    errno.EROFS: ("the file system is read-only", "Mount it for writing"),
+    errno.EMFILE: ("too many files are open", "ulimit"),
+    errno.EIO: ("the disk reports an I/O error", "Check the disk"),
+    errno.EPROTO: ("protocol error", "Look at the disk"),
+}
+
+
+@pytest.mark.parametrize("code", CAUSES, ids=errno.errorcode.get)
+def test_a_write_says_its_cause_and_what_helps(tmp_path, monkeypatch, code) -> None:
+    def fail(fd, data):
+        raise OSError(code, os.strerror(code))
+
+    with create(tmp_path / "s") as store, store.transaction() as change:
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "write", fail)
+            with pytest.raises(StoreWriteError) as caught:
+                change.put("components/000", b"x")
+        assert caught.value.fault == f"cannot write to {tmp_path / 's'}: {CAUSES[code][0]}"
+        assert CAUSES[code][1] in caught.value.do
+        assert caught.value.do.endswith("the last commit is intact.")
+
+
+@pytest.mark.parametrize("code", CAUSES, ids=errno.errorcode.get)
+def test_a_store_that_cannot_be_created(tmp_path, monkeypatch, code) -> None:
+    def fail(*_args, **_named):
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(Path, "mkdir", fail)
+    with pytest.raises(StoreWriteError) as caught:
+        create(tmp_path / "s")
+    assert caught.value.fault == f"cannot create a store at {tmp_path / 's'}: {CAUSES[code][0]}"
+    assert CAUSES[code][1] in caught.value.do
+
+
+def test_places_that_hold_no_store(tmp_path) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "file").write_bytes(b"")
+    for name, says in [
+        ("gone", "there is no such folder"),
+        ("empty", "there is no manifest.json"),
+        ("file", "a file is where a folder must be"),
+    ]:
+        for mode in ("r", "a"):
+            with pytest.raises(StoreNotFound, match=f"{name}: {says}"):
+                FeatureStore(tmp_path / name, mode=mode)
+    for name in ("file", "file/s"):
+        with pytest.raises(StoreError, match=f"cannot create a store at .*{name}: a file is where a folder must be"):
+            create(tmp_path / name)

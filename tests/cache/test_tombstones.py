@@ -1,0 +1,258 @@
+"""The file beside a store that outlives it: named by the real place, checked, private, and taken along by copies."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+
+import pytest
+
+from taftcache.cache.copying import copy
+from taftcache.cache.format import ledger
+from taftcache.cache.format.digest import canonical
+from taftcache.cache.store import FeatureStore
+from taftcache.cache.write.tombstones import TombstoneFile
+from taftcache.errors import FormatError, IntegrityError, StaleStore, StoreError
+
+from .making import create, fill, names, tree
+
+IDS = names(12)
+GONE = IDS[3]
+
+
+@pytest.fixture
+def path(tmp_path):
+    """A store that forgot ``GONE``; its state from before lies in ``old``."""
+    with create(tmp_path / "s") as store:
+        fill(store, "000", IDS)
+    shutil.copytree(tmp_path / "s", tmp_path / "old")
+    forget(tmp_path / "s", GONE)
+    return tmp_path / "s"
+
+
+def forget(path, *ids: str) -> None:
+    with FeatureStore(path, mode="a") as store, store.transaction() as change:
+        change.erase(ids)
+        change.record({"event": "forget"})
+
+
+def put_back(tmp_path) -> None:
+    shutil.rmtree(tmp_path / "s")
+    shutil.copytree(tmp_path / "old", tmp_path / "s")
+
+
+def first_version(file, key: bytes, ids: list[str]) -> None:
+    """What version 1 of the file has."""
+    hashes = sorted(ledger.tombstone(i, key) for i in ids)
+    pages = [{"key": key.hex(), "tombstones": hashes}]
+    file.write_bytes(canonical({"format": "taftcache-forgotten", "version": 1, "pages": pages}))
+
+
+def test_an_old_copy_is_noticed_through_a_link(path, tmp_path) -> None:
+    (tmp_path / "link").symlink_to(path)
+    put_back(tmp_path)
+    for place in (path, tmp_path / "link"):
+        with pytest.raises(StaleStore):
+            FeatureStore(place)
+
+
+def test_what_was_forgotten_through_a_link_is_known_of_the_folder(path, tmp_path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "link").symlink_to(path)
+    shutil.rmtree(tmp_path / "old")
+    shutil.copytree(path, tmp_path / "old")
+    forget(tmp_path / "elsewhere" / "link", IDS[5])
+    assert os.listdir(tmp_path / "elsewhere") == ["link"]
+    put_back(tmp_path)
+    with pytest.raises(StaleStore):
+        FeatureStore(path)
+
+
+def test_a_store_made_anew_through_a_link_adopts_the_tombstones(path, tmp_path) -> None:
+    shutil.rmtree(path)
+    path.mkdir()
+    (tmp_path / "link").symlink_to(path)
+    assert TombstoneFile(tmp_path / "link").holds(GONE)
+    with create(tmp_path / "link") as store:
+        assert store.is_forgotten(GONE)
+
+
+def test_a_file_that_was_named_by_a_link_is_merged(path, tmp_path) -> None:
+    """An earlier version forgot through a link: its file lies beside the link, under the same key or another."""
+    for key in ((path / "tombstones.key").read_bytes(), b"k" * 32):
+        (tmp_path / "link").symlink_to(path)
+        first_version(tmp_path / "link.forgotten", key, [IDS[7]])
+        with pytest.raises(StaleStore):
+            FeatureStore(tmp_path / "link")
+        assert (tmp_path / "link.forgotten").exists()
+        with FeatureStore(tmp_path / "link", mode="a", stale=True) as store:
+            assert store.returned() == [IDS[7]]
+            assert store.tombstone_file.key == (path / "tombstones.key").read_bytes(), "its own key is the newest"
+        assert not (tmp_path / "link.forgotten").exists()
+        (tmp_path / "link").unlink()
+        with pytest.raises(StaleStore):
+            FeatureStore(path)
+        put_back(tmp_path)
+        (tmp_path / "s.forgotten").unlink()
+        forget(path, GONE)
+
+
+def test_a_link_above_the_store_names_the_same_file(path, tmp_path) -> None:
+    """There is no second file then, and the one there is must not go as one that was merged."""
+    (tmp_path / "up").symlink_to(tmp_path)
+    forget(tmp_path / "up" / "s", IDS[5])
+    FeatureStore(tmp_path / "up" / "s", mode="a").close()
+    found = TombstoneFile(path)
+    assert found.holds(IDS[5])
+    assert found.holds(GONE)
+
+
+def test_destroying_the_key_reaches_the_file_of_a_link(path, tmp_path) -> None:
+    key = (path / "tombstones.key").read_bytes()
+    (tmp_path / "link").symlink_to(path)
+    first_version(tmp_path / "link.forgotten", key, [GONE])
+    with FeatureStore(tmp_path / "link", mode="a") as store, store.transaction() as change:
+        change.destroy_key()
+    assert not (tmp_path / "link.forgotten").exists()
+    assert key.hex().encode() not in (tmp_path / "s.forgotten").read_bytes()
+
+
+def test_every_flipped_bit_is_an_error(path, tmp_path) -> None:
+    file = tmp_path / "s.forgotten"
+    raw = file.read_bytes()
+    for at in range(len(raw)):
+        for bit in range(8):
+            file.write_bytes(raw[:at] + bytes([raw[at] ^ 1 << bit]) + raw[at + 1 :])
+            with pytest.raises((IntegrityError, FormatError)):
+                TombstoneFile(path)
+    file.write_bytes(raw[:-1])
+    with pytest.raises(IntegrityError, match="damaged"):
+        FeatureStore(path)
+    file.write_bytes(raw + b"\n")
+    with pytest.raises(IntegrityError, match="digest"):
+        FeatureStore(path)
+    file.write_bytes(raw)
+    FeatureStore(path).close()
+
+
+@pytest.mark.parametrize("text", [b"", b"[]", b"{", b"[" * 10**5, b'{"format":"taftcache-forgotten","version":3}'])
+def test_what_is_no_such_file(path, tmp_path, text) -> None:
+    (tmp_path / "s.forgotten").write_bytes(text)
+    with pytest.raises(StoreError, match="tombstones beside the store"):
+        FeatureStore(path)
+
+
+def test_version_1_is_read_and_written_as_version_2(path, tmp_path) -> None:
+    file = tmp_path / "s.forgotten"
+    newest = file.read_bytes()
+    first_version(file, (path / "tombstones.key").read_bytes(), [GONE])
+    before = file.read_bytes()
+    file.chmod(0o644)
+    with FeatureStore(path) as store:
+        assert store.tombstone_file.holds(GONE)
+    assert file.read_bytes() == before, "a reader writes nothing"
+    FeatureStore(path, mode="a").close()
+    assert file.read_bytes() == newest
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    put_back(tmp_path)
+    with pytest.raises(StaleStore):
+        FeatureStore(path)
+
+
+def test_they_are_private(path, tmp_path, monkeypatch) -> None:
+    def mode(file) -> int:
+        return stat.S_IMODE(file.stat().st_mode)
+
+    (tmp_path / "copy.forgotten.partial").write_bytes(b"of a crash")
+    with FeatureStore(path) as store:
+        copy(store, tmp_path / "copy")
+    for place in (path, tmp_path / "copy"):
+        assert mode(place / "tombstones.key") == 0o600
+        assert mode(place.with_name(f"{place.name}.forgotten")) == 0o600
+    (tmp_path / "s.forgotten").chmod(0o640)
+    forget(path, IDS[0])
+    assert mode(tmp_path / "s.forgotten") == 0o640, "what the owner allows stays allowed"
+
+
+def test_a_reader_who_may_not_read_it_is_told_so(path, tmp_path, monkeypatch) -> None:
+    real = os.open
+
+    def opened(name, *given, **more):
+        if name == "s.forgotten":
+            raise PermissionError(13, "Permission denied")
+        return real(name, *given, **more)
+
+    monkeypatch.setattr(os, "open", opened)
+    with pytest.raises(StoreError, match="cannot read the tombstones") as caught:
+        FeatureStore(path)
+    assert "chmod g+r" in str(caught.value)
+
+
+def test_a_copy_takes_the_tombstones_along(path, tmp_path) -> None:
+    """Those of the manifest, and those that only the file knows."""
+    first_version(tmp_path / "old.forgotten", b"k" * 32, ["from an earlier store"])
+    other = TombstoneFile(tmp_path / "old")
+    TombstoneFile(path).merge(other)
+    with FeatureStore(path) as store:
+        copy(store, tmp_path / "copy")
+    found = TombstoneFile(tmp_path / "copy")
+    assert found.holds(GONE)
+    assert found.match(["from an earlier store"], []) == ["from an earlier store"]
+    shutil.rmtree(tmp_path / "copy")
+    shutil.copytree(tmp_path / "old", tmp_path / "copy")
+    with pytest.raises(StaleStore):
+        FeatureStore(tmp_path / "copy")
+
+
+@pytest.mark.parametrize("beside", [True, False], ids=["file", "manifest alone"])
+def test_an_older_state_is_not_copied_over_a_newer_one(path, tmp_path, beside) -> None:
+    """With the file beside the target, and where only the target's manifest knows (a copy of an earlier version)."""
+    if not beside:
+        (tmp_path / "s.forgotten").unlink()
+    before = tree(path)
+    with FeatureStore(tmp_path / "old") as store, pytest.raises(StaleStore, match="1 rows that were forgotten"):
+        copy(store, path, update=True)
+    assert tree(path) == before
+    if beside:
+        shutil.rmtree(path)
+        with FeatureStore(tmp_path / "old") as store, pytest.raises(StaleStore):
+            copy(store, path)
+        assert not FeatureStore.exists(path)
+
+
+def test_a_newer_state_is_copied_over_an_older_one(path, tmp_path) -> None:
+    with FeatureStore(path) as store:
+        copy(store, tmp_path / "old", update=True)
+    assert TombstoneFile(tmp_path / "old").holds(GONE)
+    forget(path, IDS[0])
+    with FeatureStore(path) as store:
+        copy(store, tmp_path / "old", update=True)
+    found = TombstoneFile(tmp_path / "old")
+    assert found.holds(GONE)
+    assert found.holds(IDS[0])
+
+
+def test_a_key_that_was_destroyed_goes_with_the_next_copy(path, tmp_path) -> None:
+    with FeatureStore(path, mode="a") as store:
+        copy(store, tmp_path / "copy")
+        assert TombstoneFile(tmp_path / "copy").holds(GONE)
+        with store.transaction() as change:
+            change.destroy_key()
+            change.record({"event": "destroy-key"})
+        copy(store, tmp_path / "copy", update=True)
+    assert not TombstoneFile(tmp_path / "copy").key
+
+
+def test_what_an_older_state_does_not_know_is_not_taken_for_destroyed(tmp_path) -> None:
+    """A state from before the sample came at all brings nothing back, and must not make the target forget."""
+    with create(tmp_path / "s") as store:
+        fill(store, "000", IDS[:6])
+    shutil.copytree(tmp_path / "s", tmp_path / "old")
+    with FeatureStore(tmp_path / "s", mode="a") as store:
+        fill(store, "001", IDS[6:])
+    forget(tmp_path / "s", IDS[8])
+    (tmp_path / "s.forgotten").unlink()  # then only the manifest that is replaced knows
+    with FeatureStore(tmp_path / "old") as store:
+        copy(store, tmp_path / "s", update=True)
+    assert TombstoneFile(tmp_path / "s").holds(IDS[8])

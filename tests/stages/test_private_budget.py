@@ -1,0 +1,291 @@
+"""What a private training is refused, that a refusal changes nothing, and what holds all trainings of a store."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import taftcache
+from taftcache.cache.store import FeatureStore
+from taftcache.cli import main
+from taftcache.errors import FormatError, RecipeError, SolveError, StoreError
+from taftcache.privacy.accountant import Release, epsilon
+from taftcache.privacy.spec import PrivacySpec
+from taftcache.privacy.statement import EVENT, META, PLAN, Promise, fixed_promise, held_to, spent
+from taftcache.recipe import parse_recipe
+from taftcache.stages.train.training import subtracted
+from tests.stages.making import open_store, recipe
+from tests.stages.test_private import PRIVACY, settings
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory, finished) -> Path:
+    """Two private shards and their mean, the budget spent. Not to be written to."""
+    path = shutil.copytree(finished, tmp_path_factory.mktemp("private") / "store")
+    with open_store(path) as store:
+        taftcache.train_private(store, settings(store))
+        taftcache.compose(store)
+    return path
+
+
+@pytest.fixture
+def private(trained, tmp_path) -> Path:
+    return shutil.copytree(trained, tmp_path / "private")
+
+
+def other_base(store: FeatureStore, seed: int = 9, **privacy: Any):
+    """The private settings around another base point."""
+    values = store.manifest.recipe | {"privacy": {**PRIVACY, **privacy}}
+    return parse_recipe(values | {"tangent": {**values["tangent"], "train": "head", "seed": seed}})
+
+
+# ---- a command that is refused changes nothing ----
+
+SETS = [f"--set=privacy.{key}={value}" for key, value in PRIVACY.items()] + ['--set=tangent.train="head"']
+SPENT = {
+    "over budget": ["--set=privacy.clip=2.0"],
+    "other base, over budget": ["--set=tangent.seed=9"],
+    "another delta": ["--set=privacy.delta=0.3", "--set=privacy.multiplier=1.2"],
+    "another relation": ["--set=privacy.relation=add-remove"],
+    "a larger budget": ["--set=privacy.budget=100", "--set=privacy.clip=2.0"],
+    "one shard around another base": ["--shard", "000", "--set=tangent.seed=9", "--set=privacy.multiplier=1e6"],
+}
+ALWAYS = {
+    "no such shard": ["--shard", "999", "--set=tangent.seed=9"],
+    "too much noise": ["--set=privacy.epsilon=1e-9"],
+    "statistics of a full tail": ['--set=tangent.train="full"', "--set=privacy.mechanism=least-squares"],
+    "no head": ['--set=tangent.train=["*.mlp.*"]'],
+    "exact": ["--set=compose.mode=exact"],
+}
+
+
+@pytest.mark.parametrize(
+    ("state", "why"), [("private", why) for why in SPENT | ALWAYS] + [("plain", why) for why in ALWAYS]
+)
+def test_a_refused_command_changes_nothing(store, private, why, state, capsys):
+    path = store if state == "plain" else private
+    with FeatureStore(path) as opened:
+        before = opened.root_digest
+    with pytest.raises(SystemExit) as end:
+        main(["train", str(path), "--private", *SETS, *(SPENT | ALWAYS)[why]])
+    assert end.value.code != 0
+    assert "Traceback" not in capsys.readouterr().err
+    with FeatureStore(path) as opened:
+        assert opened.root_digest == before
+
+
+def test_all_shards_are_charged_before_the_first_is_trained(private):
+    with open_store(private) as store:
+        with store.transaction() as change:  # 000 could be trained: nothing of it was spent by the ledger's next entry
+            change.drop("components/000")
+        before = store.root_digest
+        with pytest.raises(RecipeError, match="of its budget"):
+            taftcache.train_private(store, settings(store, clip=2.0))
+        assert store.root_digest == before
+
+
+def test_models_work_after_a_refusal(private):
+    """Settings around another base point were once recorded before the budget was looked at."""
+    with open_store(private) as store:
+        before = taftcache.evaluate(store).accuracy
+        with pytest.raises(RecipeError, match="of its budget"):
+            taftcache.train_private(store, other_base(store))
+        assert taftcache.evaluate(store).accuracy == before
+
+
+def test_a_failure_while_training_leaves_models_and_settings(store, monkeypatch):
+    from taftcache.privacy import trainer
+
+    def fail(*arguments, **keywords):
+        raise SolveError("no memory is left")
+
+    monkeypatch.setattr(trainer, "train_privately", fail)
+    with open_store(store) as opened:
+        before = opened.root_digest
+        with pytest.raises(SolveError):
+            taftcache.train_private(opened, settings(opened))
+        assert opened.root_digest == before
+
+
+def test_models_without_noise_go_with_the_first_private_component(store):
+    with open_store(store) as opened:
+        report = taftcache.train_private(opened, settings(opened), ["001"])
+        assert "components/000" in report.dropped
+        assert {n for n in opened.objects() if not n.startswith(("base/", "state/"))} == {"components/001"}
+        again = taftcache.train_private(opened, shards=["001"])
+        assert (again.trained, again.kept, again.dropped) == ([], ["components/001"], [])
+        with opened.transaction() as change:
+            change.put("models/head", b"", {"base_digest": ""})
+        assert taftcache.train_private(opened, shards=["001"]).dropped == ["models/head"]
+        assert "models/head" not in opened.objects()
+
+
+def test_nothing_to_do_writes_nothing(private):
+    with open_store(private) as store:
+        before = store.root_digest
+        taftcache.train_private(store)
+        taftcache.compose(store)
+        assert store.root_digest == before
+
+
+# ---- the pair is fixed ----
+
+
+def test_the_first_training_fixes_budget_delta_and_relation(store):
+    with open_store(store) as opened:
+        taftcache.train_private(opened, settings(opened, epsilon=3.0, budget=8.0), ["000"])
+        assert opened.manifest.plan[PLAN] == {"epsilon": 8.0, "delta": 1e-5, "relation": "replace-one"}
+        (entry,) = opened.ledger()
+        assert (entry["budget"], entry["delta"], entry["relation"]) == (8.0, 1e-5, "replace-one")
+        for other, said in (
+            ({"delta": 1e-4}, "privacy.delta is 0.0001"),
+            ({"relation": "add-remove"}, "privacy.relation is add-remove"),
+            ({"budget": 9.0}, "privacy.budget is 9.0"),
+            ({"budget": 7.0}, "privacy.budget is 7.0"),
+        ):
+            with pytest.raises(RecipeError, match=re.escape(said)):
+                taftcache.train_private(opened, settings(opened, epsilon=1.0, **other), ["001"])
+        more = taftcache.train_private(opened, settings(opened, epsilon=2.0), ["000"])  # no budget said: the fixed one
+        assert 3.0 < more.spent["000"] <= 8.0
+        assert more.budget == 8.0
+
+
+def test_a_larger_delta_does_not_step_around_the_budget(private):
+    """3 of 3 spent at 1e-5, then a training with hardly any noise at δ = 0.3 was once accepted."""
+    with open_store(private) as store:
+        with pytest.raises(RecipeError, match=r"delta is 0\.3"):
+            taftcache.train_private(store, other_base(store, delta=0.3, multiplier=1.2))
+        assert epsilon(spent(store.ledger(), "000"), 1e-5) <= 8.0
+
+
+def test_a_copy_and_a_conversion_are_held_to_the_same(private, tmp_path):
+    taftcache.copy(private, tmp_path / "copy")
+    taftcache.convert(private, tmp_path / "converted", dtype="float32")
+    for name in ("copy", "converted"):
+        with open_store(tmp_path / name) as store:
+            assert store.manifest.plan[PLAN]["epsilon"] == 8.0
+            for why in ({"clip": 2.0}, {"delta": 0.3}, {"budget": 20.0, "clip": 2.0}):
+                with pytest.raises(RecipeError):
+                    taftcache.train_private(store, settings(store, **why))
+
+
+def test_an_import_knows_that_there_were_private_releases(private, tmp_path):
+    taftcache.export(private, tmp_path / "rows.h5")
+    taftcache.import_(tmp_path / "rows.h5", recipe(tmp_path / "imported"))
+    with open_store(tmp_path / "imported") as store:
+        before = store.root_digest
+        with pytest.raises(RecipeError, match="the ledger that says how much was spent is not here"):
+            taftcache.train_private(store, settings(store))
+        taftcache.train(store, parse_recipe(store.manifest.recipe))
+        taftcache.forget(store, [store.shard("000").sample_ids[0]])
+        with pytest.raises(RecipeError, match="the ledger that says"):
+            taftcache.train_private(store, settings(store))
+        assert store.root_digest != before
+    assert taftcache.audit(tmp_path / "imported").findings == []
+
+
+def test_an_import_of_a_store_without_private_releases_may_train(store, tmp_path):
+    taftcache.export(store, tmp_path / "rows.h5")
+    taftcache.import_(tmp_path / "rows.h5", recipe(tmp_path / "imported"))
+    with open_store(tmp_path / "imported") as opened:
+        assert taftcache.train_private(opened, settings(opened), ["000"]).trained == ["components/000"]
+
+
+def test_samples_that_are_appended_come_under_the_same_promise(tmp_path, images):
+    import os
+
+    from PIL import Image
+
+    folder = shutil.copytree(images, tmp_path / "images")
+    made = recipe(tmp_path / "store", data={"source": "folder", "train": str(folder)})
+    taftcache.run(made)
+    with open_store(tmp_path / "store") as store:
+        taftcache.train_private(store, settings(store))
+    for k in range(6):
+        Image.new("RGB", (8, 8), (40 * k, 10, 10)).save(folder / os.listdir(images)[0] / f"new{k}.png")
+    taftcache.append(made)
+    with open_store(tmp_path / "store") as store:
+        assert store.manifest.plan[PLAN]["epsilon"] == 8.0
+        grown = [s.name for s in store.shards]
+        with pytest.raises(RecipeError, match="of its budget"):
+            taftcache.train_private(store, settings(store), grown)
+
+
+@pytest.mark.parametrize("relation", ["add-remove", "replace-one"])
+def test_stores_of_earlier_releases_are_held_to_their_first_training(relation):
+    entry = {"event": EVENT, "shards": ["000"], "releases": [], "delta": 1e-6, "budget": 3.0}
+    ledger = [{"event": "forget"}, entry, {**entry, "budget": 5.0}, {**entry, "budget": 50.0, "delta": 0.3}]
+    assert fixed_promise({}, ledger, relation) == Promise(5.0, 1e-6, relation)
+    assert fixed_promise({}, ledger[:1], relation) is None
+    assert held_to(None, PrivacySpec(epsilon=2.0, budget=6.0)) == Promise(6.0, 1e-5, "add-remove")
+    with pytest.raises(FormatError, match="not one that taftcache writes"):
+        fixed_promise({PLAN: {"epsilon": "much"}}, ledger, relation)
+
+
+# ---- tuning, plans, shards ----
+
+
+def test_the_ledger_has_every_release_of_tuning_that_is_not_charged(store):
+    with open_store(store) as opened:
+        report = taftcache.train_private(opened, settings(opened), ["000"], rates=[0.5, 1.0, 2.0], charged=False)
+        (entry,) = opened.ledger()
+        one = report.statements["components/000"]["releases"]
+        assert entry["releases"] == one
+        assert entry["uncharged"] == one * 2
+        assert "NOT charged" in entry["tuning"]
+        assert spent(opened.ledger(), "000") == [Release(**release) for release in one]
+        assert report.spent["000"] <= 8.0
+        taftcache.train_private(opened, settings(opened), ["001"])
+        assert "uncharged" not in opened.ledger()[-1]
+    assert taftcache.audit(store).findings == []
+
+
+def test_a_balanced_plan_does_not_go_with_rows_that_come_or_go(tmp_path):
+    """One row less moved 96 of 120 others to another shard: the promise of each shard said nothing of that."""
+    path = tmp_path / "store"
+    taftcache.extract(recipe(path, store={"plan": "balanced"}))
+    with open_store(path) as store:
+        before = store.root_digest
+        with pytest.raises(RecipeError, match="moves others to other shards"):
+            taftcache.train_private(store, settings(store, relation="add-remove"))
+        assert store.root_digest == before
+        assert taftcache.train_private(store, settings(store, relation="replace-one")).trained
+    one = tmp_path / "one"
+    taftcache.extract(recipe(one, store={"plan": "balanced", "shards": 1}))
+    with open_store(one) as store:
+        assert taftcache.train_private(store, settings(store, relation="add-remove")).trained
+
+
+def test_a_subtracted_shard_is_trained_by_name_alone(store):
+    with open_store(store) as opened:
+        taftcache.train_private(opened, settings(opened, epsilon=1.0, budget=8.0))
+        taftcache.compose(opened)
+        taftcache.forget(opened, [opened.shard("000").sample_ids[0]], mode="subtract")
+        assert taftcache.train_private(opened).kept == ["components/001"]
+        assert subtracted(opened) == ["000"]
+        assert taftcache.train_private(opened, shards=["000"]).trained == ["components/000"]
+        assert subtracted(opened) == []
+        assert opened.manifest.plan[PLAN]["epsilon"] == 8.0
+        taftcache.compose(opened)
+    assert taftcache.audit(store).findings == []
+
+
+def test_no_held_out_rows_to_tune_by(tmp_path):
+    path = tmp_path / "store"
+    taftcache.extract(recipe(path, data={"source": "digits", "limit": 60, "held_out": 0.0}))
+    with open_store(path) as store, pytest.raises(StoreError, match="no held-out rows"):
+        taftcache.train_private(store, settings(store), rates=[1.0, 2.0])
+
+
+@pytest.mark.parametrize("compose", [{"mode": "weighted"}, {"mode": "weighted", "weights": {"000": 0.25, "001": 0.75}}])
+def test_compositions_of_private_components(private, compose):
+    with open_store(private) as store:
+        report = taftcache.compose(store, parse_recipe({**store.manifest.recipe, "compose": compose}))
+        assert report.models == ["models/mean", "models/weighted"]
+        assert store.objects()["models/weighted"].meta[META]["epsilon"] <= 8.0
+        assert taftcache.evaluate(store).accuracy.keys() >= {"models/weighted", "models/mean", "components/000"}
+    assert taftcache.audit(private).findings == []

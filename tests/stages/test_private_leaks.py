@@ -1,0 +1,319 @@
+"""What leaves a store with a private model: no function of the rows but what the promise covers."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+import taftcache
+from taftcache.cache.store import FeatureStore
+from taftcache.errors import FormatError
+from taftcache.model.component import PRIVACY, TOLD, Component, put_component, read_base, read_component
+from taftcache.model.folder import Description, open_model
+from taftcache.privacy.noise import SeededBits
+from taftcache.privacy.statement import META, NOT_COVERED
+from taftcache.stages.forget.signature import make_key
+from taftcache.stages.train import private_training
+from taftcache.stages.train.private_keys import KEYS, read_keys
+from taftcache.stages.train.training import adopt
+from tests.stages.making import open_store
+from tests.stages.test_private import settings
+
+COMPONENT = {"kind", "train", "shards", "rows", "stats", "norm", "privacy"}
+COMPOSITION = {"kind", "coefficients", "norm", "privacy"}
+STATEMENT = {
+    "private", "relation", "mechanism", "epsilon", "delta", "releases", "clip", "sensitivity", "unit", "shards",
+    "noise", "tuning", "not_covered",
+}  # fmt: skip
+JOINT = {"private", "relation", "epsilon", "delta", "composition", "not_covered"}
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory, finished) -> Path:
+    """Two private shards and their mean. Not to be written to."""
+    path = shutil.copytree(finished, tmp_path_factory.mktemp("private") / "store")
+    with open_store(path) as store:
+        taftcache.train_private(store, settings(store))
+        taftcache.compose(store)
+    return path
+
+
+@pytest.fixture
+def private(trained, tmp_path) -> Path:
+    return shutil.copytree(trained, tmp_path / "private")
+
+
+def header(file: Path) -> dict[str, Any]:
+    """All that a component's file says beside its numbers."""
+    data = file.read_bytes()
+    size = int.from_bytes(data[:8], "little")
+    return json.loads(json.loads(data[8 : 8 + size])["__metadata__"]["taftcache"])
+
+
+def digests_of_rows(store: FeatureStore) -> set[str]:
+    """Every digest in the store's manifests that depends on the rows."""
+    manifest = store.manifest
+    found = {manifest.digest, manifest.content_digest}
+    for ref in manifest.shards:
+        found |= {ref.digest, *(part.digest for part in store.shard(ref.name).manifest.objects.values())}
+    return found
+
+
+def leave(store: FeatureStore, folder: Path) -> list[Path]:
+    """Everything private that may leave: both kinds of files, for a component and for the composition."""
+    folder.mkdir()
+    for name in ("components/000", "models/mean"):
+        leaf = name.partition("/")[2]
+        taftcache.export_component(store, name, folder / f"{leaf}.safetensors")
+        taftcache.export_model(store, folder / leaf, name)
+    return [file for file in folder.rglob("*") if file.is_file()]
+
+
+def test_no_digest_of_the_rows_leaves(private, tmp_path):
+    with FeatureStore(private) as store:
+        digests = digests_of_rows(store)
+        for file in leave(store, tmp_path / "out"):
+            data = file.read_bytes()
+            assert [d for d in digests if d[:16].encode() in data] == [], file
+    assert open_model(tmp_path / "out" / "mean", "cpu").component.meta[META]["epsilon"] <= 8
+
+
+def swap_a_row(path: Path) -> None:
+    """Another row under an id of shard 000, and nothing else: a neighbour of the store."""
+    with open_store(path) as store:
+        old = store.shard("000")
+        tokens, labels = old.tokens(slice(0, old.rows)).copy(), old.labels.copy()
+        ids, shape, size = old.sample_ids, old.tokens_shape, old.chunk_rows
+        tokens[3], labels[3] = tokens[4] + 1, (labels[3] + 1) % len(store.classes)
+        with store.transaction() as change:
+            change.drop_shard("000")
+        with store.writer("000", "train", chunk_rows=size, tokens_shape=shape) as writer:
+            writer.append(tokens, ids, labels)
+            writer.commit()
+
+
+def test_neighbours_leave_alike_but_for_what_is_noisy(finished, tmp_path):
+    """With the same noise in both: beside Δw and its norm, all that leaves is equal to the byte."""
+    said = []
+    for name in ("one", "other"):
+        path = shutil.copytree(finished, tmp_path / name)
+        if name == "other":
+            swap_a_row(path)
+        with open_store(path) as store:
+            taftcache.train_private(store, settings(store), bits=SeededBits(0))
+            taftcache.compose(store)
+            leave(store, tmp_path / f"{name}-out")
+        out = tmp_path / f"{name}-out"
+        told = [header(out / f"{leaf}.safetensors") for leaf in ("000", "mean")]
+        told += [json.loads((out / leaf / "taftcache.json").read_text()) for leaf in ("000", "mean")]
+        assert [t.pop("digest", "") == "" for t in told] == [True, True, False, False]  # of Δw
+        assert all((t.get("meta") or t["component"]).pop("norm") > 0 for t in told)
+        said.append((told, [(out / leaf / "README.md").read_text() for leaf in ("000", "mean")]))
+    assert said[0] == said[1]
+
+
+def test_what_the_store_itself_says_of_a_component_is_random_or_noisy(finished, tmp_path):
+    metas, keys = [], []
+    for name in ("one", "other"):
+        path = shutil.copytree(finished, tmp_path / name)
+        if name == "other":
+            swap_a_row(path)
+        with open_store(path) as store:
+            taftcache.train_private(store, settings(store), bits=SeededBits(0))
+            taftcache.compose(store)
+            objects = {n: dict(ref.meta) for n, ref in store.objects().items() if META in ref.meta}
+            keys += [objects[f"components/00{k}"].pop("key") for k in (0, 1)]
+            assert set(read_keys(store)) == set(keys[-2:])
+        for meta in objects.values():
+            for of_the_numbers in (
+                "norm",
+                "members",
+                "key",
+                "identity_error",
+            ):  # members' digests: of their numbers and random keys
+                meta.pop(of_the_numbers, None)
+        metas.append(objects)
+    assert metas[0] == metas[1]
+    assert len(set(keys)) == 4
+    assert all(len(key) == 32 for key in keys)
+
+
+def test_fields_that_leave_are_listed(private, finished, tmp_path):
+    """A field more is a decision: it must be shown to be no function of the rows, and then listed here too."""
+    with FeatureStore(private) as store:
+        leave(store, tmp_path / "out")
+    for leaf, fields, statement in (("000", COMPONENT, STATEMENT), ("mean", COMPOSITION, JOINT)):
+        file, folder = header(tmp_path / "out" / f"{leaf}.safetensors"), tmp_path / "out" / leaf
+        described = json.loads((folder / "taftcache.json").read_text())
+        assert set(file) == {"base_digest", "meta"}
+        assert set(file["meta"]) == set(described["component"]) == fields
+        assert set(file["meta"]["privacy"]) == set(described["component"]["privacy"]) == statement
+        assert set(file["meta"].get("stats", {"rows_said", "learning_rate"})) == {"rows_said", "learning_rate"}
+        assert described["root_digest"] == ""
+    assert set(Description.__struct_fields__) == set(described) == {
+        "format", "model", "classes", "backbone", "weights_digest", "preprocess", "tangent", "tail", "base_digest",
+        "digest", "component", "root_digest", "versions",
+    }  # fmt: skip
+    with FeatureStore(finished) as store:
+        taftcache.export_component(store, "000", tmp_path / "plain.safetensors")
+        plain = header(tmp_path / "plain.safetensors")["meta"]
+        assert set(plain) == {
+            "kind", "train", "shards", "rows", "converged", "status", "stats", "convergence", "certificate", "norm",
+        }  # fmt: skip
+        assert set(plain) < set(TOLD)
+        report = taftcache.export_model(store, tmp_path / "plain")
+        assert open_model(report.folder, "cpu").component.meta.keys() <= set(TOLD)
+        assert json.loads((report.folder / "taftcache.json").read_text())["root_digest"] == store.root_digest
+    assert PRIVACY == META
+
+
+def rewritten(store: FeatureStore, name: str, **fields: Any) -> None:
+    """The component with other fields in file and manifest."""
+    component = read_component(store, name, read_base(store, adopt(store, None).tangent))
+    meta = {**component.meta, **fields}
+    with store.transaction() as change:
+        put_component(change, name, Component(component.base_digest, component.layout, component.delta, meta))
+
+
+def test_a_field_more_stays(private, tmp_path):
+    with open_store(private) as store:
+        meta = store.objects()["components/000"].meta
+        rewritten(store, "components/000", largest=[1.5], stats={**meta["stats"], "clipped": 0.25})
+        taftcache.export_component(store, "000", tmp_path / "one.safetensors")
+    assert set(header(tmp_path / "one.safetensors")["meta"]) == COMPONENT
+    assert set(header(tmp_path / "one.safetensors")["meta"]["stats"]) == {"rows_said", "learning_rate"}
+
+
+def as_of_old(store: FeatureStore) -> None:
+    """Keys as releases before this one wrote them: the settings and the rows' digests themselves."""
+    keys = read_keys(store)
+    for name in ("components/000", "components/001"):
+        rewritten(store, name, key=keys[store.objects()[name].meta["key"]])
+    with store.transaction() as change:
+        change.drop(KEYS)
+    taftcache.compose(store)
+
+
+def test_components_of_earlier_releases_are_read_and_leave_without_their_key(private, tmp_path):
+    with open_store(private) as store:
+        as_of_old(store)
+        assert '"rows"' in store.objects()["components/000"].meta["key"]
+        report = taftcache.train_private(store)
+        assert (report.trained, report.kept) == ([], ["components/000", "components/001"])
+        digests = digests_of_rows(store)
+        for file in leave(store, tmp_path / "out"):
+            assert [d for d in digests if d[:16].encode() in file.read_bytes()] == []
+    assert taftcache.audit(private).findings == []
+
+
+def test_forgetting_clears_what_the_key_stood_for(private):
+    with open_store(private) as store:
+        old, other = store.shard("000").digest, store.shard("001").digest
+        keys = read_keys(store)
+        taftcache.forget(store, [store.shard("000").sample_ids[0]])
+        left = read_keys(store)
+        assert left == {key: text for key, text in keys.items() if other in text}
+        assert not any(old.encode() in store.read_object(name) for name in store.objects())
+        assert KEYS not in store.ledger()[-1]["destroyed"]
+        kept = taftcache.train_private(store, shards=["001"])
+        assert kept.kept == ["components/001"]
+        taftcache.forget(store, [store.shard("001").sample_ids[0]])
+        assert KEYS not in store.objects()
+    assert taftcache.audit(private).findings == []
+
+
+def test_the_card_says_the_promise(private, tmp_path):
+    with FeatureStore(private) as store:
+        leave(store, tmp_path / "out")
+        for leaf in ("000", "mean"):
+            text = (tmp_path / "out" / leaf / "README.md").read_text()
+            said = store.objects()["components/000"].meta[META]
+            assert f"(ε, δ) = ({said['epsilon']:.4g}, 1e-05)" in text
+            assert "replace-one" in text
+            assert all(f"- {line}" in text for line in NOT_COVERED)
+            assert "root digest" not in text
+            assert "minimiser" not in text
+            assert "anything about privacy" not in text
+
+
+def test_noise_of_a_seed_is_no_promise_on_the_card(store, tmp_path):
+    with open_store(store) as opened:
+        taftcache.train_private(opened, settings(opened), bits=SeededBits(0))
+        taftcache.export_model(opened, tmp_path / "model", "components/000")
+    assert "None: its noise came from a seed" in (tmp_path / "model" / "README.md").read_text()
+
+
+def test_a_composition_is_proved_on_rows_that_are_not_private(private, monkeypatch):
+    """Without held-out rows the identity would be checked on training rows, and its rounding error told."""
+    from taftcache.stages.train import composing
+
+    asked = []
+    real = composing.proof_rows
+    monkeypatch.setattr(composing, "proof_rows", lambda rows, base: asked.append(rows) or real(rows, base))
+    with open_store(private) as store:
+        with store.transaction() as change:
+            change.drop_shard(store.held_out.name)
+            change.drop("models/mean")
+        taftcache.compose(store)
+    assert asked[-1] is None
+
+
+# ---- claims that do not follow ----
+
+
+def test_a_claim_in_a_file_that_does_not_follow_is_found_and_stays(private, tmp_path):
+    with open_store(private) as store:
+        claim = {**store.objects()["models/mean"].meta[META], "epsilon": 0.01, "delta": 1e-30}
+        mean = read_component(store, "models/mean", read_base(store, adopt(store, None).tangent))
+        told = Component(mean.base_digest, mean.layout, mean.delta, {**mean.meta, META: claim})
+        with store.transaction() as change:  # in the file alone; the manifest says what it said
+            change.put("models/mean", told.encode(), store.objects()["models/mean"].meta)
+        for leaving in (
+            lambda: taftcache.export_model(store, tmp_path / "model"),
+            lambda: taftcache.export_component(store, "models/mean", tmp_path / "mean.safetensors"),
+        ):
+            with pytest.raises(FormatError, match="does not follow"):
+                leaving()
+        assert list(tmp_path.glob("m*")) == []
+    problems = [f.problem for f in taftcache.audit(private).findings if f.kind == "privacy statement"]
+    assert any("its members give" in problem for problem in problems)
+    assert any("file does not say" in problem for problem in problems)
+
+
+def test_seeded_noise_called_private_is_found(store):
+    with open_store(store) as opened:
+        taftcache.train_private(opened, settings(opened), ["000"], bits=SeededBits(0))
+        said = opened.objects()["components/000"].meta[META]
+        rewritten(opened, "components/000", **{META: {**said, "private": True}})
+    assert [f.problem for f in taftcache.audit(store).findings if f.kind == "privacy statement"] == [
+        "the ledger does not have what its training released"
+    ]
+
+
+def test_signed_receipts_beside_private_trainings(private, tmp_path):
+    pytest.importorskip("cryptography")
+    key = tmp_path / "key.pem"
+    public = make_key(key)
+    with open_store(private) as store:
+        taftcache.forget(store, [store.shard("000").sample_ids[0]], signing_key=key)
+    report = taftcache.audit(private, public_key=public)
+    assert (report.findings, report.receipts, report.signed) == ([], 1, 1)
+
+
+def test_the_mapping_is_text_of_one_kind(private):
+    with open_store(private) as store:
+        with store.transaction() as change:
+            change.put(KEYS, b"[]", suffix=".json")
+        with pytest.raises(FormatError, match="not what taftcache writes"):
+            taftcache.train_private(store)
+        with store.transaction() as change:
+            change.drop(KEYS)
+        assert read_keys(store) == {}
+        assert msgspec.json.decode(private_training.private_key(
+            adopt(store, None), read_base(store, adopt(store, None).tangent), store.shard("000"), [1.0], True
+        ))["rows"] == [store.shard("000").digest]  # fmt: skip

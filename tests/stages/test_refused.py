@@ -1,0 +1,248 @@
+"""Refused means unchanged: whatever command ends with an exit code above 0, the store keeps every byte and name."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+import taftcache
+from taftcache.cache.store import FeatureStore
+from taftcache.cli import main
+from taftcache.model.component import Component
+from taftcache.stages.train import training
+from tests.stages.making import open_store, toml, tree
+from tests.stages.test_private import settings
+
+NO_CUDA = not torch.cuda.is_available()
+
+# A command line, in which {S} is a trained store of two shards and {T} a folder of files, and what the error says.
+TRAIN = [
+    # objective
+    ("--set objective.class_weights=[1,2]", "class_weights has 2 values, the store has 10 classes"),
+    ("--set objective.class_weights=[-1]", "class_weights"),
+    ("--set objective.ridge=0", "ridge"),
+    ("--set objective.loss=hinge", "hinge"),
+    ("--set objective.radius=1 --set solver.method=paper", "keeps to no ball"),
+    # tangent
+    ("--set tangent.blocks=3", "tangent.blocks = 3"),
+    ("--set tangent.blocks=stages.1", "stages.1"),
+    ('--set tangent.train=["nope.*"]', "nope.*"),
+    ("--set tangent.train=[]", "train = []"),
+    ("--shard 999 --set tangent.seed=9", "no shard 999"),
+    ("--shard 999", "no shard 999"),
+    ("--shard held-out", "no shard held-out"),
+    ("--shard 000 --set tangent.seed=9", "would leave components/001"),
+    ("--shard 000 --set tangent.reset_block=true", "would leave components/001"),
+    ("--shard 000 --set tangent.train=head", "would leave components/001"),
+    # solver
+    ("--set solver.memory=lots", "lots"),
+    ("--set solver.tolerance=0", "tolerance"),
+    ("--set solver.tolerence=1", "did you mean solver.tolerance"),
+    # compose
+    ("--set compose.mode=sum", "sum"),
+    ("--set compose.mode=weighted --set compose.weights={'000'=1.0} --set objective.ridge=0.1", "does not fit"),
+    ("--set compose.weights={'000'=0.5,'001'=0.6}", "sum to 1.1"),
+    ("--set compose.weights={'000'=0.5,'components/000'=0.5}", "twice"),
+    ("--set compose.weights={'zzz'=1.0}", "zzz"),
+    ("--set compose.weights={'000'=nan,'001'=0.5}", "nan"),
+    # prior
+    ("--set prior.teachers=['{T}/nowhere']", "nowhere"),
+    ("--set prior.teachers=['{S}'] --set objective.loss=cross_entropy", "feature"),
+    # privacy
+    ("--set privacy.epsilon=0", "epsilon"),
+    ("--set privacy.delta=2", "delta"),
+    ("--private --workers 1", "private"),
+    ("--private --set compose.mode=exact", "private"),
+    # what the store was made from
+    ("--set data.limit=5", "data.limit"),
+    ("--set backbone.model=other", "bundled"),
+    ("--set store.shards=9", "store.shards"),
+    ("--set preprocess.input_size=[3,40,40]", "preprocess.input_size"),
+    ("--device tpu", "tpu"),
+    pytest.param("--device cuda", "cuda", marks=pytest.mark.skipif(not NO_CUDA, reason="it is there")),
+    ("--set nonsense", "override"),
+    ("--workers 1 --scheduler tcp://127.0.0.1:1", "--workers"),
+]
+OTHERS = [
+    ("compose {S} --mode sum", "sum"),
+    ("compose {S} --weight 000=much", "000=much"),
+    ("compose {S} --weight 000=1", "does not fit"),
+    ("compose {S} --weight 000=0.5 --weight 001=0.6", "sum to 1.1"),
+    ("compose {S} --weight zzz=1", "zzz"),
+    ("forget {S}", "none"),
+    ("forget {S} --sample nobody", "nobody"),
+    ("forget {S} --sample {ID} --sample nobody", "nobody"),
+    ("forget {S} --class cat", "cat"),
+    ("forget {S} --shard 999", "999"),
+    ("forget {S} --sample {ID} --mode pretend", "pretend"),
+    ("forget {S} --sample {ID} --mode resolve", "exact"),
+    ("forget {S} --class 7 --mode subtract", "subtract"),
+    ("forget {S} --shard 000 --shard 001", "training row"),
+    ("forget {S} --file {T}/nowhere.txt", "nowhere.txt"),
+    ("forget {S} --file {T}/broken.safetensors", "broken.safetensors"),
+    ("forget {S} --sample {ID} --sign {T}/nowhere.pem", "nowhere.pem"),
+    ("forget {S} --sample {ID} --destroy-key", "destroy-key"),
+    ("import-component {S} {T}/nowhere.safetensors", "nowhere"),
+    ("import-component {S} {T}/broken.safetensors", "safetensors"),
+    ("import-component {S} {T}/nan.safetensors --name x", "NaN"),
+    ("import-component {S} {T}/base.safetensors --name x", "base"),
+    ("import-component {S} {T}/head.safetensors --name x", "other parameters"),
+    ("import-component {S} {T}/one.safetensors --name 000", "000"),
+    ("import-component {S} {T}/one.safetensors --name a/b", "a/b"),
+    ("export-component {S} 999 {T}/new.safetensors", "999"),
+    ("export-component {S} 000 {T}/one.safetensors", "one.safetensors"),
+    ("export-component {S} 000 {T}/nowhere/new.safetensors", "nowhere"),
+    ("export-model {S} {T}/new --model models/no", "models/no"),
+    ("export-model {S} {T}/full", "full"),
+    ("export {S} {T}/one.safetensors", "one.safetensors"),
+    ("export {S} {T}/one.safetensors --format npz", "one.safetensors"),
+    ("export {S} {T}/new --format csv", "csv"),
+    ("convert {S} {T}/full --dtype float32", "full"),
+    ("convert {S} {T}/new --dtype int8", "int8"),
+    ("import {T}/broken.safetensors {S}", "broken"),
+    ("append {T}/other.toml", "store"),
+    ("extract {T}/other.toml", "store.seed"),
+    ("extract {T}/deep.toml", "tangent.blocks"),
+    ("run {T}/other.toml", "store.seed"),
+    ("run {T}/weights.toml", "class_weights"),
+    ("run {T}/forget.toml", "nobody"),
+    ("evaluate {S} --without 999", "999"),
+    ("predict {S} {T}/nowhere.png", "nowhere.png"),
+    ("inspect {S} --sample nobody", "nobody"),
+    ("verify {S} --root 00", "root"),
+    ("influence {S} --sample nobody", "nobody"),
+]
+
+
+@pytest.fixture(scope="module")
+def files(finished, tmp_path_factory) -> Path:
+    """Component files right and wrong, recipes of the store that ask for something else, and a folder in the way."""
+    folder = tmp_path_factory.mktemp("files")
+    with FeatureStore(finished) as store:
+        taftcache.export_component(store, "000", folder / "one.safetensors")
+        taftcache.export_component(store, "models/head", folder / "head.safetensors")
+    one = Component.decode((folder / "one.safetensors").read_bytes())
+    (folder / "nan.safetensors").write_bytes(dataclasses.replace(one, delta=one.delta * torch.nan).encode())
+    (folder / "base.safetensors").write_bytes(dataclasses.replace(one, base_digest="0" * 64).encode())
+    (folder / "broken.safetensors").write_bytes(b"\xff" * 100)
+    (folder / "full").mkdir()
+    (folder / "full" / "file").write_text("in the way")
+    return folder
+
+
+@pytest.fixture
+def call(store, files, tmp_path, capsys):
+    """Run a command line; what it said on stderr. Everything on disk must be as it was."""
+    shutil.copytree(files, tmp_path / "files")
+    with FeatureStore(store) as opened:
+        sample = opened.shards[0].sample_ids[0]
+    for name, sections in {
+        "other": {"store": {"seed": 1}},
+        "deep": {"tangent": {"blocks": 3}},
+        "weights": {"objective": {"class_weights": [1.0]}},
+        "forget": {"forget": {"samples": ["nobody"]}, "objective": {"ridge": 1e-2}},
+    }.items():
+        toml(tmp_path / "files" / f"{name}.toml", store, **sections)
+
+    def refused(line: str) -> str:
+        before, root = tree(tmp_path), FeatureStore(store).root_digest
+        words = [w.format(S=store, T=tmp_path / "files", ID=sample) for w in _words(line)]
+        with pytest.raises(SystemExit) as ended:
+            main(words)
+        said = capsys.readouterr().err
+        assert ended.value.code not in (0, None), said
+        assert FeatureStore(store).root_digest == root
+        after = tree(tmp_path)
+        assert after.keys() == before.keys()
+        assert after == before
+        return said
+
+    return refused
+
+
+def _words(line: str) -> list[str]:
+    """Split at spaces; braces that stand for nothing of ours are doubled, as ``format`` wants it."""
+    words = []
+    for word in line.split():
+        kept = word
+        for name in ("{S}", "{T}", "{ID}"):
+            kept = kept.replace(name, f"\0{name[1:-1]}\1")
+        words.append(kept.replace("{", "{{").replace("}", "}}").replace("\0", "{").replace("\1", "}"))
+    return words
+
+
+@pytest.mark.parametrize(("options", "says"), TRAIN)
+def test_refused_settings_are_not_recorded(call, options, says):
+    assert says in call(f"train {{S}} {options}")
+
+
+@pytest.mark.parametrize(("line", "says"), OTHERS)
+def test_refused_commands_change_nothing(call, line, says):
+    assert says in call(line)
+
+
+@pytest.fixture
+def private(store) -> Path:
+    """``store`` with private components and their mean."""
+    with open_store(store) as opened:
+        taftcache.train_private(opened, settings(opened))
+        taftcache.compose(opened)
+    return store
+
+
+# What `train --private` refuses by its budget is in test_private.py.
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("train {S}", "components/000, components/001: trained privately"),
+        ("train {S} --shard 001", "components/001: trained privately"),
+        ("train {S} --shard 001 --set objective.ridge=0.1", "components/001: trained privately"),
+        ("train {S} --set tangent.seed=5", "trained privately"),
+        ("compose {S} --mode exact", "would void the privacy"),
+    ],
+)
+def test_private_components_are_not_replaced_unasked(private, call, line, says):
+    assert says in call(line)
+
+
+@pytest.mark.parametrize("line", ["train {S} --set tangent.seed=5", "train {S} --shard 000 --set tangent.train=head"])
+def test_imported_components_are_not_left_behind(store, files, call, line):
+    with open_store(store) as opened:
+        taftcache.import_component(opened, files / "one.safetensors", "far")
+    said = call(line)
+    assert "components/far" in said
+
+
+def test_settings_alone_are_recorded_after_all_checks(store):
+    with open_store(store) as opened:
+        before = opened.manifest.objects
+        values = opened.manifest.recipe
+        changed = {**values, "solver": {**values["solver"], "memory": "1GiB"}}
+        assert taftcache.train(opened, training.parse_recipe(changed)).trained == []
+        assert opened.manifest.recipe == changed
+        assert opened.manifest.objects == before
+
+
+def test_other_settings_drop_what_they_orphan_with_the_first_commit(store, monkeypatch):
+    """Killed between two components, a store has none that its recorded settings do not make."""
+    solved = training._solved
+
+    def killed(*arguments, **more):
+        yield next(solved(*arguments, **more))
+        raise MemoryError
+
+    monkeypatch.setattr(training, "_solved", killed)
+    with open_store(store) as opened:
+        values = opened.manifest.recipe
+        changed = training.parse_recipe({**values, "tangent": {**values["tangent"], "seed": 9}})
+        with pytest.raises(MemoryError):
+            taftcache.train(opened, changed)
+        assert opened.manifest.recipe["tangent"]["seed"] == 9
+        assert list(opened.objects()) == ["base/tail", "components/000"]
+        taftcache.evaluate(opened)
+        sample = opened.shard("001").sample_ids[0]
+        assert taftcache.forget(opened, [sample]).forgotten == [sample]

@@ -1,0 +1,58 @@
+"""Errors say what went wrong."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.test_house.imports import PACKAGE, module_name
+from tests.test_house.messages import faults, messages
+
+FILES = sorted(PACKAGE.rglob("*.py"))
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: module_name(file) or "taftcache")
+def test_first_lines_state_the_fault(file):
+    found = [
+        f"line {m.line}: {m.kind} {m.text!r} {', '.join(wrong)}"
+        for m in messages(file.read_text(encoding="utf-8"))
+        if (wrong := faults(m.text))
+    ]
+    assert found == []
+
+
+def test_raise_sites_are_found():
+    assert sum(len(list(messages(file.read_text(encoding="utf-8")))) for file in FILES) > 300
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "There is a shard to train",
+        "there is a shard to train",
+        "there are workers",
+        "there is one weight for each class",
+        "a component is finite",
+        "A store can be made there.",
+        "the scheduler answers",
+        "no store there.",
+        "",
+        "no\nstore",
+        "every class has a name of its own",
+    ],
+)
+def test_a_wrong_form_is_seen(text):
+    assert faults(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "no shard to train",
+        "class_weights has 2 values, the store has 10 classes",
+        "cannot write to stores/x: no space left on the disk",
+        "data.source must be one of digits, folder",
+        "an id is in two shards: the ids must differ",
+    ],
+)
+def test_a_good_form_passes(text):
+    assert faults(text) == []
