@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from threading import Event, Lock, Thread
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,11 +18,13 @@ from numpy.typing import NDArray
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import StoreError, TaftcacheError
 from taftcache.names import HEAD, MEAN, component_of
-from taftcache.stages.look.head_path import PathPoint, head_path
 from taftcache.stages.look.row_table import RowTable
-from taftcache.stages.look.scoring import HeldOutLogits, Scorer, held_out_logits
-from taftcache.stages.look.vectors import first_row_stands, sample_vectors
+from taftcache.stages.look.vectors import first_row_stands, has_tail, sample_vectors
 from taftcache.view.embedding import Axes, neighbour_map, principal_axes
+
+if TYPE_CHECKING:
+    from taftcache.stages.look.head_path import PathPoint
+    from taftcache.stages.look.scoring import HeldOutLogits, Scorer
 
 # Steps of 256 rows that the principal axes are computed from.
 AXES_STEPS = 32
@@ -108,9 +111,11 @@ class Atlas:
         Raises:
             StoreError: the store has no tail to compute with.
         """
+        from taftcache.stages.look.scoring import Scorer
+
         with self._alone:
             if self._scorer is None:
-                if not Scorer.possible(self.store):
+                if not has_tail(self.store):
                     raise StoreError(
                         "no predictions without the tail's weights", got=f"{self.store.path} holds features alone"
                     )
@@ -149,6 +154,8 @@ class Atlas:
         return part
 
     def _held_out(self, progress: StageProgress) -> None:
+        from taftcache.stages.look.scoring import held_out_logits
+
         shard = self.store.held_out
         if shard is None:
             raise StoreError("no accuracy without held-out rows", got=f"{self.store.path} has none")
@@ -199,6 +206,8 @@ class Atlas:
         self.margin[where] = true - z.max(1)
 
     def _head_path(self, progress: StageProgress) -> None:
+        from taftcache.stages.look.head_path import head_path
+
         self.path = head_path(self.table, self.scorer(), self._stop)
         progress.done = progress.total = len(self.path)
 

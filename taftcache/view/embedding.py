@@ -42,7 +42,7 @@ def principal_axes(vectors: NDArray[np.float32], count: int = 2) -> Axes:
 
 def neighbour_map(vectors: NDArray[np.float16], seed: int = 0) -> NDArray[np.float32]:
     """A map [n,2] that keeps neighbours together: t-SNE of ``ANCHORS`` vectors, the others between their nearest."""
-    from sklearn.manifold import TSNE  # late: it takes a second, and the map is shown before
+    from sklearn.manifold import TSNE
 
     n = len(vectors)
     chosen = np.sort(np.random.default_rng(seed).permutation(n)[:ANCHORS])

@@ -70,7 +70,7 @@ class SideSolves:
 
 def without_row(atlas: Atlas, shard: Shard, row: int, report: Callable[[int], None] | None = None) -> RowLeftOut:
     """Solve the shard's component without one of its rows; ``report`` hears the passes taken so far."""
-    from taftcache.stages.look.leaving import ModelParts, leave_out  # late: the page is there before torch is
+    from taftcache.stages.look.leaving import ModelParts, leave_out
 
     parts = ModelParts(atlas.store, component_of(shard.name), _Passes(report or (lambda passes: None)))
     return leave_out(atlas.scorer(), parts, shard, row, atlas.held_out)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Iterable
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,12 +13,14 @@ from numpy.typing import NDArray
 from taftcache.cache.read.shard import Shard
 from taftcache.errors import StoreError
 from taftcache.names import component_of, is_component, shard_of
-from taftcache.stages.look.inspection import inspect
-from taftcache.stages.look.scoring import UNCOVERED, Scorer
-from taftcache.stages.look.vectors import describe_vectors
+from taftcache.stages.look.inspection import UNCOVERED, inspect
+from taftcache.stages.look.vectors import describe_vectors, has_tail
 from taftcache.view.atlas import NONE, Atlas
 from taftcache.view.embedding import nearest
 from taftcache.view.pictures import Pictures, patch_grid
+
+if TYPE_CHECKING:
+    from taftcache.stages.look.scoring import Scorer
 
 NEIGHBOURS = 8
 
@@ -147,7 +149,7 @@ def sample(atlas: Atlas, name: str, pictures: Pictures) -> dict[str, Any]:
         "picture": pictures.png(name) is not None,
         "why_no_picture": pictures.why_not,
     }
-    if Scorer.possible(atlas.store):
+    if has_tail(atlas.store):
         scorer = atlas.scorer()
         z, changes = scorer.logits(tokens, scorer.models)
         out["models"] = {"base": z[0].tolist()} | {

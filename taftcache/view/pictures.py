@@ -9,7 +9,6 @@ from typing import Any
 from PIL import Image
 
 from taftcache.backbone.sources.base import Source
-from taftcache.backbone.sources.opening import open_source
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import TaftcacheError
 from taftcache.recipe import parse_recipe
@@ -55,6 +54,8 @@ class Pictures:
                 if self._spec.source == "timm":
                     self._why = "a timm dataset may be fetched from elsewhere, so it is opened by extraction alone"
                     return self._places
+                from taftcache.backbone.sources.opening import open_source
+
                 try:
                     for source in open_source(self._spec):
                         if source is not None:

@@ -60,7 +60,8 @@ def write_report(
     named = [atlas.table.ids[atlas.table.find(name)] for name in samples]
     atlas.work(skip=() if neighbours else ("neighbours",))
     details = list(dict.fromkeys([*named, *telling(atlas)]))
-    page = report_page(f"taftcache report · {store.path}", report_data(atlas, details))
+    data = report_data(atlas, details)
+    page = report_page(f"taftcache report · {store.path}", data)
     place = Path(file)
     partial = place.with_name(f".{place.name}.partial")
     try:
@@ -74,6 +75,8 @@ def write_report(
             f"cannot write the report to {place}: {reason}", got=type(error).__name__, do=_remedy(error, place)
         ) from None
     notes = [f"{name}: {state.note}" for name, state in atlas.progress.items() if state.note]
+    if any("privacy" in model for model in data["overview"]["report"]["models"]):
+        notes.append("the store has private models; their promise does not cover this file, which shows the rows")
     return PageReport(
         store=store.path,
         root_digest=store.root_digest,

@@ -16,7 +16,7 @@ from taftcache.errors import RecipeError, StoreError
 from taftcache.stages.look import inspection
 from taftcache.view import payload
 from taftcache.view.atlas import Atlas
-from taftcache.view.leaving import Leaving
+from taftcache.view.leaving import SideSolves
 from taftcache.view.pictures import Pictures
 from tests.stages.making import open_store
 from tests.stages.test_private import settings
@@ -102,7 +102,7 @@ def test_the_work_behind_the_page(private):
         models = {m["name"]: m for m in payload.overview(atlas)["report"]["models"]}
         assert models["models/mean"]["privacy"]["not_covered"]
         with pytest.raises(StoreError, match="compared with noise"):
-            Leaving(atlas).ask(sample(private))
+            SideSolves(atlas).ask(sample(private))
 
 
 def test_influence_is_refused_in_a_line(private, capsys):

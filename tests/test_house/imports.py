@@ -54,7 +54,15 @@ MAY_IMPORT["stages"] = {"errors", "recipe", "backbone", "backbone.sources", "mod
 MAY_IMPORT["stages"] |= {f"stages.{room}" for room in ("extract", "train", "look", "forget")}
 MAY_IMPORT["remote"] = _STAGE | {"stages.extract", "stages.train"}
 MAY_IMPORT["paper"] = _STAGE | {"stages.extract", "stages.train"}
-MAY_IMPORT["view"] = _STORE | {"errors", "names", "recipe", "backbone.sources", "stages", "stages.look"}
+MAY_IMPORT["view"] = _STORE | {
+    "errors",
+    "names",
+    "recipe",
+    "privacy.statement",
+    "backbone.sources",
+    "stages",
+    "stages.look",
+}
 _REPORTS = {"stages", *(f"stages.{room}" for room in ("extract", "train", "look", "forget", "files"))}
 MAY_IMPORT["terminal"] = {"errors", "names", "paper", "view"} | _REPORTS
 MAY_IMPORT["cli"] = {
@@ -105,6 +113,11 @@ HOMES = {
 # Files (or whole rooms) that import inside functions, and why. Everywhere else imports stand at the top.
 LATE: dict[str, str] = {
     "cli": "`--help` and completion start without torch",
+    "view.atlas": "the page is served before torch is loaded",
+    "view.embedding": "scikit-learn takes a second to start, and the map is shown before",
+    "view.leaving": "the page is served before torch is loaded",
+    "view.pictures": "a source of images may load timm, and the page is served before",
+    "terminal.console": "rich's bars, which only a terminal shows",
     "cache.place.bucket": "obstore is optional: a store in a folder does without it",
     "cache.read.shard": "zarr takes a second to start, and only tools ask for a shard's group",
 }

@@ -23,7 +23,7 @@ from taftcache.errors import DataError, RecipeError
 from taftcache.names import MEAN
 from taftcache.stages.look.row_table import RowTable
 from taftcache.stages.look.scoring import Scorer
-from taftcache.stages.look.vectors import describe_vectors, first_row_stands, sample_vectors
+from taftcache.stages.look.vectors import describe_vectors, first_row_stands, has_tail, sample_vectors
 
 Told = Callable[[int, int], None]
 """(rows done, rows in all)."""
@@ -42,7 +42,7 @@ class Part(NamedTuple):
 def parts(store: FeatureStore, table: RowTable, told: Told) -> Iterator[Part]:
     """The rows in order, each verified as it is read."""
     first = first_row_stands(store)
-    scorer = Scorer(store) if Scorer.possible(store) else None
+    scorer = Scorer(store) if has_tail(store) else None
     mean = [MEAN] if scorer is not None and MEAN in scorer.models else []
     for here, shard, rows in table.steps():
         tokens = table.reader.tokens(shard.name, rows)

@@ -216,7 +216,7 @@ def _objective(recipe: Recipe, part: ModelPart) -> Objective:
     weighted = asked.class_weights != "none" or asked.jvp_only or asked.radius or recipe.prior.teachers
     if not isinstance(loss, RSL) or weighted:
         raise SolveError(
-            "influence on a prediction needs the rescaled square loss with equal weights and a ridge, and no prior",
+            "no influence on a prediction but for the rescaled square loss with equal weights, a ridge and no prior",
             got=f"loss = {asked.loss!r}, class_weights = {asked.class_weights!r}, radius = {asked.radius},"
             f" {len(recipe.prior.teachers)} teachers",
         )

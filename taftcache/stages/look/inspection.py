@@ -12,7 +12,6 @@ from taftcache.cache.store import FeatureStore
 from taftcache.errors import RecipeError
 from taftcache.names import component_of, is_model
 from taftcache.privacy.statement import META
-from taftcache.stages.look.scoring import UNCOVERED
 from taftcache.stages.look.statistics import Activations, activations
 from taftcache.tangent.spec import TAIL
 
@@ -30,6 +29,8 @@ TOLD = (
     "ridge_choice",
     META,
 )
+# What a page about rows says where their shard's component is private.
+UNCOVERED = "its promise bounds what it holds of any sample, but does not cover what is shown of the row itself"
 # Rows of a sample's predictions, and missing files, that are named.
 NAMED = 10
 

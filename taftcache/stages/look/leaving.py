@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
@@ -26,17 +25,15 @@ from taftcache.tangent.spec import Train
 
 
 class Without(RowSubset):
-    """A shard's rows but one; blocks begin where they would if the row had never been there."""
+    """A shard's rows but one: labels [n] and sample ids like a shard's, and a digest of no bytes on disk."""
 
-    digest = ""  # of no bytes on disk
+    digest = ""
 
     def __init__(self, shard: Shard, row: int) -> None:
         super().__init__([shard], np.delete(np.arange(shard.rows), row))
         self.name = shard.name
-        self.labels: NDArray[np.int32] = np.asarray(shard.labels)[self.index]
-        """Class of each row [n]."""
+        self.labels = np.asarray(shard.labels)[self.index]
         self.sample_ids = [shard.sample_ids[k] for k in self.index]
-        """The rows' sample ids, in row order."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,29 +5,27 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
+from taftcache.backbone.device import resolve_device
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import RecipeError
+from taftcache.model.component import Component, read_base, read_component
 from taftcache.names import component_of, is_component, is_model, shard_of
 from taftcache.privacy.statement import META
 from taftcache.stages.look.row_table import STEP_ROWS, Reader
+from taftcache.stages.train.training import adopt, loss_of
+from taftcache.tangent.class_row.tail import ClassRowTail
+from taftcache.tangent.factors import row_norms
 from taftcache.tangent.operator import TangentOperator
+from taftcache.tangent.parameters import Layout
 from taftcache.tangent.rows import RowSource
-from taftcache.tangent.spec import TAIL
 
-if TYPE_CHECKING:
-    import torch
-
-    from taftcache.model.component import Component
-    from taftcache.tangent.parameters import Layout
-
-# What a page about rows says where their shard's component is private.
-UNCOVERED = "its promise bounds what it holds of any sample, but does not cover what is shown of the row itself"
 # Logits of held-out rows that are kept for composing; beyond it, rows are left out evenly.
 KEPT_BYTES = 256 << 20
 
@@ -39,10 +37,6 @@ class Scorer:
     """
 
     def __init__(self, store: FeatureStore) -> None:
-        from taftcache.backbone.device import resolve_device
-        from taftcache.model.component import read_base, read_component
-        from taftcache.stages.train.training import adopt, loss_of
-
         self.recipe = adopt(store, None)
         self.base = read_base(store, self.recipe.tangent)
         self.models = [name for name in store.objects() if is_model(name)]
@@ -56,11 +50,6 @@ class Scorer:
         self._metas = {name: store.objects()[name].meta for name in self.models}
         # a tail that runs a module by torch.func lends it the weights for the time of a call
         self._alone = Lock()
-
-    @staticmethod
-    def possible(store: FeatureStore) -> bool:
-        """Whether the store holds a tail to compute logits with."""
-        return TAIL in store.objects()
 
     def is_private(self, name: str) -> bool:
         """Whether ``name`` is a component or model that makes a promise of privacy."""
@@ -89,10 +78,6 @@ class Scorer:
         Without row n the optimum moves by at most ‖N∇F(Δw)‖ + ‖J_nᵀ∂ℓ_n + λΔw‖ over (N − 1)λ: F without the row is
         λ-strongly convex too, and that is its gradient at Δw. NaN where ``is_weighed`` says that there is no bound.
         """
-        import torch
-
-        from taftcache.tangent.factors import row_norms
-
         component, meta = self.components[name], self._metas[name]
         state = self.state(tokens)
         change = self._tangent(state, name)
@@ -120,8 +105,6 @@ class Scorer:
 
     def attention(self, tokens: NDArray[Any]) -> tuple[NDArray[np.float32] | None, str]:
         """φ [H,t]: what each head of the class row takes of each token of the first row of [b,t,d]; or None and why."""
-        from taftcache.tangent.class_row.tail import ClassRowTail
-
         config = self.base.config
         if config.rows != "tokens":
             return None, f"the store caches the {config.rows} of a sample, which holds no attention over the image"

@@ -11,11 +11,16 @@ from taftcache.cache.store import FeatureStore
 from taftcache.tangent.spec import TAIL
 
 
+def has_tail(store: FeatureStore) -> bool:
+    """Whether the store holds a tail to compute logits with."""
+    return TAIL in store.objects()
+
+
 def first_row_stands(store: FeatureStore) -> bool:
     """Whether row 0 of a sample's rows is its class token (or all there is of it)."""
     if store.identity["cut"]["shape"][0] == 1:
         return True
-    return TAIL in store.objects() and bool(store.objects()[TAIL].meta.get("class_token"))
+    return has_tail(store) and bool(store.objects()[TAIL].meta.get("class_token"))
 
 
 def describe_vectors(store: FeatureStore) -> str:
