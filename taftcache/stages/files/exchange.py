@@ -19,7 +19,7 @@ from taftcache.recipe import Recipe
 from taftcache.stages.extract.extraction import create_store, load_frozen, plan_record, put_tail
 from taftcache.stages.extract.filling import RowCounts, RowSink, fill_missing
 from taftcache.stages.extract.plan import PlannedShard, plan_shards
-from taftcache.stages.files.sample_files import write_npz, write_parquet, write_projector
+from taftcache.stages.files.sample_files import OnRows, write_npz, write_parquet, write_projector
 from taftcache.stages.progress import Progress, Silent
 from taftcache.stages.writing import reserve, whole
 
@@ -58,7 +58,7 @@ class ImportReport:
     seconds: float
 
 
-def _hdf5(store: FeatureStore, file: Path, on_rows: Callable[[int, int], None]) -> int:
+def _hdf5(store: FeatureStore, file: Path, on_rows: OnRows) -> int:
     if not file.exists():
         shards = [store.shard(ref.name) for ref in store.manifest.shards]
         rows = sum(s.rows * math.prod(s.tokens_shape) * s.dtype.itemsize for s in shards)
@@ -67,7 +67,7 @@ def _hdf5(store: FeatureStore, file: Path, on_rows: Callable[[int, int], None]) 
     return write_hdf5(store, file, on_rows)
 
 
-FORMATS: dict[str, Callable[[FeatureStore, Path, Callable[[int, int], None]], int]] = {
+FORMATS: dict[str, Callable[[FeatureStore, Path, OnRows], int]] = {
     "hdf5": _hdf5,
     "npz": write_npz,
     "parquet": write_parquet,
