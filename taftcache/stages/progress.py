@@ -1,4 +1,4 @@
-"""How a stage tells what it is doing; the terminal's bars are one listener, silence another."""
+"""What a stage reports while it works. The terminal draws it as bars; `Silent` shows nothing."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from taftcache.terminal.console import OUT
 from taftcache.terminal.text import readable_size
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # some of these load torch, which `--help` does without
     from taftcache.stages.files.collection import CollectReport
     from taftcache.stages.files.copying import ConvertReport, CopyReport
     from taftcache.stages.files.exchange import ExportReport, ImportReport

@@ -85,7 +85,7 @@ def parcel(store, tmp_path) -> Path:
     with FeatureStore(store) as opened:
         report = taftcache.export_component(opened, "001", tmp_path / "parcel.safetensors")
         assert report.bytes == report.file.stat().st_size
-        with pytest.raises(RecipeError, match="new file"):
+        with pytest.raises(RecipeError, match="file exists"):
             taftcache.export_component(opened, "001", tmp_path / "parcel.safetensors")
     return tmp_path / "parcel.safetensors"
 

@@ -58,6 +58,8 @@ def test_features_from_elsewhere_train_as_the_stores_own(finished, tmp_path):
     assert taftcache.import_(tmp_path / "o.h5", asked, columns=columns(), backbone=True).root_digest == root
     with FeatureStore(finished) as theirs, FeatureStore(tmp_path / "new", mode="a") as store:
         assert [s.digest for s in store.shards] == [s.digest for s in theirs.shards]
+        assert store.manifest.plan == theirs.manifest.plan
+        assert store.manifest.recipe.keys() == theirs.manifest.recipe.keys()
         assert taftcache.train(store).trained == ["components/000", "components/001", "models/head"]
         taftcache.compose(store)
         assert taftcache.evaluate(store).accuracy == taftcache.evaluate(theirs).accuracy

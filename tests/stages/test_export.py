@@ -77,7 +77,7 @@ def test_what_is_written_is_what_is_stored(finished, expected, tmp_path, format)
     if logits is not None:
         assert (logits.argmax(1) == predictions).all()
     assert tree(finished) == before
-    with pytest.raises(DataError, match="new"):
+    with pytest.raises(DataError, match="exists already"):
         taftcache.export(finished, tmp_path / "out", format)
 
 
@@ -132,7 +132,7 @@ LIMITED = """
 import resource, sys
 import h5py, pyarrow, timm
 from taftcache.cli import main
-import taftcache.model, taftcache.stages.sample_files
+import taftcache.model, taftcache.stages.files.sample_files
 resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
 main(sys.argv[1:])
 """

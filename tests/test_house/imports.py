@@ -45,11 +45,13 @@ MAY_IMPORT["teaching"] = {"errors", "objective", "recipe", "backbone", "model"} 
 MAY_IMPORT["teaching.students"] = MAY_IMPORT["teaching"] | {"teaching", "backbone.sources", "report"}
 _BELOW = MAY_IMPORT["teaching.students"] | MAY_IMPORT["estimator"] | {"names", "model", "privacy", "baselines"}
 _STAGE = _BELOW | {"cache.write", "cache.place", "stages", "teaching.students"}
-MAY_IMPORT["stages.extract"] = _STAGE
+MAY_IMPORT["stages.extract"] = _STORE | {"errors", "names", "recipe", "cache.write", "cache.place", "stages"} | _TANGENT
+MAY_IMPORT["stages.extract"] |= {"backbone", "backbone.cut", "backbone.sources"}
 MAY_IMPORT["stages.train"] = _STAGE | {"stages.extract"}
 MAY_IMPORT["stages.look"] = MAY_IMPORT["stages.train"] | {"stages.train"}
 MAY_IMPORT["stages.forget"] = MAY_IMPORT["stages.look"] | {"stages.look"}
-MAY_IMPORT["stages.files"] = MAY_IMPORT["stages.look"] | {"stages.look"}
+MAY_IMPORT["stages.files"] = _STORE | {"errors", "names", "recipe", "cache.write", "backbone", "model"}
+MAY_IMPORT["stages.files"] |= {"stages", "stages.extract", "stages.train", "stages.look"}
 MAY_IMPORT["stages"] = {"errors", "recipe", "backbone", "backbone.sources", "model"} | _STORE | _TANGENT
 MAY_IMPORT["stages"] |= {f"stages.{room}" for room in ("extract", "train", "look", "forget")}
 MAY_IMPORT["remote"] = _STAGE | {"stages.extract", "stages.train"}
@@ -120,6 +122,8 @@ LATE: dict[str, str] = {
     "terminal.console": "rich's bars, which only a terminal shows",
     "cache.place.bucket": "obstore is optional: a store in a folder does without it",
     "cache.read.shard": "zarr takes a second to start, and only tools ask for a shard's group",
+    "stages.files.verification": "`verify` starts without torch, which only a repair needs",
+    "stages.files.sample_files": "pyarrow is optional: npz and the projector's tables do without it",
 }
 # Reading a file with one of these can run code that the file brings along.
 UNSAFE = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "shelve", "marshal", "joblib"}

@@ -10,16 +10,19 @@ from typing import Any
 
 import numpy as np
 
+from taftcache.backbone.extract import default_batch
+from taftcache.backbone.preprocess import Preprocess
+from taftcache.backbone.reduction import Reduction
 from taftcache.backbone.sources.base import Source
 from taftcache.backbone.sources.opening import open_source
 from taftcache.cache.place.address import is_bucket
 from taftcache.recipe import Recipe
-from taftcache.stages.extract.extraction import load_frozen, plan_groups, run_frozen
+from taftcache.stages.extract.extraction import load_frozen, plan_images, run_frozen
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class EstimateReport:
-    """Images by group, bytes of all rows, and seconds, measured on a few of the images; nothing was written.
+    """Images by shard, bytes of all rows, and seconds, measured on a few of the images; nothing was written.
 
     bytes: before compression, of the activations alone. free_bytes: where the store would lie, None for a bucket.
     """
@@ -54,25 +57,29 @@ def estimate(recipe: Recipe, batches: int = 2) -> EstimateReport:
     Raises:
         DataError, BackboneError, RecipeError: as the extraction itself would.
     """
-    from taftcache.backbone.extract import default_batch
-
     source, test = open_source(recipe.data)
-    groups = plan_groups(recipe, source, test)
+    shards = plan_images(recipe, source, test)
     model = load_frozen(recipe, source.classes)
     batch = default_batch(model[0].cut)
     tried = min(len(source.items), batch * batches)
     _timed(model, recipe, source, min(batch, tried))
     seconds = _timed(model, recipe, source, tried)
-    rows = {name: len(ids) for name, (_, _, ids) in groups.items()}
+    rows = {name: len(shard.ids) for name, shard in shards.items()}
     speed = tried / seconds
     return EstimateReport(
-        recipe.store_path, rows, len(source.classes), model[0].describe(),
-        sum(rows.values()) * model[0].bytes_per_sample, _free(recipe.store_path), tried, speed,
-        sum(rows.values()) / speed,
-    )  # fmt: skip
+        store=recipe.store_path,
+        rows=rows,
+        classes=len(source.classes),
+        kept=model[0].describe(),
+        bytes=sum(rows.values()) * model[0].bytes_per_sample,
+        free_bytes=_free(recipe.store_path),
+        tried=tried,
+        images_per_second=speed,
+        seconds=sum(rows.values()) / speed,
+    )
 
 
-def _timed(model: Any, recipe: Recipe, source: Source, count: int) -> float:
+def _timed(model: tuple[Reduction, Preprocess], recipe: Recipe, source: Source, count: int) -> float:
     """Seconds for images spread over the source."""
     order = np.linspace(0, len(source.items) - 1, count).astype(int).tolist()
     begin = time.perf_counter()

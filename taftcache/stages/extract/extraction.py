@@ -3,41 +3,44 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import msgspec
+from safetensors.torch import save
 
+from taftcache.backbone.cut.cut import Cut
+from taftcache.backbone.engine import Engine
+from taftcache.backbone.extract import ExtractStats, default_batch
+from taftcache.backbone.extract import extract as run_forward
 from taftcache.backbone.files import file_digest, weights_file
+from taftcache.backbone.model import load_backbone
+from taftcache.backbone.preprocess import Preprocess
+from taftcache.backbone.reduction import Reduction
 from taftcache.backbone.sources.base import Source
 from taftcache.backbone.sources.opening import open_source
-from taftcache.cache.format.plan import assign, held_out, in_order
 from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.tombstones import TombstoneFile
 from taftcache.errors import DataError, IdentityError
 from taftcache.names import CLASS
 from taftcache.recipe import Recipe, recipe_values
 from taftcache.stages.executor import Executor, RowEngines
-from taftcache.stages.extract.classes import Relabelled, class_indexes
+from taftcache.stages.extract.filling import RowCounts, RowSink, fill_missing
+from taftcache.stages.extract.plan import HELD_OUT, PlannedShard, plan_shards
 from taftcache.stages.progress import Progress, Silent
+from taftcache.tangent.config import TailConfig
+from taftcache.tangent.selection import select
 from taftcache.tangent.spec import TAIL
 
-if TYPE_CHECKING:
-    from taftcache.backbone.engine import Engine
-    from taftcache.backbone.extract import ExtractStats
-    from taftcache.backbone.preprocess import Preprocess
-    from taftcache.backbone.reduction import Reduction
-
-HELD_OUT = "held-out"
 # Libraries whose versions change the numbers: kernels, the model's code, decoding and resizing.
 LIBRARIES = ("torch", "torchvision", "timm", "pillow")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ExtractReport:
     """What stage 1 did; ``images`` were run through the model now, the rest was there."""
 
@@ -72,44 +75,48 @@ def extract(recipe: Recipe, progress: Progress | None = None, cluster: Executor 
             if is_complete(store):
                 return _report(store, notes=_news(store, recipe))
     source, test = open_source(recipe.data)
-    groups = plan_groups(recipe, source, test)
-    from safetensors.torch import save
-
+    shards = plan_images(recipe, source, test)
     with ExitStack() as stack:
         there = stack.enter_context(FeatureStore(path, mode="a")) if exists else None
         forgotten = TombstoneFile(path).holds if there is None else there.is_forgotten
-        groups, classes, notes = _without_forgotten(forgotten, groups, source.classes)
-        frozen, transform = load_frozen(recipe, classes)
-        identity = made_from(recipe, frozen, transform)
+        shards, classes, notes = _without_forgotten(forgotten, shards, source.classes)
+        model = load_frozen(recipe, classes)
+        identity = made_from(recipe, *model)
         if there is None:
-            plan = {"kind": recipe.store.plan, "shards": recipe.store.shards, "seed": recipe.store.seed}
-            plan["groups"] = len(groups)
-            recorded = _record(recipe)
-            new = FeatureStore.create(path, identity=identity, classes=classes, plan=plan, recipe=recorded)
-            store = stack.enter_context(new)
+            store = stack.enter_context(create_store(recipe, identity, classes, len(shards)))
         else:
             there.check_identity(identity)
             store = there
-        if TAIL not in store.objects():
-            with store.transaction() as change:
-                change.put(TAIL, save(frozen.tail_state()), frozen.config.as_dict())
-        progress.say(f"caching the {frozen.describe()}")
-        remote = None if cluster is None else cluster.rows(recipe, classes, identity)
-        images = sum(
-            _fill(store, recipe, name, *group, (frozen, transform), progress, group[1] is test, remote)
-            for name, group in groups.items()
-            if not store.has_shard(name)
-        )
+        put_tail(store, model[0])
+        progress.say(f"caching the {model[0].describe()}")
+        engines = None if cluster is None else cluster.rows(recipe, classes, identity)
+        origin = ImageRows(recipe=recipe, model=model, source=source, test=test, engines=engines)
+        images = fill_missing(store, recipe, shards.values(), origin, progress)
         return _report(store, images, time.perf_counter() - begin, notes)
+
+
+def create_store(recipe: Recipe, identity: dict[str, Any], classes: Sequence[str], shards: int) -> FeatureStore:
+    """An empty store at the recipe's place, open for writing, that is complete with so many shards."""
+    return FeatureStore.create(
+        recipe.store_path, identity=identity, classes=classes, plan=plan_record(recipe, shards), recipe=_record(recipe)
+    )
+
+
+def plan_record(recipe: Recipe, shards: int) -> dict[str, Any]:
+    """What a store keeps of its plan."""
+    spec = recipe.store
+    return {"kind": spec.plan, "shards": spec.shards, "seed": spec.seed, "groups": shards}
+
+
+def put_tail(store: FeatureStore, frozen: Reduction) -> None:
+    """Commit the weights of the trainable layers, unless they are there."""
+    if TAIL not in store.objects():
+        with store.transaction() as change:
+            change.put(TAIL, save(frozen.tail_state()), frozen.config.as_dict())
 
 
 def load_frozen(recipe: Recipe, classes: Sequence[str]) -> tuple[Reduction, Preprocess]:
     """The recipe's frozen layers, up to what is kept of a sample, and the preprocessing of its images."""
-    from taftcache.backbone.cut.cut import Cut
-    from taftcache.backbone.model import load_backbone
-    from taftcache.backbone.preprocess import Preprocess
-    from taftcache.backbone.reduction import Reduction
-
     backbone = load_backbone(recipe.backbone, recipe.preprocess, recipe.device)
     cut = Cut(backbone, recipe.tangent.blocks)
     kept = Reduction(cut, len(classes), recipe.tangent, recipe.store.cache, recipe.store.dtype)
@@ -121,15 +128,12 @@ def run_frozen(
     recipe: Recipe,
     source: Source,
     order: Sequence[int],
-    sink: Any,
+    sink: RowSink,
     on_batch: Callable[[int], None] | None = None,
     unreadable: Literal["stop", "skip"] = "stop",
     engine: Engine | None = None,
 ) -> ExtractStats:
     """The rows of some of a source's items into ``sink``, as ``backbone.extract`` makes them."""
-    from taftcache.backbone.extract import default_batch
-    from taftcache.backbone.extract import extract as run_forward
-
     frozen, transform = model
     return run_forward(
         frozen,
@@ -146,66 +150,69 @@ def run_frozen(
     )
 
 
-def plan_groups(recipe: Recipe, source: Source, test: Source | None) -> dict[str, tuple[str, Source, list[str]]]:
-    """Group name → (role, source, ids in the order of the rows)."""
-    spec = recipe.store
+@dataclass(frozen=True, kw_only=True)
+class ImageRows:
+    """Rows of images: what the frozen layers make of them.
+
+    test: the data's second source, if it has one. engines: workers that run the layers instead of this process.
+    """
+
+    recipe: Recipe
+    model: tuple[Reduction, Preprocess]
+    source: Source
+    test: Source | None
+    engines: RowEngines | None = None
+    verb: str = "extract"
+
+    @property
+    def tokens_shape(self) -> tuple[int, int]:
+        """(t, d) of a row."""
+        return self.model[0].tokens_shape
+
+    def classes(self, shard: PlannedShard) -> Sequence[str]:
+        """The classes of the source that has the shard's images."""
+        return source_of(shard, self.source, self.test).classes
+
+    def run(self, shard: PlannedShard, sink: RowSink, on_rows: Callable[[int], None]) -> RowCounts:
+        """The shard's images through the frozen layers."""
+        source, unreadable = source_of(shard, self.source, self.test), self.recipe.data.unreadable
+        index = {item.id: k for k, item in enumerate(source.items)}
+        order = [index[i] for i in shard.ids]
+        engine = None if self.engines is None else self.engines.engine(source, shard.from_test, unreadable == "stop")
+        stats = run_frozen(self.model, self.recipe, source, order, sink, on_rows, unreadable, engine)
+        return RowCounts(stats.images, stats.skipped)
+
+
+def source_of(shard: PlannedShard, source: Source, test: Source | None) -> Source:
+    """The one of the data's two sources that has the shard's images."""
+    return test if shard.from_test and test is not None else source
+
+
+def plan_images(recipe: Recipe, source: Source, test: Source | None) -> dict[str, PlannedShard]:
+    """The plan of the recipe's own images.
+
+    Raises:
+        DataError: a fraction is to be held out, and there are too few images for one to be.
+    """
     ids = [item.id for item in source.items]
-    kept: set[str] = set() if test is not None else held_out(ids, recipe.data.held_out, spec.seed)
-    if test is None and recipe.data.held_out > 0 and not kept:
-        raise DataError("a held-out fraction keeps at least one image", got=f"{recipe.data.held_out} of {len(ids)}")
-    training = [i for i in ids if i not in kept]
-    plan = assign(training, spec.plan, spec.shards, spec.seed)
-    groups: dict[str, tuple[str, Source, list[str]]] = {n: ("train", source, part) for n, part in plan.items()}
-    if test is not None:
-        groups[HELD_OUT] = (HELD_OUT, test, in_order([item.id for item in test.items], spec.seed))
-    elif kept:
-        groups[HELD_OUT] = (HELD_OUT, source, in_order(sorted(kept), spec.seed))
-    return groups
+    planned = plan_shards(recipe, ids, None if test is None else [item.id for item in test.items])
+    if recipe.data.held_out > 0 and HELD_OUT not in planned:
+        raise DataError(
+            f"data.held_out = {recipe.data.held_out} of {len(ids)} images holds out none",
+            got=f"{len(ids)} images",
+            do="hold out a larger fraction, or none: --set data.held_out=0",
+        )
+    return planned
 
 
 def _without_forgotten(
-    forgotten: Callable[[str], bool], groups: dict[str, tuple[str, Source, list[str]]], classes: Sequence[str]
-) -> tuple[dict[str, tuple[str, Source, list[str]]], list[str], list[str]]:
-    """Groups and classes without what was forgotten at the store's place before, and a note that says how much."""
-    kept = {n: (role, source, [i for i in ids if not forgotten(i)]) for n, (role, source, ids) in groups.items()}
-    gone = sum(len(ids) for _, _, ids in groups.values()) - sum(len(ids) for _, _, ids in kept.values())
+    forgotten: Callable[[str], bool], shards: Mapping[str, PlannedShard], classes: Sequence[str]
+) -> tuple[dict[str, PlannedShard], list[str], list[str]]:
+    """Shards and classes without what was forgotten at the store's place before, and a note that says how much."""
+    kept = {name: replace(s, ids=[i for i in s.ids if not forgotten(i)]) for name, s in shards.items()}
+    gone = sum(len(s.ids) for s in shards.values()) - sum(len(s.ids) for s in kept.values())
     notes = [f"{gone} images were forgotten here before and stay out"] if gone else []
-    return {n: g for n, g in kept.items() if g[2]}, [c for c in classes if not forgotten(CLASS + c)], notes
-
-
-def _fill(
-    store: FeatureStore,
-    recipe: Recipe,
-    name: str,
-    role: str,
-    source: Source,
-    ids: Sequence[str],
-    model: tuple[Reduction, Preprocess],
-    progress: Progress,
-    is_test: bool,
-    remote: RowEngines | None,
-) -> int:
-    """Extract one group, or what is left of it; the number of images run."""
-    unreadable = recipe.data.unreadable
-    engine = None if remote is None else remote.engine(source, is_test, unreadable == "stop")
-    index = {item.id: k for k, item in enumerate(source.items)}
-    with (
-        store.writer(
-            name,
-            role,
-            chunk_rows=recipe.store.chunk_rows,
-            dtype=recipe.store.dtype,
-            tokens_shape=model[0].tokens_shape,
-            candidates=ids,
-        ) as writer,
-        progress.task(f"extract {name}", len(ids)) as task,
-    ):
-        task.advance(writer.consumed)
-        order = [index[i] for i in ids]
-        sink = Relabelled(writer, class_indexes(store, source.classes))
-        stats = run_frozen(model, recipe, source, order, sink, task.advance, unreadable, engine)
-        writer.commit()
-    return stats.images
+    return {n: s for n, s in kept.items() if s.ids}, [c for c in classes if not forgotten(CLASS + c)], notes
 
 
 def made_from(recipe: Recipe, frozen: Reduction, transform: Preprocess) -> dict[str, Any]:
@@ -249,16 +256,13 @@ def _check_request(store: FeatureStore, recipe: Recipe) -> None:
 def check_tail(store: FeatureStore, recipe: Recipe) -> None:
     """RecipeError unless the rows suffice for what the recipe trains."""
     if TAIL in store.objects():
-        from taftcache.tangent.config import TailConfig
-        from taftcache.tangent.selection import select
-
         select(TailConfig.from_dict(store.objects()[TAIL].meta), recipe.tangent)
 
 
 def _refuse(different: list[str]) -> None:
     if different:
         raise IdentityError(
-            "a store is reused only for the data, backbone, preprocessing and plan that it was made with",
+            "the store was made with other settings, data or weights than the recipe asks for",
             got="; ".join(different[:6]),
             do="give this recipe its own folder with --set store.path=…, or put the old settings back",
         )
@@ -280,13 +284,13 @@ def _request(values: dict[str, Any]) -> dict[str, Any]:
 
 def is_complete(store: FeatureStore) -> bool:
     """Whether every shard of the store's plan is there."""
-    return len(store.manifest.shards) == store.manifest.plan["groups"]
+    return bool(len(store.manifest.shards) == store.manifest.plan["groups"])
 
 
 def _news(store: FeatureStore, recipe: Recipe) -> list[str]:
     """What the source holds that the store does not, and the other way round."""
     source, test = open_source(recipe.data)
-    there = {item.id for part in (source, test) if part is not None for item in part.items}
+    there = {item.id for origin in (source, test) if origin is not None for item in origin.items}
     known = {i for ref in store.manifest.shards for i in store.shard(ref.name).sample_ids}
     known |= {skipped.id for skipped in store.manifest.skipped}
     notes = []
@@ -303,12 +307,12 @@ def _news(store: FeatureStore, recipe: Recipe) -> list[str]:
 
 def _report(store: FeatureStore, images: int = 0, seconds: float = 0.0, notes: Sequence[str] = ()) -> ExtractReport:
     return ExtractReport(
-        store.path,
-        store.root_digest,
-        {ref.name: ref.rows for ref in store.manifest.shards},
-        images,
-        len(store.manifest.skipped),
-        seconds,
-        store.nbytes,
-        list(notes),
+        store=store.path,
+        root_digest=store.root_digest,
+        shards={ref.name: ref.rows for ref in store.manifest.shards},
+        images=images,
+        skipped=len(store.manifest.skipped),
+        seconds=seconds,
+        bytes=store.nbytes,
+        notes=list(notes),
     )

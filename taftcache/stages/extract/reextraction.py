@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
+from safetensors.torch import save
 
+from taftcache.backbone.preprocess import Preprocess
+from taftcache.backbone.reduction import Reduction
 from taftcache.backbone.sources.base import Source
 from taftcache.backbone.sources.opening import open_source
 from taftcache.cache.format.layout import resolve_chunk_rows
@@ -17,13 +20,11 @@ from taftcache.cache.format.plan import in_order
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import DataError, StoreError
 from taftcache.recipe import Recipe
-from taftcache.stages.extract.classes import class_indexes
-from taftcache.stages.extract.extraction import HELD_OUT, load_frozen, plan_groups, run_frozen
+from taftcache.stages.extract.extraction import load_frozen, plan_images, run_frozen, source_of
+from taftcache.stages.extract.filling import class_indexes
+from taftcache.stages.extract.plan import HELD_OUT, PlannedShard
 from taftcache.stages.progress import Progress, Silent
-
-if TYPE_CHECKING:
-    from taftcache.backbone.preprocess import Preprocess
-    from taftcache.backbone.reduction import Reduction
+from taftcache.tangent.spec import TAIL
 
 
 class Reextraction:
@@ -57,13 +58,12 @@ class Reextraction:
         Raises:
             DataError: an image is not in the source any more, or does not decode. BackboneError: no such weights.
         """
-
         source, _ = self._candidates(shard)
         index = {item.id: k for k, item in enumerate(source.items)}
         if gone := [i for i in ids if i not in index]:
             raise DataError(
-                "A row is extracted again from the image that it came from.",
-                got=f"{len(gone)} images are not in the data source now, the first: {gone[0]!r}",
+                f"{len(gone)} of the images of shard {shard} are not in the data source now",
+                got=f"the first: {gone[0]!r}",
                 do="put them back, or name where the data lies now with --set data.train=…",
             )
         sink = _Collected()
@@ -78,23 +78,23 @@ class Reextraction:
 
     def object(self, name: str) -> bytes | None:
         """The tail's weights; nothing else comes from the backbone."""
-        from safetensors.torch import save
-
-        from taftcache.tangent.spec import TAIL
-
         return save(self._model[0].tail_state()) if name == TAIL else None
 
     def _candidates(self, shard: str) -> tuple[Source, list[str]]:
-        groups = self._groups
-        if shard in groups:
-            return groups[shard][1], list(groups[shard][2])
-        source = next(source for role, source, _ in groups.values() if role == "train")
-        kept = set(groups[HELD_OUT][2]) if HELD_OUT in groups and groups[HELD_OUT][1] is source else set()
+        source, test = self._sources
+        planned = self._planned
+        if shard in planned:
+            return source_of(planned[shard], source, test), list(planned[shard].ids)
+        kept = set(planned[HELD_OUT].ids) if HELD_OUT in planned and test is None else set()
         return source, [item.id for item in source.items if item.id not in kept]
 
     @cached_property
-    def _groups(self) -> dict[str, tuple[str, Source, list[str]]]:
-        return plan_groups(self._recipe, *open_source(self._recipe.data))
+    def _sources(self) -> tuple[Source, Source | None]:
+        return open_source(self._recipe.data)
+
+    @cached_property
+    def _planned(self) -> dict[str, PlannedShard]:
+        return plan_images(self._recipe, *self._sources)
 
     @cached_property
     def _model(self) -> tuple[Reduction, Preprocess]:

@@ -1,4 +1,4 @@
-"""Give the space back that no manifest answers for."""
+"""Remove the files that no manifest names."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from taftcache.cache.collect import collect
 from taftcache.cache.store import FeatureStore
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class CollectReport:
     """Path -> bytes of what was ``removed`` (would be, when ``dry``), and of what nothing names and is ``kept``."""
 
@@ -33,4 +33,6 @@ def gc(
     """
     with FeatureStore(path, mode="r" if dry else "a") as store:
         found = collect(store, work=work, strange=strange, older=3600 * hours, dry=dry)
-        return CollectReport(store.path, store.root_digest, dry, found.removed, found.kept)
+        return CollectReport(
+            store=store.path, root_digest=store.root_digest, dry=dry, removed=found.removed, kept=found.kept
+        )

@@ -8,19 +8,23 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
+import torch
 
 from taftcache.cache.format.manifest import check_name
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import CompositionError, RecipeError
+from taftcache.model.component import Component, put_component, read_base, read_component, told
 from taftcache.names import component_of
+from taftcache.stages.train.private_claims import check_claim
 from taftcache.stages.train.training import adopt
+from taftcache.stages.writing import ADVICE
 
 Scalar = str | int | float | bool | None
 MAX_BYTES = 16 << 30
-MAX_TOLD = 16 << 10  # of what a file says of itself; it is kept in the manifest, whose size is bounded
+MAX_CLAIMS = 16 << 10  # of what a file says of itself; it is kept in the manifest, whose size is bounded
 
 
-class _Told(msgspec.Struct, frozen=True):
+class _SolveClaims(msgspec.Struct, frozen=True):
     """What a component from elsewhere may say of its solve. Its certificate speaks of rows that are not here."""
 
     train: str | list[str]
@@ -30,7 +34,7 @@ class _Told(msgspec.Struct, frozen=True):
     certificate: Annotated[dict[str, int | float | bool | None], msgspec.Meta(max_length=50)]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ComponentReport:
     """A component that was written to a file, or taken in from one."""
 
@@ -54,9 +58,6 @@ def export_component(store: FeatureStore, name: str, file: Path) -> ComponentRep
         StoreError: no such component. RecipeError: the file is there already, or cannot be written. FormatError: its
             claim of privacy does not follow from its noise.
     """
-    from taftcache.model.component import read_base, read_component, told
-    from taftcache.stages.train.private_claims import check_claim
-
     name = name if "/" in name else component_of(name)
     component = read_component(store, name, read_base(store, adopt(store, None).tangent))
     check_claim(store, name, component.meta)
@@ -65,9 +66,17 @@ def export_component(store: FeatureStore, name: str, file: Path) -> ComponentRep
         with file.open("xb") as out:
             out.write(data)
     except OSError as error:
-        raise RecipeError("a component is written to a new file", got=f"{file}: {error.strerror}") from error
+        advice = ADVICE.get(error.errno or 0, "name a file that is not there yet")
+        raise RecipeError(f"cannot write {file}: {(error.strerror or str(error)).lower()}", do=advice) from error
     return ComponentReport(
-        store.path, store.root_digest, name, file, len(data), component.base_digest, _rows(component.meta), True
+        store=store.path,
+        root_digest=store.root_digest,
+        component=name,
+        file=file,
+        bytes=len(data),
+        base_digest=component.base_digest,
+        rows=_rows(component.meta),
+        changed=True,
     )
 
 
@@ -80,31 +89,22 @@ def import_component(store: FeatureStore, file: Path, name: str | None = None) -
         RecipeError: no such file, or a name that a shard has. FormatError: not a component of these parameters.
         CompositionError: it was made around another base point, or is not finite.
     """
-    import torch
-
-    from taftcache.model.component import Component, put_component, read_base
-
     name = check_name(file.stem if name is None else name)
     if store.has_shard(name):
-        raise RecipeError("an imported component has a name that no shard has", got=name, do="choose one with --name")
-    try:
-        if file.stat().st_size > MAX_BYTES:
-            raise RecipeError(f"a component's file has at most {MAX_BYTES} bytes", got=str(file))
-        data = file.read_bytes()
-    except OSError as error:
-        raise RecipeError("a component is read from a file", got=f"{file}: {error.strerror}") from error
+        raise RecipeError(f"cannot import a component as {name!r}: a shard has that name already", do="choose --name")
+    data = _read(file)
     recipe = adopt(store, None)
     base = read_base(store, recipe.tangent)
     given = Component.decode(data)
     if given.base_digest != base.digest:
         raise CompositionError(
-            "components are composed only around one base point",
-            got=f"{file}: base {given.base_digest[:16]}, this store's settings make {base.digest[:16]}",
+            f"{file} was made around another base point than this store's components",
+            got=f"base {given.base_digest[:16]}, this store's settings make {base.digest[:16]}",
             do="use the same backbone, classes and [tangent] section on both sides",
         )
     given = Component.decode(data, base)
     if not torch.isfinite(given.delta).all():
-        raise CompositionError("a component is finite", got=f"{file}: NaN or infinity")
+        raise CompositionError(f"cannot import {file}: its numbers are not finite", got="NaN or infinity")
     if given.layout != base.trained(recipe.tangent.train):  # beside it nothing could be composed, or forgotten
         raise CompositionError(
             f"{file} is over other parameters than this store's components",
@@ -113,7 +113,7 @@ def import_component(store: FeatureStore, file: Path, name: str | None = None) -
             do="use the same [tangent] section on both sides",
         )
     own = {"kind": "component", "norm": given.delta.norm().item(), "rows": _rows(given.meta), "imported": True}
-    component = Component(base.digest, given.layout, given.delta, {**_told(given.meta), **own})
+    component = Component(base.digest, given.layout, given.delta, {**_solve_claims(given.meta), **own})
     full = component_of(name)
     there = store.objects().get(full)
     changed = there is None or store.read_object(full) != component.encode()
@@ -121,20 +121,37 @@ def import_component(store: FeatureStore, file: Path, name: str | None = None) -
         with store.transaction() as change:
             put_component(change, full, component)
     return ComponentReport(
-        store.path, store.root_digest, full, file, len(data), base.digest, component.meta["rows"], changed
+        store=store.path,
+        root_digest=store.root_digest,
+        component=full,
+        file=file,
+        bytes=len(data),
+        base_digest=base.digest,
+        rows=component.meta["rows"],
+        changed=changed,
     )
 
 
-def _told(meta: dict[str, Any]) -> dict[str, Any]:
+def _read(file: Path) -> bytes:
+    """The bytes of a component's file."""
+    try:
+        if file.stat().st_size > MAX_BYTES:
+            raise RecipeError(f"{file} has more than the {MAX_BYTES} bytes that a component may have")
+        return file.read_bytes()
+    except OSError as error:
+        raise RecipeError(f"cannot read {file}: {(error.strerror or str(error)).lower()}") from error
+
+
+def _solve_claims(meta: dict[str, Any]) -> dict[str, Any]:
     """What a file says of the solve, where all of it is as a solve says it; nothing otherwise."""
     try:
-        told = msgspec.to_builtins(msgspec.convert(meta, _Told))
+        claims = msgspec.to_builtins(msgspec.convert(meta, _SolveClaims))
     except (msgspec.ValidationError, RecursionError):
         return {}
-    figures = told["certificate"]
+    figures = claims["certificate"]
     numbers = all(isinstance(figures.get(k), float | int) for k in ("gradient", "ridge", "distance_bound"))
-    whole = numbers and isinstance(told["stats"].get("passes"), int) and len(json.dumps(told)) <= MAX_TOLD
-    return told if whole else {}
+    whole = numbers and isinstance(claims["stats"].get("passes"), int) and len(json.dumps(claims)) <= MAX_CLAIMS
+    return claims if whole else {}
 
 
 def _rows(meta: dict[str, Any]) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -11,12 +12,12 @@ from taftcache.cache.copying import convert as convert_rows
 from taftcache.cache.copying import copy as copy_files
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import RecipeError
-from taftcache.stages.progress import Progress, Silent
+from taftcache.stages.progress import Progress, Silent, Task
 
 WIDTH = {"float16": 2, "float32": 4}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class CopyReport:
     """``files`` and ``bytes`` copied now; ``there``: files that the target had already, to the bit."""
 
@@ -28,7 +29,7 @@ class CopyReport:
     seconds: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ConvertReport:
     """The new store; ``left``: components and models of the old one, which ``taftcache train`` makes anew."""
 
@@ -54,7 +55,14 @@ def copy(
     with FeatureStore(source) as store, (progress or Silent()).task("copy", None) as task:
         done = copy_files(store, target, update=update, progress=_noting(task, 1e6, "MB"))
     with FeatureStore(target) as made:
-        return CopyReport(made.path, made.root_digest, done.files, done.bytes, done.there, time.perf_counter() - begin)
+        return CopyReport(
+            store=made.path,
+            root_digest=made.root_digest,
+            files=done.files,
+            bytes=done.bytes,
+            there=done.there,
+            seconds=time.perf_counter() - begin,
+        )
 
 
 def convert(
@@ -73,7 +81,10 @@ def convert(
     """
     begin = time.perf_counter()
     if dtype is None and chunk_rows is None:
-        raise RecipeError("A conversion changes something.", got="neither dtype nor chunk size", do="Use copy.")
+        raise RecipeError(
+            "a conversion with neither dtype nor chunk size changes nothing",
+            do="name one: --dtype float32 or --chunk-rows 16; taftcache copy copies a store as it is",
+        )
     with FeatureStore(source) as store, (progress or Silent()).task("convert", None) as task:
         made = convert_rows(
             store,
@@ -87,14 +98,14 @@ def convert(
         with made:
             shards = [made.shard(ref.name) for ref in made.manifest.shards]
             return ConvertReport(
-                made.path,
-                made.root_digest,
-                shards[0].dtype.name,
-                {shard.name: shard.chunk_rows for shard in shards},
-                sum(shard.rows for shard in shards),
-                made.nbytes,
-                sorted(store.objects().keys() - made.objects().keys()),
-                time.perf_counter() - begin,
+                store=made.path,
+                root_digest=made.root_digest,
+                dtype=shards[0].dtype.name,
+                chunk_rows={shard.name: shard.chunk_rows for shard in shards},
+                rows=sum(shard.rows for shard in shards),
+                bytes=made.nbytes,
+                left=sorted(store.objects().keys() - made.objects().keys()),
+                seconds=time.perf_counter() - begin,
             )
 
 
@@ -114,5 +125,6 @@ def _recipe(store: FeatureStore, dtype: str | None, chunk_rows: int | str | None
     return store.manifest.recipe | {"store": store.manifest.recipe.get("store", {}) | new}
 
 
-def _noting(task: Any, unit: float, name: str) -> Any:
+def _noting(task: Task, unit: float, name: str) -> Callable[[int, int], None]:
+    """What notes beside a task's bar how many units are done."""
     return lambda done, total: task.note(f"{done / unit:.0f} of {total / unit:.0f} {name}")

@@ -4,29 +4,30 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from taftcache.backbone.files import file_digest
-from taftcache.cache.format.plan import assign, held_out, in_order
+from taftcache.backbone.reduction import Reduction
+from taftcache.cache.hdf5 import Columns, FeatureFile, restore
+from taftcache.cache.hdf5 import export as write_hdf5
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import DataError, RecipeError, StoreError
-from taftcache.recipe import Recipe, recipe_values
-from taftcache.stages.extract.extraction import HELD_OUT, load_frozen
-from taftcache.stages.files.sample_files import write_npz, write_parquet, write_projector
+from taftcache.recipe import Recipe
+from taftcache.stages.extract.extraction import create_store, load_frozen, plan_record, put_tail
+from taftcache.stages.extract.filling import RowCounts, RowSink, fill_missing
+from taftcache.stages.extract.plan import PlannedShard, plan_shards
+from taftcache.stages.files.sample_files import OnRows, write_npz, write_parquet, write_projector
 from taftcache.stages.progress import Progress, Silent
 from taftcache.stages.writing import reserve, whole
-
-if TYPE_CHECKING:
-    from taftcache.cache.hdf5 import Columns, FeatureFile
 
 _ROWS_AT_ONCE = 64
 _OVERHEAD = 1 << 16  # of an HDF5 file's own tables, at the least
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ExportReport:
     """The file that was made of a store's rows."""
 
@@ -39,7 +40,7 @@ class ExportReport:
     seconds: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ImportReport:
     """The store that was made of a file. ``exported``: the file came from a store, whose bytes the shards have again.
 
@@ -57,18 +58,16 @@ class ImportReport:
     seconds: float
 
 
-def _hdf5(store: FeatureStore, file: Path, told: Callable[[int, int], None]) -> int:
-    from taftcache.cache.hdf5 import export as write
-
+def _hdf5(store: FeatureStore, file: Path, on_rows: OnRows) -> int:
     if not file.exists():
         shards = [store.shard(ref.name) for ref in store.manifest.shards]
         rows = sum(s.rows * math.prod(s.tokens_shape) * s.dtype.itemsize for s in shards)
         base = sum(ref.size for ref in store.objects("base/").values())
         reserve(file.with_name(f"{file.name}.partial"), rows + base + _OVERHEAD)
-    return write(store, file, told)
+    return write_hdf5(store, file, on_rows)
 
 
-FORMATS: dict[str, Callable[[FeatureStore, Path, Callable[[int, int], None]], int]] = {
+FORMATS: dict[str, Callable[[FeatureStore, Path, OnRows], int]] = {
     "hdf5": _hdf5,
     "npz": write_npz,
     "parquet": write_parquet,
@@ -86,12 +85,21 @@ def export(path: Path | str, file: Path | str, format: str = "hdf5", progress: P
         RecipeError: no such format. DataError: the file exists. StoreWriteError: the disk refused.
     """
     if format not in FORMATS:
-        raise RecipeError(f"A store is exported as {', '.join(FORMATS)}.", got=format, do="--format hdf5")
+        raise RecipeError(
+            f"cannot export as {format!r}: it is not one of {', '.join(FORMATS)}", got=format, do="--format hdf5"
+        )
     begin, place = time.perf_counter(), Path(file).expanduser()
     with FeatureStore(path) as store, (progress or Silent()).task("export", None) as task, whole(place):
         size = FORMATS[format](store, place, lambda done, total: task.note(f"{done} of {total} rows"))
-        rows = sum(ref.rows for ref in store.manifest.shards)
-        return ExportReport(store.path, store.root_digest, place, format, rows, size, time.perf_counter() - begin)
+        return ExportReport(
+            store=store.path,
+            root_digest=store.root_digest,
+            file=place,
+            format=format,
+            rows=sum(ref.rows for ref in store.manifest.shards),
+            bytes=size,
+            seconds=time.perf_counter() - begin,
+        )
 
 
 def import_(
@@ -116,121 +124,110 @@ def import_(
     Raises:
         DataError: what cannot be used: NaN, overflow, an id twice, rows that were never written, links, plug-ins.
     """
-    from taftcache.cache.hdf5 import FeatureFile, restore
-
-    begin = time.perf_counter()
-    with FeatureFile(Path(file).expanduser(), columns) as features, (progress or Silent()).task("import", None) as task:
-
-        def told(done: int, total: int) -> None:
-            task.note(f"{done} of {total} rows")
-
+    begin, progress = time.perf_counter(), progress or Silent()
+    with FeatureFile(Path(file).expanduser(), columns) as features:
         if features.is_export:
-            store = restore(features, recipe.store_path, told)
+            with progress.task("import", None) as task:
+                store = restore(features, recipe.store_path, lambda done, total: task.note(f"{done} of {total} rows"))
         else:
-            store = _others(features, recipe, backbone, told)
+            store = _import_columns(features, recipe, backbone, progress)
         with store:
-            shape = store.shard(store.manifest.shards[0].name).tokens_shape
             return ImportReport(
-                store.path,
-                store.root_digest,
-                features.path,
-                features.is_export,
-                {ref.name: ref.rows for ref in store.manifest.shards},
-                list(shape),
-                len(store.classes),
-                bool(store.objects("base/")),
-                time.perf_counter() - begin,
+                store=store.path,
+                root_digest=store.root_digest,
+                file=features.path,
+                exported=features.is_export,
+                shards={ref.name: ref.rows for ref in store.manifest.shards},
+                tokens=list(store.shard(store.manifest.shards[0].name).tokens_shape),
+                classes=len(store.classes),
+                trainable=bool(store.objects("base/")),
+                seconds=time.perf_counter() - begin,
             )
 
 
-def _others(features: FeatureFile, recipe: Recipe, backbone: bool, told: Callable[[int, int], None]) -> FeatureStore:
+def _import_columns(features: FeatureFile, recipe: Recipe, backbone: bool, progress: Progress) -> FeatureStore:
     """A store of features that someone else extracted."""
-    spec = recipe.store
-    shape = tuple(features.tokens.shape[1:]) if features.tokens.ndim == 3 else (1, features.tokens.shape[1])
     if len(features.classes) < 2:
-        raise DataError("A classifier needs two classes or more.", got=f"{features.path}: {features.classes}")
-    groups = _groups(features.ids, recipe)
-    name = features.path.name
-    identity: dict[str, Any] = {
-        "imported": {"file": name, "digest": file_digest(features.path)},
-        "backbone": {"model": "unknown", "weights": name, "weights_digest": file_digest(features.path)},
-        "cut": {"start": "unknown", "rows": "features", "shape": list(shape)},
-        "dtype": spec.dtype,
-    }
-    tail: tuple[bytes, dict[str, Any]] | None = None
-    if backbone:
-        from safetensors.torch import save
-
-        frozen, _ = load_frozen(recipe, features.classes)
-        if tuple(frozen.tokens_shape) != shape:
-            raise DataError(
-                "Imported features are what the recipe's backbone would have cached.",
-                got=f"{list(shape)} in {features.path}, an extraction caches {list(frozen.tokens_shape)}",
-                do="name the backbone that made them",
-            )
-        identity |= {
-            "backbone": frozen.backbone.config,
-            "cut": {"start": frozen.config.start, "rows": frozen.rows, "shape": list(shape)},
-        }
-        tail = save(frozen.tail_state()), frozen.config.as_dict()
-    plan = {"kind": spec.plan, "shards": spec.shards, "seed": spec.seed, "groups": len(groups)}
-    values = recipe_values(recipe)
-    values["store"]["path"] = None
-    record = {key: value for key, value in values.items() if key not in ("extract", "forget")}
+        raise DataError(
+            f"cannot import {features.path}: it has {len(features.classes)} classes, and a classifier needs two",
+            got=str(features.classes),
+        )
+    shards = plan_shards(recipe, features.ids)
+    origin = _FileRows(features)
+    frozen = load_frozen(recipe, features.classes)[0] if backbone else None
+    identity = _identity(features, recipe, origin.tokens_shape, frozen)
     path = recipe.store_path
     if FeatureStore.exists(path):
         store = FeatureStore(path, mode="a")
     else:
-        store = FeatureStore.create(path, identity=identity, classes=features.classes, plan=plan, recipe=record)
+        store = create_store(recipe, identity, features.classes, len(shards))
     try:
         store.check_identity(identity)
+        plan = plan_record(recipe, len(shards))
         if store.manifest.plan != plan:
-            raise StoreError("An import goes on with the plan it began with.", got=f"{plan}, not {store.manifest.plan}")
-        _fill(store, features, groups, recipe, (int(shape[0]), int(shape[1])), told)
-        if tail is not None and not store.objects("base/"):
-            from taftcache.tangent.spec import TAIL
-
-            with store.transaction() as change:
-                change.put(TAIL, *tail)
+            raise StoreError(
+                f"the import into {path} was begun with another plan",
+                got=f"{plan}, begun with {store.manifest.plan}",
+                do="put the old settings back, or import into a new folder",
+            )
+        fill_missing(store, recipe, shards.values(), origin, progress)
+        if frozen is not None:
+            put_tail(store, frozen)
     except BaseException:
         store.close()
         raise
     return store
 
 
-def _groups(ids: list[str], recipe: Recipe) -> dict[str, tuple[str, list[str]]]:
-    spec = recipe.store
-    kept = held_out(ids, recipe.data.held_out, spec.seed)
-    plan = assign([i for i in ids if i not in kept], spec.plan, spec.shards, spec.seed)
-    groups = {name: ("train", part) for name, part in plan.items()}
-    return groups | ({HELD_OUT: (HELD_OUT, in_order(sorted(kept), spec.seed))} if kept else {})
+def _identity(
+    features: FeatureFile, recipe: Recipe, shape: tuple[int, int], frozen: Reduction | None
+) -> dict[str, Any]:
+    """What the store says its rows were made from: the file, and the layers ``frozen`` where they are known.
+
+    Raises:
+        DataError: the layers make rows of another shape.
+    """
+    name, digest = features.path.name, file_digest(features.path)
+    identity: dict[str, Any] = {
+        "imported": {"file": name, "digest": digest},
+        "backbone": {"model": "unknown", "weights": name, "weights_digest": digest},
+        "cut": {"start": "unknown", "rows": "features", "shape": list(shape)},
+        "dtype": recipe.store.dtype,
+    }
+    if frozen is None:
+        return identity
+    if tuple(frozen.tokens_shape) != shape:
+        raise DataError(
+            f"the rows of {features.path} have another shape than those the recipe's backbone would have cached",
+            got=f"{list(shape)} in the file, an extraction caches {list(frozen.tokens_shape)}",
+            do="name the backbone that made them",
+        )
+    return identity | {
+        "backbone": frozen.backbone.config,
+        "cut": {"start": frozen.config.start, "rows": frozen.rows, "shape": list(shape)},
+    }
 
 
-def _fill(
-    store: FeatureStore,
-    features: FeatureFile,
-    groups: dict[str, tuple[str, list[str]]],
-    recipe: Recipe,
-    shape: tuple[int, int],
-    told: Callable[[int, int], None],
-) -> None:
-    place = {i: k for k, i in enumerate(features.ids)}
-    done = 0
-    for name, (role, ids) in groups.items():
-        if not store.has_shard(name):
-            with store.writer(
-                name,
-                role,
-                chunk_rows=recipe.store.chunk_rows,
-                dtype=recipe.store.dtype,
-                tokens_shape=shape,
-                candidates=ids,
-            ) as writer:
-                for at in range(writer.consumed, len(ids), _ROWS_AT_ONCE):
-                    some = [place[i] for i in ids[at : at + _ROWS_AT_ONCE]]
-                    writer.append(
-                        features.rows(features.tokens, some), ids[at : at + _ROWS_AT_ONCE], features.labels[some]
-                    )
-                    told(done + at + len(some), len(place))
-                writer.commit()
-        done += len(ids)
+class _FileRows:
+    """Rows [n, t, d], or [n, d] taken for t = 1, of an HDF5 file that someone else wrote."""
+
+    verb = "import"
+
+    def __init__(self, features: FeatureFile) -> None:
+        self._features = features
+        self._place = {i: k for k, i in enumerate(features.ids)}
+        shape = [int(n) for n in features.tokens.shape[1:]]
+        self.tokens_shape = (shape[0], shape[1]) if len(shape) == 2 else (1, shape[0])
+
+    def classes(self, shard: PlannedShard) -> Sequence[str]:
+        return self._features.classes
+
+    def run(self, shard: PlannedShard, sink: RowSink, on_rows: Callable[[int], None]) -> RowCounts:
+        """The shard's rows in steps of a few, for a file may be larger than memory."""
+        begin = sink.consumed
+        for at in range(begin, len(shard.ids), _ROWS_AT_ONCE):
+            ids = shard.ids[at : at + _ROWS_AT_ONCE]
+            some = [self._place[i] for i in ids]
+            sink.append(self._features.rows(self._features.tokens, some), ids, self._features.labels[some].tolist())
+            on_rows(len(ids))
+        return RowCounts(len(shard.ids) - begin, 0)

@@ -6,10 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from taftcache.cache.store import FeatureStore
+from taftcache.model.folder import save_merged, save_model
+from taftcache.model.predictor import TangentModel
 from taftcache.names import MEAN
+from taftcache.stages.train.private_claims import check_claim
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ExportModelReport:
     """The folder's files and bytes."""
 
@@ -47,10 +50,6 @@ def export_model(
         StoreError: no such model. StoreWriteError: the folder is not empty. CompositionError: nothing to merge.
         FormatError: the model's claim of privacy does not follow from its noise.
     """
-    from taftcache.model.folder import save_merged, save_model
-    from taftcache.model.predictor import TangentModel
-    from taftcache.stages.train.private_claims import check_claim
-
     loaded = TangentModel.load(store, model, device)
     check_claim(store, model, loaded.component.meta)
     if merged:
@@ -58,4 +57,6 @@ def export_model(
     else:
         files = save_model(loaded, folder, name=model, root_digest=store.root_digest, program=program)
     size = sum((Path(folder) / file).stat().st_size for file in files)
-    return ExportModelReport(store.path, store.root_digest, model, Path(folder), files, size)
+    return ExportModelReport(
+        store=store.path, root_digest=store.root_digest, model=model, folder=Path(folder), files=files, bytes=size
+    )

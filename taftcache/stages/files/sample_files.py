@@ -25,12 +25,16 @@ from taftcache.stages.look.row_table import RowTable
 from taftcache.stages.look.scoring import Scorer
 from taftcache.stages.look.vectors import describe_vectors, first_row_stands, has_tail, sample_vectors
 
-Told = Callable[[int, int], None]
-"""(rows done, rows in all)."""
+OnRows = Callable[[int, int], None]
+"""Called with (rows done, rows in all)."""
 
 
-class Part(NamedTuple):
-    """Consecutive rows of the table: their places in it, vectors [b,d], and what the models say, if there are any."""
+class SampleBlock(NamedTuple):
+    """Consecutive rows of the table.
+
+    rows: their places in the table. vectors [b, d]. base, composed: classes [b] that the untrained and the composed
+    model predict; logits [b, K] of the composed one. None where the store has no such model.
+    """
 
     rows: slice
     vectors: NDArray[np.float32]
@@ -39,7 +43,7 @@ class Part(NamedTuple):
     logits: NDArray[np.float32] | None
 
 
-def parts(store: FeatureStore, table: RowTable, told: Told) -> Iterator[Part]:
+def sample_blocks(store: FeatureStore, table: RowTable, on_rows: OnRows) -> Iterator[SampleBlock]:
     """The rows in order, each verified as it is read."""
     first = first_row_stands(store)
     scorer = Scorer(store) if has_tail(store) else None
@@ -53,11 +57,11 @@ def parts(store: FeatureStore, table: RowTable, told: Told) -> Iterator[Part]:
             if mean:
                 logits = z + changes[0]
                 composed = logits.argmax(1).astype(np.int32)
-        yield Part(here, sample_vectors(tokens, first), base, composed, logits)
-        told(here.stop, len(table))
+        yield SampleBlock(here, sample_vectors(tokens, first), base, composed, logits)
+        on_rows(here.stop, len(table))
 
 
-def write_parquet(store: FeatureStore, file: Path, told: Told) -> int:
+def write_parquet(store: FeatureStore, file: Path, on_rows: OnRows) -> int:
     """Columns id, label, class, shard, role, prediction_base, prediction, logits [K], features [d]; what they are is
     in the schema's metadata. Predictions are null where the store has no model.
 
@@ -69,7 +73,9 @@ def write_parquet(store: FeatureStore, file: Path, told: Told) -> int:
         from pyarrow import parquet
     except ImportError as error:
         raise RecipeError(
-            "Parquet is written by pyarrow", got=str(error), do="pip install 'taftcache[parquet]', or --format npz"
+            "cannot write Parquet without pyarrow",
+            got=str(error),
+            do="pip install 'taftcache[parquet]', or --format npz",
         ) from None
     table, classes = RowTable.of(store), store.classes
     width = store.identity["cut"]["shape"][1]
@@ -100,8 +106,8 @@ def write_parquet(store: FeatureStore, file: Path, told: Told) -> int:
         return pa.nulls(rows, pa.int32()) if values is None else pa.array(values)
 
     with _new(file) as out, parquet.ParquetWriter(out, schema) as writer:
-        for part in parts(store, table, told):
-            here, n = part.rows, part.rows.stop - part.rows.start
+        for block in sample_blocks(store, table, on_rows):
+            here, n = block.rows, block.rows.stop - block.rows.start
             label, shard = pa.array(table.label[here]), pa.array(table.shard[here])
             columns = [
                 pa.array(table.ids[here]),
@@ -109,16 +115,16 @@ def write_parquet(store: FeatureStore, file: Path, told: Told) -> int:
                 pa.DictionaryArray.from_arrays(label, names),
                 pa.DictionaryArray.from_arrays(shard, shards),
                 pa.DictionaryArray.from_arrays(shard, roles),
-                numbers(part.base, n),
-                numbers(part.composed, n),
-                vectors(part.logits, n, len(classes)),
-                vectors(part.vectors, n, width),
+                numbers(block.base, n),
+                numbers(block.composed, n),
+                vectors(block.logits, n, len(classes)),
+                vectors(block.vectors, n, width),
             ]
             writer.write_table(pa.Table.from_arrays(columns, schema=schema))
     return file.stat().st_size
 
 
-def write_npz(store: FeatureStore, file: Path, told: Told) -> int:
+def write_npz(store: FeatureStore, file: Path, on_rows: OnRows) -> int:
     """Arrays ids, labels, classes, shards, shard (index into shards), held_out, features [n,d], and where the store has
     models prediction_base, prediction, logits [n,K]; ``about`` is JSON. No pickle; written without holding the rows.
     """
@@ -140,16 +146,16 @@ def write_npz(store: FeatureStore, file: Path, told: Told) -> int:
         zipfile.ZipFile(out, "w", zipfile.ZIP_STORED, allowZip64=True) as archive,
         tempfile.TemporaryFile(dir=file.parent) as logits,  # an archive takes one array at a time
     ):
-        part = None
+        block = None
         with _array(archive, "features", (n, width)) as stream:
-            for part in parts(store, table, told):
-                stream.write(np.ascontiguousarray(part.vectors, "<f4").tobytes())
-                if part.base is not None:
-                    base[part.rows] = part.base
-                if part.composed is not None and part.logits is not None:
-                    composed[part.rows] = part.composed
-                    logits.write(np.ascontiguousarray(part.logits, "<f4").tobytes())
-        if part is not None and part.base is not None:
+            for block in sample_blocks(store, table, on_rows):
+                stream.write(np.ascontiguousarray(block.vectors, "<f4").tobytes())
+                if block.base is not None:
+                    base[block.rows] = block.base
+                if block.composed is not None and block.logits is not None:
+                    composed[block.rows] = block.composed
+                    logits.write(np.ascontiguousarray(block.logits, "<f4").tobytes())
+        if block is not None and block.base is not None:
             few["prediction_base"] = base
         if logits.tell():
             few["prediction"] = composed
@@ -162,14 +168,14 @@ def write_npz(store: FeatureStore, file: Path, told: Told) -> int:
     return file.stat().st_size
 
 
-def write_projector(store: FeatureStore, folder: Path, told: Told) -> int:
+def write_projector(store: FeatureStore, folder: Path, on_rows: OnRows) -> int:
     """A folder for TensorBoard's Embedding Projector: vectors.tsv, metadata.tsv and projector_config.pbtxt.
 
     The two tables are also what the projector's own page loads.
     """
     table = RowTable.of(store)
     if folder.exists():
-        raise DataError("An export makes a new folder.", got=f"{folder} is there", do="Name another one.")
+        raise DataError(f"cannot export to {folder}: it exists already", do="name another folder")
     folder.mkdir(parents=True)
     flat = [" ".join(name.split()) for name in store.classes]
     with (
@@ -178,17 +184,17 @@ def write_projector(store: FeatureStore, folder: Path, told: Told) -> int:
         (folder / "metadata.tsv").open("w") as metadata,
     ):
         metadata.write("id\tclass\tshard\trole\tprediction_base\tprediction\n")
-        for part in parts(store, table, told):
-            for k, row in enumerate(range(part.rows.start, part.rows.stop)):
-                vectors.write("\t".join(f"{v:.6g}" for v in part.vectors[k]) + "\n")
+        for block in sample_blocks(store, table, on_rows):
+            for k, row in enumerate(range(block.rows.start, block.rows.stop)):
+                vectors.write("\t".join(f"{v:.6g}" for v in block.vectors[k]) + "\n")
                 shard = table.shards[table.shard[row]]
-                said = ["" if found is None else flat[found[k]] for found in (part.base, part.composed)]
-                cells = [table.ids[row], flat[table.label[row]], shard.name, shard.role, *said]
+                predicted = ["" if found is None else flat[found[k]] for found in (block.base, block.composed)]
+                cells = [table.ids[row], flat[table.label[row]], shard.name, shard.role, *predicted]
                 metadata.write("\t".join(cells) + "\n")
     (folder / "projector_config.pbtxt").write_text(
         'embeddings {\n  tensor_name: "taftcache"\n  tensor_path: "vectors.tsv"\n  metadata_path: "metadata.tsv"\n}\n'
     )
-    return sum(part.stat().st_size for part in folder.iterdir())
+    return sum(file.stat().st_size for file in folder.iterdir())
 
 
 def about(store: FeatureStore) -> dict[str, Any]:
@@ -202,7 +208,7 @@ def _new(file: Path) -> Iterator[IO[bytes]]:
     try:
         out = file.open("xb")
     except FileExistsError:
-        raise DataError("An export makes a new file.", got=f"{file} is there", do="Name another one.") from None
+        raise DataError(f"cannot export to {file}: it exists already", do="name another file") from None
     try:
         with out:
             yield out

@@ -14,7 +14,7 @@ from taftcache.recipe import apply_overrides, parse_recipe
 from taftcache.stages.progress import Progress, Silent
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class VerifyReport:
     """Faults found (none: every object has the digest its manifest names) and files that no manifest names.
 
@@ -63,7 +63,7 @@ def _maker(store: FeatureStore, overrides: Sequence[str], progress: Progress) ->
     """What makes rows again; nothing does where they were imported."""
     if "imported" in store.identity:
         return None
-    from taftcache.stages.extract.reextraction import Reextraction
+    from taftcache.stages.extract.reextraction import Reextraction  # torch, which only a repair needs
 
     recipe = parse_recipe(apply_overrides(store.manifest.recipe, overrides), str(store.path))
     return Reextraction(store, recipe, progress)
@@ -84,13 +84,13 @@ def _report(
     damaged = {fault.shard for fault in faults}
     sizes = sum(store.shard(ref.name).nbytes for ref in store.manifest.shards if ref.name not in damaged)
     return VerifyReport(
-        store.path,
-        store.root_digest,
-        sizes + sum(ref.size for ref in store.objects().values()),
-        faults,
-        store.strays(),
-        store.manifest.ledger.entries if store.manifest.ledger else 0,
-        mended or {},
-        list(dropped),
-        reasons or {},
+        store=store.path,
+        root_digest=store.root_digest,
+        bytes=sizes + sum(ref.size for ref in store.objects().values()),
+        faults=faults,
+        strays=store.strays(),
+        ledger_entries=store.manifest.ledger.entries if store.manifest.ledger else 0,
+        mended=mended or {},
+        dropped=list(dropped),
+        reasons=reasons or {},
     )

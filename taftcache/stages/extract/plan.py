@@ -1,0 +1,57 @@
+"""Which samples become which shard: one plan for what is extracted, appended and imported."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from taftcache.cache.format.plan import assign, held_out, in_order
+from taftcache.recipe import Recipe
+
+HELD_OUT = "held-out"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedShard:
+    """A shard that is to be written.
+
+    ids: of its samples, in the order of its rows. from_test: they are of the data's second source, made for testing.
+    """
+
+    name: str
+    ids: list[str]
+    from_test: bool = False
+
+    @property
+    def role(self) -> str:
+        """The role "train", or "held-out" for the one shard that is kept for testing."""
+        return HELD_OUT if self.name == HELD_OUT else "train"
+
+
+def split(recipe: Recipe, ids: Sequence[str], test: Sequence[str] | None) -> tuple[list[str], PlannedShard | None]:
+    """The ids to train on, in their given order, and the held-out shard: of ``test`` where there is one, else of a
+    fraction of ``ids``; None where nothing is held out."""
+    seed = recipe.store.seed
+    if test is not None:
+        return list(ids), PlannedShard(name=HELD_OUT, ids=in_order(test, seed), from_test=True)
+    kept = held_out(ids, recipe.data.held_out, seed)
+    training = [i for i in ids if i not in kept]
+    return training, PlannedShard(name=HELD_OUT, ids=in_order(sorted(kept), seed)) if kept else None
+
+
+def plan_shards(recipe: Recipe, ids: Sequence[str], test: Sequence[str] | None = None) -> dict[str, PlannedShard]:
+    """The shards of a new store by name.
+
+    Args:
+        recipe: says how many shards, by which plan, and what is held out.
+        ids: of the samples.
+        test: ids of the samples that are for testing only; without them a fraction of ``ids`` is held out.
+
+    Raises:
+        DataError: an id twice, or fewer samples than shards.
+    """
+    spec = recipe.store
+    training, tested = split(recipe, ids, test)
+    parts = assign(training, spec.plan, spec.shards, spec.seed)
+    planned = {name: PlannedShard(name=name, ids=part) for name, part in parts.items()}
+    return planned if tested is None else planned | {HELD_OUT: tested}
