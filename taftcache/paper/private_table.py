@@ -17,7 +17,7 @@ from taftcache.errors import StoreError
 from taftcache.paper.fits import Fits
 from taftcache.recipe import Recipe
 from taftcache.stages.progress import Progress, Silent
-from taftcache.stages.train.training import adopt
+from taftcache.stages.train.record import adopt
 
 if TYPE_CHECKING:
     from taftcache.privacy.network import Network
@@ -139,7 +139,7 @@ def _run(
     from taftcache.model.component import read_base
     from taftcache.privacy.network import OrdinaryNetwork, TangentNetwork, accuracy
     from taftcache.privacy.trainer import train_privately
-    from taftcache.stages.train.private_training import loss_of
+    from taftcache.stages.train.private_training import private_loss
 
     base = read_base(store, msgspec.structs.replace(recipe.tangent, seed=seed, train="full"))
     layout, device = base.trained(regime), resolve_device(recipe.device)
@@ -155,7 +155,7 @@ def _run(
         test = OrdinaryNetwork(base, [store.held_out], layout, device=device)
     logits = recipe.privacy.logits if kind == "tangent" else "full"
     spec = msgspec.structs.replace(recipe.privacy, mechanism=mechanism, epsilon=epsilon, multiplier=None, logits=logits)
-    trained = train_privately(base, network, loss_of(recipe), spec, shards=[shard.name for shard in store.shards])
+    trained = train_privately(base, network, private_loss(recipe), spec, shards=[shard.name for shard in store.shards])
     said = trained.statement
     return {
         "accuracy": accuracy(test, trained.delta),

@@ -66,12 +66,14 @@ def solve(job: SolveJob, name: str, shards: list[tuple[str, str]], mode: Train) 
     """On a worker: the component's bytes."""
     import torch
 
-    from taftcache.stages.train.training import solve_component
+    from taftcache.stages.train.settings import Settings
+    from taftcache.stages.train.solving import solve_component
 
     torch.set_num_threads(job.threads)
     with opened(job) as (store, base):
         sources = [named_shard(store, *shard) for shard in shards]
-        return solve_component(parse_recipe(job.recipe), base, sources, mode, _Told(), label=name).encode()
+        settings = Settings(recipe=parse_recipe(job.recipe), base=base)
+        return solve_component(settings, sources, mode, _Told(), label=name).encode()
 
 
 @contextmanager

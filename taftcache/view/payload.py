@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 
 from taftcache.errors import StoreError
 from taftcache.names import component_of, is_component, shard_of
-from taftcache.stages.look.inspection import inspect
-from taftcache.stages.look.scoring import UNCOVERED
+from taftcache.stages.look.inspection import UNCOVERED, inspect
 from taftcache.stages.look.vectors import describe_vectors
 from taftcache.tangent.spec import TAIL
 from taftcache.view.atlas import NONE, Atlas

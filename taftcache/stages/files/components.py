@@ -13,7 +13,7 @@ from taftcache.cache.format.manifest import check_name
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import CompositionError, RecipeError
 from taftcache.names import component_of
-from taftcache.stages.train.training import adopt
+from taftcache.stages.train.record import adopt
 
 Scalar = str | int | float | bool | None
 MAX_BYTES = 16 << 30

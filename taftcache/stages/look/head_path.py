@@ -48,7 +48,7 @@ def head_path(table: RowTable, scorer: Scorer, stop: Event | None = None) -> lis
     except _Stopped:
         return []
     return [
-        PathPoint(ridge, norm, some / train.rows, more / held.rows if held.rows else None)
+        PathPoint(ridge=ridge, norm=norm, train=some / train.rows, held_out=more / held.rows if held.rows else None)
         for ridge, norm, some, more in zip(GRID, norms, right, right_held, strict=True)
     ]
 

@@ -4,32 +4,34 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import RecipeError, SolveError, UnknownSample
+from taftcache.model.component import Component, read_component
+from taftcache.model.predictor import TangentModel
 from taftcache.names import EXACT, HEAD, MEAN, WEIGHTED, component_of, is_component
 from taftcache.objective.objective import Objective
 from taftcache.objective.rsl import RSL
 from taftcache.privacy.statement import META
+from taftcache.solve.leave_one_out import CLOSED, leave_one_out
 from taftcache.solve.settings import Goal
 from taftcache.stages.progress import Progress, Silent
-from taftcache.stages.train.training import adopt, loss_of, solve_component
-from taftcache.tangent.rows import RowSubset
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from taftcache.model.component import Component
-    from taftcache.recipe import Recipe
-    from taftcache.tangent.base import Base
-    from taftcache.tangent.rows import RowSource
+from taftcache.stages.train.record import settings_of
+from taftcache.stages.train.settings import Settings
+from taftcache.stages.train.solving import SolveOptions, solve_component
+from taftcache.tangent.base import Base
+from taftcache.tangent.operator import TangentOperator
+from taftcache.tangent.rows import ArrayRows, RowSource, RowSubset
+from taftcache.tangent.spec import Train
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class SampleInfluence:
     """A model with and without one training sample.
 
@@ -56,7 +58,7 @@ class SampleInfluence:
     passes: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class QueryInfluence:
     """The training samples that moved one prediction most.
 
@@ -92,16 +94,11 @@ def sample_influence(
     Raises:
         UnknownSample: no such sample, or one that nothing was trained on.
     """
-    import torch
-
-    from taftcache.tangent.operator import TangentOperator
-    from taftcache.tangent.rows import ArrayRows
-
     setting = _Setting(store, model, progress or Silent())
     shard, row = store.locate(sample)
     if shard.role != "train":
         raise UnknownSample(
-            "influence is of a training sample", got=f"{sample!r} is held out", do="name one of a training shard"
+            f"{sample} has no influence: it is held out", got=repr(sample), do="name a sample of a training shard"
         )
     part = setting.part_of(shard)
     without, bound, passes = setting.solve_without(part, shard, row)
@@ -110,33 +107,49 @@ def sample_influence(
     own = ArrayRows(shard.tokens(slice(row, row + 1)), shard.labels[row : row + 1])
     before, after = (setting.logits(own, delta)[0] for delta in (whole, whole + change))
     label = int(shard.labels[row])
-    changed, largest, count = 0, 0.0, 0
-    if store.held_out is not None:
-        operator = TangentOperator(setting.base, [store.held_out], trained=setting.model.layout, dtype=torch.float64)
-        for (state, _), said, moved in zip(
-            operator.blocks(), operator.matvec(whole), operator.matvec(change), strict=True
-        ):
-            z = state.logits + said
-            changed += int((z.argmax(1) != (z + moved).argmax(1)).sum())
-            largest = max(largest, moved.abs().max().item())
-            count += len(z)
+    held_out = _held_out_change(setting, change)
     return SampleInfluence(
-        store.path,
-        model,
-        sample,
-        store.classes[label],
-        shard.name,
-        change.norm().item(),
-        part.weight * bound,
-        before[label].item(),
-        after[label].item(),
-        store.classes[int(before.argmax())],
-        store.classes[int(after.argmax())],
-        count,
-        changed,
-        largest,
-        passes,
+        store=store.path,
+        model=model,
+        sample=sample,
+        label=store.classes[label],
+        shard=shard.name,
+        moved=change.norm().item(),
+        distance_bound=part.weight * bound,
+        own_logit=before[label].item(),
+        own_logit_without=after[label].item(),
+        own_label=store.classes[int(before.argmax())],
+        own_label_without=store.classes[int(after.argmax())],
+        held_out=held_out.rows,
+        labels_changed=held_out.labels,
+        largest_change=held_out.largest,
+        passes=passes,
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _HeldOutChange:
+    """Of so many held-out ``rows``, how many get another label, and the largest change of a logit."""
+
+    rows: int = 0
+    labels: int = 0
+    largest: float = 0.0
+
+
+def _held_out_change(setting: _Setting, change: Tensor) -> _HeldOutChange:
+    """What adding ``change`` [P] to a model's Δw does to the predictions of held-out rows."""
+    held = setting.store.held_out
+    if held is None:
+        return _HeldOutChange()
+    rows, labels, largest = 0, 0, 0.0
+    operator = TangentOperator(setting.base, [held], trained=setting.model.layout, dtype=torch.float64)
+    products = operator.matvec(setting.model.delta), operator.matvec(change)
+    for (state, _), said, moved in zip(operator.blocks(), *products, strict=True):
+        z = state.logits + said
+        labels += int((z.argmax(1) != (z + moved).argmax(1)).sum())
+        largest = max(largest, moved.abs().max().item())
+        rows += len(z)
+    return _HeldOutChange(rows=rows, labels=labels, largest=largest)
 
 
 def query_influence(
@@ -153,14 +166,7 @@ def query_influence(
         query: an image file, or the id of a sample in the store.
         solve: where there is no closed form, so many of them are also solved without, for a certified change.
     """
-    import torch
-
-    from taftcache.solve.leave_one_out import CLOSED, leave_one_out
-    from taftcache.tangent.operator import TangentOperator
-
-    progress = progress or Silent()
-    setting = _Setting(store, model, progress)
-    solver = setting.recipe.solver
+    setting = _Setting(store, model, progress or Silent())
     rows, base = setting.query_rows(query)
     logits = setting.logits(rows, setting.model.delta, base)[0]
     label = int(logits.argmax())
@@ -168,49 +174,67 @@ def query_influence(
     unit[0, label] = 1
     operator = TangentOperator(base, [rows], trained=setting.model.layout, dtype=torch.float64)
     direction = operator.accumulate(None, lambda z, change, labels: unit)
-    found: list[tuple[float, Shard, int]] = []
-    methods, passes, residual = set(), 0, 0.0
-    for part in setting.parts:
-        with progress.task(f"influence of {', '.join(s.name for s in part.shards)}", None):
-            result = leave_one_out(
-                setting.base, part.shards, _objective(setting.recipe, part), direction, delta=part.component.delta,
-                goal=Goal(tolerance=solver.tolerance, max_passes=solver.max_passes), memory=setting.recipe.memory_bytes,
-            )  # fmt: skip
-        places = [(shard, row) for shard in part.shards for row in range(shard.rows)]
-        found += [(part.weight * c, *at) for c, at in zip(result.change.tolist(), places, strict=True)]
-        methods.add(result.method)
-        passes, residual = passes + result.passes, max(residual, result.residual)
-    found.sort(key=lambda item: -abs(item[0]))
+    found = [_changes(setting, part, direction) for part in setting.parts]
+    closed = {each.method for each in found} == {CLOSED}
+    passes = sum(each.passes for each in found)
     samples = []
-    for k, (change, shard, row) in enumerate(found[:top]):
+    ranked = sorted((row for each in found for row in each.rows), key=lambda item: -abs(item[0]))
+    for k, (change, shard, row) in enumerate(ranked[:top]):
         entry: dict[str, Any] = {
             "sample": shard.sample_ids[row],
             "label": store.classes[shard.labels[row]],
             "shard": shard.name,
             "change": change,
         }
-        if methods != {CLOSED} and k < solve:
+        if not closed and k < solve:
             part = setting.part_of(shard)
             without, bound, taken = setting.solve_without(part, shard, row)
             passes += taken
             entry["solved"] = part.weight * (direction @ (without - part.component.delta)).item()
-            told = part.component.meta["certificate"]["distance_bound"]
-            entry["bound"] = part.weight * direction.norm().item() * (bound + told)
+            own = part.component.meta["certificate"]["distance_bound"]
+            entry["bound"] = part.weight * direction.norm().item() * (bound + own)
         samples.append(entry)
     return QueryInfluence(
-        store.path,
-        model,
-        str(query),
-        store.classes[label],
-        logits[label].item(),
-        CLOSED if methods == {CLOSED} else "first order",
-        residual,
-        samples,
-        passes,
+        store=store.path,
+        model=model,
+        query=str(query),
+        label=store.classes[label],
+        logit=logits[label].item(),
+        method=CLOSED if closed else "first order",
+        residual=max([0.0, *(each.residual for each in found)]),
+        samples=samples,
+        passes=passes,
     )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
+class _Changes:
+    """What leaving each row of a part out would add to a logit, with the row's shard and place in it."""
+
+    rows: list[tuple[float, Shard, int]]
+    method: str
+    residual: float
+    passes: int
+
+
+def _changes(setting: _Setting, part: _Part, direction: Tensor) -> _Changes:
+    """Exact or to first order, for the logit whose gradient is ``direction`` [P]."""
+    recipe, solver = setting.settings.recipe, setting.settings.recipe.solver
+    with setting.progress.task(f"influence of {', '.join(s.name for s in part.shards)}", None):
+        result = leave_one_out(
+            setting.base, part.shards, _objective(setting.settings, part), direction, delta=part.component.delta,
+            goal=Goal(tolerance=solver.tolerance, max_passes=solver.max_passes), memory=recipe.memory_bytes,
+        )  # fmt: skip
+    places = [(shard, row) for shard in part.shards for row in range(shard.rows)]
+    return _Changes(
+        rows=[(part.weight * change, *at) for change, at in zip(result.change.tolist(), places, strict=True)],
+        method=result.method,
+        residual=result.residual,
+        passes=result.passes,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class _Part:
     """One solved problem that enters a model with ``weight``."""
 
@@ -218,18 +242,16 @@ class _Part:
     weight: float
     component: Component
     shards: list[Shard]
-    train: Any
+    train: Train
 
 
 class _Setting:
     """A model of a store, and the problems that it was put together from."""
 
     def __init__(self, store: FeatureStore, model: str, progress: Progress) -> None:
-        from taftcache.model.component import read_base, read_component
-
         self.store, self.progress = store, progress
-        self.recipe: Recipe = adopt(store, None)
-        self.base: Base = read_base(store, self.recipe.tangent)
+        self.settings = settings_of(store)
+        self.base = self.settings.base
         self.model = read_component(store, model, self.base)
         self._check_solved(model)
         if model in (MEAN, WEIGHTED):
@@ -237,9 +259,15 @@ class _Setting:
         elif model in (EXACT, HEAD) or is_component(model):
             weights = {model: 1.0}
         else:
-            raise RecipeError("influence is of a model that was solved from the rows", got=model, do=f"name {MEAN}")
+            raise RecipeError(f"{model} was not solved from the rows, nor composed", got=model, do=f"name {MEAN}")
         self.parts = [
-            _Part(name, mu, read_component(store, name, self.base), shards, "head" if name == HEAD else self._train())
+            _Part(
+                name=name,
+                weight=mu,
+                component=read_component(store, name, self.base),
+                shards=shards,
+                train="head" if name == HEAD else self.settings.train,
+            )
             for name, mu in weights.items()
             if (shards := self._shards(name))
         ]
@@ -255,9 +283,6 @@ class _Setting:
                 do="its promise bounds the influence of any sample: taftcache inspect says epsilon and delta",
             )
 
-    def _train(self) -> Any:
-        return self.recipe.tangent.train
-
     def _shards(self, name: str) -> list[Shard]:
         """The shards that a part was made from; none for an imported component, whose rows are elsewhere."""
         if name in (EXACT, HEAD):
@@ -269,44 +294,33 @@ class _Setting:
         for part in self.parts:
             if any(own.name == shard.name for own in part.shards):
                 return part
-        raise UnknownSample(
-            "influence is of a sample that the model was made from", got=f"shard {shard.name} has no part in it"
-        )
+        raise UnknownSample(f"shard {shard.name} has no part in the model", got="a sample that it was not made from")
 
     def solve_without(self, part: _Part, shard: Shard, row: int) -> tuple[Tensor, float, int]:
         """The part's optimum without one row, the certified distance to it, and passes."""
         sources: list[Any] = [Without(s, row) if s.name == shard.name else s for s in part.shards]
-        without = solve_component(
-            self.recipe, self.base, sources, part.train, self.progress, label=part.name, start=part.component.delta
-        )
+        options = SolveOptions(start=part.component.delta)
+        without = solve_component(self.settings, sources, part.train, self.progress, label=part.name, options=options)
         return without.delta, without.meta["certificate"]["distance_bound"], without.meta["stats"]["passes"]
 
     def logits(self, rows: RowSource, delta: Tensor, base: Base | None = None) -> Tensor:
         """f(x; Δw) [n,K] in float64 of a few rows."""
-        import torch
-
-        from taftcache.tangent.operator import TangentOperator
-
         operator = TangentOperator(base or self.base, [rows], trained=self.model.layout, dtype=torch.float64)
         ((state, _),) = operator.blocks()
         return state.logits + operator.tangent(state, operator.direction(delta))
 
     def query_rows(self, query: Path | str) -> tuple[RowSource, Base]:
         """A query's row at the tail's input, and the base point for such rows."""
-        from taftcache.tangent.rows import ArrayRows
-
         if self.store.holds(str(query)):
             shard, row = self.store.locate(str(query))
             return ArrayRows(shard.tokens(slice(row, row + 1)), shard.labels[row : row + 1]), self.base
-        from taftcache.model.predictor import TangentModel
-
         tokens = TangentModel.load(self.store, MEAN if MEAN in self.store.objects() else HEAD).tokens([Path(query)])
         return ArrayRows(tokens, np.zeros(len(tokens), np.int32)), self.base.unreduced()
 
 
-def _objective(recipe: Recipe, part: _Part) -> Objective:
+def _objective(settings: Settings, part: _Part) -> Objective:
     """What a part was solved for, where influence has its closed form; SolveError for any other objective."""
-    loss, asked = loss_of(recipe), recipe.objective
+    loss, asked = settings.loss, settings.recipe.objective
     if not isinstance(loss, RSL) or asked.class_weights != "none" or asked.jvp_only or asked.radius:
         raise SolveError(
             "no influence of single rows but for the rescaled square loss with equal weights and a ridge",

@@ -5,29 +5,27 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
+from taftcache.backbone.device import resolve_device
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import RecipeError
+from taftcache.model.component import Component, read_component
 from taftcache.names import component_of, is_component, is_model, shard_of
 from taftcache.privacy.statement import META
 from taftcache.stages.look.row_table import STEP_ROWS, Reader
+from taftcache.stages.train.record import settings_of
+from taftcache.tangent.factors import row_norms
 from taftcache.tangent.operator import TangentOperator
+from taftcache.tangent.parameters import Layout
 from taftcache.tangent.rows import RowSource
 from taftcache.tangent.spec import TAIL
 
-if TYPE_CHECKING:
-    import torch
-
-    from taftcache.model.component import Component
-    from taftcache.tangent.parameters import Layout
-
-# What a page about rows says where their shard's component is private.
-UNCOVERED = "its promise bounds what it holds of any sample, but does not cover what is shown of the row itself"
 # Logits of held-out rows that are kept for composing; beyond it, rows are left out evenly.
 KEPT_BYTES = 256 << 20
 
@@ -39,17 +37,12 @@ class Scorer:
     """
 
     def __init__(self, store: FeatureStore) -> None:
-        from taftcache.backbone.device import resolve_device
-        from taftcache.model.component import read_base, read_component
-        from taftcache.stages.train.training import adopt, loss_of
-
-        self.recipe = adopt(store, None)
-        self.base = read_base(store, self.recipe.tangent)
+        settings = settings_of(store)
+        self.recipe, self.base, self.loss = settings.recipe, settings.base, settings.loss
         self.models = [name for name in store.objects() if is_model(name)]
         self.components = {name: read_component(store, name, self.base) for name in self.models}
         self.operator = TangentOperator(self.base, [], device=resolve_device(self.recipe.device))
         objective = self.recipe.objective
-        self.loss = loss_of(self.recipe)
         # F as it is where a row's part in it is ∂ℓ alone: no class weights, no ball, f₀ not left out
         self.plain = objective.class_weights == "none" and not objective.jvp_only and not objective.radius
         self._directions = {name: self._direction(part) for name, part in self.components.items()}
@@ -89,10 +82,6 @@ class Scorer:
         Without row n the optimum moves by at most ‖N∇F(Δw)‖ + ‖J_nᵀ∂ℓ_n + λΔw‖ over (N − 1)λ: F without the row is
         λ-strongly convex too, and that is its gradient at Δw. NaN where ``is_weighed`` says that there is no bound.
         """
-        import torch
-
-        from taftcache.tangent.factors import row_norms
-
         component, meta = self.components[name], self._metas[name]
         state = self.state(tokens)
         change = self._tangent(state, name)
@@ -148,7 +137,7 @@ class _InTurn(TangentOperator):
             return super().prepare(tokens)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class HeldOutLogits:
     """Base logits [n,K] and each component's tangent [S,n,K] on the held-out rows, so that any mean is a sum away.
 
@@ -198,7 +187,15 @@ def held_out_logits(store: FeatureStore, scorer: Scorer, shard: Shard, reader: R
         base[here], tangents[:, here] = z, changes[: len(components)]
         for name, change in zip(others, changes[len(components) :], strict=True):
             found[name][here] = (z + change).argmax(1)
-    return HeldOutLogits(rows, shard.rows, shard.labels[rows], base, tangents, components, found)
+    return HeldOutLogits(
+        rows=rows,
+        of=shard.rows,
+        labels=shard.labels[rows],
+        base=base,
+        tangents=tangents,
+        components=components,
+        others=found,
+    )
 
 
 def kept_components(components: Sequence[str], without: Iterable[str]) -> list[str]:
@@ -206,13 +203,13 @@ def kept_components(components: Sequence[str], without: Iterable[str]) -> list[s
     out = {component_of(name) for name in without}
     if unknown := sorted(out - set(components)):
         raise RecipeError(
-            "a shard that is left out has a component",
+            "no component of the shard to leave out",
             got=", ".join(shard_of(name) for name in unknown),
             do=f"one of {', '.join(shard_of(name) for name in components) or 'none yet'}",
         )
     kept = [name for name in components if name not in out]
     if not kept:
-        raise RecipeError("at least one shard is left", got=f"{len(out)} of {len(components)} left out")
+        raise RecipeError("no component is left to compose", got=f"{len(out)} of {len(components)} left out")
     return kept
 
 
