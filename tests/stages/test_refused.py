@@ -203,7 +203,7 @@ def private(store) -> Path:
         ("train {S} --shard 001", "components/001: trained privately"),
         ("train {S} --shard 001 --set objective.ridge=0.1", "components/001: trained privately"),
         ("train {S} --set tangent.seed=5", "trained privately"),
-        ("compose {S} --mode exact", "would void the privacy"),
+        ("compose {S} --mode exact", "without privacy"),
     ],
 )
 def test_private_components_are_not_replaced_unasked(private, call, line, says):

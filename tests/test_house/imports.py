@@ -104,6 +104,8 @@ HOMES = {
 # Files (or whole rooms) that import inside functions, and why. Everywhere else imports stand at the top.
 LATE: dict[str, str] = {
     "cli": "`--help` and completion start without torch",
+    "stages.look.inspection": "manifests are shown without torch; only the predictions of one sample need it",
+    "stages.forget.signature": "cryptography is an optional library",
 }
 # Reading a file with one of these can run code that the file brings along.
 UNSAFE = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "shelve", "marshal", "joblib"}

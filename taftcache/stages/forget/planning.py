@@ -36,9 +36,8 @@ class ForgetPlan:
     subtracted: shards that are left out of compositions from now on.
     members: components that compositions are made of afterwards, sorted.
     weights: ``compose.weights`` of those members; empty where nothing is left of them.
-    head: whether the head is solved again: it has all rows in it.
-    exact: whether the exact model is solved again: it has all rows in it too, but "subtract" does not pay for it.
-    compositions: sums of members that are made again.
+    renewed: all that is made again, in that order: ``solve``; the head, for it has all rows in it; sums of members;
+        the exact model, which has all rows in it too, but "subtract" does not pay for it.
     destroyed: what has rows in it that leave, or sums of such, and is not made again.
     rewritten: groups of rows that stay, and are written anew without rows, or with other class numbers.
     """
@@ -52,17 +51,9 @@ class ForgetPlan:
     subtracted: list[str]
     members: list[str]
     weights: Weights
-    head: bool
-    exact: bool
-    compositions: list[str]
+    renewed: list[str]
     destroyed: list[str]
     rewritten: list[str]
-
-    @property
-    def renewed(self) -> list[str]:
-        """All that is made again, in that order."""
-        head, exact = [HEAD] if self.head else [], [EXACT] if self.exact else []
-        return [*self.solve, *head, *self.compositions, *exact]
 
 
 def plan_forgetting(store: FeatureStore, request: Request, mode: Mode, cold: bool) -> ForgetPlan:
@@ -74,23 +65,31 @@ def plan_forgetting(store: FeatureStore, request: Request, mode: Mode, cold: boo
     _check_mode(store, request, mode)
     objects = store.objects()
     recipe = _without_classes(adopt(store, None), store.classes, request.classes)
+    private = [name for name, ref in objects.items() if is_component(name) and META in ref.meta]
+
+    # Shards: those that stay, those of them whose component has rows in it that leave, those left out of compositions.
     stay = [shard.name for shard in store.shards if shard.name not in request.emptied]
     touched = set(stay) if request.classes else {name for name in stay if name in request.leaving}
     out = sorted((set(subtracted(store)) & set(stay)) | (touched if mode == "subtract" else set()))
-    private = [name for name, ref in objects.items() if is_component(name) and META in ref.meta]
-    kept = [component_of(name) for name in stay if name not in out]
-    foreign = imported(store)
-    if request.classes:  # private and imported components cannot lose their column of the head, so they go
-        kept, foreign = [name for name in kept if name not in private], []
-    solve = [n for n in kept if shard_of(n) in touched and n in objects and n not in private]
-    members = sorted({*(name for name in kept if name in objects), *foreign})
+
+    # Components: where a class goes, private and imported ones go, for they cannot lose their column of the head.
+    parts = [component_of(name) for name in stay if name not in out]
+    parts = [name for name in parts if name not in private] if request.classes else parts
+    solve = [n for n in parts if shard_of(n) in touched and n in objects and n not in private]
+    foreign = [] if request.classes else imported(store)
+    members = sorted({*(name for name in parts if name in objects), *foreign})
     weights = remaining_weights(recipe, members)
+
+    # Models: what stood before is made again, sums only where every shard has its component.
     trained = bool(request.trained) or bool(request.classes)
-    head = trained and HEAD in objects
-    exact = trained and mode != "subtract" and EXACT in objects and bool(members)
-    whole = bool(request.leaving) and bool(members) and all(name in objects for name in kept)
-    sums = [n for n in (MEAN, WEIGHTED) if whole and n in objects and (n == MEAN or weights)]
-    renewed = [*solve, *([HEAD] if head else []), *sums, *([EXACT] if exact else [])]
+    whole = bool(request.leaving) and bool(members) and all(name in objects for name in parts)
+    due = {
+        HEAD: trained,
+        MEAN: whole,
+        WEIGHTED: whole and bool(weights),
+        EXACT: trained and mode != "subtract" and bool(members),
+    }
+    renewed = [*solve, *(name for name, wanted in due.items() if wanted and name in objects)]
     untouched = [name for name in members if name not in solve] + ([] if trained else [HEAD, EXACT])
     return ForgetPlan(
         request=request,
@@ -102,9 +101,7 @@ def plan_forgetting(store: FeatureStore, request: Request, mode: Mode, cold: boo
         subtracted=out,
         members=members,
         weights=weights,
-        head=head,
-        exact=exact,
-        compositions=sums,
+        renewed=renewed,
         destroyed=[n for n in objects if n not in renewed and not _stays(n, request, untouched)],
         rewritten=[
             ref.name

@@ -35,7 +35,7 @@ class Remade:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Stay:
+class _Remaining:
     """The rows that stay, with the settings that they are solved with.
 
     shards: of training rows. held_out: those that nothing is trained on, if some stay.
@@ -68,24 +68,24 @@ def remake(store: FeatureStore, plan: ForgetPlan, new: Mapping[str, Shard], prog
         store: as it is before the rows leave.
         plan: what is renewed.
         new: the groups of rows that were written anew, by name.
-        progress: told of every solve.
+        progress: shown every solve.
 
     Raises:
         SolveError: no solution as the recipe asks.
     """
-    rows = _stay(store, plan, new)
+    rows = _remaining(store, plan, new)
     settings = rows.settings
     made: dict[str, Component] = {}
     for name in plan.solve:
         (own,) = (shard for shard in rows.shards if component_of(shard.name) == name)
         made[name] = solve_component(settings, [own], settings.train, progress, label=name)
-    if plan.head:
+    if HEAD in plan.renewed:
         made[HEAD] = solve_component(settings, rows.shards, "head", progress, label=HEAD)
-    if not plan.compositions and not plan.exact:
+    if not {MEAN, WEIGHTED, EXACT} & set(plan.renewed):
         return Remade(components=made)
     sums = _compose(rows, plan, made)
     made |= sums.made
-    if not plan.exact:
+    if EXACT not in plan.renewed:
         return Remade(components=made)
     warm = _warm(rows, plan, progress)
     if warm is not None and warm.component is not None:
@@ -97,10 +97,10 @@ def remake(store: FeatureStore, plan: ForgetPlan, new: Mapping[str, Shard], prog
     return Remade(components=made, notes=[f"{EXACT} was solved cold after {warm.passes} warm passes: {warm.failure}"])
 
 
-def _stay(store: FeatureStore, plan: ForgetPlan, new: Mapping[str, Shard]) -> _Stay:
+def _remaining(store: FeatureStore, plan: ForgetPlan, new: Mapping[str, Shard]) -> _Remaining:
     request, held = plan.request, store.held_out
     base = read_base(store, plan.recipe.tangent, len(store.classes) - len(request.classes))
-    return _Stay(
+    return _Remaining(
         store=store,
         settings=Settings(recipe=plan.recipe, base=base),
         shards=[new.get(shard.name, shard) for shard in store.shards if shard.name not in request.emptied],
@@ -108,16 +108,16 @@ def _stay(store: FeatureStore, plan: ForgetPlan, new: Mapping[str, Shard]) -> _S
     )
 
 
-def _compose(rows: _Stay, plan: ForgetPlan, made: Mapping[str, Component]) -> _Sums:
+def _compose(rows: _Remaining, plan: ForgetPlan, made: Mapping[str, Component]) -> _Sums:
     """The compositions of what was made again and what stays."""
     store, base, proof = rows.store, rows.settings.base, rows.proof
     objects = store.objects()
     parts = {name: made.get(name) or read_component(store, name, base) for name in plan.members}
     digests = {name: digest(made[name].encode()) if name in made else objects[name].digest for name in plan.members}
     sums: dict[str, Component] = {}
-    if MEAN in plan.compositions:
+    if MEAN in plan.renewed:
         sums[MEAN] = composed(parts, digests, base, proof)
-    if WEIGHTED in plan.compositions:
+    if WEIGHTED in plan.renewed:
         given = plan.weights
         if given != "rows":  # a component that was imported since has no coefficient yet
             some = {name: part for name, part in parts.items() if {name, shard_of(name)} & given.keys()}
@@ -128,7 +128,7 @@ def _compose(rows: _Stay, plan: ForgetPlan, made: Mapping[str, Component]) -> _S
     return _Sums(made=sums, mean=sums.get(MEAN) or composed(parts, digests, base, proof), digests=digests)
 
 
-def _warm(rows: _Stay, plan: ForgetPlan, progress: Progress) -> Warm | None:
+def _warm(rows: _Remaining, plan: ForgetPlan, progress: Progress) -> Warm | None:
     """The exact model solved on from where it is; None where the request does not go on from there."""
     store, request = rows.store, plan.request
     if plan.mode != "resolve" or plan.cold or request.classes:
@@ -139,7 +139,7 @@ def _warm(rows: _Stay, plan: ForgetPlan, progress: Progress) -> Warm | None:
     return resolve_warm(rows.settings, store.shards, rows.shards, stays, old, progress)
 
 
-def _described(exact: Component, rows: _Stay, sums: _Sums, passes: int) -> Component:
+def _described(exact: Component, rows: _Remaining, sums: _Sums, passes: int) -> Component:
     """A warm exact model, which says so and counts all of its passes."""
     exact.meta["stats"] = {**exact.meta["stats"], "passes": passes}
     describe_exact(exact, rows.settings, rows.shards, sums.mean, sums.digests, start=EXACT)

@@ -26,18 +26,18 @@ WARM_ROUNDS = 6
 LEAST_PASSES = 12
 # The old model's certified distance, over what the removal moves, at which it is good enough to compare with.
 KNOWN = 0.2
-INDECISIVE = "The certified distance did not fall below a tenth of what the removal moved."
+INDECISIVE = "the certified distance did not fall below a tenth of what the removal moved"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Warm:
     """A warm re-solve: its component where it became decisive, the passes it took, and why it did not.
 
     ``old`` is the model that it began from, as far as that was tightened.
     """
 
-    component: Component | None
     passes: int
+    component: Component | None = None
     failure: str = ""
     old: Component | None = None
 
@@ -121,13 +121,13 @@ def _from_dual(
 
         new = solve(shards, torch.from_numpy(stays), distance)
         if certificate_of(new, old)["decisive"]:
-            return Warm(new, passes, old=old)
+            return Warm(component=new, passes=passes, old=old)
         if left - passes < LEAST_PASSES or (known <= KNOWN * moved[0] and not new.meta["converged"]):
             break
         old = solve(before, everyone, _constant(0.5 * KNOWN * min(moved[0], known)))
         if not old.meta["converged"]:
             break
-    return Warm(None, passes, INDECISIVE)
+    return Warm(passes=passes, failure=INDECISIVE)
 
 
 def _constant(distance: float) -> Callable[[Tensor], float]:
@@ -152,7 +152,7 @@ def _from_value(
         passes += new.meta["stats"]["passes"]
         figures = certificate_of(new, old)
         if figures["decisive"]:
-            return Warm(new, passes, old=old)
+            return Warm(component=new, passes=passes, old=old)
         # Half of the goal, for what the removal moved is known only roughly until both bounds are below it.
         bounds = [c.meta["certificate"]["distance_bound"] for c in (old, new)]
         goal = max(0.5 * DECISIVE * figures["moved"], 0.05 * max(bounds))
@@ -166,7 +166,7 @@ def _from_value(
         if left - passes < LEAST_PASSES or not (new.meta["converged"] and old.meta["converged"]):
             break
         tolerance = min(0.5 * tolerance, _tolerance(new, goal))
-    return Warm(None, passes, INDECISIVE)
+    return Warm(passes=passes, failure=INDECISIVE)
 
 
 def _solve(

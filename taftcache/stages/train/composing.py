@@ -18,7 +18,7 @@ from taftcache.cache.store import FeatureStore
 from taftcache.errors import CompositionError, RecipeError
 from taftcache.model import composition
 from taftcache.model.component import Component, put_component, read_component
-from taftcache.names import EXACT, MEAN, WEIGHTED, component_of
+from taftcache.names import EXACT, MEAN, WEIGHTED, component_of, shard_of
 from taftcache.privacy.statement import META, Statement, parallel
 from taftcache.recipe import Recipe
 from taftcache.remote.task import same_threads
@@ -191,7 +191,7 @@ def _check(store: FeatureStore, settings: Settings, names: Sequence[str]) -> Non
     objects = store.objects()
     if recipe.compose.mode == "exact" and (private := [n for n in names if META in objects[n].meta]):
         raise RecipeError(
-            f"a model solved over all rows would void the privacy of {', '.join(private)}",
+            f"a model solved over all rows would leave {', '.join(private)} without privacy",
             got='compose.mode = "exact"',
             do='set compose.mode = "mean" or "weighted"',
         )
@@ -209,14 +209,16 @@ def members_of(store: FeatureStore) -> list[str]:
     solved = [name for name, ref in store.objects().items() if ref.meta.get("key") != INTERRUPTED]
     if missing := [name for name in names if name not in solved]:
         raise CompositionError(
-            "every shard has a component that was solved to its end before they are composed",
-            got=f"not so: {', '.join(missing)}",
+            f"shard {', '.join(map(shard_of, missing))} has no component that was solved to its end",
+            got=", ".join(missing),
             do="taftcache train",
         )
     names += imported(store)
     if not names:
         raise CompositionError(
-            "a composition has members", got="none", do="taftcache train, or taftcache import-component"
+            f"{store.path} has no components to compose",
+            got="no shard that is not subtracted, and no imported component",
+            do="taftcache train, or taftcache import-component",
         )
     return sorted(names)
 

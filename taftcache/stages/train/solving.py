@@ -70,7 +70,7 @@ def solve_component(
         settings: objective, prior and solver, and the base point.
         sources: the shards.
         mode: which parameters move.
-        progress: told of every pass.
+        progress: shown every pass.
         label: the component's name, for ``progress``.
         options: where to begin, when to end, what to keep.
 
