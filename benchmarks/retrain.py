@@ -24,6 +24,7 @@ import os
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,8 @@ from taftcache.stages.extract.extraction import extract
 from taftcache.stages.forget.renewal import resolve_warm
 from taftcache.stages.look.influence import Without
 from taftcache.stages.progress import Silent
-from taftcache.stages.train.training import loss_of, solve_component, starts_at_zero
+from taftcache.stages.train.settings import Settings
+from taftcache.stages.train.solving import SolveOptions, solve_component
 from taftcache.tangent.base import Base
 from taftcache.tangent.operator import TangentOperator
 
@@ -75,7 +77,7 @@ def time_to_accuracy(recipe: Recipe, base: Base, rows: Sequence[Any], test: Any)
     def solve(limit: int) -> tuple[Solution, float]:
         return timed(
             lambda: minimise(
-                base, rows, Objective(loss=loss_of(recipe), ridge=recipe.objective.ridge),
+                base, rows, Objective(loss=Settings(recipe=recipe, base=base).loss, ridge=recipe.objective.ridge),
                 goal=Goal(tolerance=recipe.solver.tolerance, max_passes=limit),
                 arithmetic=Arithmetic(memory=recipe.memory_bytes),
             )
@@ -148,29 +150,30 @@ def shard_part(store: FeatureStore, recipe: Recipe, base: Base, images: int) -> 
     }
 
 
-def cold_to(recipe: Recipe, base: Base, rows: Sequence[Any], figures: dict[str, Any]) -> Component:
+def cold_to(settings: Settings, rows: Sequence[Any], figures: dict[str, Any]) -> Component:
     """A solve from zero that ends at the certified distance of ``figures``, or at its gradient elsewhere."""
-    goal: dict[str, Any] = {"tolerance": figures["relative_gradient"]}
-    if starts_at_zero(recipe, base, rows, recipe.tangent.train):
+    options = SolveOptions(goal=replace(settings.goal, tolerance=figures["relative_gradient"]))
+    if settings.starts_at_zero(rows, settings.train):
         count = sum(source.rows for source in rows)
-        zero, all_stay = torch.zeros(count, base.config.classes), torch.ones(count, dtype=torch.bool)
-        goal = {"restart": Restart(rows, zero, all_stay, lambda delta: figures["distance_bound"])}
-    return solve_component(recipe, base, rows, recipe.tangent.train, Silent(), label=EXACT, **goal)
+        zero, all_stay = torch.zeros(count, settings.base.config.classes), torch.ones(count, dtype=torch.bool)
+        options = SolveOptions(start=Restart(rows, zero, all_stay, lambda delta: figures["distance_bound"]))
+    return solve_component(settings, rows, settings.train, Silent(), label=EXACT, options=options)
 
 
 def sample_part(store: FeatureStore, recipe: Recipe, base: Base, samples: int, tight: float) -> dict[str, Any]:
-    progress, train, shards = Silent(), recipe.tangent.train, store.shards
-    exact = solve_component(recipe, base, shards, train, progress, label=EXACT, tolerance=tight, keep_dual=True)
+    settings, progress, shards = Settings(recipe=recipe, base=base), Silent(), store.shards
+    known = SolveOptions(goal=replace(settings.goal, tolerance=tight), keep_dual=True)
+    exact = solve_component(settings, shards, settings.train, progress, label=EXACT, options=known)
     runs = []
     for k in range(samples):
         shard = shards[k % len(shards)]
         left: list[Any] = [Without(s, k) if s.name == shard.name else s for s in shards]
         stays = np.concatenate([np.arange(s.rows) != (k if s.name == shard.name else -1) for s in shards])
-        warm = resolve_warm(recipe, base, shards, left, stays, exact, progress)
+        warm = resolve_warm(settings, shards, left, stays, exact, progress)
         run: dict[str, Any] = {"sample": k, "shard": shard.name, "warm_passes": warm.passes, "failure": warm.failure}
         if warm.component is not None:
             figures = warm.component.meta["certificate"]
-            cold = cold_to(recipe, base, left, figures)
+            cold = cold_to(settings, left, figures)
             run |= {
                 "moved": (warm.component.delta - exact.delta).norm().item(),
                 "certified_distance": figures["distance_bound"],

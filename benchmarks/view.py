@@ -29,7 +29,7 @@ import numpy as np
 
 from taftcache import FeatureStore, load_recipe, run
 from taftcache.model.component import put_component, read_base, read_component
-from taftcache.stages.train.training import adopt
+from taftcache.stages.train.record import adopt
 
 QUICKSTART = Path(__file__).resolve().parents[1] / "pipelines/quickstart.toml"
 SHARDS = 8

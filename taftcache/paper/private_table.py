@@ -21,8 +21,8 @@ from taftcache.privacy.network import Network, OrdinaryNetwork, TangentNetwork, 
 from taftcache.privacy.trainer import train_privately
 from taftcache.recipe import Recipe
 from taftcache.stages.progress import Progress, Silent
-from taftcache.stages.train.private_training import loss_of
-from taftcache.stages.train.training import adopt
+from taftcache.stages.train.private_training import private_loss
+from taftcache.stages.train.record import adopt
 
 Kind = Literal["tangent", "ordinary"]
 REGIMES = ("full", "bitfit", "layernorm", "head")
@@ -146,7 +146,7 @@ def _run(
         test = OrdinaryNetwork(base, [store.held_out], layout, device=device)
     logits = recipe.privacy.logits if kind == "tangent" else "full"
     spec = msgspec.structs.replace(recipe.privacy, mechanism=mechanism, epsilon=epsilon, multiplier=None, logits=logits)
-    trained = train_privately(base, network, loss_of(recipe), spec, shards=[shard.name for shard in store.shards])
+    trained = train_privately(base, network, private_loss(recipe), spec, shards=[shard.name for shard in store.shards])
     statement = trained.statement
     return {
         "accuracy": accuracy(test, trained.delta),

@@ -18,7 +18,8 @@ from taftcache.remote.task import anywhere, portable
 from taftcache.remote.worker import report
 from taftcache.stages.executor import Job
 from taftcache.stages.progress import Task
-from taftcache.stages.train.training import solve_component
+from taftcache.stages.train.settings import Settings
+from taftcache.stages.train.solving import solve_component
 from taftcache.tangent.base import Base
 from taftcache.tangent.spec import Train
 
@@ -56,7 +57,8 @@ def solve(job: SolveJob, name: str, shards: list[tuple[str, str]], mode: Train) 
     torch.set_num_threads(job.threads)
     with opened(job) as (store, base):
         sources = [named_shard(store, *shard) for shard in shards]
-        return solve_component(parse_recipe(job.recipe), base, sources, mode, _Reporting(), label=name).encode()
+        settings = Settings(recipe=parse_recipe(job.recipe), base=base)
+        return solve_component(settings, sources, mode, _Reporting(), label=name).encode()
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from taftcache.stages.train.composing import ComposeReport, compose
 from taftcache.stages.train.training import TrainReport, train
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class RunReport:
     """One report a stage; ``evaluate`` is None when the store has no held-out rows, ``forget`` when none is asked."""
 
@@ -51,12 +51,12 @@ def run(recipe: Recipe, progress: Progress | None = None, cluster: Executor | No
         evaluated = evaluate(store, progress) if store.held_out is not None else None
         forgotten = forget(store, wish.samples, progress, mode=wish.mode, cold=wish.cold) if wish.samples else None
         return RunReport(
-            store.path,
-            store.root_digest,
-            extracted,
-            trained,
-            composed,
-            evaluated,
-            forgotten,
-            time.perf_counter() - begin,
+            store=store.path,
+            root_digest=store.root_digest,
+            extract=extracted,
+            train=trained,
+            compose=composed,
+            evaluate=evaluated,
+            forget=forgotten,
+            seconds=time.perf_counter() - begin,
         )

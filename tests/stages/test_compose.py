@@ -15,7 +15,7 @@ from taftcache.errors import CompositionError, FormatError, RecipeError
 from taftcache.model.component import Component, put_component, read_base, read_component
 from taftcache.objective.rsl import RSL
 from taftcache.recipe import parse_recipe
-from taftcache.stages.train import training
+from taftcache.stages.train import record
 from tests.solve.problems import minimised
 from tests.stages.making import open_store, recipe
 
@@ -26,7 +26,7 @@ def asking(store: FeatureStore, **values):
 
 
 def component(store: FeatureStore, name: str) -> Component:
-    return read_component(store, name, read_base(store, training.adopt(store, None).tangent))
+    return read_component(store, name, read_base(store, record.adopt(store, None).tangent))
 
 
 @pytest.mark.parametrize("weights", [{"000": 1.5, "001": -0.5}, {"components/000": 0.1, "001": 0.9}, "rows"])
@@ -62,7 +62,7 @@ def test_exact_is_the_optimum_over_all_rows_wherever_it_starts(store):
         assert report.certificate["rows"] == sum(s.rows for s in opened.shards)
         assert report.moved > 1000 * report.certificate["distance_bound"]
         exact = component(opened, "models/exact")
-        base = read_base(opened, training.adopt(opened, None).tangent)
+        base = read_base(opened, record.adopt(opened, None).tangent)
         zero = minimised(base, opened.shards, RSL(kappa=15.0), 1e-3, tolerance=1e-10).value
         bound = exact.meta["certificate"]["distance_bound"]
         assert (exact.delta - zero).norm().item() <= 1.01 * bound + 1e-9
@@ -98,7 +98,7 @@ def test_a_component_arrives_where_its_rows_are_not(store, parcel):
             change.drop_shard("001")
             for name in ("components/001", "models/mean", "models/head"):
                 change.drop(name)
-            change.update(plan=training.plan_without(opened, subtracted=[], dropped=1))
+            change.update(plan=record.plan_without(opened, subtracted=[], dropped=1))
         assert taftcache.import_component(opened, parcel, "elsewhere").changed
         assert not taftcache.import_component(opened, parcel, "elsewhere").changed
         report = taftcache.compose(opened)

@@ -13,7 +13,7 @@ from taftcache.objective.objective import Objective
 from taftcache.objective.rsl import RSL
 from taftcache.solve.inverses import dual
 from taftcache.solve.leave_one_out import leave_one_out
-from taftcache.stages.train import training
+from taftcache.stages.train import record
 from taftcache.tangent.operator import TangentOperator
 from taftcache.tangent.rows import ArrayRows
 from tests.solve.problems import minimised
@@ -26,7 +26,7 @@ RIDGE = 1e-3
 def problem(finished):
     """One shard's base, rows and a direction: the gradient of one held-out row's logit."""
     with FeatureStore(finished) as store:
-        base = read_base(store, training.adopt(store, None).tangent)
+        base = read_base(store, record.adopt(store, None).tangent)
         shard, held = store.shard("001"), store.held_out
         rows = ArrayRows(shard.tokens(slice(0, 20)), shard.labels[:20])
         query = ArrayRows(held.tokens(slice(0, 1)), held.labels[:1])
@@ -77,7 +77,7 @@ def test_a_sample_is_compared_with_having_forgotten_it(finished, tmp_path):
     with FeatureStore(finished) as store:
         sample = store.shard("000").sample_ids[5]
         told = taftcache.sample_influence(store, sample)
-        base = read_base(store, training.adopt(store, None).tangent)
+        base = read_base(store, record.adopt(store, None).tangent)
         before = read_component(store, "models/mean", base).delta
     assert told.own_logit_without < told.own_logit
     assert told.held_out > 0
@@ -98,7 +98,7 @@ def test_a_query_names_the_samples_that_moved_it(finished, tmp_path):
         (first, *_) = report.samples
         told = taftcache.sample_influence(store, first["sample"])
         assert told.shard == first["shard"]
-        base = read_base(store, training.adopt(store, None).tangent)
+        base = read_base(store, record.adopt(store, None).tangent)
         shard, row = store.locate(query)
         few = ArrayRows(shard.tokens(slice(row, row + 1)), shard.labels[row : row + 1])
         mean = read_component(store, "models/mean", base)

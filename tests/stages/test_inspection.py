@@ -115,17 +115,17 @@ def test_a_samples_predictions_are_those_of_evaluate(finished):
         assert inspection.inspect_sample(store, store.shards[0].sample_ids[0]).moved_bound > 0
 
 
-def test_convergence_is_kept_and_thinned(tmp_path):
-    from taftcache.stages.train.training import _thinned
+def test_convergence_is_kept_andthinned(tmp_path):
+    from taftcache.stages.train.solving import thinned
 
     taftcache.run(recipe(tmp_path / "store", solver={"tolerance": 1e-4}, data={"source": "digits", "limit": 80}))
     with FeatureStore(tmp_path / "store") as store:
         (model, *_) = [m for m in taftcache.inspect(store).models if m["name"] == "components/000"]
     assert all(len(point) == 2 for point in model["convergence"])
     long = [[k, 1.0 / k] for k in range(1, 1001)]
-    assert len(_thinned(long)) <= 200
-    assert (_thinned(long)[0], _thinned(long)[-1]) == (long[0], long[-1])
-    assert _thinned(long[:200]) == long[:200]
+    assert len(thinned(long)) <= 200
+    assert (thinned(long)[0], thinned(long)[-1]) == (long[0], long[-1])
+    assert thinned(long[:200]) == long[:200]
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import taftcache
 from taftcache.cache.store import FeatureStore
 from taftcache.model.component import read_base, read_component
 from taftcache.objective.rsl import RSL
-from taftcache.stages.train import training
+from taftcache.stages.train import record
 from taftcache.tangent.operator import TangentOperator
 from tests.stages.making import open_store, recipe
 
@@ -29,7 +29,7 @@ class Rows:
 
     def __init__(self, path: Path) -> None:
         with FeatureStore(path) as store:
-            self.base = read_base(store, training.adopt(store, None).tangent)
+            self.base = read_base(store, record.adopt(store, None).tangent)
             self.ids = store.sample_ids()
             operator = TangentOperator(self.base, store.shards, trained=self.base.head_layout, dtype=torch.float64)
             blocks = list(operator.blocks())

@@ -14,7 +14,7 @@ from taftcache.cache.store import FeatureStore
 from taftcache.errors import UnreadableImage
 from taftcache.model.component import read_base, read_component
 from taftcache.model.predictor import TangentModel
-from taftcache.stages.train.training import adopt
+from taftcache.stages.train.record import adopt
 from taftcache.tangent.operator import TangentOperator
 from tests.stages.making import open_store, recipe
 

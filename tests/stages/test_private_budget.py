@@ -17,7 +17,7 @@ from taftcache.privacy.accountant import Release, epsilon
 from taftcache.privacy.spec import PrivacySpec
 from taftcache.privacy.statement import EVENT, META, PLAN, Promise, fixed_promise, held_to, spent
 from taftcache.recipe import parse_recipe
-from taftcache.stages.train.training import subtracted
+from taftcache.stages.train.record import subtracted
 from tests.stages.making import open_store, recipe
 from tests.stages.test_private import PRIVACY, settings
 
@@ -98,12 +98,12 @@ def test_models_work_after_a_refusal(private):
 
 
 def test_a_failure_while_training_leaves_models_and_settings(store, monkeypatch):
-    from taftcache.privacy import trainer
+    from taftcache.stages.train import private_training
 
     def fail(*arguments, **keywords):
         raise SolveError("no memory is left")
 
-    monkeypatch.setattr(trainer, "train_privately", fail)
+    monkeypatch.setattr(private_training, "train_privately", fail)
     with open_store(store) as opened:
         before = opened.root_digest
         with pytest.raises(SolveError):

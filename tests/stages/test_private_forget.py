@@ -9,7 +9,7 @@ import pytest
 
 import taftcache
 from taftcache.privacy.statement import EVENT, META
-from taftcache.stages.train.training import subtracted
+from taftcache.stages.train.record import subtracted
 from tests.stages.making import open_store
 from tests.stages.test_private import settings
 

@@ -20,7 +20,7 @@ from taftcache.privacy.statement import META, NOT_COVERED
 from taftcache.stages.forget.signature import make_key
 from taftcache.stages.train import private_training
 from taftcache.stages.train.private_keys import KEYS, read_keys
-from taftcache.stages.train.training import adopt
+from taftcache.stages.train.record import adopt, settings_of
 from tests.stages.making import open_store
 from tests.stages.test_private import settings
 
@@ -315,5 +315,5 @@ def test_the_mapping_is_text_of_one_kind(private):
             change.drop(KEYS)
         assert read_keys(store) == {}
         assert msgspec.json.decode(private_training.private_key(
-            adopt(store, None), read_base(store, adopt(store, None).tangent), store.shard("000"), [1.0], True
+            settings_of(store), store.shard("000"), private_training.Tuning()
         ))["rows"] == [store.shard("000").digest]  # fmt: skip

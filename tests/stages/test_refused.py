@@ -13,6 +13,7 @@ import taftcache
 from taftcache.cache.store import FeatureStore
 from taftcache.cli import main
 from taftcache.model.component import Component
+from taftcache.recipe import parse_recipe
 from taftcache.stages.train import training
 from tests.stages.making import open_store, toml, tree
 from tests.stages.test_private import settings
@@ -202,7 +203,7 @@ def private(store) -> Path:
         ("train {S} --shard 001", "components/001: trained privately"),
         ("train {S} --shard 001 --set objective.ridge=0.1", "components/001: trained privately"),
         ("train {S} --set tangent.seed=5", "trained privately"),
-        ("compose {S} --mode exact", "would void the privacy"),
+        ("compose {S} --mode exact", "without privacy"),
     ],
 )
 def test_private_components_are_not_replaced_unasked(private, call, line, says):
@@ -222,7 +223,7 @@ def test_settings_alone_are_recorded_after_all_checks(store):
         before = opened.manifest.objects
         values = opened.manifest.recipe
         changed = {**values, "solver": {**values["solver"], "memory": "1GiB"}}
-        assert taftcache.train(opened, training.parse_recipe(changed)).trained == []
+        assert taftcache.train(opened, parse_recipe(changed)).trained == []
         assert opened.manifest.recipe == changed
         assert opened.manifest.objects == before
 
@@ -238,7 +239,7 @@ def test_other_settings_drop_what_they_orphan_with_the_first_commit(store, monke
     monkeypatch.setattr(training, "_solved", killed)
     with open_store(store) as opened:
         values = opened.manifest.recipe
-        changed = training.parse_recipe({**values, "tangent": {**values["tangent"], "seed": 9}})
+        changed = parse_recipe({**values, "tangent": {**values["tangent"], "seed": 9}})
         with pytest.raises(MemoryError):
             taftcache.train(opened, changed)
         assert opened.manifest.recipe["tangent"]["seed"] == 9

@@ -13,7 +13,8 @@ from taftcache.errors import CompositionError, StoreError
 from taftcache.model.component import read_base, read_component
 from taftcache.recipe import apply_overrides, parse_recipe
 from taftcache.stages.progress import Silent
-from taftcache.stages.train.training import INTERRUPTED, adopt, record_recipe
+from taftcache.stages.train.record import adopt, record_recipe
+from taftcache.stages.train.solving import INTERRUPTED
 from tests.stages.making import open_store, recipe, tree, values
 
 

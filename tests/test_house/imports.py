@@ -124,6 +124,8 @@ LATE: dict[str, str] = {
     "cache.read.shard": "zarr takes a second to start, and only tools ask for a shard's group",
     "stages.files.verification": "`verify` starts without torch, which only a repair needs",
     "stages.files.sample_files": "pyarrow is optional: npz and the projector's tables do without it",
+    "stages.look.inspection": "manifests are shown without torch; only the predictions of one sample need it",
+    "stages.forget.signature": "cryptography is an optional library",
 }
 # Reading a file with one of these can run code that the file brings along.
 UNSAFE = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "shelve", "marshal", "joblib"}

@@ -18,7 +18,7 @@ from taftcache.model.composition import compose
 from taftcache.objective.problem import Problem
 from taftcache.objective.rsl import RSL
 from taftcache.stages.look.leaving import Without
-from taftcache.stages.train.training import adopt
+from taftcache.stages.train.record import adopt
 from taftcache.tangent.operator import TangentOperator
 from taftcache.view import payload
 from taftcache.view.atlas import Atlas

@@ -16,7 +16,7 @@ from taftcache.errors import CompositionError, RecipeError
 from taftcache.model.component import Component, put_component, read_base, read_component, told
 from taftcache.names import component_of
 from taftcache.stages.train.private_claims import check_claim
-from taftcache.stages.train.training import adopt
+from taftcache.stages.train.record import adopt
 from taftcache.stages.writing import ADVICE
 
 Scalar = str | int | float | bool | None

@@ -5,15 +5,21 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import numpy as np
+
+from taftcache.cache.format import ledger
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
+from taftcache.cache.write.group import token_norm_sum
 from taftcache.errors import StoreError
+from taftcache.model.component import Component, read_component
+from taftcache.model.composition import compose
 from taftcache.names import (
     CLASS,
     COMPONENTS,
@@ -26,21 +32,19 @@ from taftcache.names import (
     is_model,
     shard_of,
 )
+from taftcache.objective.problem import Problem
 from taftcache.privacy.statement import EVENT, META
+from taftcache.solve.inverses.class_kernel import adjoint
 from taftcache.stages.forget.forgetting import forget
 from taftcache.stages.forget.receipt import signed_text
+from taftcache.stages.forget.signature import is_signed
 from taftcache.stages.progress import Progress, Silent
 from taftcache.stages.train.composing import composition_key, exact_key
 from taftcache.stages.train.private_claims import claim_problems
 from taftcache.stages.train.private_keys import KEYS
-from taftcache.stages.train.training import problem_of, subtracted, training_key
+from taftcache.stages.train.record import settings_of, subtracted
+from taftcache.stages.train.settings import Settings
 from taftcache.tangent.spec import TAIL
-
-if TYPE_CHECKING:
-    from taftcache.model.component import Component
-    from taftcache.objective.problem import Problem
-    from taftcache.recipe import Recipe
-    from taftcache.tangent.base import Base
 
 # What another order of the same float64 sums may change: of the recorded norm, and of its scale.
 RELATIVE, ROUNDING = 1e-3, 1e-9
@@ -49,7 +53,7 @@ MAX_HEADER = 64 << 20
 WORDS = re.compile(r"[\s,;:'\"()\[\]{}<>=|]+")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Finding:
     """One promise that does not hold: its ``kind``, ``where``, and what is wrong."""
 
@@ -58,7 +62,7 @@ class Finding:
     problem: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class AuditReport:
     """``findings`` is empty when every promise holds.
 
@@ -100,23 +104,23 @@ def audit(
             if back:
                 forget(store, back, progress)
     with FeatureStore(path, stale=True) as store:
-        look = _Audit(store, progress)
-        look.returned()
-        receipts, signatures = look.ledger(public_key)
-        look.damage()
-        look.leftovers()
-        look.names()
-        certificates = look.models()
+        checks = _Audit(store, progress)
+        checks.returned()
+        receipts, signatures = checks.ledger(public_key)
+        checks.damage()
+        checks.leftovers()
+        checks.names()
+        certificates = checks.models()
         return AuditReport(
-            store.path,
-            store.root_digest,
-            look.findings,
-            receipts,
-            signatures,
-            len(store.manifest.tombstones),
-            certificates,
-            replayed,
-            look.notes,
+            store=store.path,
+            root_digest=store.root_digest,
+            findings=checks.findings,
+            receipts=receipts,
+            signed=signatures,
+            tombstones=len(store.manifest.tombstones),
+            certificates=certificates,
+            replayed=replayed,
+            notes=checks.notes,
         )
 
 
@@ -129,7 +133,7 @@ class _Audit:
         self.notes: list[str] = []
 
     def found(self, kind: str, where: str, problem: str) -> None:
-        self.findings.append(Finding(kind, where, problem))
+        self.findings.append(Finding(kind=kind, where=where, problem=problem))
 
     def returned(self) -> None:
         """Rows that an old copy brought back; and whether such a copy would be noticed."""
@@ -137,8 +141,6 @@ class _Audit:
         if back := store.returned():
             self.found("returned rows", str(store.path), f"{len(back)} rows were forgotten at this place; --replay")
         if store.manifest.tombstone_key:
-            from taftcache.cache.format import ledger
-
             try:
                 key = ledger.read_key(store.root, store.manifest)
             except StoreError as error:
@@ -165,8 +167,6 @@ class _Audit:
                 if public_key is not None and entry.get("event") != EVENT:  # a private training is no receipt
                     self.found("signature", where, "the receipt is not signed")
                 continue
-            from taftcache.stages.forget.signature import is_signed
-
             if not is_signed(signed_text(entry), str(entry["signature"]), str(entry.get("public_key"))):
                 self.found("signature", where, "the signature is not that of the receipt")
             elif public_key is not None and entry["public_key"] != public_key:
@@ -224,42 +224,16 @@ class _Audit:
 
     def models(self) -> dict[str, dict[str, float]]:
         """Whether every component and model comes from the rows that are there, and how far from its optimum it is."""
-        from taftcache.model.component import read_base, read_component
-        from taftcache.recipe import parse_recipe
-
         store = self.store
-        objects = store.objects()
-        if TAIL not in objects:  # imported rows without a backbone: nothing can have been made from them
+        if TAIL not in store.objects():  # imported rows without a backbone: nothing can have been made from them
             return {}
-        recipe = parse_recipe(store.manifest.recipe, str(store.path))
-        base = read_base(store, recipe.tangent)
+        settings = settings_of(store)
         shards = {shard.name: shard for shard in store.shards}
-        rows = {shard.digest for shard in shards.values()}
-        checked: dict[str, dict[str, float]] = {}
-        components: dict[str, Component] = {}
-        for name, ref in objects.items():
-            if not is_model(name):
-                continue
-            if ref.meta["base_digest"] != base.digest:
-                self.found("base point", name, "it was made around another base point than the settings give")
-                continue
-            components[name] = read_component(store, name, base)
+        components = self._components(settings)
         private = self._private(components)
-        for name, ref in objects.items():
-            if name.startswith("base/") or name == KEYS or ref.meta.get("imported"):
-                continue
-            own = shards.get(shard_of(name)) if is_component(name) else None
-            if is_component(name) and own is None:
-                self.found("kept component", name, "the store has no shard of that name")
-            elif own is not None and own.name in subtracted(store):
-                self.found("kept component", name, "its shard was subtracted")
-            elif name not in (MEAN, WEIGHTED, EXACT, *private) and not _made_from(ref.meta, rows):
-                self.found("stale object", name, "it does not say that it was made from the rows that are there")
-        keys = {component_of(n): training_key(recipe, base, [s], recipe.tangent.train) for n, s in shards.items()}
-        keys[HEAD] = training_key(recipe, base, list(shards.values()), "head")
-        for name in (MEAN, WEIGHTED, EXACT):
-            if name in objects:
-                keys[name] = self._composed_key(name, recipe, base, list(shards.values()))
+        self._origins(shards, private)
+        keys = self._keys(settings, shards)
+        checked: dict[str, dict[str, float]] = {}
         for name, component in components.items():
             if name in private:  # noise is no optimum, and the rows that it was made from may be forgotten since
                 continue
@@ -270,8 +244,41 @@ class _Audit:
                 self._check_sum(name, component, components)
             elif name in keys:
                 sources = [shards[shard_of(name)]] if is_component(name) else store.shards
-                checked[name] = self._check_gradient(name, component, recipe, base, sources)
+                checked[name] = self._check_gradient(name, component, settings, sources)
         return checked
+
+    def _components(self, settings: Settings) -> dict[str, Component]:
+        """All components and models around the base point that the settings give."""
+        components: dict[str, Component] = {}
+        for name, ref in self.store.objects().items():
+            if not is_model(name):
+                continue
+            if ref.meta["base_digest"] != settings.base.digest:
+                self.found("base point", name, "it was made around another base point than the settings give")
+                continue
+            components[name] = read_component(self.store, name, settings.base)
+        return components
+
+    def _origins(self, shards: Mapping[str, Shard], private: Collection[str]) -> None:
+        """Whether each object says that it was made from rows that are there."""
+        store, rows = self.store, {shard.digest for shard in shards.values()}
+        for name, ref in store.objects().items():
+            if name.startswith("base/") or name == KEYS or ref.meta.get("imported"):
+                continue
+            own = shards.get(shard_of(name)) if is_component(name) else None
+            if is_component(name) and own is None:
+                self.found("kept component", name, "the store has no shard of that name")
+            elif own is not None and own.name in subtracted(store):
+                self.found("kept component", name, "its shard was subtracted")
+            elif name not in (MEAN, WEIGHTED, EXACT, *private) and not _made_from(ref.meta, rows):
+                self.found("stale object", name, "it does not say that it was made from the rows that are there")
+
+    def _keys(self, settings: Settings, shards: Mapping[str, Shard]) -> dict[str, str]:
+        """The key of each component and model, by its name, as it would be made now."""
+        every, objects = list(shards.values()), self.store.objects()
+        keys = {component_of(name): settings.key([shard], settings.train) for name, shard in shards.items()}
+        keys[HEAD] = settings.key(every, "head")
+        return keys | {n: self._composed_key(n, settings, every) for n in (MEAN, WEIGHTED, EXACT) if n in objects}
 
     def _private(self, components: Mapping[str, Component]) -> set[str]:
         """Components trained privately; whether each promise follows from its noise, and is in the ledger.
@@ -293,7 +300,7 @@ class _Audit:
                 self.found("privacy statement", name, "the ledger does not have what its training released")
         return names
 
-    def _composed_key(self, name: str, recipe: Recipe, base: Base, shards: list[Shard]) -> str:
+    def _composed_key(self, name: str, settings: Settings, shards: list[Shard]) -> str:
         """The key of a composition whose members are as they are now; it may have been made before one was imported."""
         objects = self.store.objects()
         meta = objects[name].meta
@@ -306,13 +313,11 @@ class _Audit:
             members = meta.get("members", {})
         now = {member: objects[member].digest for member in members if member in objects}
         if name == EXACT:
-            return exact_key(recipe, base, shards, now)
+            return exact_key(settings, shards, now)
         return composition_key(now, meta.get("coefficients") if name == WEIGHTED else None)
 
     def _check_sum(self, name: str, total: Component, components: dict[str, Component]) -> None:
         """Whether a composition's numbers are the sum of its members'."""
-        from taftcache.model.composition import compose
-
         mu = total.meta["coefficients"]
         if not mu.keys() <= components.keys():
             return
@@ -321,19 +326,19 @@ class _Audit:
             self.found("stale composition", name, "it is not the sum of its members")
 
     def _check_gradient(
-        self, name: str, component: Component, recipe: Recipe, base: Base, sources: list[Shard]
+        self, name: str, component: Component, settings: Settings, sources: list[Shard]
     ) -> dict[str, float]:
         """The gradient norm at the component, from the rows, in float64 and one pass; half a one for dual vectors."""
-        problem = problem_of(recipe, base, sources, component)
+        problem = settings.problem(sources, component)
         with self.progress.task(f"certify {name}", None):
             _, gradient = problem.evaluate(component.delta)
             if component.dual is not None and not _is_dual(problem, component):
                 self.found("stale dual", name, "its dual vectors are not those of the rows that are there")
-        told = component.meta["certificate"]
+        recorded = component.meta["certificate"]
         now = gradient.norm().item()
-        if not now <= told["gradient"] * (1 + RELATIVE) + ROUNDING * told["gradient_at_zero"]:
-            self.found("certificate", name, f"‖∇F‖ is {now:.3e}, its certificate says {told['gradient']:.3e}")
-        return {"recorded": told["gradient"], "recomputed": now, "distance_bound": told["distance_bound"]}
+        if not now <= recorded["gradient"] * (1 + RELATIVE) + ROUNDING * recorded["gradient_at_zero"]:
+            self.found("certificate", name, f"‖∇F‖ is {now:.3e}, its certificate says {recorded['gradient']:.3e}")
+        return {"recorded": recorded["gradient"], "recomputed": now, "distance_bound": recorded["distance_bound"]}
 
 
 def _is_entry(entry: Mapping[str, Any], name: str, said: Mapping[str, Any]) -> bool:
@@ -344,8 +349,6 @@ def _is_entry(entry: Mapping[str, Any], name: str, said: Mapping[str, Any]) -> b
 
 def _is_dual(problem: Problem, component: Component) -> bool:
     """Whether Δw = Jᵀα with one α for each row that is there."""
-    from taftcache.solve.inverses.class_kernel import adjoint
-
     dual, operator = component.dual, problem.operator
     if dual is None or dual.shape != (operator.rows, operator.classes):
         return False
@@ -354,17 +357,13 @@ def _is_dual(problem: Problem, component: Component) -> bool:
 
 def _wrong_statistics(shard: Shard) -> str:
     """What a shard's statistics say of other rows than its own."""
-    import numpy as np
-
-    from taftcache.cache.write.group import token_norm_sum
-
     largest, norms = 0.0, []
     for block in shard.blocks(shard.chunk_rows):
         largest = max(largest, float(np.abs(block.tokens).max()))
         norms.append(token_norm_sum(block.tokens))
     mean = float(f"{math.fsum(norms) / (shard.rows * shard.tokens_shape[0]):.9g}")
-    told = shard.statistics
-    if (told["max_abs"], told["mean_token_norm"]) != (largest, mean):
+    recorded = shard.statistics
+    if (recorded["max_abs"], recorded["mean_token_norm"]) != (largest, mean):
         return "max_abs and mean_token_norm are not those of its rows"
     return ""
 

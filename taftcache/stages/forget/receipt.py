@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from taftcache.cache.format.digest import canonical, digest
 from taftcache.cache.store import FeatureStore
-from taftcache.stages.forget.request import Request
-
-if TYPE_CHECKING:
-    from taftcache.cache.write.transaction import Transaction
-    from taftcache.stages.forget.signature import Signer
+from taftcache.cache.write.transaction import Transaction
+from taftcache.stages.forget.planning import ForgetPlan
+from taftcache.stages.forget.signature import Signer
 
 CONVENTION = "mean loss + ridge/2 |dw|^2 over the remaining rows"
 MAX_IDS = 8192  # an entry of the ledger is at most 1 MiB; of more ids it has the digest of their sorted hashes alone
@@ -25,21 +23,17 @@ NOT_COVERED = (
 def receipt_of(
     store: FeatureStore,
     change: Transaction,
-    request: Request,
-    mode: str,
-    renewed: Sequence[str],
-    destroyed: Sequence[str],
+    plan: ForgetPlan,
     certificates: Mapping[str, Mapping[str, Any]],
-    ridge: float | str,
     notes: Sequence[str],
 ) -> dict[str, Any]:
     """The ledger's entry; ids, shards and classes that were asked for as such stand in it as keyed hashes."""
-    manifest = store.manifest
+    manifest, request = store.manifest, plan.request
     hashes = change.tombstones([*request.samples, *request.asked])
     return {
         "event": "forget",
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
-        "mode": mode,
+        "mode": plan.mode + (" cold" if plan.cold else ""),
         "samples": len(request.samples),
         "ids": hashes if len(hashes) <= MAX_IDS else [],
         "ids_digest": digest(canonical(hashes)),
@@ -49,10 +43,10 @@ def receipt_of(
         "shards": dict(request.leaving),
         "dropped_shards": list(request.emptied),
         "classes_removed": len(request.classes),
-        "renewed": list(renewed),
-        "destroyed": list(destroyed),
+        "renewed": list(plan.renewed),
+        "destroyed": list(plan.destroyed),
         "certificates": {name: dict(c) for name, c in certificates.items()},
-        "ridge": ridge,
+        "ridge": plan.recipe.objective.ridge,
         "convention": CONVENTION,
         "notes": list(notes),
         "not_covered": NOT_COVERED,

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf, log
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
 from taftcache.cache.read.shard import Shard
+from taftcache.model.component import Component
 from taftcache.names import EXACT
+from taftcache.solve.methods.row_space import Restart
 from taftcache.stages.progress import Progress
-from taftcache.stages.train.training import solve_component, starts_at_zero
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-    from torch import Tensor
-
-    from taftcache.model.component import Component
-    from taftcache.recipe import Recipe
-    from taftcache.tangent.base import Base
+from taftcache.stages.train.settings import Settings
+from taftcache.stages.train.solving import SolveOptions, solve_component
 
 # A certified distance above this fraction of what the removal moved would prove nothing.
 DECISIVE = 0.1
@@ -27,18 +26,18 @@ WARM_ROUNDS = 6
 LEAST_PASSES = 12
 # The old model's certified distance, over what the removal moves, at which it is good enough to compare with.
 KNOWN = 0.2
-INDECISIVE = "The certified distance did not fall below a tenth of what the removal moved."
+INDECISIVE = "the certified distance did not fall below a tenth of what the removal moved"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Warm:
     """A warm re-solve: its component where it became decisive, the passes it took, and why it did not.
 
     ``old`` is the model that it began from, as far as that was tightened.
     """
 
-    component: Component | None
     passes: int
+    component: Component | None = None
     failure: str = ""
     old: Component | None = None
 
@@ -67,8 +66,7 @@ def certificate_of(new: Component, old: Component | None) -> dict[str, Any]:
 
 
 def resolve_warm(
-    recipe: Recipe,
-    base: Base,
+    settings: Settings,
     before: Sequence[Shard],
     shards: Sequence[Shard],
     stays: NDArray[np.bool_],
@@ -82,15 +80,14 @@ def resolve_warm(
     there. With dual vectors at hand the solve goes on from them; else from Δw, and then it gives up after about twice
     the passes of a cold solve.
     """
-    known = old.dual is not None and old.dual.shape == (len(stays), base.config.classes)
-    if known and all(starts_at_zero(recipe, base, rows, recipe.tangent.train) for rows in (before, shards)):
-        return _from_dual(recipe, base, before, shards, stays, old, progress)
-    return _from_value(recipe, base, before, shards, old, progress)
+    known = old.dual is not None and old.dual.shape == (len(stays), settings.base.config.classes)
+    if known and all(settings.starts_at_zero(rows, settings.train) for rows in (before, shards)):
+        return _from_dual(settings, before, shards, stays, old, progress)
+    return _from_value(settings, before, shards, old, progress)
 
 
 def _from_dual(
-    recipe: Recipe,
-    base: Base,
+    settings: Settings,
     before: Sequence[Shard],
     shards: Sequence[Shard],
     stays: NDArray[np.bool_],
@@ -98,20 +95,18 @@ def _from_dual(
     progress: Progress,
 ) -> Warm:
     """In the space of the rows, from the dual vectors of those that stay."""
-    import torch
-
-    from taftcache.solve.methods.row_space import Restart
-
     everyone = torch.ones(len(stays), dtype=torch.bool)
-    passes, left = 0, recipe.solver.max_passes
+    passes, left = 0, settings.goal.max_passes
 
     def solve(rows: Sequence[Shard], mask: Tensor, distance: Callable[[Tensor], float]) -> Component:
         nonlocal passes
         assert old.dual is not None
-        solved = solve_component(
-            recipe, base, rows, recipe.tangent.train, progress, label=EXACT, keep_dual=True,
-            start=Restart(before, old.dual, mask, distance), max_passes=left - passes,
-        )  # fmt: skip
+        options = SolveOptions(
+            start=Restart(before, old.dual, mask, distance),
+            keep_dual=True,
+            goal=replace(settings.goal, max_passes=left - passes),
+        )
+        solved = solve_component(settings, rows, settings.train, progress, label=EXACT, options=options)
         passes += solved.record.passes
         return solved
 
@@ -126,13 +121,13 @@ def _from_dual(
 
         new = solve(shards, torch.from_numpy(stays), distance)
         if certificate_of(new, old)["decisive"]:
-            return Warm(new, passes, old=old)
+            return Warm(component=new, passes=passes, old=old)
         if left - passes < LEAST_PASSES or (known <= KNOWN * moved[0] and not new.record.converged):
             break
         old = solve(before, everyone, _constant(0.5 * KNOWN * min(moved[0], known)))
         if not old.record.converged:
             break
-    return Warm(None, passes, INDECISIVE)
+    return Warm(passes=passes, failure=INDECISIVE)
 
 
 def _constant(distance: float) -> Callable[[Tensor], float]:
@@ -140,24 +135,24 @@ def _constant(distance: float) -> Callable[[Tensor], float]:
 
 
 def _from_value(
-    recipe: Recipe,
-    base: Base,
+    settings: Settings,
     before: Sequence[Shard],
     shards: Sequence[Shard],
     old: Component,
     progress: Progress,
 ) -> Warm:
-    tolerance, taken = recipe.solver.tolerance, old.record.passes
+    """From Δw, with goals that are raised until the certificate is decisive."""
+    tolerance, taken = settings.goal.tolerance, old.record.passes
     left = max(LEAST_PASSES, taken)
     reached = old.record.certified.relative_gradient
     passes = 0
     new = old
     for _ in range(WARM_ROUNDS):
-        new = _solve(recipe, base, shards, new, tolerance, left - passes, progress)
+        new = _solve(settings, shards, new, tolerance, left - passes, progress)
         passes += new.record.passes
         figures = certificate_of(new, old)
         if figures["decisive"]:
-            return Warm(new, passes, old=old)
+            return Warm(component=new, passes=passes, old=old)
         # Half of the goal, for what the removal moved is known only roughly until both bounds are below it.
         bounds = [c.record.certified.distance_bound for c in (old, new)]
         goal = max(0.5 * DECISIVE * figures["moved"], 0.05 * max(bounds))
@@ -166,27 +161,25 @@ def _from_value(
         digits = log(_tolerance(new, goal)) / log(max(1e-15, min(0.5, reached)))
         left = max(left, round(2 * taken * digits))
         if bounds[0] > 2 * goal and left - passes >= LEAST_PASSES:
-            old = _solve(recipe, base, before, old, _tolerance(old, goal), left - passes, progress)
+            old = _solve(settings, before, old, _tolerance(old, goal), left - passes, progress)
             passes += old.record.passes
         if left - passes < LEAST_PASSES or not (new.record.converged and old.record.converged):
             break
         tolerance = min(0.5 * tolerance, _tolerance(new, goal))
-    return Warm(None, passes, INDECISIVE)
+    return Warm(passes=passes, failure=INDECISIVE)
 
 
 def _solve(
-    recipe: Recipe,
-    base: Base,
+    settings: Settings,
     shards: Sequence[Shard],
     start: Component,
     tolerance: float,
     max_passes: int,
     progress: Progress,
 ) -> Component:
-    return solve_component(
-        recipe, base, shards, recipe.tangent.train, progress,
-        label=EXACT, start=start.delta, tolerance=tolerance, max_passes=max_passes,
-    )  # fmt: skip
+    goal = replace(settings.goal, tolerance=tolerance, max_passes=max_passes)
+    options = SolveOptions(start=start.delta, goal=goal)
+    return solve_component(settings, shards, settings.train, progress, label=EXACT, options=options)
 
 
 def _tolerance(component: Component, distance: float) -> float:

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from taftcache.cache.read.nearest import nearest
+from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import DataError, RecipeError, StoreError, UnknownSample
 from taftcache.names import CLASS, SHARD
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Request:
     """Rows that leave: ``samples`` now, ``already`` before.
 
@@ -45,8 +46,12 @@ def read_ids(file: Path) -> list[str]:
     """
     try:
         lines = file.read_text("utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise RecipeError("a file of ids is UTF-8 text with one id a line", got=f"{file}: {error}") from error
+    except OSError as error:
+        raise RecipeError(f"cannot read the ids in {file}: {error.strerror}", got=error) from error
+    except UnicodeDecodeError as error:
+        raise RecipeError(
+            f"{file} is not UTF-8 text", got=error, do="write one id a line, as taftcache inspect lists them"
+        ) from error
     return [line.strip() for line in lines if line.strip()]
 
 
@@ -61,12 +66,43 @@ def resolve_request(
     """
     if not (samples or shards or classes):
         raise RecipeError(
-            "a request to forget names samples, shards or classes",
-            got="none",
+            "nothing to forget: no sample, shard or class is named",
             do="give ids as taftcache inspect lists them",
         )
-    wanted = list(dict.fromkeys(samples))
-    asked, already = [], []
+    rows_of = {ref.name: store.shard(ref.name) for ref in store.manifest.shards}
+    wanted, asked, already = _named(store, rows_of, shards, classes)
+    wanted = list(dict.fromkeys([*samples, *wanted]))
+    skipped = {s.id for s in store.manifest.skipped}
+    now = [i for i in wanted if store.holds(i) or i in skipped]
+    gone = [i for i in wanted if not (store.holds(i) or i in skipped)]
+    if unknown := [i for i in gone if not store.is_forgotten(i)]:
+        store.locate(unknown[0])
+        raise UnknownSample(f"{store.path} has no sample {unknown[0]}", got=repr(unknown[0]))
+    leaving = Counter(store.locate(i)[0].name for i in now if store.holds(i))
+    emptied = [name for name, n in leaving.items() if n == rows_of[name].rows]
+    if store.shards and all(shard.name in emptied for shard in store.shards):
+        raise DataError(
+            f"{store.path} would be left without a training row",
+            got=f"all {sum(s.rows for s in store.shards)} would leave",
+            do="delete the store's folder instead",
+        )
+    return Request(
+        samples=now,
+        already=[*gone, *already],
+        leaving=dict(sorted(leaving.items())),
+        emptied=sorted(emptied),
+        classes=_leaving(store, set(now)),
+        asked=asked,
+    )
+
+
+def _named(
+    store: FeatureStore, rows_of: Mapping[str, Shard], shards: Sequence[str], classes: Sequence[str]
+) -> tuple[list[str], list[str], list[str]]:
+    """Samples of these shards and classes; the names as they stand among the tombstones; what was forgotten before."""
+    wanted: list[str] = []
+    asked: list[str] = []
+    already: list[str] = []
     for name in dict.fromkeys(shards):
         if store.has_shard(name):
             wanted += store.shard(name).sample_ids
@@ -75,7 +111,6 @@ def resolve_request(
             already.append(f"shard {name}")
         else:
             store.shard(name)  # says which there are
-    rows_of = {ref.name: store.shard(ref.name) for ref in store.manifest.shards}
     for name in dict.fromkeys(classes):
         if name in store.classes:
             label = store.classes.index(name)
@@ -86,28 +121,11 @@ def resolve_request(
         else:
             close = nearest(name, store.classes)
             raise StoreError(
-                "a class to forget is one of the store's",
+                f"{store.path} has no class {name}",
                 got=repr(name),
                 do=f"nearest: {', '.join(close)}" if close else "taftcache inspect lists them",
             )
-    wanted = list(dict.fromkeys(wanted))
-    skipped = {s.id for s in store.manifest.skipped}
-    now = [i for i in wanted if store.holds(i) or i in skipped]
-    gone = [i for i in wanted if not (store.holds(i) or i in skipped)]
-    if unknown := [i for i in gone if not store.is_forgotten(i)]:
-        store.locate(unknown[0])
-        raise UnknownSample("A sample is asked for by its id.", got=repr(unknown[0]))
-    leaving = Counter(store.locate(i)[0].name for i in now if store.holds(i))
-    emptied = [name for name, n in leaving.items() if n == rows_of[name].rows]
-    if store.shards and all(shard.name in emptied for shard in store.shards):
-        raise DataError(
-            "A store keeps at least one training row.",
-            got=f"{store.path}: all {sum(s.rows for s in store.shards)} would leave",
-            do="delete the store's folder instead",
-        )
-    return Request(
-        now, [*gone, *already], dict(sorted(leaving.items())), sorted(emptied), _leaving(store, set(now)), asked
-    )
+    return wanted, asked, already
 
 
 def _leaving(store: FeatureStore, gone: set[str]) -> list[str]:

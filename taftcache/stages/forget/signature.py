@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from taftcache.errors import RecipeError
+from taftcache.stages.writing import ADVICE
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -40,10 +43,9 @@ def make_key(file: Path) -> str:
     """Write a new private key to ``file``, which must not be there yet, for its owner's eyes only; its public key.
 
     Raises:
-        RecipeError: the file is there already, or cannot be written.
+        RecipeError: the file is there already, or cannot be written; or the package cryptography is not installed.
     """
-    import os
-
+    _needs_cryptography()
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
@@ -55,7 +57,11 @@ def make_key(file: Path) -> str:
         with open(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as out:
             out.write(text)
     except OSError as error:
-        raise RecipeError("a new key goes into a new file", got=f"{file}: {error.strerror}") from error
+        raise RecipeError(
+            f"cannot write a new key to {file}: {(error.strerror or '').lower()}",
+            got=error,
+            do=ADVICE.get(error.errno or 0, "name a file that is not there yet"),
+        ) from error
     return key.public_key().public_bytes_raw().hex()
 
 
@@ -85,23 +91,31 @@ def _private_key(file: Path) -> Ed25519PrivateKey:
     try:
         with file.open("rb") as opened:
             key = load_pem_private_key(opened.read(MAX_KEY_BYTES), None)
-    except (OSError, ValueError, TypeError, UnsupportedAlgorithm) as error:
+    except OSError as error:
         raise RecipeError(
-            "a signing key is an Ed25519 private key in an unencrypted PEM file",
-            got=f"{file}: {error}",
+            f"cannot read the signing key {file}: {(error.strerror or '').lower()}",
+            got=error,
+            do=f"openssl genpkey -algorithm ed25519 -out {file}",
+        ) from error
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+        raise RecipeError(
+            f"{file} is not an Ed25519 private key in an unencrypted PEM file",
+            got=str(error),
             do=f"openssl genpkey -algorithm ed25519 -out {file}",
         ) from error
     if not isinstance(key, Ed25519PrivateKey):
-        raise RecipeError("a signing key is an Ed25519 private key", got=f"{file}: {type(key).__name__}")
+        raise RecipeError(
+            f"{file} holds another kind of key than Ed25519",
+            got=type(key).__name__,
+            do=f"openssl genpkey -algorithm ed25519 -out {file}",
+        )
     return key
 
 
 def _needs_cryptography() -> None:
-    from importlib.util import find_spec
-
     if find_spec("cryptography") is None:
         raise RecipeError(
-            "receipts are signed by the package cryptography",
+            "cannot sign or check a receipt without the package cryptography",
             got="it is not installed",
             do="pip install 'taftcache[sign]'",
         )

@@ -6,18 +6,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+
+from taftcache.backbone.device import resolve_device
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import StoreError
+from taftcache.model.component import read_component
+from taftcache.model.composition import compose
 from taftcache.names import is_component, is_model
 from taftcache.stages.look.scoring import kept_components
 from taftcache.stages.progress import Progress, Silent
-from taftcache.stages.train.training import adopt
+from taftcache.stages.train.record import settings_of
+from taftcache.tangent.operator import TangentOperator
 
 UNTOUCHED = "base model untouched"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class EvaluateReport:
     """Top-1 accuracy by model over ``rows`` held-out rows."""
 
@@ -37,23 +43,15 @@ def evaluate(
     Raises:
         StoreError: the store has no held-out rows. RecipeError: no component is left.
     """
-    import torch
-
-    from taftcache.backbone.device import resolve_device
-    from taftcache.model.component import read_base, read_component
-    from taftcache.model.composition import compose
-    from taftcache.tangent.operator import TangentOperator
-
     rows = rows or store.held_out
     if rows is None:
         raise StoreError(
-            "an accuracy needs held-out rows",
-            got=f"{store.path} has none",
+            f"{store.path} has no held-out rows to measure an accuracy on",
+            got="training rows alone",
             do="extract with data.test, or with data.held_out above 0",
         )
-    recipe = adopt(store, None)
-    base = read_base(store, recipe.tangent)
-    device = resolve_device(recipe.device)
+    settings = settings_of(store)
+    base, device = settings.base, resolve_device(settings.recipe.device)
     names = [name for name in store.objects() if is_model(name)]
     components = [read_component(store, name, base) for name in names]
     if without:
@@ -71,5 +69,8 @@ def evaluate(
             task.advance(len(labels))
     accuracy = (correct / rows.rows).tolist()
     return EvaluateReport(
-        store.path, store.root_digest, rows.rows, dict(zip([UNTOUCHED, *names], accuracy, strict=True))
+        store=store.path,
+        root_digest=store.root_digest,
+        rows=rows.rows,
+        accuracy=dict(zip([UNTOUCHED, *names], accuracy, strict=True)),
     )

@@ -38,7 +38,7 @@ def head_path(table: RowTable, scorer: Scorer, stop: Event | None = None) -> lis
             "the head has no path from one decomposition with class weights, a ball or jvp_only", got=f"{scorer.loss}"
         )
     train, held = (
-        scorer.head_over([_OneLook(table.reader, shard, stop) for shard in table.shards if shard.role == role])
+        scorer.head_over([_ReadOnce(table.reader, shard, stop) for shard in table.shards if shard.role == role])
         for role in ("train", "held-out")
     )
     try:
@@ -48,7 +48,7 @@ def head_path(table: RowTable, scorer: Scorer, stop: Event | None = None) -> lis
     except _Stopped:
         return []
     return [
-        PathPoint(ridge, norm, some / train.rows, more / held.rows if held.rows else None)
+        PathPoint(ridge=ridge, norm=norm, train=some / train.rows, held_out=more / held.rows if held.rows else None)
         for ridge, norm, some, more in zip(GRID, norms, right, right_held, strict=True)
     ]
 
@@ -57,7 +57,7 @@ class _Stopped(Exception):
     """Somebody set the event."""
 
 
-class _OneLook:
+class _ReadOnce:
     """A shard's rows, whose memory is given back as the reading goes on; raises _Stopped once ``stop`` is set."""
 
     def __init__(self, reader: Reader, shard: Shard, stop: Event | None) -> None:

@@ -17,18 +17,17 @@ from taftcache.model.predictor import TangentModel
 from taftcache.names import HEAD, MEAN
 from taftcache.objective.objective import Objective
 from taftcache.objective.rsl import RSL
-from taftcache.recipe import Recipe
 from taftcache.solve.leave_one_out import CLOSED, leave_one_out
 from taftcache.solve.settings import Goal
 from taftcache.stages.look.leaving import ModelPart, ModelParts
 from taftcache.stages.progress import Progress, Silent
-from taftcache.stages.train.training import loss_of
+from taftcache.stages.train.settings import Settings
 from taftcache.tangent.base import Base
 from taftcache.tangent.operator import TangentOperator
 from taftcache.tangent.rows import ArrayRows, RowSource
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class SampleInfluence:
     """A model with and without one training sample.
 
@@ -55,7 +54,7 @@ class SampleInfluence:
     passes: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class QueryInfluence:
     """The training samples that moved one prediction most.
 
@@ -96,33 +95,49 @@ def sample_influence(
     own = ArrayRows(shard.tokens(slice(row, row + 1)), shard.labels[row : row + 1])
     before, after = (setting.logits(own, delta)[0] for delta in (whole, whole + change))
     label = int(shard.labels[row])
-    changed, largest, count = 0, 0.0, 0
-    if store.held_out is not None:
-        operator = TangentOperator(setting.base, [store.held_out], trained=setting.model.layout, dtype=torch.float64)
-        for (state, _), said, moved in zip(
-            operator.blocks(), operator.matvec(whole), operator.matvec(change), strict=True
-        ):
-            z = state.logits + said
-            changed += int((z.argmax(1) != (z + moved).argmax(1)).sum())
-            largest = max(largest, moved.abs().max().item())
-            count += len(z)
+    held_out = _held_out_change(setting, change)
     return SampleInfluence(
-        store.path,
-        model,
-        sample,
-        store.classes[label],
-        shard.name,
-        change.norm().item(),
-        part.weight * without.meta["certificate"]["distance_bound"],
-        before[label].item(),
-        after[label].item(),
-        store.classes[int(before.argmax())],
-        store.classes[int(after.argmax())],
-        count,
-        changed,
-        largest,
-        without.meta["stats"]["passes"],
+        store=store.path,
+        model=model,
+        sample=sample,
+        label=store.classes[label],
+        shard=shard.name,
+        moved=change.norm().item(),
+        distance_bound=part.weight * without.record.certified.distance_bound,
+        own_logit=before[label].item(),
+        own_logit_without=after[label].item(),
+        own_label=store.classes[int(before.argmax())],
+        own_label_without=store.classes[int(after.argmax())],
+        held_out=held_out.rows,
+        labels_changed=held_out.labels,
+        largest_change=held_out.largest,
+        passes=without.record.passes,
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _HeldOutChange:
+    """Of so many held-out ``rows``, how many get another label, and the largest change of a logit."""
+
+    rows: int = 0
+    labels: int = 0
+    largest: float = 0.0
+
+
+def _held_out_change(setting: _Setting, change: Tensor) -> _HeldOutChange:
+    """What adding ``change`` [P] to a model's Δw does to the predictions of held-out rows."""
+    held = setting.store.held_out
+    if held is None:
+        return _HeldOutChange()
+    rows, labels, largest = 0, 0, 0.0
+    operator = TangentOperator(setting.base, [held], trained=setting.model.layout, dtype=torch.float64)
+    products = operator.matvec(setting.model.delta), operator.matvec(change)
+    for (state, _), said, moved in zip(operator.blocks(), *products, strict=True):
+        z = state.logits + said
+        labels += int((z.argmax(1) != (z + moved).argmax(1)).sum())
+        largest = max(largest, moved.abs().max().item())
+        rows += len(z)
+    return _HeldOutChange(rows=rows, labels=labels, largest=largest)
 
 
 def query_influence(
@@ -139,9 +154,7 @@ def query_influence(
         query: an image file, or the id of a sample in the store.
         solve: where there is no closed form, so many of them are also solved without, for a certified change.
     """
-    progress = progress or Silent()
-    setting = _Setting(store, model, progress)
-    solver = setting.recipe.solver
+    setting = _Setting(store, model, progress or Silent())
     rows, base = setting.query_rows(query)
     logits = setting.logits(rows, setting.model.delta, base)[0]
     label = int(logits.argmax())
@@ -149,45 +162,63 @@ def query_influence(
     unit[0, label] = 1
     operator = TangentOperator(base, [rows], trained=setting.model.layout, dtype=torch.float64)
     direction = operator.accumulate(None, lambda z, change, labels: unit)
-    found: list[tuple[float, Shard, int]] = []
-    methods, passes, residual = set(), 0, 0.0
-    for part in setting.parts:
-        with progress.task(f"influence of {', '.join(s.name for s in part.shards)}", None):
-            result = leave_one_out(
-                setting.base, part.shards, _objective(setting.recipe, part), direction, delta=part.component.delta,
-                goal=Goal(tolerance=solver.tolerance, max_passes=solver.max_passes), memory=setting.recipe.memory_bytes,
-            )  # fmt: skip
-        places = [(shard, row) for shard in part.shards for row in range(shard.rows)]
-        found += [(part.weight * c, *at) for c, at in zip(result.change.tolist(), places, strict=True)]
-        methods.add(result.method)
-        passes, residual = passes + result.passes, max(residual, result.residual)
-    found.sort(key=lambda item: -abs(item[0]))
+    found = [_changes(setting, part, direction) for part in setting.parts]
+    closed = {each.method for each in found} == {CLOSED}
+    passes = sum(each.passes for each in found)
     samples = []
-    for k, (change, shard, row) in enumerate(found[:top]):
+    ranked = sorted((row for each in found for row in each.rows), key=lambda item: -abs(item[0]))
+    for k, (change, shard, row) in enumerate(ranked[:top]):
         entry: dict[str, Any] = {
             "sample": shard.sample_ids[row],
             "label": store.classes[shard.labels[row]],
             "shard": shard.name,
             "change": change,
         }
-        if methods != {CLOSED} and k < solve:
+        if not closed and k < solve:
             part = setting.part_of(shard)
             without = setting.solve_without(part, shard, row)
-            passes += without.meta["stats"]["passes"]
+            passes += without.record.passes
             entry["solved"] = part.weight * (direction @ (without.delta - part.component.delta)).item()
-            bounds = [c.meta["certificate"]["distance_bound"] for c in (without, part.component)]
+            bounds = [c.record.certified.distance_bound for c in (without, part.component)]
             entry["bound"] = part.weight * direction.norm().item() * sum(bounds)
         samples.append(entry)
     return QueryInfluence(
-        store.path,
-        model,
-        str(query),
-        store.classes[label],
-        logits[label].item(),
-        CLOSED if methods == {CLOSED} else "first order",
-        residual,
-        samples,
-        passes,
+        store=store.path,
+        model=model,
+        query=str(query),
+        label=store.classes[label],
+        logit=logits[label].item(),
+        method=CLOSED if closed else "first order",
+        residual=max([0.0, *(each.residual for each in found)]),
+        samples=samples,
+        passes=passes,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Changes:
+    """What leaving each row of a part out would add to a logit, with the row's shard and place in it."""
+
+    rows: list[tuple[float, Shard, int]]
+    method: str
+    residual: float
+    passes: int
+
+
+def _changes(setting: _Setting, part: ModelPart, direction: Tensor) -> _Changes:
+    """Exact or to first order, for the logit whose gradient is ``direction`` [P]."""
+    recipe, solver = setting.settings.recipe, setting.settings.recipe.solver
+    with setting.progress.task(f"influence of {', '.join(s.name for s in part.shards)}", None):
+        result = leave_one_out(
+            setting.base, part.shards, _objective(setting.settings, part), direction, delta=part.component.delta,
+            goal=Goal(tolerance=solver.tolerance, max_passes=solver.max_passes), memory=recipe.memory_bytes,
+        )  # fmt: skip
+    places = [(shard, row) for shard in part.shards for row in range(shard.rows)]
+    return _Changes(
+        rows=[(part.weight * change, *at) for change, at in zip(result.change.tolist(), places, strict=True)],
+        method=result.method,
+        residual=result.residual,
+        passes=result.passes,
     )
 
 
@@ -205,14 +236,13 @@ class _Setting(ModelParts):
         if self.store.holds(str(query)):
             shard, row = self.store.locate(str(query))
             return ArrayRows(shard.tokens(slice(row, row + 1)), shard.labels[row : row + 1]), self.base
-
         tokens = TangentModel.load(self.store, MEAN if MEAN in self.store.objects() else HEAD).tokens([Path(query)])
         return ArrayRows(tokens, np.zeros(len(tokens), np.int32)), self.base.unreduced()
 
 
-def _objective(recipe: Recipe, part: ModelPart) -> Objective:
+def _objective(settings: Settings, part: ModelPart) -> Objective:
     """What a part was solved for, where influence has its closed form; SolveError for any other objective."""
-    loss, asked = loss_of(recipe), recipe.objective
+    recipe, loss, asked = settings.recipe, settings.loss, settings.recipe.objective
     weighted = asked.class_weights != "none" or asked.jvp_only or asked.radius or recipe.prior.teachers
     if not isinstance(loss, RSL) or weighted:
         raise SolveError(

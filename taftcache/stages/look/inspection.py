@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import RecipeError
@@ -15,8 +17,10 @@ from taftcache.privacy.statement import META
 from taftcache.stages.look.statistics import Activations, activations
 from taftcache.tangent.spec import TAIL
 
-# What of a model's meta is worth telling.
-TOLD = (
+# What a page about rows says where their shard's component is private.
+UNCOVERED = "its promise bounds what it holds of any sample, but does not cover what is shown of the row itself"
+# What of a model's meta is listed.
+LISTED = (
     "base_digest",
     "norm",
     "rows",
@@ -35,7 +39,7 @@ UNCOVERED = "its promise bounds what it holds of any sample, but does not cover 
 NAMED = 10
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Integrity:
     """What was looked at: ``files`` are named by the manifests, which are verified; ``missing`` are not there.
 
@@ -47,7 +51,7 @@ class Integrity:
     text: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class InspectReport:
     """A store's contents in JSON types; ``rows``, ``rows_per_class`` count training rows."""
 
@@ -73,7 +77,7 @@ class InspectReport:
     ledger: list[dict[str, Any]]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ShardReport:
     """One shard: its description, rows per class, activations, and the component made from it."""
 
@@ -85,7 +89,7 @@ class ShardReport:
     first_samples: list[str]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ClassReport:
     """One class: its rows in every shard, its share of each and of all training rows, and its first samples."""
 
@@ -98,7 +102,7 @@ class ClassReport:
     first_samples: list[str]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class SampleReport:
     """One sample: where it lies, its class, statistics of its cached rows, and what every model says of it.
 
@@ -163,7 +167,7 @@ def look_at_files(store: FeatureStore) -> Integrity:
     missing = sorted(named - there)
     said = f"{len(missing)} of {len(named)} files are missing" if missing else f"all {len(named)} files there"
     text = f"manifests verified, {said}; every byte: taftcache verify"
-    return Integrity(len(named), missing[:NAMED], text)
+    return Integrity(files=len(named), missing=missing[:NAMED], text=text)
 
 
 def inspect_shard(store: FeatureStore, name: str) -> ShardReport:
@@ -172,12 +176,12 @@ def inspect_shard(store: FeatureStore, name: str) -> ShardReport:
     per_class = shard.statistics["rows_per_class"]
     component = component_of(name)
     return ShardReport(
-        store.path,
-        _described(shard),
-        {store.classes[k]: n for k, n in per_class.items()},
-        activations(store, name),
-        _model(store, component) if component in store.objects() else None,
-        shard.sample_ids[:NAMED],
+        store=store.path,
+        shard=_described(shard),
+        rows_per_class={store.classes[k]: n for k, n in per_class.items()},
+        activations=activations(store, name),
+        component=_model(store, component) if component in store.objects() else None,
+        first_samples=shard.sample_ids[:NAMED],
     )
 
 
@@ -194,14 +198,19 @@ def inspect_class(store: FeatureStore, label: str) -> ClassReport:
             first += [shard.sample_ids[row] for row in (shard.labels == k).nonzero()[0][: NAMED - len(first)]]
     rows = sum(s["rows"] for s in shards if s["role"] == "train")
     total = sum(ref.rows for ref in store.manifest.shards if ref.role == "train")
-    held = sum(s["rows"] for s in shards if s["role"] != "train")
-    return ClassReport(store.path, label, rows, held, rows / max(total, 1), shards, first)
+    return ClassReport(
+        store=store.path,
+        label=label,
+        rows=rows,
+        held_out_rows=sum(s["rows"] for s in shards if s["role"] != "train"),
+        share=rows / max(total, 1),
+        shards=shards,
+        first_samples=first,
+    )
 
 
 def inspect_sample(store: FeatureStore, sample: str) -> SampleReport:
     """Where a sample lies, what is cached of it and what the models say; UnknownSample names the nearest ids."""
-    import numpy as np
-
     shard, row = store.locate(sample)
     tokens = shard.tokens(slice(row, row + 1))
     wide = tokens[0].astype(np.float64)
@@ -211,7 +220,7 @@ def inspect_sample(store: FeatureStore, sample: str) -> SampleReport:
     bound = None
     notes: list[str] = []
     if TAIL in store.objects():
-        from taftcache.stages.look.scoring import Scorer
+        from taftcache.stages.look.scoring import Scorer  # loads torch
 
         scorer = Scorer(store)
         z, changes = scorer.logits(tokens, scorer.models)
@@ -228,16 +237,16 @@ def inspect_sample(store: FeatureStore, sample: str) -> SampleReport:
         if scorer.is_private(own):
             notes.append(f"{own} is private: {UNCOVERED}")
     return SampleReport(
-        sample,
-        shard.name,
-        row,
-        store.classes[label],
-        float(norms[0]),
-        float(norms.mean()),
-        float(np.abs(wide).max()),
-        predictions,
-        bound,
-        notes,
+        sample=sample,
+        shard=shard.name,
+        row=row,
+        label=store.classes[label],
+        first_token_norm=float(norms[0]),
+        mean_token_norm=float(norms.mean()),
+        max_abs=float(np.abs(wide).max()),
+        predictions=predictions,
+        moved_bound=bound,
+        notes=notes,
     )
 
 
@@ -256,7 +265,7 @@ def list_samples(store: FeatureStore, shard: str | None = None, label: str | Non
 
 def _class(store: FeatureStore, label: str) -> int:
     if label not in store.classes:
-        raise RecipeError("a class is one of the store's", got=label, do=f"one of {', '.join(store.classes):.400}")
+        raise RecipeError(f"the store has no class {label}", got=label, do=f"one of {', '.join(store.classes):.400}")
     return store.classes.index(label)
 
 
@@ -282,4 +291,4 @@ def _described(shard: Shard) -> dict[str, Any]:
 
 def _model(store: FeatureStore, name: str) -> dict[str, Any]:
     ref = store.objects()[name]
-    return {"name": name, "bytes": ref.size, "digest": ref.digest, **{k: ref.meta[k] for k in TOLD if k in ref.meta}}
+    return {"name": name, "bytes": ref.size, "digest": ref.digest, **{k: ref.meta[k] for k in LISTED if k in ref.meta}}

@@ -13,13 +13,14 @@ import numpy as np
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import RecipeError, UnknownSample
-from taftcache.model.component import Component, read_base, read_component
+from taftcache.model.component import Component, read_component
 from taftcache.names import EXACT, HEAD, MEAN, WEIGHTED, component_of, is_component
 from taftcache.privacy.statement import META
 from taftcache.stages.look.row_table import STEP_ROWS
 from taftcache.stages.look.scoring import HeldOutLogits, Scorer
 from taftcache.stages.progress import Progress
-from taftcache.stages.train.training import adopt, solve_component
+from taftcache.stages.train.record import settings_of
+from taftcache.stages.train.solving import SolveOptions, solve_component
 from taftcache.tangent.rows import RowSubset
 from taftcache.tangent.spec import Train
 
@@ -61,9 +62,9 @@ class ModelParts:
 
     def __init__(self, store: FeatureStore, model: str, progress: Progress) -> None:
         self.store, self.progress = store, progress
-        self.recipe = adopt(store, None)
         # read for this object alone: a solve on the side lends the tail other weights while others use theirs
-        self.base = read_base(store, self.recipe.tangent)
+        self.settings = settings_of(store)
+        self.base = self.settings.base
         self.model = read_component(store, model, self.base)
         self._check_solved(model)
         if model in (MEAN, WEIGHTED):
@@ -80,7 +81,7 @@ class ModelParts:
                 weight=weight,
                 component=read_component(store, name, self.base),
                 shards=shards,
-                train="head" if name == HEAD else self.recipe.tangent.train,
+                train="head" if name == HEAD else self.settings.train,
             )
             for name, weight in weights.items()
             if (shards := self._shards(name))
@@ -97,13 +98,12 @@ class ModelParts:
         """The part's optimum without one row of ``shard``, from where the part is; nothing is written."""
         sources = [Without(s, row) if s.name == shard.name else s for s in part.shards]
         return solve_component(
-            self.recipe,
-            self.base,
+            self.settings,
             sources,  # type: ignore[arg-type]  # rows of a shard, without its files
             part.train,
             self.progress,
             label=part.name,
-            start=part.component.delta,
+            options=SolveOptions(start=part.component.delta),
         )
 
     def _shards(self, name: str) -> list[Shard]:

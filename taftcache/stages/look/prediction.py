@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from taftcache.cache.store import FeatureStore
+from taftcache.model.folder import is_model_folder, open_model, read_description
+from taftcache.model.predictor import Prediction, TangentModel
 from taftcache.names import MEAN
 
-if TYPE_CHECKING:
-    from taftcache.model.predictor import Prediction
 
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class PredictReport:
     """Predictions of one model; ``root_digest`` is that of the store it was read from, or was saved from."""
 
@@ -36,15 +34,12 @@ def predict(
         top: classes for each image.
         device: where the model runs.
     """
-    from taftcache.model.folder import is_model_folder, open_model, read_description
-    from taftcache.model.predictor import TangentModel
-
     if isinstance(store, FeatureStore):
         predictions = TangentModel.load(store, model, device).predict(images, top)
-        return PredictReport(store.path, store.root_digest, model, predictions)
+        return PredictReport(store=store.path, root_digest=store.root_digest, model=model, predictions=predictions)
     if not is_model_folder(store):
         with FeatureStore(store) as opened:
             return predict(opened, images, model, top, device)
     described = read_description(store)
     predictions = open_model(store, device).predict(images, top)
-    return PredictReport(store, described.root_digest, described.model, predictions)
+    return PredictReport(store=store, root_digest=described.root_digest, model=described.model, predictions=predictions)

@@ -40,7 +40,7 @@ class Reader:
         return tokens
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class RowTable:
     """Rows of all training shards, shard after shard, then the held-out ones.
 
@@ -63,12 +63,12 @@ class RowTable:
         ids = [i for shard in shards for i in shard.sample_ids]
         empty = [np.empty(0, np.int32)]
         return cls(
-            shards,
-            Reader(store),
-            ids,
-            np.concatenate([shard.labels for shard in shards] or empty),
-            np.concatenate([np.full(shard.rows, k, np.int32) for k, shard in enumerate(shards)] or empty),
-            np.concatenate([np.arange(shard.rows, dtype=np.int32) for shard in shards] or empty),
+            shards=shards,
+            reader=Reader(store),
+            ids=ids,
+            label=np.concatenate([shard.labels for shard in shards] or empty),
+            shard=np.concatenate([np.full(shard.rows, k, np.int32) for k, shard in enumerate(shards)] or empty),
+            row=np.concatenate([np.arange(shard.rows, dtype=np.int32) for shard in shards] or empty),
         )
 
     def __len__(self) -> int:
@@ -88,7 +88,7 @@ class RowTable:
         """The row of a sample; UnknownSample when there is none."""
         if sample not in self.places:
             raise UnknownSample(
-                "A sample is asked for by its id.", got=repr(sample), do="taftcache inspect STORE --ids"
+                f"the store has no sample {sample}", got=repr(sample), do="taftcache inspect STORE --ids"
             )
         return self.places[sample]
 

@@ -15,11 +15,11 @@ from taftcache.backbone.device import resolve_device
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import RecipeError
-from taftcache.model.component import Component, read_base, read_component
+from taftcache.model.component import Component, read_component
 from taftcache.names import component_of, is_component, is_model, shard_of
 from taftcache.privacy.statement import META
 from taftcache.stages.look.row_table import STEP_ROWS, Reader
-from taftcache.stages.train.training import adopt, loss_of
+from taftcache.stages.train.record import settings_of
 from taftcache.tangent.class_row.tail import ClassRowTail
 from taftcache.tangent.factors import row_norms
 from taftcache.tangent.operator import TangentOperator
@@ -37,13 +37,12 @@ class Scorer:
     """
 
     def __init__(self, store: FeatureStore) -> None:
-        self.recipe = adopt(store, None)
-        self.base = read_base(store, self.recipe.tangent)
+        settings = settings_of(store)
+        self.recipe, self.base, self.loss = settings.recipe, settings.base, settings.loss
         self.models = [name for name in store.objects() if is_model(name)]
         self.components = {name: read_component(store, name, self.base) for name in self.models}
         self.operator = TangentOperator(self.base, [], device=resolve_device(self.recipe.device))
         objective = self.recipe.objective
-        self.loss = loss_of(self.recipe)
         # F as it is where a row's part in it is ∂ℓ alone: no class weights, no ball, f₀ not left out
         self.plain = objective.class_weights == "none" and not objective.jvp_only and not objective.radius
         self._directions = {name: self._direction(part) for name, part in self.components.items()}
@@ -142,7 +141,7 @@ class _InTurn(TangentOperator):
             return super().prepare(tokens)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class HeldOutLogits:
     """Base logits [n,K] and each component's tangent [S,n,K] on the held-out rows, so that any mean is a sum away.
 
@@ -192,7 +191,15 @@ def held_out_logits(store: FeatureStore, scorer: Scorer, shard: Shard, reader: R
         base[here], tangents[:, here] = z, changes[: len(components)]
         for name, change in zip(others, changes[len(components) :], strict=True):
             found[name][here] = (z + change).argmax(1)
-    return HeldOutLogits(rows, shard.rows, shard.labels[rows], base, tangents, components, found)
+    return HeldOutLogits(
+        rows=rows,
+        of=shard.rows,
+        labels=shard.labels[rows],
+        base=base,
+        tangents=tangents,
+        components=components,
+        others=found,
+    )
 
 
 def kept_components(components: Sequence[str], without: Iterable[str]) -> list[str]:

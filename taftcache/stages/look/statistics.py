@@ -18,7 +18,7 @@ OUTLIER = 6.0
 LISTED = 5
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Activations:
     """Statistics of the cached activations in JSON types.
 
@@ -81,4 +81,4 @@ def activations(store: FeatureStore, shard: str | None = None) -> Activations:
         "subnormal": small / values,
         "not_finite": odd,
     }
-    return Activations(gathered, sampled)
+    return Activations(gathered=gathered, sampled=sampled)

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
+import msgspec
+
+from taftcache.backbone.device import resolve_device
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import CompositionError, RecipeError
 from taftcache.names import COMPONENTS, HEAD, component_of, is_model, shard_of
 from taftcache.recipe import Recipe, parse_recipe
 from taftcache.stages.extract.extraction import check_tail, check_words
+from taftcache.stages.train.settings import Settings
+from taftcache.tangent.config import TailConfig
+from taftcache.tangent.selection import select
 from taftcache.tangent.spec import TAIL
-
-if TYPE_CHECKING:
-    from taftcache.tangent.base import Base
 
 SUMS_TO_ONE = 1e-9
 Weights = dict[str, float] | Literal["rows"]
@@ -27,8 +30,6 @@ def check_settings(store: FeatureStore, recipe: Recipe) -> None:
         store's rows do not suffice for, or weights for other classes or components. CompositionError: coefficients
         that do not sum to one. BackboneError: no such device here.
     """
-    from taftcache.backbone.device import resolve_device
-
     check_words(store, recipe)
     check_tail(store, recipe)
     check_class_weights(recipe, len(store.classes))
@@ -96,41 +97,38 @@ def imported(store: FeatureStore) -> list[str]:
     return [name for name, ref in store.objects(COMPONENTS).items() if ref.meta.get("imported")]
 
 
-def orphans(store: FeatureStore, recipe: Recipe, base: Base) -> list[str]:
-    """Components and models that belong to another base point, or to other parameters, than ``recipe`` asks for.
+def orphans(store: FeatureStore, settings: Settings) -> list[str]:
+    """Components and models that belong to another base point, or to other parameters, than ``settings`` ask for.
 
-    ``base`` is the recipe's. A store's components are all over the parameters that its recorded settings select.
+    A store's components are all over the parameters that its recorded settings select.
     """
-    others = not _selects_the_same(store, recipe.tangent.train, base)
+    others = not _selects_the_same(store, settings)
     return [
         name
         for name, ref in store.objects().items()
-        if is_model(name) and (ref.meta.get("base_digest") != base.digest or (others and name != HEAD))
+        if is_model(name) and (ref.meta.get("base_digest") != settings.base.digest or (others and name != HEAD))
     ]
 
 
-def _selects_the_same(store: FeatureStore, train: object, base: Base) -> bool:
-    """Whether the store's recorded settings select the parameters that ``base`` and ``train`` do."""
-    from taftcache.tangent.config import TailConfig
-    from taftcache.tangent.selection import select
-
+def _selects_the_same(store: FeatureStore, settings: Settings) -> bool:
+    """Whether the store's recorded settings select the parameters that ``settings`` do."""
     recorded = parse_recipe(store.manifest.recipe, str(store.path)).tangent
     try:
         before = select(TailConfig.from_dict(store.objects()[TAIL].meta), recorded)
     except RecipeError:  # settings that an earlier release recorded though the store cannot follow them
-        return recorded.train == train
-    return before == select(base.config, base.spec)
+        return recorded.train == settings.train
+    return before == select(settings.base.config, settings.base.spec)
 
 
-def check_kept(store: FeatureStore, recipe: Recipe, base: Base, renewed: Iterable[str]) -> None:
+def check_kept(store: FeatureStore, settings: Settings, renewed: Iterable[str]) -> None:
     """RecipeError where settings would leave components behind that are not among the ``renewed``."""
-    left = [n for n in orphans(store, recipe, base) if n.startswith(COMPONENTS) and n not in set(renewed)]
+    left = [n for n in orphans(store, settings) if n.startswith(COMPONENTS) and n not in set(renewed)]
     if not left:
         return
     foreign = [name for name in left if name in imported(store)]
     raise RecipeError(
         f"other [tangent] settings would leave {', '.join(left)} around another base point, or over other parameters",
-        got=_differing(store.manifest.recipe.get("tangent", {}), recipe),
+        got=_differing(store.manifest.recipe.get("tangent", {}), settings.recipe),
         do="keep the store's [tangent] section, or train in a store of its own: imported components cannot be renewed"
         if foreign
         else "train all shards together, without --shard, or keep the store's [tangent] section",
@@ -139,7 +137,5 @@ def check_kept(store: FeatureStore, recipe: Recipe, base: Base, renewed: Iterabl
 
 def _differing(recorded: Mapping[str, object], recipe: Recipe) -> str:
     """The keys of [tangent] that differ from what is recorded."""
-    import msgspec
-
     asked = msgspec.to_builtins(recipe.tangent)
     return ", ".join(f"tangent.{k} = {v!r}" for k, v in asked.items() if recorded.get(k) != v) or "settings as recorded"

@@ -7,40 +7,37 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
 
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import CompositionError, RecipeError
-from taftcache.names import EXACT, MEAN, WEIGHTED, component_of
-from taftcache.privacy.statement import META
+from taftcache.model import composition
+from taftcache.model.component import Component, put_component, read_component
+from taftcache.names import EXACT, MEAN, WEIGHTED, component_of, shard_of
+from taftcache.privacy.statement import META, Statement, parallel
+from taftcache.recipe import Recipe
 from taftcache.stages.executor import Executor, same_threads
 from taftcache.stages.progress import Progress, Silent
 from taftcache.stages.train.checks import SUMS_TO_ONE, Weights, check_coefficients, coefficients, imported, orphans
-from taftcache.stages.train.training import (
-    INTERRUPTED,
-    adopt,
-    record_recipe,
-    recorded_values,
-    solve_component,
-    starts_at_zero,
-    subtracted,
-    training_key,
-)
-
-if TYPE_CHECKING:
-    from taftcache.model.component import Component
-    from taftcache.recipe import Recipe
-    from taftcache.tangent.base import Base
-    from taftcache.tangent.operator import TangentOperator
-    from taftcache.tangent.rows import RowSource
+from taftcache.stages.train.record import record_recipe, recorded_values, settings_of, subtracted
+from taftcache.stages.train.settings import Settings
+from taftcache.stages.train.solving import INTERRUPTED, SolveOptions, solve_component
+from taftcache.tangent.base import Base
+from taftcache.tangent.operator import TangentOperator
+from taftcache.tangent.rows import ArrayRows, RowSource
+from taftcache.tangent.selection import row_shape
 
 # Σ μ f(Δw_i) = f(Σ μ Δw_i) is checked in float64 on this many rows; it fails by rounding only.
 PROOF_ROWS = 32
 PROOF_TOLERANCE = 1e-9
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ComposeReport:
     """The composition ``model``: members, how far the identity was off, and what else was made of them.
 
@@ -75,14 +72,12 @@ def compose(
     Raises:
         CompositionError: a shard has no component, components do not share one base, or coefficients do not fit.
     """
-    from taftcache.model.component import put_component, read_base, read_component
-
     progress = progress or Silent()
-    recipe = adopt(store, recipe)
+    settings = settings_of(store, recipe)
+    recipe = settings.recipe
     names = members_of(store)
-    base = read_base(store, recipe.tangent)
-    _check(store, recipe, base, names)
-    work = _Composing(store, recipe, base, names)
+    _check(store, settings, names)
+    work = _Composing(store, settings, names)
     made, dropped = work.sums()
     exact = work.is_due(EXACT, work.exact_key if recipe.compose.mode == "exact" else None, dropped)
     if made or dropped:
@@ -94,56 +89,59 @@ def compose(
             if not exact:
                 record_recipe(change, store, recipe)
     if exact:
-        mean = made.get(MEAN) or read_component(store, MEAN, base)
-        operator = None if cluster is None else cluster.operator(store, recipe, base)
+        mean = made.get(MEAN) or read_component(store, MEAN, settings.base)
+        operator = None if cluster is None else cluster.operator(store, recipe, settings.base)
         with same_threads(cluster):
-            made[EXACT] = solve_exact(recipe, base, store.shards, mean, work.digests, progress, operator)
+            made[EXACT] = solve_exact(settings, store.shards, mean, work.digests, progress, operator)
         with store.transaction() as change:
             put_component(change, EXACT, made[EXACT])
             record_recipe(change, store, recipe)
     if recorded_values(store, recipe) != store.manifest.recipe:
         with store.transaction() as change:
             record_recipe(change, store, recipe)
+    return _report(store, names, changed=bool(made))
+
+
+def _report(store: FeatureStore, members: list[str], *, changed: bool) -> ComposeReport:
+    """What the store has now of compositions of these ``members``."""
     objects = store.objects()
     meta = objects[EXACT].meta if EXACT in objects else {}
     return ComposeReport(
-        store.path,
-        store.root_digest,
-        MEAN,
-        names,
-        objects[MEAN].meta["identity_error"],
-        bool(made),
-        [name for name in (MEAN, WEIGHTED, EXACT) if name in objects],
-        subtracted(store),
-        meta.get("certificate"),
-        meta.get("from_mean", 0.0),
-        meta.get("stats", {}).get("passes", 0),
+        store=store.path,
+        root_digest=store.root_digest,
+        model=MEAN,
+        members=members,
+        identity_error=objects[MEAN].meta["identity_error"],
+        changed=changed,
+        models=[name for name in (MEAN, WEIGHTED, EXACT) if name in objects],
+        left_out=subtracted(store),
+        certificate=meta.get("certificate"),
+        moved=meta.get("from_mean", 0.0),
+        passes=meta.get("stats", {}).get("passes", 0),
     )
 
 
 class _Composing:
     """The members of a store's compositions, and which of these are to be made of them."""
 
-    def __init__(self, store: FeatureStore, recipe: Recipe, base: Base, names: Sequence[str]) -> None:
-        self.store, self.recipe, self.base, self.names = store, recipe, base, names
+    def __init__(self, store: FeatureStore, settings: Settings, names: Sequence[str]) -> None:
+        self.store, self.settings, self.names = store, settings, names
         self.digests = {name: store.objects()[name].digest for name in names}
 
     @property
     def exact_key(self) -> str:
         """The key of the exact model that the recipe asks for."""
-        return exact_key(self.recipe, self.base, self.store.shards, self.digests)
+        return exact_key(self.settings, self.store.shards, self.digests)
 
     @cached_property
     def members(self) -> dict[str, Component]:
         """Read when the first composition is made."""
-        from taftcache.model.component import read_component
-
-        return {name: read_component(self.store, name, self.base) for name in self.names}
+        return {name: read_component(self.store, name, self.settings.base) for name in self.names}
 
     def is_due(self, name: str, wanted: str | None, dropped: list[str]) -> bool:
         """Whether ``name`` has to be made; one that is not wanted and not current joins the ``dropped``."""
         there = self.store.objects().get(name)
-        key = wanted or (there and current_key(self.store, self.recipe, self.base, name, self.digests))
+        key = wanted or (there and current_key(self.store, self.settings, name, self.digests))
         if there is not None and there.meta.get("key") == key:
             return False
         if there is not None and wanted is None:
@@ -152,7 +150,7 @@ class _Composing:
 
     def sums(self) -> tuple[dict[str, Component], list[str]]:
         """The sums of components that are due, by name, and which are to be dropped."""
-        store, base, given = self.store, self.base, self.recipe.compose
+        store, base, given = self.store, self.settings.base, self.settings.recipe.compose
         rows = proof_rows(store.held_out or next(iter(store.shards), None), base)
         made: dict[str, Component] = {}
         dropped: list[str] = []
@@ -167,17 +165,18 @@ class _Composing:
         return made, dropped
 
 
-def _check(store: FeatureStore, recipe: Recipe, base: Base, names: Sequence[str]) -> None:
+def _check(store: FeatureStore, settings: Settings, names: Sequence[str]) -> None:
     """Refuse before anything is made.
 
     Raises:
         CompositionError: components of another base point, or over other parameters, than the recipe's. RecipeError:
         coefficients for other components, or an exact model beside private components.
     """
-    if lost := sorted(set(orphans(store, recipe, base)) & set(names)):
+    recipe = settings.recipe
+    if lost := sorted(set(orphans(store, settings)) & set(names)):
         raise CompositionError(
             f"the settings make another base point, or train other parameters, than {', '.join(lost)}",
-            got=f"base {base.digest[:16]}",
+            got=f"base {settings.base.digest[:16]}",
             do="taftcache train, which renews every component of another base",
         )
     if recipe.compose.mode == "weighted":
@@ -185,7 +184,7 @@ def _check(store: FeatureStore, recipe: Recipe, base: Base, names: Sequence[str]
     objects = store.objects()
     if recipe.compose.mode == "exact" and (private := [n for n in names if META in objects[n].meta]):
         raise RecipeError(
-            f"a model solved over all rows would void the privacy of {', '.join(private)}",
+            f"a model solved over all rows would leave {', '.join(private)} without privacy",
             got='compose.mode = "exact"',
             do='set compose.mode = "mean" or "weighted"',
         )
@@ -203,14 +202,16 @@ def members_of(store: FeatureStore) -> list[str]:
     solved = [name for name, ref in store.objects().items() if ref.meta.get("key") != INTERRUPTED]
     if missing := [name for name in names if name not in solved]:
         raise CompositionError(
-            "every shard has a component that was solved to its end before they are composed",
-            got=f"not so: {', '.join(missing)}",
+            f"shard {', '.join(map(shard_of, missing))} has no component that was solved to its end",
+            got=", ".join(missing),
             do="taftcache train",
         )
     names += imported(store)
     if not names:
         raise CompositionError(
-            "a composition has members", got="none", do="taftcache train, or taftcache import-component"
+            f"{store.path} has no components to compose",
+            got="no shard that is not subtracted, and no imported component",
+            do="taftcache train, or taftcache import-component",
         )
     return sorted(names)
 
@@ -240,10 +241,10 @@ def remaining_weights(recipe: Recipe, members: Sequence[str]) -> Weights:
     return left if abs(sum(left.values()) - 1) <= SUMS_TO_ONE else {}
 
 
-def current_key(store: FeatureStore, recipe: Recipe, base: Base, name: str, digests: dict[str, str]) -> str:
+def current_key(store: FeatureStore, settings: Settings, name: str, digests: Mapping[str, str]) -> str:
     """The key that the composition ``name`` has when it is current."""
     if name == EXACT:
-        return exact_key(recipe, base, store.shards, digests)
+        return exact_key(settings, store.shards, digests)
     weights = store.objects()[name].meta.get("coefficients") if name == WEIGHTED else None
     return composition_key(digests, weights)
 
@@ -253,15 +254,14 @@ def composition_key(digests: Mapping[str, str], weights: Mapping[str, float] | N
     return json.dumps({"members": dict(digests), "weights": dict(weights) if weights else "uniform"}, sort_keys=True)
 
 
-def exact_key(recipe: Recipe, base: Base, shards: Sequence[Shard], digests: Mapping[str, str]) -> str:
+def exact_key(settings: Settings, shards: Sequence[Shard], digests: Mapping[str, str]) -> str:
     """What decides the bytes of the exact model: the rows, the settings, and the mean that it starts from."""
-    solved = json.loads(training_key(recipe, base, shards, recipe.tangent.train))
+    solved = json.loads(settings.key(shards, settings.train))
     return json.dumps(solved | {"start": dict(digests)}, sort_keys=True)
 
 
 def solve_exact(
-    recipe: Recipe,
-    base: Base,
+    settings: Settings,
     shards: Sequence[Shard],
     mean: Component,
     digests: Mapping[str, str],
@@ -269,27 +269,31 @@ def solve_exact(
     operator: Callable[..., TangentOperator] | None = None,
 ) -> Component:
     """The optimum over all rows, from the mean of the components or from zero: a function of rows and settings."""
-    train = recipe.tangent.train
-    zero = starts_at_zero(recipe, base, shards, train)
-    start = None if zero else mean.delta
-    exact = solve_component(
-        recipe, base, shards, train, progress, label=EXACT, start=start, keep_dual=True, operator=operator
-    )
+    zero = settings.starts_at_zero(shards, settings.train)
+    options = SolveOptions(start=None if zero else mean.delta, keep_dual=True, operator=operator or TangentOperator)
+    exact = solve_component(settings, shards, settings.train, progress, label=EXACT, options=options)
+    describe_exact(exact, settings, shards, mean, digests, start="zero" if zero else MEAN)
+    return exact
+
+
+def describe_exact(
+    exact: Component,
+    settings: Settings,
+    shards: Sequence[Shard],
+    mean: Component,
+    digests: Mapping[str, str],
+    start: str,
+) -> None:
+    """What the exact model says of itself beside a component's words: its key, and how far it is from the mean."""
     exact.meta.update(
-        key=exact_key(recipe, base, shards, digests),
-        start="zero" if zero else MEAN,
+        key=exact_key(settings, shards, digests),
+        start=start,
         from_mean=(exact.delta - mean.delta).norm().item(),
     )
-    return exact
 
 
 def proof_rows(rows: Shard | None, base: Base) -> RowSource:
     """Rows on which the identity is checked: the first of ``rows``, or noise of their shape where there are none."""
-    import numpy as np
-
-    from taftcache.tangent.rows import ArrayRows
-    from taftcache.tangent.selection import row_shape
-
     if rows is not None:
         return ArrayRows(rows.tokens(slice(0, PROOF_ROWS)), rows.labels[:PROOF_ROWS])
     noise = np.random.default_rng(0).standard_normal((PROOF_ROWS, *row_shape(base.config, base.config.rows)))
@@ -308,28 +312,23 @@ def composed(
     Raises:
         CompositionError: Σ μ_i f(·; Δw_i) differs from f(·; Σ μ_i Δw_i) on ``rows`` by more than rounding.
     """
-    import torch
-
-    from taftcache.model.composition import compose as weighted
-    from taftcache.model.composition import identity_error
-    from taftcache.privacy.statement import Statement, parallel
-    from taftcache.tangent.operator import TangentOperator
-
-    total = weighted(components, weights)
+    total = composition.compose(components, weights)
     if any(META in component.meta for component in components.values()):
         rows = proof_rows(None, base)  # what a composition says of itself must be no function of private rows
     operator = TangentOperator(base, [rows], trained=total.layout, dtype=torch.float64, memory=1 << 30)
 
-    def logits(delta: torch.Tensor) -> torch.Tensor:
+    def logits(delta: Tensor) -> Tensor:
         (change,) = operator.matvec(delta)
         ((state, _),) = operator.blocks()
         return state.logits + change
 
     mu = [total.meta["coefficients"][name] for name in sorted(components)]
-    error = identity_error([logits(components[n].delta) for n in sorted(components)], mu, logits(total.delta))
+    error = composition.identity_error(
+        [logits(components[n].delta) for n in sorted(components)], mu, logits(total.delta)
+    )
     if not error <= PROOF_TOLERANCE:
         raise CompositionError(
-            "the composed model's logits are the weighted sum of its members'",
+            "the composed model's logits differ from the weighted sum of its members'",
             got=f"relative error {error:.1e} on {rows.rows} rows",
         )
     total.meta.update(

@@ -9,17 +9,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from taftcache.cache.store import FeatureStore
+from taftcache.cache.write.transaction import Transaction
 from taftcache.errors import FormatError
 from taftcache.names import COMPONENTS
 from taftcache.privacy.statement import META
-
-if TYPE_CHECKING:
-    from taftcache.cache.write.transaction import Transaction
 
 KEYS = "state/private-keys"
 _SUFFIX = ".json"

@@ -8,28 +8,33 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import msgspec
+
+from taftcache.backbone.device import resolve_device
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
+from taftcache.cache.write.transaction import Transaction
 from taftcache.errors import RecipeError, StoreError
+from taftcache.model.component import Component, put_component
 from taftcache.names import component_of, is_component, is_model
+from taftcache.objective.cross_entropy import CrossEntropy
+from taftcache.objective.loss import Loss
+from taftcache.objective.rsl import RSL
+from taftcache.privacy.accountant import Release
+from taftcache.privacy.network import TangentNetwork, accuracy
+from taftcache.privacy.noise import Bits
+from taftcache.privacy.statement import EVENT, META, PLAN, Promise, charge, fixed_promise, held_to
+from taftcache.privacy.trainer import check_trained, plan, train_privately
 from taftcache.recipe import Recipe, recipe_values
 from taftcache.stages.progress import Progress, Silent
 from taftcache.stages.train.private_keys import is_current, new_key, put_keys, read_keys
-from taftcache.stages.train.training import adopt, plan_without, record_recipe, recorded_values, subtracted
-
-if TYPE_CHECKING:
-    from taftcache.cache.write.transaction import Transaction
-    from taftcache.model.component import Component
-    from taftcache.objective.loss import Loss
-    from taftcache.privacy.accountant import Release
-    from taftcache.privacy.noise import Bits
-    from taftcache.privacy.statement import Promise
-    from taftcache.tangent.base import Base
+from taftcache.stages.train.record import plan_without, record_recipe, recorded_values, settings_of, subtracted
+from taftcache.stages.train.settings import Settings
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class PrivateTrainReport:
     """What was ``trained`` now and ``kept`` from before; statements by component, ε by shard over all its trainings."""
 
@@ -43,6 +48,23 @@ class PrivateTrainReport:
     budget: float
     seconds: float = 0.0
     notes: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tuning:
+    """How the learning rate is chosen.
+
+    rates: multiples of the recipe's; with several, each is tried and the best on the held-out rows is kept.
+    charged: whether the promise is about all that were tried together.
+    """
+
+    rates: tuple[float, ...] = (1.0,)
+    charged: bool = True
+
+    @property
+    def runs(self) -> int:
+        """Trainings that the promise is about."""
+        return len(self.rates) if self.charged else 1
 
 
 def train_private(
@@ -75,37 +97,33 @@ def train_private(
             first private training fixed, or the plan cannot keep it. StoreError: several rates, and no held-out rows
             to choose by. SolveError: the noise that epsilon needs is out of reach.
     """
-    from taftcache.model.component import read_base
-    from taftcache.privacy.statement import META
-
     progress = progress or Silent()
     begin = time.perf_counter()
-    recipe = adopt(store, recipe)
-    base = read_base(store, recipe.tangent)
-    work = _prepare(store, recipe, base, shards, rates, charged)
+    settings, tuning = settings_of(store, recipe), Tuning(rates=tuple(rates), charged=charged)
+    work = _prepare(store, settings, shards, tuning)
     for shard in work.todo:
-        component = private_component(store, recipe, base, shard, progress, rates, charged, bits)
+        component = private_component(store, settings, shard, tuning, progress, bits)
         with store.transaction() as change:
-            _put(change, store, recipe, work, shard, component, private_key(recipe, base, shard, rates, charged))
-    if not work.todo and (work.dropped or recorded_values(store, recipe) != store.manifest.recipe):
+            _put(change, store, settings.recipe, work, shard, component, private_key(settings, shard, tuning))
+    if not work.todo and (work.dropped or recorded_values(store, settings.recipe) != store.manifest.recipe):
         with store.transaction() as change:
-            _put_settings(change, store, recipe, work)
+            _put_settings(change, store, settings.recipe, work)
     names = [component_of(shard.name) for shard in work.wanted]
     trained = [component_of(shard.name) for shard in work.todo]
     return PrivateTrainReport(
-        store.path,
-        store.root_digest,
-        trained,
-        [name for name in names if name not in trained],
-        work.dropped,
-        {name: store.objects()[name].meta[META] for name in names},
-        work.spent,
-        work.promise.epsilon,
-        time.perf_counter() - begin,
+        store=store.path,
+        root_digest=store.root_digest,
+        trained=trained,
+        kept=[name for name in names if name not in trained],
+        dropped=work.dropped,
+        statements={name: store.objects()[name].meta[META] for name in names},
+        spent=work.spent,
+        budget=work.promise.epsilon,
+        seconds=time.perf_counter() - begin,
     )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class _Work:
     """What a call is going to do, once nothing stands against it.
 
@@ -120,24 +138,15 @@ class _Work:
     uncharged: list[Release]
 
 
-def _prepare(
-    store: FeatureStore,
-    recipe: Recipe,
-    base: Base,
-    shards: Sequence[str] | None,
-    rates: Sequence[float],
-    charged: bool,
-) -> _Work:
+def _prepare(store: FeatureStore, settings: Settings, shards: Sequence[str] | None, tuning: Tuning) -> _Work:
     """Everything that may be refused, before anything is written; the errors are those of ``train_private``."""
-    from taftcache.privacy.statement import META, charge, fixed_promise, held_to
-    from taftcache.privacy.trainer import check_trained, plan
-
+    recipe, base = settings.recipe, settings.base
     spec, objects, ledger = recipe.privacy, store.objects(), store.ledger()
     wanted = _chosen(store, shards)
-    _check_settings(store, recipe, rates)
-    planned = plan(spec, len(rates) if charged else 1)
-    check_trained(base, base.trained(recipe.tangent.train), spec, planned)
-    orphans = _orphans(store, recipe, base, wanted)
+    _check_settings(store, recipe, tuning)
+    planned = plan(spec, tuning.runs)
+    check_trained(base, base.trained(settings.train), spec, planned)
+    orphans = _orphans(store, settings, wanted)
     said = [ref.meta[META]["relation"] for ref in objects.values() if META in ref.meta]
     promise = held_to(fixed_promise(store.manifest.plan, ledger, said[0] if said else spec.relation), spec)
     keys = read_keys(store)
@@ -145,16 +154,16 @@ def _prepare(
         shard
         for shard in wanted
         if (there := objects.get(component_of(shard.name))) is None
-        or not is_current(keys, there.meta, private_key(recipe, base, shard, rates, charged))
+        or not is_current(keys, there.meta, private_key(settings, shard, tuning))
     ]
-    releases = planned.releases * (len(rates) if charged else 1)
+    releases = planned.releases * tuning.runs
     return _Work(
-        wanted,
-        todo,
-        [name for name, ref in objects.items() if is_model(name) and (META not in ref.meta or name in orphans)],
-        promise,
-        charge(ledger, [shard.name for shard in todo], releases, promise.delta, promise.epsilon),
-        [] if charged else planned.releases * (len(rates) - 1),
+        wanted=wanted,
+        todo=todo,
+        dropped=[n for n, ref in objects.items() if is_model(n) and (META not in ref.meta or n in orphans)],
+        promise=promise,
+        spent=charge(ledger, [shard.name for shard in todo], releases, promise.delta, promise.epsilon),
+        uncharged=planned.releases * (len(tuning.rates) - tuning.runs),
     )
 
 
@@ -169,32 +178,30 @@ def _chosen(store: FeatureStore, shards: Sequence[str] | None) -> list[Shard]:
             do=f"one of {', '.join(shard.name for shard in store.shards)}",
         )
     if not wanted:
-        raise StoreError("there is no shard to train", got=f"{store.path} has none", do="taftcache extract")
+        raise StoreError(f"{store.path} has no shard to train", got="no rows to train on", do="taftcache extract")
     return wanted
 
 
-def _orphans(store: FeatureStore, recipe: Recipe, base: Base, wanted: Sequence[Shard]) -> list[str]:
+def _orphans(store: FeatureStore, settings: Settings, wanted: Sequence[Shard]) -> list[str]:
     """Compositions around another base point than the recipe's; RecipeError where private components would be so."""
-    from taftcache.privacy.statement import META
-
-    settings = base.digest, recipe.tangent.train
+    asked = settings.base.digest, settings.train
     others = {
         name: ref
         for name, ref in store.objects().items()
-        if META in ref.meta and (ref.meta["base_digest"], ref.meta.get("train", settings[1])) != settings
+        if META in ref.meta and (ref.meta["base_digest"], ref.meta.get("train", asked[1])) != asked
     }
     renewed = [component_of(shard.name) for shard in wanted]
     if left := [name for name in others if is_component(name) and name not in renewed]:
         raise RecipeError(
             f"other [tangent] settings would leave {', '.join(left)} around another base point, or over other "
             "parameters",
-            got=f"base {base.digest[:16]}, train = {recipe.tangent.train!r}",
+            got=f"base {settings.base.digest[:16]}, train = {settings.train!r}",
             do="train all shards together, without --shard, or keep the store's [tangent] section",
         )
     return [name for name in others if not is_component(name)]
 
 
-def _check_settings(store: FeatureStore, recipe: Recipe, rates: Sequence[float]) -> None:
+def _check_settings(store: FeatureStore, recipe: Recipe, tuning: Tuning) -> None:
     """Settings with which no training is private, or none can choose; the errors are those of ``train_private``."""
     if recipe.compose.mode == "exact":
         raise RecipeError(
@@ -209,18 +216,16 @@ def _check_settings(store: FeatureStore, recipe: Recipe, rates: Sequence[float])
             got=f'store.plan = "balanced" with {shards} shards, privacy.relation = "add-remove"',
             do='set privacy.relation = "replace-one", or extract with store.plan = "hash"',
         )
-    if len(rates) > 1 and store.held_out is None:
+    if len(tuning.rates) > 1 and store.held_out is None:
         raise StoreError(
             f"{store.path} has no held-out rows to choose a learning rate by",
-            got=f"{len(rates)} rates",
+            got=f"{len(tuning.rates)} rates",
             do="extract with data.test",
         )
 
 
 def _put_settings(change: Transaction, store: FeatureStore, recipe: Recipe, work: _Work) -> None:
     """The settings and the fixed promise; and out with the models that are void beside it."""
-    from taftcache.privacy.statement import META, PLAN
-
     record_recipe(change, store, recipe)
     change.update(plan=store.manifest.plan | {PLAN: work.promise.as_dict()})
     objects = store.objects()
@@ -239,11 +244,6 @@ def _put(
     settings: str,
 ) -> None:
     """A component, what its key stands for, and what it cost."""
-    import msgspec
-
-    from taftcache.model.component import put_component
-    from taftcache.privacy.statement import EVENT, META, PLAN
-
     name, said = component_of(shard.name), component.meta[META]
     _put_settings(change, store, recipe, work)
     if shard.name in (still := subtracted(store)):
@@ -269,43 +269,34 @@ def _put(
     change.record(entry)
 
 
-def private_key(recipe: Recipe, base: Base, shard: Shard, rates: Sequence[float], charged: bool) -> str:
+def private_key(settings: Settings, shard: Shard, tuning: Tuning) -> str:
     """Rows and settings of a private component, as text: with equal ones there is nothing to spend again."""
-    values = recipe_values(recipe)
-    settings = {
-        "base": base.digest,
+    values = recipe_values(settings.recipe)
+    decisive = {
+        "base": settings.base.digest,
         "rows": [shard.digest],
-        "train": recipe.tangent.train,
+        "train": settings.train,
         "objective": values["objective"],
         "privacy": {k: v for k, v in values["privacy"].items() if k != "budget"},
-        "tuning": [*rates, charged],
+        "tuning": [*tuning.rates, tuning.charged],
     }
-    return json.dumps(settings, sort_keys=True)
+    return json.dumps(decisive, sort_keys=True)
 
 
 def private_component(
     store: FeatureStore,
-    recipe: Recipe,
-    base: Base,
+    settings: Settings,
     shard: Shard,
+    tuning: Tuning,
     progress: Progress,
-    rates: Sequence[float] = (1.0,),
-    charged: bool = True,
     bits: Bits | None = None,
 ) -> Component:
-    """Train on one shard's rows, once for each of ``rates``: the best component, its privacy statement in ``meta``."""
-    import msgspec
-
-    from taftcache.backbone.device import resolve_device
-    from taftcache.model.component import Component
-    from taftcache.privacy.network import TangentNetwork, accuracy
-    from taftcache.privacy.statement import META
-    from taftcache.privacy.trainer import train_privately
-
+    """Train on one shard's rows, once for each rate: the best component, its privacy statement in ``meta``."""
+    recipe, base, rates = settings.recipe, settings.base, tuning.rates
     device = resolve_device(recipe.device)
     if device.type == "mps":  # sums of integers need float64
         device = resolve_device("cpu")
-    layout = base.trained(recipe.tangent.train)
+    layout = base.trained(settings.train)
     network = TangentNetwork(base, [shard], layout, device=device, memory=recipe.memory_bytes)
     found = []
     with progress.task(f"train {shard.name} privately", recipe.privacy.steps * len(rates)) as task:
@@ -313,11 +304,11 @@ def private_component(
             result = train_privately(
                 base,
                 network,
-                loss_of(recipe),
+                private_loss(recipe),
                 recipe.privacy,
                 shards=[shard.name],
                 bits=bits,
-                runs=len(rates) if charged else 1,
+                runs=tuning.runs,
                 factor=factor,
                 progress=lambda step: task.advance(),
             )
@@ -329,12 +320,10 @@ def private_component(
     result = max(found, key=lambda pair: pair[0])[1]
     statement = result.statement
     if len(rates) > 1:
-        chosen = f"the best of {len(rates)} learning rates by accuracy on held-out rows, which are not covered; "
-        how = "all of them are charged" if charged else "NOT charged: epsilon is that of one training"
-        statement = msgspec.structs.replace(statement, tuning=chosen + how)
+        statement = msgspec.structs.replace(statement, tuning=_said_of(tuning))
     meta = {
         "kind": "component",
-        "train": recipe.tangent.train,
+        "train": settings.train,
         "shards": [shard.name],
         "rows": result.stats["rows_said"],
         "key": new_key(),
@@ -345,11 +334,14 @@ def private_component(
     return Component(base.digest, layout, result.delta, meta)
 
 
-def loss_of(recipe: Recipe) -> Loss:
-    """The loss that ``privacy.loss`` names."""
-    from taftcache.objective.cross_entropy import CrossEntropy
-    from taftcache.objective.rsl import RSL
+def _said_of(tuning: Tuning) -> str:
+    """What a component's statement says of how its learning rate was chosen."""
+    how = "all of them are charged" if tuning.charged else "NOT charged: epsilon is that of one training"
+    return f"the best of {len(tuning.rates)} learning rates by accuracy on held-out rows, which are not covered; {how}"
 
+
+def private_loss(recipe: Recipe) -> Loss:
+    """The loss that ``privacy.loss`` names."""
     if recipe.privacy.loss == "rsl":
         return RSL(alpha=recipe.objective.alpha, kappa=recipe.objective.kappa)
     return CrossEntropy()

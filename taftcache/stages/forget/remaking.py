@@ -1,0 +1,146 @@
+"""What is made again when rows leave: components, head, compositions and exact model, from the rows that stay."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from taftcache.cache.format.digest import digest
+from taftcache.cache.read.shard import Shard
+from taftcache.cache.store import FeatureStore
+from taftcache.model.component import Component, read_base, read_component
+from taftcache.names import EXACT, HEAD, MEAN, WEIGHTED, component_of, shard_of
+from taftcache.stages.forget.planning import ForgetPlan
+from taftcache.stages.forget.renewal import Warm, resolve_warm
+from taftcache.stages.progress import Progress
+from taftcache.stages.train.composing import composed, describe_exact, proof_rows, solve_exact, weights_of_rows
+from taftcache.stages.train.settings import Settings
+from taftcache.stages.train.solving import solve_component
+from taftcache.tangent.rows import RowSource
+
+
+@dataclass(frozen=True, kw_only=True)
+class Remade:
+    """New components and models by name.
+
+    old_exact: the exact model from before, as far as a warm solve had to tighten it. notes: what went otherwise than
+    the mode says.
+    """
+
+    components: dict[str, Component] = field(default_factory=dict)
+    old_exact: Component | None = None
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Remaining:
+    """The rows that stay, with the settings that they are solved with.
+
+    shards: of training rows. held_out: those that nothing is trained on, if some stay.
+    """
+
+    store: FeatureStore
+    settings: Settings
+    shards: list[Shard]
+    held_out: Shard | None
+
+    @property
+    def proof(self) -> RowSource:
+        """Rows on which the identity of a composition is checked."""
+        return proof_rows(self.held_out or self.shards[0], self.settings.base)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Sums:
+    """Compositions by name; the mean of all members, whether or not it is kept; and the members' digests."""
+
+    made: dict[str, Component]
+    mean: Component
+    digests: dict[str, str]
+
+
+def remake(store: FeatureStore, plan: ForgetPlan, new: Mapping[str, Shard], progress: Progress) -> Remade:
+    """Make again what the plan renews.
+
+    Args:
+        store: as it is before the rows leave.
+        plan: what is renewed.
+        new: the groups of rows that were written anew, by name.
+        progress: shown every solve.
+
+    Raises:
+        SolveError: no solution as the recipe asks.
+    """
+    rows = _remaining(store, plan, new)
+    settings = rows.settings
+    made: dict[str, Component] = {}
+    for name in plan.solve:
+        (own,) = (shard for shard in rows.shards if component_of(shard.name) == name)
+        made[name] = solve_component(settings, [own], settings.train, progress, label=name)
+    if HEAD in plan.renewed:
+        made[HEAD] = solve_component(settings, rows.shards, "head", progress, label=HEAD)
+    if not {MEAN, WEIGHTED, EXACT} & set(plan.renewed):
+        return Remade(components=made)
+    sums = _compose(rows, plan, made)
+    made |= sums.made
+    if EXACT not in plan.renewed:
+        return Remade(components=made)
+    warm = _warm(rows, plan, progress)
+    if warm is not None and warm.component is not None:
+        made[EXACT] = _described(warm.component, rows, sums, warm.passes)
+        return Remade(components=made, old_exact=warm.old)
+    made[EXACT] = solve_exact(settings, rows.shards, sums.mean, sums.digests, progress)
+    if warm is None:
+        return Remade(components=made)
+    return Remade(components=made, notes=[f"{EXACT} was solved cold after {warm.passes} warm passes: {warm.failure}"])
+
+
+def _remaining(store: FeatureStore, plan: ForgetPlan, new: Mapping[str, Shard]) -> _Remaining:
+    request, held = plan.request, store.held_out
+    base = read_base(store, plan.recipe.tangent, len(store.classes) - len(request.classes))
+    return _Remaining(
+        store=store,
+        settings=Settings(recipe=plan.recipe, base=base),
+        shards=[new.get(shard.name, shard) for shard in store.shards if shard.name not in request.emptied],
+        held_out=None if held is None or held.name in request.emptied else new.get(held.name, held),
+    )
+
+
+def _compose(rows: _Remaining, plan: ForgetPlan, made: Mapping[str, Component]) -> _Sums:
+    """The compositions of what was made again and what stays."""
+    store, base, proof = rows.store, rows.settings.base, rows.proof
+    objects = store.objects()
+    parts = {name: made.get(name) or read_component(store, name, base) for name in plan.members}
+    digests = {name: digest(made[name].encode()) if name in made else objects[name].digest for name in plan.members}
+    sums: dict[str, Component] = {}
+    if MEAN in plan.renewed:
+        sums[MEAN] = composed(parts, digests, base, proof)
+    if WEIGHTED in plan.renewed:
+        given = plan.weights
+        if given != "rows":  # a component that was imported since has no coefficient yet
+            some = {name: part for name, part in parts.items() if {name, shard_of(name)} & given.keys()}
+        else:
+            some = parts
+        weights = weights_of_rows(given, {name: part.meta["rows"] for name, part in some.items()})
+        sums[WEIGHTED] = composed(some, {name: digests[name] for name in some}, base, proof, weights)
+    return _Sums(made=sums, mean=sums.get(MEAN) or composed(parts, digests, base, proof), digests=digests)
+
+
+def _warm(rows: _Remaining, plan: ForgetPlan, progress: Progress) -> Warm | None:
+    """The exact model solved on from where it is; None where the request does not go on from there."""
+    store, request = rows.store, plan.request
+    if plan.mode != "resolve" or plan.cold or request.classes:
+        return None
+    old = read_component(store, EXACT, rows.settings.base)
+    gone = set(request.samples)
+    stays = np.array([i not in gone for shard in store.shards for i in shard.sample_ids])
+    return resolve_warm(rows.settings, store.shards, rows.shards, stays, old, progress)
+
+
+def _described(exact: Component, rows: _Remaining, sums: _Sums, passes: int) -> Component:
+    """A warm exact model, which says so and counts all of its passes."""
+    exact.meta["stats"] = {**exact.meta["stats"], "passes": passes}
+    describe_exact(exact, rows.settings, rows.shards, sums.mean, sums.digests, start=EXACT)
+    return exact

@@ -1,0 +1,63 @@
+"""What a store records of stage 2: the settings in force, and which shards are left out of compositions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from taftcache.cache.store import FeatureStore
+from taftcache.cache.write.transaction import Transaction
+from taftcache.model.component import read_base
+from taftcache.recipe import Recipe, parse_recipe, recipe_values
+from taftcache.stages.train.checks import check_settings
+from taftcache.stages.train.settings import Settings
+
+SECTIONS = ("tangent", "objective", "prior", "solver", "compose", "privacy", "device")
+"""What a store's record takes over from the recipe that it is trained with."""
+
+
+def adopt(store: FeatureStore, recipe: Recipe | None) -> Recipe:
+    """The recipe that would be in force: the store's, with stage 2's sections of a given one. Nothing is written.
+
+    Raises:
+        IdentityError, RecipeError, CompositionError, BackboneError: the store cannot follow the given recipe, as
+        ``check_settings`` says.
+    """
+    if recipe is None:
+        return parse_recipe(store.manifest.recipe, str(store.path))
+    check_settings(store, recipe)
+    return parse_recipe(recorded_values(store, recipe), str(store.path))
+
+
+def settings_of(store: FeatureStore, recipe: Recipe | None = None) -> Settings:
+    """The recipe that would be in force, and its base point; the errors are those of ``adopt`` and ``read_base``."""
+    adopted = adopt(store, recipe)
+    return Settings(recipe=adopted, base=read_base(store, adopted.tangent))
+
+
+def recorded_values(store: FeatureStore, recipe: Recipe) -> dict[str, Any]:
+    """What the store's record of its recipe is once it was trained with ``recipe``."""
+    given = recipe_values(recipe)
+    return store.manifest.recipe | {section: given[section] for section in SECTIONS}
+
+
+def record_recipe(change: Transaction, store: FeatureStore, recipe: Recipe) -> None:
+    """Put stage 2's sections of ``recipe`` into the store's record, where they differ from it.
+
+    It belongs into the transaction that first writes something made with them: a command that is refused records none.
+    """
+    values = recorded_values(store, recipe)
+    if values != store.manifest.recipe:
+        change.update(recipe=values)
+
+
+def subtracted(store: FeatureStore) -> list[str]:
+    """Names of shards that a request to forget left out of the composition: trained again only by name."""
+    return list(store.manifest.plan.get("subtracted", []))
+
+
+def plan_without(store: FeatureStore, *, subtracted: Sequence[str], dropped: int = 0) -> dict[str, Any]:
+    """The store's plan with these shards left out of compositions, and so many groups fewer."""
+    plan = {k: v for k, v in store.manifest.plan.items() if k != "subtracted"}
+    plan["groups"] -= dropped
+    return plan | ({"subtracted": list(subtracted)} if subtracted else {})

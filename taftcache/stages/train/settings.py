@@ -1,0 +1,124 @@
+"""What stage 2 solves with: the recipe's settings, and the base point that they are about."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+
+from taftcache.backbone.device import resolve_device
+from taftcache.cache.read.shard import Shard
+from taftcache.model.component import Component
+from taftcache.objective.loss import Loss
+from taftcache.objective.named import class_weights, named_loss
+from taftcache.objective.objective import Objective
+from taftcache.objective.problem import Problem
+from taftcache.objective.weights import RowWeights
+from taftcache.recipe import Recipe, recipe_values
+from taftcache.solve.minimise import through_rows
+from taftcache.solve.settings import Arithmetic, Goal
+from taftcache.tangent.base import Base
+from taftcache.tangent.operator import TangentOperator
+from taftcache.tangent.spec import Train
+from taftcache.teaching.rows import taught_rows
+from taftcache.teaching.tangent_student import Teachers, problem_at
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """A recipe's settings of stage 2 around one base point; they travel together through every solve of a store.
+
+    recipe: [tangent], [objective], [prior], [solver] and [compose] as they are in force.
+    base: the base point that its [tangent] section makes of the store's tail.
+    """
+
+    recipe: Recipe
+    base: Base
+
+    @property
+    def train(self) -> Train:
+        """Which parameters of the tail move in a component."""
+        return self.recipe.tangent.train
+
+    @property
+    def loss(self) -> Loss:
+        """ℓ."""
+        asked = self.recipe.objective
+        return named_loss(asked.loss, asked.alpha, asked.kappa)
+
+    @property
+    def goal(self) -> Goal:
+        """When a cold solve ends."""
+        solver = self.recipe.solver
+        return Goal(tolerance=solver.tolerance, max_passes=solver.max_passes, proof_passes=solver.proof_passes)
+
+    @property
+    def arithmetic(self) -> Arithmetic:
+        """How products with J are computed; BackboneError where the recipe's device is not here."""
+        recipe = self.recipe
+        return Arithmetic(
+            precision=recipe.solver.precision, memory=recipe.memory_bytes, device=resolve_device(recipe.device)
+        )
+
+    def weights(self, sources: Sequence[Shard]) -> RowWeights | None:
+        """ω of the rows of ``sources`` [N]; None where all are one."""
+        labels = torch.from_numpy(np.concatenate([np.asarray(shard.labels, np.int64) for shard in sources]))
+        return class_weights(self.recipe.objective.class_weights, labels, self.base.config.classes)
+
+    def objective(self, sources: Sequence[Shard], mode: Train) -> Objective:
+        """F over the rows of ``sources``; λ is 0 where it is yet to be chosen."""
+        asked = self.recipe.objective
+        return Objective(
+            loss=self.loss,
+            ridge=0.0 if asked.ridge == "auto" else asked.ridge,
+            train=mode,
+            weights=self.weights(sources),
+            jvp_only=asked.jvp_only,
+            radius=asked.radius,
+        )
+
+    def is_taught(self, mode: Train) -> bool:
+        """Whether a prior from teachers' features applies: it moves features, which the head alone does not."""
+        return bool(self.recipe.prior.teachers) and mode != "head"
+
+    def problem(self, sources: Sequence[Shard], component: Component) -> Problem:
+        """The problem, in float64, that a component is the solution of, over ``sources`` and under its own ridge."""
+        mode, ridge = component.meta["train"], component.meta["certificate"]["ridge"]
+        objective = replace(self.objective(sources, mode), ridge=ridge)
+        if self.is_taught(mode):
+            prior = self.recipe.prior
+            teachers = Teachers(psi=taught_rows(prior.teachers, sources).psi, prior=prior)
+            return problem_at(component.delta, self.base, sources, objective, teachers)
+        return Problem.of(objective, TangentOperator(self.base, sources, trained=component.layout, dtype=torch.float64))
+
+    def starts_at_zero(self, sources: Sequence[Shard], mode: Train) -> bool:
+        """Whether a solve goes through the space of the rows, which begins at zero and needs few passes from there."""
+        recipe, layout, loss = self.recipe, self.base.trained(mode), self.loss
+        if (
+            self.is_taught(mode)
+            or recipe.solver.method != "auto"
+            or recipe.objective.radius is not None
+            or not loss.quadratic
+        ):
+            return False
+        problem = Problem(TangentOperator(self.base, sources, trained=layout), loss, 1.0)
+        return layout != self.base.head_layout and through_rows(problem)
+
+    def key(self, sources: Sequence[Shard], mode: Train) -> str:
+        """Everything that decides a component's bytes, as text: equal keys mean nothing needs to be solved again."""
+        values = recipe_values(self.recipe)
+        settings = {
+            "base": self.base.digest,
+            "rows": [shard.digest for shard in sources],
+            "train": mode,
+            "objective": values["objective"],
+            "solver": {
+                k: values["solver"][k] for k in ("method", "tolerance", "max_passes", "proof_passes", "precision")
+            },
+        }
+        if self.is_taught(mode):
+            settings["prior"] = values["prior"] | {"rows": taught_rows(self.recipe.prior.teachers, sources).digest}
+        return json.dumps(settings, sort_keys=True)

@@ -1,0 +1,205 @@
+"""One solve: from settings and rows to a component with its certificate."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from math import isfinite, nan
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from taftcache.baselines.tangent_training import PRESETS, Preset, Run, train_tangents
+from taftcache.cache.read.shard import Shard
+from taftcache.errors import RecipeError, SolveError
+from taftcache.model.component import Component
+from taftcache.objective.objective import Objective
+from taftcache.objective.problem import Problem
+from taftcache.solve.choosing import RidgeChoice, choose_ridge
+from taftcache.solve.methods.row_space import Restart
+from taftcache.solve.minimise import minimise
+from taftcache.solve.proof import certified
+from taftcache.solve.settings import Arithmetic, Goal, OnPass
+from taftcache.solve.solution import Solution, Status
+from taftcache.stages.progress import Progress, Task
+from taftcache.stages.train.settings import Settings
+from taftcache.tangent.operator import TangentOperator
+from taftcache.tangent.spec import Train
+from taftcache.teaching.rows import taught_rows
+from taftcache.teaching.tangent_student import Teachers, minimise_taught
+
+INTERRUPTED = "interrupted"  # stands where a component's key would: it is nobody's, so the next run solves again
+CURVE_POINTS = 200  # of a solve's convergence that its component keeps
+
+
+@dataclass(frozen=True, kw_only=True)
+class SolveOptions:
+    """What one solve does otherwise than a cold solve in this process, to the recipe's goal.
+
+    interrupted: whether a solve that Ctrl-C ended raises KeyboardInterrupt, or is kept with its best iterate and
+        marked in ``meta``; one of Adam's schedules raises.
+    start: as ``minimise`` has it.
+    keep_dual: keep the dual vectors, where the solve has them.
+    goal: of a warm solve, which has one of its own.
+    operator: makes J over the rows.
+    """
+
+    interrupted: Literal["raise", "keep"] = "raise"
+    start: Tensor | Restart | None = None
+    keep_dual: bool = False
+    goal: Goal | None = None
+    operator: Callable[..., TangentOperator] = TangentOperator
+
+
+COLD = SolveOptions()
+
+
+def solve_component(
+    settings: Settings,
+    sources: Sequence[Shard],
+    mode: Train,
+    progress: Progress,
+    *,
+    label: str,
+    options: SolveOptions = COLD,
+) -> Component:
+    """Minimise over the rows of ``sources``: the component [P], its certificate and figures in ``meta``.
+
+    Args:
+        settings: objective, prior and solver, and the base point.
+        sources: the shards.
+        mode: which parameters move.
+        progress: shown every pass.
+        label: the component's name, for ``progress``.
+        options: where to begin, when to end, what to keep.
+
+    Raises:
+        KeyboardInterrupt: the solve was interrupted, unless ``options`` keep it.
+        RecipeError: a prior from teachers with a method or a ball that it does not have.
+        SolveError: as ``minimise`` has it.
+    """
+    objective, arithmetic = settings.objective(sources, mode), settings.arithmetic
+    choice: RidgeChoice | None = None
+    with progress.task(f"solve {label.partition('/')[2]}", None) as task:
+        curve = _Curve(task)
+        if settings.recipe.objective.ridge == "auto":
+            choice = choose_ridge(settings.base, sources, objective, arithmetic=arithmetic)
+            objective = replace(objective, ridge=choice.ridge)
+            task.note(f"λ = {choice.ridge:.1e} by {choice.method}")
+        arithmetic = replace(arithmetic, operator=options.operator)
+        solution = _solution(settings, sources, objective, arithmetic, options, curve)
+    if solution.status is Status.interrupted and options.interrupted == "raise":
+        raise KeyboardInterrupt  # a component of the full key must be the full solve's
+    delta = solution.value.to("cpu", torch.float64)
+    meta = {
+        **_description(settings, sources, mode, solution),
+        "convergence": thinned(curve.points),
+        "certificate": solution.certificate.as_dict(),
+        "norm": delta.norm().item(),
+        **({} if choice is None else {"ridge_choice": choice.as_dict()}),
+    }
+    dual = solution.dual.cpu() if options.keep_dual and solution.dual is not None else None
+    return Component(settings.base.digest, settings.base.trained(mode), delta, meta, dual)
+
+
+def _description(settings: Settings, sources: Sequence[Shard], mode: Train, solution: Solution) -> dict[str, Any]:
+    """What a component says of where it came from, and of how its solve ended."""
+    stopped = solution.status is Status.interrupted
+    return {
+        "kind": "component",
+        "train": mode,
+        "shards": [shard.name for shard in sources],
+        "rows": sum(shard.rows for shard in sources),
+        "key": INTERRUPTED if stopped else settings.key(sources, mode),
+        "converged": solution.converged,
+        "status": solution.status.value,
+        "stats": solution.stats,
+    }
+
+
+class _Curve:
+    """The residual after each pass, shown as it comes; called as ``OnPass``."""
+
+    def __init__(self, task: Task) -> None:
+        self.points: list[list[float]] = []
+        self._task = task
+
+    def __call__(self, passes: int, residual: float) -> None:
+        self._task.advance()
+        if isfinite(residual):  # one of Adam's schedules has none
+            self.points.append([passes, float(f"{residual:.3g}")])
+            self._task.note(f"pass {passes}, residual {residual:.1e}")
+        else:
+            self._task.note(f"pass {passes}")
+
+
+def thinned(curve: list[list[float]], most: int = CURVE_POINTS) -> list[list[float]]:
+    """At most so many points of a curve, its last among them."""
+    return curve[:: -(-len(curve) // most)][: most - 1] + curve[-1:] if len(curve) > most else curve
+
+
+def _solution(
+    settings: Settings,
+    sources: Sequence[Shard],
+    objective: Objective,
+    arithmetic: Arithmetic,
+    options: SolveOptions,
+    on_pass: OnPass,
+) -> Solution:
+    """By the recipe's method, and with its prior from teachers where that applies."""
+    base, method, goal = settings.base, settings.recipe.solver.method, options.goal or settings.goal
+    if settings.is_taught(objective.train):
+        teachers = _teachers(settings, sources, objective)
+        assert not isinstance(options.start, Restart)
+        return minimise_taught(
+            base, sources, objective, teachers, goal=goal, arithmetic=arithmetic, start=options.start, on_pass=on_pass
+        )
+    if method == "paper" or method == "release" or method == "adamw":
+        return _by_schedule(PRESETS[method], settings, sources, objective, goal, arithmetic, on_pass)
+    return minimise(
+        base, sources, objective, method=method, goal=goal, arithmetic=arithmetic, start=options.start, on_pass=on_pass
+    )
+
+
+def _teachers(settings: Settings, sources: Sequence[Shard], objective: Objective) -> Teachers:
+    """The teachers' features of the rows; RecipeError for a method or a ball that their prior does not have."""
+    method, prior = settings.recipe.solver.method, settings.recipe.prior
+    if objective.radius is not None or method not in ("auto", "conjugate"):
+        raise RecipeError(
+            "a prior from teachers has one method only, and no ball",
+            got=f"objective.radius = {objective.radius}, solver.method = {method!r}",
+            do="leave both out, or leave [prior] out",
+        )
+    rows = taught_rows(prior.teachers, sources)
+    return Teachers(psi=rows.psi, prior=prior, slices=rows.slices)
+
+
+def _by_schedule(
+    preset: Preset,
+    settings: Settings,
+    sources: Sequence[Shard],
+    objective: Objective,
+    goal: Goal,
+    arithmetic: Arithmetic,
+    on_pass: OnPass,
+) -> Solution:
+    """Adam to the end of its schedule, and the certificate of where that stops."""
+    if objective.radius is not None:
+        raise SolveError(
+            "Adam's schedules have no ball", got=f"radius {objective.radius}", do='solver.method = "projected"'
+        )
+    base, schedule, device = settings.base, preset.schedule, arithmetic.exact_device
+    layout = base.trained(objective.train)
+    exact = Problem.of(objective, TangentOperator(base, sources, trained=layout, dtype=torch.float64, device=device))
+    run = Run(
+        objective.loss, schedule.rate, objective.ridge,
+        penalty=preset.penalty, weights=objective.weights, jvp_only=objective.jvp_only,
+    )  # fmt: skip
+    (delta,) = train_tangents(
+        base, sources, [run], schedule, train=objective.train, memory=arithmetic.memory, device=device,
+        on_epoch=lambda epoch: on_pass(epoch, nan),
+    )  # fmt: skip
+    steps = schedule.epochs * -(-exact.operator.rows // schedule.batch)
+    stats = {"solver": "adam", "passes": schedule.epochs + 2, "steps": steps}
+    return certified(exact, delta, goal.tolerance, stats, above=Status.max_passes)
