@@ -455,6 +455,7 @@ main(["extract", "{file}"])
 """
 
 
+@pytest.mark.law("A run again does nothing; a killed extraction ends in the same root digest")
 def test_killed_extraction_goes_on_to_the_same_root(tmp_path):
     """The heavy version is tests/cache/crash.py; here the whole command is killed, in the middle and at a commit."""
     file, path = toml(tmp_path / "tiny.toml", tmp_path / "store"), tmp_path / "store"

@@ -56,6 +56,7 @@ def test_decode_without_a_layout_takes_the_names_in_order():
     assert all(torch.equal(back.layout.views(back.delta)[n], x) for n, x in made().layout.views(made().delta).items())
 
 
+@pytest.mark.law("A component has the same bytes in every process, and composes only around its own base")
 def test_bytes_are_the_same_in_every_process():
     """Hash seeds differ between processes; the bytes must not."""
     code = """
@@ -185,6 +186,7 @@ def test_weighted_sum_of_logits_is_the_logits_of_the_weighted_sum(n, uniform):
         assert identity_error(each, [2 * mu for mu in coefficients], logits(composed.delta)) > 0.1
 
 
+@pytest.mark.law("A component has the same bytes in every process, and composes only around its own base")
 def test_other_bases_do_not_compose():
     with pytest.raises(CompositionError, match="another base point") as caught:
         compose({"a": made(), "b": made(base="cd" * 32)})

@@ -20,6 +20,7 @@ from tests.backbone.registry import SMALL, VARIANTS, images, small_backbone
 variants = pytest.mark.parametrize("options", VARIANTS.values(), ids=VARIANTS.keys())
 
 
+@pytest.mark.law("Frozen layers, then the tail, are the model, wherever a model of any family is cut")
 @variants
 def test_prefix_then_replay_is_the_model(options):
     backbone = small_backbone(**options)
@@ -129,6 +130,7 @@ NOT_A_CLASS_ROW = {
 }
 
 
+@pytest.mark.law("What no closed form covers is linearised by `torch.func`, and named")
 @pytest.mark.parametrize(("options", "named"), NOT_A_CLASS_ROW.values(), ids=NOT_A_CLASS_ROW.keys())
 def test_what_the_class_row_does_not_cover_takes_another_path_and_what_no_layer_does_is_named(options, named):
     backbone = small_backbone(**options)

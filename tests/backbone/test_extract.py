@@ -65,6 +65,7 @@ def test_stats_and_progress():
     assert stats.decode_seconds > 0
 
 
+@pytest.mark.law("A sample's tokens depend on nothing but the sample")
 @settings(max_examples=20, deadline=None)
 @given(
     order=st.permutations(range(N)),

@@ -63,6 +63,7 @@ def made(family: Any) -> Cut:
     return cut_of(table.FAMILIES.index(family))
 
 
+@pytest.mark.law("Frozen layers, then the tail, are the model, wherever a model of any family is cut")
 @families
 def test_prefix_then_rest_is_the_model(family):
     cut, x = made(family), pictures(family)
@@ -87,6 +88,7 @@ def test_rows_are_what_a_hook_sees_and_what_stores_can_keep(family):
     assert tuple(expected.shape[1:]) == cut.shape
 
 
+@pytest.mark.law("J and Jᵀ of every family are those of `torch.func` on the whole, uncut model")
 @families
 def test_derivatives_are_torch_funcs_on_the_whole_model(family):
     cut = Cut(table.small_backbone(family), family.blocks)
@@ -109,6 +111,7 @@ def test_names_are_timms_and_buffers_are_not_trained(family):
     assert (config.path == "functional") == bool(config.why)
 
 
+@pytest.mark.law("Nothing of a sample reaches the head but through its row")
 @pytest.mark.parametrize(
     "family", [f for f in table.FAMILIES if f.name not in SLOW], ids=lambda f: f"{f.name}-{f.blocks}"
 )
@@ -193,6 +196,7 @@ def _swin():
     return table.small_backbone(next(f for f in table.FAMILIES if f.name == "Swin"))
 
 
+@pytest.mark.law("Nothing of a sample reaches the head but through its row")
 @pytest.mark.parametrize("inside", ["blocks.1.mlp", "blocks.1.norm2", "blocks.2.attn"])
 def test_the_inside_of_a_residual_branch(inside):
     with pytest.raises(BackboneError, match="goes around it"):

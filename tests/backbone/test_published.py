@@ -111,6 +111,7 @@ def opened(name: str, root: Path):
     return open_source(DataSpec(source="published", train=name, root=str(root)))
 
 
+@pytest.mark.law("The paper's datasets are read with their published splits")
 @pytest.mark.parametrize("name", MAKERS)
 def test_the_published_split_is_read(name, tmp_path):
     MAKERS[name](tmp_path)

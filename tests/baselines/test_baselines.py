@@ -15,6 +15,7 @@ from taftcache.tangent.rows import ArrayRows
 from tests.tangent.vits import SPECS, VITS, make_case
 
 
+@pytest.mark.law("The baselines are timm's network with other weights")
 @pytest.mark.parametrize("vit", VITS)
 @pytest.mark.parametrize("spec", SPECS)
 def test_logits_and_gradients_are_those_of_timms_network(vit, spec):

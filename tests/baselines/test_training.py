@@ -55,6 +55,7 @@ def autograd(layout, rows, rate, loss_of, radius=None):
     return delta.detach()
 
 
+@pytest.mark.law("Settings that share a pass are what each would be alone, and torch's own Adam makes the same")
 @pytest.mark.parametrize("spec", SPECS)
 @pytest.mark.parametrize("memory", [0, 1 << 30])
 def test_tangents_are_trained_as_torch_would(spec, memory):

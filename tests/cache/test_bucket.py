@@ -90,6 +90,7 @@ def read(address) -> None:
         assert store.strays() == []
 
 
+@pytest.mark.law("A store in a bucket is the one in a folder; of two writers one wins")
 def test_a_store_in_a_bucket_is_one_in_a_folder(address, tmp_path) -> None:
     make(tmp_path / "s")
     make(address)
@@ -134,6 +135,7 @@ def test_resumes_on_the_desk(address) -> None:
         assert holds(store, IDS)
 
 
+@pytest.mark.law("A store in a bucket is the one in a folder; of two writers one wins")
 def test_of_two_writers_one_wins(address, tmp_path, monkeypatch) -> None:
     make(address)
     first = FeatureStore(address, mode="a")

@@ -88,6 +88,7 @@ def test_the_whole_store_reads(whole) -> None:
         assert store.strays() == []
 
 
+@pytest.mark.law("Every byte that is read was verified; a missing chunk never reads as zeros")
 def test_flipped_bytes(copy) -> None:
     chance = random.Random(0)
     for file, raw in tree(copy).items():
@@ -217,6 +218,7 @@ def test_a_chunk_that_nothing_names_is_an_error(copy) -> None:
         assert sync(inner.get("nothing/zarr.json", default_buffer_prototype())) is None
 
 
+@pytest.mark.law("Every byte that is read was verified; a missing chunk never reads as zeros")
 def test_a_missing_chunk_never_reads_as_fill_value(copy) -> None:
     with FeatureStore(copy) as store:
         shard = store.shards[0]

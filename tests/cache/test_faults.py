@@ -64,6 +64,7 @@ def write_shard(store) -> None:
     fill(store, "001", NEW, batch=3)
 
 
+@pytest.mark.law("Any call to the disk may fail; the last commit stays whole")
 @pytest.mark.parametrize(("code", "forever"), [(errno.EIO, False), (errno.ENOSPC, True)])
 @pytest.mark.parametrize("work", [change_much, write_shard])
 @pytest.mark.parametrize("step", [3, pytest.param(1, marks=pytest.mark.full)])
@@ -159,6 +160,7 @@ def test_reading_errors_are_faults(path, monkeypatch) -> None:
         assert [f.chunk for f in store.verify()] == [1]
 
 
+@pytest.mark.law("Everything is on the disk before a manifest names it")
 def test_everything_is_synced_before_the_manifest_names_it(tmp_path, monkeypatch, real_fsync) -> None:
     """Each file and each folder's entries are fsynced after their last change and before the manifest's rename."""
     dirty: set[str] = set()
@@ -216,6 +218,7 @@ def test_everything_is_synced_before_the_manifest_names_it(tmp_path, monkeypatch
     assert not dirty - {str(tmp_path / "s" / "lock")}, dirty
 
 
+@pytest.mark.law("No chunk is entered in a journal after one that failed")
 @pytest.mark.parametrize("victim", [0, 1, 2])
 def test_no_chunk_is_entered_after_one_that_failed(tmp_path, monkeypatch, victim) -> None:
     """Else the journal would give a chunk's rows the ids of the one after it."""

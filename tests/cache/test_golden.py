@@ -22,6 +22,7 @@ def test_there_is_one() -> None:
     assert GOLDEN
 
 
+@pytest.mark.law("Golden stores of earlier releases read")
 @pytest.mark.parametrize("path", GOLDEN, ids=lambda p: p.name)
 def test_golden_store_reads(path) -> None:
     with FeatureStore(path) as store:

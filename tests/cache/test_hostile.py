@@ -111,6 +111,7 @@ ROOT = {
 }
 
 
+@pytest.mark.law("A stranger's store can be refused, and can do nothing else")
 @pytest.mark.parametrize("what", ROOT)
 def test_root_manifest(path, what) -> None:
     forge(path, ROOT[what])
@@ -282,6 +283,7 @@ def test_huge_manifest_is_not_read(path) -> None:
     refused(path, FormatError, "at most .* are read")
 
 
+@pytest.mark.law("A stranger's store can be refused, and can do nothing else")
 @pytest.mark.parametrize("what", ["manifest.json", "shards", "shard", "shard.json", "chunk", "labels", "component"])
 def test_links_are_not_followed(path, tmp_path, what) -> None:
     with FeatureStore(path) as store:
@@ -414,6 +416,7 @@ EXHAUSTING = {
 }
 
 
+@pytest.mark.law("A hostile store is refused within a second and 64 MiB")
 def test_refused_before_it_costs_anything(path, tmp_path) -> None:
     """Each within a second and 64 MiB."""
     for k, (name, change) in enumerate(EXHAUSTING.items()):
@@ -478,6 +481,7 @@ def edit(node: Any, where: list[float], what: str, value: Any, key: str) -> None
         node[chosen] = value
 
 
+@pytest.mark.law("Any manifest, its digests right, is refused or tells the truth")
 @pytest.mark.parametrize(
     "examples", [pytest.param(60, id="short"), pytest.param(3000, id="long", marks=pytest.mark.full)]
 )

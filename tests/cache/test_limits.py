@@ -74,6 +74,7 @@ def put(meta):
     return work
 
 
+@pytest.mark.law("What is committed can be read again: the writer's limits are the reader's")
 def test_too_many_values(path) -> None:
     text = refused(path, put({"stats": {"x": [0] * MAX_VALUES}}), "hold 2097[0-9]+ values, and fewer than 2097152")
     assert "objects: 4" in text
@@ -99,6 +100,7 @@ def test_an_object_nested_too_deep(path) -> None:
         assert store.verify() == []
 
 
+@pytest.mark.law("What is committed can be read again: the writer's limits are the reader's")
 def test_too_many_tombstones(path) -> None:
     def work(store) -> None:
         with store.transaction() as change:
@@ -199,6 +201,7 @@ def test_no_copy_is_begun_that_no_reader_would_take(path, tmp_path, monkeypatch)
     assert not (tmp_path / "copy").exists()
 
 
+@pytest.mark.law("What is committed can be read again: the writer's limits are the reader's")
 @pytest.mark.parametrize("count", [407, 1700, pytest.param(3000, marks=pytest.mark.full)])
 def test_components_with_their_curves(path, count) -> None:
     with FeatureStore(path, mode="a") as store, store.transaction() as change:

@@ -81,6 +81,7 @@ def mend(path, maker=None):
         return outcome, store.verify()
 
 
+@pytest.mark.law("A repair gives back the same bytes, or nothing")
 @pytest.mark.parametrize("harm", HARM)
 def test_any_file_of_a_shard_comes_back_to_its_bytes(path, harm) -> None:
     whole = tree(path)
@@ -118,6 +119,7 @@ def test_the_group_is_lost_and_its_manifest_is_not(path) -> None:
     assert tree(path) == whole
 
 
+@pytest.mark.law("A repair gives back the same bytes, or nothing")
 def test_what_comes_out_otherwise_is_refused(path) -> None:
     with FeatureStore(path) as store:
         chunks = [path / store.shards[0].at / f"tokens/c.{k}.0.0" for k in (0, 1)]

@@ -32,6 +32,7 @@ def with_skips(tmp_path_factory):
     return reference(tmp_path_factory.mktemp("skips") / "s", bad=IDS[::5])
 
 
+@pytest.mark.law("Batches, interruptions and the order of shards leave no trace in a store")
 @pytest.mark.parametrize("batch", [1, 3, 4, 7, 26])
 def test_batch_size_leaves_no_trace(tmp_path, plain, with_skips, batch) -> None:
     for name, bad, want in (("a", (), plain), ("b", IDS[::5], with_skips)):
@@ -40,6 +41,7 @@ def test_batch_size_leaves_no_trace(tmp_path, plain, with_skips, batch) -> None:
         assert tree(tmp_path / name) == want
 
 
+@pytest.mark.law("Batches, interruptions and the order of shards leave no trace in a store")
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     runs=st.lists(st.tuples(st.integers(1, 9), st.integers(0, 4)), max_size=6),
@@ -173,6 +175,7 @@ def test_order_and_completeness(tmp_path) -> None:
         assert store.shards[0].sample_ids == [IDS[0], IDS[2], IDS[3]]
 
 
+@pytest.mark.law("Batches, interruptions and the order of shards leave no trace in a store")
 def test_the_order_of_commits_leaves_no_trace(tmp_path) -> None:
     for name, order in (("a", "0123"), ("b", "3120")):
         with create(tmp_path / name) as store:

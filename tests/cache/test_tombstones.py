@@ -49,6 +49,7 @@ def first_version(file, key: bytes, ids: list[str]) -> None:
     file.write_bytes(canonical({"format": "taftcache-forgotten", "version": 1, "pages": pages}))
 
 
+@pytest.mark.law("An old copy is noticed under every name of the place, and never copied over a newer state")
 def test_an_old_copy_is_noticed_through_a_link(path, tmp_path) -> None:
     (tmp_path / "link").symlink_to(path)
     put_back(tmp_path)
@@ -205,6 +206,7 @@ def test_a_copy_takes_the_tombstones_along(path, tmp_path) -> None:
         FeatureStore(tmp_path / "copy")
 
 
+@pytest.mark.law("An old copy is noticed under every name of the place, and never copied over a newer state")
 @pytest.mark.parametrize("beside", [True, False], ids=["file", "manifest alone"])
 def test_an_older_state_is_not_copied_over_a_newer_one(path, tmp_path, beside) -> None:
     """With the file beside the target, and where only the target's manifest knows (a copy of an earlier version)."""

@@ -42,6 +42,7 @@ def committed(path) -> dict[str, bytes]:
     return tree(path, but=("staging/",))
 
 
+@pytest.mark.law("A copy is the same bytes, and never names a store with less in it")
 def test_a_copy_is_the_same_bytes(path, tmp_path) -> None:
     with FeatureStore(path) as store:
         seen: list[tuple[int, int]] = []
@@ -87,6 +88,7 @@ def test_damage_at_the_target_is_mended_by_copying_again(path, tmp_path) -> None
     assert committed(tmp_path / "copy") == tree(path)
 
 
+@pytest.mark.law("A copy is the same bytes, and never names a store with less in it")
 def test_damage_on_the_way_leaves_no_store(path, tmp_path, monkeypatch) -> None:
     """The disk takes other bytes than it was given: the copy is read again before it is named."""
     from taftcache.cache.place import folder as files

@@ -30,6 +30,7 @@ def test_noise_of_fifty_full_steps(target, sigma):
     assert target * 0.999 <= epsilon([Release(z, 50)], 1e-5) <= target
 
 
+@pytest.mark.law("A promise follows from the noise, and the budget of a shard is kept")
 @pytest.mark.parametrize("releases", [[Release(4.0, 9)], [Release(1.5), Release(9.0, 30)], [Release(2.0, 40, 0.125)]])
 def test_never_below_the_distribution_and_hardly_above(releases):
     other = distribution_epsilon(releases, 1e-5)

@@ -192,6 +192,7 @@ def test_without_a_bug_all_checks_pass():
         check()
 
 
+@pytest.mark.law("Known bugs of private training are seen")
 @pytest.mark.parametrize("name", BUGS)
 def test_every_bug_is_seen(name, monkeypatch):
     BUGS[name](monkeypatch)

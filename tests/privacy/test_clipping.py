@@ -36,6 +36,7 @@ def test_is_the_sum_of_gradients_clipped_one_by_one(vit, spec, train, clip, clip
     assert (found - expected).norm() <= 1e-4 * expected.norm() + 1e-6 * clip
 
 
+@pytest.mark.law("A private sum has the same bits in any order, cut and number of threads")
 @pytest.mark.parametrize("train", ["full", "head"])
 def test_order_and_cuts_into_sources_change_no_bit(train):
     source, run = rows(300), descent()
@@ -46,6 +47,7 @@ def test_order_and_cuts_into_sources_change_no_bit(train):
     assert torch.equal(once, apart)
 
 
+@pytest.mark.law("A private sum has the same bits in any order, cut and number of threads")
 def test_threads_change_no_bit():
     source, run = rows(300), descent()
     once = total(source, run)

@@ -24,6 +24,7 @@ def fits(drawn: np.ndarray, b: int) -> float:
     return stats.chisquare(seen, expected).pvalue
 
 
+@pytest.mark.law("Private noise has its law, exactly")
 @pytest.mark.parametrize("b", [8, 12])
 def test_is_the_definition(b):
     assert fits(discrete_gaussian(400_000, b, SeededBits(b)), b) > 1e-4
@@ -36,6 +37,7 @@ def test_each_integer_comes_as_often_as_the_definition_says():
     assert stats.chisquare(np.bincount(near, minlength=17), weight / weight.sum() * len(near)).pvalue > 1e-4
 
 
+@pytest.mark.law("Private noise has its law, exactly")
 @pytest.mark.parametrize("margin", [0.2, 0.9])
 def test_the_exact_path_draws_the_same(monkeypatch, margin):
     """With a margin this wide, decimal arithmetic decides many or nearly all of the comparisons."""

@@ -65,6 +65,7 @@ def worst(kind: tuple[str, str, str], pairs: int, factor: int, seed: int) -> tup
     return found, largest
 
 
+@pytest.mark.law("A row moves a private sum by no more than is declared, whatever the row")
 @pytest.mark.filterwarnings("ignore:(overflow|invalid value|divide by zero) encountered")
 @pytest.mark.parametrize("factor", [1, 2], ids=["add-remove", "replace-one"])
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: "-".join(kind))

@@ -42,6 +42,7 @@ def test_are_the_sums_of_outer_products(n, share, part):
     assert (found.double() * GRID.unit - expected).norm() <= 1e-4 * expected.norm()
 
 
+@pytest.mark.law("A row moves a private sum by no more than is declared, whatever the row")
 @pytest.mark.parametrize("seed", range(16))
 def test_a_row_moves_them_by_no_more_than_is_declared(seed):
     rng = np.random.default_rng(seed)

@@ -41,6 +41,7 @@ def outside():
         yield address, process, worker
 
 
+@pytest.mark.law("A lost worker, scheduler, driver or link costs what was under way")
 @pytest.mark.full
 def test_a_killed_worker_costs_its_tasks_alone(ours, extracted, finished, tmp_path):
     progress = At(100, lambda: os.kill(pids(ours)[0], signal.SIGKILL))
@@ -54,6 +55,7 @@ def test_a_killed_worker_costs_its_tasks_alone(ours, extracted, finished, tmp_pa
     assert tree(tmp_path / "store") == tree(finished)
 
 
+@pytest.mark.law("A lost worker, scheduler, driver or link costs what was under way")
 @pytest.mark.full
 def test_killed_workers_take_their_shards_along_and_the_sum_has_the_same_bytes(
     ours,
@@ -75,6 +77,7 @@ def test_killed_workers_take_their_shards_along_and_the_sum_has_the_same_bytes(
     assert not set(killed) & set(pids(ours))
 
 
+@pytest.mark.law("A lost worker, scheduler, driver or link costs what was under way")
 @pytest.mark.full
 def test_a_worker_that_stands_still_is_left_behind(extracted, tmp_path):
     with Cluster.local(2, threads=1, timeout=3, dashboard=False) as cluster:
@@ -87,6 +90,7 @@ def test_a_worker_that_stands_still_is_left_behind(extracted, tmp_path):
     assert tree(tmp_path / "store") == tree(extracted)
 
 
+@pytest.mark.law("A lost worker, scheduler, driver or link costs what was under way")
 @pytest.mark.full
 def test_a_killed_driver_leaves_no_process_and_goes_on_where_it_was(cluster, extracted, tmp_path):
     path = tmp_path / "store"
@@ -138,6 +142,7 @@ def test_a_scheduler_without_workers():
         Cluster.at(address, timeout=2)
 
 
+@pytest.mark.law("A lost worker, scheduler, driver or link costs what was under way")
 @pytest.mark.parametrize(
     "lost",
     ["scheduler", pytest.param("worker", marks=pytest.mark.full), pytest.param("stalled", marks=pytest.mark.full)],
@@ -223,6 +228,7 @@ def test_a_worker_of_another_version_that_joins_later_is_refused(monkeypatch):
             cluster.call(abs, -1)
 
 
+@pytest.mark.law("Workers write no row to their disks")
 def test_workers_that_would_write_rows_to_their_disk_are_refused():
     with (
         scheduler() as (address, _),

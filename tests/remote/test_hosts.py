@@ -99,6 +99,8 @@ def run(hosts: list[Host]) -> dict[str, list[str]]:
     return json.loads(driver.stdout)
 
 
+@pytest.mark.law("Workers write no row to their disks")
+@pytest.mark.law("A store made by workers has the bytes of one made by one process")
 def test_two_hosts(hosts, finished, tmp_path):
     toml(hosts[0].folder / "recipe.toml", "../shared/store")
     (tmp_path / "shared").mkdir()

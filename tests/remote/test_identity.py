@@ -13,6 +13,7 @@ from tests.remote.making import asking, grow, many, turn
 from tests.stages.making import open_store, recipe, tree
 
 
+@pytest.mark.law("A store made by workers has the bytes of one made by one process")
 @pytest.mark.parametrize("workers", [1, 2, pytest.param(3, marks=pytest.mark.full)])
 def test_a_store_made_by_workers_has_the_bytes_of_one_made_alone(cluster, finished, extracted, tmp_path, workers):
     grow(cluster, workers)
@@ -22,6 +23,7 @@ def test_a_store_made_by_workers_has_the_bytes_of_one_made_alone(cluster, finish
     assert tree(tmp_path / "many") == tree(extracted)
 
 
+@pytest.mark.law("A store made by workers has the bytes of one made by one process")
 @pytest.mark.parametrize(
     ("way", "workers"),
     [
@@ -69,6 +71,7 @@ def test_an_image_that_does_not_decode_ends_as_it_does_alone(cluster, images, tm
     assert outcomes[0] == outcomes[1]
 
 
+@pytest.mark.law("Memory does not grow with the number of tasks")
 def test_calls_are_drawn_no_faster_than_results_are_taken(cluster):
     drawn = 0
 

@@ -168,6 +168,7 @@ def test_jvp_only_does_not_see_the_base_logits():
     assert (solution.value - x).norm() <= 1e-6 * x.norm()
 
 
+@pytest.mark.law("A label called proven is the exact optimum's")
 def test_labels_that_are_proven_are_the_optimums():
     whole = dense(loss=LOSS, ridge=1e-2)
     J, f0 = jacobian()

@@ -55,6 +55,7 @@ def test_minimise_is_the_dense_solution(method, loss, precision, train):
     assert (solution.value - whole.solution).norm() <= 1e-6 * whole.solution.norm()
 
 
+@pytest.mark.law("A solve's bytes depend on neither memory nor who sums a shard")
 @pytest.mark.parametrize("train", ["full", "head"])
 @pytest.mark.parametrize("sizes", [(N,), (8, 16, 16)])
 def test_bytes_do_not_depend_on_memory(method, monkeypatch, train, sizes):

@@ -39,6 +39,7 @@ def small_blocks(monkeypatch):
     monkeypatch.setattr("taftcache.tangent.operator.BLOCK_ROWS", BLOCK)
 
 
+@pytest.mark.law("A solve's bytes depend on neither memory nor who sums a shard")
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("split", SPLITS)
 @pytest.mark.parametrize("blocks_kept", [0, 1, 2.5, 99])
@@ -57,6 +58,7 @@ RESPONSES = {
 }
 
 
+@pytest.mark.law("A solve's bytes depend on neither memory nor who sums a shard")
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("split", ["two", "many", "uneven"])
 @pytest.mark.parametrize("kind", RESPONSES)

@@ -73,6 +73,7 @@ def test_solution_is_the_dense_one(vit, spec, preconditioner, dtype):
     assert solution.value.dtype == torch.float64
 
 
+@pytest.mark.law("A certificate's bounds are true; a wrong product never passes for convergence")
 @settings(max_examples=25, deadline=None)
 @given(
     ridge=st.floats(-6, 0).map(lambda e: 10**e),
@@ -123,6 +124,7 @@ class Sabotaged(Problem):
         return (right / unit).round() * unit
 
 
+@pytest.mark.law("A certificate's bounds are true; a wrong product never passes for convergence")
 @pytest.mark.parametrize(
     ("factor", "bits"),
     [(-1.0, None), (0.5, None), (3.0, None), (0.1, None), (1.0, 2), (1.0, 5)],

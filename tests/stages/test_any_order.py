@@ -232,6 +232,7 @@ def run(start: Path, examples: int, steps: int, **more: object) -> None:
     run_state_machine_as_test(machine(start), settings=given)
 
 
+@pytest.mark.law("In whatever order commands came, a store can be read, verified, audited and forgotten in")
 @pytest.mark.slow
 def test_a_few_commands_in_any_order(start):
     run(start, examples=5, steps=6, derandomize=True, database=None)

@@ -43,6 +43,7 @@ def asked(path, images, **more):
     return recipe(path, data={"source": "folder", "train": str(images), "unreadable": "skip"} | more)
 
 
+@pytest.mark.law("A store that grew has the bytes of one made at once")
 def test_a_grown_store_is_one_made_at_once(few, images, tmp_path):
     assert "taftcache append" in taftcache.extract(asked(few, images)).notes[0]
     report = taftcache.append(asked(few, images))

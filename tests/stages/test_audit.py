@@ -44,6 +44,7 @@ def after(pair, tmp_path) -> Path:
     return shutil.copytree(pair[1], tmp_path / "store")
 
 
+@pytest.mark.law("An audit finds every kind of leak that is planted, and none where there is none")
 def test_a_store_that_forgot_passes(pair, after):
     report = taftcache.audit(pair[1])
     assert report.findings == report.notes == []
@@ -184,6 +185,7 @@ LEAKS: dict[str, tuple[Callable, str]] = {
 }
 
 
+@pytest.mark.law("An audit finds every kind of leak that is planted, and none where there is none")
 @pytest.mark.parametrize("leak", LEAKS)
 def test_a_planted_leak_is_found(pair, after, leak):
     plant, kind = LEAKS[leak]
@@ -227,6 +229,7 @@ def test_signed_receipts(store, tmp_path):
         taftcache.forget(opened, [opened.shard("000").sample_ids[0]], signing_key=tmp_path / "not.pem")
 
 
+@pytest.mark.law("An old copy that is put back is noticed before its first read")
 def test_an_old_copy_put_back_is_noticed_and_forgets_again(store, tmp_path):
     backup = shutil.copytree(store, tmp_path / "backup")
     with open_store(store) as opened:

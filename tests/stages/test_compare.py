@@ -83,6 +83,7 @@ def test_reports_agree_where_they_say_the_same(whole):
         assert at("table1", method="TAFT-1", preset=preset) == at("figure2a", method="RSL", preset=preset)
 
 
+@pytest.mark.law("Rows that choose a setting train nothing; what reports share is trained once")
 def test_what_reports_share_is_trained_once(place, monkeypatch):
     calls = []
     fit = Trial.fit
@@ -109,6 +110,7 @@ def test_what_reports_share_is_counted_once(place):
         assert work.spent == before
 
 
+@pytest.mark.law("A comparison goes on with models of the very settings and rows, undamaged, or trains them")
 def test_a_comparison_goes_on_where_it_was(place, tmp_path, monkeypatch):
     made = recipe(place, solver=QUICK, compare={**SMALL, "ridges": [1e-2, 1e-1], "reports": ["table2", "figure1c"]})
 
@@ -139,6 +141,7 @@ def test_a_comparison_goes_on_where_it_was(place, tmp_path, monkeypatch):
     assert calls
 
 
+@pytest.mark.law("A comparison goes on with models of the very settings and rows, undamaged, or trains them")
 def test_kept_models_are_those_of_the_same_settings(place, tmp_path):
     small = {**SMALL, "shards": [2], "seeds": 1, "resets": [True], "presets": ["paper"], "reports": ["table2"]}
     compare(recipe(place, compare=small), keep=tmp_path)
@@ -150,6 +153,7 @@ def test_kept_models_are_those_of_the_same_settings(place, tmp_path):
     assert compare(recipe(place, compare=small, solver={"tolerance": 1e-4}), keep=tmp_path).kept == 2
 
 
+@pytest.mark.law("A comparison goes on with models of the very settings and rows, undamaged, or trains them")
 def test_a_damaged_model_is_found(place, tmp_path):
     small = {**SMALL, "shards": [2], "seeds": 1, "resets": [True], "presets": ["paper"], "reports": ["table2"]}
     compare(recipe(place, compare=small), keep=tmp_path)
@@ -163,6 +167,7 @@ def test_a_damaged_model_is_found(place, tmp_path):
             compare(recipe(place, compare=small), keep=tmp_path)
 
 
+@pytest.mark.law("Settings that share a pass are what each would be alone, and torch's own Adam makes the same")
 def test_settings_in_one_pass_are_those_trained_alone(place):
     with FeatureStore(place) as store:
         trial = Trial(store, recipe(place, compare=SMALL), 2, 0)
@@ -193,6 +198,7 @@ def test_the_mean_of_logits_is_the_composed_model(place):
         assert sum(s.rows for s in operator.sources) == len(trial.labels)
 
 
+@pytest.mark.law("Rows that choose a setting train nothing; what reports share is trained once")
 def test_validation_rows_train_nothing(place):
     with FeatureStore(place) as store:
         everyone, part = Trial(store, recipe(place), 3, 0), Trial(store, recipe(place), 3, 0, validate=True)

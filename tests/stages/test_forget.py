@@ -51,6 +51,7 @@ def never_seen(photographed: Path, images: Path, tmp_path: Path, which: str, sec
     return tmp_path / "forgot", tmp_path / "never"
 
 
+@pytest.mark.law("A forgotten sample leaves store and models with the bytes of never seen, and no trace")
 @pytest.mark.parametrize(
     ("which", "settings"),
     [("one", "mean"), ("several", "mean"), ("held-out", "mean"), ("both", "mean")]
@@ -80,6 +81,7 @@ def test_one_by_one_is_all_at_once(photographed, tmp_path):
     assert commits(once) == commits(twice)
 
 
+@pytest.mark.law("A forgotten sample leaves store and models with the bytes of never seen, and no trace")
 def test_nothing_of_the_sample_is_left(photographed, tmp_path):
     path = shutil.copytree(photographed, tmp_path / "store")
     (gone,) = some_ids(path)["one"]
@@ -183,6 +185,7 @@ def test_no_sample_named(store):
         forget(store)
 
 
+@pytest.mark.law("A class, a shard, an exact model that were forgotten were never seen")
 @pytest.mark.parametrize("shard", ["001", "held-out"])
 def test_an_emptied_shard_goes_as_a_whole(store, shard):
     with FeatureStore(store) as opened:
@@ -210,6 +213,7 @@ def test_the_last_training_row_stays(store):
     assert tree(store) == before
 
 
+@pytest.mark.law("A request to forget that fails leaves the store as it was")
 @pytest.mark.parametrize("error", [SolveError("no"), KeyboardInterrupt(), OSError(28, "disk full")], ids=type)
 @pytest.mark.parametrize("at", ["components/000", "models/head"])
 def test_failure_in_the_middle_leaves_the_store_as_it_was(store, monkeypatch, error, at):

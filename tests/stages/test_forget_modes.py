@@ -87,6 +87,7 @@ def test_a_run_leaves_a_subtracted_shard_out_until_it_is_trained_by_name(store):
     assert commits(retrained) == commits(direct)
 
 
+@pytest.mark.law("A class, a shard, an exact model that were forgotten were never seen")
 @pytest.mark.parametrize("mode", ["retrain", "resolve"])
 def test_cold_is_never_seen_for_the_exact_model_too(exact, images, tmp_path, mode):
     source = shutil.copytree(images, tmp_path / "images")
@@ -101,6 +102,7 @@ def test_cold_is_never_seen_for_the_exact_model_too(exact, images, tmp_path, mod
     assert commits(tmp_path / "forgot") == commits(tmp_path / "never")
 
 
+@pytest.mark.law("A warm re-solve is within a tenth of what the removal moved, or is solved cold")
 def test_warm_is_within_a_tenth_of_what_the_removal_moved(exact, tmp_path):
     cold = shutil.copytree(exact, tmp_path / "cold")
     with open_store(exact) as store:
@@ -120,6 +122,7 @@ def test_warm_is_within_a_tenth_of_what_the_removal_moved(exact, tmp_path):
     assert taftcache.audit(exact).findings == []
 
 
+@pytest.mark.law("A warm re-solve is within a tenth of what the removal moved, or is solved cold")
 def test_warm_goes_on_from_the_dual_vectors(tmp_path, monkeypatch):
     """In the space of the rows; the tolerance is loose, so the old model is tightened first."""
     monkeypatch.setattr("taftcache.solve.inverses.dual.LARGEST_KERNEL", 0)
@@ -161,6 +164,7 @@ def test_warm_goes_on_where_the_tolerance_is_loose(tmp_path, monkeypatch):
     assert report.notes == []
 
 
+@pytest.mark.law("A warm re-solve is within a tenth of what the removal moved, or is solved cold")
 def test_warm_falls_back_to_cold(exact, tmp_path, monkeypatch):
     cold = shutil.copytree(exact, tmp_path / "cold")
     monkeypatch.setattr(renewal, "DECISIVE", 1e-30)
@@ -174,6 +178,7 @@ def test_warm_falls_back_to_cold(exact, tmp_path, monkeypatch):
     assert commits(exact) == commits(cold)
 
 
+@pytest.mark.law("A class, a shard, an exact model that were forgotten were never seen")
 def test_a_class_that_leaves_is_never_seen(images, tmp_path):
     source = shutil.copytree(images, tmp_path / "images")
     sections = {"data": {"source": "folder", "train": str(source)}, **EXACT}

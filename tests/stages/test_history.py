@@ -27,6 +27,9 @@ def history(folder: Path, count: int) -> str:
     return run.stdout
 
 
+@pytest.mark.law(
+    "Whatever was asked, in whatever order and however often killed, a cold request ends in the bytes of one that was told all at once, without a trace"
+)
 @pytest.mark.slow
 def test_a_few_sequences_of_requests(tmp_path):
     assert "sequences" in history(tmp_path, 4)

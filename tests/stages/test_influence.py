@@ -33,6 +33,7 @@ def problem(finished):
     return base, rows, query
 
 
+@pytest.mark.law("Leave-one-out is solving without the row")
 @pytest.mark.parametrize("train", ["full", "head"])
 @pytest.mark.parametrize("alpha", [1.0, 3.0])
 def test_closed_form_is_solving_without_the_row(problem, train, alpha):

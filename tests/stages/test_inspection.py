@@ -44,6 +44,7 @@ def test_statistics_of_few_rows_are_those_of_all(finished, monkeypatch):
     assert found.gathered["mean_token_norm"] == pytest.approx(norms.mean(), rel=1e-6)
 
 
+@pytest.mark.law("A look at a store reads a few chunks at any size, loads no torch and writes nothing")
 def test_statistics_read_a_few_chunks_however_many_there_are(tmp_path, monkeypatch):
     from taftcache.cache.read.shard import Shard
 
@@ -128,6 +129,7 @@ def test_convergence_is_kept_andthinned(tmp_path):
     assert thinned(long[:200]) == long[:200]
 
 
+@pytest.mark.law("A look at a store reads a few chunks at any size, loads no torch and writes nothing")
 @pytest.mark.parametrize(
     "code",
     [

@@ -118,6 +118,7 @@ def attacked(tmp_path_factory):
     return areas
 
 
+@pytest.mark.law("An attack that tells members from others cannot tell the forgotten from the never seen")
 def test_forgotten_rows_look_like_rows_never_seen(attacked):
     low, high = interval(attacked["forgotten"])
     assert low <= 0.5 <= high
@@ -127,6 +128,7 @@ def test_kept_rows_are_told_apart(attacked):
     assert interval(attacked["kept"])[0] > 0.75
 
 
+@pytest.mark.law("An attack that tells members from others cannot tell the forgotten from the never seen")
 def test_the_attack_sees_rows_that_were_not_forgotten(attacked):
     """The same rows, before they were forgotten: the first test has the power to fail."""
     assert interval(attacked["before"])[0] > 0.75

@@ -36,6 +36,7 @@ def pictures(model: TangentModel, n: int = 3) -> torch.Tensor:
     return torch.randn(n, *model.transform.image_shape, generator=torch.Generator().manual_seed(0))
 
 
+@pytest.mark.law("A saved model gives the store's own logits, and needs neither store nor solver")
 def test_a_saved_model_gives_the_same_logits(store, tmp_path):
     with FeatureStore(store) as opened:
         report = taftcache.export_model(opened, tmp_path / "model")
@@ -58,6 +59,7 @@ def test_the_frozen_backbone_loads_with_timm_alone(store, tmp_path):
         assert torch.equal(model(x), ours.backbone(x))
 
 
+@pytest.mark.law("A saved model gives the store's own logits, and needs neither store nor solver")
 def test_loading_needs_neither_store_nor_solver(store, tmp_path):
     with FeatureStore(store) as opened:
         taftcache.export_model(opened, tmp_path / "model")

@@ -55,6 +55,7 @@ def test_every_shard_gets_a_component_that_says_what_it_promises(store):
     assert taftcache.audit(store).findings == []
 
 
+@pytest.mark.law("A promise follows from the noise, and the budget of a shard is kept")
 def test_a_second_training_is_refused_when_the_budget_is_spent(store):
     with open_store(store) as opened:
         first = taftcache.train_private(opened, settings(opened, budget=15.0))

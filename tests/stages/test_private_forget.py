@@ -29,6 +29,7 @@ def private(trained, tmp_path) -> Path:
     return shutil.copytree(trained, tmp_path / "store")
 
 
+@pytest.mark.law("Forgetting beside private components keeps their promise, says it, and passes the audit")
 def test_batches_and_repeats_keep_the_components(private):
     with open_store(private) as store:
         before = {name: store.objects()[name].digest for name in ("components/000", "components/001")}
@@ -58,6 +59,7 @@ def test_a_subtracted_shard_takes_its_component_along_and_its_budget_stays_spent
     assert taftcache.audit(private).findings == []
 
 
+@pytest.mark.law("Forgetting beside private components keeps their promise, says it, and passes the audit")
 def test_a_class_takes_private_components_along(private):
     with open_store(private) as store:
         report = taftcache.forget(store, classes=[store.classes[0]])

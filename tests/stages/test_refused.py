@@ -176,11 +176,13 @@ def _words(line: str) -> list[str]:
     return words
 
 
+@pytest.mark.law("A command that is refused leaves the store's root digest and files as they were")
 @pytest.mark.parametrize(("options", "says"), TRAIN)
 def test_refused_settings_are_not_recorded(call, options, says):
     assert says in call(f"train {{S}} {options}")
 
 
+@pytest.mark.law("A command that is refused leaves the store's root digest and files as they were")
 @pytest.mark.parametrize(("line", "says"), OTHERS)
 def test_refused_commands_change_nothing(call, line, says):
     assert says in call(line)

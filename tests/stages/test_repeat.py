@@ -34,6 +34,7 @@ def shards(path) -> dict[str, str]:
         return {ref.name: ref.digest for ref in opened.manifest.shards}
 
 
+@pytest.mark.law("A run again does nothing; a killed extraction ends in the same root digest")
 def test_a_run_again_does_nothing(store, monkeypatch):
     """It does not even load the backbone."""
     before = tree(store)
@@ -78,6 +79,7 @@ def delta(path, name: str) -> torch.Tensor:
         return read_component(opened, name, read_base(opened, adopt(opened, None).tangent)).delta
 
 
+@pytest.mark.law("Stage 2 needs the store alone")
 def test_training_needs_the_store_alone(photographed, images, tmp_path, monkeypatch):
     """Neither images nor backbone are opened; the shards keep their bytes, whatever was made from them is renewed."""
     path = shutil.copytree(photographed, tmp_path / "store")

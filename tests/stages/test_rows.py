@@ -56,6 +56,7 @@ def test_the_least_is_chosen_and_gives_the_component_of_the_tokens(kind, tmp_pat
     assert kind in listener.said[0]
 
 
+@pytest.mark.law("What is cached less than whole is exact for what it serves, and refused for the rest")
 def test_what_a_store_does_not_hold_is_refused_before_anything_changes(tmp_path):
     small = recipe(tmp_path / "s", tangent={"train": "head"})
     extract(small)

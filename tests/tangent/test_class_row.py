@@ -46,6 +46,7 @@ def test_value_is_the_models_own(vit, spec):
     assert relative(value(case.base.config.end, w, case.tokens).logits, case.forward(case.base.state)) < TOLERANCE
 
 
+@pytest.mark.law("J and Jᵀ are those of `torch.func` on the real model, and of finite differences")
 @every_case
 def test_tangent_is_torch_func_jvp(vit, spec):
     case = make_case(vit, spec)
@@ -54,6 +55,7 @@ def test_tangent_is_torch_func_jvp(vit, spec):
     assert relative(push(case, v), oracle) < TOLERANCE
 
 
+@pytest.mark.law("J and Jᵀ are those of `torch.func` on the real model, and of finite differences")
 @every_case
 def test_adjoint_is_torch_func_vjp(vit, spec):
     case = make_case(vit, spec)
@@ -84,6 +86,7 @@ def test_linear(a, b, seed):
     assert torch.allclose(push(case, a * u + b * v), expected, rtol=1e-11, atol=1e-10)
 
 
+@pytest.mark.law("J and Jᵀ are those of `torch.func` on the real model, and of finite differences")
 @every_case
 def test_finite_differences_of_the_real_model(vit, spec):
     case = make_case(vit, spec)

@@ -191,6 +191,7 @@ def test_no_factors():
         _ = base.tail.factor_width
 
 
+@pytest.mark.law("J and Jᵀ of every family are those of `torch.func` on the whole, uncut model")
 @pytest.mark.parametrize("options", [{}, {"init_values": 0.3, "reg_tokens": 2}], ids=["plain", "layer-scale"])
 @pytest.mark.parametrize("class_token", ["keep", "reset"])
 def test_it_agrees_with_the_class_row_by_hand(options, class_token):

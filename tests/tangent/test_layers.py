@@ -171,6 +171,9 @@ def test_value_and_tangent(name):
     assert chain_tangent(layers, w, kept, None, {}) is None
 
 
+@pytest.mark.law(
+    "Closed-form layers are those of `torch.func`, one by one and whole tails of any architecture; a frozen parameter costs nothing"
+)
 @every_layer
 def test_adjoint(name):
     _, layers, named, w, x, call = prepare(name)

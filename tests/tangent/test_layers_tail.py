@@ -106,6 +106,9 @@ architectures = st.fixed_dictionaries(
 )
 
 
+@pytest.mark.law(
+    "Closed-form layers are those of `torch.func`, one by one and whole tails of any architecture; a frozen parameter costs nothing"
+)
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(architectures, st.integers(1, 3), st.booleans(), st.integers(0, 99))
 def test_any_architecture_is_torch_func(options, blocks, token, seed):
@@ -170,6 +173,9 @@ def test_each_parameter_alone(name):
         assert (g - everything[n]).norm() <= 1e-12 * scale, n
 
 
+@pytest.mark.law(
+    "Closed-form layers are those of `torch.func`, one by one and whole tails of any architecture; a frozen parameter costs nothing"
+)
 @pytest.mark.parametrize("name", ["plain", "average", "eva"])
 def test_nothing_is_computed_below_the_deepest_trained_parameter(name, monkeypatch):
     case = case_of(name)
@@ -194,6 +200,7 @@ def test_nothing_is_computed_below_the_deepest_trained_parameter(name, monkeypat
         assert "input_adjoint blocks.0.mlp.fc2.weight" not in " ".join(seen)
 
 
+@pytest.mark.law("Factors are each row's gradient, and its norm follows from them")
 @pytest.mark.parametrize("train", ["full", "bitfit", "layernorm", "scales"])
 @every_model
 def test_factors_are_the_rows_of_the_jacobian(name, train):
@@ -229,6 +236,7 @@ def test_factors_are_the_rows_of_the_jacobian(name, train):
     assert relative(row_norms(matrices, direct), expected.norm(dim=1)) < TOLERANCE
 
 
+@pytest.mark.law("Factors are each row's gradient, and its norm follows from them")
 def test_row_norms_are_vmap_of_grad():
     case = case_of("plain")
     base, r = case.base, cotangent(case)

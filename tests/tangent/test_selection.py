@@ -60,6 +60,7 @@ LEAST = {
 CASES = [(vit, kind, train) for vit in ("plain", "all", "layerscale") for kind in LEAST for train in LEAST[kind]]
 
 
+@pytest.mark.law("What is cached less than whole is exact for what it serves, and refused for the rest")
 @pytest.mark.parametrize(("vit", "kind", "train"), CASES, ids=str)
 def test_the_least_rows_are_exact(vit, kind, train):
     """J, Jᵀ and f of a tail over the smaller rows are those of the tail over all tokens."""

@@ -34,6 +34,9 @@ def images(opened) -> dict[str, str]:
     return {item.id: source.classes[item.label] for item in source.items if item.id in held}
 
 
+@pytest.mark.law(
+    "Teachers are matched by sample id alone; what is missing, foreign or forgotten in one of them is an error by name"
+)
 def test_rows_are_matched_by_id(opened, images):
     joined = join(opened, images)
     assert joined.ids == sorted(images)
@@ -60,6 +63,9 @@ def test_rows_read_from_the_store_are_those_in_memory(opened, images, monkeypatc
     np.testing.assert_array_equal(held.rows(rows), read.rows(rows))
 
 
+@pytest.mark.law(
+    "Teachers are matched by sample id alone; what is missing, foreign or forgotten in one of them is an error by name"
+)
 def test_an_erased_sample_is_noticed(opened, images):
     """Erased in one store: an error that names store and sample. Erased in all: joined without it."""
     gone = opened["other"].sample_ids()[3]

@@ -85,6 +85,7 @@ def test_gradients_are_finite_where_rows_coincide(distance):
     assert torch.isfinite(phi.grad).all()
 
 
+@pytest.mark.law("Moments are those of explicit kernels; the least squares are SciPy's")
 @pytest.mark.parametrize("block", [1, 7, 40])
 def test_moments_are_those_of_explicit_kernels(block):
     phi, psi = features(40, 6), features(40, 9, 1)
@@ -109,6 +110,7 @@ def problem(p: int, n: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
     return A, b
 
 
+@pytest.mark.law("Moments are those of explicit kernels; the least squares are SciPy's")
 @pytest.mark.parametrize(("p", "n", "seed"), [(1, 9, 0), (12, 60, 1), (60, 300, 2), (150, 400, 3)])
 def test_nnls_is_scipys(p, n, seed):
     A, b = problem(p, n, seed) if p > 2 else (torch.eye(1).double(), torch.ones(1).double())

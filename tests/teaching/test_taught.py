@@ -69,6 +69,7 @@ def solve(prior: PriorSpec = PRIOR, tolerance: float = 1e-8, **more):
     return minimise_taught(case().base, rows(), OBJECTIVE, teachers, goal=goal, arithmetic=arithmetic, **more)
 
 
+@pytest.mark.law("A taught component meets the optimality conditions of dense algebra, and forgets like any")
 def test_the_optimality_conditions_hold_in_dense_algebra():
     """∇_Δw = 0 and 0 ∈ ∂_B, with J and J_φ from torch.func and B from a long run of its own."""
     found = solve()
@@ -228,6 +229,7 @@ def taught(path, teacher, **sections):
     return recipe(path, **settings)
 
 
+@pytest.mark.law("A taught component meets the optimality conditions of dense algebra, and forgets like any")
 def test_a_taught_component_composes_and_forgets_like_any(teacher, tmp_path):
     """Forgotten is never seen, byte for byte; and the prior changes the component."""
     mine = tmp_path / "mine"

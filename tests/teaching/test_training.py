@@ -54,6 +54,7 @@ def plain(teachers, tmp_path_factory) -> bytes:
     return student_bytes(recipe)
 
 
+@pytest.mark.law("β = 0 is standard transfer learning, byte for byte; an interrupted student ends in the same bytes")
 @pytest.mark.parametrize("prior", [name for name in PRIORS if name != "none"])
 def test_without_weight_a_prior_leaves_no_trace(teachers, tmp_path, plain, prior):
     """β = 0 gives standard transfer learning's bytes; β > 0 does not."""
@@ -82,6 +83,7 @@ def test_the_report_trains_no_student_for_a_beta_of_zero(teachers, tmp_path):
     assert report.student.parent.name == "none-b0-s0"
 
 
+@pytest.mark.law("β = 0 is standard transfer learning, byte for byte; an interrupted student ends in the same bytes")
 @pytest.mark.parametrize("prior", ["aft", "aft-nnls", "kd", "b-tuning"])
 def test_an_interrupted_training_ends_in_the_same_bytes(teachers, tmp_path, prior):
     whole = teaching_recipe(tmp_path / "whole", teachers, teach={"prior": prior})
@@ -136,6 +138,7 @@ def test_optimiser_state_returns_through_a_file(tmp_path):
         assert all(torch.equal(before[k], after[k]) for k in before)
 
 
+@pytest.mark.law("Every image trains once in every epoch, whatever the batch")
 @pytest.mark.parametrize("batch", [2, 7, 32, 64, 1000])
 def test_every_image_is_seen_once_in_every_epoch(teachers, tmp_path, batch):
     recipe = teaching_recipe(tmp_path, teachers, train={"batch": batch, "per_class": 4, "unlabelled": "use"})

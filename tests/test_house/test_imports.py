@@ -23,6 +23,7 @@ from tests.test_house.imports import (
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 
+@pytest.mark.law("Imports point one way; each outside library has one home")
 @pytest.mark.parametrize("file", FILES, ids=lambda file: module_name(file) or "taftcache")
 def test_a_module_imports_only_what_lies_below_it(file):
     assert breaches(module_name(file), file.read_text(encoding="utf-8")) == []
@@ -60,6 +61,7 @@ def test_a_folder_shows_one_idea_at_a_glance(folder):
     assert len([file for file in place.glob("*.py") if file.name != "__init__.py"]) <= 14
 
 
+@pytest.mark.law("Nothing that can run code is ever read: no pickle, no `torch.load`, no `eval`")
 @pytest.mark.parametrize(
     ("module", "line"),
     [
@@ -120,6 +122,7 @@ def test_what_is_allowed_is_no_breach(module, line):
     assert breaches(module, line) == []
 
 
+@pytest.mark.law("A recipe, `--help` and `import taftcache` load neither torch nor timm nor zarr")
 @pytest.mark.parametrize("name", ["", *LIGHT])
 def test_light_modules_load_no_heavy_library(name):
     module = "taftcache" + (f".{name}" if name else "")

@@ -66,6 +66,7 @@ def test_an_unknown_name():
         _ = taftcache.nothing_like_it
 
 
+@pytest.mark.law("A public name means the same whatever was imported first")
 @pytest.mark.parametrize(
     "first",
     ["taftcache.model.composition", "taftcache.backbone.extract", "taftcache.stages.train.training", "taftcache.cli"],

@@ -23,6 +23,7 @@ def _text(name):
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
 
 
+@pytest.mark.law("Documentation is current: blocks run, links lead somewhere, this table names tests that exist")
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [n for n in NAMES if {b.language for b in blocks(_text(n))} - {"text"}])
 def test_blocks_run(name, workplace, capsys):

@@ -72,6 +72,7 @@ def test_predictions_are_those_of_evaluate(atlas, seen):
             assert right == pytest.approx(own[name]), (shard.name, column)
 
 
+@pytest.mark.law("Accuracies on the page are those of the command line")
 def test_any_shards_can_be_subtracted(atlas):
     names = [shard.name for shard in atlas.store.shards]
     for count in range(1, len(names)):
@@ -94,6 +95,7 @@ def test_summed_logits_are_the_composed_components(atlas, out):
     np.testing.assert_allclose(atlas.held_out.logits(out), exact_logits, rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.law("What the page says of leaving a sample out is what forgetting it does; its bound is true")
 def test_the_bound_is_the_gradient_without_the_row(atlas):
     """‖∇F₋ₙ(Δw)‖/λ, recomputed in float64 over the other rows, is what ``moved`` says."""
     for shard in atlas.store.shards[:2]:
@@ -106,6 +108,7 @@ def test_the_bound_is_the_gradient_without_the_row(atlas):
             assert atlas.moved[start + row] >= bound * (1 - 1e-4)
 
 
+@pytest.mark.law("What the page says of leaving a sample out is what forgetting it does; its bound is true")
 def test_leaving_out_is_what_forgetting_does(atlas, seen, tmp_path):
     shard = atlas.store.shards[1]
     row, name = 2, shard.sample_ids[2]

@@ -92,6 +92,7 @@ def test_a_lasso_filters_the_table(browse, server, atlas):
     assert int(page.tab.get_attribute("#chosen", "data-count")) == everyone
 
 
+@pytest.mark.law("Accuracies on the page are those of the command line")
 def test_the_sliders_accuracy_is_the_command_lines(browse, server, seen):
     page = browse().open(server.url + "#shards")
     assert right(page) == evaluated(seen)

@@ -40,12 +40,14 @@ def test_head_has_no_body(server):
     assert ask(server, at(server, "overview"), "HEAD")[:2] == (200, b"")
 
 
+@pytest.mark.law("The page answers to this machine, this origin and the token alone, and loads nothing from elsewhere")
 def test_without_the_token_there_is_nothing(server):
     shorter, other = server.token[:-1], "A" * len(server.token)
     for path in ("/", "/overview", f"/{shorter}/overview", f"/{other}/overview", "*"):
         assert ask(server, path)[:2] == (404, b""), path
 
 
+@pytest.mark.law("The page answers to this machine, this origin and the token alone, and loads nothing from elsewhere")
 @pytest.mark.parametrize(
     "route",
     [
@@ -69,6 +71,7 @@ def test_ids_are_no_paths(server):
         assert ask(server, at(server, f"sample?id={name}"))[0] == 404
 
 
+@pytest.mark.law("The page answers to this machine, this origin and the token alone, and loads nothing from elsewhere")
 def test_foreign_hosts_and_origins_are_refused(server):
     path, port = at(server, "overview"), server.port
     for host in ("example.com", f"example.com:{port}", "127.0.0.1", f"127.0.0.1:{port + 1}", f"[::1]:{port}"):
@@ -85,12 +88,14 @@ def test_other_methods_are_refused(server, method):
     assert ask(server, at(server, "overview"), method)[0] == 501
 
 
+@pytest.mark.law("The page answers to this machine, this origin and the token alone, and loads nothing from elsewhere")
 def test_it_listens_on_loopback_alone(server):
     assert server._server.socket.getsockname()[0] == "127.0.0.1"
     with pytest.raises(OSError, match="refused"):
         socket.create_connection(("127.0.0.2", server.port), timeout=5)
 
 
+@pytest.mark.law("The page answers to this machine, this origin and the token alone, and loads nothing from elsewhere")
 def test_the_page_may_load_nothing_from_elsewhere(server):
     status, body, headers = ask(server, at(server, ""))
     policy = headers["Content-Security-Policy"]
@@ -119,6 +124,7 @@ def held_out(server):
     return table.ids[int(table.held_out.argmax())]
 
 
+@pytest.mark.law("A look at a store reads a few chunks at any size, loads no torch and writes nothing")
 def test_looking_writes_nothing(server, seen):
     before = tree(Path(seen))
     for stage in server.atlas.ready.values():
