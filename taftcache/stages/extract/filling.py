@@ -52,7 +52,7 @@ class RowOrigin(Protocol):
     def tokens_shape(self) -> tuple[int, int]: ...
 
     def classes(self, shard: PlannedShard) -> Sequence[str]:
-        """The classes that the labels of the shard's samples count."""
+        """The names of the classes that the labels of the shard's samples are indexes to."""
         ...
 
     def run(self, shard: PlannedShard, sink: RowSink, on_rows: Callable[[int], None]) -> RowCounts:
