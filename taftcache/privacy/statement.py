@@ -65,7 +65,7 @@ class Statement(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         try:
             return msgspec.convert(dict(values), cls)
         except msgspec.ValidationError as error:
-            raise FormatError("a privacy statement is as taftcache writes it", got=str(error)) from error
+            raise FormatError("not a privacy statement as taftcache writes it", got=str(error)) from error
 
 
 class Promise(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -125,7 +125,7 @@ def parallel(statements: Sequence[Statement]) -> dict[str, Any]:
     shards = [shard for s in statements for shard in s.shards]
     if len(set(shards)) < len(shards) or len({s.relation for s in statements}) > 1:
         raise RecipeError(
-            "parallel composition is over disjoint shards and one notion of neighbours",
+            "cannot compose in parallel: the shards are not disjoint, or the notions of neighbours differ",
             got=f"shards {', '.join(shards)}; {', '.join(sorted({s.relation for s in statements}))}",
         )
     return {
@@ -189,7 +189,7 @@ def held_to(fixed: Promise | None, spec: PrivacySpec) -> Promise:
     for name, value in asked.items():
         if value != there[name]:
             raise RecipeError(
-                f"privacy.{name} is {value}, the store's first private training fixed {there[name]}",
+                f"privacy.{name} is {value}, but the store's first private training fixed {there[name]}",
                 got=f"epsilon {fixed.epsilon:g} at delta {fixed.delta:g} for {fixed.relation}, for all trainings of a "
                 "shard together",
                 do="leave privacy.budget out" if name == "budget" else f"set privacy.{name} to {there[name]}",
@@ -215,7 +215,7 @@ def charge(
         totals[shard] = known[every]
         if totals[shard] > budget * (1 + AGREES):
             raise RecipeError(
-                f"shard {shard} would have spent epsilon {totals[shard]:.4g} of its budget of {budget:g}",
+                f"shard {shard} would have spent epsilon {totals[shard]:.4g}, more than its budget of {budget:g}",
                 got=f"epsilon {epsilon(before, delta):.4g} at delta {delta:g} is spent already",
                 do="keep what is there, or ask for a smaller epsilon; the first private training fixed the budget",
             )

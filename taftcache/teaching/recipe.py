@@ -56,7 +56,7 @@ def parse_teaching(values: Mapping[str, Any], where: str = "recipe") -> Teaching
         raise RecipeError(f"{where} has no teacher", do="add [[teachers]] with a store")
     names = [teacher_name(teacher) for teacher in recipe.teachers]
     if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise RecipeError("two teachers have the same name", got=", ".join(twice), do="set name in [[teachers]]")
+        raise RecipeError("two teachers must not share a name", got=", ".join(twice), do="set name in [[teachers]]")
     return recipe
 
 

@@ -41,7 +41,9 @@ def taught_rows(teachers: Sequence[str], sources: Sequence[Shard]) -> TaughtRows
     ids = [i for source in sources for i in source.sample_ids]
     names = [Path(path).name for path in teachers]
     if len(set(names)) < len(names):
-        raise RecipeError("two teachers have the same name, their folder's", got=", ".join(names), do="rename a folder")
+        raise RecipeError(
+            "two teachers must not share a name, that of their folder", got=", ".join(names), do="rename a folder"
+        )
     with ExitStack() as stack:
         found = []
         for name, path in zip(names, teachers, strict=True):

@@ -141,7 +141,7 @@ class _TangentStudent:
         start = self._features(torch.zeros(layout.size, dtype=torch.float64))
         v = start.square().sum().item() / N
         if not v > 0:
-            raise SolveError("the student's features are the same for every row at the base point")
+            raise SolveError("the student's features do not differ between rows at the base point")
         self._C = (self._psi.T @ self._psi / N).numpy()
         correlation = (self._psi.T @ start / N).numpy()
         self._weight, self._shrinkage = prior.beta / v, prior.shrinkage

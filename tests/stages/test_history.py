@@ -28,7 +28,8 @@ def history(folder: Path, count: int) -> str:
 
 
 @pytest.mark.law(
-    "Whatever was asked, in whatever order and however often killed, a cold request ends in the bytes of one that was told all at once, without a trace"
+    "Whatever was asked, in whatever order and however often killed, a cold request ends in "
+    "the bytes of one that was told all at once, without a trace"
 )
 @pytest.mark.slow
 def test_a_few_sequences_of_requests(tmp_path):

@@ -172,7 +172,8 @@ def test_value_and_tangent(name):
 
 
 @pytest.mark.law(
-    "Closed-form layers are those of `torch.func`, one by one and whole tails of any architecture; a frozen parameter costs nothing"
+    "Closed-form layers are those of `torch.func`, one by one and whole tails of any "
+    "architecture; a frozen parameter costs nothing"
 )
 @every_layer
 def test_adjoint(name):

@@ -107,7 +107,8 @@ architectures = st.fixed_dictionaries(
 
 
 @pytest.mark.law(
-    "Closed-form layers are those of `torch.func`, one by one and whole tails of any architecture; a frozen parameter costs nothing"
+    "Closed-form layers are those of `torch.func`, one by one and whole tails of any "
+    "architecture; a frozen parameter costs nothing"
 )
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(architectures, st.integers(1, 3), st.booleans(), st.integers(0, 99))
@@ -174,7 +175,8 @@ def test_each_parameter_alone(name):
 
 
 @pytest.mark.law(
-    "Closed-form layers are those of `torch.func`, one by one and whole tails of any architecture; a frozen parameter costs nothing"
+    "Closed-form layers are those of `torch.func`, one by one and whole tails of any "
+    "architecture; a frozen parameter costs nothing"
 )
 @pytest.mark.parametrize("name", ["plain", "average", "eva"])
 def test_nothing_is_computed_below_the_deepest_trained_parameter(name, monkeypatch):

@@ -309,7 +309,7 @@ def test_the_report_says_all_it_was_asked_for(teachers, tmp_path):
     [
         ("", "has no teacher"),
         ('[[teachers]]\nname = "a"', "either a store of features or the recipe"),
-        ('[[teachers]]\nstore = "x/a"\n[[teachers]]\nstore = "y/a"', "the same name"),
+        ('[[teachers]]\nstore = "x/a"\n[[teachers]]\nstore = "y/a"', "share a name"),
         ('[[teachers]]\nstore = "x"\n[teach]\npriors = "aft"', "did you mean"),
         ('[[teachers]]\nstore = "x"\n[teach]\nprior = "ebm"', "types and ranges"),
         ('[[teachers]]\nstore = "x"\n[teach]\nbeta = -1', "types and ranges"),

@@ -68,6 +68,7 @@ MAY_IMPORT["view"] = _STORE | {
 _REPORTS = {"stages", *(f"stages.{room}" for room in ("extract", "train", "look", "forget", "files"))}
 MAY_IMPORT["terminal"] = {"errors", "names", "paper", "view"} | _REPORTS
 MAY_IMPORT["cli"] = {
+    "privacy.spec",
     "errors",
     "cache",
     "cache.place",
@@ -123,6 +124,10 @@ LATE: dict[str, str] = {
     "cache.place.bucket": "obstore is optional: a store in a folder does without it",
     "cache.read.shard": "zarr takes a second to start, and only tools ask for a shard's group",
     "stages.files.verification": "`verify` starts without torch, which only a repair needs",
+    "backbone.sources.digits": "scikit-learn takes a second to start, which other sources need not wait for",
+    "backbone.sources.published": "scipy takes a second to start, and one of seven datasets needs it",
+    "privacy.accountant": "dp-accounting is optional: most releases have a closed form",
+    "report.plots": "leather is optional: reports without plots do without it",
     "stages.files.sample_files": "pyarrow is optional: npz and the projector's tables do without it",
     "stages.look.inspection": "manifests are shown without torch; only the predictions of one sample need it",
     "stages.forget.signature": "cryptography is an optional library",
