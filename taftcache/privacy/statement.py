@@ -53,7 +53,8 @@ class Statement(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
-        return msgspec.to_builtins(self)
+        plain: dict[str, Any] = msgspec.to_builtins(self)
+        return plain
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Statement:
@@ -80,7 +81,8 @@ class Promise(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
-        return msgspec.to_builtins(self)
+        plain: dict[str, Any] = msgspec.to_builtins(self)
+        return plain
 
 
 def audit_statement(meta: Mapping[str, Any]) -> list[str]:
