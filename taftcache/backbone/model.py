@@ -114,9 +114,9 @@ def not_built(name: str, model_args: Mapping[str, Any], error: Exception, pretra
 def _folder_args(folder: Path, spec: BackboneSpec) -> dict[str, Any]:
     """What timm built the folder's model with, so that its architecture can be built again without the folder."""
     written = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    told, size = written.get("pretrained_cfg", {}), {}
-    if told.get("fixed_input_size"):
-        size = {"img_size": told["input_size"][1:]}
+    config, size = written.get("pretrained_cfg", {}), {}
+    if config.get("fixed_input_size"):
+        size = {"img_size": config["input_size"][1:]}
     pool = {"global_pool": written["global_pool"]} if written.get("global_pool") else {}
     return {**size, **pool, **written.get("model_args", {}), **spec.model_args}
 

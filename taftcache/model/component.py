@@ -30,21 +30,21 @@ DUAL = "taftcache.dual"  # no parameter has this name
 PRIVACY = "privacy"  # the key of a private component's statement in its meta
 
 # What a component or model says of itself outside of its store. Its key has digests of its rows, and stays.
-TOLD = (
+PUBLIC = (
     "kind", "train", "shards", "rows", "converged", "status", "stats", "convergence", "certificate", "norm",
     "ridge_choice", "coefficients", "members", "identity_error", "start", "from_mean", PRIVACY,
 )  # fmt: skip
 # Of a private one, only what its noise and its settings decide; ``rows`` is the number that was released with noise,
 # or may be known. A member's digest would be one of its key too, where an earlier release had given it the rows'.
-PRIVATELY_TOLD = ("kind", "train", "shards", "rows", "stats", "norm", "coefficients", PRIVACY)
+PUBLIC_IF_PRIVATE = ("kind", "train", "shards", "rows", "stats", "norm", "coefficients", PRIVACY)
 PRIVATE_STATS = ("rows_said", "learning_rate")
 
 
-def told(meta: Mapping[str, Any]) -> dict[str, Any]:
+def public_fields(meta: Mapping[str, Any]) -> dict[str, Any]:
     """The part of a component's ``meta`` that may leave its store: no field that is not listed above."""
     if PRIVACY not in meta:
-        return {key: meta[key] for key in TOLD if key in meta}
-    kept = {key: meta[key] for key in PRIVATELY_TOLD if key in meta}
+        return {key: meta[key] for key in PUBLIC if key in meta}
+    kept = {key: meta[key] for key in PUBLIC_IF_PRIVATE if key in meta}
     if "stats" in kept:
         kept["stats"] = {key: kept["stats"][key] for key in PRIVATE_STATS if key in kept["stats"]}
     return kept

@@ -28,7 +28,7 @@ from taftcache.backbone.preprocess import Preprocess
 from taftcache.backbone.saved import save_backbone
 from taftcache.backbone.spec import BackboneSpec, PreprocessSpec
 from taftcache.errors import FormatError, IntegrityError, StoreWriteError
-from taftcache.model.component import PRIVACY, Component, told
+from taftcache.model.component import PRIVACY, Component, public_fields
 from taftcache.model.predictor import TangentModel
 from taftcache.tangent.base import Base
 from taftcache.tangent.config import TailConfig
@@ -106,7 +106,7 @@ def save_model(
         tail=model.base.config.as_dict(),
         base_digest=model.component.base_digest,
         digest=file_digest(folder / WEIGHTS),
-        component=told(model.component.meta),
+        component=public_fields(model.component.meta),
         root_digest="" if PRIVACY in model.component.meta else root_digest,
         versions={library: version(library) for library in ("taftcache", "torch", "timm")},
     )

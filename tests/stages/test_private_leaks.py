@@ -13,7 +13,7 @@ import pytest
 import taftcache
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import FormatError
-from taftcache.model.component import PRIVACY, TOLD, Component, put_component, read_base, read_component
+from taftcache.model.component import PRIVACY, PUBLIC, Component, put_component, read_base, read_component
 from taftcache.model.folder import Description, open_model
 from taftcache.privacy.noise import SeededBits
 from taftcache.privacy.statement import META, NOT_COVERED
@@ -165,9 +165,9 @@ def test_fields_that_leave_are_listed(private, finished, tmp_path):
         assert set(plain) == {
             "kind", "train", "shards", "rows", "converged", "status", "stats", "convergence", "certificate", "norm",
         }  # fmt: skip
-        assert set(plain) < set(TOLD)
+        assert set(plain) < set(PUBLIC)
         report = taftcache.export_model(store, tmp_path / "plain")
-        assert open_model(report.folder, "cpu").component.meta.keys() <= set(TOLD)
+        assert open_model(report.folder, "cpu").component.meta.keys() <= set(PUBLIC)
         assert json.loads((report.folder / "taftcache.json").read_text())["root_digest"] == store.root_digest
     assert PRIVACY == META
 

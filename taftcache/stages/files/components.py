@@ -13,7 +13,7 @@ import torch
 from taftcache.cache.format.manifest import check_name
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import CompositionError, RecipeError
-from taftcache.model.component import Component, put_component, read_base, read_component, told
+from taftcache.model.component import Component, public_fields, put_component, read_base, read_component
 from taftcache.names import component_of
 from taftcache.stages.train.private_claims import check_claim
 from taftcache.stages.train.record import adopt
@@ -52,7 +52,7 @@ def export_component(store: FeatureStore, name: str, file: Path) -> ComponentRep
     """Write a component or model ("000", "components/000", "models/mean") to a new file.
 
     It has the numbers that the store keeps, but for the exact model's dual vectors, which speak of single rows, and of
-    what is said beside them only what ``component.told`` lists: no digest of the rows, least of all of private ones.
+    what is said beside them only what ``component.public_fields`` lists: no digest of the rows, least of all of private ones.
 
     Raises:
         StoreError: no such component. RecipeError: the file is there already, or cannot be written. FormatError: its
@@ -61,7 +61,7 @@ def export_component(store: FeatureStore, name: str, file: Path) -> ComponentRep
     name = name if "/" in name else component_of(name)
     component = read_component(store, name, read_base(store, adopt(store, None).tangent))
     check_claim(store, name, component.meta)
-    data = replace(component, meta=told(component.meta), dual=None).encode()
+    data = replace(component, meta=public_fields(component.meta), dual=None).encode()
     try:
         with file.open("xb") as out:
             out.write(data)
