@@ -52,7 +52,8 @@ def export_component(store: FeatureStore, name: str, file: Path) -> ComponentRep
     """Write a component or model ("000", "components/000", "models/mean") to a new file.
 
     It has the numbers that the store keeps, but for the exact model's dual vectors, which speak of single rows, and of
-    what is said beside them only what ``component.public_fields`` lists: no digest of the rows, least of all of private ones.
+    what is said beside them only what ``component.public_fields`` lists: no digest of the rows, least of all of
+    private ones.
 
     Raises:
         StoreError: no such component. RecipeError: the file is there already, or cannot be written. FormatError: its
