@@ -360,7 +360,7 @@ def _places(data: bytearray, mark: bytes) -> list[int]:
 @pytest.mark.parametrize("change", [_deflate, _flag, _method], ids=["deflate", "encrypted", "compression"])
 def test_a_damaged_npz_is_refused(tmp_path, change):
     damaged(tmp_path / "a.npz", change)
-    with pytest.raises(DataError, match="readable npz"):
+    with pytest.raises(DataError, match="read as npz"):
         only(source="npz", train=str(tmp_path / "a.npz"))
 
 

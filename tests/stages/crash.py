@@ -31,7 +31,7 @@ from tests.stages.making import commits, recipe, tree, write_images
 # loaded here, once, for the children that are forked
 import taftcache.backbone.cut  # isort: skip
 import taftcache.backbone.extract  # isort: skip
-import taftcache.component  # isort: skip
+import taftcache.model.component  # isort: skip
 import taftcache.solve.minimise  # isort: skip
 
 

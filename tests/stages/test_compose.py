@@ -122,7 +122,7 @@ def test_composing_needs_no_rows_at_all(store, parcel):
 def test_another_base_point_is_refused(finished, store, parcel, tmp_path):
     path = tmp_path / "other"
     taftcache.run(recipe(path, tangent={"seed": 1}))
-    with open_store(path) as opened, pytest.raises(CompositionError, match="one base point"):
+    with open_store(path) as opened, pytest.raises(CompositionError, match="another base point"):
         taftcache.import_component(opened, parcel)
     with open_store(store) as opened:
         with pytest.raises(RecipeError, match="no shard"):

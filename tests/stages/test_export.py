@@ -132,7 +132,7 @@ LIMITED = """
 import resource, sys
 import h5py, pyarrow, timm
 from taftcache.cli import main
-import taftcache.model, taftcache.stages.files.sample_files
+import taftcache.model.predictor, taftcache.stages.files.sample_files
 resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
 main(sys.argv[1:])
 """

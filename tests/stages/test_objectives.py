@@ -6,7 +6,7 @@ import pytest
 
 import taftcache
 from taftcache.baselines.tangent_training import PRESETS
-from taftcache.errors import RecipeError, SolveError
+from taftcache.errors import RecipeError
 from taftcache.recipe import parse_recipe
 from taftcache.solve.solution import Status
 from taftcache.terminal.inspection import show_inspect
@@ -52,7 +52,7 @@ def test_adams_schedules_train_and_are_certified(store, method):
             assert meta["stats"]["passes"] == PRESETS[method].schedule.epochs + 2
             assert meta["status"] == Status.max_passes.value
             assert 1e-6 < meta["certificate"]["relative_gradient"] < 1
-        with pytest.raises(SolveError, match="have no ball"):
+        with pytest.raises(RecipeError, match="keeps to no ball"):
             taftcache.train(opened, recipe(store, objective={"radius": 1.0}, solver={"method": method}))
 
 

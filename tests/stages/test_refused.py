@@ -74,7 +74,7 @@ OTHERS = [
     ("compose {S} --weight 000=1", "does not fit"),
     ("compose {S} --weight 000=0.5 --weight 001=0.6", "sum to 1.1"),
     ("compose {S} --weight zzz=1", "zzz"),
-    ("forget {S}", "none"),
+    ("forget {S}", "nothing to forget"),
     ("forget {S} --sample nobody", "nobody"),
     ("forget {S} --sample {ID} --sample nobody", "nobody"),
     ("forget {S} --class cat", "cat"),

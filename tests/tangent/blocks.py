@@ -15,7 +15,7 @@ from timm.models.vision_transformer import ResPostBlock, VisionTransformer
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from taftcache.backbone.cut.describe import Description, describe
+from taftcache.backbone.cut.describe import DescribedTail, describe
 from taftcache.tangent.base import Base, make_base
 from taftcache.tangent.config import TailConfig
 from taftcache.tangent.spec import TangentSpec
@@ -112,7 +112,7 @@ def make_case(
     model.to(dtype)
     first = depth - blocks
     found = describe(model, blocks)
-    assert isinstance(found, Description), found
+    assert isinstance(found, DescribedTail), found
     names = tuple(f"blocks.{k}" for k in range(first, depth))
     inside = (*(f"{name}." for name in names), "norm.", "fc_norm.")
     state = {n: t for n, t in model.state_dict().items() if n.startswith(inside)}

@@ -45,7 +45,7 @@ def try_block(block: BlockOf, file: Path, namespace: dict[str, Any]) -> None:
     """Run it, or read it with what it is written for; fails where it is wrong or of a kind that nobody tries."""
     if block.language == "python":
         # Blank lines in front, so that a traceback names the page's own line.
-        exec(compile("\n" * (block.line - 1) + block.text, str(file), "exec"), namespace)
+        exec(compile("\n" * (block.line - 1) + block.text, str(file), "exec", dont_inherit=True), namespace)
     elif block.language == "sh":
         for line in block.text.replace("\\\n", " ").splitlines():
             try_command(line, f"{file.name}:{block.line}")

@@ -64,7 +64,9 @@ def test_the_page_says_what_influence_says(asked, monkeypatch):
     setting, path = asked
     methods = []
     solve = stage.solve_component
-    monkeypatch.setattr(stage, "solve_component", lambda *a, **k: methods.append(a[0].solver.method) or solve(*a, **k))
+    monkeypatch.setattr(
+        stage, "solve_component", lambda *a, **k: methods.append(a[0].recipe.solver.method) or solve(*a, **k)
+    )
     with FeatureStore(path) as store:
         shard = store.shards[0]
         name, part = shard.sample_ids[1], f"components/{shard.name}"
