@@ -19,19 +19,22 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in the background of
 
 # The files that take longest, in seconds of one core: begun last, one of them would keep a worker busy alone.
 LONGEST = {
-    "test_pages.py": 90,
-    "test_private.py": 54,
-    "test_noise.py": 38,
-    "test_identity.py": 35,
-    "test_failure.py": 33,
-    "test_model_export.py": 31,
-    "test_digits.py": 30,
-    "test_taught.py": 27,
-    "test_cli.py": 27,
-    "test_families.py": 23,
-    "test_bugs.py": 23,
-    "test_browser.py": 21,
-    "test_history.py": 19,
+    "test_pages.py": 105,
+    "test_private.py": 70,
+    "test_private_budget.py": 69,
+    "test_identity.py": 58,
+    "test_private_leaks.py": 58,
+    "test_failure.py": 58,
+    "test_model_export.py": 54,
+    "test_taught.py": 53,
+    "test_cli.py": 50,
+    "test_bugs.py": 46,
+    "test_export.py": 45,
+    "test_digits.py": 45,
+    "test_browser.py": 40,
+    "test_families.py": 37,
+    "test_bucket.py": 30,
+    "test_history.py": 27,
 }
 
 

@@ -202,7 +202,9 @@ def test_no_copy_is_begun_that_no_reader_would_take(path, tmp_path, monkeypatch)
 
 
 @pytest.mark.law("What is committed can be read again: the writer's limits are the reader's")
-@pytest.mark.parametrize("count", [407, 1700, pytest.param(3000, marks=pytest.mark.full)])
+@pytest.mark.parametrize(
+    "count", [407, pytest.param(1700, marks=pytest.mark.full), pytest.param(3000, marks=pytest.mark.full)]
+)
 def test_components_with_their_curves(path, count) -> None:
     with FeatureStore(path, mode="a") as store, store.transaction() as change:
         for k in range(count):
@@ -229,6 +231,7 @@ WORST = {
 }
 
 
+@pytest.mark.full
 def test_what_a_reader_takes_has_an_end_in_memory(path, tmp_path) -> None:
     """The worst that the limits let through: what opening, verifying and reading it takes is what FORMAT.md says."""
     for name, text in WORST.items():

@@ -38,7 +38,7 @@ def test_each_integer_comes_as_often_as_the_definition_says():
 
 
 @pytest.mark.law("Private noise has its law, exactly")
-@pytest.mark.parametrize("margin", [0.2, 0.9])
+@pytest.mark.parametrize("margin", [0.2, pytest.param(0.9, marks=pytest.mark.full)])
 def test_the_exact_path_draws_the_same(monkeypatch, margin):
     """With a margin this wide, decimal arithmetic decides many or nearly all of the comparisons."""
     monkeypatch.setattr(noise, "MARGIN", margin)

@@ -14,7 +14,7 @@ from tests.stages.making import open_store, recipe, tree
 
 
 @pytest.mark.law("A store made by workers has the bytes of one made by one process")
-@pytest.mark.parametrize("workers", [1, 2, pytest.param(3, marks=pytest.mark.full)])
+@pytest.mark.parametrize("workers", [2, *(pytest.param(n, marks=pytest.mark.full) for n in (1, 3))])
 def test_a_store_made_by_workers_has_the_bytes_of_one_made_alone(cluster, finished, extracted, tmp_path, workers):
     grow(cluster, workers)
     taftcache.run(recipe(tmp_path / "store"), cluster=cluster)

@@ -125,7 +125,7 @@ def test_another_base_point_is_refused(finished, store, parcel, tmp_path):
     with open_store(path) as opened, pytest.raises(CompositionError, match="another base point"):
         taftcache.import_component(opened, parcel)
     with open_store(store) as opened:
-        with pytest.raises(RecipeError, match="no shard"):
+        with pytest.raises(RecipeError, match="has that name already"):
             taftcache.import_component(opened, parcel, "000")
         broken = tmp_path / "broken.safetensors"
         broken.write_bytes(parcel.read_bytes()[:-8])

@@ -53,7 +53,9 @@ def test_float32_cache_agrees_to_float32(images, tmp_path):
     assert worst(path, images, "models/mean") < 1e-4
 
 
-@pytest.mark.parametrize("train", ["bitfit", ["blocks.4.mlp.*", "head.*"]], ids=str)
+@pytest.mark.parametrize(
+    "train", ["bitfit", pytest.param(["blocks.4.mlp.*", "head.*"], marks=pytest.mark.full)], ids=str
+)
 def test_several_blocks(images, tmp_path, train):
     """A tail of two blocks, and then the last of them alone from the same store."""
     path = tmp_path / "store"

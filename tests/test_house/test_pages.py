@@ -25,7 +25,14 @@ NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
 
 @pytest.mark.law("Documentation is current: blocks run, links lead somewhere, this table names tests that exist")
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [n for n in NAMES if {b.language for b in blocks(_text(n))} - {"text"}])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(n, marks=pytest.mark.full) if n == "docs/cluster.md" else n  # a minute of starting workers
+        for n in NAMES
+        if {b.language for b in blocks(_text(n))} - {"text"}
+    ],
+)
 def test_blocks_run(name, workplace, capsys):
     namespace: dict[str, object] = {"__name__": "page"}
     for block in blocks(_text(name)):

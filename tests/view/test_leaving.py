@@ -52,11 +52,12 @@ def asked(request, tmp_path_factory):
 
 def answered(leaving, name):
     """The page's answer, once the thread is done."""
-    said = leaving.ask(name)
-    while said["state"] == "working":
-        sleep(0.02)
+    for _ in range(3000):
         said = leaving.ask(name)
-    return said
+        if said["state"] != "working":
+            return said
+        sleep(0.02)
+    raise AssertionError("the thread ended without an answer")
 
 
 def test_the_page_says_what_influence_says(asked, monkeypatch):
