@@ -217,7 +217,7 @@ def charge(
         totals[shard] = known[every]
         if totals[shard] > budget * (1 + AGREES):
             raise RecipeError(
-                f"shard {shard} would spend epsilon {totals[shard]:.4g}, more than the rest of its budget of {budget:g}",
+                f"shard {shard} would spend epsilon {totals[shard]:.4g}, more than is left of its budget of {budget:g}",
                 got=f"epsilon {epsilon(before, delta):.4g} at delta {delta:g} is spent already",
                 do="keep what is there, or ask for a smaller epsilon; the first private training fixed the budget",
             )
