@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import taftcache
-from tests.stages.making import recipe, write_images
+from tests.stages.making import open_store, recipe, settings, write_images
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -51,3 +51,19 @@ def photographed(tmp_path_factory, images) -> Path:
     path = tmp_path_factory.mktemp("photographed") / "store"
     taftcache.run(recipe(path, data={"source": "folder", "train": str(images)}))
     return path
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory, finished) -> Path:
+    """Two private shards and their mean, the budget spent. Not to be written to."""
+    path = shutil.copytree(finished, tmp_path_factory.mktemp("private") / "store")
+    with open_store(path) as store:
+        taftcache.train_private(store, settings(store))
+        taftcache.compose(store)
+    return path
+
+
+@pytest.fixture
+def private(trained, tmp_path) -> Path:
+    """A copy of ``trained``."""
+    return shutil.copytree(trained, tmp_path / "private")

@@ -13,7 +13,7 @@ from taftcache.cache.store import FeatureStore
 from taftcache.recipe import Recipe, parse_recipe
 from tests.cache.making import tree
 
-__all__ = ["DIGITS", "commits", "digits", "open_store", "recipe", "toml", "tree", "write_images"]
+__all__ = ["DIGITS", "PRIVACY", "commits", "digits", "open_store", "recipe", "settings", "toml", "tree", "write_images"]
 
 SETTINGS: dict[str, Any] = {
     "name": "tiny",
@@ -24,6 +24,7 @@ SETTINGS: dict[str, Any] = {
     "objective": {"ridge": 1e-3},
 }
 DIGITS = 60
+PRIVACY = {"epsilon": 8.0, "steps": 3, "relation": "replace-one"}
 
 
 def values(path: Path | str, **sections: dict[str, Any]) -> dict[str, Any]:
@@ -37,6 +38,12 @@ def values(path: Path | str, **sections: dict[str, Any]) -> dict[str, Any]:
 
 def recipe(path: Path | str, **sections: dict[str, Any]) -> Recipe:
     return parse_recipe(values(path, **sections))
+
+
+def settings(store: FeatureStore, train: str = "head", **privacy: Any) -> Recipe:
+    """The store's recipe with a small private training of what ``train`` names."""
+    values = store.manifest.recipe | {"privacy": {**PRIVACY, **privacy}}
+    return parse_recipe(values | {"tangent": {**values["tangent"], "train": train}})
 
 
 def toml(file: Path, path: Path | str, **sections: dict[str, Any]) -> Path:

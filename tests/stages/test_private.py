@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,14 +16,7 @@ from taftcache.paper.fits import Fits
 from taftcache.privacy.noise import SeededBits
 from taftcache.privacy.statement import EVENT, META, audit_statement
 from taftcache.recipe import parse_recipe, recipe_values
-from tests.stages.making import open_store
-
-PRIVACY = {"epsilon": 8.0, "steps": 3, "relation": "replace-one"}
-
-
-def settings(store: FeatureStore, train: str = "head", **privacy: Any):
-    values = store.manifest.recipe | {"privacy": {**PRIVACY, **privacy}}
-    return parse_recipe(values | {"tangent": {**values["tangent"], "train": train}})
+from tests.stages.making import PRIVACY, open_store, settings
 
 
 def test_every_shard_gets_a_component_that_says_what_it_promises(store):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shutil
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,23 +17,7 @@ from taftcache.privacy.spec import PrivacySpec
 from taftcache.privacy.statement import EVENT, META, PLAN, Promise, fixed_promise, held_to, spent
 from taftcache.recipe import parse_recipe
 from taftcache.stages.train.record import subtracted
-from tests.stages.making import open_store, recipe
-from tests.stages.test_private import PRIVACY, settings
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory, finished) -> Path:
-    """Two private shards and their mean, the budget spent. Not to be written to."""
-    path = shutil.copytree(finished, tmp_path_factory.mktemp("private") / "store")
-    with open_store(path) as store:
-        taftcache.train_private(store, settings(store))
-        taftcache.compose(store)
-    return path
-
-
-@pytest.fixture
-def private(trained, tmp_path) -> Path:
-    return shutil.copytree(trained, tmp_path / "private")
+from tests.stages.making import PRIVACY, open_store, recipe, settings
 
 
 def other_base(store: FeatureStore, seed: int = 9, **privacy: Any):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from pathlib import Path
 
 import pytest
 
@@ -11,22 +10,6 @@ import taftcache
 from taftcache.privacy.statement import EVENT, META
 from taftcache.stages.train.record import subtracted
 from tests.stages.making import open_store
-from tests.stages.test_private import settings
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory, finished) -> Path:
-    """Two private shards and their mean. Not to be written to."""
-    path = shutil.copytree(finished, tmp_path_factory.mktemp("private") / "store")
-    with open_store(path) as store:
-        taftcache.train_private(store, settings(store))
-        taftcache.compose(store)
-    return path
-
-
-@pytest.fixture
-def private(trained, tmp_path) -> Path:
-    return shutil.copytree(trained, tmp_path / "store")
 
 
 @pytest.mark.law("Forgetting beside private components keeps their promise, says it, and passes the audit")

@@ -21,8 +21,7 @@ from taftcache.stages.forget.signature import make_key
 from taftcache.stages.train import private_training
 from taftcache.stages.train.private_keys import KEYS, read_keys
 from taftcache.stages.train.record import adopt, settings_of
-from tests.stages.making import open_store
-from tests.stages.test_private import settings
+from tests.stages.making import open_store, settings
 
 COMPONENT = {"kind", "train", "shards", "rows", "stats", "norm", "privacy"}
 COMPOSITION = {"kind", "coefficients", "norm", "privacy"}
@@ -31,21 +30,6 @@ STATEMENT = {
     "noise", "tuning", "not_covered",
 }  # fmt: skip
 JOINT = {"private", "relation", "epsilon", "delta", "composition", "not_covered"}
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory, finished) -> Path:
-    """Two private shards and their mean. Not to be written to."""
-    path = shutil.copytree(finished, tmp_path_factory.mktemp("private") / "store")
-    with open_store(path) as store:
-        taftcache.train_private(store, settings(store))
-        taftcache.compose(store)
-    return path
-
-
-@pytest.fixture
-def private(trained, tmp_path) -> Path:
-    return shutil.copytree(trained, tmp_path / "private")
 
 
 def header(file: Path) -> dict[str, Any]:

@@ -18,8 +18,7 @@ from taftcache.view import payload
 from taftcache.view.atlas import Atlas
 from taftcache.view.leaving import SideSolves
 from taftcache.view.pictures import Pictures
-from tests.stages.making import open_store
-from tests.stages.test_private import settings
+from tests.stages.making import open_store, settings
 
 
 @pytest.fixture(scope="module")

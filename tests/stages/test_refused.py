@@ -15,8 +15,7 @@ from taftcache.cli import main
 from taftcache.model.component import Component
 from taftcache.recipe import parse_recipe
 from taftcache.stages.train import training
-from tests.stages.making import open_store, toml, tree
-from tests.stages.test_private import settings
+from tests.stages.making import open_store, settings, toml, tree
 
 NO_CUDA = not torch.cuda.is_available()
 
