@@ -12,6 +12,7 @@ Poisson-sampled releases have no closed form. dp-accounting composes their priva
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from math import erfc, exp, inf, isfinite, sqrt
 
 import msgspec
@@ -83,6 +84,11 @@ def epsilon(releases: Sequence[Release], delta: float) -> float:
 
 def distribution_epsilon(releases: Sequence[Release], delta: float, interval: float = INTERVAL) -> float:
     """ε at ``delta`` by dp-accounting's privacy loss distributions, rounded so that it is never too small."""
+    return _composed(tuple(releases), delta, interval)
+
+
+@lru_cache(maxsize=1024)  # half a second each, and asked again for every shard, every statement and every audit
+def _composed(releases: tuple[Release, ...], delta: float, interval: float) -> float:
     try:
         import dp_accounting  # an extra: taftcache[privacy]
         from dp_accounting import pld

@@ -37,6 +37,18 @@ def test_never_below_the_distribution_and_hardly_above(releases):
     assert other <= epsilon(releases, 1e-5) <= other * 1.001
 
 
+def test_one_distribution_is_computed_once(monkeypatch):
+    """A training asks for each shard, its statements and its audit ask again."""
+    from dp_accounting import pld
+
+    releases = [Release(7.5, 3)]
+    once = distribution_epsilon(releases, 1e-5)
+    monkeypatch.setattr(pld, "PLDAccountant", None)
+    assert distribution_epsilon(list(releases), 1e-5) == once
+    with pytest.raises(TypeError):
+        distribution_epsilon(releases, 1e-6)
+
+
 @pytest.mark.parametrize("mu", [0.05, 0.5, 2.0, 8.0])
 def test_closed_form_inverts_itself(mu):
     for delta in (1e-3, 1e-6):
