@@ -29,10 +29,8 @@ from tests.cache.crash import in_fork
 from tests.stages.making import commits, recipe, tree, write_images
 
 # loaded here, once, for the children that are forked
-import taftcache.backbone.cut  # isort: skip
-import taftcache.backbone.extract  # isort: skip
-import taftcache.model.component  # isort: skip
-import taftcache.solve.minimise  # isort: skip
+import taftcache.stages.extract.appending  # isort: skip
+import taftcache.stages.forget.forgetting  # isort: skip
 
 
 def asked(path: Path, images: Path):  # type: ignore[no-untyped-def]

@@ -28,6 +28,10 @@ from tests.cache.crash import hook, in_fork
 from tests.cache.making import tree
 from tests.stages.making import commits, recipe
 
+# loaded here, once, for the children that are forked
+import taftcache.stages.forget.auditing  # isort: skip
+import taftcache.stages.forget.forgetting  # isort: skip
+
 SETTINGS = {
     "data": {"source": "digits", "limit": 54},
     "store": {"shards": 3, "chunk_rows": 8},

@@ -128,36 +128,59 @@ def test_an_unknown_format(finished, tmp_path):
         taftcache.export(finished, tmp_path / "out", "xlsx")
 
 
+# One process for all commands: libraries are loaded once, without the limit, and each command runs in a fork.
 LIMITED = """
-import resource, sys
+import json, os, resource, sys
 import h5py, pyarrow, timm
 from taftcache.cli import main
 import taftcache.model.predictor, taftcache.stages.files.sample_files
-resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
-main(sys.argv[1:])
+store, folder, *places = sys.argv[1:]
+for n, place in enumerate(places):
+    command, *words = place.split()
+    read, write = os.pipe()
+    os.mkdir(f"{folder}/{n}")
+    if (child := os.fork()) == 0:
+        os.dup2(write, 2)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
+        try:
+            main([command, store, *(word.format(out=f"{folder}/{n}/out") for word in words)])
+        except SystemExit as end:
+            sys.stderr.flush()
+            os._exit(end.code)
+    os.close(write)
+    said = open(read, errors="replace").read()
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    print(json.dumps([place, code, said, os.listdir(f"{folder}/{n}")]))
 """
 PLACES = [
-    ("export", "--format", "npz"),
-    ("export", "--format", "parquet"),
-    ("export", "--format", "hdf5"),
-    ("export", "--format", "embedding-projector"),
-    ("export-model",),
-    ("export-component", "000"),
+    "export {out} --format npz",
+    "export {out} --format parquet",
+    "export {out} --format hdf5",
+    "export {out} --format embedding-projector",
+    "export-model {out}",
+    "export-component 000 {out}",
 ]
 
 
-@pytest.mark.parametrize("words", PLACES, ids=" ".join)
-def test_a_disk_that_takes_no_more_is_one_line_and_leaves_nothing(finished, tmp_path, words):
+@pytest.fixture(scope="module")
+def limited(finished, tmp_path_factory):
+    """Exit code, stderr and the files that are left, of each of ``PLACES``."""
+    pytest.importorskip("pyarrow")
+    line = [sys.executable, "-c", LIMITED, str(finished), str(tmp_path_factory.mktemp("limited")), *PLACES]
+    run = subprocess.run(line, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+    return {place: rest for place, *rest in map(json.loads, run.stdout.splitlines())}
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_disk_that_takes_no_more_is_one_line_and_leaves_nothing(limited, place):
     """A limit on the size of files stands for a full disk: the same calls fail, with another number."""
-    command, *more = words
-    line = [command, str(finished), *(more if command == "export-component" else []), str(tmp_path / "out")]
-    line += more if command == "export" else []
-    run = subprocess.run([sys.executable, "-c", LIMITED, *line], capture_output=True, text=True, check=False)
-    assert run.returncode in (2, 5), run.stderr
-    assert run.stderr.startswith("taftcache: ")
-    assert "Traceback" not in run.stderr
-    assert "file too large" in run.stderr.lower()
-    assert list(tmp_path.iterdir()) == []
+    code, said, left = limited[place]
+    assert code in (2, 5), said
+    assert said.startswith("taftcache: ")
+    assert "Traceback" not in said
+    assert "file too large" in said.lower()
+    assert left == []
 
 
 @pytest.mark.parametrize("format", ["npz", "parquet", "hdf5"])

@@ -32,6 +32,11 @@ def store(request, tmp_path_factory):
     return path
 
 
+one_of_them = pytest.mark.parametrize(
+    "store", [name if name == "token" else pytest.param(name, marks=pytest.mark.full) for name in SWITCHES], indirect=True
+)
+
+
 def pictures(model: TangentModel, n: int = 3) -> torch.Tensor:
     return torch.randn(n, *model.transform.image_shape, generator=torch.Generator().manual_seed(0))
 
@@ -60,6 +65,7 @@ def test_the_frozen_backbone_loads_with_timm_alone(store, tmp_path):
 
 
 @pytest.mark.law("A saved model gives the store's own logits, and needs neither store nor solver")
+@one_of_them
 def test_loading_needs_neither_store_nor_solver(store, tmp_path):
     with FeatureStore(store) as opened:
         taftcache.export_model(opened, tmp_path / "model")
@@ -74,6 +80,7 @@ assert not loaded, loaded
     subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
 
 
+@one_of_them
 def test_the_program_needs_torch_alone(store, tmp_path):
     with FeatureStore(store) as opened:
         taftcache.export_model(opened, tmp_path / "model", program=True)
