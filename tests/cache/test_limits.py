@@ -165,7 +165,7 @@ def test_commas_in_the_names_of_classes_are_no_classes(tmp_path) -> None:
 
 def test_too_many_skipped_samples(path) -> None:
     """Of a shard's writer the work stays, as after any commit that failed, and can be thrown away."""
-    skipped = [Skipped(f"x{k}", "cannot be read: " + "y" * 80) for k in range(300_000)]
+    skipped = [Skipped(f"x{k}", "cannot be read: " + "y" * 1000) for k in range(33_000)]
     before = tree(path)
     with FeatureStore(path, mode="a") as store:
         with store.writer("001", "train", tokens_shape=SHAPE) as writer:

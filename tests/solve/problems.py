@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from functools import cache
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
@@ -103,10 +103,20 @@ class Dense:
     g: Tensor
     constant: float
 
-    @property
+    @cached_property
     def solution(self) -> Tensor:
         """Δw*."""
         return torch.linalg.solve(self.H, -self.g)
+
+    @cached_property
+    def largest(self) -> float:
+        """H's largest eigenvalue."""
+        return torch.linalg.matrix_norm(self.H, 2).item()
+
+    @cached_property
+    def spectrum(self) -> tuple[Tensor, Tensor]:
+        """H's eigenvalues and eigenvectors."""
+        return tuple(torch.linalg.eigh(self.H))
 
     def gradient(self, at: Tensor) -> Tensor:
         return self.H @ at + self.g
@@ -115,6 +125,7 @@ class Dense:
         return (0.5 * at @ self.H @ at + self.g @ at).item() + self.constant
 
 
+@cache
 def dense(vit: str = "narrow-mlp", spec: str = "keep", *, loss: RSL, ridge: float, head: bool = False) -> Dense:
     """The same F without operator, loss class or streaming."""
     J, f0 = jacobian(vit, spec, head)

@@ -91,15 +91,15 @@ def test_newton_where_rows_can_be_told_apart():
 
 
 def in_ball(whole: Dense, ridge: float, radius: float) -> torch.Tensor:
-    """By bisection on dense solves."""
-    eye = torch.eye(len(whole.g), dtype=torch.float64)
-    x = whole.solution
+    """By bisection on the ridge, in the basis of H's eigenvectors."""
+    values, basis = whole.spectrum
+    g, x = basis.T @ whole.g, whole.solution
     if x.norm() <= radius:
         return x
     low, high = 1e-12, 1e6
     for _ in range(100):
         middle = (low * high) ** 0.5
-        x = torch.linalg.solve(whole.H + middle * eye, -whole.g)
+        x = -basis @ (g / (values + middle))
         low, high = (middle, high) if x.norm() > radius else (low, middle)
     return x
 
@@ -137,7 +137,7 @@ def test_projected_gradients_agree(loss, method):
 
 
 def test_acceleration_takes_fewer_passes():
-    options = {"ridge": 1e-2, "tolerance": 1e-4, "max_passes": 20_000}
+    options = {"ridge": 1e-2, "tolerance": 1e-3, "max_passes": 20_000}
     plain, fast = (solve(method=method, **options).stats["passes"] for method in ("projected", "accelerated"))
     assert fast < plain / 2
 

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import taftcache
+from taftcache.backbone.cut import cut
 from tests.stages.making import open_store, recipe, settings, write_images
 
 
@@ -25,11 +26,35 @@ def quick() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def traced_once() -> Iterator[None]:
+    """Of equal networks and images the trace of calls is equal: each extraction asks for it, mostly of one network."""
+    known, trace = {}, cut.trace
+
+    def remembered(model, name, shape):
+        which = repr(model), name, shape
+        if which not in known:
+            known[which] = trace(model, name, shape)
+        return known[which]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cut, "trace", remembered)
+        yield
+
+
 @pytest.fixture(scope="session")
 def finished(tmp_path_factory) -> Path:
     """Sixty digits through every stage: two shards and a held-out one. Not to be written to."""
     path = tmp_path_factory.mktemp("finished") / "store"
     taftcache.run(recipe(path))
+    return path
+
+
+@pytest.fixture(scope="session")
+def solved(tmp_path_factory, finished) -> Path:
+    """``finished`` with an exact model. Not to be written to."""
+    path = shutil.copytree(finished, tmp_path_factory.mktemp("solved") / "store")
+    taftcache.run(recipe(path, compose={"mode": "exact"}))
     return path
 
 

@@ -17,26 +17,40 @@ from tests.stages.making import recipe, tree, write_images
 MEMORY = ("ledger/", "tombstones.key", "manifest.json")
 
 
-@pytest.fixture
-def images(tmp_path) -> Path:
-    """The session's images may not be written to."""
-    return write_images(tmp_path / "digits")
-
-
-@pytest.fixture
-def few(tmp_path, images):
-    """A store of two thirds of the images; then the others come back. One image does not decode."""
+@pytest.fixture(scope="module")
+def images(tmp_path_factory) -> Path:
+    """Three classes of fourteen files and one that does not decode. A test that adds one takes it away again."""
+    images = write_images(tmp_path_factory.mktemp("grown") / "digits")
     (images / "0" / "broken.png").write_bytes(b"no image")
+    return images
+
+
+@pytest.fixture(scope="module")
+def extracted(tmp_path_factory, images) -> Path:
+    """A store of two thirds of the images; then the others come back. Not to be written to."""
     later = sorted(images.glob("*/*.png"))[::3]
-    aside = tmp_path / "aside"
+    root = tmp_path_factory.mktemp("extracted")
     for file in later:
-        (aside / file.parent.name).mkdir(parents=True, exist_ok=True)
-        shutil.move(file, aside / file.parent.name / file.name)
-    path = tmp_path / "store"
+        (root / "aside" / file.parent.name).mkdir(parents=True, exist_ok=True)
+        shutil.move(file, root / "aside" / file.parent.name / file.name)
+    taftcache.extract(asked(root / "store", images))
+    for file in later:
+        shutil.move(root / "aside" / file.parent.name / file.name, file)
+    return root / "store"
+
+
+@pytest.fixture
+def few(tmp_path, extracted) -> Path:
+    """A copy of ``extracted``."""
+    return shutil.copytree(extracted, tmp_path / "store")
+
+
+@pytest.fixture(scope="module")
+def fresh(tmp_path_factory, images) -> dict[str, bytes]:
+    """The files of a store of all images that was made at once."""
+    path = tmp_path_factory.mktemp("fresh") / "store"
     taftcache.extract(asked(path, images))
-    for file in later:
-        shutil.move(aside / file.parent.name / file.name, file)
-    return path
+    return tree(path)
 
 
 def asked(path, images, **more):
@@ -44,14 +58,12 @@ def asked(path, images, **more):
 
 
 @pytest.mark.law("A store that grew has the bytes of one made at once")
-def test_a_grown_store_is_one_made_at_once(few, images, tmp_path):
+def test_a_grown_store_is_one_made_at_once(few, images, fresh):
     assert "taftcache append" in taftcache.extract(asked(few, images)).notes[0]
     report = taftcache.append(asked(few, images))
     assert (report.images + report.skipped, report.known) == (15, 28)
     assert sum(report.added.values()) == 15
-    fresh = tmp_path / "fresh"
-    taftcache.extract(asked(fresh, images))
-    assert tree(few) == tree(fresh)
+    assert tree(few) == fresh
     again = taftcache.append(asked(few, images))
     assert (again.added, again.images, again.root_digest) == ({}, 0, report.root_digest)
     assert taftcache.extract(asked(few, images)).notes == []
@@ -75,15 +87,13 @@ class Interrupting(Silent):
 
 
 @pytest.mark.parametrize("calls", [1, 2, 3])
-def test_interrupted_and_done_again(few, images, tmp_path, calls, monkeypatch):
+def test_interrupted_and_done_again(few, images, fresh, calls, monkeypatch):
     monkeypatch.setattr("taftcache.backbone.extract.default_batch", lambda cut: 4)
     with pytest.raises(KeyboardInterrupt):
         taftcache.append(asked(few, images), Interrupting(calls))
     assert taftcache.verify(few).faults == []
     taftcache.append(asked(few, images))
-    fresh = tmp_path / "fresh"
-    taftcache.extract(asked(fresh, images))
-    assert tree(few) == tree(fresh)
+    assert tree(few) == fresh
 
 
 def test_a_new_shard_leaves_the_others_alone(few, images):
@@ -162,7 +172,8 @@ def test_what_cannot_be_appended(few, images, tmp_path):
         taftcache.append(asked(half, images))
 
 
-def test_a_balanced_plan_takes_new_samples_as_a_shard_only(tmp_path, images):
+def test_a_balanced_plan_takes_new_samples_as_a_shard_only(tmp_path):
+    images = write_images(tmp_path / "digits")
     later = images / "0" / "zzz.png"
     path = tmp_path / "store"
     wanted = recipe(path, data={"source": "folder", "train": str(images)}, store={"plan": "balanced"})

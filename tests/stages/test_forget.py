@@ -54,7 +54,8 @@ def never_seen(photographed: Path, images: Path, tmp_path: Path, which: str, sec
 @pytest.mark.law("A forgotten sample leaves store and models with the bytes of never seen, and no trace")
 @pytest.mark.parametrize(
     ("which", "settings"),
-    [("one", "mean"), ("several", "mean"), ("held-out", "mean"), ("both", "mean")]
+    [("several", "mean"), ("both", "mean")]
+    + [pytest.param(which, "mean", marks=pytest.mark.full) for which in ("one", "held-out")]
     + [("several", name) for name in SETTINGS if name != "mean"],
 )
 def test_forgotten_is_never_seen(photographed, images, tmp_path, which, settings):

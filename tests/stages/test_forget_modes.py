@@ -28,14 +28,6 @@ from tests.stages.making import commits, open_store, recipe, tree
 EXACT = {"compose": {"mode": "exact"}}
 
 
-@pytest.fixture(scope="module")
-def solved(tmp_path_factory) -> Path:
-    """Sixty digits with an exact model. Not to be written to."""
-    path = tmp_path_factory.mktemp("solved") / "store"
-    taftcache.run(recipe(path, **EXACT))
-    return path
-
-
 @pytest.fixture
 def exact(solved, tmp_path) -> Path:
     return shutil.copytree(solved, tmp_path / "store")
@@ -69,6 +61,7 @@ def parse(store: FeatureStore, **values):
 
 
 def test_a_run_leaves_a_subtracted_shard_out_until_it_is_trained_by_name(store):
+    direct = shutil.copytree(store, store.parent / "direct")
     with open_store(store) as opened:
         sample = opened.shard("001").sample_ids[0]
         taftcache.forget(opened, [sample], mode="subtract")
@@ -80,8 +73,6 @@ def test_a_run_leaves_a_subtracted_shard_out_until_it_is_trained_by_name(store):
         taftcache.train(opened, shards=["001"])
         taftcache.compose(opened)
         assert record.subtracted(opened) == []
-    direct = store.parent / "direct"
-    taftcache.run(recipe(direct))
     with open_store(direct) as opened:
         taftcache.forget(opened, [sample])
     assert commits(retrained) == commits(direct)
@@ -89,7 +80,7 @@ def test_a_run_leaves_a_subtracted_shard_out_until_it_is_trained_by_name(store):
 
 @pytest.mark.law("A class, a shard, an exact model that were forgotten were never seen")
 @pytest.mark.parametrize("mode", ["retrain", "resolve"])
-def test_cold_is_never_seen_for_the_exact_model_too(exact, images, tmp_path, mode):
+def test_cold_is_never_seen_for_the_exact_model_too(images, tmp_path, mode):
     source = shutil.copytree(images, tmp_path / "images")
     sections = {"data": {"source": "folder", "train": str(source)}, **EXACT}
     taftcache.run(recipe(tmp_path / "forgot", **sections))

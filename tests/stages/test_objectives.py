@@ -26,7 +26,7 @@ OBJECTIVES = {
 @pytest.mark.parametrize("objective", OBJECTIVES.values(), ids=OBJECTIVES)
 def test_every_objective_trains_and_predicts(store, objective, capsys):
     with open_store(store) as opened:
-        report = taftcache.train(opened, recipe(store, objective=objective, solver={"tolerance": 1e-4}))
+        report = taftcache.train(opened, recipe(store, objective=objective, solver={"tolerance": 1e-3}))
         assert report.notes == []
         assert set(report.trained) == {"components/000", "components/001", "models/head"}
         taftcache.compose(opened)

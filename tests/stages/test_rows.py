@@ -40,7 +40,9 @@ def test_the_least_is_chosen_and_gives_the_component_of_the_tokens(kind, tmp_pat
     listener = Listener()
     deltas, predicted, sizes = [], [], []
     for cache in ("auto", "tokens"):
-        made = recipe(tmp_path / cache, tangent=tangent, solver=solver, store={"cache": cache, "dtype": "float32"})
+        store = {"cache": cache, "dtype": "float32", "shards": 1}
+        data = {"source": "digits", "limit": 30}
+        made = recipe(tmp_path / cache, data=data, tangent=tangent, solver=solver, store=store)
         run(made, listener)
         with FeatureStore(tmp_path / cache) as store:
             assert store.identity["cut"]["rows"] == (kind if cache == "auto" else "tokens")
