@@ -483,7 +483,7 @@ def edit(node: Any, where: list[float], what: str, value: Any, key: str) -> None
 
 @pytest.mark.law("Any manifest, its digests right, is refused or tells the truth")
 @pytest.mark.parametrize(
-    "examples", [pytest.param(60, id="short"), pytest.param(3000, id="long", marks=pytest.mark.full)]
+    "examples", [pytest.param(30, id="short"), pytest.param(3000, id="long", marks=pytest.mark.full)]
 )
 @pytest.mark.parametrize("which", ["root", "shard"])
 def test_any_manifest_is_refused_or_tells_the_truth(tmp_path, which, examples) -> None:

@@ -28,7 +28,7 @@ def crash(folder: Path, kind: str, points: str) -> str:
 
 @pytest.mark.parametrize("kind", ["write", "erase"])
 def test_kill_at_some_points(tmp_path, kind) -> None:
-    assert "kills at" in crash(tmp_path, kind, "16")
+    assert "kills at" in crash(tmp_path, kind, "10")
 
 
 @pytest.mark.law("A kill at any point leaves the last commit or the next one")

@@ -125,7 +125,7 @@ def rows_come_in_independently() -> None:
         return asked(delta, chosen)
 
     net.batches = watched  # type: ignore[method-assign]
-    run = making.descent(rate=0.25, steps=200)
+    run = making.descent(rate=0.25, steps=100)
     descent.descend(net, CrossEntropy(), run, SeededBits(1))
     assert 0.6 < np.var(counts) / (64 * 0.25 * 0.75) < 1.6
 

@@ -26,6 +26,7 @@ from taftcache.stages.train.solving import SolveOptions, solve_component
 from tests.stages.making import commits, open_store, recipe, tree
 
 EXACT = {"compose": {"mode": "exact"}}
+FEW = {"data": {"source": "digits", "limit": 30}}
 
 
 @pytest.fixture
@@ -118,7 +119,7 @@ def test_warm_goes_on_from_the_dual_vectors(tmp_path, monkeypatch):
     """In the space of the rows; the tolerance is loose, so the old model is tightened first."""
     monkeypatch.setattr("taftcache.solve.inverses.dual.LARGEST_KERNEL", 0)
     path = tmp_path / "store"
-    taftcache.run(recipe(path, solver={"tolerance": 0.2}, tangent={"reset_block": True}, **EXACT))
+    taftcache.run(recipe(path, solver={"tolerance": 0.2}, tangent={"reset_block": True}, **EXACT, **FEW))
     with open_store(path) as store:
         gone = [store.shard("000").sample_ids[2], store.shard("001").sample_ids[0]]
         rows = sum(shard.rows for shard in store.shards)
@@ -145,7 +146,7 @@ def test_warm_goes_on_where_the_tolerance_is_loose(tmp_path, monkeypatch):
     """Both the old model and the new one are solved further than the recipe asks, until the removal is proven."""
     monkeypatch.setattr("taftcache.solve.inverses.dual.LARGEST_KERNEL", 0)
     path = tmp_path / "store"
-    loose = {"solver": {"tolerance": 1e-2, "method": "conjugate"}, "objective": {"ridge": 0.1}, **EXACT}
+    loose = {"solver": {"tolerance": 1e-2, "method": "conjugate"}, "objective": {"ridge": 0.1}, **EXACT, **FEW}
     taftcache.run(recipe(path, **loose))
     with open_store(path) as store:
         report = taftcache.forget(store, [store.shard("000").sample_ids[2]], mode="resolve")

@@ -33,7 +33,7 @@ def resnet(path: Path, weights: Path, **sections: dict[str, Any]) -> Recipe:
         path,
         backbone={"model": "resnet18", "weights": str(weights), "model_args": ARGS},
         preprocess={"input_size": [3, 32, 32]},
-        data={"source": "digits", "limit": 40},
+        data={"source": "digits", "limit": 24},
         **sections,
     )
 

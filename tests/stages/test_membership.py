@@ -18,9 +18,9 @@ from taftcache.stages.train import record
 from taftcache.tangent.operator import TangentOperator
 from tests.stages.making import open_store, recipe
 
-SHADOWS = 128
+SHADOWS = 96
 SPLITS = 6
-EACH = 60  # rows that are kept, forgotten, and never seen
+EACH = 40  # rows that are kept, forgotten, and never seen
 RIDGE = 1e-4
 
 
@@ -66,7 +66,7 @@ def attacked(tmp_path_factory):
     """AUC over the splits of the most influential rows into kept, forgotten and never seen."""
     root = tmp_path_factory.mktemp("attacked")
     settings = {
-        "data": {"source": "digits", "limit": 600},
+        "data": {"source": "digits", "limit": 400},
         "store": {"shards": 4},
         "tangent": {"train": "head"},
         "objective": {"ridge": RIDGE},

@@ -33,7 +33,9 @@ def store(request, tmp_path_factory):
 
 
 one_of_them = pytest.mark.parametrize(
-    "store", [name if name == "token" else pytest.param(name, marks=pytest.mark.full) for name in SWITCHES], indirect=True
+    "store",
+    [name if name == "token" else pytest.param(name, marks=pytest.mark.full) for name in SWITCHES],
+    indirect=True,
 )
 
 
