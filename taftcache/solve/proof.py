@@ -115,6 +115,12 @@ def rounding(problem: Quadratic, value: Tensor, at_zero: Tensor, gradient: Tenso
     return float((8 * (gradient - at_zero - product).norm() + 32 * EPSILON * terms).item())
 
 
+def least_distance(problem: Quadratic, gradient: Tensor) -> float:
+    """A lower bound on ‖Δw − Δw*‖ from ∇F(Δw) [P], in one pass: ‖g‖² = (Hg)ᵀ(H⁻¹g) ≤ ‖Hg‖ ‖Δw − Δw*‖."""
+    square = float((gradient @ gradient).item())
+    return square / problem.hessian(gradient).norm().item() if square > 0 else 0.0
+
+
 def tighten(problem: Quadratic, gradient: Tensor, inverse: Inverse | None, passes: int, error: float = 0.0) -> float:
     """An upper bound on ‖Δw − Δw*‖_H from ∇F(Δw), closer with every pass.
 

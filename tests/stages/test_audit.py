@@ -19,7 +19,7 @@ from taftcache.cache.format.manifest import Manifest
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import RecipeError, StaleStore
 from taftcache.model.component import Component, put_component, read_base, read_component
-from taftcache.stages.forget.signature import make_key
+from taftcache.stages.signature import make_key
 from taftcache.stages.train.record import adopt
 from tests.stages.making import open_store, recipe, tree
 
