@@ -22,7 +22,7 @@ from taftcache.solve.methods.head import solve_head
 from taftcache.solve.methods.newton import newton
 from taftcache.solve.methods.projected import projected_gradient
 from taftcache.solve.methods.row_space import Restart, RowSpace
-from taftcache.solve.proof import certified, prove
+from taftcache.solve.proof import bracket, certified, prove
 from taftcache.solve.settings import ARITHMETIC, GOAL, Arithmetic, Goal, OnPass
 from taftcache.solve.solution import Certificate, Solution, Status
 from taftcache.tangent.base import Base
@@ -31,6 +31,7 @@ from taftcache.tangent.rows import RowSource
 Method = Literal["auto", "conjugate", "projected", "accelerated"]
 # M of a kernel whose Cholesky costs about what the space of the rows does; at three times as much it costs ten times.
 DIRECT = 2048
+BRACKET_PASSES = 6
 
 
 def through_rows(problem: Problem) -> bool:
@@ -115,7 +116,9 @@ def certify(
         base, sources, objective, goal, arithmetic: as ``minimise`` has them.
         value: Δw [P].
         method: that found it; of another one than ``minimise`` has, two passes say all that is known.
-        dual: α [N,K] with Δw = Jᵀα, where it is known: then the dual residual counts.
+        dual: α [N,K] with Δw = Jᵀα, where it is known: then the dual residual counts. Where ``minimise`` would have had
+            one and there is none here, some passes more are spent on a bound from both sides, and ``stats`` have
+            "energy_at_least", below which ‖Δw − Δw*‖_H is not.
     """
     problems = _Problems(base, sources, objective, arithmetic)
     exact, radius = problems.exact, objective.radius
@@ -138,7 +141,14 @@ def certify(
         norms = gradient.norm().item(), at_zero.norm().item()
         certificate = Certificate(*norms, exact.ridge, found_value, exact.operator.rows)
         solution = Solution(value, Status.stalled, certificate, {"passes": 2}, (at_zero, gradient))
-    return prove(solution, exact, _inverse(problems, by_rows)[1], goal.tolerance, goal.proof_passes)
+    inverse = _inverse(problems, by_rows)[1]
+    if dual is not None or not by_rows:
+        return prove(solution, exact, inverse, goal.tolerance, goal.proof_passes)
+    proven = prove(solution, exact, None, goal.tolerance)
+    certificate, passes = proven.certificate, max(BRACKET_PASSES, goal.proof_passes)
+    least, most = bracket(exact, gradient, inverse, passes, certificate.rounding)
+    stats = {**proven.stats, "energy_at_least": least}
+    return replace(proven, certificate=replace(certificate, tightened=most), stats=stats)
 
 
 class _Problems:

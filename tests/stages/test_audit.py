@@ -218,7 +218,7 @@ def test_signed_receipts(store, tmp_path):
     with open_store(store) as opened:
         taftcache.forget(opened, [second])
     assert taftcache.audit(store).findings == []
-    assert [f.problem for f in taftcache.audit(store, public_key=mine).findings] == ["the receipt is not signed"]
+    assert [f.problem for f in taftcache.audit(store, public_key=mine).findings] == ["the entry is not signed"]
     with open_store(store) as opened:
         entry = {k: v for k, v in opened.ledger()[0].items() if k not in ("seq", "previous")}
         with opened.transaction() as change:

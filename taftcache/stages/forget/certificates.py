@@ -10,7 +10,6 @@ from taftcache.model.component import Component
 from taftcache.model.meta import CertificateRecord
 from taftcache.objective.problem import Problem
 from taftcache.solve.inverses.class_kernel import adjoint
-from taftcache.solve.proof import least_distance
 from taftcache.solve.solution import Certificate, Solution
 from taftcache.stages.forget.finding import Findings
 from taftcache.stages.train.settings import Settings
@@ -27,8 +26,8 @@ def check_certificate(
     """Prove a component's bounds again from the rows, as its solve did, and set what it says beside them.
 
     Returns ‖∇F‖ as ``recorded`` and ``recomputed``; ``distance_bound``, which is proven now, and ``distance_recorded``.
-    A bound that the solve had from dual vectors which the component does not keep cannot be proven again: such a one is
-    held against what the distance is at least, and what the gradient proves is returned.
+    A bound that the solve had from dual vectors which the component does not keep cannot be proven again as it was: it
+    is held against a lower bound, and the upper one beside that is returned.
 
     Raises:
         FormatError: the component's description has not what a solve says.
@@ -36,9 +35,7 @@ def check_certificate(
     said = component.record.certified
     proven = settings.proven(sources, component)
     now, figures = proven.certificate, proven.certificate.as_dict()
-    wrong = [*_own_faults(said, component, settings, now), *_shortfalls(said, now, component.dual is None)]
-    if said.residual is not None and component.dual is None and proven.gradients is not None:
-        wrong += _too_near(said, proven, settings.problem(sources, component))
+    wrong = [*_own_faults(said, component, settings, now), *_shortfalls(said, proven)]
     if component.dual is not None and not _is_dual(settings.problem(sources, component), component):
         to.found("stale dual", name, "its dual vectors are not those of the rows that are there")
     for problem in wrong:
@@ -65,31 +62,29 @@ def _own_faults(said: CertificateRecord, component: Component, settings: Setting
         known, claimed = getattr(now, field), getattr(said, field)
         if not abs(claimed - known) <= RELATIVE * abs(known):
             yield f"{field} is {known:.6g}, its certificate says {claimed:.6g}"
-    follows = Certificate(**{f.name: getattr(said, f.name) for f in fields(Certificate)}).as_dict()
+    follows = _certificate(said).as_dict()
     for bound in BOUNDS:
         claimed = getattr(said, bound)
         if claimed is not None and not claimed >= (1 - ROUNDING) * (follows[bound] or 0.0):
             yield f"its {bound} is {claimed:.3e}, its own figures give {follows[bound]:.3e}"
 
 
-def _shortfalls(said: CertificateRecord, now: Certificate, no_dual: bool) -> Iterator[str]:
-    """Figures that are smaller than what is proven now, by more than rounding."""
+def _shortfalls(said: CertificateRecord, proven: Solution) -> Iterator[str]:
+    """Figures that are smaller than what is proven now, by more than rounding; or than what can be true."""
+    now, least = proven.certificate, proven.stats.get("energy_at_least")
     slack = now.rounding or ROUNDING * now.gradient_at_zero
     if not now.gradient <= said.gradient * (1 + RELATIVE) + slack:
         yield f"‖∇F‖ is {now.gradient:.3e}, its certificate says {said.gradient:.3e}"
-    if (said.residual is not None and no_dual) or now.ridge == 0:
-        return
-    if not now.distance <= said.distance_bound * (1 + RELATIVE) + slack / now.ridge:
+    if said.residual is not None and least is not None:
+        if not _certificate(said).energy >= (1 - RELATIVE) * least:
+            yield f"‖Δw−Δw*‖_H is {least:.3e} at least, its certificate says {_certificate(said).energy:.3e}"
+    elif now.ridge > 0 and not now.distance <= said.distance_bound * (1 + RELATIVE) + slack / now.ridge:
         yield f"‖Δw−Δw*‖ ≤ {now.distance:.3e} is what is proven, its certificate says {said.distance_bound:.3e}"
 
 
-def _too_near(said: CertificateRecord, proven: Solution, problem: Problem) -> Iterator[str]:
-    """A distance that the certificate says is impossible."""
-    assert proven.gradients is not None
-    now, gradient = proven.certificate, proven.gradients[1].cpu()
-    least = (1 - RELATIVE) * least_distance(problem, gradient) - now.rounding / now.ridge
-    if not said.distance_bound >= least:
-        yield f"‖Δw−Δw*‖ is {least:.3e} at least, its certificate says {said.distance_bound:.3e}"
+def _certificate(said: CertificateRecord) -> Certificate:
+    """What was recorded, for the bounds that follow from it."""
+    return Certificate(**{field.name: getattr(said, field.name) for field in fields(Certificate)})
 
 
 def _is_dual(problem: Problem, component: Component) -> bool:

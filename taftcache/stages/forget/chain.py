@@ -92,7 +92,7 @@ def _signatures(entries: Sequence[Entry], public_key: str | None, to: Findings) 
     if not entries:
         to.found("signature", "ledger/", "the ledger is empty: nothing is signed with that key")
     for where in unsigned:
-        to.found("signature", where, "the receipt is not signed")
+        to.found("signature", where, "the entry is not signed")
     if covered:
         to.notes.append(f"{', '.join(covered)}: not signed, but named by an entry after it that is")
     return valid

@@ -25,6 +25,8 @@ from taftcache.stages.train.record import settings_of, subtracted
 from taftcache.stages.train.settings import Settings
 from taftcache.tangent.spec import TAIL
 
+CLOSER = 1.01  # a recorded bound by this factor deserves a note
+
 
 def check_models(store: FeatureStore, progress: Progress, to: Findings) -> dict[str, dict[str, float]]:
     """All checks of what was made from the rows; by component, the figures of its certificate, recorded and proven now.
@@ -56,6 +58,11 @@ def check_models(store: FeatureStore, progress: Progress, to: Findings) -> dict[
                     checked[name] = check_certificate(name, component, settings, sources, to)
                 except FormatError as error:
                     to.found("certificate", name, error.fault)
+    if closer := [n for n, c in checked.items() if c["distance_bound"] > CLOSER * c["distance_recorded"]]:
+        to.notes.append(
+            f"{', '.join(closer)}: the recorded bound is closer than the one shown, for it rests on dual vectors, "
+            "which only models/exact keeps; nothing speaks against it"
+        )
     return checked
 
 
