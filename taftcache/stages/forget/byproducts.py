@@ -22,7 +22,7 @@ from taftcache.stages.forget.traces import headers, texts_in
 MAX_TEXT = 256 << 20
 # In JSON, also within another text: the root digest that something was made from, and lists of shards' digests.
 ROOT = re.compile(r'"(?:root_digest|store)\\*": ?\\*"([0-9a-f]{64})')
-SHARDS = re.compile(r'\[((?:\\*"[0-9a-f]{64}\\*"(?:, ?)?)+)\]')
+SHARDS = re.compile(r'\[\s*((?:\\*"[0-9a-f]{64}\\*",?\s*)+)\]')
 DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
@@ -46,7 +46,11 @@ def check_folder(store: FeatureStore, folder: Path, to: Findings) -> None:
         elif problem:
             found[path.parent, problem].append(path)
     for (parent, problem), paths in found.items():
-        to.found("by-product", str(paths[0] if len(paths) == 1 else parent), _counted(paths, problem))
+        if len(paths) > SINGLY:
+            to.found("by-product", str(parent), f"{len(paths)} files, {paths[0].name} the first: {problem}")
+        else:
+            for path in paths:
+                to.found("by-product", str(path), problem)
     if unsure:
         to.notes.append(
             f"{folder}: {len(unsure)} files ({unsure[0].name}, …) were made from rows or a state of a store that no "
@@ -55,6 +59,7 @@ def check_folder(store: FeatureStore, folder: Path, to: Findings) -> None:
 
 
 UNSURE = "?"
+SINGLY = 5  # so many files of one folder with the same problem are listed one by one
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,19 +113,19 @@ def _of_store(store: FeatureStore, path: Path) -> str:
     with suppress(TaftcacheError), FeatureStore(path, stale=True) as other:
         held = (i for ref in other.manifest.shards for i in other.shard(ref.name).sample_ids)
         if count := sum(map(store.is_forgotten, held)):
-            return f"a store with {count} rows of forgotten ids"
+            return f"a store with rows of forgotten ids: {count}"
     return ""
 
 
 def _of_file(store: FeatureStore, known: _Known, path: Path) -> str:
     if path.name.endswith(".partial"):
-        return "what a write that was killed left; it may hold anything"
+        return "what a write that was killed left; it may hold anything" if known.before else ""
     try:
         ids, text = _read(path)
     except (OSError, ValueError, KeyError, EOFError, BadZipFile, TaftcacheError):
         return UNSURE if known.before else ""
     if count := len({i for i in ids if store.is_forgotten(i)} | {t for t in texts_in(text) if store.is_forgotten(t)}):
-        return f"it holds {count} forgotten ids"
+        return f"it holds forgotten ids: {count}"
     return known.problem(text)
 
 
@@ -141,7 +146,3 @@ def _read(path: Path) -> tuple[list[str], str]:
     if path.stat().st_size > MAX_TEXT:
         raise ValueError(path)
     return [], path.read_bytes().decode("utf-8", "replace")
-
-
-def _counted(paths: list[Path], problem: str) -> str:
-    return problem if len(paths) == 1 else f"{len(paths)} files, {paths[0].name} the first: {problem}"

@@ -126,7 +126,8 @@ def _private(store: FeatureStore, components: Mapping[str, Component], to: Findi
     charged = _charged(store) if names else {}
     for name, component in sorted(components.items()):
         there = store.objects()[name].meta
-        for problem in dict.fromkeys([*claim_problems(store, there), *claim_problems(store, component.meta)]):
+        metas = [there] if component.meta.items() <= there.items() else [there, component.meta]
+        for problem in dict.fromkeys(problem for meta in metas for problem in claim_problems(store, meta)):
             to.found("privacy statement", name, problem)
         if name in names and not _is_entry(charged.get(name), there):
             to.found("privacy statement", name, "the ledger does not have what its training released")
