@@ -158,10 +158,10 @@ class Workbench:
             label = f"{', '.join(names)}: {len(missing)} settings, {shards} shards, seed {seed}"
             with self.progress.task(label + (", choosing" if validate else ""), None):
                 made = trial.fit(missing, parts)
-            shards = [ref.digest for ref in self.store(depth).manifest.shards]
+            made_from = [ref.digest for ref in self.store(depth).manifest.shards]
             for setting, fitted in made.items():
                 figures = {"seconds": fitted.seconds, "passes": fitted.passes, "gradient": fitted.gradient}
-                self.fits.put(keys[setting], {"mean": fitted.mean, "logits": fitted.logits}, figures, shards)
+                self.fits.put(keys[setting], {"mean": fitted.mean, "logits": fitted.logits}, figures, made_from)
             found |= made
         for setting, fitted in found.items():
             self._charge(setting, (depth, *where.values()), sum(fitted.seconds))
