@@ -223,7 +223,7 @@ def test_signed_receipts(store, tmp_path):
         entry = {k: v for k, v in opened.ledger()[0].items() if k not in ("seq", "previous")}
         with opened.transaction() as change:
             change.record(entry)  # the same signed words, in another place of the chain
-    assert [f.kind for f in taftcache.audit(store).findings] == ["signature"]
+    assert [f.kind for f in taftcache.audit(store).findings] == ["signature", "tombstones"]
     (tmp_path / "not.pem").write_text("no key")
     with open_store(store) as opened, pytest.raises(RecipeError, match="Ed25519"):
         taftcache.forget(opened, [opened.shard("000").sample_ids[0]], signing_key=tmp_path / "not.pem")

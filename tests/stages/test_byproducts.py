@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -28,7 +29,8 @@ def spread(path: Path, place: Path) -> str:
         Fits(place / "taught").put(taught, {"mean": torch.zeros(2)}, {})
     for file, form in (("rows.h5", "hdf5"), ("rows.npz", "npz"), ("tables", "embedding-projector")):
         taftcache.export(path, place / file, form)
-    write_bytes(place / "report.html", f'<script>{{"ids":["{gone}"]}}</script>'.encode())
+    escaped = json.dumps({"ids": [gone]}).replace("/", "\\u002f")
+    write_bytes(place / "report.html", f'<p class="it\'s">\n<script>{escaped}</script>'.encode())
     shutil.copytree(path, place / "copy")
     (place / "notes.txt").write_text("nothing of anyone")
     return gone

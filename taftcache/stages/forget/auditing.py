@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from taftcache.cache.store import FeatureStore
-from taftcache.stages.forget.byproducts import check_folder
+from taftcache.stages.forget.byproducts import check_folder, existing_folder
 from taftcache.stages.forget.chain import check_beside, check_ledger
 from taftcache.stages.forget.finding import Finding, Findings
 from taftcache.stages.forget.forgetting import forget
@@ -62,10 +62,12 @@ def audit(
         replay: first forget again what an old copy of the store brought back, and take over the tombstones beside it.
 
     Raises:
-        RecipeError: no public key. FormatError: ``head`` is something else. StoreWriteError: it cannot be written.
+        RecipeError: no public key, or no such folder. FormatError: ``head`` is something else. StoreWriteError: it
+            cannot be written.
     """
     progress, to = progress or Silent(), Findings()
     key = None if public_key is None else checked_public_key(public_key)
+    folders = [existing_folder(folder) for folder in also]
     replayed = _replay(path, progress) if replay else 0
     with FeatureStore(path, stale=True) as store:
         check_beside(store, to)
@@ -76,8 +78,8 @@ def audit(
         check_leftovers(store, to)
         check_names(store, to)
         certificates = check_models(store, progress, to)
-        for folder in also:
-            check_folder(store, Path(folder), to)
+        for folder in folders:
+            check_folder(store, folder, to)
         if head is not None and not to.findings:
             move_pin(store, Path(head))
         return AuditReport(

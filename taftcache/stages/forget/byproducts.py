@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections import defaultdict
@@ -24,6 +25,16 @@ MAX_TEXT = 256 << 20
 ROOT = re.compile(r'"(?:root_digest|store)\\*": ?\\*"([0-9a-f]{64})')
 SHARDS = re.compile(r'\[\s*((?:\\*"[0-9a-f]{64}\\*",?\s*)+)\]')
 DIGEST = re.compile(r"[0-9a-f]{64}")
+CELLS = re.compile(r"[\t\r\n,]")
+QUOTED = re.compile(r'"(?:[^"\\\n]|\\.)*"')
+
+
+def existing_folder(folder: Path | str) -> Path:
+    """The folder; RecipeError where there is none."""
+    path = Path(folder)
+    if not path.is_dir():
+        raise RecipeError(f"cannot look through {path}: it is not a folder", got=str(path))
+    return path
 
 
 def check_folder(store: FeatureStore, folder: Path, to: Findings) -> None:
@@ -31,12 +42,7 @@ def check_folder(store: FeatureStore, folder: Path, to: Findings) -> None:
 
     Found are unfinished files, forgotten ids in texts, HDF5 and npz files, other stores with rows of forgotten ids, and
     what names this store, or its shards, as they were before a request. A note says of what it cannot be told.
-
-    Raises:
-        RecipeError: no such folder.
     """
-    if not folder.is_dir():
-        raise RecipeError(f"cannot look through {folder}: it is not a folder", got=str(folder))
     known = _Known.of(store)
     found, unsure = defaultdict[tuple[Path, str], list[Path]](list), list[Path]()
     for path in _things(folder, Path(store.path)):
@@ -124,9 +130,18 @@ def _of_file(store: FeatureStore, known: _Known, path: Path) -> str:
         ids, text = _read(path)
     except (OSError, ValueError, KeyError, EOFError, BadZipFile, TaftcacheError):
         return UNSURE if known.before else ""
-    if count := len({i for i in ids if store.is_forgotten(i)} | {t for t in texts_in(text) if store.is_forgotten(t)}):
+    if count := len({i for i in (*ids, *_candidates(text)) if store.is_forgotten(i)}):
         return f"it holds forgotten ids: {count}"
     return known.problem(text)
+
+
+def _candidates(text: str) -> Iterator[str]:
+    """What may be an id in a text: words, cells of a table, and JSON's strings, in which other signs may be escaped."""
+    yield from texts_in(text)
+    yield from CELLS.split(text)
+    for quoted in QUOTED.finditer(text):
+        with suppress(ValueError):
+            yield json.loads(quoted[0]).encode("utf-8", "replace").decode()  # half of a pair is no id
 
 
 def _read(path: Path) -> tuple[list[str], str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import fields
+from dataclasses import fields, replace
 
 from taftcache.cache.read.shard import Shard
 from taftcache.model.component import Component
@@ -33,11 +33,12 @@ def check_certificate(
         FormatError: the component's description has not what a solve says.
     """
     said = component.record.certified
+    if component.dual is not None and not _is_dual(settings.problem(sources, component), component):
+        to.found("stale dual", name, "its dual vectors are not those of the rows that are there")
+        component = replace(component, dual=None)  # they would prove what is not so
     proven = settings.proven(sources, component)
     now, figures = proven.certificate, proven.certificate.as_dict()
     wrong = [*_own_faults(said, component, settings, now), *_shortfalls(said, proven)]
-    if component.dual is not None and not _is_dual(settings.problem(sources, component), component):
-        to.found("stale dual", name, "its dual vectors are not those of the rows that are there")
     for problem in wrong:
         to.found("certificate", name, problem)
     return {

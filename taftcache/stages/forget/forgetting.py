@@ -165,7 +165,8 @@ def _carry_out(store: FeatureStore, plan: ForgetPlan, signer: Signer | None, pro
 def _erase(change: Transaction, store: FeatureStore, request: Request) -> dict[str, Shard]:
     """Rows, emptied shards and classes without rows, out of the store; the shards that were written anew."""
     whole = {i for name in request.emptied for i in store.shard(name).sample_ids}
-    new = change.erase([i for i in request.samples if i not in {*whole, *request.staged}])
+    rowless = {*whole, *request.staged}
+    new = change.erase([i for i in request.samples if i not in rowless])
     for name in request.emptied:
         change.drop_shard(name)
     # What holds a staged sample is swept with the commit, for it has a tombstone from then on.

@@ -77,8 +77,10 @@ def resolve_request(
     skipped = {s.id for s in store.manifest.skipped}
     unfinished = {i for ids in store.staged_ids().values() for i in ids}
     here = [i for i in wanted if store.holds(i) or i in skipped]
-    staged = [i for i in wanted if i in unfinished and i not in set(here)]
-    gone = [i for i in wanted if i not in {*here, *staged}]
+    elsewhere = unfinished.difference(here)
+    staged = [i for i in wanted if i in elsewhere]
+    known = {*here, *staged}
+    gone = [i for i in wanted if i not in known]
     if unknown := [i for i in gone if not store.is_forgotten(i)]:
         store.locate(unknown[0])
         raise UnknownSample(f"{store.path} has no sample {unknown[0]}", got=repr(unknown[0]))
