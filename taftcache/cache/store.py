@@ -212,6 +212,15 @@ class FeatureStore:
         held = (i for ref in self.manifest.shards for i in self._contents.open(ref).sample_ids)
         return there.match(held, known) if there.more_than(known) else []
 
+    def lost_tombstones(self) -> frozenset[str]:
+        """What is remembered at this place under the store's key (the newest, where it has none), and not in the store.
+
+        StoreError for a key that cannot be read.
+        """
+        named, beside = self.manifest, self.tombstone_file
+        key = ledger.read_key(self.root, named) if named.tombstone_key else beside.key
+        return beside.under(key) - frozenset(named.tombstones)
+
     def check_identity(self, identity: dict[str, Any]) -> None:
         """IdentityError, naming what differs, unless the store was made from exactly ``identity``."""
         different = sorted(differences("", self.identity, identity))

@@ -77,7 +77,19 @@ def forget(
 def audit(
     store: StorePath,
     public_key: Annotated[
-        str | None, typer.Option("--public-key", metavar="HEX", help="the key that every receipt must be signed with")
+        str | None, typer.Option("--public-key", metavar="HEX", help="the key that the ledger must be signed with")
+    ] = None,
+    head: Annotated[
+        Path | None,
+        typer.Option(
+            "--head",
+            metavar="FILE",
+            help="the ledger must go on from the entry that FILE names; written, or moved on, where nothing is found",
+        ),
+    ] = None,
+    also: Annotated[
+        list[Path] | None,
+        typer.Option("--also", metavar="FOLDER", help="look there for what was made of forgotten rows (repeatable)"),
     ] = None,
     replay: Annotated[
         bool, typer.Option("--replay", help="forget again what an old copy of the store brought back")
@@ -87,9 +99,11 @@ def audit(
     """Check what forgetting promised: receipts, certificates from the rows, nothing left. Exit code 5 if it fails.
 
     Example: taftcache audit stores/quickstart
+
+    Example: taftcache audit stores/quickstart --head quickstart.head --also exports
     """
     with bars(as_json) as progress:
-        report = taftcache.audit(store, progress, public_key=public_key, replay=replay)
+        report = taftcache.audit(store, progress, public_key=public_key, head=head, also=also or [], replay=replay)
     print_report(report, as_json, show_audit)
     if report.findings:
         raise typer.Exit(5)

@@ -132,6 +132,10 @@ def train(
     private: Annotated[
         bool, typer.Option("--private", help="with differential privacy, as the recipe's [privacy] says")
     ] = False,
+    sign: Annotated[
+        Path | None,
+        typer.Option("--sign", metavar="KEY", help="with --private: sign the ledger's entries with this key (PEM)"),
+    ] = None,
     set_: Overrides = None,
     device: Device = None,
     workers: Workers = None,
@@ -144,6 +148,12 @@ def train(
     """
     if private:
         round_alike()
+    elif sign is not None:
+        raise RecipeError(
+            "only private training has an entry in the ledger to sign",
+            got="--sign without --private",
+            do="leave it out",
+        )
     recipe, path = read_either(target, set_, device)
     if private and (workers is not None or scheduler is not None):
         raise RecipeError(
@@ -157,7 +167,7 @@ def train(
         connected(workers, scheduler, progress) as cluster,
     ):
         if private:
-            spent = taftcache.train_private(store, recipe, shard, progress)
+            spent = taftcache.train_private(store, recipe, shard, progress, signing_key=sign)
         else:
             report = taftcache.train(store, recipe, shard, progress, cluster)
         if not shard:

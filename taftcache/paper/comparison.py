@@ -59,12 +59,14 @@ class Figures:
 class CompareReport:
     """All reports of a comparison, and what they were made from and on.
 
-    digests: root digest of every store read, by its folder. spent: processor seconds by method and preset, those of
-        models that an earlier run left included. kept: how many of its models were found so. seconds: of this run.
+    digests, shards: root digest of every store read, and those of its shards, by its folder.
+    spent: processor seconds by method and preset, those of models that an earlier run left included. kept: how many of
+        its models were found so. seconds: of this run.
     """
 
     store: Path
     digests: dict[str, str]
+    shards: dict[str, list[str]]
     rows: int
     held_out: int
     classes: int
@@ -121,6 +123,7 @@ def compare(
             report = CompareReport(
                 store=store.path,
                 digests=work.digests,
+                shards=work.shards,
                 rows=len(store.sample_ids()),
                 held_out=store.held_out.rows,
                 classes=len(store.classes),

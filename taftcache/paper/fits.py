@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -51,8 +51,14 @@ class Fits:
             self.found += 1
         return tensors, meta["figures"]
 
-    def put(self, key: Mapping[str, Any], tensors: Mapping[str, Tensor], figures: dict[str, Any]) -> None:
-        """Keep.
+    def put(
+        self,
+        key: Mapping[str, Any],
+        tensors: Mapping[str, Tensor],
+        figures: dict[str, Any],
+        shards: Sequence[str] = (),
+    ) -> None:
+        """Keep, with the digests of the ``shards`` that it was made from, by which an audit knows it.
 
         Raises:
             StoreWriteError: the disk is full or failed.
@@ -61,7 +67,7 @@ class Fits:
         file = self._file(name)
         self._held[name] = (dict(tensors), figures) if file is None else None
         if file is not None:
-            write_tensors(file, tensors, {"key": json.loads(_text(key)), "figures": figures})
+            write_tensors(file, tensors, {"key": json.loads(_text(key)), "figures": figures, "shards": [*shards]})
 
     def _file(self, name: str) -> Path | None:
         return None if self._folder is None else self._folder / f"{name}.safetensors"

@@ -98,6 +98,11 @@ class Workbench:
         """Root digest of every store in use, by its folder's name."""
         return {Path(store.path).name: store.root_digest for store in self._stores.values()}
 
+    @property
+    def shards(self) -> dict[str, list[str]]:
+        """Digests of the shards of every store in use, by its folder's name."""
+        return {Path(s.path).name: [ref.digest for ref in s.manifest.shards] for s in self._stores.values()}
+
     def check_shards(self, shards: Sequence[int]) -> None:
         """RecipeError unless every shard has two rows."""
         rows = len(self.store().sample_ids())
@@ -153,9 +158,10 @@ class Workbench:
             label = f"{', '.join(names)}: {len(missing)} settings, {shards} shards, seed {seed}"
             with self.progress.task(label + (", choosing" if validate else ""), None):
                 made = trial.fit(missing, parts)
+            made_from = [ref.digest for ref in self.store(depth).manifest.shards]
             for setting, fitted in made.items():
                 figures = {"seconds": fitted.seconds, "passes": fitted.passes, "gradient": fitted.gradient}
-                self.fits.put(keys[setting], {"mean": fitted.mean, "logits": fitted.logits}, figures)
+                self.fits.put(keys[setting], {"mean": fitted.mean, "logits": fitted.logits}, figures, made_from)
             found |= made
         for setting, fitted in found.items():
             self._charge(setting, (depth, *where.values()), sum(fitted.seconds))

@@ -17,7 +17,7 @@ def write_bytes(file: Path, data: bytes) -> None:
     Raises:
         StoreWriteError: the disk is full or failed, or the folder cannot be written to.
     """
-    partial = file.with_name(f"{file.name}.{os.getpid()}.partial")
+    partial = file.with_name(f"{file.name}.partial")  # what a killed run left is overwritten by the next
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         with open(partial, "wb") as out:

@@ -16,21 +16,22 @@ from taftcache.objective.problem import Problem
 from taftcache.solve.inverses.class_kernel import class_kernel_fits
 from taftcache.solve.inverses.dual import DualInverse, dual_fits
 from taftcache.solve.inverses.inverse import approximate_inverse
-from taftcache.solve.methods.ball import solve_in_ball
+from taftcache.solve.methods.ball import constrained_gap, solve_in_ball
 from taftcache.solve.methods.conjugate import Lazy, pcg
 from taftcache.solve.methods.head import solve_head
 from taftcache.solve.methods.newton import newton
 from taftcache.solve.methods.projected import projected_gradient
 from taftcache.solve.methods.row_space import Restart, RowSpace
-from taftcache.solve.proof import prove
+from taftcache.solve.proof import bracket, certified, prove
 from taftcache.solve.settings import ARITHMETIC, GOAL, Arithmetic, Goal, OnPass
-from taftcache.solve.solution import Solution, Status
+from taftcache.solve.solution import Certificate, Solution, Status
 from taftcache.tangent.base import Base
 from taftcache.tangent.rows import RowSource
 
 Method = Literal["auto", "conjugate", "projected", "accelerated"]
 # M of a kernel whose Cholesky costs about what the space of the rows does; at three times as much it costs ten times.
 DIRECT = 2048
+BRACKET_PASSES = 6
 
 
 def through_rows(problem: Problem) -> bool:
@@ -96,6 +97,60 @@ def minimise(
     return _solve_quadratic(problems, method, goal, start, on_pass)
 
 
+def certify(
+    base: Base,
+    sources: Sequence[RowSource],
+    objective: Objective,
+    value: Tensor,
+    *,
+    method: str = "auto",
+    goal: Goal = GOAL,
+    arithmetic: Arithmetic = ARITHMETIC,
+    dual: Tensor | None = None,
+) -> Solution:
+    """Any Δw with what can be proven of it, in the way in which `minimise` would prove it; float64, from the rows.
+
+    Two passes; for a quadratic F over more than the head two more, and those that ``goal`` has for a closer bound.
+
+    Args:
+        base, sources, objective, goal, arithmetic: as ``minimise`` has them.
+        value: Δw [P].
+        method: that found it; of another one than ``minimise`` has, two passes say all that is known.
+        dual: α [N,K] with Δw = Jᵀα, where it is known: then the dual residual counts. Where ``minimise`` would have had
+            one and there is none here, some passes more are spent on a bound from both sides, and ``stats`` have
+            "energy_at_least", below which ‖Δw − Δw*‖_H is not.
+    """
+    problems = _Problems(base, sources, objective, arithmetic)
+    exact, radius = problems.exact, objective.radius
+    value = value.to(exact.operator.device, torch.float64)
+    head = exact.operator.layout == base.head_layout
+    if radius is not None or head or not objective.loss.quadratic or method not in ("auto", "conjugate"):
+        found = certified(exact, value, goal.tolerance, {})
+        if radius is None:
+            return found
+        gap, left = constrained_gap(exact.ridge, exact.evaluate(value)[1], value, radius)
+        gap += 1e-14 * abs(found.certificate.objective)
+        return replace(found, certificate=replace(found.certificate, gradient=left, constrained=gap))
+    by_rows = method == "auto" and through_rows(exact)
+    if dual is not None:
+        space = RowSpace(exact, exact, goal.max_passes)
+        space.look(value, dual)
+        solution = space.solution(Status.stalled)
+    else:
+        at_zero, (found_value, gradient) = exact.evaluate(torch.zeros_like(value))[1], exact.evaluate(value)
+        norms = gradient.norm().item(), at_zero.norm().item()
+        certificate = Certificate(*norms, exact.ridge, found_value, exact.operator.rows)
+        solution = Solution(value, Status.stalled, certificate, {"passes": 2}, (at_zero, gradient))
+    inverse = _inverse(problems, by_rows)[1]
+    if dual is not None or not by_rows:
+        return prove(solution, exact, inverse, goal.tolerance, goal.proof_passes)
+    proven = prove(solution, exact, None, goal.tolerance)
+    certificate, passes = proven.certificate, max(BRACKET_PASSES, goal.proof_passes)
+    least, most = bracket(exact, gradient, inverse, passes, certificate.rounding)
+    stats = {**proven.stats, "energy_at_least": least}
+    return replace(proven, certificate=replace(certificate, tightened=most), stats=stats)
+
+
 class _Problems:
     """The same problem in float64, for gradients and the proof, and in the precision of the inner products.
 
@@ -145,11 +200,9 @@ def _solve_quadratic(
     problems: _Problems, method: Method, goal: Goal, start: Tensor | Restart | None, on_pass: OnPass | None
 ) -> Solution:
     """Conjugate gradients on the rows or on the parameters, then the proof."""
-    exact, dtype = problems.exact, problems.arithmetic.dtype
+    exact = problems.exact
     by_rows = method == "auto" and not isinstance(start, Tensor) and through_rows(exact)
-    small = not by_rows and kernel_inverse_fits(exact)
-    inner = problems.inner(torch.float64 if small else dtype)
-    inverse = Lazy(lambda: DualInverse(inner) if small else approximate_inverse(inner))
+    inner, inverse = _inverse(problems, by_rows)
     tolerance = goal.tolerance
     if not by_rows:
         solution = pcg(inner, exact, inverse, goal, start=_value(start), on_pass=on_pass)
@@ -163,6 +216,13 @@ def _solve_quadratic(
         if solution.status is Status.stalled:  # kernels of very unlike sizes drown λ in float32
             solution = _continued(solution, inner, exact, inverse, goal, on_pass)
     return prove(solution, exact, inverse, tolerance, goal.proof_passes)
+
+
+def _inverse(problems: _Problems, by_rows: bool) -> tuple[Problem, Lazy]:
+    """The problem of the inner products, and about H⁻¹, made when it is first asked for."""
+    small = not by_rows and kernel_inverse_fits(problems.exact)
+    inner = problems.inner(torch.float64 if small else problems.arithmetic.dtype)
+    return inner, Lazy(lambda: DualInverse(inner) if small else approximate_inverse(inner))
 
 
 def _continued(

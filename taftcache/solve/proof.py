@@ -116,7 +116,14 @@ def rounding(problem: Quadratic, value: Tensor, at_zero: Tensor, gradient: Tenso
 
 
 def tighten(problem: Quadratic, gradient: Tensor, inverse: Inverse | None, passes: int, error: float = 0.0) -> float:
-    """An upper bound on ‖Δw − Δw*‖_H from ∇F(Δw), closer with every pass.
+    """An upper bound on ‖Δw − Δw*‖_H from ∇F(Δw), closer with every pass; the arguments are those of ``bracket``."""
+    return bracket(problem, gradient, inverse, passes, error)[1]
+
+
+def bracket(
+    problem: Quadratic, gradient: Tensor, inverse: Inverse | None, passes: int, error: float = 0.0
+) -> tuple[float, float]:
+    """A lower and an upper bound on ‖Δw − Δw*‖_H from ∇F(Δw), closer with every pass.
 
     Args:
         problem: in float64, λ > 0.
@@ -143,9 +150,12 @@ def tighten(problem: Quadratic, gradient: Tensor, inverse: Inverse | None, passe
     # q has the rounding of a product with p: it enters through p·q and, divided by λ, through ‖q‖².
     loss = EPSILON * 8 * (gradient.norm() + q.norm()).item()
     slack = p.norm().item() * loss + (2 * q.norm().item() * loss + loss**2) / ridge
-    bound = sqrt(max(0.0, terms.sum().item()) + slack + 8 * EPSILON * terms.abs().sum().item())
+    allowance = slack + 8 * EPSILON * terms.abs().sum().item()
+    bound = sqrt(max(0.0, terms.sum().item()) + allowance)
+    least = sqrt(max(0.0, terms[:2].sum().item() - allowance))  # qᵀH⁻¹q is not below zero
     apart = (q - r).norm().item()
     if inverse is None and radau < inf and apart <= AGREEMENT * q.norm().item():
         quadrature = sums + radau * (sqrt(norm) + apart) ** 2
         bound = min(bound, sqrt(quadrature * (1 + 16 * EPSILON * passes) + apart * p.norm().item() + slack))
-    return float(min(trivial, bound) + error / sqrt(ridge))
+    allowed = error / sqrt(ridge)
+    return float(max(0.0, least - allowed)), float(min(trivial, bound) + allowed)

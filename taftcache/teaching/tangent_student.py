@@ -93,13 +93,13 @@ def minimise_taught(
     return _TangentStudent(problem, objective, teachers, arithmetic).solve(goal, teachers.slices, start, on_pass)
 
 
-def problem_at(
+def certificate_at(
     delta: Tensor, base: Base, sources: Sequence[RowSource], objective: Objective, teachers: Teachers
-) -> Problem:
-    """The problem in Δw for the B that is best at ``delta``: its gradient there is what the certificate speaks of."""
-    exact = Arithmetic(precision="float64", memory=0)
+) -> Certificate:
+    """What float64 proves of any Δw [P] and the B that is best for it; the rows are read four times."""
     problem = _problem(base, sources, objective, teachers.psi)
-    return _TangentStudent(problem, objective, teachers, exact).around(delta.double())
+    student = _TangentStudent(problem, objective, teachers, Arithmetic(precision="float64", memory=0))
+    return student.certificate(student.at(delta.double()), student.at(torch.zeros_like(delta.double())).norm)
 
 
 def _problem(base: Base, sources: Sequence[RowSource], objective: Objective, psi: Tensor) -> Problem:
@@ -151,7 +151,7 @@ class _TangentStudent:
     def solve(self, asked: Goal, slices: Mapping[str, slice], start: Tensor | None, on_pass: OnPass | None) -> Solution:
         """Turns until the certificate meets the tolerance."""
         tolerance, max_passes = asked.tolerance, asked.max_passes
-        here = self._at(torch.zeros(self._size, dtype=torch.float64), None, 0.0)
+        here = self.at(torch.zeros(self._size, dtype=torch.float64))
         scale = here.norm
         if start is not None:
             here = self._at(start.to(here.delta), here.B, 0.0)
@@ -180,7 +180,7 @@ class _TangentStudent:
                 extrapolated = self._at(new.delta + ahead * moved, new.B, 0.1 * new.norm) if ahead > 0 else new
         except KeyboardInterrupt:
             status = Status.interrupted
-        certificate = Certificate(best.norm, scale, self._ridge, best.objective, self._rows, quadratic=False)
+        certificate = self.certificate(best, scale)
         sizes = np.linalg.norm(best.B, axis=1)
         stats = {
             "solver": "by turns: pcg, group lasso",
@@ -223,9 +223,13 @@ class _TangentStudent:
         extra = 0.5 * self._shrinkage * float((B * B).sum()) + self._sparsity * float(np.linalg.norm(B, axis=1).sum())
         return _Point(delta, B, value + self._weight * extra, g, (g.norm().item() ** 2 + least**2) ** 0.5)
 
-    def around(self, delta: Tensor) -> PenalisedProblem:
-        """The exact problem for the B of ``delta``."""
-        return self._penalised(self._psi @ torch.from_numpy(self._at(delta, None, 0.0).B))
+    def certificate(self, point: _Point, scale: float) -> Certificate:
+        """Of a point, ``scale`` being the norm at the base point."""
+        return Certificate(point.norm, scale, self._ridge, point.objective, self._rows, quadratic=False)
+
+    def at(self, delta: Tensor) -> _Point:
+        """Δw with the B that is best for it, to rounding."""
+        return self._at(delta, None, 0.0)
 
     def _penalised(self, target: Tensor, exact: bool = True) -> PenalisedProblem:
         plain, features = (self._exact, self._feature_map) if exact else (self._inner, self._inner_features)

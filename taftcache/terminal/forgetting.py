@@ -27,14 +27,21 @@ def show_audit(report: AuditReport) -> None:
     print_notes(report.notes)
     if report.replayed:
         OUT.print(f"{report.replayed} rows that an old copy brought back were forgotten again")
-    table = Table("component", "‖∇F‖ recorded", "recomputed", "‖Δw−Δw*‖ ≤")
+    table = Table("component", "‖∇F‖ recorded", "recomputed", "‖Δw−Δw*‖ ≤ recorded", "proven now")
     for name, c in report.certificates.items():
-        table.add_row(name, f"{c['recorded']:.3e}", f"{c['recomputed']:.3e}", f"{c['distance_bound']:.1e}")
+        table.add_row(
+            name,
+            f"{c['recorded']:.3e}",
+            f"{c['recomputed']:.3e}",
+            f"{c['distance_recorded']:.1e}",
+            f"{c['distance_bound']:.1e}",
+        )
     if report.certificates:
         OUT.print(table)
     OUT.print(
         f"{len(report.findings)} findings; {report.receipts} receipts in one chain, {report.signed} signed;"
         f" {report.tombstones} tombstones\nroot {report.root_digest}"
+        + (f"\nnewest entry {report.newest.entries}: {report.newest.head}" if report.newest.entries else "")
     )
 
 

@@ -7,9 +7,14 @@ import statistics
 import pytest
 import torch
 
+from taftcache.objective.cross_entropy import CrossEntropy
+from taftcache.objective.objective import Objective
+from taftcache.objective.rsl import RSL
 from taftcache.solve.methods.conjugate import pcg
-from taftcache.solve.proof import prove
+from taftcache.solve.minimise import certify
+from taftcache.solve.proof import bracket, prove
 from taftcache.solve.settings import Goal
+from tests.solve.problems import case, dense, minimised, rows
 from tests.solve.rational import draw, fractions, norm, root
 
 
@@ -48,6 +53,10 @@ def breaches(seed: int) -> tuple[list[str], float | None]:
         found.append(f"converged at {norm(gradient):.3e} of {norm(exact.g):.3e}")
     if energy > c.energy * slack:
         found.append(f"‖Δw − Δw*‖_H = {energy:.3e} > {c.energy:.3e}")
+    if c.tightened is None and solution.gradients is not None:
+        least, _ = bracket(wide, solution.gradients[1], inverse, 12, c.rounding)
+        if least > energy * slack:
+            found.append(f"‖Δw − Δw*‖_H = {energy:.3e} < {least:.3e}")
     if norm(step) > c.distance * slack:
         found.append(f"‖Δw − Δw*‖ = {norm(step):.3e} > {c.distance:.3e}")
     if energy**2 / 2 > c.gap * slack:
@@ -70,3 +79,38 @@ def test_no_certificate_is_violated(seeds):
     loose = [value for _, value in results if value is not None]
     assert len(loose) > len(seeds) // 2
     assert statistics.median(loose) <= 10
+
+
+WAYS: dict[str, dict[str, object]] = {
+    "kernel": {"proof_passes": 4},
+    "conjugate": {"method": "conjugate"},
+    "row space": {},
+    "head": {"train": "head"},
+    "ball": {"radius": 0.5},
+    "projected": {"method": "projected", "max_passes": 20},
+    "cross-entropy": {"loss": CrossEntropy()},
+}
+
+
+@pytest.mark.law("What a solve proved of its solution can be proven again from the solution and the rows alone")
+@pytest.mark.parametrize("way", WAYS)
+def test_a_certificate_is_proven_again(way, monkeypatch):
+    options = {"loss": RSL(alpha=1.0, kappa=5.0), **WAYS[way]}
+    by_rows = way == "row space"
+    if by_rows:
+        monkeypatch.setattr("taftcache.solve.minimise.through_rows", lambda problem: True)
+    base, sources, loss = case().base, rows(), options.pop("loss")
+    goal = Goal(tolerance=1e-4, max_passes=options.pop("max_passes", 200), proof_passes=options.pop("proof_passes", 0))
+    made = {"tolerance": goal.tolerance, "max_passes": goal.max_passes, "proof_passes": goal.proof_passes}
+    solution = minimised(base, sources, loss, 1e-2, **made, **options)
+    method = options.pop("method", "auto")
+    objective = Objective(loss=loss, ridge=1e-2, **options)
+    again = certify(base, sources, objective, solution.value, method=method, goal=goal, dual=solution.dual)
+    for field in ("gradient", "gradient_at_zero", "objective", "distance", "energy"):
+        assert getattr(again.certificate, field) == pytest.approx(getattr(solution.certificate, field), rel=1e-6)
+    if by_rows:  # without its dual vectors, from both sides
+        whole = dense(loss=loss, ridge=1e-2)
+        step = solution.value - whole.solution
+        energy = (step @ whole.H @ step).sqrt().item()
+        without = certify(base, sources, objective, solution.value, goal=goal)
+        assert 0.5 * energy <= without.stats["energy_at_least"] <= energy <= without.certificate.energy <= 2 * energy

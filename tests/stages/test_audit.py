@@ -19,7 +19,7 @@ from taftcache.cache.format.manifest import Manifest
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import RecipeError, StaleStore
 from taftcache.model.component import Component, put_component, read_base, read_component
-from taftcache.stages.forget.signature import make_key
+from taftcache.stages.signature import make_key
 from taftcache.stages.train.record import adopt
 from tests.stages.making import open_store, tree
 
@@ -223,12 +223,12 @@ def test_signed_receipts(store, tmp_path):
     with open_store(store) as opened:
         taftcache.forget(opened, [second])
     assert taftcache.audit(store).findings == []
-    assert [f.problem for f in taftcache.audit(store, public_key=mine).findings] == ["the receipt is not signed"]
+    assert [f.problem for f in taftcache.audit(store, public_key=mine).findings] == ["the entry is not signed"]
     with open_store(store) as opened:
         entry = {k: v for k, v in opened.ledger()[0].items() if k not in ("seq", "previous")}
         with opened.transaction() as change:
             change.record(entry)  # the same signed words, in another place of the chain
-    assert [f.kind for f in taftcache.audit(store).findings] == ["signature"]
+    assert [f.kind for f in taftcache.audit(store).findings] == ["signature", "tombstones"]
     (tmp_path / "not.pem").write_text("no key")
     with open_store(store) as opened, pytest.raises(RecipeError, match="Ed25519"):
         taftcache.forget(opened, [opened.shard("000").sample_ids[0]], signing_key=tmp_path / "not.pem")

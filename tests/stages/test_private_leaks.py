@@ -17,7 +17,7 @@ from taftcache.model.component import PRIVACY, PUBLIC, Component, put_component,
 from taftcache.model.folder import Description, open_model
 from taftcache.privacy.noise import SeededBits
 from taftcache.privacy.statement import META, NOT_COVERED
-from taftcache.stages.forget.signature import make_key
+from taftcache.stages.signature import make_key
 from taftcache.stages.train import private_training
 from taftcache.stages.train.private_keys import KEYS, read_keys
 from taftcache.stages.train.record import adopt, settings_of

@@ -96,7 +96,7 @@ HOMES = {
     "typer": {"cli"},
     "rich": {"terminal"},
     "leather": {"report.plots"},
-    "cryptography": {"stages.forget.signature"},
+    "cryptography": {"stages.signature"},
     "dp_accounting": {"privacy.accountant"},
     "torch": {
         "backbone",
@@ -130,7 +130,7 @@ LATE: dict[str, str] = {
     "report.plots": "leather is optional: reports without plots do without it",
     "stages.files.sample_files": "pyarrow is optional: npz and the projector's tables do without it",
     "stages.look.inspection": "manifests are shown without torch; only the predictions of one sample need it",
-    "stages.forget.signature": "cryptography is an optional library",
+    "stages.signature": "cryptography is an optional library",
 }
 # Reading a file with one of these can run code that the file brings along.
 UNSAFE = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "shelve", "marshal", "joblib"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -18,6 +19,11 @@ KEY_BYTES = 32
 MAX_ENTRY_BYTES = 4 << 20
 MAX_ENTRY_VALUES = 1 << 20
 RESERVED = ("seq", "previous")
+AFTER = "tombstones_after"
+"""The field in which an entry says what the store remembers once it is there."""
+ADOPT, RELEARN = "adopt tombstones", "relearn"
+"""Events of entries that the store itself writes: tombstones taken over from an earlier store at the same place, and
+given up because their samples were asked for again."""
 
 
 def entry_path(seq: int, digest: str) -> str:
@@ -58,6 +64,15 @@ def read_chain(root: Home, ref: LedgerRef | None) -> list[tuple[str, dict[str, A
 def tombstone(sample_id: str, key: bytes) -> str:
     """The keyed BLAKE3 of a forgotten id: with the key one can ask about an id, without it the id cannot be guessed."""
     return blake3(sample_id.encode(), key=key).hexdigest()
+
+
+def commitment(tombstones: Iterable[str]) -> dict[str, Any]:
+    """What an entry says of the ``tombstones`` that it leaves: their number, and a digest of all of them, sorted.
+
+    They are keyed hashes already, so that the digest helps nobody to guess an id without their key.
+    """
+    every = sorted(set(tombstones))
+    return {AFTER: {"count": len(every), "digest": digest(canonical(every))}}
 
 
 def read_key(root: Home, manifest: Manifest) -> bytes:

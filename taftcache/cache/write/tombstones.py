@@ -100,7 +100,11 @@ class TombstoneFile:
     @property
     def newest(self) -> frozenset[str]:
         """The tombstones under the newest key."""
-        return self._by_key.get(self.key, frozenset())
+        return self.under(self.key)
+
+    def under(self, key: bytes) -> frozenset[str]:
+        """The tombstones under ``key``."""
+        return self._by_key.get(key, frozenset())
 
     def holds(self, name: str) -> bool:
         """Whether ``name`` was forgotten here, under the newest key."""
@@ -145,7 +149,7 @@ class TombstoneFile:
 
     def covers(self, key: bytes, tombstones: Iterable[str]) -> bool:
         """Whether all of ``tombstones`` are remembered."""
-        return self._by_key.get(key, frozenset()) >= frozenset(tombstones)
+        return self.under(key) >= frozenset(tombstones)
 
     def _take(self, keys: list[_UnderKey]) -> None:
         for under in keys:

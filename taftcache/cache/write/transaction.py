@@ -92,9 +92,13 @@ class Transaction:
         self._erased |= set(names)
 
     def adopt_tombstones(self) -> None:
-        """Take over the tombstones of the file beside the store: what an earlier store at this place forgot."""
+        """Take over the tombstones of the file beside the store: what an earlier store at this place forgot.
+
+        Those under this store's key, or the newest where it has none. The ledger says so.
+        """
         self._usable()
-        self._adopted = self._committer.tombstone_file.newest
+        self._adopted = self._committer.tombstone_file.under(self._key())
+        self.record({"event": ledger.ADOPT, **self.commitment()})
 
     def relabel(self, classes: Sequence[str]) -> dict[str, Shard]:
         """Keep only ``classes``, in the order that they have, and write every shard anew with labels that index them.
@@ -122,6 +126,10 @@ class Transaction:
         """The keyed hashes that stand for ``names`` in tombstones and receipts, sorted."""
         key = self._key()
         return sorted(ledger.tombstone(name, key) for name in names)
+
+    def commitment(self) -> dict[str, Any]:
+        """What a ledger's entry says of the tombstones that the store will have if nothing more changes."""
+        return ledger.commitment(self._tombstones())
 
     def content_digest(self) -> str:
         """The `Manifest.content_digest` that the store will have if nothing more changes."""
@@ -172,15 +180,14 @@ class Transaction:
         """Make all of it visible at once, then remove what it replaced."""
         self._usable()
         named = self._committer.manifest
-        tombstones, key_digest = set(named.tombstones), named.tombstone_key
+        tombstones, key_digest = self._tombstones(), named.tombstone_key
         if self._erased or self._adopted:
             key = self._key()
             key_digest = digest(key)
             if not named.tombstone_key:
                 self._stage(key, ledger.KEY_FILE, PRIVATE)
-            tombstones |= self._adopted | {ledger.tombstone(i, key) for i in self._erased}
         if self._forget_key:
-            tombstones, key_digest = set(), ""
+            key_digest = ""
         end = named.ledger
         for entry in self._entries:
             raw, end = ledger.encode_entry(entry, end)
@@ -221,6 +228,13 @@ class Transaction:
             skipped=[s for s in named.skipped if s.id not in self._erased and s.shard not in self._dropped],
             **self._fields,
         )
+
+    def _tombstones(self) -> set[str]:
+        """Those of the manifest to come."""
+        if self._forget_key:
+            return set()
+        news = self._adopted | set(self.tombstones(self._erased) if self._erased else ())
+        return set(self._committer.manifest.tombstones) | news
 
     def _key(self) -> bytes:
         if not self._secret:

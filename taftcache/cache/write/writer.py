@@ -172,7 +172,12 @@ class ShardWriter:
             tombstones=list(tombstones),
             plan=named.plan if plan is None else plan,
         )
-        self._committer.publish(new, groups=[(self._group_at, ref.path)])
+        files = []
+        if len(new.tombstones) < len(named.tombstones):
+            raw, end = ledger.encode_entry({"event": ledger.RELEARN, **ledger.commitment(new.tombstones)}, named.ledger)
+            new, files = new.replace(ledger=end), [(f"{self._at}/entry", ledger.entry_path(end.entries, end.head))]
+            self._committer.staging.write(files[0][0], raw)
+        self._committer.publish(new, groups=[(self._group_at, ref.path)], files=files)
         self._committer.staging.remove(self._at)
 
     def _check(self, ids: list[str], labels: np.ndarray[Any, Any], skipped: list[Skipped]) -> None:

@@ -85,6 +85,11 @@ class RowSpace:
         goal = tolerance * self.gradient_at_zero
         return self._rounds(lambda: self.gradient.norm().item(), lambda: goal, self._gradient_below)
 
+    def look(self, value: Tensor, dual: Tensor) -> None:
+        """Take up Δw [P] and its dual vectors α [N,K] as they are: F, ∇F and ρ there, for one pass."""
+        self.value, self.dual = value, torch.where(self.scale > 0, dual.to(self.dual) / self.scale, 0)
+        self.objective, self.gradient, self.residual = self._evaluate(self.value, self.dual)
+
     def restart(self, at: Restart) -> Status:
         """Go on from other dual vectors until the certified distance ‖ρ‖/(2√λ) is ``at.distance``, or as above."""
         stays = at.stays.to(self.dual.device)

@@ -17,12 +17,12 @@ from taftcache.model.component import Component, put_component, read_base, read_
 from taftcache.names import CLASS, EXACT, MEAN, WEIGHTED, shard_of
 from taftcache.privacy.statement import forgetting_note
 from taftcache.stages.forget.planning import MODES, ForgetPlan, Mode, plan_forgetting
-from taftcache.stages.forget.receipt import receipt_of, signed
+from taftcache.stages.forget.receipt import receipt_of
 from taftcache.stages.forget.remaking import Remade, remake
 from taftcache.stages.forget.renewal import certificate_of
 from taftcache.stages.forget.request import Request, resolve_request
-from taftcache.stages.forget.signature import Signer
 from taftcache.stages.progress import Progress, Silent
+from taftcache.stages.signature import Signer, signed, signer_of
 from taftcache.stages.train.private_keys import KEYS, put_keys
 from taftcache.stages.train.record import plan_without
 from taftcache.tangent.spec import TAIL
@@ -119,13 +119,9 @@ def destroy_key(store: FeatureStore, signing_key: Path | None = None) -> ForgetR
                 "tombstones": len(store.manifest.tombstones),
             }
             change.destroy_key()
-            change.record(entry if signer is None else signed(store, entry, signer))
+            entry |= change.commitment()
+            change.record(signed(store, entry, signer))
     return ForgetReport(store=store.path, root_before=before, root_digest=store.root_digest, mode="destroy-key")
-
-
-def signer_of(file: Path | None) -> Signer | None:
-    """The key in ``file``."""
-    return None if file is None else Signer(file)
 
 
 def _estimate(store: FeatureStore, plan: ForgetPlan) -> ForgetReport:
@@ -157,7 +153,7 @@ def _carry_out(store: FeatureStore, plan: ForgetPlan, signer: Signer | None, pro
             change.update(plan=plan_without(store, subtracted=plan.subtracted, dropped=len(plan.request.emptied)))
         _record(change, store, plan)
         entry = receipt_of(store, change, plan, certificates, notes)
-        change.record(entry if signer is None else signed(store, entry, signer))
+        change.record(signed(store, entry, signer))
     return replace(
         _report(store, plan, before),
         certificates=certificates,
@@ -169,10 +165,12 @@ def _carry_out(store: FeatureStore, plan: ForgetPlan, signer: Signer | None, pro
 def _erase(change: Transaction, store: FeatureStore, request: Request) -> dict[str, Shard]:
     """Rows, emptied shards and classes without rows, out of the store; the shards that were written anew."""
     whole = {i for name in request.emptied for i in store.shard(name).sample_ids}
-    new = change.erase([i for i in request.samples if i not in whole])
+    rowless = {*whole, *request.staged}
+    new = change.erase([i for i in request.samples if i not in rowless])
     for name in request.emptied:
         change.drop_shard(name)
-    change.add_tombstones([*whole, *request.asked, *(CLASS + name for name in request.classes)])
+    # What holds a staged sample is swept with the commit, for it has a tombstone from then on.
+    change.add_tombstones([*whole, *request.staged, *request.asked, *(CLASS + name for name in request.classes)])
     if request.classes:
         gone = set(request.classes)
         new = change.relabel([name for name in store.classes if name not in gone])

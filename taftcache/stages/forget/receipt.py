@@ -10,7 +10,6 @@ from taftcache.cache.format.digest import canonical, digest
 from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.transaction import Transaction
 from taftcache.stages.forget.planning import ForgetPlan
-from taftcache.stages.forget.signature import Signer
 
 CONVENTION = "mean loss + ridge/2 |dw|^2 over the remaining rows"
 MAX_IDS = 8192  # an entry of the ledger is at most 1 MiB; of more ids it has the digest of their sorted hashes alone
@@ -37,6 +36,7 @@ def receipt_of(
         "samples": len(request.samples),
         "ids": hashes if len(hashes) <= MAX_IDS else [],
         "ids_digest": digest(canonical(hashes)),
+        **change.commitment(),
         "root_before": manifest.digest,
         "content_before": manifest.content_digest,
         "content_after": change.content_digest(),
@@ -51,20 +51,3 @@ def receipt_of(
         "notes": list(notes),
         "not_covered": NOT_COVERED,
     }
-
-
-def signed(store: FeatureStore, entry: Mapping[str, Any], signer: Signer) -> dict[str, Any]:
-    """``entry`` with a signature over it and its place in the chain: number, and digest of the entry before."""
-    ledger = store.manifest.ledger
-    placed = {
-        **entry,
-        "public_key": signer.public_key,
-        "seq": ledger.entries + 1 if ledger else 1,
-        "previous": ledger.head if ledger else "",
-    }
-    return {**entry, "public_key": signer.public_key, "signature": signer.sign(canonical(placed))}
-
-
-def signed_text(entry: Mapping[str, Any]) -> bytes:
-    """What the signature of a ledger's entry was made over."""
-    return canonical({k: v for k, v in entry.items() if k != "signature"})

@@ -20,12 +20,14 @@ from taftcache.names import CLASS, SHARD
 class Request:
     """Rows that leave: ``samples`` now, ``already`` before.
 
+    ``staged`` are those of ``samples`` that only an extraction that was stopped has: the next one leaves them out.
     ``leaving`` has the number of rows by shard, ``emptied`` the shards that are left with none and go as a whole,
     ``classes`` those without a row left anywhere, which go from the list; ``asked`` the shards and classes that were
     named as such, as they stand among the tombstones.
     """
 
     samples: list[str]
+    staged: list[str]
     already: list[str]
     leaving: dict[str, int]
     emptied: list[str]
@@ -73,12 +75,16 @@ def resolve_request(
     wanted, asked, already = _named(store, rows_of, shards, classes)
     wanted = list(dict.fromkeys([*samples, *wanted]))
     skipped = {s.id for s in store.manifest.skipped}
-    now = [i for i in wanted if store.holds(i) or i in skipped]
-    gone = [i for i in wanted if not (store.holds(i) or i in skipped)]
+    unfinished = {i for ids in store.staged_ids().values() for i in ids}
+    here = [i for i in wanted if store.holds(i) or i in skipped]
+    elsewhere = unfinished.difference(here)
+    staged = [i for i in wanted if i in elsewhere]
+    known = {*here, *staged}
+    gone = [i for i in wanted if i not in known]
     if unknown := [i for i in gone if not store.is_forgotten(i)]:
         store.locate(unknown[0])
         raise UnknownSample(f"{store.path} has no sample {unknown[0]}", got=repr(unknown[0]))
-    leaving = Counter(store.locate(i)[0].name for i in now if store.holds(i))
+    leaving = Counter(store.locate(i)[0].name for i in here if store.holds(i))
     emptied = [name for name, n in leaving.items() if n == rows_of[name].rows]
     if store.shards and all(shard.name in emptied for shard in store.shards):
         raise DataError(
@@ -87,11 +93,12 @@ def resolve_request(
             do="delete the store's folder instead",
         )
     return Request(
-        samples=now,
+        samples=[*here, *staged],
+        staged=staged,
         already=[*gone, *already],
         leaving=dict(sorted(leaving.items())),
         emptied=sorted(emptied),
-        classes=_leaving(store, set(now)),
+        classes=_leaving(store, set(here)),
         asked=asked,
     )
 

@@ -29,6 +29,7 @@ from taftcache.privacy.statement import EVENT, META, PLAN, Promise, charge, fixe
 from taftcache.privacy.trainer import check_trained, plan, train_privately
 from taftcache.recipe import Recipe, recipe_values
 from taftcache.stages.progress import Progress, Silent
+from taftcache.stages.signature import Signer, signed, signer_of
 from taftcache.stages.train.private_keys import is_current, new_key, put_keys, read_keys
 from taftcache.stages.train.record import plan_without, record_recipe, recorded_values, settings_of, subtracted
 from taftcache.stages.train.settings import Settings
@@ -76,6 +77,7 @@ def train_private(
     rates: Sequence[float] = (1.0,),
     charged: bool = True,
     bits: Bits | None = None,
+    signing_key: Path | None = None,
 ) -> PrivateTrainReport:
     """Train a private component on every shard (or those named) that has none of these rows and settings.
 
@@ -91,20 +93,22 @@ def train_private(
         charged: whether the promise is about all that were tried together. Otherwise each spends all of epsilon, and
             component and ledger say that its tuning was not charged.
         bits: of the noise; the operating system's by default, any other makes components that say they are not private.
+        signing_key: a file with the Ed25519 key that the ledger's entries are signed with.
 
     Raises:
-        RecipeError: the budget of a shard does not suffice, or the promise is another than the one that the store's
-            first private training fixed, or the plan cannot keep it. StoreError: several rates, and no held-out rows
-            to choose by. SolveError: the noise that epsilon needs is out of reach.
+        RecipeError: no such key, or the budget of a shard does not suffice, or the promise is another than the one
+            that the store's first private training fixed, or the plan cannot keep it. StoreError: several rates, and
+            no held-out rows to choose by. SolveError: the noise that epsilon needs is out of reach.
     """
     progress = progress or Silent()
     begin = time.perf_counter()
+    signer = signer_of(signing_key)
     settings, tuning = settings_of(store, recipe), Tuning(rates=tuple(rates), charged=charged)
     work = _prepare(store, settings, shards, tuning)
     for shard in work.todo:
         component = private_component(store, settings, shard, tuning, progress, bits)
         with store.transaction() as change:
-            _put(change, store, settings.recipe, work, shard, component, private_key(settings, shard, tuning))
+            _put(change, store, settings.recipe, work, shard, component, private_key(settings, shard, tuning), signer)
     if not work.todo and (work.dropped or recorded_values(store, settings.recipe) != store.manifest.recipe):
         with store.transaction() as change:
             _put_settings(change, store, settings.recipe, work)
@@ -242,6 +246,7 @@ def _put(
     shard: Shard,
     component: Component,
     settings: str,
+    signer: Signer | None,
 ) -> None:
     """A component, what its key stands for, and what it cost."""
     name, said = component_of(shard.name), component.meta[META]
@@ -266,7 +271,7 @@ def _put(
     }
     if work.uncharged:
         entry["uncharged"] = msgspec.to_builtins(work.uncharged)
-    change.record(entry)
+    change.record(signed(store, entry, signer))
 
 
 def private_key(settings: Settings, shard: Shard, tuning: Tuning) -> str:

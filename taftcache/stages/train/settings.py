@@ -18,13 +18,14 @@ from taftcache.objective.objective import Objective
 from taftcache.objective.problem import Problem
 from taftcache.objective.weights import RowWeights
 from taftcache.recipe import Recipe, recipe_values
-from taftcache.solve.minimise import through_rows
+from taftcache.solve.minimise import certify, through_rows
 from taftcache.solve.settings import Arithmetic, Goal
+from taftcache.solve.solution import Solution, Status
 from taftcache.tangent.base import Base
 from taftcache.tangent.operator import TangentOperator
 from taftcache.tangent.spec import Train
 from taftcache.teaching.rows import taught_rows
-from taftcache.teaching.tangent_student import Teachers, problem_at
+from taftcache.teaching.tangent_student import Teachers, certificate_at
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,15 +85,30 @@ class Settings:
         """Whether a prior from teachers' features applies: it moves features, which the head alone does not."""
         return bool(self.recipe.prior.teachers) and mode != "head"
 
-    def problem(self, sources: Sequence[Shard], component: Component) -> Problem:
-        """The problem, in float64, that a component is the solution of, over ``sources`` and under its own ridge."""
-        mode, ridge = component.meta["train"], component.meta["certificate"]["ridge"]
-        objective = replace(self.objective(sources, mode), ridge=ridge)
-        if self.is_taught(mode):
+    def proven(self, sources: Sequence[Shard], component: Component) -> Solution:
+        """A component with what can be proven of it over ``sources`` now, under its own ridge: as its solve proved it.
+
+        FormatError where it does not say its parameters or its ridge.
+        """
+        objective = self._own_objective(sources, component)
+        if self.is_taught(objective.train):
             prior = self.recipe.prior
             teachers = Teachers(psi=taught_rows(prior.teachers, sources).psi, prior=prior)
-            return problem_at(component.delta, self.base, sources, objective, teachers)
-        return Problem.of(objective, TangentOperator(self.base, sources, trained=component.layout, dtype=torch.float64))
+            found = certificate_at(component.delta, self.base, sources, objective, teachers)
+            return Solution(component.delta, Status.stalled, found)
+        return certify(
+            self.base, sources, objective, component.delta,
+            method=self.recipe.solver.method, goal=self.goal, arithmetic=self.arithmetic, dual=component.dual,
+        )  # fmt: skip
+
+    def problem(self, sources: Sequence[Shard], component: Component) -> Problem:
+        """The problem, in float64, that a component is the solution of, under its own ridge and without a prior."""
+        operator = TangentOperator(self.base, sources, trained=component.layout, dtype=torch.float64)
+        return Problem.of(self._own_objective(sources, component), operator)
+
+    def _own_objective(self, sources: Sequence[Shard], component: Component) -> Objective:
+        said = component.record
+        return replace(self.objective(sources, said.train), ridge=said.certified.ridge)  # type: ignore[arg-type]
 
     def starts_at_zero(self, sources: Sequence[Shard], mode: Train) -> bool:
         """Whether a solve goes through the space of the rows, which begins at zero and needs few passes from there."""

@@ -1,12 +1,16 @@
-"""Ed25519 signatures of receipts: keys in PEM files, public keys and signatures as hex."""
+"""Ed25519 signatures of the ledger's entries: keys in PEM files, public keys and signatures as hex."""
 
 from __future__ import annotations
 
 import os
+import re
+from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from taftcache.cache.format.digest import canonical
+from taftcache.cache.store import FeatureStore
 from taftcache.errors import RecipeError
 from taftcache.stages.writing import ADVICE
 
@@ -63,6 +67,49 @@ def make_key(file: Path) -> str:
             do=ADVICE.get(error.errno or 0, "name a file that is not there yet"),
         ) from error
     return key.public_key().public_bytes_raw().hex()
+
+
+def signed(store: FeatureStore, entry: Mapping[str, Any], signer: Signer | None) -> dict[str, Any]:
+    """``entry`` with a signature over it and its place in the chain: number, and digest of the entry before.
+
+    Without a ``signer`` it stays as it is. The store must be open, and the entry be the next that is recorded.
+    """
+    if signer is None:
+        return dict(entry)
+    ledger = store.manifest.ledger
+    placed = {
+        **entry,
+        "public_key": signer.public_key,
+        "seq": ledger.entries + 1 if ledger else 1,
+        "previous": ledger.head if ledger else "",
+    }
+    return {**entry, "public_key": signer.public_key, "signature": signer.sign(canonical(placed))}
+
+
+def signed_text(entry: Mapping[str, Any]) -> bytes:
+    """What the signature of a ledger's entry was made over."""
+    return canonical({k: v for k, v in entry.items() if k != "signature"})
+
+
+def signer_of(file: Path | None) -> Signer | None:
+    """The key in ``file``, where one is named; the errors are those of ``Signer``."""
+    return None if file is None else Signer(file)
+
+
+def checked_public_key(text: str) -> str:
+    """A public key as the ledger's entries have it: 64 hex digits, small ones.
+
+    Raises:
+        RecipeError: it is none.
+    """
+    key = text.strip().lower()
+    if not re.fullmatch(r"[0-9a-f]{64}", key):
+        raise RecipeError(
+            "the public key does not have 64 hex digits",
+            got=repr(text[:80]),
+            do="openssl pkey -in KEY -pubout -outform DER | tail -c 32 | xxd -p -c 32",
+        )
+    return key
 
 
 def is_signed(message: bytes, signature: str, public_key: str) -> bool:

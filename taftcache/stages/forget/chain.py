@@ -1,0 +1,154 @@
+"""Whether the ledger is whole, and whether it, the tombstones and the record beside the store say the same."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from taftcache.cache.format import ledger
+from taftcache.cache.store import FeatureStore
+from taftcache.errors import StoreError
+from taftcache.privacy.statement import EVENT
+from taftcache.stages.forget.finding import Findings
+from taftcache.stages.signature import is_signed, signed_text
+
+Entry = Mapping[str, Any]
+DESTROYED, FORGOTTEN = "destroy-key", "forget"
+
+
+class _Said(msgspec.Struct, frozen=True):
+    """What an entry says of tombstones."""
+
+    seq: int
+    event: str = ""
+    ids: list[str] = []
+    samples: int = 0
+    classes_removed: int = 0
+    tombstones_after: dict[str, Any] | None = None
+
+
+def check_ledger(store: FeatureStore, public_key: str | None, to: Findings) -> tuple[int, int]:
+    """The chain, its signatures, its dates and its tombstones; the numbers of receipts and of valid signatures.
+
+    Args:
+        public_key: as `signature.checked_public_key` has it; everything in the ledger must be signed with it.
+    """
+    try:
+        entries = store.ledger()
+    except StoreError as error:
+        to.found("ledger", "ledger/", error.fault)
+        return 0, 0
+    valid = _signatures(entries, public_key, to)
+    _ties(entries, store.manifest.tombstones, to)
+    _dates(entries, to)
+    receipts = [entry for entry in entries if entry.get("event") not in (EVENT, ledger.ADOPT, ledger.RELEARN)]
+    if receipts and entries[-1].get("content_after") not in (None, store.manifest.content_digest):
+        to.notes.append("the store has changed since its last receipt")
+    return len(receipts), valid
+
+
+def check_beside(store: FeatureStore, to: Findings) -> None:
+    """Rows that an old copy brought back; and whether the record beside the store and the store know the same."""
+    beside, tombstones = store.tombstone_file, set(store.manifest.tombstones)
+    back = store.returned()
+    if back:
+        to.found("returned rows", str(store.path), f"{len(back)} rows were forgotten at this place; --replay")
+    try:
+        lost = store.lost_tombstones()
+        key = ledger.read_key(store.root, store.manifest) if tombstones else b""
+    except StoreError as error:
+        to.found("tombstones", ledger.KEY_FILE, error.fault)
+        return
+    if beside.file is not None and not beside.covers(key, tombstones):
+        to.notes.append(
+            f"{beside.file} does not know all tombstones, so that an old copy put back here would go "
+            "unnoticed; the next command that writes to the store completes it"
+        )
+    if lost and not back:
+        problem = f"it knows {len(lost)} tombstones that the store does not have; --replay takes them over"
+        to.found("tombstones", str(beside.file), problem)
+
+
+def _signatures(entries: Sequence[Entry], public_key: str | None, to: Findings) -> int:
+    """How many signatures are valid. An entry without one is covered by a later valid one, which signs its digest."""
+    valid, unsigned, covered = 0, list[str](), list[str]()
+    for entry in entries:
+        where = _place(entry)
+        if "signature" not in entry:
+            unsigned.append(where)
+        elif not is_signed(signed_text(entry), str(entry["signature"]), str(entry.get("public_key"))):
+            to.found("signature", where, "the signature is not that of the receipt")
+        elif public_key is not None and entry["public_key"] != public_key:
+            to.found("signature", where, f"signed with another key, {entry['public_key']}")
+        else:
+            valid += 1
+            covered, unsigned = [*covered, *unsigned], []
+    if public_key is None:
+        return valid
+    if not entries:
+        to.found("signature", "ledger/", "the ledger is empty: nothing is signed with that key")
+    for where in unsigned:
+        to.found("signature", where, "the entry is not signed")
+    if covered:
+        to.notes.append(f"{', '.join(covered)}: not signed, but named by an entry after it that is")
+    return valid
+
+
+def _ties(entries: Sequence[Entry], tombstones: Sequence[str], to: Findings) -> None:
+    """Whether the tombstones are those that the ledger leaves.
+
+    An entry says how many there are after it, and their digest. A receipt of an earlier release says the request's ids
+    alone: their tombstones must be there, and others only where such a receipt does not list all that it made.
+    """
+    there, named, last = set(tombstones), set[str](), None
+    unlisted = 0
+    for entry in entries:
+        try:
+            said = msgspec.convert(entry, _Said)
+        except msgspec.ValidationError as error:
+            to.found("ledger", _place(entry), f"it is no entry that taftcache writes: {error}")
+            return
+        if said.event == DESTROYED:
+            named, unlisted = set(), 0
+        if said.event in (DESTROYED, FORGOTTEN) or said.tombstones_after is not None:
+            last = said
+        if said.event == FORGOTTEN:
+            named |= set(said.ids)
+            unlisted += said.classes_removed + (0 if said.ids else said.samples)
+    if last is None:
+        if there:
+            to.found("tombstones", "manifest.json", f"no receipt in the ledger names its {len(there)} tombstones")
+        return
+    where = _place({"seq": last.seq})
+    if last.tombstones_after is not None:
+        if ledger.commitment(there)[ledger.AFTER] != last.tombstones_after:
+            problem = f"its {len(there)} tombstones are not those that {where}, the last entry to change them, left"
+            to.found("tombstones", "manifest.json", problem)
+        return
+    if lost := named - there:
+        to.found("tombstones", "manifest.json", f"{len(lost)} tombstones that receipts up to {where} name are gone")
+    more = there - named
+    if len(more) > unlisted:
+        to.found("tombstones", "manifest.json", f"no receipt names {len(more) - unlisted} of its tombstones")
+    elif more:
+        to.notes.append(f"{len(more)} tombstones cannot be tied to a receipt, which earlier releases did not list")
+
+
+def _dates(entries: Sequence[Entry], to: Findings) -> None:
+    """A note where an entry is dated before one that it follows: a clock that was wrong breaks no promise."""
+    newest, at = datetime.min.replace(tzinfo=UTC), ""
+    for entry in entries:
+        with suppress(TypeError, ValueError, KeyError):
+            time = datetime.fromisoformat(entry["time"])
+            if time < newest:
+                to.notes.append(f"{_place(entry)} is dated before {at}, which it follows: a clock was wrong")
+            else:
+                newest, at = time, _place(entry)
+
+
+def _place(entry: Entry) -> str:
+    return f"ledger/{entry['seq']:06d}"

@@ -1,0 +1,196 @@
+"""Whether every component and model comes from the rows that are there, and what each says of itself is true."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import msgspec
+
+from taftcache.cache.read.shard import Shard
+from taftcache.cache.store import FeatureStore
+from taftcache.errors import FormatError, StoreError
+from taftcache.model.component import Component, read_component
+from taftcache.model.composition import compose
+from taftcache.names import COMPONENTS, EXACT, HEAD, MEAN, WEIGHTED, component_of, is_component, is_model, shard_of
+from taftcache.privacy.statement import EVENT, META
+from taftcache.stages.forget.certificates import check_certificate
+from taftcache.stages.forget.finding import Findings
+from taftcache.stages.progress import Progress
+from taftcache.stages.train.composing import composition_key, exact_key
+from taftcache.stages.train.private_claims import claim_problems
+from taftcache.stages.train.private_keys import KEYS
+from taftcache.stages.train.record import settings_of, subtracted
+from taftcache.stages.train.settings import Settings
+from taftcache.tangent.spec import TAIL
+
+CLOSER = 1.01  # a recorded bound by this factor deserves a note
+
+
+def check_models(store: FeatureStore, progress: Progress, to: Findings) -> dict[str, dict[str, float]]:
+    """All checks of what was made from the rows; by component, the figures of its certificate, recorded and proven now.
+
+    See `certificates.check_certificate` for the figures.
+    """
+    if TAIL not in store.objects():  # imported rows without a backbone: nothing can have been made from them
+        return {}
+    settings = settings_of(store)
+    shards = {shard.name: shard for shard in store.shards}
+    components = _components(store, settings, to)
+    private = _private(store, components, to)
+    _origins(store, shards, private, to)
+    keys = _keys(store, settings, shards)
+    checked: dict[str, dict[str, float]] = {}
+    for name, component in components.items():
+        if name in private:  # noise is no optimum, and the rows that it was made from may be forgotten since
+            continue
+        if name in keys and component.meta.get("key") != keys[name]:
+            kind = "stale composition" if name in (MEAN, WEIGHTED) else "stale component"
+            to.found(kind, name, "it was not made from the rows, components and settings that are there")
+        elif name in (MEAN, WEIGHTED):
+            _check_sum(name, component, components, to)
+        elif name in keys:
+            sources = [shards[shard_of(name)]] if is_component(name) else store.shards
+            _check_rows(name, component, sources, to)
+            with progress.task(f"certify {name}", None):
+                try:
+                    checked[name] = check_certificate(name, component, settings, sources, to)
+                except FormatError as error:
+                    to.found("certificate", name, error.fault)
+    if closer := [n for n, c in checked.items() if c["distance_bound"] > CLOSER * c["distance_recorded"]]:
+        to.notes.append(
+            f"{', '.join(closer)}: the recorded bound is closer than the one shown, for it rests on dual vectors, "
+            "which only models/exact keeps; nothing speaks against it"
+        )
+    return checked
+
+
+def _components(store: FeatureStore, settings: Settings, to: Findings) -> dict[str, Component]:
+    """All components and models around the base point that the settings give, each as its file and manifest say."""
+    components: dict[str, Component] = {}
+    for name, ref in store.objects().items():
+        if not is_model(name):
+            continue
+        there = dict(ref.meta)
+        digest = there.pop("base_digest", None)
+        if digest != settings.base.digest:
+            to.found("base point", name, "it was made around another base point than the settings give")
+            continue
+        try:
+            component = read_component(store, name, settings.base)
+        except StoreError as error:  # verify has said it where bytes are damaged
+            to.found("damage", name, error.fault)
+            continue
+        components[name] = component
+        if (component.base_digest, component.meta) != (digest, there):
+            private = META in there or META in component.meta
+            odd = sorted(
+                {k for k in there.keys() | component.meta.keys() if there.get(k) != component.meta.get(k)}
+                | ({"base_digest"} if component.base_digest != digest else set())
+            )
+            problem = f"its file does not say of it what the manifest says: {', '.join(odd)}"
+            to.found("privacy statement" if private else "description", name, problem)
+    return components
+
+
+def _origins(store: FeatureStore, shards: Mapping[str, Shard], private: Collection[str], to: Findings) -> None:
+    """Whether each object says that it was made from rows that are there."""
+    rows = {shard.digest for shard in shards.values()}
+    for name, ref in store.objects().items():
+        if name.startswith("base/") or name == KEYS or ref.meta.get("imported"):
+            continue
+        own = shards.get(shard_of(name)) if is_component(name) else None
+        if is_component(name) and own is None:
+            to.found("kept component", name, "the store has no shard of that name")
+        elif own is not None and own.name in subtracted(store):
+            to.found("kept component", name, "its shard was subtracted")
+        elif name not in (MEAN, WEIGHTED, EXACT, *private) and not _made_from(ref.meta, rows):
+            to.found("stale object", name, "it does not say that it was made from the rows that are there")
+
+
+def _keys(store: FeatureStore, settings: Settings, shards: Mapping[str, Shard]) -> dict[str, str]:
+    """The key of each component and model, by its name, as it would be made now."""
+    every, objects = list(shards.values()), store.objects()
+    keys = {component_of(name): settings.key([shard], settings.train) for name, shard in shards.items()}
+    keys[HEAD] = settings.key(every, "head")
+    return keys | {n: _composed_key(store, n, settings, every) for n in (MEAN, WEIGHTED, EXACT) if n in objects}
+
+
+def _private(store: FeatureStore, components: Mapping[str, Component], to: Findings) -> set[str]:
+    """Components trained privately; whether each promise follows from its noise, and is in the ledger.
+
+    So of what the manifest says and of what the file says, which is what leaves the store.
+    """
+    names = {n for n, ref in store.objects(COMPONENTS).items() if META in ref.meta}
+    charged = _charged(store) if names else {}
+    for name, component in sorted(components.items()):
+        there = store.objects()[name].meta
+        metas = [there] if component.meta.items() <= there.items() else [there, component.meta]
+        for problem in dict.fromkeys(problem for meta in metas for problem in claim_problems(store, meta)):
+            to.found("privacy statement", name, problem)
+        if name in names and not _is_entry(charged.get(name), there):
+            to.found("privacy statement", name, "the ledger does not have what its training released")
+    return names
+
+
+def _charged(store: FeatureStore) -> dict[str, dict[str, Any]]:
+    """Component → the ledger's entry of its last private training, which is the one that made it."""
+    try:
+        return {str(e.get("component")): e for e in store.ledger() if e.get("event") == EVENT}
+    except StoreError:  # the chain's own finding says it
+        return {}
+
+
+def _is_entry(entry: Mapping[str, Any] | None, meta: Mapping[str, Any]) -> bool:
+    """Whether a ledger's entry is of the training that made a component, and calls it private as it does itself."""
+    said = meta[META]
+    if entry is None or not isinstance(said, Mapping):
+        return False
+    of = entry.get("releases"), entry.get("private", said.get("private")), entry.get("shards")
+    return of == (said.get("releases"), said.get("private"), said.get("shards")) and meta.get("shards") == of[2]
+
+
+def _composed_key(store: FeatureStore, name: str, settings: Settings, shards: list[Shard]) -> str:
+    """The key of a composition whose members are as they are now; it may have been made before one was imported."""
+    objects = store.objects()
+    meta = objects[name].meta
+    if name == EXACT:
+        try:
+            members = json.loads(meta["key"])["start"]
+        except (KeyError, TypeError, ValueError):
+            members = {}
+    else:
+        members = meta.get("members", {})
+    now = {member: objects[member].digest for member in members if member in objects}
+    if name == EXACT:
+        return exact_key(settings, shards, now)
+    return composition_key(now, meta.get("coefficients") if name == WEIGHTED else None)
+
+
+def _check_sum(name: str, total: Component, components: Mapping[str, Component], to: Findings) -> None:
+    """Whether a composition's numbers are the sum of its members' with the coefficients that it has, or must have."""
+    mu = total.record.coefficients or {}
+    if not mu.keys() <= components.keys():
+        return
+    again = compose({n: components[n] for n in mu}, None if name == MEAN else mu)
+    if not (again.delta - total.delta).abs().max() <= 1e-12 * total.delta.abs().max():
+        to.found("stale composition", name, "it is not the sum of its members")
+    if again.meta["coefficients"] != mu:
+        to.found("stale composition", name, "its coefficients are not those of a mean")
+
+
+def _check_rows(name: str, component: Component, sources: list[Shard], to: Findings) -> None:
+    """Whether a component names the shards that it was made from, and the number of their rows."""
+    of = [shard.name for shard in sources], sum(shard.rows for shard in sources)
+    if (component.meta.get("shards"), component.meta.get("rows")) != of:
+        to.found("description", name, "its shards and rows are not those that it was made from")
+
+
+def _made_from(meta: Mapping[str, Any], rows: set[str]) -> bool:
+    """Whether an object's key names shards by digest, and only those that are there."""
+    try:
+        named = msgspec.json.decode(meta["key"])["rows"]
+        return bool(named) and set(named) <= rows
+    except (KeyError, TypeError, ValueError):
+        return False

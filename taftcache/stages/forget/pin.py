@@ -1,0 +1,80 @@
+"""The ledger's newest entry in a file outside the store: what is cut off or written anew is noticed without a key."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from taftcache.cache.format.digest import canonical, digest
+from taftcache.cache.store import FeatureStore
+from taftcache.errors import FormatError, StoreError
+from taftcache.report.write import write_json
+from taftcache.stages.forget.finding import Findings
+
+
+class Pin(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The ledger's length, and the digest of its last entry ("" of none); ``store`` is a digest of its identity."""
+
+    entries: int
+    head: str
+    store: str
+
+    @classmethod
+    def of(cls, store: FeatureStore) -> Pin:
+        """That of a store as it is."""
+        end = store.manifest.ledger
+        return cls(
+            entries=end.entries if end else 0,
+            head=end.head if end else "",
+            store=digest(canonical(store.identity)),
+        )
+
+
+def read_pin(file: Path) -> Pin | None:
+    """The pin in ``file``; None where there is no file.
+
+    Raises:
+        FormatError: it cannot be read, or is something else.
+    """
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=Pin)
+    except FileNotFoundError:
+        return None
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise FormatError(
+            f"{file} is not a ledger's newest entry as an audit writes it",
+            got=error,
+            do="restore it from a copy, or name a file that is not there yet",
+        ) from error
+
+
+def check_pin(store: FeatureStore, file: Path, to: Findings) -> None:
+    """Whether the store's ledger goes on from the entry that ``file`` names; FormatError as `read_pin` has it."""
+    pin, now = read_pin(file), Pin.of(store)
+    if pin is None:
+        return
+    if pin.store != now.store:
+        to.found("head", str(file), "it was written for another store")
+    elif pin.entries > now.entries:
+        to.found("head", str(file), f"the ledger had {pin.entries} entries, and has {now.entries}")
+    elif _head_after(store, pin.entries) not in (pin.head, None):
+        to.found("head", str(file), f"entry {pin.entries} of the ledger is another than it was")
+
+
+def move_pin(store: FeatureStore, file: Path) -> None:
+    """Write the newest entry to ``file``, atomically; StoreWriteError where the disk refuses."""
+    write_json(file, Pin.of(store))
+
+
+def _head_after(store: FeatureStore, entries: int) -> str | None:
+    """The digest of the ledger's entry of that number; None where the chain itself is broken."""
+    if entries == 0:
+        return ""
+    try:
+        chain = store.ledger()
+    except StoreError:
+        return None
+    end = store.manifest.ledger
+    assert end is not None
+    return str(chain[entries]["previous"]) if entries < len(chain) else end.head

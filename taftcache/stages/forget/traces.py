@@ -1,0 +1,111 @@
+"""What should be gone: damaged or leftover files, rows, ids and classes, wherever a name may stand."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+
+from taftcache.cache.read.shard import Shard
+from taftcache.cache.store import FeatureStore
+from taftcache.cache.write.group import token_norm_sum
+from taftcache.errors import StoreError
+from taftcache.names import CLASS
+from taftcache.stages.forget.finding import Findings
+from taftcache.stages.progress import Progress
+
+MAX_HEADER = 64 << 20
+# What ends a word where an id may be quoted inside a text.
+WORDS = re.compile(r"[\s,;:'\"()\[\]{}<>=|]+")
+
+
+def check_damage(store: FeatureStore, progress: Progress, to: Findings) -> None:
+    """Bytes that have not their digest, and statistics that are not those of the rows."""
+    with progress.task("verify", None):
+        for fault in store.verify():
+            to.found("damage", fault.file, str(fault))
+        for ref in store.manifest.shards:
+            with suppress(StoreError):  # verify has said it
+                if wrong := _wrong_statistics(store.shard(ref.name)):
+                    to.found("statistics", f"shard {ref.name}", wrong)
+
+
+def check_leftovers(store: FeatureStore, to: Findings) -> None:
+    """Files that no manifest names, and the rows of unfinished work.
+
+    The next writer sweeps the files; until then they may hold anything.
+    """
+    for path in store.strays():
+        to.found("leftover file", path, "no manifest names it")
+    for name, ids in sorted(store.staged_ids().items()):
+        where = f"staging, shard {name}"
+        if forgotten := sum(map(store.is_forgotten, ids)):
+            to.found("staged row", where, f"{forgotten} rows of forgotten ids, of an extraction that was stopped")
+        elif ids:
+            to.notes.append(f"{where}: {len(ids)} samples of an extraction that was stopped; audited once it is done")
+
+
+def check_names(store: FeatureStore, to: Findings) -> None:
+    """Forgotten ids and classes, wherever a name may stand."""
+    for ref in store.manifest.shards:
+        for i in store.shard(ref.name).sample_ids:
+            if store.is_forgotten(i):
+                to.found("forgotten row", f"shard {ref.name}", "a row of a forgotten id")
+    for name in store.classes:
+        if store.is_forgotten(CLASS + name):
+            to.found("class", "manifest.json", "a class that left stands in the list")
+    texts: list[tuple[str, Any]] = [
+        (f"manifest.json, {name}", getattr(store.manifest, name)) for name in ("identity", "plan", "recipe")
+    ]
+    texts += [("manifest.json, skipped", [s.id for s in store.manifest.skipped])]
+    for name, thing in store.objects().items():
+        texts += [(f"manifest.json, {name}", thing.meta)]
+        with suppress(StoreError):  # verify has said it
+            texts += [(thing.path, header) for header in headers(store.read_object(name))]
+    with suppress(StoreError):  # the chain's own finding says it
+        texts += [(f"ledger/{entry['seq']:06d}", entry) for entry in store.ledger()]
+    for where, value in texts:
+        if any(store.is_forgotten(text) for text in texts_in(value)):
+            to.found("forgotten id", where, "a forgotten id stands there in plain text")
+
+
+def _wrong_statistics(shard: Shard) -> str:
+    """What a shard's statistics say of other rows than its own."""
+    largest, norms = 0.0, []
+    for block in shard.blocks(shard.chunk_rows):
+        largest = max(largest, float(np.abs(block.tokens).max()))
+        norms.append(token_norm_sum(block.tokens))
+    mean = float(f"{math.fsum(norms) / (shard.rows * shard.tokens_shape[0]):.9g}")
+    recorded = shard.statistics
+    if (recorded["max_abs"], recorded["mean_token_norm"]) != (largest, mean):
+        return "max_abs and mean_token_norm are not those of its rows"
+    return ""
+
+
+def headers(data: bytes) -> Iterator[str]:
+    """Texts inside a file: the header of a safetensors file, or all of one that is short."""
+    size = int.from_bytes(data[:8], "little")
+    if 2 <= size <= min(MAX_HEADER, len(data) - 8) and data[8:9] == b"{":
+        yield data[8 : 8 + size].decode("utf-8", "replace").replace('\\"', '"')
+    elif len(data) <= 1 << 20:
+        yield data.decode("utf-8", "replace")
+
+
+def texts_in(value: Any) -> Iterator[str]:
+    """Every text in a JSON value, whole and word by word, keys too."""
+    if isinstance(value, str):
+        yield value
+        words = WORDS.split(value)
+        if len(words) > 1:
+            yield from (word for word in words if word)
+    elif isinstance(value, dict):
+        for key, inner in value.items():
+            yield from texts_in(key)
+            yield from texts_in(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from texts_in(inner)

@@ -1,0 +1,215 @@
+"""What an audit finds in a store whose digests were all made anew after something in it was changed."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import taftcache
+from taftcache.cache.format import ledger
+from taftcache.cache.store import FeatureStore
+from taftcache.cli import app
+from taftcache.errors import FormatError, RecipeError
+from taftcache.privacy.statement import EVENT, META
+from taftcache.stages.signature import make_key
+from tests.stages.forging import forge, forge_ledger, forge_meta
+from tests.stages.making import open_store, settings
+
+
+@pytest.fixture(scope="module")
+def signed(finished, tmp_path_factory) -> tuple[Path, str]:
+    """A store that forgot two samples, each with a signed receipt, and the public key. Not to be written to."""
+    root = tmp_path_factory.mktemp("signed")
+    path = shutil.copytree(finished, root / "store")
+    key = make_key(root / "key.pem")
+    for row in (1, 3):
+        with open_store(path) as store:
+            taftcache.forget(store, [store.shard("000").sample_ids[row]], signing_key=root / "key.pem")
+    return path, key
+
+
+@pytest.fixture
+def copy(signed, tmp_path) -> Path:
+    """A copy with the record beside it."""
+    shutil.copy(f"{signed[0]}.forgotten", tmp_path / "store.forgotten")
+    return shutil.copytree(signed[0], tmp_path / "store")
+
+
+def kinds(path: Path, **options) -> list[str]:
+    return [finding.kind for finding in taftcache.audit(path, **options).findings]
+
+
+def strip(entries: list[dict]) -> list[dict]:
+    return [{k: v for k, v in entry.items() if k not in ("signature", "public_key")} for entry in entries]
+
+
+def as_before(entries: list[dict]) -> list[dict]:
+    """Receipts as earlier releases wrote them, unsigned."""
+    return [{k: v for k, v in entry.items() if k != ledger.AFTER} for entry in strip(entries)]
+
+
+def without_any(path: Path) -> None:
+    """Neither tombstones nor their key nor receipts."""
+    forge_ledger(path, lambda entries: [], tombstones=[], tombstone_key="")
+    (path / "tombstones.key").unlink()
+
+
+def swap_tombstone(path: Path) -> None:
+    with FeatureStore(path) as store:
+        rest = store.manifest.tombstones[1:]
+    forge(path, tombstones=["0" * 64, *rest])
+
+
+FORGED: dict[str, Callable[[Path], object]] = {
+    "receipts deleted": lambda path: forge_ledger(path, lambda entries: []),
+    "last receipt dropped": lambda path: forge_ledger(path, lambda entries: entries[:1]),
+    "first receipt dropped, as before": lambda path: forge_ledger(path, lambda entries: as_before(entries)[1:]),
+    "tombstones emptied": lambda path: forge(path, tombstones=[]),
+    "tombstones emptied, as before": lambda path: forge_ledger(path, as_before, tombstones=[]),
+    "another tombstone": swap_tombstone,
+    "all removed": without_any,
+}
+
+
+@pytest.mark.law("An audit ties receipts, tombstones and the record beside the store to each other")
+@pytest.mark.parametrize("how", FORGED)
+def test_what_is_gone_from_one_place_is_known_in_another(copy, how):
+    assert kinds(copy) == []
+    FORGED[how](copy)
+    assert "tombstones" in kinds(copy)
+
+
+def test_receipts_of_earlier_releases_are_no_finding(copy):
+    forge_ledger(copy, as_before)
+    assert kinds(copy) == []
+
+
+def test_replay_takes_the_tombstones_beside_the_store_over(copy):
+    without_any(copy)
+    report = taftcache.audit(copy, replay=True)
+    assert (report.findings, report.tombstones, report.receipts) == ([], 2, 0)
+
+
+@pytest.mark.law("With a public key, an audit takes nothing in a ledger that the key's holder did not sign")
+def test_a_public_key_wants_signatures(signed, copy):
+    key = signed[1]
+    report = taftcache.audit(copy, public_key=f" {key.upper()}\n")
+    assert (report.findings, report.signed) == ([], 2)
+    with pytest.raises(RecipeError, match="64 hex digits"):
+        taftcache.audit(copy, public_key="abc")
+    forge_ledger(copy, strip)
+    assert kinds(copy, public_key=key) == ["signature"] * 2
+    forge_ledger(copy, lambda entries: [])
+    assert "signature" in kinds(copy, public_key=key)
+
+
+def test_private_training_is_signed_and_must_be(finished, tmp_path):
+    path, key = shutil.copytree(finished, tmp_path / "store"), make_key(tmp_path / "key.pem")
+    with open_store(path) as store:
+        taftcache.train_private(store, settings(store), ["000"])
+    found = taftcache.audit(path, public_key=key)
+    assert [f.problem for f in found.findings] == ["the entry is not signed"]
+    with open_store(path) as store:
+        taftcache.train_private(store, settings(store), ["001"], signing_key=tmp_path / "key.pem")
+    report = taftcache.audit(path, public_key=key)
+    assert (report.findings, report.signed) == ([], 1)
+    assert any("ledger/000001" in note and "not signed" in note for note in report.notes)
+
+
+@pytest.mark.law("A ledger that was emptied, shortened or written anew is found by the entry that was pinned")
+def test_a_pinned_head(signed, copy, tmp_path):
+    file = tmp_path / "head.json"
+    assert kinds(copy, head=file) == []
+    pinned = json.loads(file.read_text())
+    assert pinned["entries"] == 2
+    assert taftcache.audit(copy, head=file).newest.head == pinned["head"]
+    whole = shutil.copytree(copy, tmp_path / "whole")
+    for change in (strip, lambda entries: entries[:1], lambda entries: []):
+        forge_ledger(copy, change)
+        assert "head" in kinds(copy, head=file)
+        assert json.loads(file.read_text()) == pinned
+    with open_store(whole) as store:
+        taftcache.forget(store, [store.shard("001").sample_ids[0]])
+    assert kinds(whole, head=file) == []
+    assert json.loads(file.read_text())["entries"] == 3
+    file.write_text("[]")
+    with pytest.raises(FormatError, match="newest entry"):
+        taftcache.audit(whole, head=file)
+    other = {**pinned, "store": "0" * 64}
+    file.write_text(json.dumps(other))
+    assert kinds(whole, head=file) == ["head"]
+
+
+def test_a_clock_that_ran_back_is_a_note(copy):
+    forge_ledger(copy, lambda entries: [strip(entries)[0], {**strip(entries)[1], "time": "2001-01-01T00:00:00+00:00"}])
+    report = taftcache.audit(copy)
+    assert report.findings == []
+    assert any("dated before ledger/000001" in note for note in report.notes)
+
+
+def certificate(**fields: float) -> Callable[[dict], dict]:
+    return lambda meta: {**meta, "certificate": {**meta["certificate"], **fields}}
+
+
+TINY = {"gradient": 1e-20, "rounding": 0.0, "distance_bound": 1e-17, "gap_bound": 1e-30, "energy_bound": 1e-18}
+META_FORGED: dict[str, tuple[str, Callable[[dict], dict], dict[str, bool], str]] = {
+    "bound of the head": ("models/head", certificate(distance_bound=1e-30), {}, "certificate"),
+    "whole certificate": ("components/000", certificate(**TINY, residual=1e-20), {}, "certificate"),
+    "tightened bound": ("components/000", certificate(tightened=1e-20, distance_bound=1e-17), {}, "certificate"),
+    "scale": ("components/000", certificate(gradient_at_zero=1e30), {}, "certificate"),
+    "ridge": ("components/000", certificate(ridge=1e3), {}, "certificate"),
+    "manifest alone": ("models/head", certificate(distance_bound=1e-30), {"file": False}, "description"),
+    "file alone": ("models/mean", lambda meta: {**meta, "norm": 0.0}, {"manifest": False}, "description"),
+    "shards in the file": ("components/000", lambda m: {**m, "shards": ["x"]}, {"manifest": False}, "description"),
+    "shards in both": ("components/000", lambda m: {**m, "shards": ["x"]}, {}, "description"),
+    "promise in the file": ("models/mean", lambda m: {**m, META: {}}, {"manifest": False}, "privacy statement"),
+}
+
+
+@pytest.mark.law(
+    "Every bound that an audit prints is proven from the rows, and a recorded one that is smaller is found"
+)
+@pytest.mark.parametrize("how", META_FORGED)
+def test_what_a_component_says_is_held_against_rows_and_file(copy, how):
+    name, change, places, kind = META_FORGED[how]
+    true = taftcache.audit(copy).certificates.get(name)
+    forge_meta(copy, name, change, **places)
+    report = taftcache.audit(copy)
+    assert kind in {finding.kind for finding in report.findings}
+    if true is not None and "ridge" not in how:
+        assert report.certificates[name]["distance_bound"] == true["distance_bound"]
+
+
+@pytest.mark.parametrize("private", [True, False])
+def test_a_private_flag_is_that_of_the_ledger(trained, tmp_path, private):
+    path = shutil.copytree(trained, tmp_path / "store")
+    if private:
+        forge_ledger(path, lambda entries: [{**entry, "private": False} for entry in entries])
+    else:
+        forge_meta(path, "components/000", lambda meta: {**meta, META: {**meta[META], "private": False}})
+    assert "privacy statement" in kinds(path)
+
+
+def test_the_last_entry_of_a_component_counts(private):
+    """An entry of another training, with the flag that is claimed, does not help."""
+    with FeatureStore(private) as store:
+        (claimed, *_) = [e for e in store.ledger() if e["event"] == EVENT and e["component"] == "components/000"]
+    forge_ledger(private, lambda entries: [*entries, {**entries[0], "private": False}])
+    assert claimed["private"]
+    assert "privacy statement" in kinds(private)
+
+
+def test_the_command_says_what_it_found(copy, tmp_path):
+    args = ["audit", str(copy), "--head", str(tmp_path / "head.json")]
+    good = CliRunner().invoke(app, args)
+    assert good.exit_code == 0
+    assert "newest entry 2" in good.output
+    forge_ledger(copy, lambda entries: [])
+    bad = CliRunner().invoke(app, [*args, "--json"])
+    assert bad.exit_code == 5
+    assert {finding["kind"] for finding in json.loads(bad.output)["findings"]} == {"tombstones", "head"}

@@ -1,0 +1,68 @@
+"""What was made of rows and lies outside of the store: found once the rows are forgotten, and not before."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+import taftcache
+from taftcache.errors import RecipeError
+from taftcache.paper.fits import Fits
+from taftcache.report.write import write_bytes
+from tests.stages.making import open_store
+
+
+def spread(path: Path, place: Path) -> str:
+    """Exports, a model, a comparison's models, a student's checkpoint, a report, a copy and unfinished files."""
+    with open_store(path) as store:
+        gone = store.shard("000").sample_ids[2]
+        digests = [shard.digest for shard in store.shards]
+        taftcache.export_model(store, place / "model")
+        key = {"store": store.root_digest, "setting": "any"}
+        Fits(place / "compared").put(key, {"mean": torch.zeros(2)}, {}, digests)
+        Fits(place / "alien").put({"store": "1" * 64}, {"mean": torch.zeros(2)}, {}, ["2" * 64])
+        taught = {"prior": {"teachers": [["vit", 1.0, digests]]}}
+        Fits(place / "taught").put(taught, {"mean": torch.zeros(2)}, {})
+    for file, form in (("rows.h5", "hdf5"), ("rows.npz", "npz"), ("tables", "embedding-projector")):
+        taftcache.export(path, place / file, form)
+    escaped = json.dumps({"ids": [gone]}).replace("/", "\\u002f")
+    write_bytes(place / "report.html", f'<p class="it\'s">\n<script>{escaped}</script>'.encode())
+    shutil.copytree(path, place / "copy")
+    (place / "notes.txt").write_text("nothing of anyone")
+    return gone
+
+
+@pytest.mark.law("An audit finds what was made of forgotten rows in the folders that it is shown")
+def test_by_products_of_forgotten_rows(store, tmp_path):
+    place = tmp_path / "elsewhere"
+    place.mkdir()
+    gone = spread(store, place)
+    report = taftcache.audit(store, also=[place])
+    assert report.findings == []
+    assert [note for note in report.notes if str(place) in note] == []
+    with open_store(store) as opened:
+        taftcache.forget(opened, [gone])
+    (place / "x.h5.partial").write_bytes(b"")
+    report = taftcache.audit(store, also=[place])
+    assert {finding.kind for finding in report.findings} == {"by-product"}
+    found = {Path(finding.where).relative_to(place).parts[0]: finding.problem for finding in report.findings}
+    assert sorted(found) == [
+        "compared", "copy", "model", "report.html", "rows.h5", "rows.npz", "tables", "taught", "x.h5.partial",
+    ]  # fmt: skip
+    assert found["model"] == found["compared"] == "made from the store as it was before ledger/000001"
+    assert found["taught"] == "made from shards as they were before rows left them"
+    assert found["rows.h5"] == found["rows.npz"] == "it holds forgotten ids: 1"
+    assert found["copy"] == "a store with rows of forgotten ids: 1"
+    assert [str(place) in note for note in report.notes if "no receipt" in note] == [True]  # the alien one
+    with pytest.raises(RecipeError, match="not a folder"):
+        taftcache.audit(store, also=[place / "nowhere"])
+
+
+def test_what_a_killed_write_left_is_replaced_by_the_next(tmp_path):
+    (tmp_path / "report.md.partial").write_bytes(b"rows")
+    write_bytes(tmp_path / "report.md", b"report")
+    assert [file.name for file in tmp_path.iterdir()] == ["report.md"]
