@@ -32,6 +32,7 @@ MAX_TEXT = 64 << 20
 # deflate, shuffle, fletcher32, szip, and h5py's lzf: any other filter is a plug-in that HDF5 would load and run
 _FILTERS = {1, 2, 3, 4, 32000}
 _CACHE = 64 << 20
+_CLASSES = 1 << 17
 _TEXTS = ("identity", "plan", "recipe", "skipped", "objects")
 
 
@@ -180,6 +181,8 @@ class FeatureFile:
         if labels.dtype.kind in "iu":
             if labels.size and (labels.min() < 0 or (named is not None and labels.max() >= len(named))):
                 raise _bad(self.path, f"labels from {labels.min()} to {labels.max()} for {len(named or [])} classes")
+            if named is None and labels.max() >= _CLASSES:  # before a name is made for each
+                raise _bad(self.path, f"labels up to {labels.max()}, more than the {_CLASSES} classes of a store")
             self.classes = named or [str(k) for k in range(int(labels.max()) + 1)]
             self.labels = labels.astype(np.int64)
         else:
