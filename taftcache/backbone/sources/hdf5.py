@@ -68,6 +68,8 @@ def _check_storage(file: Path, key: str, node: h5py.Dataset) -> None:
     made = node.id.get_create_plist()
     if odd := {made.get_filter(k)[0] for k in range(made.get_nfilters())} - _FILTERS:
         raise DataError(f"{file}: {key} needs the filter {min(odd)}, which would be loaded as a plug-in")
+    if node.chunks is None and int(node.nbytes) > file.stat().st_size:
+        raise DataError(f"{file}: {key} has {node.nbytes} bytes, more than the file")
     if node.chunks is not None and math.prod(node.chunks) * node.dtype.itemsize > _MAX_CHUNK:
         raise DataError(f"{file}: {key} has chunks of more than {_MAX_CHUNK} bytes", got=node.chunks)
 
