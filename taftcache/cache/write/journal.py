@@ -124,7 +124,7 @@ class Journal:
                     if isinstance(item, Seal):
                         return header, lines, item, end + 1
                     lines.append(item)
-            except msgspec.DecodeError:
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                 break
             at = end + 1
         return header, lines, None, at
