@@ -18,7 +18,7 @@ from torch import Tensor
 from taftcache.backbone.cut.cut import Cut
 from taftcache.backbone.model import load_backbone
 from taftcache.backbone.preprocess import Preprocess
-from taftcache.backbone.sources.rgb import to_rgb
+from taftcache.backbone.sources.rgb import open_rgb, to_rgb
 from taftcache.backbone.spec import BackboneSpec
 from taftcache.errors import DataError
 from taftcache.objective.named import named_loss
@@ -321,6 +321,5 @@ def _sample_weights(given: Any, rows: np.ndarray) -> Tensor:
 
 def _picture(image: Path | str | np.ndarray) -> Image.Image:
     if isinstance(image, (str, Path)):
-        with Image.open(image) as opened:
-            return to_rgb(opened)
+        return open_rgb(image)
     return to_rgb(Image.fromarray(np.asarray(image)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import difflib
+import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -22,6 +23,8 @@ NotNegative = Annotated[float, msgspec.Meta(ge=0, le=1e100)]
 Count = Annotated[int, msgspec.Meta(ge=1)]
 Parsed = TypeVar("Parsed", bound=msgspec.Struct)
 _LONGEST = 80  # characters of a value in a message
+_LARGEST = 1 << 20  # bytes of a recipe
+_ENDLESS = re.compile(r"""(?<![\w"'-])(?:[\w"'-]+[ \t]*\.[ \t]*){100}""")  # a key of a hundred parts
 
 
 class StoreSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -237,7 +240,11 @@ def read_toml(path: str | Path) -> dict[str, Any]:
     """A recipe's plain values; RecipeError for no such file, or one that is not TOML."""
     path = Path(path)
     try:
-        return tomllib.loads(path.read_text("utf-8"))
+        with path.open("rb") as file:  # a pipe may be a recipe, too, but not one without end
+            raw = file.read(_LARGEST + 1)
+        if len(raw) > _LARGEST:
+            raise RecipeError(f"the recipe {path} has more than {_LARGEST} bytes")
+        return _toml(raw.decode())
     except OSError as error:
         raise RecipeError(f"cannot read the recipe {path}: {_reason(error)}", got=str(path)) from error
     except UnicodeDecodeError as error:
@@ -248,6 +255,13 @@ def read_toml(path: str | Path) -> dict[str, Any]:
         raise RecipeError(f"the recipe {path} is nested too deeply", got="lists or tables within each other") from error
     except ValueError as error:  # Python reads no integer of more than some thousand digits
         raise RecipeError(f"the recipe {path} has an integer of too many digits", got=str(error)) from error
+
+
+def _toml(text: str) -> dict[str, Any]:
+    """Plain values; RecursionError where they are nested too deeply, for which tomllib would take minutes."""
+    if _ENDLESS.search(text):
+        raise RecursionError("a key of a hundred parts")
+    return tomllib.loads(text)
 
 
 def apply_overrides(values: Mapping[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
@@ -377,7 +391,7 @@ def _override(values: dict[str, Any], text: str) -> None:
             "the override is not section.key=value", got=_short(text), do="write it like solver.tolerance=1e-8"
         )
     try:
-        value = tomllib.loads(f"value = {raw}")["value"]
+        value = _toml(f"value = {raw}")["value"]
     except tomllib.TOMLDecodeError:
         value = raw
     except RecursionError as error:

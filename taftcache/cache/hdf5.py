@@ -32,6 +32,8 @@ MAX_TEXT = 64 << 20
 # deflate, shuffle, fletcher32, szip, and h5py's lzf: any other filter is a plug-in that HDF5 would load and run
 _FILTERS = {1, 2, 3, 4, 32000}
 _CACHE = 64 << 20
+_CLASSES = 1 << 17
+_EXPANDED, _RATIO = 64 << 20, 100  # bytes that labels may unpack to, and how many for each of the file's
 _TEXTS = ("identity", "plan", "recipe", "skipped", "objects")
 
 
@@ -180,6 +182,8 @@ class FeatureFile:
         if labels.dtype.kind in "iu":
             if labels.size and (labels.min() < 0 or (named is not None and labels.max() >= len(named))):
                 raise _bad(self.path, f"labels from {labels.min()} to {labels.max()} for {len(named or [])} classes")
+            if named is None and labels.max() >= _CLASSES:  # before a name is made for each
+                raise _bad(self.path, f"labels up to {labels.max()}, more than the {_CLASSES} classes of a store")
             self.classes = named or [str(k) for k in range(int(labels.max()) + 1)]
             self.labels = labels.astype(np.int64)
         else:
@@ -191,7 +195,7 @@ class FeatureFile:
             self.labels = np.array([place[text] for text in texts], np.int64)
 
     def _columns(self, tokens: str, labels: str, ids: str) -> tuple[h5py.Dataset, NDArray[Any], list[str] | None]:
-        rows = self._dataset(tokens)
+        rows = self._dataset(tokens, whole=False)
         if rows.dtype.kind != "f" or rows.dtype.itemsize > 8 or rows.ndim not in (2, 3) or not rows.size:
             raise _bad(self.path, f"{tokens} is {rows.dtype} {list(rows.shape)}, not floats [n, t, d] or [n, d]")
         t, d = rows.shape[1:] if rows.ndim == 3 else (1, rows.shape[1])
@@ -235,13 +239,15 @@ class FeatureFile:
         node: Any = self._file
         for part in name.strip("/").split("/"):
             if not isinstance(node, h5py.Group) or part not in node:
-                raise _bad(self.path, f"there is no {name}; at the top: {', '.join(list(self._file)[:8]) or 'nothing'}")
+                top = ", ".join(str(key) for key in list(self._file)[:8])  # bytes where they are no UTF-8
+                raise _bad(self.path, f"there is no {name}; at the top: {top or 'nothing'}")
             if not isinstance(node.get(part, getlink=True), h5py.HardLink):
                 raise _bad(self.path, f"{name} is reached by a link")
             node = node[part]
         return node
 
-    def _dataset(self, name: str) -> h5py.Dataset:
+    def _dataset(self, name: str, *, whole: bool = True) -> h5py.Dataset:
+        """A dataset that its own file has all of; ``whole``: it will be read at once, so that it must not be vast."""
         node = self._node(name)
         if not isinstance(node, h5py.Dataset) or node.shape is None:
             raise _bad(self.path, f"{name} is no dataset")
@@ -251,6 +257,9 @@ class FeatureFile:
         filters = {made.get_filter(k)[0] for k in range(made.get_nfilters())}
         if odd := filters - _FILTERS:
             raise _bad(self.path, f"{name} needs the filter {min(odd)}, which would be loaded as a plug-in")
+        own = self.path.stat().st_size
+        if int(node.nbytes) > (own if node.chunks is None else max(_EXPANDED, _RATIO * own) if whole else math.inf):
+            raise _bad(self.path, f"{name} has {node.nbytes} bytes in a file of {own}")
         if node.chunks is not None:
             size = math.prod(node.chunks) * width
             wanted = math.prod(-(-n // c) for n, c in zip(node.shape, node.chunks, strict=True))

@@ -9,6 +9,7 @@ With ``--json`` an error is printed to stdout as JSON, too: {"error", "fault", "
 
 from __future__ import annotations
 
+import io
 import sys
 import warnings
 from typing import Any
@@ -81,4 +82,6 @@ def main(argv: list[str] | None = None) -> None:
     """Entry point: errors of taftcache's own go to stderr without a traceback, each with its exit code."""
     # timm 1.0 decorates two layers with torch.jit.script, which is nothing that a user could act on.
     warnings.filterwarnings("ignore", r".torch\.jit\.script", FutureWarning)
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="backslashreplace")  # × is not ASCII; stderr escapes so of its own accord
     app(args=argv, standalone_mode=True)

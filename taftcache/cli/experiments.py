@@ -23,6 +23,7 @@ from taftcache.cli.options import (
     round_alike,
     stored_recipe,
 )
+from taftcache.stages.writing import writable
 from taftcache.teaching.recipe import load_teaching
 from taftcache.terminal.console import bars, complain
 from taftcache.terminal.experiments import show_compare, show_private_table, show_teach, show_train_private
@@ -123,6 +124,7 @@ def compare(
 
     if out is not None:
         check_plots()
+        writable(out, folder=True, again=True)
     named = [f"compare.reports={list(report)}"] if report else []
 
     def write(so_far: CompareReport) -> None:

@@ -10,6 +10,7 @@ import typer
 import taftcache
 from taftcache.cli.options import Json, StorePath, print_report
 from taftcache.errors import RecipeError
+from taftcache.stages.writing import writable
 from taftcache.terminal.console import bars, complain
 from taftcache.terminal.inspection import (
     show_address,
@@ -104,7 +105,7 @@ def report(
 
     Example: taftcache report stores/quickstart -o report.html --no-neighbours
     """
-
+    writable(output, again=True)
     with taftcache.FeatureStore(store) as opened:
         written = taftcache.write_report(opened, output, sample or [], neighbours=neighbours)
     print_report(written, as_json, show_report)

@@ -9,7 +9,6 @@ import typer
 
 import taftcache
 from taftcache.cli.options import Json, StorePath, print_report
-from taftcache.stages.writing import whole
 from taftcache.terminal.models import show_component, show_export_model
 
 commands = typer.Typer()
@@ -32,7 +31,7 @@ def export_model(
 
     Example: taftcache export-model stores/quickstart digits-model --program
     """
-    with taftcache.FeatureStore(store) as opened, whole(folder):
+    with taftcache.FeatureStore(store) as opened:
         report = taftcache.export_model(opened, folder, model, merged=merged, program=program)
     print_report(report, as_json, show_export_model)
 
@@ -48,7 +47,7 @@ def export_component(
 
     Example: taftcache export-component stores/quickstart 000 first.safetensors
     """
-    with taftcache.FeatureStore(store) as opened, whole(file):
+    with taftcache.FeatureStore(store) as opened:
         report = taftcache.export_component(opened, component, file)
     print_report(report, as_json, show_component)
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image
 from torch import Tensor, nn
 
 from taftcache.backbone.cut.cut import Cut
@@ -19,7 +18,7 @@ from taftcache.backbone.model import load_backbone
 from taftcache.backbone.pool import one_core_pool
 from taftcache.backbone.preprocess import Preprocess
 from taftcache.backbone.sources.base import unreadable
-from taftcache.backbone.sources.rgb import to_rgb
+from taftcache.backbone.sources.rgb import open_rgb
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import CompositionError, IdentityError, RecipeError
 from taftcache.model.component import Component, read_base, read_component
@@ -196,8 +195,7 @@ def _device(model: nn.Module) -> torch.device:
 
 def _open(path: Path | str) -> Any:
     try:
-        with Image.open(path) as image:
-            return to_rgb(image)
+        return open_rgb(path)
     except MemoryError:
         raise
     except Exception as error:  # decoders raise OSError, SyntaxError, ValueError, struct.error and more

@@ -6,6 +6,7 @@ import errno
 import os
 import re
 import shutil
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -27,24 +28,59 @@ ADVICE = {
 
 
 @contextmanager
-def whole(place: Path) -> Iterator[None]:
-    """What is written to ``place`` in this context is gone again if that fails, where nothing was there before.
+def whole(place: Path, *, folder: bool = False) -> Iterator[Path]:
+    """A name beside ``place`` to write to; what is there becomes ``place`` when the context ends, and goes if it fails.
+
+    A run that is killed leaves its work under that other name, in nobody's way; the next run to ``place`` removes it.
 
     Raises:
-        StoreWriteError: the disk refused.
+        StoreWriteError: see ``writable``, which is asked first, or the disk refused.
     """
-    before = place.exists()
+    writable(place, folder=folder)
+    _sweep(place)
+    partial = _partial(place)
     try:
-        yield
+        partial.parent.mkdir(parents=folder, exist_ok=True)
+        yield partial
+        _publish(partial, place)
     except OSError as error:
-        _remove(place, before)
         raise _refused(place, error.errno, str(error)) from error
-    except BaseException as error:
-        _remove(place, before)
+    except Exception as error:
         # safetensors has an error of its own for what the disk refuses
         if found := re.search(r"I/O error.*\(os error (\d+)\)", str(error)):
             raise _refused(place, int(found[1]), str(error)) from error
         raise
+    finally:
+        _remove(partial)
+
+
+def writable(place: Path, *, folder: bool = False, again: bool = False) -> None:
+    """Nothing, if ``place`` can be written: asked before long work, whose result would have nowhere to go.
+
+    Args:
+        place: a file to be; its folder must be there.
+        folder: a folder to be, which may be there already if it is empty; those above it are made.
+        again: what is there is replaced, or gone on with.
+
+    Raises:
+        StoreWriteError: something is there already; no folder, permission or space.
+    """
+    try:
+        with suppress(FileNotFoundError):
+            os.lstat(_partial(place))  # refuses names that are too long
+        there = os.path.lexists(place)
+        if there and not (place.is_dir() == folder and (again or (folder and not any(place.iterdir())))):
+            raise StoreWriteError(
+                f"cannot write {place}: it exists already",
+                do="name a new or empty folder" if folder else "name a file that is not there yet",
+            )
+        above = place if folder else place.parent
+        while folder and not above.exists():
+            above = above.parent
+        with tempfile.TemporaryFile(dir=above) as probe:  # of no name, so that a kill leaves nothing
+            probe.write(bytes(4096))
+    except OSError as error:
+        raise _refused(place, error.errno, str(error)) from error
 
 
 def reserve(place: Path, size: int) -> None:
@@ -61,18 +97,57 @@ def reserve(place: Path, size: int) -> None:
             place.unlink()
 
 
+def _partial(place: Path) -> Path:
+    return place.with_name(f"{place.name}.{os.getpid()}.partial")
+
+
+def _publish(partial: Path, place: Path) -> None:
+    """Durable, then under its name."""
+    within = [partial, *partial.rglob("*")] if partial.is_dir() else [partial]
+    for file in within:
+        _sync(file)
+    os.replace(partial, place)
+    _sync(place.parent)
+
+
+def _sync(file: Path) -> None:
+    fd = os.open(file, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _sweep(place: Path) -> None:
+    """Take away what runs that were killed left of ``place``."""
+    with suppress(OSError):
+        for file in place.parent.iterdir():
+            found = re.fullmatch(rf"{re.escape(place.name)}\.(\d+)\.partial.*", file.name)
+            if found and not _runs(int(found[1])):
+                _remove(file)
+
+
+def _runs(process: int) -> bool:
+    """Whether a process of that number is there."""
+    try:
+        os.kill(process, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        pass
+    return True
+
+
 def _refused(place: Path, number: int | None, text: str) -> StoreWriteError:
     """The error for a number of ``errno``."""
     reason = os.strerror(number).lower() if number else text
-    return StoreWriteError(f"cannot write {place}: {reason}", got=text, do=ADVICE.get(number or 0, "look at the disk"))
+    return StoreWriteError(f"cannot write {place}: {reason}", do=ADVICE.get(number or 0, "look at the disk"))
 
 
-def _remove(place: Path, before: bool) -> None:
-    """Take away what was begun, unless it was there ``before``."""
-    if before:
-        return
+def _remove(file: Path) -> None:
+    """Take away what was begun."""
     with suppress(OSError):
-        if place.is_dir() and not place.is_symlink():
-            shutil.rmtree(place, ignore_errors=True)
+        if file.is_dir() and not file.is_symlink():
+            shutil.rmtree(file, ignore_errors=True)
         else:
-            place.unlink(missing_ok=True)
+            file.unlink(missing_ok=True)

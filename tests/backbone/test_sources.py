@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import zipfile
 
 import h5py
 import numpy as np
@@ -362,6 +363,95 @@ def test_a_damaged_npz_is_refused(tmp_path, change):
     damaged(tmp_path / "a.npz", change)
     with pytest.raises(DataError, match="read as npz"):
         only(source="npz", train=str(tmp_path / "a.npz"))
+
+
+def crafted(file, header: bytes, zeros: int = 0) -> None:
+    """An npz whose images have this header, whatever follows it."""
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        with archive.open("images.npy", "w") as member:
+            member.write(header)
+            for _ in range(zeros >> 20):
+                member.write(bytes(1 << 20))
+        with archive.open("labels.npy", "w") as member:
+            np.save(member, LABELS)
+
+
+def header(text: str) -> bytes:
+    """The start of a NumPy array."""
+    raw = text.encode("latin1")
+    return b"\x93NUMPY\x02\x00" + len(raw).to_bytes(4, "little") + raw
+
+
+HEADERS = {
+    "too many rows": "{'descr':'|u1','fortran_order':False,'shape':(1000000000000,9,9)}",
+    "long texts": "{'descr':'|S1000','fortran_order':False,'shape':(1000000000,)}",
+    "vast number": f"{{'descr':'|u1','fortran_order':False,'shape':(0,9,{10**30})}}",
+    "negative": "{'descr':'|u1','fortran_order':False,'shape':(-6,9,9)}",
+    "no dtype": "{'descr':'|V99999999999','fortran_order':False,'shape':(6,)}",
+    "nested": "{'descr':'|u1','fortran_order':False,'shape':" + "-" * 9000 + "1}",
+    "brackets": "{'descr':" + "(" * 9000,
+}
+
+
+@pytest.mark.parametrize("what", HEADERS)
+def test_an_npz_is_asked_for_no_more_than_it_has(tmp_path, what):
+    crafted(tmp_path / "a.npz", header(HEADERS[what]))
+    with pytest.raises(DataError, match="read as npz"):
+        only(source="npz", train=str(tmp_path / "a.npz"))
+
+
+def test_an_npz_that_unpacks_without_end_is_refused_before_it_is_unpacked(tmp_path, monkeypatch):
+    size = 65 << 20
+    crafted(
+        tmp_path / "a.npz", header(f"{{'descr':'|u1','fortran_order':False,'shape':({size >> 20},1024,1024)}}"), size
+    )
+    monkeypatch.setattr(zipfile.ZipFile, "open", lambda *args: pytest.fail("it is unpacked"))
+    with pytest.raises(DataError, match="exhaust memory"):
+        only(source="npz", train=str(tmp_path / "a.npz"))
+
+
+def test_a_member_that_is_no_array_is_refused(tmp_path):
+    crafted(tmp_path / "a.npz", b"not an array")
+    with pytest.raises(DataError, match="read as npz"):
+        only(source="npz", train=str(tmp_path / "a.npz"))
+
+
+@pytest.mark.parametrize("size", [(1 << 15, 1 << 15), (1 << 14, (1 << 14) + 1)])
+def test_pictures_that_nobody_can_decode(tmp_path, size):
+    with h5py.File(tmp_path / "a.hdf5", "w") as file:
+        rows = file.create_dataset("images", (6, *size), "u1", chunks=(6, *size) if size[0] == 1 << 15 else (1, 64, 64))
+        file["labels"] = LABELS
+        rows.id.write_direct_chunk((0, 0, 0), b"x")
+    with pytest.raises(DataError, match=r"chunks of more than|not written whole"):
+        only(source="hdf5", train=str(tmp_path / "a.hdf5"))
+
+
+def test_hdf5_filters_that_are_plug_ins(tmp_path):
+    made = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    made.set_chunk((6, 9, 11, 3))
+    made.set_filter(40_000, h5py.h5z.FLAG_OPTIONAL, ())
+    with h5py.File(tmp_path / "a.hdf5", "w") as file:
+        space = h5py.h5s.create_simple(PIXELS.shape)
+        h5py.h5d.create(file.id, b"images", h5py.h5t.NATIVE_UINT8, space, made).write_direct_chunk((0, 0, 0, 0), b"x")
+        file["labels"] = LABELS
+    with pytest.raises(DataError, match="plug-in"):
+        only(source="hdf5", train=str(tmp_path / "a.hdf5"))
+
+
+def test_hdf5_labels_that_unpack_without_end(tmp_path):
+    with h5py.File(tmp_path / "a.hdf5", "w") as file:
+        file["images"], file["labels"] = PIXELS, LABELS
+        file.create_dataset("classes", (65 << 17,), "S8", chunks=(1 << 17,), compression="gzip")[:] = b""
+    with pytest.raises(DataError, match="exhaust memory"):
+        only(source="hdf5", train=str(tmp_path / "a.hdf5"))
+
+
+def test_an_image_that_became_a_pipe_is_not_waited_for(folder):
+    source = only(source="folder", train=str(folder))
+    (folder / "ant" / "0.png").unlink()
+    os.mkfifo(folder / "ant" / "0.png")
+    with pytest.raises(UnreadableImage, match="a pipe, socket"):
+        source.read(0)
 
 
 def test_a_pipe_among_images_is_refused_and_not_waited_for(folder):

@@ -11,7 +11,7 @@ import torch
 
 import taftcache
 from taftcache.cache.store import FeatureStore
-from taftcache.errors import CompositionError, FormatError, RecipeError
+from taftcache.errors import CompositionError, FormatError, RecipeError, StoreWriteError
 from taftcache.model.component import Component, put_component, read_base, read_component
 from taftcache.objective.rsl import RSL
 from taftcache.recipe import parse_recipe
@@ -85,7 +85,7 @@ def parcel(store, tmp_path) -> Path:
     with FeatureStore(store) as opened:
         report = taftcache.export_component(opened, "001", tmp_path / "parcel.safetensors")
         assert report.bytes == report.file.stat().st_size
-        with pytest.raises(RecipeError, match="file exists"):
+        with pytest.raises(StoreWriteError, match="exists already"):
             taftcache.export_component(opened, "001", tmp_path / "parcel.safetensors")
     return tmp_path / "parcel.safetensors"
 

@@ -13,7 +13,7 @@ import pytest
 
 import taftcache
 from taftcache.cache.store import FeatureStore
-from taftcache.errors import DataError, RecipeError, StoreError
+from taftcache.errors import RecipeError, StoreError, StoreWriteError
 from taftcache.stages.files.exchange import FORMATS
 from taftcache.stages.look.row_table import RowTable
 from tests.cache.making import tree
@@ -77,7 +77,7 @@ def test_what_is_written_is_what_is_stored(finished, expected, tmp_path, format)
     if logits is not None:
         assert (logits.argmax(1) == predictions).all()
     assert tree(finished) == before
-    with pytest.raises(DataError, match="exists already"):
+    with pytest.raises(StoreWriteError, match="exists already"):
         taftcache.export(finished, tmp_path / "out", format)
 
 

@@ -8,6 +8,7 @@ begins and ends; ``label`` [n]. In both, ``classes`` (names) and ``id`` (text) a
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,10 @@ from PIL import Image
 from taftcache.backbone.sources.base import Item, check_items, decoding, description
 from taftcache.backbone.sources.rgb import to_rgb
 from taftcache.errors import DataError
+
+_EXPANDED = 64 << 20  # bytes that any file may expand to
+_RATIO = 100  # and how many for each of its own; deflate reaches a thousand, with zeros
+_PIXELS = 1 << 28  # of one image, somewhat more than PIL decodes
 
 
 class ArraySource:
@@ -67,6 +72,16 @@ class ArraySource:
         return description(self._kind, self)
 
 
+def check_expansion(file: Path, needed: int, size: int) -> None:
+    """DataError where a file of ``size`` bytes asks for so much memory that it can hold little but repetition."""
+    if needed > max(_EXPANDED, _RATIO * size):
+        raise DataError(
+            f"{file} has {size} bytes and expands to {needed}, as a file made to exhaust memory does",
+            got=f"{needed // max(size, 1)} times its size",
+            do="write it without compression",
+        )
+
+
 def _named(file: Path, arrays: Mapping[str, Any], key: str, option: str) -> Any:
     if key not in arrays:
         raise DataError(
@@ -80,6 +95,8 @@ def _named(file: Path, arrays: Mapping[str, Any], key: str, option: str) -> Any:
 def _check_pixels(file: Path, images: Any) -> None:
     shape, channels = images.shape, (1, 3)
     square = len(shape) == 3 or (len(shape) == 4 and (shape[3] in channels or shape[1] in channels))
+    if square and math.prod(shape[1:3]) > _PIXELS:
+        raise DataError(f"the images of {file} have more than the {_PIXELS} pixels of an image", got=list(shape))
     if not square or images.dtype != np.uint8 or (len(shape) and 0 in shape[1:]):
         raise DataError(
             f"the images of {file} are {images.dtype} {list(shape)}, which is not a form of uint8 pixels",

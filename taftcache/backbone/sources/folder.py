@@ -11,7 +11,7 @@ from typing import Any
 from PIL import Image
 
 from taftcache.backbone.sources.base import Item, check_items, decoding, description
-from taftcache.backbone.sources.rgb import to_rgb
+from taftcache.backbone.sources.rgb import open_rgb
 from taftcache.errors import DataError
 
 SUFFIXES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"})
@@ -55,8 +55,8 @@ class FolderSource:
 
     def read(self, index: int) -> Image.Image:
         id = self.items[index].id
-        with decoding(id), Image.open(self._root / id.removeprefix(self._prefix)) as image:
-            return to_rgb(image)
+        with decoding(id):
+            return open_rgb(self._root / id.removeprefix(self._prefix))
 
     def describe(self) -> dict[str, Any]:
         return description("folder", self)

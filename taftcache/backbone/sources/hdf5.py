@@ -7,8 +7,13 @@ from pathlib import Path
 
 import h5py
 
-from taftcache.backbone.sources.arrays import ArraySource
+from taftcache.backbone.sources.arrays import ArraySource, check_expansion
 from taftcache.errors import DataError
+
+# deflate, shuffle, fletcher32, szip, and h5py's lzf: any other filter is a plug-in that HDF5 would load and run
+_FILTERS = {1, 2, 3, 4, 32000}
+_MAX_CHUNK = 1 << 30
+_FAULTS = (OSError, KeyError, RuntimeError, ValueError, TypeError, OverflowError)  # h5py's for what is damaged
 
 
 def open_hdf5(file: Path, image_key: str, label_key: str, prefix: str = "") -> ArraySource:
@@ -21,14 +26,19 @@ def open_hdf5(file: Path, image_key: str, label_key: str, prefix: str = "") -> A
         raise DataError(f"no HDF5 file at {file}", got=str(file), do="correct data.train or data.test")
     try:
         handle = h5py.File(file, "r")
-    except OSError as error:
+    except _FAULTS as error:
         raise DataError(f"{file} cannot be read as HDF5", got=str(error)) from error
     try:
         found = {key: _dataset(handle, file, key) for key in dict.fromkeys((*handle, image_key, label_key))}
         arrays = {key: dataset for key, dataset in found.items() if dataset is not None}
+        one_by_one = {image_key, "blob"}
+        needed = sum(int(array.size) * array.dtype.itemsize for key, array in arrays.items() if key not in one_by_one)
+        check_expansion(file, needed, file.stat().st_size)
         return ArraySource("hdf5", file, arrays, image_key, label_key, prefix)
-    except BaseException:
+    except BaseException as error:
         handle.close()
+        if isinstance(error, _FAULTS):
+            raise DataError(f"{file} cannot be read as HDF5", got=str(error), do="write the file again") from error
         raise
 
 
@@ -48,8 +58,20 @@ def _dataset(handle: h5py.File, file: Path, key: str) -> h5py.Dataset | None:
         return None
     if node.is_virtual or node.external:
         raise _elsewhere(file, key, "stored in another file")
+    _check_storage(file, key, node)
     _check_written(file, key, node)
     return node
+
+
+def _check_storage(file: Path, key: str, node: h5py.Dataset) -> None:
+    """DataError for filters that HDF5 would load as a plug-in, and chunks that take more memory than they should."""
+    made = node.id.get_create_plist()
+    if odd := {made.get_filter(k)[0] for k in range(made.get_nfilters())} - _FILTERS:
+        raise DataError(f"{file}: {key} needs the filter {min(odd)}, which would be loaded as a plug-in")
+    if node.chunks is None and int(node.nbytes) > file.stat().st_size:
+        raise DataError(f"{file}: {key} has {node.nbytes} bytes, more than the file")
+    if node.chunks is not None and math.prod(node.chunks) * node.dtype.itemsize > _MAX_CHUNK:
+        raise DataError(f"{file}: {key} has chunks of more than {_MAX_CHUNK} bytes", got=node.chunks)
 
 
 def _check_written(file: Path, key: str, node: h5py.Dataset) -> None:

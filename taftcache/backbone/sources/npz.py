@@ -2,29 +2,75 @@
 
 from __future__ import annotations
 
+import math
+import tokenize
 import zipfile
 import zlib
 from pathlib import Path
+from typing import IO, Any
 
 import numpy as np
+from numpy.lib import format as npy
 
-from taftcache.backbone.sources.arrays import ArraySource
+from taftcache.backbone.sources.arrays import ArraySource, check_expansion
 from taftcache.errors import DataError
+
+_PACKED = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+_FAULTS = (
+    *(OSError, EOFError, zipfile.BadZipFile, zlib.error),
+    *(ValueError, OverflowError),  # a header that is none; UnicodeError is a ValueError
+    RuntimeError,  # encrypted, or (as NotImplementedError) split over several disks
+)
 
 
 def open_npz(file: Path, image_key: str, label_key: str, prefix: str = "") -> ArraySource:
-    """Read ``file`` into memory; arrays of Python objects are refused, for they are pickles."""
+    """Read ``file`` into memory; arrays of Python objects are refused, for they are pickles.
+
+    An array takes the memory that its header says, no more than the archive says it has, and all of them together what
+    ``check_expansion`` allows.
+    """
     if not file.is_file():
         raise DataError(f"no npz file at {file}", got=str(file), do="correct data.train or data.test")
     wanted = {image_key, label_key, "blob", "offset", "label", "classes", "id", "ids"}
     try:
         with file.open("rb") as stream:
-            archive = np.load(stream, allow_pickle=False)
-            if not isinstance(archive, np.lib.npyio.NpzFile):
+            if stream.read(len(npy.MAGIC_PREFIX)) == npy.MAGIC_PREFIX:
                 raise DataError(f"{file} is not an npz archive but a single array")
-            # Only what is used is inflated; other names are kept for the message that lists them.
-            arrays = {key: archive[key] if key in wanted else np.empty(0) for key in archive.files}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error, RuntimeError) as error:
-        # RuntimeError: encrypted, or (as NotImplementedError) packed in a way that zipfile does not know
+            with zipfile.ZipFile(stream) as archive:
+                members = {entry.filename.removesuffix(".npy"): entry for entry in archive.infolist()}
+                needed = sum(entry.file_size for key, entry in members.items() if key in wanted)
+                check_expansion(file, needed, file.stat().st_size)
+                # Only what is used is inflated; other names are kept for the message that lists them.
+                arrays = {key: _array(archive, m) if key in wanted else np.empty(0) for key, m in members.items()}
+    except MemoryError as error:
+        raise DataError(
+            f"{file} needs more memory than there is", got=str(error), do="write HDF5, which is read image by image"
+        ) from error
+    except _FAULTS as error:
         raise DataError(f"{file} cannot be read as npz without Python objects", got=str(error)) from error
     return ArraySource("npz", file, arrays, image_key, label_key, prefix)
+
+
+def _array(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> np.ndarray[Any, Any]:
+    """One array, whose header must say as many bytes as the archive has of it: only then is memory asked for."""
+    if entry.compress_type not in _PACKED:
+        raise ValueError(f"{entry.filename} is packed in a way that NumPy does not write")
+    with archive.open(entry) as member:
+        shape, dtype = _header(member)
+        if not dtype.hasobject and math.prod(shape) * dtype.itemsize != entry.file_size - member.tell():
+            raise ValueError(f"{entry.filename} is {dtype} {list(shape)}, which its bytes are not")
+    with archive.open(entry) as member:
+        return np.asarray(npy.read_array(member, allow_pickle=False))
+
+
+def _header(member: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    """Shape and dtype; ValueError for whatever Python's own parser, which NumPy asks, has against the text."""
+    version = npy.read_magic(member)
+    if version not in ((1, 0), (2, 0)):
+        raise ValueError(f"a header of version {version}")
+    read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+    try:
+        shape, _, dtype = read(member)
+    except (MemoryError, RecursionError, SyntaxError, tokenize.TokenError) as error:
+        raise ValueError(f"a header that is not read: {type(error).__name__}") from error
+    return shape, dtype

@@ -14,7 +14,7 @@ import numpy as np
 from PIL import Image
 
 from taftcache.backbone.sources.base import Item, check_items, decoding, description
-from taftcache.backbone.sources.rgb import to_rgb
+from taftcache.backbone.sources.rgb import open_rgb
 from taftcache.errors import DataError
 
 TRAINING_OF_CALTECH256 = 60  # a class; Caltech-256 has no published split
@@ -50,8 +50,8 @@ class ListedSource:
     def read(self, index: int) -> Image.Image:
         """The image in RGB."""
         id = self.items[index].id
-        with decoding(id), Image.open(self._root / id) as image:
-            return to_rgb(image)
+        with decoding(id):
+            return open_rgb(self._root / id)
 
     def describe(self) -> dict[str, Any]:
         """Kind, number, classes and digest."""

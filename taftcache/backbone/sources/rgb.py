@@ -2,8 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import stat
+from pathlib import Path
+
 import numpy as np
 from PIL import Image
+
+
+def open_rgb(file: Path | str) -> Image.Image:
+    """The image in a file, see ``to_rgb``; a pipe or device is an OSError, for to open it may wait forever."""
+    if not stat.S_ISREG(os.stat(file).st_mode):
+        raise OSError(f"{file} is a pipe, socket, device or folder, not an image")
+    with Image.open(file) as image:
+        return to_rgb(image)
 
 
 def to_rgb(image: Image.Image) -> Image.Image:

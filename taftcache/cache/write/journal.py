@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Annotated
 
 import msgspec
 
@@ -66,7 +67,7 @@ class Line(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="chunk")
 
     chunk: ChunkRecord
     ids: list[str]
-    labels: list[int]
+    labels: list[Annotated[int, msgspec.Meta(ge=0, lt=2**31)]]
     done: list[int]
     skipped: list[tuple[int, Skipped]]
 
@@ -124,7 +125,7 @@ class Journal:
                     if isinstance(item, Seal):
                         return header, lines, item, end + 1
                     lines.append(item)
-            except msgspec.DecodeError:
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                 break
             at = end + 1
         return header, lines, None, at

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import stat
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,7 +18,7 @@ from taftcache.model.component import Component, public_fields, put_component, r
 from taftcache.names import component_of
 from taftcache.stages.train.private_claims import check_claim
 from taftcache.stages.train.record import adopt
-from taftcache.stages.writing import ADVICE
+from taftcache.stages.writing import whole
 
 Scalar = str | int | float | bool | None
 MAX_BYTES = 16 << 30
@@ -56,19 +57,15 @@ def export_component(store: FeatureStore, name: str, file: Path) -> ComponentRep
     private ones.
 
     Raises:
-        StoreError: no such component. RecipeError: the file is there already, or cannot be written. FormatError: its
-            claim of privacy does not follow from its noise.
+        StoreError: no such component. StoreWriteError: the file is there already, or cannot be written. FormatError:
+            its claim of privacy does not follow from its noise.
     """
     name = name if "/" in name else component_of(name)
     component = read_component(store, name, read_base(store, adopt(store, None).tangent))
     check_claim(store, name, component.meta)
     data = replace(component, meta=public_fields(component.meta), dual=None).encode()
-    try:
-        with file.open("xb") as out:
-            out.write(data)
-    except OSError as error:
-        advice = ADVICE.get(error.errno or 0, "name a file that is not there yet")
-        raise RecipeError(f"cannot write {file}: {(error.strerror or str(error)).lower()}", do=advice) from error
+    with whole(file) as partial:
+        partial.write_bytes(data)
     return ComponentReport(
         store=store.path,
         root_digest=store.root_digest,
@@ -136,7 +133,10 @@ def import_component(store: FeatureStore, file: Path, name: str | None = None) -
 def _read(file: Path) -> bytes:
     """The bytes of a component's file."""
     try:
-        if file.stat().st_size > MAX_BYTES:
+        status = file.stat()
+        if not stat.S_ISREG(status.st_mode):  # a pipe may never end, and a device is no component
+            raise RecipeError(f"{file} is not a file", got=stat.filemode(status.st_mode))
+        if status.st_size > MAX_BYTES:
             raise RecipeError(f"{file} has more than the {MAX_BYTES} bytes that a component may have")
         return file.read_bytes()
     except OSError as error:

@@ -59,11 +59,10 @@ class ImportReport:
 
 
 def _hdf5(store: FeatureStore, file: Path, on_rows: OnRows) -> int:
-    if not file.exists():
-        shards = [store.shard(ref.name) for ref in store.manifest.shards]
-        rows = sum(s.rows * math.prod(s.tokens_shape) * s.dtype.itemsize for s in shards)
-        base = sum(ref.size for ref in store.objects("base/").values())
-        reserve(file.with_name(f"{file.name}.partial"), rows + base + _OVERHEAD)
+    shards = [store.shard(ref.name) for ref in store.manifest.shards]
+    rows = sum(s.rows * math.prod(s.tokens_shape) * s.dtype.itemsize for s in shards)
+    base = sum(ref.size for ref in store.objects("base/").values())
+    reserve(file, rows + base + _OVERHEAD)
     return write_hdf5(store, file, on_rows)
 
 
@@ -82,15 +81,17 @@ def export(path: Path | str, file: Path | str, format: str = "hdf5", progress: P
     The file is a copy: what is forgotten later stays in it.
 
     Raises:
-        RecipeError: no such format. DataError: the file exists. StoreWriteError: the disk refused.
+        RecipeError: no such format. StoreWriteError: the file exists, or the disk refused.
     """
     if format not in FORMATS:
         raise RecipeError(
             f"cannot export as {format!r}: it is not one of {', '.join(FORMATS)}", got=format, do="--format hdf5"
         )
     begin, place = time.perf_counter(), Path(file).expanduser()
-    with FeatureStore(path) as store, (progress or Silent()).task("export", None) as task, whole(place):
-        size = FORMATS[format](store, place, lambda done, total: task.note(f"{done} of {total} rows"))
+    folder = format == "embedding-projector"
+    with FeatureStore(path) as store, (progress or Silent()).task("export", None) as task:
+        with whole(place, folder=folder) as partial:
+            size = FORMATS[format](store, partial, lambda done, total: task.note(f"{done} of {total} rows"))
         return ExportReport(
             store=store.path,
             root_digest=store.root_digest,

@@ -10,6 +10,7 @@ from taftcache.model.folder import save_merged, save_model
 from taftcache.model.predictor import TangentModel
 from taftcache.names import MEAN
 from taftcache.stages.train.private_claims import check_claim
+from taftcache.stages.writing import whole, writable
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,16 +48,19 @@ def export_model(
         device: where the program is traced.
 
     Raises:
-        StoreError: no such model. StoreWriteError: the folder is not empty. CompositionError: nothing to merge.
-        FormatError: the model's claim of privacy does not follow from its noise.
+        StoreError: no such model. StoreWriteError: the folder is not empty, or cannot be written. CompositionError:
+        nothing to merge. FormatError: the model's claim of privacy does not follow from its noise.
     """
+    folder = Path(folder)
+    writable(folder, folder=True)
     loaded = TangentModel.load(store, model, device)
     check_claim(store, model, loaded.component.meta)
-    if merged:
-        files = save_merged(loaded, folder)
-    else:
-        files = save_model(loaded, folder, name=model, root_digest=store.root_digest, program=program)
-    size = sum((Path(folder) / file).stat().st_size for file in files)
+    with whole(folder, folder=True) as partial:
+        if merged:
+            files = save_merged(loaded, partial)
+        else:
+            files = save_model(loaded, partial, name=model, root_digest=store.root_digest, program=program)
+    size = sum((folder / file).stat().st_size for file in files)
     return ExportModelReport(
-        store=store.path, root_digest=store.root_digest, model=model, folder=Path(folder), files=files, bytes=size
+        store=store.path, root_digest=store.root_digest, model=model, folder=folder, files=files, bytes=size
     )

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from taftcache.cache.store import FeatureStore
-from taftcache.errors import DataError, RecipeError
+from taftcache.errors import RecipeError
 from taftcache.names import MEAN
 from taftcache.stages.look.row_table import RowTable
 from taftcache.stages.look.scoring import Scorer
@@ -105,7 +105,7 @@ def write_parquet(store: FeatureStore, file: Path, on_rows: OnRows) -> int:
     def numbers(values: NDArray[np.int32] | None, rows: int) -> Any:
         return pa.nulls(rows, pa.int32()) if values is None else pa.array(values)
 
-    with _new(file) as out, parquet.ParquetWriter(out, schema) as writer:
+    with file.open("xb") as out, parquet.ParquetWriter(out, schema) as writer:
         for block in sample_blocks(store, table, on_rows):
             here, n = block.rows, block.rows.stop - block.rows.start
             label, shard = pa.array(table.label[here]), pa.array(table.shard[here])
@@ -142,7 +142,7 @@ def write_npz(store: FeatureStore, file: Path, on_rows: OnRows) -> int:
     }
     base, composed = np.empty(n, np.int32), np.empty(n, np.int32)
     with (
-        _new(file) as out,
+        file.open("xb") as out,
         zipfile.ZipFile(out, "w", zipfile.ZIP_STORED, allowZip64=True) as archive,
         tempfile.TemporaryFile(dir=file.parent) as logits,  # an archive takes one array at a time
     ):
@@ -174,12 +174,9 @@ def write_projector(store: FeatureStore, folder: Path, on_rows: OnRows) -> int:
     The two tables are also what the projector's own page loads.
     """
     table = RowTable.of(store)
-    if folder.exists():
-        raise DataError(f"cannot export to {folder}: it exists already", do="name another folder")
-    folder.mkdir(parents=True)
+    folder.mkdir()
     flat = [" ".join(name.split()) for name in store.classes]
     with (
-        _kept_whole(folder),
         (folder / "vectors.tsv").open("w") as vectors,
         (folder / "metadata.tsv").open("w") as metadata,
     ):
@@ -200,31 +197,6 @@ def write_projector(store: FeatureStore, folder: Path, on_rows: OnRows) -> int:
 def about(store: FeatureStore) -> dict[str, Any]:
     """What the rows are, in JSON types."""
     return {"root_digest": store.root_digest, "features": describe_vectors(store), "identity": store.identity}
-
-
-@contextmanager
-def _new(file: Path) -> Iterator[IO[bytes]]:
-    """A file that must not be there yet, and is gone again when writing fails."""
-    try:
-        out = file.open("xb")
-    except FileExistsError:
-        raise DataError(f"cannot export to {file}: it exists already", do="name another file") from None
-    try:
-        with out:
-            yield out
-    except BaseException:
-        file.unlink(missing_ok=True)
-        raise
-
-
-@contextmanager
-def _kept_whole(folder: Path) -> Iterator[None]:
-    """The folder is gone again when writing fails."""
-    try:
-        yield
-    except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
 
 
 @contextmanager

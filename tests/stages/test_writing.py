@@ -1,0 +1,125 @@
+"""What is made for others is there whole or not at all, and whether it can be written is known before any work."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+
+import pytest
+
+import taftcache
+from taftcache.cache.store import FeatureStore
+from taftcache.errors import RecipeError, StoreWriteError, UnreadableImage
+from taftcache.stages.files.exchange import FORMATS
+from taftcache.stages.writing import whole, writable
+
+KINDS = [*FORMATS, "model", "component"]
+
+
+def write(path, kind, place) -> None:
+    """The export ``kind`` of a store."""
+    if kind in FORMATS:
+        taftcache.export(path, place, kind)
+        return
+    with FeatureStore(path) as store:
+        if kind == "model":
+            taftcache.export_model(store, place)
+        else:
+            taftcache.export_component(store, "000", place)
+
+
+@pytest.mark.law("What is exported is there whole, or not at all under its name")
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_export_that_is_killed_is_in_nobodys_way(finished, tmp_path, monkeypatch, kind):
+    """All work done, and the process gone before it has its name: what is left has another one, and goes next time."""
+    monkeypatch.setattr(os, "fsync", lambda fd: os._exit(9))
+    if (child := os.fork()) == 0:
+        write(finished, kind, tmp_path / "out")
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+    (left,) = tmp_path.iterdir()
+    assert left.name.startswith(f"out.{child}.partial")
+    monkeypatch.setattr(os, "fsync", lambda fd: None)
+    write(finished, kind, tmp_path / "out")
+    assert [p.name for p in tmp_path.iterdir()] == ["out"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_there_stays(finished, tmp_path, kind):
+    (tmp_path / "file").write_text("mine")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "file").write_text("mine")
+    for name in ("file", "folder"):
+        with pytest.raises(StoreWriteError, match="it exists already"):
+            write(finished, kind, tmp_path / name)
+    assert (tmp_path / "file").read_text() == (tmp_path / "folder" / "file").read_text() == "mine"
+    assert len(list(tmp_path.rglob("*"))) == 3
+
+
+@pytest.mark.parametrize("kind", ["npz", "model", "component"])
+@pytest.mark.parametrize("code", [errno.EACCES, errno.EROFS, errno.ENOSPC])
+def test_what_the_system_refuses_is_said_before_any_work(finished, tmp_path, monkeypatch, kind, code):
+    def refuse(**options):
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr("tempfile.TemporaryFile", refuse)
+    monkeypatch.setattr("taftcache.model.predictor.TangentModel.load", lambda *args: pytest.fail("work was begun"))
+    with pytest.raises(StoreWriteError, match=os.strerror(code).lower()) as caught:
+        write(finished, kind, tmp_path / "out")
+    assert caught.value.do != "look at the disk"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_place_for_a_file(tmp_path):
+    (tmp_path / "file").write_text("")
+    (tmp_path / "folder").mkdir()
+    writable(tmp_path / "new")
+    writable(tmp_path / "file", again=True)
+    refused = {"file": False, "folder": False, "nowhere/x": False, "file/x": False, "x" * 300: False, "folder/": True}
+    for name, again in refused.items():
+        with pytest.raises(StoreWriteError, match="cannot write"):
+            writable(tmp_path / name, again=again)
+
+
+def test_a_place_for_a_folder(tmp_path):
+    (tmp_path / "file").write_text("")
+    (tmp_path / "empty").mkdir()
+    for name in ("new", "empty", "new/below"):
+        writable(tmp_path / name, folder=True)
+    writable(tmp_path, folder=True, again=True)
+    for name, again in (("file", False), ("file", True), ("file/x", True), ("", False)):
+        with pytest.raises(StoreWriteError, match="cannot write"):
+            writable(tmp_path / name, folder=True, again=again)
+    assert not (tmp_path / "new").exists()
+
+
+def test_what_another_process_still_writes_is_left_alone(tmp_path):
+    theirs, old = tmp_path / f"out.{os.getppid()}.partial", tmp_path / "out.999999999.partial"
+    theirs.write_text("")
+    old.mkdir()
+    (tmp_path / "out.partial").write_text("")
+    with whole(tmp_path / "out") as partial:
+        partial.write_text("done")
+    assert sorted(p.name for p in tmp_path.iterdir()) == sorted(["out", "out.partial", theirs.name])
+
+
+def test_a_pipe_is_no_image_and_no_component(finished, tmp_path):
+    os.mkfifo(tmp_path / "pipe.png")
+    with FeatureStore(finished) as store:
+        with pytest.raises(UnreadableImage, match="a pipe, socket"):
+            taftcache.predict(store, [tmp_path / "pipe.png"])
+        for file in (tmp_path / "pipe.png", "/dev/zero"):
+            with pytest.raises(RecipeError, match="is not a file"):
+                taftcache.import_component(store, type(tmp_path)(file), "new")
+
+
+@pytest.mark.parametrize("words", [["inspect"], ["inspect", "--shard", "000"]], ids=" ".join)
+def test_a_terminal_that_knows_ascii_only(finished, words):
+    line = [sys.executable, "-c", "from taftcache.cli import main; main()", words[0], str(finished), *words[1:]]
+    run = subprocess.run(
+        line, capture_output=True, text=True, env={**os.environ, "PYTHONIOENCODING": "ascii"}, check=False
+    )
+    assert (run.returncode, run.stderr) == (0, "")
+    assert "\\u" in run.stdout or "\\x" in run.stdout
