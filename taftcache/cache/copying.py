@@ -164,7 +164,7 @@ def convert(
             old = source.shard(ref.name)
             rows = layout.resolve_chunk_rows(chunk_rows or old.chunk_rows, old.tokens_shape, dtype or old.dtype.name)
             if not made.has_shard(ref.name):
-                left_out = [s for s in source.manifest.skipped if s.shard == ref.name]
+                left_out = source.manifest.skipped.of(ref.name)
                 with made.writer(
                     ref.name,
                     ref.role,
@@ -229,6 +229,10 @@ def _files(source: FeatureStore, rows: bool = True) -> Iterator[_File]:
             yield _File(f"{shard.at}/{name}", part.digest, part.size, partial(shard.read, name))
     for name, thing in named.objects.items():
         yield _File(thing.path, thing.digest, thing.size, partial(source.read_object, name))
+    files = named.files()
+    for path, part in named.parts().items():
+        if path in files:
+            yield _File(path, part.ref.digest, part.ref.size, part.data)
     after = named.ledger.head if named.ledger else ""
     for file, entry in reversed(ledger.read_chain(root, named.ledger)):
         yield _plain(root, file, after, ledger.MAX_ENTRY_BYTES)

@@ -12,7 +12,8 @@ from taftcache.cache.format import ledger
 from taftcache.cache.format.fault import Fault
 from taftcache.cache.format.identity import differences
 from taftcache.cache.format.layout import resolve_chunk_rows
-from taftcache.cache.format.manifest import FILE, ROLES, Manifest, ObjectRef, check_name
+from taftcache.cache.format.manifest import FILE, ROLES, Manifest, ObjectRef
+from taftcache.cache.format.naming import check_name
 from taftcache.cache.format.plan import check_ids
 from taftcache.cache.place.address import open_home
 from taftcache.cache.place.failure import cannot
@@ -187,6 +188,10 @@ class FeatureStore:
     def objects(self, prefix: str = "") -> dict[str, ObjectRef]:
         """The objects whose names begin with ``prefix`` ("components/"), by name."""
         return {name: ref for name, ref in sorted(self.manifest.objects.items()) if name.startswith(prefix)}
+
+    def meta(self, name: str) -> dict[str, Any]:
+        """All that is said of an object; that of `objects` leaves the curve of its solve out, a file of its own."""
+        return self.manifest.objects[name].whole_meta()
 
     def read_object(self, name: str) -> bytes:
         """The verified bytes of an object."""

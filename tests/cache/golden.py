@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from taftcache.cache.format.manifest import Skipped
+from taftcache.cache.format.parts import Skipped
 from taftcache.cache.store import FeatureStore
 
 from .making import CLASSES, IDENTITY, SHAPE, label, names, row

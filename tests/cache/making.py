@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from blake3 import blake3
 
-from taftcache.cache.format.manifest import Skipped
+from taftcache.cache.format.parts import Skipped
 from taftcache.cache.format.plan import in_order
 from taftcache.cache.store import FeatureStore
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from taftcache.cache.format.manifest import Skipped
+from taftcache.cache.format.parts import Skipped
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import DataError
 
@@ -171,7 +171,7 @@ def test_order_and_completeness(tmp_path) -> None:
             writer.commit()
         add([IDS[3]])
         writer.commit()
-        assert store.manifest.skipped == [Skipped(IDS[1], "bad", "000")]
+        assert list(store.manifest.skipped) == [Skipped(IDS[1], "bad", "000")]
         assert store.shards[0].sample_ids == [IDS[0], IDS[2], IDS[3]]
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import zarr
 
-from taftcache.cache.format.manifest import Skipped
+from taftcache.cache.format.parts import Skipped
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import (
     DataError,

@@ -106,7 +106,7 @@ class Committer:
             self._recover(old)
             raise
         self._discard = None
-        self.contents.adopt(new, shards)
+        self.contents.adopt(new.at(self.root), shards)
         self.remember(old)
         sweep(self.root, self.staging, new, old)
 
@@ -123,7 +123,11 @@ class Committer:
                 self.tombstone_file.destroy_key(old.tombstone_key)
             if new.tombstone_key:
                 key = ledger.read_key(self.root, new)
-                self.tombstone_file.add(key, new.tombstones, set(old.tombstones) - set(new.tombstones))
+                if old is not new and old.tombstones == new.tombstones:
+                    self.tombstone_file.save()  # should it have failed before
+                else:
+                    gone = set() if old is new else set(old.tombstones) - set(new.tombstones)
+                    self.tombstone_file.add(key, new.tombstones, gone)
         except StoreError:
             pass
 
@@ -136,6 +140,10 @@ class Committer:
 
     def _place(self, new: Manifest, groups: Sequence[tuple[str, str]], files: Sequence[tuple[str, str]]) -> None:
         raw = new.encode()
+        there = self.manifest.files()
+        for path, part in new.parts().items():
+            if path not in there:
+                self.root.put(path, part.data())
         for staged, place in groups:
             self.root.place(self.staging, manifest_file(staged), manifest_file(place))
             self.root.place(self.staging, staged, place)

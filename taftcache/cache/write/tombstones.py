@@ -124,7 +124,7 @@ class TombstoneFile:
         after = (before - frozenset(without)) | frozenset(tombstones)
         if before != after:
             self._by_key[key] = after
-        self._save()
+        self.save()
 
     def merge(self, other: TombstoneFile) -> None:
         """Remember what ``other`` does, too; its keys count as older than those known here."""
@@ -132,7 +132,7 @@ class TombstoneFile:
         for key, hashes in self._by_key.items():
             merged[key] = merged.pop(key, frozenset()) | hashes
         self._by_key = merged
-        self._save()
+        self.save()
 
     def consider(self, key: bytes, tombstones: Iterable[str]) -> None:
         """Take ``tombstones`` under ``key``, the newest from now on, into account; the next write takes them along."""
@@ -141,7 +141,7 @@ class TombstoneFile:
     def destroy_key(self, key_digest: str) -> None:
         """Forget the key of that digest and all that is remembered under it."""
         self._by_key = {key: hashes for key, hashes in self._by_key.items() if digest(key) != key_digest}
-        self._save()
+        self.save()
 
     def covers(self, key: bytes, tombstones: Iterable[str]) -> bool:
         """Whether all of ``tombstones`` are remembered."""
@@ -151,7 +151,8 @@ class TombstoneFile:
         for under in keys:
             self.consider(bytes.fromhex(under.key), under.tombstones)
 
-    def _save(self) -> None:
+    def save(self) -> None:
+        """Write what the file does not have yet."""
         if self.file is None or self._by_key == self._saved:
             return
         raw = canonical(_File.of([_UnderKey(key.hex(), sorted(hashes)) for key, hashes in self._by_key.items()]))

@@ -12,7 +12,9 @@ from numpy.typing import NDArray
 
 from taftcache.cache.format import ledger
 from taftcache.cache.format.digest import digest, plain
-from taftcache.cache.format.manifest import MAX_OBJECT_BYTES, Manifest, ObjectRef, ShardRef, check_object, object_path
+from taftcache.cache.format.manifest import MAX_OBJECT_BYTES, Manifest, ObjectRef, ShardRef
+from taftcache.cache.format.naming import check_object, object_path
+from taftcache.cache.format.parts import Tombstones
 from taftcache.cache.place.folder import PRIVATE
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.write.commit import Committer
@@ -138,7 +140,7 @@ class Transaction:
         check_object(name, suffix)
         if len(data) > MAX_OBJECT_BYTES:
             raise DataError(f"object {name} has {len(data)} bytes, more than the {MAX_OBJECT_BYTES} that can be stored")
-        ref = ObjectRef(object_path(name, digest(data), suffix), digest(data), len(data), plain(meta or {}, name))
+        ref = ObjectRef.of(object_path(name, digest(data), suffix), digest(data), len(data), plain(meta or {}, name))
         self._stage(data, ref.path)
         self._objects[name] = ref
 
@@ -172,20 +174,20 @@ class Transaction:
         """Make all of it visible at once, then remove what it replaced."""
         self._usable()
         named = self._committer.manifest
-        tombstones, key_digest = set(named.tombstones), named.tombstone_key
+        tombstones, key_digest = named.tombstones, named.tombstone_key
         if self._erased or self._adopted:
             key = self._key()
             key_digest = digest(key)
             if not named.tombstone_key:
                 self._stage(key, ledger.KEY_FILE, PRIVATE)
-            tombstones |= self._adopted | {ledger.tombstone(i, key) for i in self._erased}
+            tombstones = tombstones.plus(self._adopted | {ledger.tombstone(i, key) for i in self._erased})
         if self._forget_key:
-            tombstones, key_digest = set(), ""
+            tombstones, key_digest = Tombstones(), ""
         end = named.ledger
         for entry in self._entries:
             raw, end = ledger.encode_entry(entry, end)
             self._stage(raw, ledger.entry_path(end.entries, end.head))
-        new = self._next().replace(tombstones=list(tombstones), tombstone_key=key_digest, ledger=end)
+        new = self._next().replace(tombstones=tombstones, tombstone_key=key_digest, ledger=end)
         paths = {ref.name: ref.path for ref in new.shards}
         groups = [(shard.at, paths[name]) for name, shard in self._shards.items()]
         self._open = False
@@ -218,7 +220,7 @@ class Transaction:
         return named.replace(
             shards=list(refs.values()),
             objects=self._objects,
-            skipped=[s for s in named.skipped if s.id not in self._erased and s.shard not in self._dropped],
+            skipped=named.skipped.without(self._erased, self._dropped),
             **self._fields,
         )
 
