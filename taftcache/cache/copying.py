@@ -24,6 +24,7 @@ from taftcache.cache.read.shard import Shard
 from taftcache.cache.read.verify import OnProgress, verify
 from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.commit import check_foreign
+from taftcache.cache.write.previous import forget
 from taftcache.cache.write.sweep import sweep
 from taftcache.cache.write.tombstones import TombstoneFile
 from taftcache.errors import FormatError, StaleStore, StoreError
@@ -85,6 +86,7 @@ def copy(
             if faults := verify(root, source.manifest, manifest=False):
                 raise faults[0].error()
             if before is None or before.digest != source.root_digest:
+                forget(root)
                 root.swap(FILE, manifest)
             with suppress(StoreError):  # as after every commit, it is for `taftcache audit` to report
                 _remember(root, forgotten, source, before)
@@ -295,7 +297,7 @@ def _same(root: Home, file: _File) -> bool:
 def _before(root: Home, source: FeatureStore, update: bool) -> Manifest | None:
     """What the target holds: nothing, this state, or (with ``update``) another one of the same store."""
     try:
-        found = Manifest.decode(root.read(FILE, MAX_BYTES))
+        found = Manifest.decode(root.read(FILE, MAX_BYTES), root)
     except FileNotFoundError:
         return None
     if found.digest != source.root_digest and not (update and found.identity == source.identity):

@@ -171,7 +171,7 @@ def test_order_and_completeness(tmp_path) -> None:
             writer.commit()
         add([IDS[3]])
         writer.commit()
-        assert list(store.manifest.skipped) == [Skipped(IDS[1], "bad", "000")]
+        assert store.manifest.skipped == [Skipped(IDS[1], "bad", "000")]
         assert store.shards[0].sample_ids == [IDS[0], IDS[2], IDS[3]]
 
 

@@ -29,6 +29,7 @@ from taftcache.cache.place.home import Home
 from taftcache.errors import FormatError, StoreError, StoreWriteError
 
 FILE = "manifest.json"
+PREVIOUS = "manifest.previous.json"
 FORMAT = "taftcache-store"
 VERSIONS = (1, 2)
 """Those that are read; the last one is written."""
@@ -142,7 +143,7 @@ class Manifest:
         return self.replace(tombstones=[], tombstone_key="", ledger=None, version=self.version).digest
 
     def parts(self) -> dict[str, Part]:
-        """The parts by their places. In the text of version 1 they are inline: files of their own they are not yet."""
+        """The parts by their places. Of version 1 they are inline in the manifest, and in no files yet."""
         curves = (thing.curve for thing in self.objects.values() if thing.curve is not None)
         own = [] if self.tombstones.part is None else [self.tombstones.part]
         return {part.ref.path: part for part in (*curves, *self.skipped.parts.values(), *own)}

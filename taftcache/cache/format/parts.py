@@ -176,7 +176,9 @@ class Tombstones(Collection[str]):
         return at < len(self) and record(at) == wanted
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Tombstones) and self._digest() == other._digest()
+        if isinstance(other, Tombstones):
+            return self._digest() == other._digest()
+        return isinstance(other, list) and list(self) == other
 
     def __hash__(self) -> int:
         return hash(self._digest())
@@ -252,7 +254,9 @@ class SkippedSamples(Collection[Skipped]):
         return isinstance(sample, Skipped) and sample in self.of(sample.shard)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, SkippedSamples) and self._refs() == other._refs()
+        if isinstance(other, SkippedSamples):
+            return self._refs() == other._refs()
+        return isinstance(other, list) and list(self) == other
 
     def __hash__(self) -> int:
         return hash(tuple(self._refs()))

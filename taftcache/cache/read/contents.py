@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 from taftcache.cache.format import ledger
 from taftcache.cache.format.fault import Fault, unreadable
-from taftcache.cache.format.manifest import FILE, MAX_BYTES, Manifest, ShardRef
+from taftcache.cache.format.manifest import FILE, MAX_BYTES, PREVIOUS, Manifest, ShardRef
 from taftcache.cache.place.home import Home
 from taftcache.cache.read.nearest import nearest
 from taftcache.cache.read.shard import Shard
-from taftcache.errors import StoreError, StoreNotFound, UnknownSample
+from taftcache.errors import IntegrityError, StoreError, StoreNotFound, UnknownSample
 
 MAKE = "Name a store's folder, or make a store first with `taftcache extract`."
 
@@ -103,4 +103,9 @@ def read_manifest(root: Home) -> Manifest:
         raise no_store(root.path) from None
     except OSError as error:
         raise Fault(None, None, None, FILE, unreadable(error)).error() from None
-    return Manifest.decode(raw, root)
+    try:
+        return Manifest.decode(raw, root)
+    except IntegrityError as error:
+        if root.exists(PREVIOUS):
+            error.do = "Restore the file from a copy, or go back to the commit before: taftcache verify STORE --back."
+        raise

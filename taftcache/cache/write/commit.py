@@ -15,7 +15,8 @@ from taftcache.cache.place.home import Home
 from taftcache.cache.place.lock import LOCK, WriterLock
 from taftcache.cache.read.contents import Contents, read_manifest
 from taftcache.cache.read.shard import Shard
-from taftcache.cache.write.sweep import OWN, TRANSACTION, sweep
+from taftcache.cache.write import previous
+from taftcache.cache.write.sweep import OWN, TRANSACTION, removed, sweep
 from taftcache.cache.write.tombstones import TombstoneFile
 from taftcache.errors import StoreError, StoreLocked
 
@@ -112,7 +113,8 @@ class Committer:
 
     def sweep(self) -> list[tuple[str, int]]:
         """Remove what a crash left behind; (path, bytes) of each."""
-        return sweep(self.root, self.staging, self.manifest, self.manifest)
+        found = sweep(self.root, self.staging, self.manifest, self.manifest)
+        return found + [removed(self.root, path) for path in previous.unlawful(self.root, self.manifest)]
 
     def remember(self, old: Manifest) -> None:
         """Bring the file beside the store from ``old`` to the present manifest; `taftcache audit` reports a file that
@@ -149,6 +151,7 @@ class Committer:
             self.root.place(self.staging, staged, place)
         for staged, place in files:
             self.root.place(self.staging, staged, place)
+        previous.keep(self.root, self.manifest, new)
         self.root.swap(FILE, raw)  # the one step that counts
 
     def _recover(self, old: Manifest) -> None:

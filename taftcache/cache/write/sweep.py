@@ -15,14 +15,15 @@ from taftcache.cache.write.journal import Journal, Line
 from taftcache.errors import StoreError, StoreUnreachable
 
 TRANSACTION = "staging/transaction"
-OWN = {manifest.FILE, f"{manifest.FILE}.partial", LOCK, ledger.KEY_FILE, f"{ledger.KEY_FILE}.partial"}
+_PARTIAL = tuple(f"{file}.partial" for file in (manifest.FILE, manifest.PREVIOUS, ledger.KEY_FILE))
+OWN = {manifest.FILE, manifest.PREVIOUS, ledger.KEY_FILE, *_PARTIAL, LOCK}
 OWN |= {"shards", "ledger", "staging", FOLDER, *OBJECT_FOLDERS}
 """What the format puts directly into a store's folder."""
 
 
 def leftovers(root: Home, staging: Folder, named: Manifest) -> Iterator[str]:
     """Files and folders that the format owns and nothing names: of a crash, or of a commit just replaced."""
-    for file in (f"{manifest.FILE}.partial", f"{ledger.KEY_FILE}.partial"):
+    for file in _PARTIAL:
         if root.exists(file):
             yield file
     if not named.tombstone_key and root.exists(ledger.KEY_FILE):
@@ -113,11 +114,11 @@ def _resumable(root: Home, staging: Folder, path: str, named: Manifest) -> bool:
     if named.tombstones and not header.relearn:
         try:
             key = ledger.read_key(root, named)
+            return not any(ledger.tombstone(i, key) in named.tombstones for i in _ids(lines))
         except StoreUnreachable:
             raise
         except StoreError:
             return False
-        return not any(ledger.tombstone(i, key) in named.tombstones for i in _ids(lines))
     return True
 
 

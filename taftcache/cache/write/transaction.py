@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
 
@@ -149,6 +150,11 @@ class Transaction:
         self._usable()
         if self._objects.pop(name, None) is None:
             raise StoreError(f"cannot drop the object {name!r}: there is none")
+
+    def drop_curve(self, name: str) -> None:
+        """Leave the curve of the object ``name`` out; the object stays."""
+        self._usable()
+        self._objects[name] = replace(self._objects[name], curve=None)
 
     def record(self, entry: dict[str, Any]) -> None:
         """Append ``entry`` to the ledger, which adds ``seq`` and ``previous``. It must not name a forgotten sample."""

@@ -209,10 +209,11 @@ class _Audit:
         texts: list[tuple[str, Any]] = [
             (f"manifest.json, {name}", getattr(store.manifest, name)) for name in ("identity", "plan", "recipe")
         ]
-        texts += [("manifest.json, skipped", [s.id for s in store.manifest.skipped])]
+        with suppress(StoreError):  # verify has said it
+            texts += [("lists/skipped", [s.id for s in store.manifest.skipped])]
         for name, thing in store.objects().items():
-            texts += [(f"manifest.json, {name}", thing.meta)]
             try:
+                texts += [(f"manifest.json, {name}", store.meta(name))]
                 texts += [(thing.path, header) for header in _headers(store.read_object(name))]
             except StoreError:
                 continue  # verify has said it
@@ -289,7 +290,7 @@ class _Audit:
         names = {n for n, ref in store.objects(COMPONENTS).items() if META in ref.meta}
         charged = [e for e in store.ledger() if e.get("event") == EVENT] if names else []
         for name, component in sorted(components.items()):
-            there = {key: value for key, value in store.objects()[name].meta.items() if key != "base_digest"}
+            there = {key: value for key, value in store.meta(name).items() if key != "base_digest"}
             if META not in there and META not in component.meta:
                 continue
             if component.meta != there:
