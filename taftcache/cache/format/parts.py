@@ -154,15 +154,16 @@ class Tombstones(Collection[str]):
     def _sorted(cls, records: bytes) -> Tombstones:
         if not records:
             return cls()
-        raw = np.unique(np.frombuffer(records, _RECORD)).tobytes()
+        ordered = np.sort(np.frombuffer(records, _RECORD))  # np.unique hashes texts, and takes ten times as long
+        raw = ordered[np.append(True, ordered[1:] != ordered[:-1])].tobytes()
         return cls(Part.of("tombstones", raw, len(raw) // TOMBSTONE_BYTES))
 
     def __len__(self) -> int:
         return self.part.ref.count if self.part else 0
 
     def __iter__(self) -> Iterator[str]:
-        raw = self._raw()
-        return (raw[at : at + TOMBSTONE_BYTES].hex() for at in range(0, len(raw), TOMBSTONE_BYTES))
+        text = self._raw().hex()
+        return (text[at : at + 64] for at in range(0, len(text), 64))
 
     def __contains__(self, tombstone: object) -> bool:
         if not isinstance(tombstone, str) or not len(self):
@@ -193,6 +194,13 @@ class Tombstones(Collection[str]):
         if not any(one in self for one in hashes):
             return self
         return Tombstones.of(set(self) - set(hashes))
+
+    def beyond(self, others: Tombstones) -> list[str]:
+        """Those that ``others`` does not have."""
+        if self == others or not len(self):
+            return []
+        own, known = (np.frombuffer(one._raw(), _RECORD) for one in (self, others))
+        return list(Tombstones._sorted(np.setdiff1d(own, known, assume_unique=True).tobytes()))
 
     def _digest(self) -> str:
         return self.part.ref.digest if self.part else ""

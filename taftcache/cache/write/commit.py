@@ -125,11 +125,9 @@ class Committer:
                 self.tombstone_file.destroy_key(old.tombstone_key)
             if new.tombstone_key:
                 key = ledger.read_key(self.root, new)
-                if old is not new and old.tombstones == new.tombstones:
-                    self.tombstone_file.save()  # should it have failed before
-                else:
-                    gone = set() if old is new else set(old.tombstones) - set(new.tombstones)
-                    self.tombstone_file.add(key, new.tombstones, gone)
+                one = old.tombstone_key == new.tombstone_key and old is not new
+                now = new.tombstones.beyond(old.tombstones) if one else new.tombstones
+                self.tombstone_file.add(key, now, old.tombstones.beyond(new.tombstones))
         except StoreError:
             pass
 

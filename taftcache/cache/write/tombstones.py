@@ -12,6 +12,7 @@ import msgspec
 
 from taftcache.cache.format import ledger
 from taftcache.cache.format.digest import canonical, digest
+from taftcache.cache.format.parts import Tombstones
 from taftcache.cache.place.address import is_bucket
 from taftcache.cache.place.failure import cause
 from taftcache.cache.place.folder import PRIVATE, Folder, writing
@@ -108,7 +109,8 @@ class TombstoneFile:
 
     def more_than(self, known: Iterable[str]) -> bool:
         """Whether anything was forgotten here that ``known`` tombstones do not say."""
-        return not frozenset().union(*self._by_key.values()) <= frozenset(known)
+        there = frozenset().union(*self._by_key.values())
+        return bool(there) and not _same(there, known) and not there <= frozenset(known)
 
     def match(self, ids: Iterable[str], known: Iterable[str]) -> list[str]:
         """Those of ``ids`` that were forgotten here, by tombstones that are not in ``known``."""
@@ -121,9 +123,10 @@ class TombstoneFile:
     def add(self, key: bytes, tombstones: Iterable[str], without: Iterable[str] = ()) -> None:
         """Remember ``tombstones`` under ``key``, and no longer those ``without``; writes only what changes."""
         before = self._by_key.get(key, frozenset())
-        after = (before - frozenset(without)) | frozenset(tombstones)
-        if before != after:
-            self._by_key[key] = after
+        if not _same(before, tombstones):
+            after = (before - frozenset(without)) | frozenset(tombstones)
+            if before != after:
+                self._by_key[key] = after
         self.save()
 
     def merge(self, other: TombstoneFile) -> None:
@@ -182,6 +185,11 @@ class TombstoneFile:
         finally:
             folder.close()
         self._earlier = None
+
+
+def _same(hashes: frozenset[str], others: Iterable[str]) -> bool:
+    """Whether they are the tombstones of a manifest, compared as they lie on the disk: of 500,000 no set is made."""
+    return isinstance(others, Tombstones) and len(hashes) == len(others) and Tombstones.of(hashes) == others
 
 
 def _beside(store: Path) -> Path:
