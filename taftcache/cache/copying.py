@@ -232,9 +232,9 @@ def _files(source: FeatureStore, rows: bool = True) -> Iterator[_File]:
     for name, thing in named.objects.items():
         yield _File(thing.path, thing.digest, thing.size, partial(source.read_object, name))
     files = named.files()
-    for path, part in named.parts().items():
+    for path, listed in named.parts().items():
         if path in files:
-            yield _File(path, part.ref.digest, part.ref.size, part.data)
+            yield _File(path, listed.ref.digest, listed.ref.size, listed.data)
     after = named.ledger.head if named.ledger else ""
     for file, entry in reversed(ledger.read_chain(root, named.ledger)):
         yield _plain(root, file, after, ledger.MAX_ENTRY_BYTES)

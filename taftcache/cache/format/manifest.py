@@ -198,7 +198,7 @@ class Manifest:
         if own is None or digest_without(raw, *own.span()) != own[1].decode():
             raise Fault(None, None, None, FILE, "its contents do not have the digest it carries").error()
         _bounded(raw)
-        text = decode_strict(raw, _First if version == 1 else _Second, FILE)
+        text = decode_strict(raw, _First, FILE) if version == 1 else decode_strict(raw, _Second, FILE)
         _check(text)
         return _manifest_of(text, home)
 
@@ -225,7 +225,7 @@ class _FirstObject(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     meta: dict[str, Any]
 
 
-class _First(_Text):
+class _First(_Text, frozen=True):
     """Version 1, in which parts are inline."""
 
     objects: dict[str, _FirstObject]
@@ -233,11 +233,11 @@ class _First(_Text):
     tombstones: list[Hex]
 
 
-class _Object(_FirstObject):
+class _Object(_FirstObject, frozen=True):
     curve: PartRef | None
 
 
-class _Second(_Text):
+class _Second(_Text, frozen=True):
     """Version 2. ``skipped`` has the parts by their shards' names."""
 
     objects: dict[str, _Object]
