@@ -93,6 +93,7 @@ SHARD = {"store", "shard", "rows_per_class", "activations", "component", "first_
 CLASS = {"store", "label", "rows", "held_out_rows", "share", "shards", "first_samples"}
 REPORT = {"store", "root_digest", "file", "bytes", "rows", "details", "notes"}
 VERIFY = {"store", "root_digest", "bytes", "faults", "strays", "ledger_entries", "mended", "dropped", "reasons"}
+VERIFY |= {"left"}
 APPEND = {"store", "root_before", "root_digest", "added", "untouched", "known", "images", "skipped", "seconds"}
 COPY = {"store", "root_digest", "files", "bytes", "there", "seconds"}
 CONVERT = {"store", "root_digest", "dtype", "chunk_rows", "rows", "bytes", "left", "seconds"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
+from taftcache.cache.format.manifest import PREVIOUS
 from taftcache.cache.place.home import Home
 from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.sweep import foreign, leftovers, removed, unfinished
@@ -22,7 +23,7 @@ class Garbage:
 def collect(
     store: FeatureStore, *, work: bool = False, strange: bool = False, older: float = 86400.0, dry: bool = False
 ) -> Garbage:
-    """Remove what no manifest names.
+    """Remove what no manifest names, and the way back to the root manifest before the last commit.
 
     ``work`` takes unfinished extractions too, ``strange`` files that are none of the format's business. ``dry`` only
     lists (a store open for reading will do). Where no lock keeps other writers out (a bucket) only what is ``older``
@@ -36,6 +37,7 @@ def collect(
     limit = time.time() - older
     young = [path for path in unnamed if not path.startswith("staging/") and _is_young(store, path, limit)]
     wanted = [path for path in unnamed if path not in young]
+    wanted += [PREVIOUS] if store.root.locked and store.root.exists(PREVIOUS) else []
     wanted += (work_paths if work else []) + (odd if strange else [])
     kept = sorted({*work_paths, *odd, *young} - {*wanted})
     gone = dict(store.swept)

@@ -24,6 +24,7 @@ from taftcache.cache.read.shard import Shard
 from taftcache.cache.read.verify import OnProgress, verify
 from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.commit import check_foreign
+from taftcache.cache.write.previous import forget
 from taftcache.cache.write.sweep import sweep
 from taftcache.cache.write.tombstones import TombstoneFile
 from taftcache.errors import FormatError, StaleStore, StoreError
@@ -85,6 +86,7 @@ def copy(
             if faults := verify(root, source.manifest, manifest=False):
                 raise faults[0].error()
             if before is None or before.digest != source.root_digest:
+                forget(root)
                 root.swap(FILE, manifest)
             with suppress(StoreError):  # as after every commit, it is for `taftcache audit` to report
                 _remember(root, forgotten, source, before)
@@ -164,7 +166,7 @@ def convert(
             old = source.shard(ref.name)
             rows = layout.resolve_chunk_rows(chunk_rows or old.chunk_rows, old.tokens_shape, dtype or old.dtype.name)
             if not made.has_shard(ref.name):
-                left_out = [s for s in source.manifest.skipped if s.shard == ref.name]
+                left_out = source.manifest.skipped.of(ref.name)
                 with made.writer(
                     ref.name,
                     ref.role,
@@ -229,6 +231,10 @@ def _files(source: FeatureStore, rows: bool = True) -> Iterator[_File]:
             yield _File(f"{shard.at}/{name}", part.digest, part.size, partial(shard.read, name))
     for name, thing in named.objects.items():
         yield _File(thing.path, thing.digest, thing.size, partial(source.read_object, name))
+    files = named.files()
+    for path, listed in named.parts().items():
+        if path in files:
+            yield _File(path, listed.ref.digest, listed.ref.size, listed.data)
     after = named.ledger.head if named.ledger else ""
     for file, entry in reversed(ledger.read_chain(root, named.ledger)):
         yield _plain(root, file, after, ledger.MAX_ENTRY_BYTES)
@@ -291,7 +297,7 @@ def _same(root: Home, file: _File) -> bool:
 def _before(root: Home, source: FeatureStore, update: bool) -> Manifest | None:
     """What the target holds: nothing, this state, or (with ``update``) another one of the same store."""
     try:
-        found = Manifest.decode(root.read(FILE, MAX_BYTES))
+        found = Manifest.decode(root.read(FILE, MAX_BYTES), root)
     except FileNotFoundError:
         return None
     if found.digest != source.root_digest and not (update and found.identity == source.identity):

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from taftcache.cache.copying import BASE
 from taftcache.cache.format import layout
 from taftcache.cache.format.digest import canonical, digest, too_deep
-from taftcache.cache.format.manifest import ObjectRef, Skipped
+from taftcache.cache.format.parts import Skipped
 from taftcache.cache.format.plan import check_ids
 from taftcache.cache.place.failure import cannot
 from taftcache.cache.read.verify import OnProgress
@@ -151,7 +151,7 @@ class FeatureFile:
         texts = {name: self._json(name) for name in _TEXTS}
         self.identity, self.plan, self.recipe = texts["identity"], texts["plan"], texts["recipe"]
         self.skipped = _typed(texts["skipped"], list[Skipped], "skipped")
-        self.objects = _typed(texts["objects"], dict[str, ObjectRef], "objects")
+        self.objects = _typed(texts["objects"], dict[str, _Object], "objects")
         self.classes = self._strings("classes")
         self.shards: dict[str, ExportedShard] = {}
         group = self._node("shards")
@@ -281,6 +281,15 @@ class FeatureFile:
             raise _bad(self.path, f"{error}") from error
 
 
+class _Object(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An exported object, all that is said of it in ``meta``."""
+
+    path: str
+    digest: str
+    size: int
+    meta: dict[str, Any]
+
+
 @dataclass(frozen=True)
 class ExportedShard:
     """One exported shard: its rows, and the digest that it had."""
@@ -345,8 +354,8 @@ def _texts(store: FeatureStore) -> dict[str, Any]:
         "identity": named.identity,
         "plan": named.plan,
         "recipe": named.recipe,
-        "skipped": named.skipped,
-        "objects": store.objects(BASE),
+        "skipped": list(named.skipped),
+        "objects": {n: _Object(o.path, o.digest, o.size, store.meta(n)) for n, o in store.objects(BASE).items()},
     }
 
 

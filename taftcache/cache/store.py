@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from types import TracebackType
 from typing import Any, Literal, Self
 
@@ -12,7 +12,8 @@ from taftcache.cache.format import ledger
 from taftcache.cache.format.fault import Fault
 from taftcache.cache.format.identity import differences
 from taftcache.cache.format.layout import resolve_chunk_rows
-from taftcache.cache.format.manifest import FILE, ROLES, Manifest, ObjectRef, check_name
+from taftcache.cache.format.manifest import FILE, ROLES, Manifest, ObjectRef
+from taftcache.cache.format.naming import check_name
 from taftcache.cache.format.plan import check_ids
 from taftcache.cache.place.address import open_home
 from taftcache.cache.place.failure import cannot
@@ -23,11 +24,13 @@ from taftcache.cache.read.verify import OnProgress, read_object, verify
 from taftcache.cache.write.commit import Committer, create
 from taftcache.cache.write.group import ShardForm
 from taftcache.cache.write.journal import Header
+from taftcache.cache.write.previous import unlawful
 from taftcache.cache.write.sweep import staged_ids, strays
 from taftcache.cache.write.tombstones import TombstoneFile
 from taftcache.cache.write.transaction import Transaction
 from taftcache.cache.write.writer import ShardWriter
 from taftcache.errors import (
+    FormatError,
     IdentityError,
     IntegrityError,
     RecipeError,
@@ -160,9 +163,11 @@ class FeatureStore:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all shards and objects."""
-        shards = sum(self._contents.open(ref).nbytes for ref in self.manifest.shards)
-        return shards + sum(ref.size for ref in self.manifest.objects.values())
+        """Bytes of all shards, objects and lists."""
+        named = self.manifest
+        shards = sum(self._contents.open(ref).nbytes for ref in named.shards)
+        lists = sum(part.ref.size for path, part in named.parts().items() if path in named.files())
+        return shards + sum(ref.size for ref in named.objects.values()) + lists
 
     def shard(self, name: str) -> Shard:
         """One shard by name, training or held-out; StoreError names those there are."""
@@ -188,6 +193,10 @@ class FeatureStore:
         """The objects whose names begin with ``prefix`` ("components/"), by name."""
         return {name: ref for name, ref in sorted(self.manifest.objects.items()) if name.startswith(prefix)}
 
+    def meta(self, name: str) -> dict[str, Any]:
+        """All that is said of an object; that of `objects` leaves the curve of its solve out, a file of its own."""
+        return self.manifest.objects[name].whole_meta()
+
     def read_object(self, name: str) -> bytes:
         """The verified bytes of an object."""
         ref = self.manifest.objects.get(name)
@@ -208,9 +217,13 @@ class FeatureStore:
         """Ids of rows that were forgotten at this place (or another: ``there``), though this copy of the store does
         not know of it."""
         there = there or self.tombstone_file
-        known = self.manifest.tombstones
+        known: Collection[str] = self.manifest.tombstones
+        try:
+            more = there.more_than(known)
+        except (IntegrityError, FormatError):  # for verify to report: without them, every row is asked about
+            more, known = True, ()
         held = (i for ref in self.manifest.shards for i in self._contents.open(ref).sample_ids)
-        return there.match(held, known) if there.more_than(known) else []
+        return there.match(held, known) if more else []
 
     def lost_tombstones(self) -> frozenset[str]:
         """What is remembered at this place under the store's key (the newest, where it has none), and not in the store.
@@ -237,7 +250,7 @@ class FeatureStore:
 
     def strays(self) -> list[str]:
         """What lies in the folder and no manifest names: leftovers of a crash, or someone else's files. No faults."""
-        return strays(self.root, self.staging, self.manifest)
+        return strays(self.root, self.staging, self.manifest) + unlawful(self.root, self.manifest)
 
     def staged_ids(self) -> dict[str, list[str]]:
         """Shard -> ids of samples in unfinished work, of an extraction that was stopped: no manifest names them yet."""

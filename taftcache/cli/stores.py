@@ -29,6 +29,9 @@ def verify(
             "--repair", help="make damaged files again from their images; only bytes with the right digest are written"
         ),
     ] = False,
+    back: Annotated[
+        bool, typer.Option("--back", help="first undo the last commit, where it only added to the store")
+    ] = False,
     set_: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="SECTION.KEY=VALUE", help="for --repair: where the data lies now, say"),
@@ -40,12 +43,18 @@ def verify(
     With --repair, damaged chunks are extracted again from the images of their rows, and put in place only if they come
     out with the digest that the manifest names. Damaged components are dropped, for training makes them again.
 
+    With --back, the root manifest before the last commit takes the place of the present one, damaged or not. A commit
+    that only added to the store (a first training, an import, a further shard) keeps it; one that replaced or forgot
+    anything, or wrote to the ledger, leaves no way back.
+
     Example: taftcache verify stores/quickstart
 
     Example: taftcache verify stores/quickstart --repair
+
+    Example: taftcache verify stores/quickstart --back
     """
     with bars(as_json) as progress:
-        report = taftcache.verify(store, progress, root, repair=repair, overrides=set_ or [])
+        report = taftcache.verify(store, progress, root, repair=repair, back=back, overrides=set_ or [])
     print_report(report, as_json, show_verify)
     if report.faults:
         raise typer.Exit(5)

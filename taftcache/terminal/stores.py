@@ -16,6 +16,8 @@ if TYPE_CHECKING:  # some of these load torch, which `--help` does without
 
 def show_verify(report: VerifyReport) -> None:
     """Faults, or that there are none."""
+    if report.left is not None:
+        OUT.print(f"back     from root {report.left or 'that could not be read'}", markup=False)
     for file, how in report.mended.items():
         OUT.print(f"mended   {file}: {how}", markup=False, soft_wrap=True)
     for name in report.dropped:

@@ -1,6 +1,6 @@
 """Run in a process of its own: kill -9 a forked writer at chosen points, then look at what it left.
 
-    python -m tests.cache.crash FOLDER write|erase SEED POINTS|all
+    python -m tests.cache.crash FOLDER write|erase|add|back SEED POINTS|all
 
 A point is the n-th call of a system function that changes the disk. Half of the points are inside a ``write`` that has
 written only part of its bytes. Some more writers are killed by the clock. Prints what was done; exit status 1 and a
@@ -19,25 +19,30 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from taftcache.cache.format.manifest import Manifest
+from taftcache.cache.format.manifest import PREVIOUS, Manifest
 from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.journal import Journal
+from taftcache.cache.write.previous import go_back
 
 from .making import create, fill, holds, names, row, tree
 
 CHANGES = ("write", "fsync", "mkdir", "replace", "unlink", "rmdir", "ftruncate", "open")
 OLD, NEW = names(18, "old"), names(24, "new")
-GONE = [OLD[2], OLD[11], OLD[12]]
+SKIPPED = "skipped/at first.png"
+GONE = [OLD[2], OLD[11], OLD[12], SKIPPED]
 CHUNK = 4
 
 
 def prepare(path: Path) -> None:
-    """A store with a shard, an object, and an erasure behind it (so that the tombstones' random key is set)."""
+    """A store with a shard, an object, an erasure behind it (so that the tombstones' random key is set), and a way back
+    from its last commit."""
     with create(path) as store:
-        fill(store, "000", [*OLD, "first"])
+        fill(store, "000", [*OLD, SKIPPED, "first"], bad=[SKIPPED])
         with store.transaction() as change:
             change.erase(["first"])
             change.put("components/000", b"trained with all")
+        with store.transaction() as change:
+            change.put("components/extra", b"imported")
 
 
 def write(path: Path) -> None:
@@ -53,6 +58,20 @@ def erase(path: Path) -> None:
                 change.erase(GONE)
                 change.put("components/000", b"trained without them")
                 change.record({"action": "erase", "count": 3})
+
+
+def add(path: Path) -> None:
+    with FeatureStore(path, mode="a") as store:
+        if "components/001" not in store.objects():
+            with store.transaction() as change:
+                change.put("components/001", b"trained", {"convergence": [[1, 0.5], [2, 0.25]]})
+
+
+def back(path: Path) -> None:
+    with FeatureStore(path) as store:
+        undone = "components/extra" not in store.objects()
+    if not undone:
+        go_back(path)
 
 
 def count_calls(path: Path, work: Callable[[Path], None]) -> int:
@@ -134,8 +153,12 @@ def check(
         assert store.root_digest in digests, "neither the old state nor the new one"
         state = digests.index(store.root_digest)
         assert store.verify() == [], store.verify()
-        assert holds(store, [i for i in OLD if state == 0 or work is write or i not in GONE])
+        assert holds(store, [i for i in OLD if state == 0 or work is not erase or i not in GONE])
         assert store.has_shard("001") == (work is write and state == 1)
+    if state == 1 and work is erase:
+        assert not (path / PREVIOUS).exists(), "the commit before knows what was erased"
+    elif state == 1 and work is add:
+        assert Manifest.decode((path / PREVIOUS).read_bytes()).digest == digests[0]
     with FeatureStore(path, mode="a") as store:
         assert store.root_digest == digests[state]
         assert store.strays() == []
@@ -161,7 +184,7 @@ def check(
 
 
 def main(folder: Path, kind: str, seed: int, points: str) -> None:
-    work = {"write": write, "erase": erase}[kind]
+    work = {"write": write, "erase": erase, "add": add, "back": back}[kind]
     os.fsync = lambda fd: None  # a kill does not need it, and it is slow
     base, probe = folder / "base", folder / "probe"
     in_fork(lambda: prepare(base))

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
-from taftcache.cache.format.manifest import Skipped
+from taftcache.cache.format.manifest import PREVIOUS
+from taftcache.cache.format.parts import Skipped
 from taftcache.cache.store import FeatureStore
 
 from .making import CLASSES, IDENTITY, SHAPE, label, names, row
@@ -19,6 +20,7 @@ from .making import CLASSES, IDENTITY, SHAPE, label, names, row
 IDS = names(11, "golden/é")
 FORGOTTEN, SKIPPED = IDS[4], IDS[6]
 ROWS = {"000": IDS[:4], "001": [IDS[5], IDS[7], IDS[8]], "held-out": IDS[9:]}
+CURVE = [[1, 0.5], [2, 0.125]]
 DTYPES = {"000": "float16", "001": "float16", "held-out": "float32"}
 
 
@@ -38,7 +40,9 @@ def make(path: Path) -> None:
             change.record({"action": "erase", "samples": 1})
         with store.transaction() as change:
             change.record({"action": "train", "shards": ["000"]})
-    (path / "lock").unlink()
+            change.put("components/001", b"with a curve", {"steps": 2, "convergence": CURVE})
+    for name in ("lock", PREVIOUS):
+        (path / name).unlink(missing_ok=True)
     (path / "staging").rmdir()
 
 

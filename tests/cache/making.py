@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 from blake3 import blake3
 
-from taftcache.cache.format.manifest import Skipped
+from taftcache.cache.format.manifest import PREVIOUS
+from taftcache.cache.format.parts import Skipped
 from taftcache.cache.format.plan import in_order
 from taftcache.cache.store import FeatureStore
 
@@ -77,10 +78,10 @@ def fill(
 
 
 def tree(path: Path, *, but: Sequence[str] = ()) -> dict[str, bytes]:
-    """Every file below ``path`` but the lock: relative name -> bytes."""
+    """Every file below ``path`` but the lock and the way back, which are in no digest: relative name -> bytes."""
     files = sorted(p for p in path.rglob("*") if p.is_file() or p.is_symlink())
     found = {p.relative_to(path).as_posix(): p.read_bytes() for p in files}
-    return {k: v for k, v in found.items() if k != "lock" and not any(k.startswith(b) for b in but)}
+    return {k: v for k, v in found.items() if k not in ("lock", PREVIOUS) and not any(k.startswith(b) for b in but)}
 
 
 def holds(store: FeatureStore, ids: Sequence[str], dtype: str = "float16") -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from taftcache.cache.collect import collect
+from taftcache.cache.format.manifest import PREVIOUS
 from taftcache.cache.store import FeatureStore
 
 from .making import create, fill, holds, names, tree
@@ -16,6 +17,7 @@ IDS, MORE = names(9), names(8, "more")
 def path(tmp_path):
     with create(tmp_path / "s") as store:
         fill(store, "000", IDS)
+    (tmp_path / "s" / PREVIOUS).unlink()
     return tmp_path / "s"
 
 

@@ -253,6 +253,6 @@ def test_strays_are_no_faults(copy) -> None:
 
 def test_a_newer_format_is_refused_by_name(copy) -> None:
     manifest = copy / "manifest.json"
-    manifest.write_bytes(manifest.read_bytes().replace(b'"version":1', b'"version":2'))
-    with pytest.raises(FormatError, match="version 2"):
+    manifest.write_bytes(manifest.read_bytes().replace(b'"version":2', b'"version":3'))
+    with pytest.raises(FormatError, match="version 3"):
         FeatureStore(copy)

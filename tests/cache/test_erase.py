@@ -15,7 +15,7 @@ from .making import create, fill, holds, names, row, tree
 
 IDS = names(40)
 GONE = [IDS[0], IDS[7], IDS[13], IDS[14], IDS[15], IDS[39]]
-MEMORY = ("ledger/", "tombstones.key")
+MEMORY = ("ledger/", "tombstones.key", "lists/tombstones")
 
 
 def build(path, ids, **how) -> None:

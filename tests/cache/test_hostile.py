@@ -84,6 +84,11 @@ def test_forging_nothing_reads(path) -> None:
     read_all(path)
 
 
+def listed(kind: str, size: int, count: int) -> dict[str, Any]:
+    path = f"lists/{kind}-{'0' * 16}" + ("" if "tombstones" in kind else ".json")
+    return {"path": path, "digest": "0" * 64, "size": size, "count": count}
+
+
 ROOT = {
     "unknown field": lambda m: m.update(extra=1),
     "missing field": lambda m: m.pop("recipe"),
@@ -101,13 +106,23 @@ ROOT = {
     "other rows": lambda m: m["shards"][0].update(rows=11),
     "no rows": lambda m: m["shards"][0].update(rows=0),
     "digest": lambda m: m["shards"][0].update(digest="../" + "0" * 61),
-    "tombstone": lambda m: m["tombstones"].append("x"),
-    "tombstone without key": lambda m: m["tombstones"].append("0" * 64),
+    "tombstones inline": lambda m: m.update(tombstones=[]),
+    "tombstones without key": lambda m: m.update(tombstones=listed("tombstones", 32, 1)),
+    "tombstones elsewhere": lambda m: m.update(tombstones=listed("../tombstones", 32, 1), tombstone_key="0" * 64),
+    "tombstones of more than 128 MiB": lambda m: m.update(
+        tombstones=listed("tombstones", 2**28, 2**23), tombstone_key="0" * 64
+    ),
+    "skipped inline": lambda m: m.update(skipped=[]),
+    "skipped elsewhere": lambda m: m.update(skipped={"000": listed("curve", 32, 1)}),
+    "more skipped than bytes": lambda m: m.update(skipped={"000": listed("skipped", 3, 2**40)}),
+    "curve elsewhere": lambda m: m["objects"]["components/000"].update(curve=listed("curve", 9, 1) | {"path": "/x"}),
+    "nothing in a curve": lambda m: m["objects"]["components/000"].update(curve=listed("curve", 2, 0)),
     "ledger": lambda m: m.update(ledger={"entries": 10**12, "head": "0" * 64}),
     "ledger head": lambda m: m.update(ledger={"entries": 1, "head": "../x"}),
     "format": lambda m: m.update(format="something"),
     "version": lambda m: m.update(version=True),
-    "newer": lambda m: m.update(version=2),
+    "older": lambda m: m.update(version=1),
+    "newer": lambda m: m.update(version=3),
 }
 
 
@@ -273,7 +288,7 @@ def test_what_is_no_manifest(path, text) -> None:
 
 def test_manifest_in_another_spelling(path) -> None:
     raw = (path / "manifest.json").read_bytes()
-    for other in (raw + b"\n", raw.replace(b'"version":1', b'"version": 1'), raw[:-1] + b',"version":1}'):
+    for other in (raw + b"\n", raw.replace(b'"version":2', b'"version": 2'), raw[:-1] + b',"version":2}'):
         (path / "manifest.json").write_bytes(other)
         refused(path, StoreError)
 

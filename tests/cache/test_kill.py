@@ -26,14 +26,14 @@ def crash(folder: Path, kind: str, points: str) -> str:
     return run.stdout
 
 
-@pytest.mark.parametrize("kind", ["write", "erase"])
+@pytest.mark.parametrize("kind", ["write", "erase", "add", "back"])
 def test_kill_at_some_points(tmp_path, kind) -> None:
     assert "kills at" in crash(tmp_path, kind, "10")
 
 
 @pytest.mark.law("A kill at any point leaves the last commit or the next one")
 @pytest.mark.full
-@pytest.mark.parametrize("kind", ["write", "erase"])
+@pytest.mark.parametrize("kind", ["write", "erase", "add", "back"])
 def test_kill_at_every_point(tmp_path, kind) -> None:
     print(crash(tmp_path, kind, "all"))
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import zarr
 
-from taftcache.cache.format.manifest import Skipped
+from taftcache.cache.format.parts import Skipped
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import (
     DataError,
@@ -24,7 +24,7 @@ from taftcache.errors import (
     UnknownSample,
 )
 
-from .making import CLASSES, IDENTITY, NO_ROWS, SHAPE, create, fill, holds, label, names, row
+from .making import CLASSES, IDENTITY, NO_ROWS, SHAPE, create, fill, holds, label, names, row, tree
 
 
 @pytest.fixture
@@ -53,8 +53,8 @@ def test_rows_come_back(store, ids) -> None:
         assert again.strays() == []
         assert again.has_shard("001")
         assert not again.has_shard("002")
-        on_disk = sum(p.stat().st_size for p in again.path.rglob("*") if p.is_file() and p.name != "lock")
-        assert again.nbytes == on_disk - (again.path / "manifest.json").stat().st_size
+        on_disk = tree(again.path, but=["manifest.json"])
+        assert again.nbytes == sum(map(len, on_disk.values()))
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32"])

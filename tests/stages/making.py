@@ -91,7 +91,7 @@ def commits(path: Path) -> dict[str, Any]:
             name: getattr(store.manifest, name)
             for name in ("identity", "classes", "plan", "recipe", "shards", "objects", "skipped")
         }
-    return fields | {"files": tree(path, but=("manifest.json", "ledger/", "tombstones.key"))}
+    return fields | {"files": tree(path, but=("manifest.json", "ledger/", "tombstones.key", "lists/tombstones"))}
 
 
 def open_store(path: Path) -> FeatureStore:

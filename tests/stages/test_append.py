@@ -14,7 +14,7 @@ from taftcache.errors import DataError, IdentityError, RecipeError, StoreError
 from taftcache.stages.progress import Silent
 from tests.stages.making import recipe, tree, write_images
 
-MEMORY = ("ledger/", "tombstones.key", "manifest.json")
+MEMORY = ("ledger/", "tombstones.key", "lists/tombstones", "manifest.json")
 
 
 @pytest.fixture(scope="module")

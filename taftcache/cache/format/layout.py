@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 
 from taftcache.cache.format.digest import canonical, digest
 from taftcache.cache.format.fault import Fault
-from taftcache.cache.format.manifest import Hex, ShardRef, check_version, decode_strict
+from taftcache.cache.format.manifest import ShardRef
 from taftcache.cache.format.plan import MAX_ID_BYTES
+from taftcache.cache.format.strict import Hex, check_version, decode_strict
 from taftcache.errors import FormatError, RecipeError, StoreError, StoreWriteError
 
 FORMAT = "taftcache-shard"
@@ -77,7 +78,7 @@ class ShardManifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     def decode(cls, raw: bytes, ref: ShardRef) -> ShardManifest:
         """Read and check one (its digest is the caller's to check): FormatError for what must be refused."""
         file = manifest_file(ref.path)
-        check_version(raw, FORMAT, VERSION, Fault(ref.name, None, None, file, "it is not JSON"))
+        check_version(raw, FORMAT, (VERSION,), Fault(ref.name, None, None, file, "it is not JSON"))
         _bounded(raw, ref, file)
         made = decode_strict(raw, cls, file)
         if (made.name, made.role, made.rows) != (ref.name, ref.role, ref.rows):

@@ -3,35 +3,49 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, TypeVar
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from dataclasses import replace as replaced
+from typing import Any, Self
 
 import msgspec
 
-from taftcache.cache.format.digest import MAX_DEPTH, SHORT, canonical, digest, digest_without, plain, too_deep
+from taftcache.cache.format.digest import MAX_DEPTH, SHORT, canonical, digest_without, plain, too_deep
 from taftcache.cache.format.fault import Fault
-from taftcache.errors import FormatError, RecipeError, StoreError, StoreWriteError
+from taftcache.cache.format.naming import NAME, OBJECT_FOLDERS, SUFFIX, check_classes, object_path
+from taftcache.cache.format.parts import (
+    MAX_PART_BYTES,
+    Part,
+    PartRef,
+    Skipped,
+    SkippedSamples,
+    Tombstones,
+    curve_part,
+    curve_points,
+    part_path,
+)
+from taftcache.cache.format.strict import AVOID, Hex, check_version, decode_strict
+from taftcache.cache.place.home import Home
+from taftcache.errors import FormatError, StoreError, StoreWriteError
 
-T = TypeVar("T")
 FILE = "manifest.json"
+PREVIOUS = "manifest.previous.json"
 FORMAT = "taftcache-store"
-VERSION = 1
+VERSIONS = (1, 2)
+"""Those that are read; the last one is written."""
 MAX_BYTES = 32 << 20
 MAX_OBJECT_BYTES = 1 << 30
 MAX_CLASSES = 1 << 17
 MAX_FREE_BYTES = 16 << 20
 MAX_VALUES = 1 << 21
-"""Values in the free-form parts of a manifest (identity, plan, recipe, the objects' meta) together: some 3,200
-components whose curves have 200 points. The worst that such values take in memory is about 110 bytes each."""
+"""Values in the free-form parts of a manifest (identity, plan, recipe, the objects' meta) together. The worst that such
+values take in memory is about 110 bytes each."""
 ROLES = ("train", "held-out")
-OBJECT_FOLDERS = ("base", "components", "models", "state")
+CURVE = "convergence"
+"""The key in an object's meta of the curve of its solve, which lies in a part."""
 
-_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
-_SUFFIX = re.compile(r"\.[a-z0-9]{1,16}")
-_OWN_DIGEST = re.compile(rb'"digest":"([0-9a-f]{64})",?')
-
-Hex = Annotated[str, msgspec.Meta(min_length=64, max_length=64)]
-"""A digest's text; checked while a manifest is decoded, so that no other text of millions is kept."""
+_OWN_DIGEST = re.compile(rb'"digest":"([0-9a-f]{64}|)",?')
 
 
 class ShardRef(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -49,13 +63,29 @@ class ShardRef(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return cls(name, role, rows, f"shards/{name}-{digest[:SHORT]}", digest)
 
 
-class ObjectRef(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One file beside the shards (a component, a base): ``path`` is ``<folder>/<name>-<16 digits><suffix>``."""
+@dataclass(frozen=True)
+class ObjectRef:
+    """One file beside the shards (a component, a base): ``path`` is ``<folder>/<name>-<16 digits><suffix>``. ``meta``
+    is what is said of it but for its ``curve``."""
 
     path: str
-    digest: Hex
+    digest: str
     size: int
     meta: dict[str, Any]
+    curve: Part | None = None
+
+    @classmethod
+    def of(cls, path: str, digest: str, size: int, meta: dict[str, Any]) -> Self:
+        """With the curve that ``meta`` may have as a part of its own."""
+        points = meta.get(CURVE)
+        if not isinstance(points, list) or not points:
+            return cls(path, digest, size, meta)
+        rest = {key: value for key, value in meta.items() if key != CURVE}
+        return cls(path, digest, size, rest, curve_part(points))
+
+    def whole_meta(self) -> dict[str, Any]:
+        """All that is said of it; its curve is read from its file."""
+        return self.meta if self.curve is None else {**self.meta, CURVE: curve_points(self.curve)}
 
 
 class LedgerRef(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -65,60 +95,81 @@ class LedgerRef(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     head: str
 
 
-class Skipped(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A sample that was a candidate for ``shard`` and has no row, and why."""
-
-    id: str
-    reason: str
-    shard: str = ""
-
-
-class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+@dataclass(frozen=True, kw_only=True)
+class Manifest:
     """What a store holds. Never edited: ``replace`` gives the next one, sorted and with its digest.
 
-    ``digest`` is the BLAKE3 of the canonical JSON of all other fields: the store's root digest.
+    ``digest`` is the BLAKE3 of the canonical JSON of all other fields, in which parts are named by theirs: the store's
+    root digest. ``version`` is that of the text; what ``replace`` gives has the newest.
     """
 
-    format: str = FORMAT
-    version: int = VERSION
     identity: dict[str, Any]
     classes: list[str]
     plan: dict[str, Any]
     recipe: dict[str, Any]
-    shards: list[ShardRef] = []
-    objects: dict[str, ObjectRef] = {}
-    skipped: list[Skipped] = []
-    tombstones: list[Hex] = []
+    shards: list[ShardRef] = field(default_factory=list)
+    objects: dict[str, ObjectRef] = field(default_factory=dict)
+    skipped: SkippedSamples = field(default_factory=SkippedSamples)
+    tombstones: Tombstones = field(default_factory=Tombstones)
     tombstone_key: str = ""
     ledger: LedgerRef | None = None
+    version: int = VERSIONS[-1]
     digest: str = ""
 
     def replace(self, **fields: Any) -> Manifest:
-        """A copy with other ``fields``, in canonical order, with its digest."""
-        new = msgspec.structs.replace(self, **fields)
-        new = msgspec.structs.replace(
+        """A copy with other ``fields``, in canonical order, with its digest.
+
+        ``skipped`` and ``tombstones`` may be lists of them."""
+        new = replaced(self, **{"version": VERSIONS[-1]} | fields)
+        new = replaced(
             new,
             identity=plain(new.identity, "identity"),
             classes=check_classes(new.classes),
             plan=plain(new.plan, "plan"),
             recipe=plain(new.recipe, "recipe"),
             shards=sorted(new.shards, key=lambda s: s.name),
-            skipped=sorted(new.skipped, key=lambda s: (s.id, s.shard)),
-            tombstones=sorted(set(new.tombstones)),
+            skipped=SkippedSamples.given(new.skipped),
+            tombstones=Tombstones.of(new.tombstones),
+            digest="",
         )
-        return msgspec.structs.replace(new, digest=_digest(msgspec.to_builtins(new)))
+        raw = canonical(_text_of(new))
+        own = _OWN_DIGEST.search(raw)
+        assert own is not None, "every manifest has the field"
+        return replaced(new, digest=digest_without(raw, *own.span()))
 
     @property
     def content_digest(self) -> str:
         """The digest of everything but what is remembered of erasures: equal for forgotten and never seen."""
-        return self.replace(tombstones=[], tombstone_key="", ledger=None).digest
+        return self.replace(tombstones=[], tombstone_key="", ledger=None, version=self.version).digest
+
+    def parts(self) -> dict[str, Part]:
+        """The parts by their places. Of version 1 they are inline in the manifest, and in no files yet."""
+        curves = (thing.curve for thing in self.objects.values() if thing.curve is not None)
+        own = [] if self.tombstones.part is None else [self.tombstones.part]
+        return {part.ref.path: part for part in (*curves, *self.skipped.parts.values(), *own)}
+
+    def at(self, home: Home) -> Manifest:
+        """The same, its parts in the store at ``home``, where a commit has put them."""
+        return _manifest_of(_text_of(self), home)
+
+    def files(self) -> set[str]:
+        """Files and groups that this manifest names itself: all but the ledger and the tombstones' key."""
+        shards = {path for ref in self.shards for path in (ref.path, f"{ref.path}.json")}
+        parts = set(self.parts()) if self.version > 1 else set()
+        return shards | parts | {ref.path for ref in self.objects.values()}
+
+    def text(self) -> bytes:
+        """The canonical JSON of this manifest."""
+        return canonical(_text_of(self))
 
     def encode(self) -> bytes:
         """The file's bytes, which the reader's own code has taken: what it refuses must never become a root manifest.
 
         StoreWriteError says which limit of the format they would exceed.
         """
-        raw = canonical(self)
+        for part in self.parts().values():
+            part.check()
+        raw = self.text()
         try:
             if len(raw) > MAX_BYTES:
                 raise FormatError(f"{FILE} would have {len(raw)} bytes, and {MAX_BYTES} are read")
@@ -135,46 +186,107 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         return raw
 
     @classmethod
-    def decode(cls, raw: bytes) -> Manifest:
-        """Read and check a manifest: IntegrityError for damage, FormatError for anything this version must refuse."""
-        check_version(raw, FORMAT, VERSION, Fault(None, None, None, FILE, "it is not JSON"))
+    def decode(cls, raw: bytes, home: Home | None = None) -> Manifest:
+        """Read and check a manifest: IntegrityError for damage, FormatError for anything this version must refuse.
+
+        Its parts are read from the store at ``home`` when they are asked for.
+        """
+        version = check_version(raw, FORMAT, VERSIONS, Fault(None, None, None, FILE, "it is not JSON"))
         # The canonical text without its digest is what the digest is of: nothing is decoded before that is so. The
         # first match is the manifest's own: only classes come before it, and texts in JSON have no bare quotes.
         own = _OWN_DIGEST.search(raw)
         if own is None or digest_without(raw, *own.span()) != own[1].decode():
             raise Fault(None, None, None, FILE, "its contents do not have the digest it carries").error()
         _bounded(raw)
-        manifest = decode_strict(raw, cls, FILE)
-        _check(manifest)
-        return manifest
+        text = decode_strict(raw, _First, FILE) if version == 1 else decode_strict(raw, _Second, FILE)
+        _check(text)
+        return _manifest_of(text, home)
 
 
-def check_version(raw: bytes, form: str, version: int, damage: Fault) -> None:
-    """Refuse a JSON file whose ``format`` and ``version`` are not the ones expected; the rest of it is skipped over."""
-    try:
-        head = msgspec.json.decode(raw, type=_Head)
-    except msgspec.ValidationError:
-        head = _Head()
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise damage.error() from None
-    if memoryview(head.format) != canonical(form):
-        raise FormatError(
-            f"{damage.file} does not have the format {form!r}",
-            got=bytes(memoryview(head.format)[:80]).decode("utf-8", "replace") or "something else",
-            do="Name a store's folder.",
+class _Text(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The fields that both versions of the text have alike."""
+
+    format: str = FORMAT
+    version: int
+    identity: dict[str, Any]
+    classes: list[str]
+    plan: dict[str, Any]
+    recipe: dict[str, Any]
+    shards: list[ShardRef]
+    tombstone_key: str
+    ledger: LedgerRef | None
+    digest: str
+
+
+class _FirstObject(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    path: str
+    digest: Hex
+    size: int
+    meta: dict[str, Any]
+
+
+class _First(_Text, frozen=True):
+    """Version 1, in which parts are inline."""
+
+    objects: dict[str, _FirstObject]
+    skipped: list[Skipped]
+    tombstones: list[Hex]
+
+
+class _Object(_FirstObject, frozen=True):
+    curve: PartRef | None
+
+
+class _Second(_Text, frozen=True):
+    """Version 2. ``skipped`` has the parts by their shards' names."""
+
+    objects: dict[str, _Object]
+    skipped: dict[str, PartRef]
+    tombstones: PartRef | None
+
+
+def _text_of(manifest: Manifest) -> _First | _Second:
+    same = {name: getattr(manifest, name) for name in _Text.__struct_fields__ if name != "format"}
+    objects, skipped, tombstones = manifest.objects.items(), manifest.skipped, manifest.tombstones
+    if manifest.version == 1:
+        return _First(
+            objects={name: _FirstObject(o.path, o.digest, o.size, o.whole_meta()) for name, o in objects},
+            skipped=sorted(skipped, key=lambda s: (s.id, s.shard)),
+            tombstones=list(tombstones),
+            **same,
         )
-    if memoryview(head.version) != canonical(version):
-        found = bytes(memoryview(head.version)[:40]).decode("utf-8", "replace")
-        raise FormatError(
-            f"{damage.file} is of version {found} of the format {form!r}, and only version {version} is read",
-            do="Use the version of taftcache that wrote the store, or a newer one.",
+    return _Second(
+        objects={n: _Object(o.path, o.digest, o.size, o.meta, o.curve.ref if o.curve else None) for n, o in objects},
+        skipped={shard: part.ref for shard, part in skipped.parts.items()},
+        tombstones=tombstones.part.ref if tombstones.part else None,
+        **same,
+    )
+
+
+def _manifest_of(text: _First | _Second, home: Home | None) -> Manifest:
+    same = {name: getattr(text, name) for name in _Text.__struct_fields__ if name != "format"}
+    if isinstance(text, _First):
+        return Manifest(
+            objects={name: ObjectRef.of(o.path, o.digest, o.size, o.meta) for name, o in text.objects.items()},
+            skipped=SkippedSamples.given(text.skipped),
+            tombstones=Tombstones.of(text.tombstones),
+            **same,
         )
+
+    def part(kind: str, ref: PartRef | None) -> Part | None:
+        return None if ref is None else Part(kind, ref, home=home)
+
+    objects = text.objects.items()
+    return Manifest(
+        objects={n: ObjectRef(o.path, o.digest, o.size, o.meta, part("curve", o.curve)) for n, o in objects},
+        skipped=SkippedSamples({shard: Part("skipped", ref, home=home) for shard, ref in text.skipped.items()}),
+        tombstones=Tombstones(part("tombstones", text.tombstones)),
+        **same,
+    )
 
 
 _LESS = {
-    "tombstones": "`taftcache forget STORE --destroy-key` removes the tombstones and their key.",
     "objects": "Use fewer shards, or components with less in their meta.",
-    "skipped": "Take the samples that cannot be used out of the data source.",
     "classes": "Use fewer classes, or shorter names.",
 }
 
@@ -194,35 +306,27 @@ def _bounded(raw: bytes) -> None:
     try:
         free = msgspec.json.decode(raw, type=_Free)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise FormatError(f"{FILE} does not have the fields of its version", got=str(error), do=_AVOID) from None
+        raise FormatError(f"{FILE} does not have the fields of its version", got=str(error), do=AVOID) from None
     parts = [free.identity, free.plan, free.recipe, *(thing.meta for thing in free.objects.values())]
     where = f"{FILE}: identity, plan, recipe and the meta of {len(free.objects)} objects"
     size = sum(len(part) for part in parts)
     if size > MAX_FREE_BYTES:
         raise FormatError(
-            f"the free parts of the manifest have {size} bytes, and {MAX_FREE_BYTES} are read", got=where, do=_AVOID
+            f"the free parts of the manifest have {size} bytes, and {MAX_FREE_BYTES} are read", got=where, do=AVOID
         )
     values = sum(bytes(part).count(mark) for part in parts for mark in (b",", b"[", b"{"))
     if values >= MAX_VALUES:
         raise FormatError(
             f"the free parts of the manifest hold {values} values, and fewer than {MAX_VALUES} are read",
             got=where,
-            do=_AVOID,
+            do=AVOID,
         )
     if too_deep(b"".join(parts)):
-        raise FormatError(f"lists and mappings are more than {MAX_DEPTH} deep", got=where, do=_AVOID)
+        raise FormatError(f"lists and mappings are more than {MAX_DEPTH} deep", got=where, do=AVOID)
     # The list of classes ends where the manifest's own digest begins; in it, `","` stands between two names alone.
     classes = raw.count(b'","', 0, raw.find(b'"digest":')) + 1
     if classes > MAX_CLASSES:
-        raise FormatError(f"the manifest has {classes} classes, and {MAX_CLASSES} are read", got=FILE, do=_AVOID)
-
-
-_AVOID = "Do not use this store."
-
-
-class _Head(msgspec.Struct):
-    format: msgspec.Raw = msgspec.Raw(b"")
-    version: msgspec.Raw = msgspec.Raw(b"")
+        raise FormatError(f"the manifest has {classes} classes, and {MAX_CLASSES} are read", got=FILE, do=AVOID)
 
 
 class _FreeObject(msgspec.Struct):
@@ -236,75 +340,28 @@ class _Free(msgspec.Struct):
     objects: dict[str, _FreeObject] = {}
 
 
-def decode_strict(raw: bytes, kind: type[T], file: str) -> T:
-    """Decode into ``kind``: no unknown or missing field, and the text must be the canonical one."""
-    try:
-        value = msgspec.json.decode(raw, type=kind)
-        same = canonical(value) == raw
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise FormatError(f"{file} does not have the fields of its version", got=str(error), do=_AVOID) from None
-    if not same:
-        raise FormatError(f"{file} is not canonical JSON", do="Do not edit manifests by hand.")
-    return value
-
-
-def object_path(name: str, digest: str, suffix: str) -> str:
-    """Where the object ``name`` (``components/000``) of that digest lies."""
-    return f"{name}-{digest[:SHORT]}{suffix}"
-
-
-def check_name(name: str) -> str:
-    """The name of a shard, or of an object in its folder."""
-    if not _NAME.fullmatch(name):
-        raise RecipeError(
-            "a name must have 1 to 64 of a-z, 0-9 and '-', and not begin with '-'", got=repr(name), do="Rename it."
-        )
-    return name
-
-
-def check_object(name: str, suffix: str = ".safetensors") -> str:
-    """The name of an object: ``<folder>/<name>``."""
-    folder, _, leaf = name.partition("/")
-    if folder not in OBJECT_FOLDERS or not _SUFFIX.fullmatch(suffix):
-        raise RecipeError(
-            f"an object must be in one of the folders {', '.join(OBJECT_FOLDERS)}, with a suffix like '.safetensors'",
-            got=f"{name!r}, suffix {suffix!r}",
-        )
-    check_name(leaf)
-    return name
-
-
-def check_classes(classes: list[str]) -> list[str]:
-    """Class names: at least one, all different."""
-    classes = plain(list(classes), "classes")
-    if not classes or len(set(classes)) != len(classes) or not all(isinstance(c, str) and c for c in classes):
-        twice = sorted({repr(c) for c in classes if classes.count(c) > 1})[:5]
-        raise RecipeError(
-            "a store must have at least one class, and no name of a class twice or empty",
-            got=f"{len(classes)} classes" + (f", twice: {', '.join(twice)}" if twice else ""),
-        )
-    return classes
-
-
 _NO_DIGEST = "a digest does not have 64 hex digits"
 
 
-def _digest(fields: dict[str, Any]) -> str:
-    return digest(canonical({k: v for k, v in fields.items() if k != "digest"}))
+def _parts_of(text: _Second) -> Iterator[tuple[str, PartRef]]:
+    yield from (("curve", thing.curve) for thing in text.objects.values() if thing.curve is not None)
+    yield from (("skipped", part) for part in text.skipped.values())
+    if text.tombstones is not None:
+        yield "tombstones", text.tombstones
 
 
-def _check(manifest: Manifest) -> None:
+def _check(manifest: _First | _Second) -> None:
     """The rules of FORMAT.md that types do not say. A digest only proves who wrote it, not that it may be trusted."""
 
     def require(holds: bool, fault: str, got: object) -> None:
         if not holds:
-            raise FormatError(f"{FILE} is invalid: {fault}", got=got, do=_AVOID)
+            raise FormatError(f"{FILE} is invalid: {fault}", got=got, do=AVOID)
 
     names = [ref.name for ref in manifest.shards]
     require(len(set(names)) == len(names), "two shards have the same name", names)
     require(names == sorted(names), "its shards are not in the order of their names", names)
     for ref in manifest.shards:
-        require(bool(_NAME.fullmatch(ref.name)), "a shard's name has other signs than a-z, 0-9 and '-'", repr(ref.name))
+        require(bool(NAME.fullmatch(ref.name)), "a shard's name has other signs than a-z, 0-9 and '-'", repr(ref.name))
         require(bool(_DIGEST.fullmatch(ref.digest)), _NO_DIGEST, repr(ref.digest))
         require(
             ref.path == ShardRef.of(ref.name, "", 0, ref.digest).path, "a shard is not in its folder", repr(ref.path)
@@ -315,20 +372,26 @@ def _check(manifest: Manifest) -> None:
     for name, thing in manifest.objects.items():
         folder, _, leaf = name.partition("/")
         suffix = thing.path[len(name) + 1 + SHORT :]
-        require(folder in OBJECT_FOLDERS and bool(_NAME.fullmatch(leaf)), "an object has a wrong name", repr(name))
+        require(folder in OBJECT_FOLDERS and bool(NAME.fullmatch(leaf)), "an object has a wrong name", repr(name))
         require(bool(_DIGEST.fullmatch(thing.digest)), _NO_DIGEST, repr(thing.digest))
-        require(bool(_SUFFIX.fullmatch(suffix)), "an object's suffix is not like '.safetensors'", repr(suffix))
+        require(bool(SUFFIX.fullmatch(suffix)), "an object's suffix is not like '.safetensors'", repr(suffix))
         require(
             thing.path == object_path(name, thing.digest, suffix), "an object is not in its place", repr(thing.path)
         )
         require(
             0 <= thing.size <= MAX_OBJECT_BYTES, f"an object does not have 0 to {MAX_OBJECT_BYTES} bytes", thing.size
         )
-    for tombstone in manifest.tombstones:
-        require(bool(_DIGEST.fullmatch(tombstone)), "a tombstone does not have 64 hex digits", repr(tombstone))
+    if isinstance(manifest, _First):
+        for tombstone in manifest.tombstones:
+            require(bool(_DIGEST.fullmatch(tombstone)), "a tombstone does not have 64 hex digits", repr(tombstone))
+    else:
+        for kind, part in _parts_of(manifest):
+            require(bool(_DIGEST.fullmatch(part.digest)), _NO_DIGEST, repr(part.digest))
+            require(part.path == part_path(kind, part.digest), "a list is not in its place", repr(part.path))
+            require(0 < part.count <= part.size <= MAX_PART_BYTES, "a list has a wrong size or count", repr(part))
     key = manifest.tombstone_key
     require(not key or bool(_DIGEST.fullmatch(key)), _NO_DIGEST, repr(key))
-    require(bool(key) or not manifest.tombstones, "it has tombstones without a key", len(manifest.tombstones))
+    require(bool(key) or not manifest.tombstones, "it has tombstones without a key", repr(key))
     if manifest.ledger is not None:
         require(bool(_DIGEST.fullmatch(manifest.ledger.head)), _NO_DIGEST, repr(manifest.ledger.head))
         require(1 <= manifest.ledger.entries < 2**31, "its ledger is empty or too long", manifest.ledger.entries)

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 from taftcache.cache.format import ledger
 from taftcache.cache.format.fault import Fault, unreadable
-from taftcache.cache.format.manifest import FILE, MAX_BYTES, Manifest, ShardRef
+from taftcache.cache.format.manifest import FILE, MAX_BYTES, PREVIOUS, Manifest, ShardRef
 from taftcache.cache.place.home import Home
 from taftcache.cache.read.nearest import nearest
 from taftcache.cache.read.shard import Shard
-from taftcache.errors import StoreError, StoreNotFound, UnknownSample
+from taftcache.errors import IntegrityError, StoreError, StoreNotFound, UnknownSample
 
 MAKE = "Name a store's folder, or make a store first with `taftcache extract`."
 
@@ -25,12 +25,12 @@ class Contents:
         self.root, self.manifest = root, manifest
         self._shards: dict[str, Shard] = {}  # by digest
         self._places: dict[str, tuple[str, int]] | None = None  # sample id -> (shard, row)
-        self._forgotten: tuple[bytes, frozenset[str]] | None = None  # the tombstones' key, and the tombstones
+        self._key = b""  # of the tombstones
 
     def adopt(self, manifest: Manifest, written: Sequence[Shard] = ()) -> None:
         """A commit made ``manifest`` the root manifest, and put the shards ``written`` in their places."""
         self.manifest = manifest
-        self._places = self._forgotten = None
+        self._places, self._key = None, b""
         for shard in written:
             shard.moved_to(self.root, ShardRef.of(shard.name, shard.role, shard.rows, shard.digest).path)
             self._shards[shard.digest] = shard
@@ -78,10 +78,9 @@ class Contents:
         """Whether a sample of that id was erased, and not learned again since."""
         if not self.manifest.tombstones:
             return False
-        if self._forgotten is None:
-            self._forgotten = ledger.read_key(self.root, self.manifest), frozenset(self.manifest.tombstones)
-        key, forgotten = self._forgotten
-        return ledger.tombstone(sample_id, key) in forgotten
+        if not self._key:
+            self._key = ledger.read_key(self.root, self.manifest)
+        return ledger.tombstone(sample_id, self._key) in self.manifest.tombstones
 
     def _rows(self) -> dict[str, tuple[str, int]]:
         if self._places is None:
@@ -104,4 +103,9 @@ def read_manifest(root: Home) -> Manifest:
         raise no_store(root.path) from None
     except OSError as error:
         raise Fault(None, None, None, FILE, unreadable(error)).error() from None
-    return Manifest.decode(raw)
+    try:
+        return Manifest.decode(raw, root)
+    except IntegrityError as error:
+        if root.exists(PREVIOUS):
+            error.do = "Restore the file from a copy, or go back to the commit before: taftcache verify STORE --back."
+        raise

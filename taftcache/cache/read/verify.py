@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from taftcache.cache.format import ledger
-from taftcache.cache.format.digest import canonical, digest
+from taftcache.cache.format.digest import digest
 from taftcache.cache.format.fault import Fault, problem_of, unreadable
 from taftcache.cache.format.manifest import FILE, MAX_BYTES, Manifest, ObjectRef
 from taftcache.cache.place.home import Home
@@ -38,7 +39,8 @@ def verify(root: Home, named: Manifest, progress: OnProgress | None = None, *, m
         except StoreError as error:
             # without the shard manifest nothing else of the shard can be judged
             faults.append(Fault(shard.name, None, None, shard.manifest_file, problem_of(error)))
-    total = sum(sizes.values()) + sum(ref.size for ref in named.objects.values())
+    parts = [part for path, part in named.parts().items() if path in named.files()]
+    total = sum(sizes.values()) + sum(ref.size for ref in named.objects.values()) + sum(p.ref.size for p in parts)
     done = 0
     seen: set[str] = set()
     for shard in whole:
@@ -52,10 +54,13 @@ def verify(root: Home, named: Manifest, progress: OnProgress | None = None, *, m
         done += rest
         if not any(f.shard == shard.name for f in faults):
             faults += _consistent(shard, len(named.classes), seen)
-    for ref in named.objects.values():
-        fault = check_object(root, ref)
+    for size, check in (
+        *((ref.size, partial(check_object, root, ref)) for ref in named.objects.values()),
+        *((part.ref.size, partial(part.fault, root)) for part in parts),
+    ):
+        fault = check()
         faults += [fault] if fault else []
-        done += ref.size
+        done += size
         if progress:
             progress(done, total)
     try:
@@ -73,7 +78,7 @@ def _root_faults(root: Home, named: Manifest) -> list[Fault]:
     try:
         raw = root.read(FILE, MAX_BYTES)
         # a manifest may take many times its file's memory: it is decoded once more only where that tells something
-        if canonical(named) != raw and Manifest.decode(raw).digest != named.digest:
+        if named.text() != raw and Manifest.decode(raw).digest != named.digest:
             return [Fault(None, None, None, FILE, "it is not the manifest that was opened")]
     except OSError as error:
         return [Fault(None, None, None, FILE, unreadable(error))]

@@ -15,7 +15,8 @@ from taftcache.cache.place.home import Home
 from taftcache.cache.place.lock import LOCK, WriterLock
 from taftcache.cache.read.contents import Contents, read_manifest
 from taftcache.cache.read.shard import Shard
-from taftcache.cache.write.sweep import OWN, TRANSACTION, sweep
+from taftcache.cache.write import previous
+from taftcache.cache.write.sweep import OWN, TRANSACTION, removed, sweep
 from taftcache.cache.write.tombstones import TombstoneFile
 from taftcache.errors import StoreError, StoreLocked
 
@@ -106,13 +107,14 @@ class Committer:
             self._recover(old)
             raise
         self._discard = None
-        self.contents.adopt(new, shards)
+        self.contents.adopt(new.at(self.root), shards)
         self.remember(old)
         sweep(self.root, self.staging, new, old)
 
     def sweep(self) -> list[tuple[str, int]]:
         """Remove what a crash left behind; (path, bytes) of each."""
-        return sweep(self.root, self.staging, self.manifest, self.manifest)
+        found = sweep(self.root, self.staging, self.manifest, self.manifest)
+        return found + [removed(self.root, path) for path in previous.unlawful(self.root, self.manifest)]
 
     def remember(self, old: Manifest) -> None:
         """Bring the file beside the store from ``old`` to the present manifest; `taftcache audit` reports a file that
@@ -123,7 +125,9 @@ class Committer:
                 self.tombstone_file.destroy_key(old.tombstone_key)
             if new.tombstone_key:
                 key = ledger.read_key(self.root, new)
-                self.tombstone_file.add(key, new.tombstones, set(old.tombstones) - set(new.tombstones))
+                one = old.tombstone_key == new.tombstone_key and old is not new
+                now = new.tombstones.beyond(old.tombstones) if one else new.tombstones
+                self.tombstone_file.add(key, now, old.tombstones.beyond(new.tombstones))
         except StoreError:
             pass
 
@@ -136,11 +140,16 @@ class Committer:
 
     def _place(self, new: Manifest, groups: Sequence[tuple[str, str]], files: Sequence[tuple[str, str]]) -> None:
         raw = new.encode()
+        there = self.manifest.files()
+        for path, part in new.parts().items():
+            if path not in there:
+                self.root.put(path, part.data())
         for staged, place in groups:
             self.root.place(self.staging, manifest_file(staged), manifest_file(place))
             self.root.place(self.staging, staged, place)
         for staged, place in files:
             self.root.place(self.staging, staged, place)
+        previous.keep(self.root, self.manifest, new)
         self.root.swap(FILE, raw)  # the one step that counts
 
     def _recover(self, old: Manifest) -> None:

@@ -8,7 +8,8 @@ from typing import Annotated
 import msgspec
 
 from taftcache.cache.format.digest import SHORT, canonical, digest
-from taftcache.cache.format.manifest import Manifest, Skipped
+from taftcache.cache.format.manifest import Manifest
+from taftcache.cache.format.parts import Skipped
 from taftcache.cache.place.folder import Folder
 from taftcache.cache.write.group import ChunkRecord, ShardForm
 from taftcache.errors import StoreError

@@ -16,6 +16,7 @@ from taftcache.cache.format.digest import canonical, digest
 from taftcache.cache.format.fault import Fault
 from taftcache.cache.format.layout import DTYPES, ShardManifest
 from taftcache.cache.format.manifest import ShardRef
+from taftcache.cache.format.parts import Tombstones
 from taftcache.cache.format.plan import MAX_ID_BYTES
 from taftcache.cache.place.home import Home
 from taftcache.cache.read.shard import Shard
@@ -65,7 +66,8 @@ def repair(committer: Committer, faults: Sequence[Fault], maker: Maker | None) -
     Metadata comes from the shard's manifest, a lost shard manifest from the group's files; chunks, labels and ids from
     ``maker``, for a chunk its rows alone. Bytes are put in place, file by file and durably, only if they have the
     digest that the manifest names: the root digest stays. Damaged components and models, which training makes again
-    from the rows, are dropped, and that is a commit. The rest is left, with the reason.
+    from the rows, are dropped, and that is a commit; so are damaged curves. Tombstones come from the file beside the
+    store. The rest is left, with the reason.
     """
     done = Repaired()
     committer.check_no_transaction("repair the store")
@@ -82,10 +84,13 @@ def repair(committer: Committer, faults: Sequence[Fault], maker: Maker | None) -
     finally:
         committer.staging.remove(REPAIR)
     gone = {objects[name].path for name in done.dropped}
-    if done.dropped:
+    curves = _repair_lists(committer, damaged, done)
+    if done.dropped or curves:
         with Transaction(committer) as change:
             for name in done.dropped:
                 change.drop(name)
+            for name in set(curves) - set(done.dropped):
+                change.drop_curve(name)
     for file in damaged - done.mended.keys() - gone:
         done.left.setdefault(file, "nothing else says what its bytes were: restore it from a copy")
     return done
@@ -102,6 +107,20 @@ def _repair_object(committer: Committer, name: str, maker: Maker | None, done: R
         _put(committer.root, ref.path, ref.digest, data, "made again", done)
     elif name.partition("/")[0] in DERIVED:
         done.dropped.append(name)
+
+
+def _repair_lists(committer: Committer, damaged: set[str], done: Repaired) -> list[str]:
+    """The tombstones come from the file beside the store; the objects whose curves are lost are returned."""
+    named = committer.manifest
+    own = named.tombstones.part
+    if own is not None and own.ref.path in damaged:
+        beside = Tombstones.of(committer.tombstone_file.newest).part
+        if beside is not None and beside.ref == own.ref:
+            _put(committer.root, own.ref.path, own.ref.digest, beside.data(), "from the file beside the store", done)
+    curves = {name: ref.curve.ref.path for name, ref in named.objects.items() if ref.curve is not None}
+    lost = [name for name, path in curves.items() if path in damaged]
+    done.mended.update((curves[name], f"left out: it said how the solve of {name} went, which stays") for name in lost)
+    return lost
 
 
 def _put(root: Home, file: str, wanted: str, data: Any, how: str, done: Repaired) -> bool:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from taftcache.cache.format import layout, ledger, manifest
-from taftcache.cache.format.manifest import OBJECT_FOLDERS, Manifest, ShardRef
+from taftcache.cache.format.manifest import Manifest, ShardRef
+from taftcache.cache.format.naming import OBJECT_FOLDERS
+from taftcache.cache.format.parts import FOLDER
 from taftcache.cache.place.folder import Folder
 from taftcache.cache.place.home import Home
 from taftcache.cache.place.lock import LOCK
@@ -13,23 +15,22 @@ from taftcache.cache.write.journal import Journal, Line
 from taftcache.errors import StoreError, StoreUnreachable
 
 TRANSACTION = "staging/transaction"
-OWN = {manifest.FILE, f"{manifest.FILE}.partial", LOCK, ledger.KEY_FILE, f"{ledger.KEY_FILE}.partial"}
-OWN |= {"shards", "ledger", "staging", *OBJECT_FOLDERS}
+_PARTIAL = tuple(f"{file}.partial" for file in (manifest.FILE, manifest.PREVIOUS, ledger.KEY_FILE))
+OWN = {manifest.FILE, manifest.PREVIOUS, ledger.KEY_FILE, *_PARTIAL, LOCK}
+OWN |= {"shards", "ledger", "staging", FOLDER, *OBJECT_FOLDERS}
 """What the format puts directly into a store's folder."""
 
 
 def leftovers(root: Home, staging: Folder, named: Manifest) -> Iterator[str]:
     """Files and folders that the format owns and nothing names: of a crash, or of a commit just replaced."""
-    for file in (f"{manifest.FILE}.partial", f"{ledger.KEY_FILE}.partial"):
+    for file in _PARTIAL:
         if root.exists(file):
             yield file
     if not named.tombstone_key and root.exists(ledger.KEY_FILE):
         yield ledger.KEY_FILE
-    shards = {path for ref in named.shards for path in (ref.path, layout.manifest_file(ref.path))}
-    yield from (path for path in _in(root, "shards") if path not in shards)
-    objects = {ref.path for ref in named.objects.values()}
-    for folder in OBJECT_FOLDERS:
-        yield from (path for path in _in(root, folder) if path not in objects)
+    files = named.files()
+    for folder in ("shards", *OBJECT_FOLDERS, FOLDER):
+        yield from (path for path in _in(root, folder) if path not in files)
     try:
         chain = {file for file, _ in ledger.read_chain(root, named.ledger)}
     except StoreUnreachable:
@@ -51,7 +52,7 @@ def sweep(root: Home, staging: Folder, named: Manifest, before: Manifest) -> lis
     if root.locked:
         found = list(leftovers(root, staging, named))
     else:
-        found = sorted(names(before) - names(named))
+        found = sorted(before.files() - named.files())
         found += [path for path in _in(staging, "staging") if not _resumable(root, staging, path, named)]
     return [removed(staging if path.startswith("staging/") else root, path) for path in found]
 
@@ -99,12 +100,6 @@ def strays(root: Home, staging: Folder, named: Manifest) -> list[str]:
     return sorted([*leftovers(root, staging, named), *foreign(root, named)])
 
 
-def names(named: Manifest) -> set[str]:
-    """The files and groups that a root manifest names itself (the ledger but for its last entry, which never goes)."""
-    shards = {path for ref in named.shards for path in (ref.path, layout.manifest_file(ref.path))}
-    return shards | {ref.path for ref in named.objects.values()}
-
-
 def _in(root: Home, folder: str) -> list[str]:
     return [f"{folder}/{name}" for name, _ in root.entries(folder)]
 
@@ -119,12 +114,11 @@ def _resumable(root: Home, staging: Folder, path: str, named: Manifest) -> bool:
     if named.tombstones and not header.relearn:
         try:
             key = ledger.read_key(root, named)
+            return not any(ledger.tombstone(i, key) in named.tombstones for i in _ids(lines))
         except StoreUnreachable:
             raise
         except StoreError:
             return False
-        forgotten = set(named.tombstones)
-        return not any(ledger.tombstone(i, key) in forgotten for i in _ids(lines))
     return True
 
 

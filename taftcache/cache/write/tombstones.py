@@ -12,6 +12,7 @@ import msgspec
 
 from taftcache.cache.format import ledger
 from taftcache.cache.format.digest import canonical, digest
+from taftcache.cache.format.parts import Tombstones
 from taftcache.cache.place.address import is_bucket
 from taftcache.cache.place.failure import cause
 from taftcache.cache.place.folder import PRIVATE, Folder, writing
@@ -112,7 +113,8 @@ class TombstoneFile:
 
     def more_than(self, known: Iterable[str]) -> bool:
         """Whether anything was forgotten here that ``known`` tombstones do not say."""
-        return not frozenset().union(*self._by_key.values()) <= frozenset(known)
+        there = frozenset().union(*self._by_key.values())
+        return bool(there) and not _same(there, known) and not there <= frozenset(known)
 
     def match(self, ids: Iterable[str], known: Iterable[str]) -> list[str]:
         """Those of ``ids`` that were forgotten here, by tombstones that are not in ``known``."""
@@ -125,10 +127,11 @@ class TombstoneFile:
     def add(self, key: bytes, tombstones: Iterable[str], without: Iterable[str] = ()) -> None:
         """Remember ``tombstones`` under ``key``, and no longer those ``without``; writes only what changes."""
         before = self._by_key.get(key, frozenset())
-        after = (before - frozenset(without)) | frozenset(tombstones)
-        if before != after:
-            self._by_key[key] = after
-        self._save()
+        if not _same(before, tombstones):
+            after = (before - frozenset(without)) | frozenset(tombstones)
+            if before != after:
+                self._by_key[key] = after
+        self.save()
 
     def merge(self, other: TombstoneFile) -> None:
         """Remember what ``other`` does, too; its keys count as older than those known here."""
@@ -136,7 +139,7 @@ class TombstoneFile:
         for key, hashes in self._by_key.items():
             merged[key] = merged.pop(key, frozenset()) | hashes
         self._by_key = merged
-        self._save()
+        self.save()
 
     def consider(self, key: bytes, tombstones: Iterable[str]) -> None:
         """Take ``tombstones`` under ``key``, the newest from now on, into account; the next write takes them along."""
@@ -145,7 +148,7 @@ class TombstoneFile:
     def destroy_key(self, key_digest: str) -> None:
         """Forget the key of that digest and all that is remembered under it."""
         self._by_key = {key: hashes for key, hashes in self._by_key.items() if digest(key) != key_digest}
-        self._save()
+        self.save()
 
     def covers(self, key: bytes, tombstones: Iterable[str]) -> bool:
         """Whether all of ``tombstones`` are remembered."""
@@ -155,7 +158,8 @@ class TombstoneFile:
         for under in keys:
             self.consider(bytes.fromhex(under.key), under.tombstones)
 
-    def _save(self) -> None:
+    def save(self) -> None:
+        """Write what the file does not have yet."""
         if self.file is None or self._by_key == self._saved:
             return
         raw = canonical(_File.of([_UnderKey(key.hex(), sorted(hashes)) for key, hashes in self._by_key.items()]))
@@ -185,6 +189,11 @@ class TombstoneFile:
         finally:
             folder.close()
         self._earlier = None
+
+
+def _same(hashes: frozenset[str], others: Iterable[str]) -> bool:
+    """Whether they are the tombstones of a manifest, compared as they lie on the disk: of 500,000 no set is made."""
+    return isinstance(others, Tombstones) and len(hashes) == len(others) and Tombstones.of(hashes) == others
 
 
 def _beside(store: Path) -> Path:

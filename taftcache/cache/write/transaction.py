@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
 
@@ -12,7 +13,9 @@ from numpy.typing import NDArray
 
 from taftcache.cache.format import ledger
 from taftcache.cache.format.digest import digest, plain
-from taftcache.cache.format.manifest import MAX_OBJECT_BYTES, Manifest, ObjectRef, ShardRef, check_object, object_path
+from taftcache.cache.format.manifest import MAX_OBJECT_BYTES, Manifest, ObjectRef, ShardRef
+from taftcache.cache.format.naming import check_object, object_path
+from taftcache.cache.format.parts import Tombstones
 from taftcache.cache.place.folder import PRIVATE
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.write.commit import Committer
@@ -146,7 +149,7 @@ class Transaction:
         check_object(name, suffix)
         if len(data) > MAX_OBJECT_BYTES:
             raise DataError(f"object {name} has {len(data)} bytes, more than the {MAX_OBJECT_BYTES} that can be stored")
-        ref = ObjectRef(object_path(name, digest(data), suffix), digest(data), len(data), plain(meta or {}, name))
+        ref = ObjectRef.of(object_path(name, digest(data), suffix), digest(data), len(data), plain(meta or {}, name))
         self._stage(data, ref.path)
         self._objects[name] = ref
 
@@ -155,6 +158,11 @@ class Transaction:
         self._usable()
         if self._objects.pop(name, None) is None:
             raise StoreError(f"cannot drop the object {name!r}: there is none")
+
+    def drop_curve(self, name: str) -> None:
+        """Leave the curve of the object ``name`` out; the object stays."""
+        self._usable()
+        self._objects[name] = replace(self._objects[name], curve=None)
 
     def record(self, entry: dict[str, Any]) -> None:
         """Append ``entry`` to the ledger, which adds ``seq`` and ``previous``. It must not name a forgotten sample."""
@@ -192,7 +200,7 @@ class Transaction:
         for entry in self._entries:
             raw, end = ledger.encode_entry(entry, end)
             self._stage(raw, ledger.entry_path(end.entries, end.head))
-        new = self._next().replace(tombstones=list(tombstones), tombstone_key=key_digest, ledger=end)
+        new = self._next().replace(tombstones=tombstones, tombstone_key=key_digest, ledger=end)
         paths = {ref.name: ref.path for ref in new.shards}
         groups = [(shard.at, paths[name]) for name, shard in self._shards.items()]
         self._open = False
@@ -225,16 +233,16 @@ class Transaction:
         return named.replace(
             shards=list(refs.values()),
             objects=self._objects,
-            skipped=[s for s in named.skipped if s.id not in self._erased and s.shard not in self._dropped],
+            skipped=named.skipped.without(self._erased, self._dropped),
             **self._fields,
         )
 
-    def _tombstones(self) -> set[str]:
+    def _tombstones(self) -> Tombstones:
         """Those of the manifest to come."""
         if self._forget_key:
-            return set()
+            return Tombstones()
         news = self._adopted | set(self.tombstones(self._erased) if self._erased else ())
-        return set(self._committer.manifest.tombstones) | news
+        return self._committer.manifest.tombstones.plus(news)
 
     def _key(self) -> bytes:
         if not self._secret:

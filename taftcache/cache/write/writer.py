@@ -13,7 +13,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from taftcache.cache.format import layout, ledger
 from taftcache.cache.format.digest import digest
-from taftcache.cache.format.manifest import ShardRef, Skipped
+from taftcache.cache.format.manifest import ShardRef
+from taftcache.cache.format.parts import Skipped
 from taftcache.cache.format.plan import check_ids
 from taftcache.cache.write.commit import Committer
 from taftcache.cache.write.group import ChunkRecord, GroupWriter, to_stored
@@ -162,14 +163,14 @@ class ShardWriter:
         self._committer.check_no_transaction("commit a shard")
         named = self._committer.manifest
         skipped = [s for _, s in self._skipped]
-        tombstones = set(named.tombstones)
+        tombstones = named.tombstones
         if self._header.relearn and tombstones:
             key = ledger.read_key(self._committer.root, named)
-            tombstones -= {ledger.tombstone(i, key) for i in (*self._ids, *(s.id for s in skipped))}
+            tombstones = tombstones.minus({ledger.tombstone(i, key) for i in (*self._ids, *(s.id for s in skipped))})
         new = named.replace(
             shards=[s for s in named.shards if s.name != ref.name] + [ref],
-            skipped=[s for s in named.skipped if s.shard != ref.name] + skipped,
-            tombstones=list(tombstones),
+            skipped=named.skipped.replaced(ref.name, skipped),
+            tombstones=tombstones,
             plan=named.plan if plan is None else plan,
         )
         files = []

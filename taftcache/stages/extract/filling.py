@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from taftcache.cache.format.manifest import Skipped
+from taftcache.cache.format.parts import Skipped
 from taftcache.cache.format.plan import in_order
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
@@ -125,7 +125,7 @@ class OldRows:
 
     def __init__(self, store: FeatureStore, name: str) -> None:
         self.shard: Shard = store.shard(name)
-        self.skipped = {s.id: s for s in store.manifest.skipped if s.shard == name}
+        self.skipped = {s.id: s for s in store.manifest.skipped.of(name)}
 
     def among(self, new: Sequence[str], seed: int) -> list[str]:
         """All samples of the shard, old and ``new``, in the order of its rows."""

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import msgspec
 import torch
 
-from taftcache.cache.format.manifest import check_name
+from taftcache.cache.format.naming import check_name
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import CompositionError, RecipeError
 from taftcache.model.component import Component, public_fields, put_component, read_base, read_component

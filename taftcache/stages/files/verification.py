@@ -8,6 +8,7 @@ from pathlib import Path
 
 from taftcache.cache.format.fault import Fault
 from taftcache.cache.store import FeatureStore
+from taftcache.cache.write.previous import go_back
 from taftcache.cache.write.repair import Maker
 from taftcache.cache.write.repair import repair as mend
 from taftcache.recipe import apply_overrides, parse_recipe
@@ -20,6 +21,7 @@ class VerifyReport:
 
     After a repair ``faults`` are those that are left, ``mended`` says of each other file where its bytes came from,
     ``dropped`` names damaged models that training makes again, ``reasons`` says why a file was left.
+    ``left`` is the root digest that was gone back from, "" where its manifest could not be read; None for none.
     """
 
     store: Path
@@ -31,6 +33,7 @@ class VerifyReport:
     mended: dict[str, str] = field(default_factory=dict)
     dropped: list[str] = field(default_factory=list)
     reasons: dict[str, str] = field(default_factory=dict)
+    left: str | None = None
 
 
 def verify(
@@ -39,6 +42,7 @@ def verify(
     expect: str | None = None,
     *,
     repair: bool = False,
+    back: bool = False,
     overrides: Sequence[str] = (),
 ) -> VerifyReport:
     """Check every object under the store's root digest, and the ledger's chain.
@@ -47,16 +51,19 @@ def verify(
         expect: the root digest that you noted; a store rolled back to an older state has another.
         repair: make damaged files again: chunks from the images of their rows, the tail from the backbone, metadata
             from the manifests. Nothing is put in place unless it has the digest that the manifest names.
+        back: first go back to the root manifest before the last commit, which only commits that add to a store keep;
+            what that commit added is removed.
         overrides: of the store's recipe, ``data.train=/where/it/lies/now`` say, for the repair.
     """
     progress = progress or Silent()
+    left = go_back(path)[0] if back else None
     with FeatureStore(path, mode="a" if repair else "r", expect=expect) as store:
         faults = _faults(store, progress)
         if not (repair and faults):
-            return _report(store, faults)
+            return _report(store, faults, left=left)
         outcome = mend(store.committer(), faults, _maker(store, overrides, progress))
     with FeatureStore(path) as store:
-        return _report(store, _faults(store, progress), outcome.mended, outcome.dropped, outcome.left)
+        return _report(store, _faults(store, progress), outcome.mended, outcome.dropped, outcome.left, left)
 
 
 def _maker(store: FeatureStore, overrides: Sequence[str], progress: Progress) -> Maker | None:
@@ -80,6 +87,7 @@ def _report(
     mended: dict[str, str] | None = None,
     dropped: Sequence[str] = (),
     reasons: dict[str, str] | None = None,
+    left: str | None = None,
 ) -> VerifyReport:
     damaged = {fault.shard for fault in faults}
     sizes = sum(store.shard(ref.name).nbytes for ref in store.manifest.shards if ref.name not in damaged)
@@ -93,4 +101,5 @@ def _report(
         mended=mended or {},
         dropped=list(dropped),
         reasons=reasons or {},
+        left=left,
     )

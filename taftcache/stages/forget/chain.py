@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
@@ -11,7 +11,7 @@ import msgspec
 
 from taftcache.cache.format import ledger
 from taftcache.cache.store import FeatureStore
-from taftcache.errors import StoreError
+from taftcache.errors import FormatError, IntegrityError, StoreError
 from taftcache.privacy.statement import EVENT
 from taftcache.stages.forget.finding import Findings
 from taftcache.stages.signature import is_signed, signed_text
@@ -43,7 +43,8 @@ def check_ledger(store: FeatureStore, public_key: str | None, to: Findings) -> t
         to.found("ledger", "ledger/", error.fault)
         return 0, 0
     valid = _signatures(entries, public_key, to)
-    _ties(entries, store.manifest.tombstones, to)
+    with suppress(IntegrityError, FormatError):  # a damaged list of tombstones: verify has said it
+        _ties(entries, store.manifest.tombstones, to)
     _dates(entries, to)
     receipts = [entry for entry in entries if entry.get("event") not in (EVENT, ledger.ADOPT, ledger.RELEARN)]
     if receipts and entries[-1].get("content_after") not in (None, store.manifest.content_digest):
@@ -53,12 +54,12 @@ def check_ledger(store: FeatureStore, public_key: str | None, to: Findings) -> t
 
 def check_beside(store: FeatureStore, to: Findings) -> None:
     """Rows that an old copy brought back; and whether the record beside the store and the store know the same."""
-    beside, tombstones = store.tombstone_file, set(store.manifest.tombstones)
+    beside = store.tombstone_file
     back = store.returned()
     if back:
         to.found("returned rows", str(store.path), f"{len(back)} rows were forgotten at this place; --replay")
     try:
-        lost = store.lost_tombstones()
+        lost, tombstones = store.lost_tombstones(), frozenset(store.manifest.tombstones)
         key = ledger.read_key(store.root, store.manifest) if tombstones else b""
     except StoreError as error:
         to.found("tombstones", ledger.KEY_FILE, error.fault)
@@ -98,7 +99,7 @@ def _signatures(entries: Sequence[Entry], public_key: str | None, to: Findings) 
     return valid
 
 
-def _ties(entries: Sequence[Entry], tombstones: Sequence[str], to: Findings) -> None:
+def _ties(entries: Sequence[Entry], tombstones: Collection[str], to: Findings) -> None:
     """Whether the tombstones are those that the ledger leaves.
 
     An entry says how many there are after it, and their digest. A receipt of an earlier release says the request's ids

@@ -72,12 +72,12 @@ def _components(store: FeatureStore, settings: Settings, to: Findings) -> dict[s
     for name, ref in store.objects().items():
         if not is_model(name):
             continue
-        there = dict(ref.meta)
-        digest = there.pop("base_digest", None)
-        if digest != settings.base.digest:
+        if ref.meta.get("base_digest") != settings.base.digest:
             to.found("base point", name, "it was made around another base point than the settings give")
             continue
         try:
+            there = dict(store.meta(name))
+            digest = there.pop("base_digest")
             component = read_component(store, name, settings.base)
         except StoreError as error:  # verify has said it where bytes are damaged
             to.found("damage", name, error.fault)
@@ -125,7 +125,7 @@ def _private(store: FeatureStore, components: Mapping[str, Component], to: Findi
     names = {n for n, ref in store.objects(COMPONENTS).items() if META in ref.meta}
     charged = _charged(store) if names else {}
     for name, component in sorted(components.items()):
-        there = store.objects()[name].meta
+        there = store.meta(name)
         metas = [there] if component.meta.items() <= there.items() else [there, component.meta]
         for problem in dict.fromkeys(problem for meta in metas for problem in claim_problems(store, meta)):
             to.found("privacy statement", name, problem)

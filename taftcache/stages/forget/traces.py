@@ -61,10 +61,11 @@ def check_names(store: FeatureStore, to: Findings) -> None:
     texts: list[tuple[str, Any]] = [
         (f"manifest.json, {name}", getattr(store.manifest, name)) for name in ("identity", "plan", "recipe")
     ]
-    texts += [("manifest.json, skipped", [s.id for s in store.manifest.skipped])]
+    with suppress(StoreError):  # verify has said it
+        texts += [("lists/skipped", [s.id for s in store.manifest.skipped])]
     for name, thing in store.objects().items():
-        texts += [(f"manifest.json, {name}", thing.meta)]
         with suppress(StoreError):  # verify has said it
+            texts += [(f"manifest.json, {name}", store.meta(name))]
             texts += [(thing.path, header) for header in headers(store.read_object(name))]
     with suppress(StoreError):  # the chain's own finding says it
         texts += [(f"ledger/{entry['seq']:06d}", entry) for entry in store.ledger()]

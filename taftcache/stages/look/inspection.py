@@ -290,5 +290,5 @@ def _described(shard: Shard) -> dict[str, Any]:
 
 
 def _model(store: FeatureStore, name: str) -> dict[str, Any]:
-    ref = store.objects()[name]
-    return {"name": name, "bytes": ref.size, "digest": ref.digest, **{k: ref.meta[k] for k in LISTED if k in ref.meta}}
+    ref, meta = store.objects()[name], store.meta(name)
+    return {"name": name, "bytes": ref.size, "digest": ref.digest, **{k: meta[k] for k in LISTED if k in meta}}

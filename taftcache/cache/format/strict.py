@@ -1,0 +1,61 @@
+"""Reading the format's JSON files: the version first, then the canonical text of the fields that it has."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Annotated, TypeVar
+
+import msgspec
+
+from taftcache.cache.format.digest import canonical
+from taftcache.cache.format.fault import Fault
+from taftcache.errors import FormatError
+
+T = TypeVar("T")
+AVOID = "Do not use this store."
+
+Hex = Annotated[str, msgspec.Meta(min_length=64, max_length=64)]
+"""A digest's text; checked while a manifest is decoded, so that no other text of millions is kept."""
+
+
+class _Head(msgspec.Struct):
+    format: msgspec.Raw = msgspec.Raw(b"")
+    version: msgspec.Raw = msgspec.Raw(b"")
+
+
+def check_version(raw: bytes, form: str, versions: Collection[int], damage: Fault) -> int:
+    """The version of a JSON file, one of ``versions``; any other, or another ``format``, is refused. The rest of the
+    file is skipped over."""
+    try:
+        head = msgspec.json.decode(raw, type=_Head)
+    except msgspec.ValidationError:
+        head = _Head()
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise damage.error() from None
+    if memoryview(head.format) != canonical(form):
+        raise FormatError(
+            f"{damage.file} does not have the format {form!r}",
+            got=bytes(memoryview(head.format)[:80]).decode("utf-8", "replace") or "something else",
+            do="Name a store's folder.",
+        )
+    for version in versions:
+        if memoryview(head.version) == canonical(version):
+            return version
+    found = bytes(memoryview(head.version)[:40]).decode("utf-8", "replace")
+    read = " and ".join(map(str, versions))
+    raise FormatError(
+        f"{damage.file} is of version {found} of the format {form!r}, and only version {read} is read",
+        do="Use the version of taftcache that wrote the store, or a newer one.",
+    )
+
+
+def decode_strict(raw: bytes, kind: type[T], file: str) -> T:
+    """Decode into ``kind``: no unknown or missing field, and the text must be the canonical one."""
+    try:
+        value = msgspec.json.decode(raw, type=kind)
+        same = canonical(value) == raw
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise FormatError(f"{file} does not have the fields of its version", got=str(error), do=AVOID) from None
+    if not same:
+        raise FormatError(f"{file} is not canonical JSON", do="Do not edit manifests by hand.")
+    return value
