@@ -10,7 +10,8 @@ from typing import Any
 
 from taftcache.cache.format import ledger
 from taftcache.cache.format.digest import digest
-from taftcache.cache.format.manifest import ObjectRef, object_path
+from taftcache.cache.format.manifest import PREVIOUS, ObjectRef
+from taftcache.cache.format.naming import object_path
 from taftcache.cache.store import FeatureStore
 from taftcache.model.component import Component
 
@@ -18,8 +19,16 @@ from taftcache.model.component import Component
 def forge(path: Path, **fields: Any) -> None:
     """Other fields of the root manifest."""
     with FeatureStore(path, stale=True) as store:
-        raw = store.manifest.replace(**fields).encode()
-    (path / "manifest.json").write_bytes(raw)
+        before = store.manifest
+        made = before.replace(**fields)
+        lists = {place: part.data() for place, part in made.parts().items()}
+    for place in before.parts().keys() - lists.keys():
+        (path / place).unlink()
+    for place, data in lists.items():
+        (path / place).parent.mkdir(exist_ok=True)
+        (path / place).write_bytes(data)
+    (path / PREVIOUS).unlink(missing_ok=True)
+    (path / "manifest.json").write_bytes(made.encode())
 
 
 def forge_ledger(path: Path, change: Callable[[list[dict[str, Any]]], Sequence[dict[str, Any]]], **fields: Any) -> None:
@@ -46,13 +55,13 @@ def forge_meta(
 ) -> None:
     """What a component says of itself: in its file, in the manifest, or in both."""
     with FeatureStore(path, stale=True) as store:
-        ref, data = store.objects()[name], store.read_object(name)
+        ref, data, whole = store.objects()[name], store.read_object(name), store.meta(name)
         objects = dict(store.manifest.objects)
     if file:
         component = Component.decode(data)
         data = replace(component, meta=change(component.meta)).encode()
-    meta = change(ref.meta) if manifest else ref.meta
-    made = ObjectRef(object_path(name, digest(data), ".safetensors"), digest(data), len(data), meta)
+    meta = change(whole) if manifest else whole
+    made = ObjectRef.of(object_path(name, digest(data), ".safetensors"), digest(data), len(data), meta)
     (path / ref.path).unlink()
     (path / made.path).write_bytes(data)
     forge(path, objects={**objects, name: made})

@@ -61,7 +61,7 @@ def without_any(path: Path) -> None:
 
 def swap_tombstone(path: Path) -> None:
     with FeatureStore(path) as store:
-        rest = store.manifest.tombstones[1:]
+        rest = list(store.manifest.tombstones)[1:]
     forge(path, tombstones=["0" * 64, *rest])
 
 
