@@ -16,6 +16,7 @@ from torch import Tensor
 from taftcache.backbone.cut.architecture import tail_module
 from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.transaction import Transaction
+from taftcache.consent import Consent, check_architecture
 from taftcache.errors import CompositionError, FormatError, StoreError
 from taftcache.model.meta import ComponentMeta, meta_of
 from taftcache.names import is_model
@@ -117,10 +118,13 @@ class Component:
         return cls(header.base_digest, layout, layout.flatten(tensors, torch.float64), header.meta, dual)
 
 
-def read_base(store: FeatureStore, spec: TangentSpec, classes: int | None = None) -> Base:
+def read_base(
+    store: FeatureStore, spec: TangentSpec, classes: int | None = None, consent: Consent | None = None
+) -> Base:
     """The base point of the store's tail under ``spec``; a functional tail needs timm's code, none needs weights.
 
-    ``classes`` is another K than the store's, for a store that is about to lose some.
+    ``classes`` is another K than the store's, for a store that is about to lose some. UntrustedStore where that code
+    would be asked of a model hub that nobody allowed.
     """
     if TAIL not in store.objects():
         raise StoreError(
@@ -131,6 +135,7 @@ def read_base(store: FeatureStore, spec: TangentSpec, classes: int | None = None
     config = TailConfig.from_dict(store.objects(TAIL)[TAIL].meta)
     module = None
     if config.path == "functional" and config.rows != "feature":
+        check_architecture(store, consent)
         module = tail_module(store.identity, config, state)
     return make_base(state, config, classes or len(store.classes), spec, module)
 

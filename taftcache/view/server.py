@@ -13,6 +13,7 @@ from threading import Thread
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+from taftcache.consent import Consent
 from taftcache.errors import RecipeError, TaftcacheError, UnknownSample
 from taftcache.view import payload
 from taftcache.view.atlas import Atlas
@@ -45,11 +46,11 @@ class ViewServer:
         RecipeError: ``port`` is in use, or not this user's to take.
     """
 
-    def __init__(self, atlas: Atlas, port: int = 0) -> None:
+    def __init__(self, atlas: Atlas, port: int = 0, consent: Consent | None = None) -> None:
         self.atlas = atlas
         self.token = secrets.token_urlsafe(24)
-        pictures, leaving = Pictures(atlas.store), SideSolves(atlas)
-        routes = _routes(atlas, pictures, leaving)
+        self.pictures, leaving = Pictures(atlas.store, consent), SideSolves(atlas)
+        routes = _routes(atlas, self.pictures, leaving)
 
         class Handler(_Handler):
             owner, table = self, routes

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from taftcache.cache.store import FeatureStore
+from taftcache.consent import Consent
 from taftcache.model.folder import save_merged, save_model
 from taftcache.model.predictor import TangentModel
 from taftcache.names import MEAN
@@ -32,6 +33,7 @@ def export_model(
     merged: bool = False,
     program: bool = False,
     device: str = "cpu",
+    consent: Consent | None = None,
 ) -> ExportModelReport:
     """Write one of the store's models into a new folder that loads without the store.
 
@@ -45,12 +47,13 @@ def export_model(
         merged: an ordinary timm model in timm's layout instead, where only the head has moved.
         program: beside the weights, the whole model as a torch.export program.
         device: where the program is traced.
+        consent: as for ``predict``.
 
     Raises:
         StoreError: no such model. StoreWriteError: the folder is not empty. CompositionError: nothing to merge.
         FormatError: the model's claim of privacy does not follow from its noise.
     """
-    loaded = TangentModel.load(store, model, device)
+    loaded = TangentModel.load(store, model, device, consent)
     check_claim(store, model, loaded.component.meta)
     if merged:
         files = save_merged(loaded, folder)
