@@ -34,7 +34,7 @@ class _Console(Console):
 
     def render_str(self, text: str, **options: Any) -> Text:
         """See rich; every string goes through here, those in the cells of tables too."""
-        return super().render_str(shown(text), **options)
+        return super().render_str(shown(text), **(options | {"markup": False, "emoji": False}))
 
 
 OUT = _Console()

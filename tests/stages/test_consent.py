@@ -20,8 +20,6 @@ from taftcache.model.predictor import TangentModel
 from taftcache.view.pictures import Pictures
 from tests.stages.making import toml
 
-LAW = "No file is opened and no network asked because a store names it, unless its reader allowed it on this machine"
-
 
 def forge(path: Path, **sections: dict) -> None:
     """Name other things in the store's record, with digests as its maker would have them."""
@@ -50,7 +48,9 @@ def run(capsys, *arguments: object) -> tuple[int, str, str]:
     return int(ended.value.code or 0), said.out, said.err
 
 
-@pytest.mark.law(LAW)
+@pytest.mark.law(
+    "No file is opened and no network asked because a store names it, unless its reader allowed it on this machine"
+)
 def test_a_strangers_store_shows_no_pictures_of_its_reader(photographed, foreign, images, tmp_path):
     assert pictures(photographed) == (True, "")
     shown, why = pictures(foreign)
@@ -102,7 +102,9 @@ def test_as_many_places_as_the_store_was_made_from(foreign, images):
         pictures(foreign, Consent(images=(images,)))
 
 
-@pytest.mark.law(LAW)
+@pytest.mark.law(
+    "No file is opened and no network asked because a store names it, unless its reader allowed it on this machine"
+)
 @pytest.mark.parametrize(
     "named",
     [
@@ -157,7 +159,9 @@ def test_commands_that_read_images_again_need_them_named(foreign, images, capsys
     assert code == 0, (out, err)
 
 
-@pytest.mark.law(LAW)
+@pytest.mark.law(
+    "No file is opened and no network asked because a store names it, unless its reader allowed it on this machine"
+)
 def test_a_strangers_teachers_are_not_opened(foreign, photographed, tmp_path):
     forge(foreign, prior={"teachers": [str(photographed)]})
     with FeatureStore(foreign, mode="a") as store:
