@@ -48,9 +48,7 @@ def run(capsys, *arguments: object) -> tuple[int, str, str]:
     return int(ended.value.code or 0), said.out, said.err
 
 
-@pytest.mark.law(
-    "No file is opened and no network asked because a store names it, unless its reader allowed it on this machine"
-)
+@pytest.mark.law("No file is opened and no network asked because a store names it, unless its reader allowed that")
 def test_a_strangers_store_shows_no_pictures_of_its_reader(photographed, foreign, images, tmp_path):
     assert pictures(photographed) == (True, "")
     shown, why = pictures(foreign)
@@ -102,9 +100,7 @@ def test_as_many_places_as_the_store_was_made_from(foreign, images):
         pictures(foreign, Consent(images=(images,)))
 
 
-@pytest.mark.law(
-    "No file is opened and no network asked because a store names it, unless its reader allowed it on this machine"
-)
+@pytest.mark.law("No file is opened and no network asked because a store names it, unless its reader allowed that")
 @pytest.mark.parametrize(
     "named",
     [
@@ -159,9 +155,7 @@ def test_commands_that_read_images_again_need_them_named(foreign, images, capsys
     assert code == 0, (out, err)
 
 
-@pytest.mark.law(
-    "No file is opened and no network asked because a store names it, unless its reader allowed it on this machine"
-)
+@pytest.mark.law("No file is opened and no network asked because a store names it, unless its reader allowed that")
 def test_a_strangers_teachers_are_not_opened(foreign, photographed, tmp_path):
     forge(foreign, prior={"teachers": [str(photographed)]})
     with FeatureStore(foreign, mode="a") as store:
