@@ -44,7 +44,7 @@ PROGRAM = "program.pt2"
 
 
 class Description(msgspec.Struct, frozen=True, kw_only=True):
-    """``taftcache.json``. ``files``: digests of the folder's other files but the card; of earlier releases, none."""
+    """``taftcache.json``. ``files``: digests of its other files but the card; of earlier releases, none."""
 
     format: int
     model: str
@@ -115,7 +115,7 @@ def save_model(
     )
     if exported is not None:
         torch.export.save(exported, folder / PROGRAM)
-    files = {path.name: file_digest(path) for path in sorted(folder.iterdir())}
+    files = {path.name: file_digest(path) for path in sorted(folder.iterdir()) if path.name != WEIGHTS}
     described = msgspec.structs.replace(described, files=files)
     (folder / CARD).write_text(_card(described, model, program), "utf-8")
     # Last: a folder without it is not a model.
