@@ -157,10 +157,11 @@ def read_component(store: FeatureStore, name: str, base: Base) -> Component:
         raise StoreError(
             f"no model named {name} in {store.path}", got=name, do=f"one of {', '.join(there) or 'none yet'}"
         )
-    if ref.meta["base_digest"] != base.digest:
+    around = str(ref.meta.get("base_digest", "none named"))
+    if around != base.digest:
         raise CompositionError(
             f"{name} was trained around another base point",
-            got=f"{name}: base {ref.meta['base_digest'][:16]}, the store's settings make {base.digest[:16]}",
+            got=f"{name}: base {around[:16]}, the store's settings make {base.digest[:16]}",
             do="taftcache train, which renews every component of another base",
         )
     return Component.decode(store.read_object(name), base)

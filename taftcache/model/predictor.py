@@ -76,7 +76,7 @@ class TangentModel(nn.Module):
                 return cls.load(opened, name, device, consent)
         recipe = followed(store, "weights", consent)
         backbone = load_backbone(recipe.backbone, recipe.preprocess, device)
-        made_with = store.identity["backbone"]["weights_digest"]
+        made_with = str(store.identity.get("backbone", {}).get("weights_digest", "none named"))
         if backbone.weights_digest != made_with:
             raise IdentityError(
                 "the backbone has other weights than those that made the store's features",

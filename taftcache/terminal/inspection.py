@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import nan
 from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
@@ -50,8 +51,9 @@ def show_inspect(report: InspectReport) -> None:
             c = m.get("certificate")
             ended = "" if "converged" not in m else "converged" if m["converged"] else "above tolerance"
             table.add_row(
-                m["name"], readable_size(m["bytes"]), f"{m['norm']:.3g}", f"{c['distance_bound']:.1e}" if c else "",
-                str(m.get("stats", {}).get("passes", "")), "private" if "privacy" in m else ended, m["digest"][:8],
+                m["name"], readable_size(m["bytes"]), f"{m.get('norm', nan):.3g}",
+                f"{c['distance_bound']:.1e}" if c else "", str(m.get("stats", {}).get("passes", "")),
+                "private" if "privacy" in m else ended, m["digest"][:8],
             )  # fmt: skip
         OUT.print(table)
         _privacy(report.models)
@@ -78,7 +80,7 @@ def show_shard(report: ShardReport) -> None:
     if report.component is not None:
         m = report.component
         known = f"; {certified(m['certificate'])}" if "certificate" in m else ""
-        OUT.print(f"{m['name']}: ‖Δw‖ {m['norm']:.3g}{known}")
+        OUT.print(f"{m['name']}: ‖Δw‖ {m.get('norm', nan):.3g}{known}")
         if "status" in m:
             OUT.print(m["status"])
         _privacy([m])

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from contextlib import suppress
 from pathlib import Path
 
+import msgspec
 import pytest
 import timm
 
@@ -17,6 +19,7 @@ from taftcache.cli import main
 from taftcache.consent import Consent
 from taftcache.errors import RecipeError, UntrustedStore
 from taftcache.model.predictor import TangentModel
+from taftcache.view.atlas import Atlas
 from taftcache.view.pictures import Pictures
 from tests.stages.making import toml
 
@@ -162,6 +165,24 @@ def test_a_strangers_teachers_are_not_opened(foreign, photographed, tmp_path):
         for work in (taftcache.train, lambda s: taftcache.forget(s, [s.shards[0].sample_ids[0]])):
             with pytest.raises(UntrustedStore, match="prior"):
                 work(store)
+
+
+@pytest.mark.parametrize(
+    "missing", ["norm", "base_digest", "converged", "certificate", "rows", "cut", "backbone", "dtype"]
+)
+def test_a_record_that_says_too_little_is_no_traceback(finished, tmp_path, capsys, missing):
+    path = shutil.copytree(finished, tmp_path / "store")
+    manifest = Manifest.decode((path / FILE).read_bytes())
+
+    def without(said: dict) -> dict:
+        return {key: value for key, value in said.items() if key != missing}
+
+    objects = {n: msgspec.structs.replace(o, meta=without(o.meta)) for n, o in manifest.objects.items()}
+    (path / FILE).write_bytes(manifest.replace(identity=without(manifest.identity), objects=objects).encode())
+    for command in ("inspect", "train"):
+        run(capsys, command, path)
+    with FeatureStore(path) as store, suppress(taftcache.TaftcacheError):
+        Atlas(store).work(skip=("neighbours",))
 
 
 @pytest.mark.parametrize("name", ["checkpoint_path", "pretrained_cfg", "cache_dir"])

@@ -16,7 +16,10 @@ const GONE = 410;
 export async function ask(name, query = {}) {
   const answer = await fetch(name + "?" + new URLSearchParams(query));
   const body = await answer.json();
-  if (answer.status === GONE) document.body.dataset.changed = body.error;
+  if (answer.status === GONE) {
+    document.body.dataset.changed = body.error;
+    document.getElementById("work").textContent = body.error;
+  }
   if (!answer.ok) throw new Error(body.error || answer.statusText);
   return body;
 }
