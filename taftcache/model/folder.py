@@ -195,7 +195,8 @@ def _assembled(described: Description, tensors: Mapping[str, Tensor], backbone: 
     if missing := [name for name in names if name not in there]:
         raise _unfit(f"without {', '.join(missing[:3])}")
     shapes = {name: tensor.shape for name, tensor in state.items() if name not in config.head_names}
-    shapes |= dict(zip(config.head_names, ((config.classes, config.width), (config.classes,)), strict=True))
+    weight, bias = config.head_names
+    shapes |= {weight: torch.Size([config.classes, config.width]), bias: torch.Size([config.classes])}
     if wrong := [name for name in names if name in shapes and there[name].shape != shapes[name]]:
         raise _unfit(f"{wrong[0]} is {list(there[wrong[0]].shape)}, and must be {list(shapes[wrong[0]])}")
     base = Base(config, {name: there[name] for name in names}, described.tangent)

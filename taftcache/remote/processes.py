@@ -36,7 +36,7 @@ def processes(workers: int, threads: int, gpus: Sequence[str], dashboard: bool) 
     of the scheduler only with ``dashboard``, those of workers never.
     """
     number = str(threads)
-    routes = {"distributed.worker.http.routes": []}
+    routes: dict[str, list[str]] = {"distributed.worker.http.routes": []}
     if not dashboard:
         routes["distributed.scheduler.http.routes"] = []
     with dask.config.set(routes):

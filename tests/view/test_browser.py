@@ -216,6 +216,7 @@ def test_an_open_page_says_that_the_store_has_changed(browse, seen, tmp_path):
         page.until("document.getElementById('work').textContent.includes('has changed')")
         assert [text for text in page.logged if "410" not in text] == []
         page.logged.clear()
-        page.open(server.url + "#ledger")
+        page.tab.reload()
+        page.tab.wait_for_selector("body[data-done]", timeout=120_000)
         assert page.tab.inner_text("#work") == ""
         page.tab.goto("about:blank")
