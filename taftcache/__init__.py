@@ -10,10 +10,11 @@ from typing import Any
 
 NAMES = {
     "cache.store": "FeatureStore",
+    "consent": "Consent",
     "errors": (
         "BackboneError ClusterError CompositionError DataError FormatError IdentityError IntegrityError RecipeError "
         "SolveError StaleStore StoreError StoreLocked StoreNotFound StoreUnreachable StoreWriteError TaftcacheError "
-        "UnknownSample UnreadableImage"
+        "UnknownSample UnreadableImage UntrustedStore"
     ),
     "estimator": "TangentClassifier TangentRegressor",
     "model.component": "Component",
@@ -37,6 +38,7 @@ NAMES = {
     "stages.files.copying": "convert copy",
     "stages.files.exchange": "export import_",
     "stages.files.models": "export_model",
+    "stages.files.trusting": "trust",
     "stages.files.verification": "verify",
     "stages.forget.auditing": "audit",
     "stages.forget.forgetting": "destroy_key forget",

@@ -1,6 +1,7 @@
 # Made from the table in __init__.py by tools/make_docs.py.
 
 from taftcache.cache.store import FeatureStore as FeatureStore
+from taftcache.consent import Consent as Consent
 from taftcache.errors import BackboneError as BackboneError
 from taftcache.errors import ClusterError as ClusterError
 from taftcache.errors import CompositionError as CompositionError
@@ -19,6 +20,7 @@ from taftcache.errors import StoreWriteError as StoreWriteError
 from taftcache.errors import TaftcacheError as TaftcacheError
 from taftcache.errors import UnknownSample as UnknownSample
 from taftcache.errors import UnreadableImage as UnreadableImage
+from taftcache.errors import UntrustedStore as UntrustedStore
 from taftcache.estimator import TangentClassifier as TangentClassifier
 from taftcache.estimator import TangentRegressor as TangentRegressor
 from taftcache.model.component import Component as Component
@@ -48,6 +50,7 @@ from taftcache.stages.files.copying import copy as copy
 from taftcache.stages.files.exchange import export as export
 from taftcache.stages.files.exchange import import_ as import_
 from taftcache.stages.files.models import export_model as export_model
+from taftcache.stages.files.trusting import trust as trust
 from taftcache.stages.files.verification import verify as verify
 from taftcache.stages.forget.auditing import audit as audit
 from taftcache.stages.forget.forgetting import destroy_key as destroy_key

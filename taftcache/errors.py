@@ -14,6 +14,7 @@
     │   ├── StoreLocked       5    another process is writing
     │   ├── StoreUnreachable  5    an object store that does not answer, or refuses
     │   ├── StoreWriteError   5    disk full or an I/O error; the last commit is intact
+    │   ├── UntrustedStore    5    it names files of this machine that its user did not allow it
     │   └── UnknownSample     5    no row of that id
     ├── SolveError            6    a problem that has no solution as asked
     ├── CompositionError      7    components that do not share one base
@@ -94,6 +95,10 @@ class IntegrityError(StoreError):
 
 class StaleStore(StoreError):
     """An old copy of a store was put back: it holds rows that were forgotten since."""
+
+
+class UntrustedStore(StoreError):
+    """The store names files or models that this user has not allowed it to open on this machine."""
 
 
 class StoreLocked(StoreError):

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
 import signal
+import tempfile
 from typing import Any
 
 from taftcache.privacy.spec import ROUNDING
@@ -13,6 +16,10 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # before anything imports torch
     os.environ.pop("COLUMNS", None)  # tests say how wide their terminal is
 
 os.environ.setdefault(*ROUNDING)  # private sums depend on it on some processors; read when torch is loaded
+
+# What stores may open is remembered for the user (taftcache.consent): tests have a list of their own.
+os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="taftcache-state-")
+atexit.register(shutil.rmtree, os.environ["XDG_STATE_HOME"], ignore_errors=True)
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in the background of a shell; commands under test inherit it
     signal.signal(signal.SIGINT, signal.default_int_handler)

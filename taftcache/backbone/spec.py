@@ -5,11 +5,25 @@ Parsing a recipe must stay fast, so nothing here imports torch or timm.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import msgspec
 
 from taftcache.errors import RecipeError
+
+# Arguments by which timm itself opens files or asks the network. What it then reads can run code.
+LOADING = ("cache_dir", "checkpoint_path", "pretrained", "pretrained_cfg", "pretrained_cfg_overlay")
+
+
+def check_options(model_args: Mapping[str, Any]) -> None:
+    """RecipeError for arguments of a model by which timm would load something."""
+    if loading := [name for name in LOADING if name in model_args]:
+        raise RecipeError(
+            "backbone.model_args cannot hold arguments by which timm loads files",
+            got=", ".join(loading),
+            do="name the weights by backbone.weights, and what the images need in [preprocess]",
+        )
 
 
 class BackboneSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -26,6 +40,7 @@ class BackboneSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     model_args: dict[str, Any] = {}
 
     def __post_init__(self) -> None:
+        check_options(self.model_args)
         if self.weights == "bundled" and self.model is not None:
             raise RecipeError(
                 "the bundled weights are of their own model, not of another",

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 import taftcache
-from taftcache.cli.options import Json, StorePath, print_report
+from taftcache.cli.options import AllowHub, Images, Json, StorePath, Weights, consent_to, print_report
 from taftcache.errors import RecipeError
 from taftcache.stages.writing import writable
 from taftcache.terminal.console import bars, complain
@@ -64,6 +64,7 @@ def view(
     store: StorePath,
     port: Annotated[int, typer.Option("--port", min=0, max=65535, help="0 takes a free one")] = 0,
     browser: Annotated[bool, typer.Option("--browser/--no-browser", help="open the page in a browser")] = True,
+    images: Images = None,
 ) -> None:
     """Look into a store on a page: map, samples, classes, shards, training, ledger. Ctrl-C ends it.
 
@@ -75,9 +76,9 @@ def view(
     from taftcache.view.atlas import Atlas
     from taftcache.view.server import ViewServer
 
-    with taftcache.FeatureStore(store) as opened, ViewServer(Atlas(opened), port) as server:
+    with taftcache.FeatureStore(store) as opened, ViewServer(Atlas(opened), port, consent_to(images)) as server:
         try:
-            show_address(server.url)
+            show_address(server.url, [server.pictures.refused] if server.pictures.refused else [])
             if browser:
                 typer.launch(server.url)
             server.wait()
@@ -97,6 +98,7 @@ def report(
     neighbours: Annotated[
         bool, typer.Option("--neighbours/--no-neighbours", help="the neighbour embedding too, the slowest part")
     ] = True,
+    images: Images = None,
     as_json: Json = False,
 ) -> None:
     """The page as one HTML file that needs neither server nor network.
@@ -107,7 +109,8 @@ def report(
     """
     writable(output, again=True)
     with taftcache.FeatureStore(store) as opened:
-        written = taftcache.write_report(opened, output, sample or [], neighbours=neighbours)
+        allowed = consent_to(images)
+        written = taftcache.write_report(opened, output, sample or [], neighbours=neighbours, consent=allowed)
     print_report(written, as_json, show_report)
 
 
@@ -122,6 +125,8 @@ def influence(
     ] = None,
     model: Annotated[str, typer.Option("--model", help="which of the store's models")] = "models/mean",
     top: Annotated[int, typer.Option("--top", min=1, help="samples to list")] = 10,
+    weights: Weights = None,
+    allow_hub: AllowHub = False,
     as_json: Json = False,
 ) -> None:
     """What one training sample changed, or which samples changed one prediction: leave-one-out, exact or bounded.
@@ -139,5 +144,6 @@ def influence(
             print_report(taftcache.sample_influence(opened, sample, model, progress), as_json, show_sample_influence)
         else:
             assert query is not None
-            report = taftcache.query_influence(opened, query, model, top, progress)
+            allowed = consent_to(weights=weights, hub=allow_hub)
+            report = taftcache.query_influence(opened, query, model, top, progress, consent=allowed)
             print_report(report, as_json, show_query_influence)

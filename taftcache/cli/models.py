@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 import taftcache
-from taftcache.cli.options import Json, StorePath, print_report
+from taftcache.cli.options import AllowHub, Json, StorePath, Weights, consent_to, print_report
 from taftcache.terminal.models import show_component, show_export_model
 
 commands = typer.Typer()
@@ -25,6 +25,8 @@ def export_model(
     program: Annotated[
         bool, typer.Option("--program", help="also as a torch.export program, which needs torch alone")
     ] = False,
+    weights: Weights = None,
+    allow_hub: AllowHub = False,
     as_json: Json = False,
 ) -> None:
     """Save one model for use without its store: weights as safetensors, a description, a model card.
@@ -32,7 +34,8 @@ def export_model(
     Example: taftcache export-model stores/quickstart digits-model --program
     """
     with taftcache.FeatureStore(store) as opened:
-        report = taftcache.export_model(opened, folder, model, merged=merged, program=program)
+        allowed = consent_to(weights=weights, hub=allow_hub)
+        report = taftcache.export_model(opened, folder, model, merged=merged, program=program, consent=allowed)
     print_report(report, as_json, show_export_model)
 
 

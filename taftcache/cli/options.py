@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,9 +13,11 @@ import msgspec
 import typer
 
 import taftcache
+from taftcache.consent import Consent, Kind, refusal, remember
 from taftcache.errors import RecipeError
 from taftcache.privacy.spec import ROUNDING
 from taftcache.recipe import Recipe, apply_overrides, load_recipe, parse_recipe
+from taftcache.terminal.console import print_json
 
 if TYPE_CHECKING:
     from taftcache.cache.store import FeatureStore
@@ -39,6 +40,19 @@ Scheduler = Annotated[
     str | None,
     typer.Option("--scheduler", metavar="ADDRESS", help="on the workers of a Dask scheduler, tcp://host:8786"),
 ]
+Images = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--images",
+        metavar="PLACE",
+        help="the folder or file of the images, in place of what the store names (repeatable: training, test)",
+    ),
+]
+Weights = Annotated[
+    Path | None,
+    typer.Option("--weights", metavar="FILE", help="the backbone's weights, in place of what the store names"),
+]
+AllowHub = Annotated[bool, typer.Option("--allow-hub", help="ask the model hub for what a stranger's store names")]
 Json = Annotated[bool, typer.Option("--json", help="print the report as JSON, and nothing else; an error too")]
 
 
@@ -47,17 +61,33 @@ def read_recipe(path: Path, overrides: list[str] | None, device: str | None) -> 
     return load_recipe(path, [*(overrides or []), *device_override(device)])
 
 
-def read_either(target: Path, overrides: list[str] | None, device: str | None) -> tuple[Recipe, Path]:
-    """The recipe of a file or of a store, and where the store is."""
+def consent_to(images: list[Path] | None = None, weights: Path | None = None, hub: bool = False) -> Consent:
+    """What ``--images``, ``--weights`` and ``--allow-hub`` allow."""
+    return Consent(images=tuple(images or []), weights=weights, hub=hub)
+
+
+def read_either(
+    target: Path, overrides: list[str] | None, device: str | None, opens: Sequence[Kind] = ()
+) -> tuple[Recipe, Path]:
+    """The recipe of a file or of a store, and where the store is.
+
+    A file is the user's own word on what may be opened. A store's is not: UntrustedStore where it alone names something
+    of the kinds that the command ``opens``, and nobody allowed it.
+    """
     from taftcache.cache.place.address import is_bucket
 
     if not (target.is_dir() or is_bucket(target)):
         recipe = read_recipe(target, overrides, device)
+        remember(recipe.store_path, recipe)
         return recipe, recipe.store_path
     with taftcache.FeatureStore(target) as store:
         values = apply_overrides(store.manifest.recipe, [*(overrides or []), *device_override(device)])
-    values["store"]["path"] = str(target)
-    return parse_recipe(values, str(target)), target
+        values["store"]["path"] = str(target)
+        recipe = parse_recipe(values, str(target))
+        for kind in opens:
+            if (refused := refusal(store, kind, recipe, overrides or [])) is not None:
+                raise refused
+    return recipe, target
 
 
 def stored_recipe(store: FeatureStore, overrides: list[str] | None) -> Recipe:
@@ -95,7 +125,7 @@ def round_alike() -> None:
 def print_report(report: Any, as_json: bool, show: Callable[[Any], None]) -> None:
     """A stage's report, as JSON or as ``show`` draws it."""
     if as_json:
-        print(json.dumps(_plain(report), indent=2))
+        print_json(_plain(report))
     else:
         show(report)
 
@@ -103,7 +133,7 @@ def print_report(report: Any, as_json: bool, show: Callable[[Any], None]) -> Non
 def print_error(kind: str, fault: str, exit_code: int, got: object = None, do: str | None = None) -> None:
     """An error as JSON, for who asked for a report as JSON; the text goes to stderr all the same."""
     fields = {"error": kind, "fault": fault, "got": None if got is None else str(got), "try": do}
-    print(json.dumps({**fields, "exit_code": exit_code}, indent=2))
+    print_json({**fields, "exit_code": exit_code})
 
 
 def _plain(value: Any) -> Any:

@@ -9,6 +9,7 @@ import typer
 
 import taftcache
 from taftcache.cli.options import (
+    AllowHub,
     Device,
     Either,
     Json,
@@ -16,8 +17,10 @@ from taftcache.cli.options import (
     RecipePath,
     Scheduler,
     StorePath,
+    Weights,
     Workers,
     connected,
+    consent_to,
     print_report,
     read_either,
     read_recipe,
@@ -119,7 +122,7 @@ def append(
 
     Example: taftcache append stores/quickstart --new-shard
     """
-    recipe, _ = read_either(target, set_, device)
+    recipe, _ = read_either(target, set_, device, opens=("images", "weights"))
     with bars(as_json) as progress:
         report = taftcache.append(recipe, progress, new_shard=new_shard)
     print_report(report, as_json, show_append)
@@ -235,13 +238,16 @@ def predict(
     model: Annotated[str, typer.Option("--model", help="which of the store's models")] = "models/mean",
     top: Annotated[int, typer.Option("--top", min=1, help="classes to show for each image")] = 3,
     device: Device = None,
+    weights: Weights = None,
+    allow_hub: AllowHub = False,
     as_json: Json = False,
 ) -> None:
     """Classify image files end to end with one of the store's models, or with an exported one.
 
     Example: taftcache predict stores/quickstart digit.png
     """
-    report = taftcache.predict(store, images, model, top, device or "auto")
+    allowed = consent_to(weights=weights, hub=allow_hub)
+    report = taftcache.predict(store, images, model, top, device or "auto", allowed)
     print_report(report, as_json, show_predict)
 
 

@@ -12,7 +12,15 @@ from taftcache.cli.options import Json, Overrides, StorePath, Target, print_repo
 from taftcache.errors import RecipeError
 from taftcache.recipe import apply_overrides, load_recipe, parse_recipe
 from taftcache.terminal.console import bars
-from taftcache.terminal.stores import show_convert, show_copy, show_export, show_gc, show_import, show_verify
+from taftcache.terminal.stores import (
+    show_convert,
+    show_copy,
+    show_export,
+    show_gc,
+    show_import,
+    show_trust,
+    show_verify,
+)
 
 commands = typer.Typer()
 
@@ -75,6 +83,20 @@ def gc(
     """
     report = taftcache.gc(store, work=work, strange=strange, hours=hours, dry=dry)
     print_report(report, as_json, show_gc)
+
+
+@commands.command()
+def trust(store: StorePath, as_json: Json = False) -> None:
+    """Let a store open the images, weights and teachers that it names, for this user and from now on.
+
+    Stores that you extracted, imported or copied yourself may do so already. Say this of a store that was moved, or
+    that came from someone you know: what it names may be any file of yours, or a model of the hub.
+
+    Example: taftcache trust stores/quickstart
+    """
+    with taftcache.FeatureStore(store) as opened:
+        report = taftcache.trust(opened)
+    print_report(report, as_json, show_trust)
 
 
 @commands.command()

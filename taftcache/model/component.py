@@ -16,6 +16,7 @@ from torch import Tensor
 from taftcache.backbone.cut.architecture import tail_module
 from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.transaction import Transaction
+from taftcache.consent import Consent, check_architecture
 from taftcache.errors import CompositionError, FormatError, StoreError
 from taftcache.model.meta import ComponentMeta, meta_of
 from taftcache.names import is_model
@@ -117,10 +118,13 @@ class Component:
         return cls(header.base_digest, layout, layout.flatten(tensors, torch.float64), header.meta, dual)
 
 
-def read_base(store: FeatureStore, spec: TangentSpec, classes: int | None = None) -> Base:
+def read_base(
+    store: FeatureStore, spec: TangentSpec, classes: int | None = None, consent: Consent | None = None
+) -> Base:
     """The base point of the store's tail under ``spec``; a functional tail needs timm's code, none needs weights.
 
-    ``classes`` is another K than the store's, for a store that is about to lose some.
+    ``classes`` is another K than the store's, for a store that is about to lose some. UntrustedStore where that code
+    would be asked of a model hub that nobody allowed.
     """
     if TAIL not in store.objects():
         raise StoreError(
@@ -131,6 +135,7 @@ def read_base(store: FeatureStore, spec: TangentSpec, classes: int | None = None
     config = TailConfig.from_dict(store.objects(TAIL)[TAIL].meta)
     module = None
     if config.path == "functional" and config.rows != "feature":
+        check_architecture(store, consent)
         module = tail_module(store.identity, config, state)
     return make_base(state, config, classes or len(store.classes), spec, module)
 
@@ -152,10 +157,11 @@ def read_component(store: FeatureStore, name: str, base: Base) -> Component:
         raise StoreError(
             f"no model named {name} in {store.path}", got=name, do=f"one of {', '.join(there) or 'none yet'}"
         )
-    if ref.meta["base_digest"] != base.digest:
+    around = str(ref.meta.get("base_digest", "none named"))
+    if around != base.digest:
         raise CompositionError(
             f"{name} was trained around another base point",
-            got=f"{name}: base {ref.meta['base_digest'][:16]}, the store's settings make {base.digest[:16]}",
+            got=f"{name}: base {around[:16]}, the store's settings make {base.digest[:16]}",
             do="taftcache train, which renews every component of another base",
         )
     return Component.decode(store.read_object(name), base)

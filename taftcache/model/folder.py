@@ -20,19 +20,21 @@ import msgspec
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
+from torch import Tensor
 
 from taftcache.backbone.cut.cut import Cut
-from taftcache.backbone.files import file_digest
-from taftcache.backbone.model import load_backbone
+from taftcache.backbone.files import WEIGHTS_NAME, file_digest
+from taftcache.backbone.model import Backbone, load_backbone
 from taftcache.backbone.preprocess import Preprocess
 from taftcache.backbone.saved import save_backbone
 from taftcache.backbone.spec import BackboneSpec, PreprocessSpec
-from taftcache.errors import FormatError, IntegrityError, StoreWriteError
+from taftcache.cache.format.digest import plain
+from taftcache.errors import FormatError, IntegrityError, RecipeError, StoreWriteError
 from taftcache.model.component import PRIVACY, Component, public_fields
 from taftcache.model.predictor import TangentModel
 from taftcache.tangent.base import Base
 from taftcache.tangent.config import TailConfig
-from taftcache.tangent.parameters import Layout
+from taftcache.tangent.selection import ROWS
 from taftcache.tangent.spec import TangentSpec
 
 DESCRIPTION = "taftcache.json"
@@ -42,7 +44,7 @@ PROGRAM = "program.pt2"
 
 
 class Description(msgspec.Struct, frozen=True, kw_only=True):
-    """``taftcache.json``."""
+    """``taftcache.json``. ``files``: digests of its other files but the card; of earlier releases, none."""
 
     format: int
     model: str
@@ -57,6 +59,7 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
     component: dict[str, Any]
     root_digest: str
     versions: dict[str, str]
+    files: dict[str, str] = {}
 
 
 def is_model_folder(folder: Path | str) -> bool:
@@ -112,6 +115,8 @@ def save_model(
     )
     if exported is not None:
         torch.export.save(exported, folder / PROGRAM)
+    files = {path.name: file_digest(path) for path in sorted(folder.iterdir()) if path.name != WEIGHTS}
+    described = msgspec.structs.replace(described, files=files)
     (folder / CARD).write_text(_card(described, model, program), "utf-8")
     # Last: a folder without it is not a model.
     (folder / DESCRIPTION).write_bytes(msgspec.json.format(msgspec.json.encode(described), indent=2) + b"\n")
@@ -126,8 +131,9 @@ def read_description(folder: Path | str) -> Description:
     """
     try:
         described = msgspec.json.decode((Path(folder) / DESCRIPTION).read_bytes(), type=Description)
-    except (OSError, msgspec.DecodeError) as error:
-        raise FormatError(f"no saved model at {folder}", got=str(error)) from error
+        plain(described.component, DESCRIPTION)
+    except (OSError, msgspec.DecodeError, RecipeError, RecursionError, UnicodeDecodeError) as error:
+        raise FormatError(f"no saved model at {folder}", got=str(error).splitlines()[0]) from error
     if described.format != 1:
         raise FormatError(
             f"the saved model has format {described.format}, but this release reads format 1",
@@ -153,39 +159,96 @@ def save_merged(model: TangentModel, folder: Path | str) -> list[str]:
 def open_model(folder: Path | str, device: str = "auto") -> TangentModel:
     """The model that ``save_model`` wrote; needs neither its store nor anything that trained it.
 
+    Nothing in the folder is believed: digests are compared, and the tail must be the one that its backbone has.
+
     Raises:
-        FormatError: not such a folder. IntegrityError: its weights are not those that were saved.
+        FormatError: not such a folder, or its parts do not fit together. IntegrityError: its files are not those that
+            were saved, or have numbers that are not finite. BackboneError: weights that do not fit its config.json.
     """
     folder = Path(folder)
     described = read_description(folder)
     try:
+        _check_files(folder, described)
         tensors = load_file(folder / WEIGHTS)
+        backbone = load_backbone(BackboneSpec(weights=f"local-dir:{folder.absolute()}"), described.preprocess, device)
+        if backbone.weights_digest != described.weights_digest:
+            raise _changed(folder, WEIGHTS_NAME)
+        return _assembled(described, tensors, backbone)
     except (OSError, SafetensorError) as error:
         raise FormatError(f"no saved model at {folder}", got=str(error)) from error
-    backbone = load_backbone(BackboneSpec(weights=str(folder)), described.preprocess, device)
-    if backbone.weights_digest != described.weights_digest or file_digest(folder / WEIGHTS) != described.digest:
-        raise IntegrityError(
-            "the weights of the saved model are not those that were saved", got=str(folder), do="copy it again"
-        )
+    except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        # timm and torch raise whatever they like for parts that do not fit
+        raise _unfit(f"{type(error).__name__}: {error}") from error
+
+
+def _assembled(described: Description, tensors: Mapping[str, Tensor], backbone: Backbone) -> TangentModel:
+    """The model of parts that were verified, as far as they belong together."""
     config = TailConfig.from_dict(described.tail)
     cut = Cut(backbone, config.start or 0)
+    if not _is_tail_of(cut, config, len(described.classes)):
+        raise _unfit(f"the description is of another tail than {backbone.name} has, or of another number of classes")
     own = {name.removeprefix("base/"): tensor for name, tensor in tensors.items() if name.startswith("base/")}
     state = cut.tail_state()
-    names = [*config.parameters, *config.buffers, *config.head_names]
     token = [config.token_name] if config.token_name in own else []
+    names = [*token, *config.parameters, *config.buffers, *config.head_names]
     there = {**state, **own}
     if missing := [name for name in names if name not in there]:
-        raise FormatError("the saved model has not every tensor of its tail", got=missing[:3])
-    base = Base(config, {name: there[name] for name in (*token, *names)}, described.tangent)
+        raise _unfit(f"without {', '.join(missing[:3])}")
+    shapes = {name: tensor.shape for name, tensor in state.items() if name not in config.head_names}
+    weight, bias = config.head_names
+    shapes |= {weight: torch.Size([config.classes, config.width]), bias: torch.Size([config.classes])}
+    if wrong := [name for name in names if name in shapes and there[name].shape != shapes[name]]:
+        raise _unfit(f"{wrong[0]} is {list(there[wrong[0]].shape)}, and must be {list(shapes[wrong[0]])}")
+    base = Base(config, {name: there[name] for name in names}, described.tangent)
+    if described.base_digest not in _digests(base):
+        raise IntegrityError(
+            "the base point of the saved model is not the one that it was trained around", got=described.base_digest
+        )
     moved = {name.removeprefix("delta/"): t for name, t in tensors.items() if name.startswith("delta/")}
-    try:
-        layout: Layout = base.named(moved)
-    except KeyError as error:
-        raise FormatError(
-            "the saved model changes a parameter that is not of its tail", got=str(error.args[0])
-        ) from error
+    layout = base.named(moved)
+    if not moved or layout.shapes != {name: tuple(tensor.shape) for name, tensor in moved.items()}:
+        raise _unfit("what was trained has other shapes than the parameters of the tail, or is not there")
     component = Component(described.base_digest, layout, layout.flatten(moved), described.component)
+    numbers = {**dict(backbone.model.named_parameters()), **{n: base.state[n] for n in base.layout}, **moved}
+    if bad := [name for name, tensor in numbers.items() if not torch.isfinite(tensor).all()]:
+        raise IntegrityError("the saved model has numbers that are not finite", got=f"NaN or infinity in {bad[0]}")
     return TangentModel(cut, Preprocess(backbone), base, component, described.classes)
+
+
+def _is_tail_of(cut: Cut, config: TailConfig, classes: int) -> bool:
+    """Whether the backbone's own tail is as described, or the description leaves its derivative to its own code."""
+    own = msgspec.structs.replace(cut.tail_config(), classes=classes, why="")
+    general = msgspec.structs.replace(own, path="functional", layers=(), end=None)
+    return msgspec.structs.replace(config, why="") in ((own, general) if cut.start else (own,))
+
+
+def _digests(base: Base) -> set[str]:
+    """The base point's digest, by what a store can have kept of its rows: a saved model takes in the tail's whole."""
+    reduced = base.reduction_digest()
+    configs = [(rows, "" if rows == "tokens" or base.config.path == "feature" else reduced) for rows in ROWS]
+    return {
+        replace(base, config=msgspec.structs.replace(base.config, rows=rows, reduced_by=by)).digest
+        for rows, by in configs
+    }
+
+
+def _check_files(folder: Path, described: Description) -> None:
+    """IntegrityError for a file that is not there, or not as it was saved."""
+    if described.files.keys() - {WEIGHTS, WEIGHTS_NAME, "config.json", PROGRAM}:
+        raise _unfit("its description names other files than a model has")
+    for name, digest in {**described.files, WEIGHTS: described.digest}.items():
+        if not (folder / name).is_file() or file_digest(folder / name) != digest:
+            raise _changed(folder, name)
+
+
+def _changed(folder: Path, name: str) -> IntegrityError:
+    return IntegrityError(
+        "a file of the saved model is not as it was saved", got=str(folder / name), do="copy it again"
+    )
+
+
+def _unfit(got: str) -> FormatError:
+    return FormatError("the parts of the saved model do not fit together", got=got, do="export it again from its store")
 
 
 def _new(folder: Path | str) -> Path:

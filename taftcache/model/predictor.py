@@ -20,9 +20,9 @@ from taftcache.backbone.preprocess import Preprocess
 from taftcache.backbone.sources.base import unreadable
 from taftcache.backbone.sources.rgb import open_rgb
 from taftcache.cache.store import FeatureStore
+from taftcache.consent import Consent, followed
 from taftcache.errors import CompositionError, IdentityError, RecipeError
 from taftcache.model.component import Component, read_base, read_component
-from taftcache.recipe import parse_recipe
 from taftcache.tangent.base import Base
 
 
@@ -55,25 +55,34 @@ class TangentModel(nn.Module):
         self.to(cut.device)
 
     @classmethod
-    def load(cls, store: FeatureStore | Path | str, name: str = "models/mean", device: str = "auto") -> TangentModel:
+    def load(
+        cls,
+        store: FeatureStore | Path | str,
+        name: str = "models/mean",
+        device: str = "auto",
+        consent: Consent | None = None,
+    ) -> TangentModel:
         """The model ``name`` of a store ("models/mean", "components/000", …) on its backbone.
 
+        ``consent`` names weights in place of the store's, or lets the model hub be asked for them.
+
         Raises:
-            StoreError: no such model. IdentityError: the backbone at hand has other weights than the store's.
+            StoreError: no such model. UntrustedStore: only the store names the weights.
+            IdentityError: the backbone at hand has other weights than the store's.
         """
         if not isinstance(store, FeatureStore):
             with FeatureStore(store) as opened:
-                return cls.load(opened, name, device)
-        recipe = parse_recipe(store.manifest.recipe, str(store.path))
+                return cls.load(opened, name, device, consent)
+        recipe = followed(store, "weights", consent)
         backbone = load_backbone(recipe.backbone, recipe.preprocess, device)
-        made_with = store.identity["backbone"]["weights_digest"]
+        made_with = str(store.identity.get("backbone", {}).get("weights_digest", "none named"))
         if backbone.weights_digest != made_with:
             raise IdentityError(
                 "the backbone has other weights than those that made the store's features",
                 got=f"{backbone.name} with digest {backbone.weights_digest[:16]}, the store's is {made_with[:16]}",
                 do="put the original weights back",
             )
-        base = read_base(store, recipe.tangent)
+        base = read_base(store, recipe.tangent, consent=consent)
         component = read_component(store, name, base)
         # Where the rows were taken, which may be further up than what is trained.
         cut = Cut(backbone, base.config.start or 0)

@@ -9,6 +9,7 @@ import torch
 
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
+from taftcache.consent import Consent
 from taftcache.errors import ClusterError, IntegrityError, StoreNotFound
 from taftcache.model.component import Component, read_base
 from taftcache.recipe import Recipe, parse_recipe
@@ -73,7 +74,8 @@ def opened(job: SolveJob) -> Iterator[tuple[FeatureStore, Base]]:
             do="put the store in a folder that all hosts mount at the same path, or in a bucket",
         ) from None
     with store:
-        base = read_base(store, parse_recipe(job.recipe).tangent)
+        # the driver has read the base before, and was allowed to
+        base = read_base(store, parse_recipe(job.recipe).tangent, consent=Consent(hub=True))
         if base.digest != job.base:
             raise ClusterError(
                 "a worker makes another base point than the driver",

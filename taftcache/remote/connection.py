@@ -68,7 +68,7 @@ class Connection:
         *,
         threads: int | None = None,
         timeout: float | None = None,
-        dashboard: bool = True,
+        dashboard: bool = False,
     ) -> Self:
         """Processes of this machine, one a GPU where there are GPUs; ended with the connection.
 
@@ -80,7 +80,8 @@ class Connection:
             threads: ``OMP_NUM_THREADS`` where that is set, else the cores divided by the workers.
             timeout: seconds without scheduler or workers until the run gives up; Dask's own to connect by default
                 (distributed.comm.timeouts.connect, 30 s).
-            dashboard: whether Dask's page is served, on the loopback interface.
+            dashboard: whether Dask's page is served on the loopback interface. It asks nobody who they are: other users
+                of the machine see it, and so does a page in a browser that gives this address another name.
         """
         timeout = _timeout(timeout)
         gpus = _gpus()

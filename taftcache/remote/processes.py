@@ -6,6 +6,7 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
+import dask
 from distributed import LocalCluster, Security
 
 
@@ -31,20 +32,25 @@ def processes(workers: int, threads: int, gpus: Sequence[str], dashboard: bool) 
     """``workers`` processes with one task at a time each, on the loopback interface, under TLS made for this run.
 
     No memory limit: mapped chunks of a store count as memory in Dask's eyes, and a worker near its limit would write
-    what it holds to disk.
+    what it holds to disk. Dask serves pages over plain HTTP, to whoever on this machine asks and under any name: those
+    of the scheduler only with ``dashboard``, those of workers never.
     """
     number = str(threads)
-    cluster = _Pinned(
-        n_workers=0,
-        threads_per_worker=1,
-        processes=True,
-        memory_limit=0,
-        security=Security.temporary(),
-        dashboard_address="127.0.0.1:0" if dashboard else None,
-        silence_logs=logging.CRITICAL,
-        env={"OMP_NUM_THREADS": number, "MKL_NUM_THREADS": number, "OPENBLAS_NUM_THREADS": number},
-    )
-    cluster.gpus = gpus
-    cluster.scale(workers)
-    cluster.wait_for_workers(workers)
+    routes: dict[str, list[str]] = {"distributed.worker.http.routes": []}
+    if not dashboard:
+        routes["distributed.scheduler.http.routes"] = []
+    with dask.config.set(routes):
+        cluster = _Pinned(
+            n_workers=0,
+            threads_per_worker=1,
+            processes=True,
+            memory_limit=0,
+            security=Security.temporary(),
+            dashboard_address="127.0.0.1:0" if dashboard else None,
+            silence_logs=logging.CRITICAL,
+            env={"OMP_NUM_THREADS": number, "MKL_NUM_THREADS": number, "OPENBLAS_NUM_THREADS": number},
+        )
+        cluster.gpus = gpus
+        cluster.scale(workers)
+        cluster.wait_for_workers(workers)
     return cluster

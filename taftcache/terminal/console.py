@@ -1,30 +1,66 @@
-"""The two streams, and bars while something runs."""
+"""The two streams, and bars while something runs: whatever is printed goes through here.
+
+A store or a model of a stranger chooses names, ids and texts of errors. On a terminal, control characters in them would
+move the cursor, change its title or hide what stands before them, and rich would take "[red]" for a colour. So what is
+not printable is shown by its code instead, and no text is markup.
+"""
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from rich.console import Console
+from rich.text import Text
 
 from taftcache.stages.progress import Progress, Silent, Task
 
-OUT = Console(highlight=False)
-ERR = Console(stderr=True, highlight=False)
+
+def shown(text: str) -> str:
+    """A text with whatever is not printable as its code (``\\x1b``); only newlines stay."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
+
+
+class _Console(Console):
+    """Prints texts as they are: no markup, no emoji codes, and no character that a terminal would obey."""
+
+    def __init__(self, *, stderr: bool = False) -> None:
+        super().__init__(stderr=stderr, highlight=False, emoji=False)
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        """See rich; every string goes through here, those in the cells of tables too."""
+        return super().render_str(shown(text), **(options | {"markup": False, "emoji": False}))
+
+
+OUT = _Console()
+ERR = _Console(stderr=True)
 LONG = 20.0  # seconds of a task that a log has a line for
 
 
 def complain(text: str) -> None:
     """To stderr, as it is."""
-    ERR.print(text, style="red", markup=False, soft_wrap=True)
+    ERR.print(text, style="red", soft_wrap=True)
+
+
+def print_json(value: Any) -> None:
+    """To stdout, in ASCII."""
+    print(json.dumps(value, indent=2).replace("\x7f", "\\u007f"))
+
+
+def print_row(*cells: str) -> None:
+    """To stdout, with tabs between the cells as other tools want them."""
+    print("\t".join(map(shown, cells)))
 
 
 def print_notes(notes: Iterable[str]) -> None:
     """A line each."""
     for note in notes:
-        OUT.print(f"note: {note}", markup=False)
+        OUT.print(f"note: {note}")
 
 
 class _Bar:
@@ -35,7 +71,7 @@ class _Bar:
         self._display.advance(self._task, steps)
 
     def note(self, text: str) -> None:
-        self._display.update(self._task, note=text)
+        self._display.update(self._task, note=shown(text))
 
 
 class _Display:
@@ -44,7 +80,7 @@ class _Display:
 
     @contextmanager
     def task(self, name: str, total: int | None) -> Iterator[Task]:
-        task = self._display.add_task(name, total=total, note="")
+        task = self._display.add_task(shown(name), total=total, note="")
         yield _Bar(self._display, task)
         self._display.update(task, visible=False)
 
@@ -61,7 +97,7 @@ class _Log(Silent):
         yield self
         took = time.monotonic() - begin
         if took >= LONG:
-            ERR.print(f"{time.strftime('%H:%M:%S')} {name}: {took:.0f} s", markup=False, soft_wrap=True)
+            ERR.print(f"{time.strftime('%H:%M:%S')} {name}: {took:.0f} s", soft_wrap=True)
 
 
 @contextmanager
@@ -78,11 +114,11 @@ def bars(silent: bool = False) -> Iterator[Progress]:
     from rich.progress import Progress as Display
 
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
-        TextColumn("{task.fields[note]}"),
+        TextColumn("{task.fields[note]}", markup=False),
     )
     with Display(*columns, console=ERR, transient=True) as display:
         yield _Display(display)

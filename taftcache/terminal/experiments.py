@@ -28,12 +28,12 @@ def show_train_private(report: PrivateTrainReport) -> None:
         )
     OUT.print(table)
     for name in report.dropped:
-        OUT.print(f"dropped {name}: it was made from the same rows without noise", markup=False)
+        OUT.print(f"dropped {name}: it was made from the same rows without noise")
     for shard, total in report.spent.items():
-        OUT.print(f"shard {shard}: epsilon {total:.4g} spent in all, of {report.budget:g}", markup=False)
+        OUT.print(f"shard {shard}: epsilon {total:.4g} spent in all, of {report.budget:g}")
     statements = list(report.statements.values())
     if statements:
-        OUT.print(f"not covered: {'; '.join(statements[0]['not_covered'])}", markup=False)
+        OUT.print(f"not covered: {'; '.join(statements[0]['not_covered'])}")
 
 
 def show_private_table(report: PrivateTableReport) -> None:
@@ -57,11 +57,10 @@ def show_compare(report: CompareReport) -> None:
         OUT.print(table)
         for tuned in made.settings:
             chosen = ", ".join(f"{k} {v}" for k, v in tuned.chosen.items())
-            OUT.print(f"{tuned.method}, {tuned.shards} shards: chose {chosen} of {len(tuned.tried)}", markup=False)
+            OUT.print(f"{tuned.method}, {tuned.shards} shards: chose {chosen} of {len(tuned.tried)}")
     OUT.print(
         f"{report.rows} training and {report.held_out} held-out rows, {report.seeds} seeds, {report.seconds:.0f} s on"
         f" {report.machine}",
-        markup=False,
         soft_wrap=True,
     )
 
@@ -77,11 +76,10 @@ def show_teach(report: TeachReport) -> None:
             table.add_row(*(_figure(row.get(column), column) for column in columns))
         OUT.print(table)
     for line in [*report.conclusions, *(f"note: {note}" for note in report.notes)]:
-        OUT.print(line, markup=False, soft_wrap=True)
+        OUT.print(line, soft_wrap=True)
     OUT.print(
         f"{report.trained} students trained, {report.kept} found trained ({report.seconds:.1f} s)\n"
         f"student {report.student}\nreport  {report.folder / 'report.md'}",
-        markup=False,
         soft_wrap=True,
     )
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from math import nan
 from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
-from taftcache.terminal.console import OUT, print_notes
+from taftcache.terminal.console import OUT, print_notes, print_row
 from taftcache.terminal.text import certified, plain_table, readable_size
 
 if TYPE_CHECKING:
@@ -29,10 +30,9 @@ def show_inspect(report: InspectReport) -> None:
         f" {report.forgotten} forgotten\n"
         f"integrity {report.integrity.text}\n"
         f"root      {report.root_digest}",
-        markup=False,
     )
     for file in report.integrity.missing:
-        OUT.print(f"MISSING   {file}", markup=False)
+        OUT.print(f"MISSING   {file}")
     table = plain_table("shard", "role", "rows", "classes", "per class", "size", "max |x|", "digest")
     for s in report.shards:
         table.add_row(
@@ -42,29 +42,30 @@ def show_inspect(report: InspectReport) -> None:
     OUT.print(table)
     counts = report.rows_per_class
     fewest, most = min(counts, key=lambda k: counts[k]), max(counts, key=lambda k: counts[k])
-    OUT.print(f"training rows per class: {counts[fewest]} ({fewest}) to {counts[most]} ({most})", markup=False)
+    OUT.print(f"training rows per class: {counts[fewest]} ({fewest}) to {counts[most]} ({most})")
     if report.activations is not None:
-        OUT.print(_activations(report.activations, report.dtype), markup=False)
+        OUT.print(_activations(report.activations, report.dtype))
     if report.models:
         table = plain_table("model", "size", "‖Δw‖", "‖Δw−Δw*‖ ≤", "passes", "ended", "digest")
         for m in report.models:
             c = m.get("certificate")
             ended = "" if "converged" not in m else "converged" if m["converged"] else "above tolerance"
             table.add_row(
-                m["name"], readable_size(m["bytes"]), f"{m['norm']:.3g}", f"{c['distance_bound']:.1e}" if c else "",
-                str(m.get("stats", {}).get("passes", "")), "private" if "privacy" in m else ended, m["digest"][:8],
+                m["name"], readable_size(m["bytes"]), f"{m.get('norm', nan):.3g}",
+                f"{c['distance_bound']:.1e}" if c else "", str(m.get("stats", {}).get("passes", "")),
+                "private" if "privacy" in m else ended, m["digest"][:8],
             )  # fmt: skip
         OUT.print(table)
         _privacy(report.models)
         for m in report.models:
             if choice := m.get("ridge_choice"):
                 curve = ", ".join(f"{p['ridge']:.1e}: {p['loss']:.4g}" for p in choice["curve"])
-                OUT.print(f"{m['name']}: λ by {choice['method']}, mean loss at {curve}", markup=False)
+                OUT.print(f"{m['name']}: λ by {choice['method']}, mean loss at {curve}")
     if not report.ledger:
         OUT.print("ledger: empty")
     for e in report.ledger[-3:]:
         what = f"{e.get('event', '')}, {e['samples']} samples" if "samples" in e else e.get("event", "")
-        OUT.print(f"ledger {e['seq']} of {report.ledger_entries}: {e.get('time', '')} {what}", markup=False)
+        OUT.print(f"ledger {e['seq']} of {report.ledger_entries}: {e.get('time', '')} {what}")
 
 
 def show_shard(report: ShardReport) -> None:
@@ -73,16 +74,15 @@ def show_shard(report: ShardReport) -> None:
     OUT.print(
         f"shard {s['name']} ({s['role']}): {s['rows']} rows, {readable_size(s['bytes'])}, {s['dtype']} in chunks of"
         f" {s['chunk_rows']} rows\ndigest {s['digest']}",
-        markup=False,
     )
     _bars(report.rows_per_class)
-    OUT.print(_activations(report.activations, s["dtype"]), markup=False)
+    OUT.print(_activations(report.activations, s["dtype"]))
     if report.component is not None:
         m = report.component
         known = f"; {certified(m['certificate'])}" if "certificate" in m else ""
-        OUT.print(f"{m['name']}: ‖Δw‖ {m['norm']:.3g}{known}", markup=False)
+        OUT.print(f"{m['name']}: ‖Δw‖ {m.get('norm', nan):.3g}{known}")
         if "status" in m:
-            OUT.print(m["status"], markup=False)
+            OUT.print(m["status"])
         _privacy([m])
     _first(report.first_samples, s["rows"], f"--shard {s['name']}")
 
@@ -92,7 +92,6 @@ def show_class(report: ClassReport) -> None:
     OUT.print(
         f"class {report.label}: {report.rows} training rows ({100 * report.share:.1f} %),"
         f" {report.held_out_rows} held out",
-        markup=False,
     )
     _bars({s["name"]: s["rows"] for s in report.shards}, {s["name"]: s["share"] for s in report.shards})
     _first(report.first_samples, report.rows, f"--class {report.label}")
@@ -104,7 +103,6 @@ def show_sample(report: SampleReport) -> None:
         f"{report.sample}: class {report.label}, shard {report.shard}, row {report.row}\n"
         f"first token ‖x‖ {report.first_token_norm:.4g}, mean token ‖x‖ {report.mean_token_norm:.4g},"
         f" max |x| {report.max_abs:.4g}",
-        markup=False,
     )
     if report.predictions:
         table = plain_table("model", "class", "logit of its class", "margin")
@@ -113,29 +111,28 @@ def show_sample(report: SampleReport) -> None:
             table.add_row(name, f"{right} {p['label']}", f"{p['logit']:.3f}", f"{p['margin']:+.3f}")
         OUT.print(table)
     if report.moved_bound is not None:
-        OUT.print(f"forgetting it moves components/{report.shard} by at most {report.moved_bound:.3g}", markup=False)
+        OUT.print(f"forgetting it moves components/{report.shard} by at most {report.moved_bound:.3g}")
     print_notes(report.notes)
 
 
 def show_samples(rows: list[dict[str, str]]) -> None:
     """Ids, one a line, with tabs between the columns as other tools want them."""
     for row in rows:
-        print(f"{row['sample']}\t{row['shard']}\t{row['label']}")
+        print_row(row["sample"], row["shard"], row["label"])
 
 
-def show_address(url: str) -> None:
-    """Where the page is."""
-    OUT.print(
-        f"{url}\nThe address is for this machine and this run alone; Ctrl-C ends it.", markup=False, soft_wrap=True
-    )
+def show_address(url: str, notes: list[str]) -> None:
+    """Where the page is, and what it does not show."""
+    print_notes(notes)
+    OUT.print(f"{url}\nThe address is for this machine and this run alone; Ctrl-C ends it.", soft_wrap=True)
 
 
 def show_report(report: PageReport) -> None:
     """The file that was written."""
     OUT.print(
         f"{report.file}: {readable_size(report.bytes)}, {report.rows} samples, all details of {len(report.details)}",
-        markup=False, soft_wrap=True,
-    )  # fmt: skip
+        soft_wrap=True,
+    )
     print_notes(report.notes)
 
 
@@ -148,13 +145,12 @@ def show_sample_influence(report: SampleInfluence) -> None:
         f" label {report.own_label} → {report.own_label_without}\n"
         f"  {report.labels_changed} of {report.held_out} held-out labels change,"
         f" no logit by more than {report.largest_change:.2g}",
-        markup=False,
     )
 
 
 def show_query_influence(report: QueryInfluence) -> None:
     """The samples behind one prediction."""
-    OUT.print(f"{report.query}: {report.label}, logit {report.logit:.3f} by {report.model}", markup=False)
+    OUT.print(f"{report.query}: {report.label}, logit {report.logit:.3f} by {report.model}")
     table = Table("sample", "class", "shard", "without it the logit changes by", "solved without it", "±")
     for s in report.samples:
         solved = (f"{s['solved']:+.4f}", f"{s['bound']:.1e}") if "solved" in s else ("", "")
@@ -190,9 +186,9 @@ def _privacy(models: list[dict[str, Any]]) -> None:
             by_promise.setdefault(promise if said["private"] else "noise of a seed, not private", []).append(m["name"])
             uncovered = said["not_covered"]
     for promise, names in by_promise.items():
-        OUT.print(f"{', '.join(names)}: {promise}", markup=False)
+        OUT.print(f"{', '.join(names)}: {promise}")
     if uncovered:
-        OUT.print(f"not covered: {'; '.join(uncovered)}", markup=False)
+        OUT.print(f"not covered: {'; '.join(uncovered)}")
 
 
 def _range(low: int, high: int) -> str:
@@ -207,11 +203,11 @@ def _bars(counts: dict[str, int], shares: dict[str, float] | None = None, most: 
     for name in names:
         share = f"  {100 * shares[name]:5.1f} %" if shares else ""
         bar = "█" * round(30 * counts[name] / largest)
-        OUT.print(f"  {name[:width]:{width}} {counts[name]:7d}{share}  {bar}", markup=False)
+        OUT.print(f"  {name[:width]:{width}} {counts[name]:7d}{share}  {bar}")
     if len(names) < len(counts):
-        OUT.print(f"  … and {len(counts) - len(names)} with fewer: --json has them all", markup=False)
+        OUT.print(f"  … and {len(counts) - len(names)} with fewer: --json has them all")
 
 
 def _first(ids: list[str], rows: int, option: str) -> None:
     more = f"  … {rows - len(ids)} more: {option} --ids" if rows > len(ids) else ""
-    OUT.print(f"samples {', '.join(ids)}{more}", markup=False)
+    OUT.print(f"samples {', '.join(ids)}{more}")

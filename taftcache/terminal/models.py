@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 def show_export_model(report: ExportModelReport) -> None:
     """Where the model lies now, and how to use it."""
-    OUT.print(f"{report.model} of {report.store}: {report.folder}, {readable_size(report.bytes)}", markup=False)
-    OUT.print(f"files  {', '.join(report.files)}", markup=False)
+    OUT.print(f"{report.model} of {report.store}: {report.folder}, {readable_size(report.bytes)}")
+    OUT.print(f"files  {', '.join(report.files)}")
     if "taftcache.json" in report.files:
-        OUT.print(f"next   taftcache predict {report.folder} IMAGE", markup=False)
+        OUT.print(f"next   taftcache predict {report.folder} IMAGE")
     else:
-        OUT.print(f'next   timm.create_model("local-dir:{report.folder}", pretrained=True)', markup=False)
+        OUT.print(f'next   timm.create_model("local-dir:{report.folder}", pretrained=True)')
 
 
 def show_component(report: ComponentReport) -> None:
@@ -27,6 +27,5 @@ def show_component(report: ComponentReport) -> None:
     OUT.print(
         f"{report.component}, {report.rows} rows, base {report.base_digest[:16]}: {readable_size(report.bytes)},"
         f" {report.file}" + ("" if report.changed else " (there already)"),
-        markup=False,
         soft_wrap=True,
     )

@@ -44,12 +44,11 @@ def show_run(report: RunReport) -> None:
     print_notes([*e.notes, *t.notes])
     if report.idle:
         OUT.print(f"Nothing to do: every stage was done before ({report.seconds:.1f} s to make sure).")
-    OUT.print(f"store  {report.store}   root {report.root_digest[:16]}", markup=False, soft_wrap=True)
+    OUT.print(f"store  {report.store}   root {report.root_digest[:16]}", soft_wrap=True)
     OUT.print(
         f"next   taftcache inspect {report.store}\n"
         f"       taftcache verify {report.store}\n"
         f"       taftcache forget {report.store} --sample ID",
-        markup=False,
         soft_wrap=True,
     )
 
@@ -63,7 +62,6 @@ def show_estimate(report: EstimateReport) -> None:
         f"{total} images of {report.classes} classes; {report.kept}\n"
         f"about {readable_size(report.bytes)} in {report.store}{free}\n"
         f"about {time}: {report.tried} images tried, {report.images_per_second:.1f} a second. Nothing was written.",
-        markup=False,
         soft_wrap=True,
     )
 
@@ -81,7 +79,6 @@ def show_extract(report: ExtractReport) -> None:
     shards = ", ".join(f"{name} {rows}" for name, rows in report.shards.items())
     OUT.print(
         f"rows: {shards}\nstore {report.store}: {readable_size(report.bytes)}, root {report.root_digest[:16]}",
-        markup=False,
     )
 
 
@@ -90,12 +87,12 @@ def show_append(report: AppendReport) -> None:
     if not report.added:
         OUT.print(f"Nothing to do: all {report.known} images are in the store.")
     for name, rows in report.added.items():
-        OUT.print(f"shard {name}: {rows} samples more", markup=False)
+        OUT.print(f"shard {name}: {rows} samples more")
     if report.added:
         OUT.print(
             f"{report.images} images run in {report.seconds:.1f} s, {report.skipped} skipped, {report.known} known"
         )
-        OUT.print(f"shards that kept their files: {', '.join(report.untouched) or 'none'}", markup=False)
+        OUT.print(f"shards that kept their files: {', '.join(report.untouched) or 'none'}")
     OUT.print(f"root {report.root_before[:16]} → {report.root_digest[:16]}")
 
 
@@ -120,14 +117,13 @@ def show_compose(report: ComposeReport) -> None:
     state = "written" if report.changed else "is current"
     OUT.print(f"{report.model} {state}: mean of {len(report.members)}, identity holds to {report.identity_error:.0e}")
     if report.left_out:
-        OUT.print(f"left out, since they were subtracted: {', '.join(report.left_out)}", markup=False)
+        OUT.print(f"left out, since they were subtracted: {', '.join(report.left_out)}")
     if others := [name for name in report.models if name != report.model]:
-        OUT.print(f"also: {', '.join(others)}", markup=False)
+        OUT.print(f"also: {', '.join(others)}")
     if report.certificate is not None:
         OUT.print(
             f"models/exact: {report.passes} passes from the mean, {report.moved:.2g} away from it; "
             + certified(report.certificate),
-            markup=False,
         )
 
 
@@ -143,7 +139,7 @@ def show_predict(report: PredictReport) -> None:
     """Classes of every image."""
     for p in report.predictions:
         classes = ", ".join(f"{label} ({logit:.2f})" for label, logit in zip(p.labels, p.logits, strict=True))
-        OUT.print(f"{p.image}: {classes}", markup=False, soft_wrap=True)
+        OUT.print(f"{p.image}: {classes}", soft_wrap=True)
 
 
 def _accuracies(report: EvaluateReport) -> str:

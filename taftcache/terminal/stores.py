@@ -11,7 +11,15 @@ if TYPE_CHECKING:  # some of these load torch, which `--help` does without
     from taftcache.stages.files.collection import CollectReport
     from taftcache.stages.files.copying import ConvertReport, CopyReport
     from taftcache.stages.files.exchange import ExportReport, ImportReport
+    from taftcache.stages.files.trusting import TrustReport
     from taftcache.stages.files.verification import VerifyReport
+
+
+def show_trust(report: TrustReport) -> None:
+    """What a store may open from now on."""
+    OUT.print(f"{report.store} may open{':' if report.named else ' nothing, for it names nothing'}")
+    for key, value in report.named.items():
+        OUT.print(f"  {key} = {value!r}", soft_wrap=True)
 
 
 def show_verify(report: VerifyReport) -> None:
@@ -19,14 +27,14 @@ def show_verify(report: VerifyReport) -> None:
     if report.left is not None:
         OUT.print(f"back     from root {report.left or 'that could not be read'}", markup=False)
     for file, how in report.mended.items():
-        OUT.print(f"mended   {file}: {how}", markup=False, soft_wrap=True)
+        OUT.print(f"mended   {file}: {how}", soft_wrap=True)
     for name in report.dropped:
-        OUT.print(f"dropped  {name}: taftcache train {report.store} makes it again", markup=False, soft_wrap=True)
+        OUT.print(f"dropped  {name}: taftcache train {report.store} makes it again", soft_wrap=True)
     for fault in report.faults:
         reason = report.reasons.get(fault.file)
-        OUT.print(f"DAMAGED  {fault}" + (f"\n         {reason}" if reason else ""), markup=False, soft_wrap=True)
+        OUT.print(f"DAMAGED  {fault}" + (f"\n         {reason}" if reason else ""), soft_wrap=True)
     for stray in report.strays:
-        OUT.print(f"stray    {stray} (no manifest names it; taftcache gc tells more)", markup=False)
+        OUT.print(f"stray    {stray} (no manifest names it; taftcache gc tells more)")
     state = (
         f"{len(report.faults)} damaged objects" if report.faults else "every object has the digest its manifest names"
     )
@@ -38,9 +46,9 @@ def show_gc(report: CollectReport) -> None:
     """What went, and what stays though nothing names it."""
     for path, count in report.removed.items():
         verb = "would go" if report.dry else "removed "
-        OUT.print(f"{verb} {path}  {readable_size(count)}", markup=False, soft_wrap=True)
+        OUT.print(f"{verb} {path}  {readable_size(count)}", soft_wrap=True)
     for path, count in report.kept.items():
-        OUT.print(f"kept     {path}  {readable_size(count)}", markup=False, soft_wrap=True)
+        OUT.print(f"kept     {path}  {readable_size(count)}", soft_wrap=True)
     total = readable_size(sum(report.removed.values()))
     OUT.print(
         f"{len(report.removed)} {'to remove' if report.dry else 'removed'}, {total}; root {report.root_digest[:16]}"
@@ -53,7 +61,6 @@ def show_copy(report: CopyReport) -> None:
         f"{report.files} files copied, {readable_size(report.bytes)} in {report.seconds:.1f} s;"
         f" {report.there} were there\n"
         f"store {report.store}: every file has the digest that its manifest names; root {report.root_digest[:16]}",
-        markup=False,
         soft_wrap=True,
     )
 
@@ -64,11 +71,10 @@ def show_convert(report: ConvertReport) -> None:
     OUT.print(
         f"store {report.store}: {report.rows} rows in {report.dtype}, chunks of {sizes} rows,"
         f" {readable_size(report.bytes)}, root {report.root_digest[:16]} ({report.seconds:.1f} s)",
-        markup=False,
         soft_wrap=True,
     )
     if report.left:
-        OUT.print(f"left behind: {', '.join(report.left)}; taftcache train {report.store} makes them", markup=False)
+        OUT.print(f"left behind: {', '.join(report.left)}; taftcache train {report.store} makes them")
 
 
 def show_export(report: ExportReport) -> None:
@@ -76,7 +82,6 @@ def show_export(report: ExportReport) -> None:
     OUT.print(
         f"{report.file}: {report.rows} rows of root {report.root_digest[:16]} as {report.format},"
         f" {readable_size(report.bytes)} ({report.seconds:.1f} s)",
-        markup=False,
         soft_wrap=True,
     )
 
@@ -88,7 +93,6 @@ def show_import(report: ImportReport) -> None:
     OUT.print(
         f"{report.file}: {came}\nrows: {shards}; {report.tokens[0]}×{report.tokens[1]}, {report.classes} classes\n"
         f"store {report.store}: root {report.root_digest[:16]} ({report.seconds:.1f} s)",
-        markup=False,
         soft_wrap=True,
     )
     if not report.trainable:

@@ -19,7 +19,7 @@ from taftcache.cache.store import FeatureStore
 from taftcache.errors import StoreError, TaftcacheError
 from taftcache.names import HEAD, MEAN, component_of
 from taftcache.stages.look.row_table import RowTable
-from taftcache.stages.look.vectors import first_row_stands, has_tail, sample_vectors
+from taftcache.stages.look.vectors import cut_of, first_row_stands, has_tail, sample_vectors
 from taftcache.view.embedding import Axes, neighbour_map, principal_axes
 
 if TYPE_CHECKING:
@@ -55,6 +55,7 @@ class Atlas:
     """
 
     def __init__(self, store: FeatureStore) -> None:
+        cut_of(store)  # refused before anything is computed
         self.store = store
         self.table = RowTable.of(store)
         n = len(self.table)
@@ -125,7 +126,7 @@ class Atlas:
     def _rows(self, progress: StageProgress) -> None:
         """Vectors, norms and places of all rows; axes from rows spread over the store, so that places never move."""
         table, first = self.table, first_row_stands(self.store)
-        width = self.store.identity["cut"]["shape"][1]
+        width = cut_of(self.store)["shape"][1]
         vectors = np.zeros((len(table), width), np.float16)
         progress.total = len(table)
         order = table.scattered(AXES_STEPS)

@@ -6,9 +6,11 @@ import html
 from collections.abc import Sequence
 
 from taftcache.cache.store import FeatureStore
+from taftcache.consent import Consent
 from taftcache.errors import RecipeError
 from taftcache.view.atlas import Atlas
 from taftcache.view.page import report_page
+from taftcache.view.pictures import Pictures
 from taftcache.view.report import report_data, telling
 
 PANELS = ("overview", "map", "classes", "shards", "training", "ledger")
@@ -32,15 +34,22 @@ class StoreView:
     """Views of an open store for a notebook: ``StoreView(store).panel("map")``.
 
     Everything is computed when the object is made and carried in each panel, which loads nothing from elsewhere.
-    ``samples`` are ids to carry all details of.
+    ``samples`` are ids to carry all details of; ``consent`` names images in place of those that the store names.
     """
 
-    def __init__(self, store: FeatureStore, samples: Sequence[str] = (), *, neighbours: bool = False) -> None:
-        atlas = Atlas(store)
+    def __init__(
+        self,
+        store: FeatureStore,
+        samples: Sequence[str] = (),
+        *,
+        neighbours: bool = False,
+        consent: Consent | None = None,
+    ) -> None:
+        pictures, atlas = Pictures(store, consent), Atlas(store)
         named = [atlas.table.ids[atlas.table.find(name)] for name in samples]
         atlas.work(skip=() if neighbours else ("neighbours",))
         self._title = str(store.path)
-        self._data = report_data(atlas, list(dict.fromkeys([*named, *telling(atlas)])))
+        self._data = report_data(atlas, list(dict.fromkeys([*named, *telling(atlas)])), pictures)
 
     def panel(self, name: str = "map", height: int = 760) -> Panel:
         """One of the views overview, map, classes, shards, training and ledger; RecipeError for another name."""

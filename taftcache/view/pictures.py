@@ -9,22 +9,38 @@ from typing import Any
 from PIL import Image
 
 from taftcache.backbone.sources.base import Source
+from taftcache.backbone.spec import DataSpec
 from taftcache.cache.store import FeatureStore
-from taftcache.errors import TaftcacheError
-from taftcache.recipe import parse_recipe
+from taftcache.consent import Consent, followed
+from taftcache.errors import TaftcacheError, UntrustedStore
 
 # Longest side of a picture that is sent; larger ones are scaled down.
 LONGEST = 384
 
 
 class Pictures:
-    """PNG bytes by sample id, cut as the backbone's preprocessing cuts; opened on first use."""
+    """PNG bytes by sample id, cut as the backbone's preprocessing cuts; opened on first use.
 
-    def __init__(self, store: FeatureStore) -> None:
-        self._spec = parse_recipe(store.manifest.recipe, str(store.path)).data
+    ``refused`` says why the images are not even looked for; "" where they are. Only what this user allowed is opened,
+    or what ``consent`` names (see ``taftcache.consent``).
+
+    Raises:
+        RecipeError: ``consent`` names other images than the store has.
+    """
+
+    def __init__(self, store: FeatureStore, consent: Consent | None = None) -> None:
+        self._spec: DataSpec | None = None
+        self.refused = ""
+        try:
+            self._spec = followed(store, "images", consent).data
+        except UntrustedStore as error:
+            self.refused = (
+                f"no pictures: {error.fault} ({error.got});"
+                f" --images shows those of a folder or file of yours, taftcache trust {store.path} what it names"
+            )
         self._preprocess: dict[str, Any] = store.identity.get("preprocess", {})
         self._places: dict[str, tuple[Source, int]] | None = None
-        self._why = ""
+        self._why = self.refused
         self._alone = Lock()
 
     @property
@@ -51,6 +67,8 @@ class Pictures:
         with self._alone:
             if self._places is None:
                 self._places = {}
+                if self._spec is None:
+                    return self._places
                 if self._spec.source == "timm":
                     self._why = "a timm dataset may be fetched from elsewhere, so it is opened by extraction alone"
                     return self._places

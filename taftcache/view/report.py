@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from taftcache.cache.store import FeatureStore
+from taftcache.consent import Consent
 from taftcache.errors import StoreWriteError
 from taftcache.names import shard_of
 from taftcache.view import payload
@@ -43,7 +44,12 @@ class PageReport:
 
 
 def write_report(
-    store: FeatureStore, file: Path | str, samples: Sequence[str] = (), *, neighbours: bool = True
+    store: FeatureStore,
+    file: Path | str,
+    samples: Sequence[str] = (),
+    *,
+    neighbours: bool = True,
+    consent: Consent | None = None,
 ) -> PageReport:
     """Write every view of ``store`` into one HTML file that loads nothing from elsewhere.
 
@@ -52,15 +58,16 @@ def write_report(
         file: where to; replaced when it is there.
         samples: ids to carry all details of, beside those chosen by margin and influence.
         neighbours: make the neighbour embedding too, the slowest part.
+        consent: images in place of those that the store names.
 
     Raises:
         UnknownSample: one of ``samples`` has no row. StoreWriteError: the file cannot be written.
     """
-    atlas = Atlas(store)
+    pictures, atlas = Pictures(store, consent), Atlas(store)
     named = [atlas.table.ids[atlas.table.find(name)] for name in samples]
     atlas.work(skip=() if neighbours else ("neighbours",))
     details = list(dict.fromkeys([*named, *telling(atlas)]))
-    data = report_data(atlas, details)
+    data = report_data(atlas, details, pictures)
     page = report_page(f"taftcache report · {store.path}", data)
     place = Path(file)
     partial = place.with_name(f".{place.name}.partial")
@@ -75,6 +82,8 @@ def write_report(
             f"cannot write the report to {place}: {reason}", got=type(error).__name__, do=_remedy(error, place)
         ) from None
     notes = [f"{name}: {state.note}" for name, state in atlas.progress.items() if state.note]
+    if pictures.why_not:
+        notes.append(pictures.why_not)
     if any("privacy" in model for model in data["overview"]["report"]["models"]):
         notes.append("the store has private models; their promise does not cover this file, which shows the rows")
     return PageReport(
@@ -106,9 +115,8 @@ def telling(atlas: Atlas, count: int = DETAILED) -> list[str]:
     return [atlas.table.ids[k] for k in rows]
 
 
-def report_data(atlas: Atlas, details: Sequence[str]) -> dict[str, Any]:
+def report_data(atlas: Atlas, details: Sequence[str], pictures: Pictures) -> dict[str, Any]:
     """What the server would answer, for a page without one; JSON types."""
-    pictures = Pictures(atlas.store)
     samples = {name: payload.sample(atlas, name, pictures) for name in details}
     shown: dict[str, int] = {n["id"]: THUMBNAIL for s in samples.values() for n in s["neighbours"]}
     shown |= dict.fromkeys(samples, PICTURE)

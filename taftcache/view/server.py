@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hmac
 import json
 import secrets
+import socket
+import sys
 from collections.abc import Callable
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
+from threading import BoundedSemaphore, Lock, Thread
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+from taftcache.cache.format.digest import digest
+from taftcache.cache.format.manifest import FILE, MAX_BYTES
+from taftcache.cache.read.contents import read_manifest
+from taftcache.cache.store import FeatureStore
+from taftcache.consent import Consent
 from taftcache.errors import RecipeError, TaftcacheError, UnknownSample
 from taftcache.view import payload
 from taftcache.view.atlas import Atlas
@@ -22,6 +30,10 @@ from taftcache.view.pictures import Pictures
 
 HOST = "127.0.0.1"
 LONGEST_QUERY = 1 << 16
+MOST_CONNECTIONS = 64  # a thread each; a browser opens six
+IDLE = 15  # seconds until a connection that asks for nothing is closed
+CHANGED = "The store has changed since this page was loaded; reload it."
+_BUSY = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 NO_SCRIPTS = "'none'"
 POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; img-src 'self' data:; connect-src 'self'; base-uri 'none';"
@@ -31,7 +43,7 @@ POLICY = (
 Answer = tuple[str, bytes]
 """(content type, body)."""
 Route = Callable[[dict[str, str]], Answer | None]
-"""What answers a query; None where there is nothing of that name."""
+"""What answers a query; None where there is nothing of that name, ValueError where the query makes no sense."""
 
 
 class ViewServer:
@@ -39,33 +51,55 @@ class ViewServer:
 
     A request is answered only when it comes to a loopback name (a page elsewhere cannot rebind its own name to this
     server), from no other origin, by GET or HEAD, and with the token; anything else is refused before it is looked at.
-    Routes are a fixed table: no part of an address ever becomes a path.
+    Routes are a fixed table: no part of an address ever becomes a path. Once the store has another root than the page
+    shows, by a request to forget say, nothing of the old one is answered; the page is made anew when it is loaded.
 
     Raises:
-        RecipeError: ``port`` is in use, or not this user's to take.
+        RecipeError: ``port`` is in use, or not this user's to take; ``consent`` names other images than the store has.
     """
 
-    def __init__(self, atlas: Atlas, port: int = 0) -> None:
-        self.atlas = atlas
+    def __init__(self, atlas: Atlas, port: int = 0, consent: Consent | None = None) -> None:
         self.token = secrets.token_urlsafe(24)
-        pictures, leaving = Pictures(atlas.store), SideSolves(atlas)
-        routes = _routes(atlas, pictures, leaving)
+        self._consent, self._renewing = consent, Lock()
+        self._opened = contextlib.ExitStack()  # stores that were opened anew
+        self._show(atlas)
 
         class Handler(_Handler):
-            owner, table = self, routes
+            owner = self
 
         try:
-            self._server = ThreadingHTTPServer((HOST, port), Handler)
+            self._server = _Server((HOST, port), Handler)
         except (OSError, OverflowError) as error:
             raise RecipeError(
                 f"cannot serve the page at port {port}: {_reason(error)}",
                 got=f"{HOST}:{port}",
                 do="--port 0 takes a free one",
             ) from None
-        self._server.daemon_threads = True
         self.port: int = self._server.server_address[1]
         self.url = f"http://{HOST}:{self.port}/{self.token}/"
         self._thread = Thread(target=self._server.serve_forever, name="taftcache-view", daemon=True)
+
+    def _show(self, atlas: Atlas) -> None:
+        store = atlas.store
+        # "" where the store was changed since it was opened: then the page is made anew when it is loaded
+        self._root = _root_of(store) if read_manifest(store.root).digest == store.root_digest else ""
+        self.atlas = atlas
+        self.pictures = Pictures(store, self._consent)
+        self.routes = _routes(atlas, self.pictures, SideSolves(atlas))
+
+    def is_current(self) -> bool:
+        """Whether the store is as it was when the page was made."""
+        return bool(self._root) and _root_of(self.atlas.store) == self._root
+
+    def renew(self) -> None:
+        """Open the store again where it has changed, and begin anew; the errors are those of ``FeatureStore``."""
+        with self._renewing:
+            if self.is_current():
+                return
+            before = self.atlas
+            self._show(Atlas(self._opened.enter_context(FeatureStore(before.store.path))))
+            self.atlas.start()
+        before.close()
 
     def start(self) -> None:
         """Serve from a thread, and begin the atlas's work."""
@@ -82,6 +116,7 @@ class ViewServer:
             self._server.shutdown()
         self._server.server_close()
         self.atlas.close()
+        self._opened.close()
 
     def __enter__(self) -> ViewServer:
         self.start()
@@ -89,6 +124,43 @@ class ViewServer:
 
     def __exit__(self, *exception: object) -> None:
         self.close()
+
+
+class _Server(ThreadingHTTPServer):
+    """So many threads at the most: who comes later is told to come again."""
+
+    daemon_threads = True
+    request_queue_size = MOST_CONNECTIONS
+
+    def __init__(self, *arguments: Any) -> None:
+        self._free = BoundedSemaphore(MOST_CONNECTIONS)
+        super().__init__(*arguments)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if not self._free.acquire(blocking=False):
+            with contextlib.suppress(OSError):
+                request.send(_BUSY, socket.MSG_DONTWAIT)
+            self.shutdown_request(request)
+            return
+        super().process_request(request, client_address)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._free.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        if not isinstance(sys.exception(), OSError):  # a page that went away is no error
+            super().handle_error(request, client_address)
+
+
+def _root_of(store: FeatureStore) -> str:
+    """What tells one state of the store from another: a digest of its manifest as it is now; "" where it is gone."""
+    try:
+        return digest(store.root.read(FILE, MAX_BYTES))
+    except OSError:
+        return ""
 
 
 def _reason(error: OSError | OverflowError) -> str:
@@ -107,8 +179,10 @@ def _routes(
         return "application/json", json.dumps(value).encode()
 
     def picture(query: dict[str, str]) -> Answer | None:
-        name = query.get("id", "")
-        longest = int(query["size"]) if query.get("size", "").isdigit() else 384
+        name, size = query.get("id", ""), query.get("size", "384")
+        if len(size) > 4 or not (size.isascii() and size.isdecimal()):
+            raise ValueError(size)
+        longest = int(size)
         body = pictures.png(name, max(8, min(longest, 1024))) if name in atlas.table.places else None
         return None if body is None else ("image/png", body)
 
@@ -128,43 +202,47 @@ def _routes(
 
 class _Handler(BaseHTTPRequestHandler):
     owner: ViewServer
-    table: dict[str, Route]
     server_version = "taftcache"
     sys_version = ""
     protocol_version = "HTTP/1.1"
-    timeout = 60
+    timeout = IDLE
 
     def do_GET(self) -> None:
         """Answer, or refuse."""
-        refusal = self._refusal()
-        if refusal is not None:
-            self._send(*refusal, "text/plain", b"")
-            return
-        address = urlsplit(self.path)
-        name = address.path.removeprefix(f"/{self.owner.token}/")
-        query = {key: values[0] for key, values in parse_qs(address.query[:LONGEST_QUERY]).items()}
-        if name == "":
-            nonce = secrets.token_urlsafe(16)
-            self._send(
-                HTTPStatus.OK, f"'nonce-{nonce}'", "text/html; charset=utf-8", live_page(self.owner.atlas, nonce)
-            )
-            return
         try:
-            answer = self.table[name](query)
+            address = urlsplit(self.path)
+            refusal = self._refusal(address.path)
+            if refusal is not None:
+                self._send(*refusal, "text/plain", b"")
+                return
+            query = {key: values[0] for key, values in parse_qs(address.query[:LONGEST_QUERY]).items()}
+            self._answer(address.path.removeprefix(f"/{self.owner.token}/"), query)
+        except ValueError:
+            self._send(HTTPStatus.BAD_REQUEST, "", "text/plain", b"")
         except UnknownSample as error:
-            self._send(HTTPStatus.NOT_FOUND, "", "application/json", json.dumps({"error": str(error)}).encode())
-            return
+            self._explain(HTTPStatus.NOT_FOUND, str(error))
         except TaftcacheError as error:
-            self._send(HTTPStatus.CONFLICT, "", "application/json", json.dumps({"error": str(error)}).encode())
-            return
-        if answer is None:
-            self._send(HTTPStatus.NOT_FOUND, "", "text/plain", b"")
-            return
-        self._send(HTTPStatus.OK, "", *answer)
+            self._explain(HTTPStatus.CONFLICT, str(error))
 
     do_HEAD = do_GET
 
-    def _refusal(self) -> tuple[HTTPStatus, str] | None:
+    def _answer(self, name: str, query: dict[str, str]) -> None:
+        if name == "":
+            self.owner.renew()
+            nonce = secrets.token_urlsafe(16)
+            page = live_page(self.owner.atlas, nonce)
+            self._send(HTTPStatus.OK, f"'nonce-{nonce}'", "text/html; charset=utf-8", page)
+        elif not self.owner.is_current():
+            self._explain(HTTPStatus.GONE, CHANGED)
+        elif (answer := self.owner.routes[name](query)) is None:
+            self._send(HTTPStatus.NOT_FOUND, "", "text/plain", b"")
+        else:
+            self._send(HTTPStatus.OK, "", *answer)
+
+    def _explain(self, status: HTTPStatus, error: str) -> None:
+        self._send(status, "", "application/json", json.dumps({"error": error}).encode())
+
+    def _refusal(self, path: str) -> tuple[HTTPStatus, str] | None:
         """Why not even to look at the request: (status, no scripts)."""
         homes = {f"{name}:{self.owner.port}" for name in (HOST, "localhost")}
         if self.headers.get("Host") not in homes:
@@ -174,10 +252,10 @@ class _Handler(BaseHTTPRequestHandler):
             return HTTPStatus.FORBIDDEN, ""
         if self.headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin"):
             return HTTPStatus.FORBIDDEN, ""
-        parts = urlsplit(self.path).path.split("/")
+        parts = path.split("/")
         if len(parts) != 3 or not hmac.compare_digest(parts[1].encode(), self.owner.token.encode()):
             return HTTPStatus.NOT_FOUND, ""
-        return None if parts[2] in self.table else (HTTPStatus.NOT_FOUND, "")
+        return None if parts[2] in self.owner.routes else (HTTPStatus.NOT_FOUND, "")
 
     def _send(self, status: HTTPStatus, scripts: str, kind: str, body: bytes) -> None:
         self.send_response(status)

@@ -141,7 +141,7 @@ def test_fields_that_leave_are_listed(private, finished, tmp_path):
         assert described["root_digest"] == ""
     assert set(Description.__struct_fields__) == set(described) == {
         "format", "model", "classes", "backbone", "weights_digest", "preprocess", "tangent", "tail", "base_digest",
-        "digest", "component", "root_digest", "versions",
+        "digest", "component", "root_digest", "versions", "files",
     }  # fmt: skip
     with FeatureStore(finished) as store:
         taftcache.export_component(store, "000", tmp_path / "plain.safetensors")

@@ -64,9 +64,9 @@ def test_a_lost_component_is_trained_again_to_its_bytes(store):
     assert tree(store) == whole
 
 
-def test_other_pixels_are_refused_and_moved_data_is_found(tmp_path, photographed):
+def test_other_pixels_are_refused_and_moved_data_is_found(tmp_path, photographed, images):
     path = shutil.copytree(photographed, tmp_path / "store")
-    images = write_images(tmp_path / "elsewhere")
+    moved = write_images(tmp_path / "elsewhere")
     whole = tree(path)
     with FeatureStore(path) as opened:
         shard = opened.shards[0]
@@ -74,27 +74,27 @@ def test_other_pixels_are_refused_and_moved_data_is_found(tmp_path, photographed
         touched = shard.sample_ids[8]  # a row of the second chunk
     for file in victims:
         flip(path / file)
-    picture = images / touched
+    picture = moved / touched
     pixels = np.asarray(Image.open(picture)).copy()
     pixels[3, 3] ^= 255
     Image.fromarray(pixels).save(picture)
-    report = taftcache.verify(path, repair=True, overrides=[f"data.train={images}"])
+    report = taftcache.verify(path, repair=True, overrides=[f"data.train={moved}"])
     assert list(report.mended) == victims[:1]
     assert [fault.file for fault in report.faults] == victims[1:]
     assert "nothing was written" in report.reasons[victims[1]]
     picture.unlink()
-    report = taftcache.verify(path, repair=True, overrides=[f"data.train={images}"])
+    report = taftcache.verify(path, repair=True, overrides=[f"data.train={moved}"])
     assert touched in report.reasons[victims[1]]
-    assert taftcache.verify(path, repair=True).faults == []
+    assert taftcache.verify(path, repair=True, overrides=[f"data.train={images}"]).faults == []
     assert tree(path) == whole
 
 
 @pytest.mark.parametrize("override", ["data.train=/nowhere/at/all", "backbone.weights=/nowhere/at/all.safetensors"])
-def test_without_source_or_backbone_the_store_is_left_as_it_is(tmp_path, photographed, override):
+def test_without_source_or_backbone_the_store_is_left_as_it_is(tmp_path, photographed, images, override):
     path = shutil.copytree(photographed, tmp_path / "store")
     flip(path / chunks(path)[0])
     before = tree(path)
-    report = taftcache.verify(path, repair=True, overrides=[override])
+    report = taftcache.verify(path, repair=True, overrides=[f"data.train={images}", override])
     assert len(report.faults) == 1
     assert "/nowhere/at/all" in report.reasons[report.faults[0].file]
     assert tree(path) == before

@@ -37,20 +37,27 @@ MAY_IMPORT: dict[str, set[str]] = {
     "backbone.sources": {"errors", "backbone"},
     "recipe": {"errors", "expected", "backbone.spec", "tangent.spec", "privacy.spec"},
     "report": {"errors"},
+    "consent": {"errors", "recipe", "cache", "cache.place"},
 }
 MAY_IMPORT["estimator"] = {"errors", "objective", "backbone", "backbone.cut", "backbone.sources"} | _TANGENT | _SOLVE
-MAY_IMPORT["model"] = {"errors", "names", "recipe", "backbone", "backbone.cut", "backbone.sources"} | _STORE | _TANGENT
+MAY_IMPORT["model"] = (
+    {"errors", "names", "consent", "recipe", "backbone", "backbone.cut", "backbone.sources"} | _STORE | _TANGENT
+)
 MAY_IMPORT["model"] |= {"cache.write"}
 MAY_IMPORT["teaching"] = {"errors", "objective", "recipe", "backbone", "model"} | _STORE | _TANGENT | _SOLVE
 MAY_IMPORT["teaching.students"] = MAY_IMPORT["teaching"] | {"teaching", "backbone.sources", "report"}
-_BELOW = MAY_IMPORT["teaching.students"] | MAY_IMPORT["estimator"] | {"names", "model", "privacy", "baselines"}
+_BELOW = (
+    MAY_IMPORT["teaching.students"] | MAY_IMPORT["estimator"] | {"names", "consent", "model", "privacy", "baselines"}
+)
 _STAGE = _BELOW | {"cache.write", "cache.place", "stages", "teaching.students"}
-MAY_IMPORT["stages.extract"] = _STORE | {"errors", "names", "recipe", "cache.write", "cache.place", "stages"} | _TANGENT
+MAY_IMPORT["stages.extract"] = (
+    _STORE | {"errors", "names", "consent", "recipe", "cache.write", "cache.place", "stages"} | _TANGENT
+)
 MAY_IMPORT["stages.extract"] |= {"backbone", "backbone.cut", "backbone.sources"}
 MAY_IMPORT["stages.train"] = _STAGE | {"stages.extract"}
 MAY_IMPORT["stages.look"] = MAY_IMPORT["stages.train"] | {"stages.train"}
 MAY_IMPORT["stages.forget"] = MAY_IMPORT["stages.look"] | {"stages.look"}
-MAY_IMPORT["stages.files"] = _STORE | {"errors", "names", "recipe", "cache.write", "backbone", "model"}
+MAY_IMPORT["stages.files"] = _STORE | {"errors", "names", "consent", "recipe", "cache.write", "backbone", "model"}
 MAY_IMPORT["stages.files"] |= {"stages", "stages.extract", "stages.train", "stages.look"}
 MAY_IMPORT["stages"] = {"errors", "recipe", "backbone", "backbone.sources", "model"} | _STORE | _TANGENT
 MAY_IMPORT["stages"] |= {f"stages.{room}" for room in ("extract", "train", "look", "forget")}
@@ -59,8 +66,10 @@ MAY_IMPORT["paper"] = _STAGE | {"stages.extract", "stages.train"}
 MAY_IMPORT["view"] = _STORE | {
     "errors",
     "names",
+    "consent",
     "recipe",
     "privacy.statement",
+    "backbone.spec",
     "backbone.sources",
     "stages",
     "stages.look",
@@ -68,6 +77,7 @@ MAY_IMPORT["view"] = _STORE | {
 _REPORTS = {"stages", *(f"stages.{room}" for room in ("extract", "train", "look", "forget", "files"))}
 MAY_IMPORT["terminal"] = {"errors", "names", "paper", "view"} | _REPORTS
 MAY_IMPORT["cli"] = {
+    "consent",
     "privacy.spec",
     "errors",
     "cache",

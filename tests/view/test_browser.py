@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from itertools import pairwise
 
 import pytest
@@ -10,6 +11,8 @@ import pytest
 import taftcache
 from taftcache import StoreView, write_report
 from taftcache.cache.store import FeatureStore
+from taftcache.view.atlas import Atlas
+from taftcache.view.server import ViewServer
 
 pytestmark = pytest.mark.slow
 
@@ -201,3 +204,19 @@ def test_a_panel_in_a_notebook(browse, seen, atlas, tmp_path):
     frame.locator("#chosen").wait_for()
     assert frame.locator("#map").get_attribute("data-points") == str(len(atlas.table))
     assert not frame.locator("header").is_visible()
+
+
+@pytest.mark.law("A page that is open serves nothing of a store's earlier state")
+def test_an_open_page_says_that_the_store_has_changed(browse, seen, tmp_path):
+    path = shutil.copytree(seen, tmp_path / "store")
+    with FeatureStore(path) as store, ViewServer(Atlas(store)) as server:
+        page, name = browse().open(server.url), store.shards[0].sample_ids[0]
+        with FeatureStore(path, mode="a") as writing:
+            taftcache.forget(writing, [name])
+        page.until("document.getElementById('work').textContent.includes('has changed')")
+        assert [text for text in page.logged if "410" not in text] == []
+        page.logged.clear()
+        page.tab.reload()
+        page.tab.wait_for_selector("body[data-done]", timeout=120_000)
+        assert page.tab.inner_text("#work") == ""
+        page.tab.goto("about:blank")

@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import http.client
 import json
+import shutil
 import socket
+import struct
+import threading
+import time
 from pathlib import Path
+from urllib.parse import urlencode
 
 import pytest
 
+import taftcache
+from taftcache.cache.store import FeatureStore
+from taftcache.view.atlas import Atlas
 from taftcache.view.page import REPORT_POLICY, report_page
+from taftcache.view.server import CHANGED, MOST_CONNECTIONS, ViewServer, _Handler
 from tests.cache.making import tree
 
 ROUTES = ["progress", "overview", "ids", "columns", "held-out"]
@@ -114,8 +123,68 @@ def test_requests_that_make_no_sense_are_refused_in_words(server):
         status, body, _ = ask(server, at(server, route))
         assert status == 409
         assert json.loads(body)["error"]
-    assert ask(server, at(server, "picture?id=" + held_out(server) + "&size=x"))[0] == 200
+    assert ask(server, at(server, "picture?id=" + held_out(server) + "&size=64"))[0] == 200
     assert ask(server, at(server, "compose?" + "x" * 70000))[0] in (200, 414)
+
+
+@pytest.mark.parametrize("size", ["x", "²", "9" * 5000, "-1", "1e3", "٣"])
+def test_sizes_that_are_no_numbers_are_refused(server, capfd, size):
+    query = urlencode({"id": held_out(server), "size": size})
+    assert ask(server, at(server, f"picture?{query}"))[:2] == (400, b"")
+    assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize("target", ["http://[/{}/", "//[x/{}/overview", "/{}/overview?%", "/{}/\x00", "/{}/ x"])
+def test_malformed_requests_get_an_answer_and_no_traceback(server, capfd, target):
+    with socket.create_connection(("127.0.0.1", server.port), timeout=30) as line:
+        line.sendall(f"GET {target.format(server.token)} HTTP/1.1\r\nHost: 127.0.0.1:{server.port}\r\n\r\n".encode())
+        assert line.recv(20).split()[1] in (b"400", b"404", b"200")
+    with socket.create_connection(("127.0.0.1", server.port), timeout=30) as line:  # gone before its request ends
+        line.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        line.sendall(b"GET / HT")
+    ask(server, "/")
+    assert capfd.readouterr().err == ""
+
+
+def test_connections_are_counted_and_idle_ones_end(server, monkeypatch):
+    monkeypatch.setattr(_Handler, "timeout", 1)
+    lines = [socket.create_connection(("127.0.0.1", server.port), timeout=30) for _ in range(MOST_CONNECTIONS + 8)]
+    try:
+        assert lines[-1].recv(12) == b"HTTP/1.1 503"
+        assert sum("process_request_thread" in thread.name for thread in threading.enumerate()) <= MOST_CONNECTIONS
+        assert lines[0].recv(1) == b""  # closed by the server, for it asked for nothing
+    finally:
+        for line in lines:
+            line.close()
+    end = time.monotonic() + 20
+    while (status := _status(server)) != 200:
+        assert time.monotonic() < end, status
+
+
+def _status(server) -> int:
+    try:
+        return ask(server, at(server, "progress"))[0]
+    except OSError:
+        return 0
+
+
+@pytest.mark.law("A page that is open serves nothing of a store's earlier state")
+def test_a_page_serves_nothing_of_what_was_forgotten_since(seen, tmp_path):
+    path = shutil.copytree(seen, tmp_path / "store")
+    with FeatureStore(path) as store, ViewServer(Atlas(store)) as server:
+        name = store.shards[0].sample_ids[0]
+        assert ask(server, at(server, f"sample?id={name}"))[0] == 200
+        with FeatureStore(path, mode="a") as writing:
+            taftcache.forget(writing, [name])
+        for route in (*ROUTES, f"sample?id={name}", f"picture?id={name}", f"leave-out?id={name}", "compose?without="):
+            status, body, _ = ask(server, at(server, route))
+            assert (status, json.loads(body)) == (410, {"error": CHANGED}), route
+        assert ask(server, at(server, ""))[0] == 200
+        assert ask(server, at(server, f"sample?id={name}"))[0] == 404
+        assert name not in json.loads(ask(server, at(server, "ids"))[1])["ids"]
+        shutil.rmtree(path)
+        assert ask(server, at(server, "overview"))[0] == 410
+        assert ask(server, at(server, ""))[0] == 409
 
 
 def held_out(server):

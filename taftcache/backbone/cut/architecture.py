@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from taftcache.backbone.cut.remainder import Remainder
 from taftcache.backbone.cut.trace import trace
+from taftcache.backbone.spec import check_options
 from taftcache.errors import BackboneError
 from taftcache.tangent.config import TailConfig
 
@@ -25,10 +26,11 @@ def tail_module(identity: Mapping[str, Any], config: TailConfig, state: Mapping[
         state: its tensors by timm's names, for their shapes.
 
     Raises:
-        BackboneError: this timm has no such model, or builds another one.
+        BackboneError: this timm has no such model, or builds another one. RecipeError: options that load files.
     """
     backbone = identity["backbone"]
     name, options = backbone["model"], backbone["model_args"]
+    check_options(options)
     image_shape = tuple(identity["preprocess"]["input_size"])
     try:
         model: Any = timm.create_model(name, pretrained=False, **options)

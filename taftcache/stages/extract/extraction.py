@@ -25,6 +25,7 @@ from taftcache.backbone.sources.base import Source
 from taftcache.backbone.sources.opening import open_source
 from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.tombstones import TombstoneFile
+from taftcache.consent import remember
 from taftcache.errors import DataError, IdentityError
 from taftcache.names import CLASS
 from taftcache.recipe import Recipe, recipe_values
@@ -68,6 +69,7 @@ def extract(recipe: Recipe, progress: Progress | None = None, cluster: Executor 
     begin = time.perf_counter()
     path = recipe.store_path
     exists = FeatureStore.exists(path)
+    remember(path, recipe)
     if exists:
         with FeatureStore(path) as store:
             _check_request(store, recipe)

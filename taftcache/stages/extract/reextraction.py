@@ -18,6 +18,7 @@ from taftcache.backbone.sources.opening import open_source
 from taftcache.cache.format.layout import resolve_chunk_rows
 from taftcache.cache.format.plan import in_order
 from taftcache.cache.store import FeatureStore
+from taftcache.consent import Kind, refusal
 from taftcache.errors import DataError, StoreError
 from taftcache.recipe import Recipe
 from taftcache.stages.extract.extraction import load_frozen, plan_images, run_frozen, source_of
@@ -30,10 +31,14 @@ from taftcache.tangent.spec import TAIL
 class Reextraction:
     """Makes rows, members and the tail of ``store`` again from the recipe's data and backbone.
 
-    Both are opened when they are first asked for. Nothing here is trusted: whoever uses it compares digests.
+    Both are opened when they are first asked for, UntrustedStore where only the store names them. Nothing here is
+    trusted: whoever uses it compares digests.
     """
 
-    def __init__(self, store: FeatureStore, recipe: Recipe, progress: Progress | None = None) -> None:
+    def __init__(
+        self, store: FeatureStore, recipe: Recipe, progress: Progress | None = None, own: Sequence[str] = ()
+    ) -> None:
+        self._own = own  # overrides of the recipe, which its user chose
         self._store, self._recipe, self._progress = store, same_rows(store, recipe), progress or Silent()
 
     def members(self, shard: str) -> list[tuple[str, int]]:
@@ -90,6 +95,7 @@ class Reextraction:
 
     @cached_property
     def _sources(self) -> tuple[Source, Source | None]:
+        self._check("images")
         return open_source(self._recipe.data)
 
     @cached_property
@@ -98,7 +104,12 @@ class Reextraction:
 
     @cached_property
     def _model(self) -> tuple[Reduction, Preprocess]:
+        self._check("weights")
         return load_frozen(self._recipe, self._store.classes)
+
+    def _check(self, kind: Kind) -> None:
+        if (refused := refusal(self._store, kind, self._recipe, self._own)) is not None:
+            raise refused
 
 
 def same_rows(store: FeatureStore, recipe: Recipe) -> Recipe:

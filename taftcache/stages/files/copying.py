@@ -11,6 +11,7 @@ from typing import Any, Literal
 from taftcache.cache.copying import convert as convert_rows
 from taftcache.cache.copying import copy as copy_files
 from taftcache.cache.store import FeatureStore
+from taftcache.consent import take_over
 from taftcache.errors import RecipeError
 from taftcache.stages.progress import Progress, Silent, Task
 
@@ -54,7 +55,9 @@ def copy(
     begin = time.perf_counter()
     with FeatureStore(source) as store, (progress or Silent()).task("copy", None) as task:
         done = copy_files(store, target, update=update, progress=_noting(task, 1e6, "MB"))
-    with FeatureStore(target) as made:
+        made = FeatureStore(target)
+        take_over(store, made)
+    with made:
         return CopyReport(
             store=made.path,
             root_digest=made.root_digest,
@@ -96,6 +99,7 @@ def convert(
             progress=_noting(task, 1, "rows"),
         )
         with made:
+            take_over(store, made)
             shards = [made.shard(ref.name) for ref in made.manifest.shards]
             return ConvertReport(
                 store=made.path,

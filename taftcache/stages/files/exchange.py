@@ -14,6 +14,7 @@ from taftcache.backbone.reduction import Reduction
 from taftcache.cache.hdf5 import Columns, FeatureFile, restore
 from taftcache.cache.hdf5 import export as write_hdf5
 from taftcache.cache.store import FeatureStore
+from taftcache.consent import remember
 from taftcache.errors import DataError, RecipeError, StoreError
 from taftcache.recipe import Recipe
 from taftcache.stages.extract.extraction import create_store, load_frozen, plan_record, put_tail
@@ -126,6 +127,7 @@ def import_(
         DataError: what cannot be used: NaN, overflow, an id twice, rows that were never written, links, plug-ins.
     """
     begin, progress = time.perf_counter(), progress or Silent()
+    remember(recipe.store_path, recipe)
     with FeatureFile(Path(file).expanduser(), columns) as features:
         if features.is_export:
             with progress.task("import", None) as task:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from taftcache.cache.store import FeatureStore
+from taftcache.consent import Consent
 from taftcache.model.folder import save_merged, save_model
 from taftcache.model.predictor import TangentModel
 from taftcache.names import MEAN
@@ -33,6 +34,7 @@ def export_model(
     merged: bool = False,
     program: bool = False,
     device: str = "cpu",
+    consent: Consent | None = None,
 ) -> ExportModelReport:
     """Write one of the store's models into a new folder that loads without the store.
 
@@ -46,6 +48,7 @@ def export_model(
         merged: an ordinary timm model in timm's layout instead, where only the head has moved.
         program: beside the weights, the whole model as a torch.export program.
         device: where the program is traced.
+        consent: as for ``predict``.
 
     Raises:
         StoreError: no such model. StoreWriteError: the folder is not empty, or cannot be written. CompositionError:
@@ -53,7 +56,7 @@ def export_model(
     """
     folder = Path(folder)
     writable(folder, folder=True)
-    loaded = TangentModel.load(store, model, device)
+    loaded = TangentModel.load(store, model, device, consent)
     check_claim(store, model, loaded.component.meta)
     with whole(folder, folder=True) as partial:
         if merged:

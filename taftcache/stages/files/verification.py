@@ -73,7 +73,7 @@ def _maker(store: FeatureStore, overrides: Sequence[str], progress: Progress) ->
     from taftcache.stages.extract.reextraction import Reextraction  # torch, which only a repair needs
 
     recipe = parse_recipe(apply_overrides(store.manifest.recipe, overrides), str(store.path))
-    return Reextraction(store, recipe, progress)
+    return Reextraction(store, recipe, progress, overrides)
 
 
 def _faults(store: FeatureStore, progress: Progress) -> list[Fault]:

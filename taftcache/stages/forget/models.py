@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from taftcache.cache.format.manifest import CURVE
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import FormatError, StoreError
@@ -83,6 +84,8 @@ def _components(store: FeatureStore, settings: Settings, to: Findings) -> dict[s
             to.found("damage", name, error.fault)
             continue
         components[name] = component
+        if CURVE not in there:  # a repair leaves a damaged one out
+            component.meta.pop(CURVE, None)
         if (component.base_digest, component.meta) != (digest, there):
             private = META in there or META in component.meta
             odd = sorted(

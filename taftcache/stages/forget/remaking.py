@@ -10,6 +10,7 @@ import numpy as np
 from taftcache.cache.format.digest import digest
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
+from taftcache.consent import refusal
 from taftcache.model.component import Component, read_base, read_component
 from taftcache.names import EXACT, HEAD, MEAN, WEIGHTED, component_of, shard_of
 from taftcache.stages.forget.planning import ForgetPlan
@@ -102,7 +103,7 @@ def _remaining(store: FeatureStore, plan: ForgetPlan, new: Mapping[str, Shard]) 
     base = read_base(store, plan.recipe.tangent, len(store.classes) - len(request.classes))
     return _Remaining(
         store=store,
-        settings=Settings(recipe=plan.recipe, base=base),
+        settings=Settings(recipe=plan.recipe, base=base, refusal=refusal(store, "teachers", plan.recipe)),
         shards=[new.get(shard.name, shard) for shard in store.shards if shard.name not in request.emptied],
         held_out=None if held is None or held.name in request.emptied else new.get(held.name, held),
     )

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
+from taftcache.consent import Consent
 from taftcache.errors import SolveError, UnknownSample
 from taftcache.model.predictor import TangentModel
 from taftcache.names import HEAD, MEAN
@@ -147,15 +148,17 @@ def query_influence(
     top: int = 10,
     progress: Progress | None = None,
     solve: int = 3,
+    consent: Consent | None = None,
 ) -> QueryInfluence:
     """The ``top`` training samples by how much each moved the logit that ``model`` predicts for ``query``.
 
     Args:
         query: an image file, or the id of a sample in the store.
         solve: where there is no closed form, so many of them are also solved without, for a certified change.
+        consent: as for ``predict``.
     """
     setting = _Setting(store, model, progress or Silent())
-    rows, base = setting.query_rows(query)
+    rows, base = setting.query_rows(query, consent)
     logits = setting.logits(rows, setting.model.delta, base)[0]
     label = int(logits.argmax())
     unit = torch.zeros_like(logits)[None]
@@ -231,12 +234,13 @@ class _Setting(ModelParts):
         ((state, _),) = operator.blocks()
         return state.logits + operator.tangent(state, operator.direction(delta))
 
-    def query_rows(self, query: Path | str) -> tuple[RowSource, Base]:
+    def query_rows(self, query: Path | str, consent: Consent | None) -> tuple[RowSource, Base]:
         """A query's row at the tail's input, and the base point for such rows."""
         if self.store.holds(str(query)):
             shard, row = self.store.locate(str(query))
             return ArrayRows(shard.tokens(slice(row, row + 1)), shard.labels[row : row + 1]), self.base
-        tokens = TangentModel.load(self.store, MEAN if MEAN in self.store.objects() else HEAD).tokens([Path(query)])
+        name = MEAN if MEAN in self.store.objects() else HEAD
+        tokens = TangentModel.load(self.store, name, consent=consent).tokens([Path(query)])
         return ArrayRows(tokens, np.zeros(len(tokens), np.int32)), self.base.unreduced()
 
 

@@ -15,6 +15,7 @@ from taftcache.errors import RecipeError
 from taftcache.names import component_of, is_model
 from taftcache.privacy.statement import META
 from taftcache.stages.look.statistics import Activations, activations
+from taftcache.stages.look.vectors import cut_of
 from taftcache.tangent.spec import TAIL
 
 # What a page about rows says where their shard's component is private.
@@ -127,6 +128,7 @@ class SampleReport:
 def inspect(store: FeatureStore) -> InspectReport:
     """Shards, classes, fingerprints, components, certificates, activations, integrity and the ledger's entries."""
     shards, per_class = [], Counter[int]()
+    tail = store.objects().get(TAIL)
     for ref in store.manifest.shards:
         shard = store.shard(ref.name)
         shards.append(_described(shard))
@@ -140,8 +142,8 @@ def inspect(store: FeatureStore) -> InspectReport:
         held_out_rows=sum(s["rows"] for s in shards if s["role"] != "train"),
         classes=store.classes,
         rows_per_class={store.classes[k]: per_class.get(k, 0) for k in range(len(store.classes))},
-        cut=store.identity["cut"],
-        tangent={k: store.objects()[TAIL].meta[k] for k in ("path", "why")} if TAIL in store.objects() else {},
+        cut=cut_of(store),
+        tangent={} if tail is None else {k: tail.meta.get(k, "not said") for k in ("path", "why")},
         dtype=store.identity["dtype"],
         identity=store.identity,
         plan=store.manifest.plan,

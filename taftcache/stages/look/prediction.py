@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from taftcache.cache.store import FeatureStore
+from taftcache.consent import Consent
 from taftcache.model.folder import is_model_folder, open_model, read_description
 from taftcache.model.predictor import Prediction, TangentModel
 from taftcache.names import MEAN
@@ -23,7 +24,12 @@ class PredictReport:
 
 
 def predict(
-    store: FeatureStore | Path, images: Sequence[Path | str], model: str = MEAN, top: int = 3, device: str = "auto"
+    store: FeatureStore | Path,
+    images: Sequence[Path | str],
+    model: str = MEAN,
+    top: int = 3,
+    device: str = "auto",
+    consent: Consent | None = None,
 ) -> PredictReport:
     """Classify image files end to end: preprocessing, frozen layers, base and Δw.
 
@@ -33,13 +39,14 @@ def predict(
         model: which of the store's models.
         top: classes for each image.
         device: where the model runs.
+        consent: weights in place of those that the store names, or that the model hub may be asked for them.
     """
     if isinstance(store, FeatureStore):
-        predictions = TangentModel.load(store, model, device).predict(images, top)
+        predictions = TangentModel.load(store, model, device, consent).predict(images, top)
         return PredictReport(store=store.path, root_digest=store.root_digest, model=model, predictions=predictions)
     if not is_model_folder(store):
         with FeatureStore(store) as opened:
-            return predict(opened, images, model, top, device)
+            return predict(opened, images, model, top, device, consent)
     described = read_description(store)
     predictions = open_model(store, device).predict(images, top)
     return PredictReport(store=store, root_digest=described.root_digest, model=described.model, predictions=predictions)

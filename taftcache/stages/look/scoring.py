@@ -57,7 +57,8 @@ class Scorer:
     def is_weighed(self, name: str) -> bool:
         """Whether ``weigh`` has a bound for the component ``name``: it is a solution, of an objective without weights,
         ball, jvp_only or prior. Noise is none, so a private one has no such bound, and needs none."""
-        return self.plain and not self.recipe.prior.teachers and "certificate" in self._metas.get(name, {})
+        solved = {"certificate", "rows"} <= self._metas.get(name, {}).keys()
+        return self.plain and not self.recipe.prior.teachers and solved
 
     def state(self, tokens: NDArray[Any]) -> Any:
         """The base model's state on rows [b,t,d]."""

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from taftcache.cache.store import FeatureStore
+from taftcache.errors import FormatError
 from taftcache.tangent.spec import TAIL
 
 
@@ -16,16 +17,29 @@ def has_tail(store: FeatureStore) -> bool:
     return TAIL in store.objects()
 
 
+def cut_of(store: FeatureStore) -> dict[str, Any]:
+    """Where the rows were taken and what they are; FormatError where the store does not say how they were made."""
+    identity = store.identity
+    needed = {"": ("backbone", "cut", "dtype"), "backbone": ("model", "weights", "weights_digest")}
+    for section, keys in (needed | {"cut": ("start", "rows", "shape")}).items():
+        there = identity[section] if section else identity
+        if missing := [key for key in keys if key not in there]:
+            raise FormatError(
+                "the store does not say how its rows were made", got=f"identity without {section} {missing[0]}"
+            )
+    return dict(identity["cut"])
+
+
 def first_row_stands(store: FeatureStore) -> bool:
     """Whether row 0 of a sample's rows is its class token (or all there is of it)."""
-    if store.identity["cut"]["shape"][0] == 1:
+    if cut_of(store)["shape"][0] == 1:
         return True
     return has_tail(store) and bool(store.objects()[TAIL].meta.get("class_token"))
 
 
 def describe_vectors(store: FeatureStore) -> str:
     """What ``sample_vectors`` gives, for people."""
-    cut = store.identity["cut"]
+    cut = cut_of(store)
     if cut["shape"][0] == 1:
         return f"the cached {cut['rows']} of a sample"
     if first_row_stands(store):

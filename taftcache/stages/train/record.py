@@ -7,6 +7,7 @@ from typing import Any
 
 from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.transaction import Transaction
+from taftcache.consent import refusal, remember
 from taftcache.model.component import read_base
 from taftcache.recipe import Recipe, parse_recipe, recipe_values
 from taftcache.stages.train.checks import check_settings
@@ -32,7 +33,7 @@ def adopt(store: FeatureStore, recipe: Recipe | None) -> Recipe:
 def settings_of(store: FeatureStore, recipe: Recipe | None = None) -> Settings:
     """The recipe that would be in force, and its base point; the errors are those of ``adopt`` and ``read_base``."""
     adopted = adopt(store, recipe)
-    return Settings(recipe=adopted, base=read_base(store, adopted.tangent))
+    return Settings(recipe=adopted, base=read_base(store, adopted.tangent), refusal=refusal(store, "teachers", adopted))
 
 
 def recorded_values(store: FeatureStore, recipe: Recipe) -> dict[str, Any]:
@@ -48,6 +49,8 @@ def record_recipe(change: Transaction, store: FeatureStore, recipe: Recipe) -> N
     """
     values = recorded_values(store, recipe)
     if values != store.manifest.recipe:
+        if refusal(store, "teachers", recipe) is None:
+            remember(store.path, recipe, ["teachers"])
         change.update(recipe=values)
 
 

@@ -11,6 +11,7 @@ import torch
 
 from taftcache.backbone.device import resolve_device
 from taftcache.cache.read.shard import Shard
+from taftcache.errors import UntrustedStore
 from taftcache.model.component import Component
 from taftcache.objective.loss import Loss
 from taftcache.objective.named import class_weights, named_loss
@@ -24,7 +25,7 @@ from taftcache.solve.solution import Solution, Status
 from taftcache.tangent.base import Base
 from taftcache.tangent.operator import TangentOperator
 from taftcache.tangent.spec import Train
-from taftcache.teaching.rows import taught_rows
+from taftcache.teaching.rows import TaughtRows, taught_rows
 from taftcache.teaching.tangent_student import Teachers, certificate_at
 
 
@@ -34,10 +35,12 @@ class Settings:
 
     recipe: [tangent], [objective], [prior], [solver] and [compose] as they are in force.
     base: the base point that its [tangent] section makes of the store's tail.
+    refusal: why the recipe's teachers are not opened; None where they are.
     """
 
     recipe: Recipe
     base: Base
+    refusal: UntrustedStore | None = None
 
     @property
     def train(self) -> Train:
@@ -85,6 +88,12 @@ class Settings:
         """Whether a prior from teachers' features applies: it moves features, which the head alone does not."""
         return bool(self.recipe.prior.teachers) and mode != "head"
 
+    def taught(self, sources: Sequence[Shard]) -> TaughtRows:
+        """The teachers' features of the rows; UntrustedStore where nobody allowed the store to open its teachers."""
+        if self.refusal is not None:
+            raise self.refusal
+        return taught_rows(self.recipe.prior.teachers, sources)
+
     def proven(self, sources: Sequence[Shard], component: Component) -> Solution:
         """A component with what can be proven of it over ``sources`` now, under its own ridge: as its solve proved it.
 
@@ -92,8 +101,7 @@ class Settings:
         """
         objective = self._own_objective(sources, component)
         if self.is_taught(objective.train):
-            prior = self.recipe.prior
-            teachers = Teachers(psi=taught_rows(prior.teachers, sources).psi, prior=prior)
+            teachers = Teachers(psi=self.taught(sources).psi, prior=self.recipe.prior)
             found = certificate_at(component.delta, self.base, sources, objective, teachers)
             return Solution(component.delta, Status.stalled, found)
         return certify(
@@ -136,5 +144,5 @@ class Settings:
             },
         }
         if self.is_taught(mode):
-            settings["prior"] = values["prior"] | {"rows": taught_rows(self.recipe.prior.teachers, sources).digest}
+            settings["prior"] = values["prior"] | {"rows": self.taught(sources).digest}
         return json.dumps(settings, sort_keys=True)

@@ -26,7 +26,6 @@ from taftcache.stages.progress import Progress, Task
 from taftcache.stages.train.settings import Settings
 from taftcache.tangent.operator import TangentOperator
 from taftcache.tangent.spec import Train
-from taftcache.teaching.rows import taught_rows
 from taftcache.teaching.tangent_student import Teachers, minimise_taught
 
 INTERRUPTED = "interrupted"  # stands where a component's key would: it is nobody's, so the next run solves again
@@ -171,7 +170,7 @@ def _teachers(settings: Settings, sources: Sequence[Shard], objective: Objective
             got=f"objective.radius = {objective.radius}, solver.method = {method!r}",
             do="leave both out, or leave [prior] out",
         )
-    rows = taught_rows(prior.teachers, sources)
+    rows = settings.taught(sources)
     return Teachers(psi=rows.psi, prior=prior, slices=rows.slices)
 
 

@@ -6,12 +6,14 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from taftcache.backbone.sources.base import Source
 from taftcache.backbone.sources.opening import open_source
 from taftcache.cache.store import FeatureStore
+from taftcache.consent import followed
 from taftcache.errors import StoreError
 from taftcache.recipe import load_recipe
 from taftcache.report.plots import check_plots
@@ -97,7 +99,7 @@ def open_students(recipe: TeachingRecipe, progress: Progress) -> Iterator[Studen
                 places |= {item.id: (source, k) for k, item in enumerate(source.items)}
         joined = join(stores, images, {teacher_name(t): t.weight for t in recipe.teachers})
         digests = {name: [shard.digest for shard in every_shard(store)] for name, store in stores.items()}
-        records = {name: store.manifest.recipe for name, store in stores.items()}
+        records = {name: partial(followed, store, "weights") for name, store in stores.items()}
 
         @contextmanager
         def bar(name: str, total: int) -> Iterator[OnEpoch]:

@@ -87,7 +87,7 @@ def train(
         root_digest=store.root_digest,
         trained=[name for name, _, _ in todo],
         kept=kept,
-        certificates={name: meta["certificate"] for name, meta in metas.items()},
+        certificates={name: meta["certificate"] for name, meta in metas.items() if "certificate" in meta},
         seconds=time.perf_counter() - begin,
         notes=_unfinished(metas),
     )
@@ -194,6 +194,6 @@ def _unfinished(metas: Mapping[str, dict[str, Any]]) -> list[str]:
     """One note for each way in which solves ended above the tolerance, with the components it befell."""
     by_status: dict[str, list[str]] = {}
     for name, meta in metas.items():
-        if not meta["converged"]:
-            by_status.setdefault(meta["status"], []).append(name)
+        if not meta.get("converged"):
+            by_status.setdefault(meta.get("status", "it does not say how it ended"), []).append(name)
     return [f"{len(names)} of {len(metas)} solves ({', '.join(names)}): {s}" for s, names in by_status.items()]

@@ -21,7 +21,7 @@ from taftcache.backbone.sources.base import Source
 from taftcache.backbone.student import Student, build_student
 from taftcache.cache.format.plan import held_out, in_order
 from taftcache.errors import DataError, FormatError
-from taftcache.recipe import parse_bytes, parse_recipe
+from taftcache.recipe import Recipe, parse_bytes
 from taftcache.report.write import write_bytes
 from taftcache.teaching.features import TeacherFeatures
 from taftcache.teaching.joined import Joined
@@ -82,7 +82,7 @@ class Students:
         joined: rows of the teachers.
         places: of each row of the join, its source and the image's index there.
         shards: digests of each teacher's shards, by its name.
-        records: the recipe that each teacher's store keeps.
+        records: gives the recipe that a teacher's store keeps, where its weights may be opened.
         bar: shows a training.
     """
 
@@ -92,7 +92,7 @@ class Students:
         joined: Joined,
         places: list[tuple[Source, int]],
         shards: Mapping[str, list[str]],
-        records: Mapping[str, dict[str, Any]],
+        records: Mapping[str, Callable[[], Recipe]],
         bar: Bar,
     ) -> None:
         self.recipe, self.joined, self._places, self._bar = recipe, joined, places, bar
@@ -135,7 +135,7 @@ class Students:
 
     def backbone(self, teacher: str) -> Backbone:
         """A teacher's whole model, as its store's recipe names it."""
-        recipe = parse_recipe(self._records[teacher], teacher)
+        recipe = self._records[teacher]()
         return load_backbone(recipe.backbone, recipe.preprocess, self.recipe.device)
 
     def choose(self, prior: PriorName, **changes: Any) -> BetaChoice:

@@ -19,6 +19,8 @@ const VIEWS = {
   ledger: ledgerView,
 };
 const POLL_MS = 400;
+// How often to ask, once all is done, whether the store is still the same.
+const IDLE_MS = 5000;
 // The map is drawn again each time so many times more rows have places.
 const GROWTH = 1.5;
 
@@ -70,14 +72,14 @@ async function takeIn(stages) {
   }
 }
 
-// Ask the server how far it is, until all is done.
+// Ask the server how far it is, and when all is done whether the store has changed.
 async function follow() {
   let version = -1,
     rows = 0;
   for (;;) {
     const now = await ask("progress").catch(() => null);
     if (now === null) {
-      showWork("The server has ended; start taftcache view again.");
+      showWork(document.body.dataset.changed || "The server has ended; start taftcache view again.");
       return;
     }
     const all = Object.values(now.stages),
@@ -89,11 +91,9 @@ async function follow() {
       rows = read.done;
       await takeIn(now.stages);
     }
-    if (all.every((stage) => stage.ready)) {
-      document.body.dataset.done = "1";
-      return;
-    }
-    await new Promise((next) => setTimeout(next, POLL_MS));
+    const done = all.every((stage) => stage.ready);
+    if (done) document.body.dataset.done = "1";
+    await new Promise((next) => setTimeout(next, done ? IDLE_MS : POLL_MS));
   }
 }
 

@@ -10,9 +10,16 @@ export function unpack(packed) {
   return new kind(raw.buffer);
 }
 
+// The server's answer once the store has another root than it was started with.
+const GONE = 410;
+
 export async function ask(name, query = {}) {
   const answer = await fetch(name + "?" + new URLSearchParams(query));
   const body = await answer.json();
+  if (answer.status === GONE) {
+    document.body.dataset.changed = body.error;
+    document.getElementById("work").textContent = body.error;
+  }
   if (!answer.ok) throw new Error(body.error || answer.statusText);
   return body;
 }

@@ -1,0 +1,183 @@
+"""Who decides that a file is opened because a store names it: the person who reads the store, never the store.
+
+A store's record of its recipe names images, weights and teachers' stores on whatever machine made it. A store that
+came from elsewhere may name anything: followed without asking, ``~/Pictures`` ends up in a report, and a model's name
+reaches the network. So a name in a record is followed only where this user allowed it on this machine. ``extract``,
+``import`` and ``train`` with the user's own recipe allow what that recipe names, ``copy`` and ``convert`` take it over
+from their source, and ``taftcache trust`` allows what a store names. What is allowed stands in one file, a line for
+each: store, kind and the very names, so that another store put in its place is not covered, nor other names.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+
+from taftcache.cache.place.address import is_bucket
+from taftcache.errors import RecipeError, UntrustedStore
+from taftcache.recipe import Recipe, parse_recipe
+
+if TYPE_CHECKING:
+    from taftcache.cache.store import FeatureStore
+
+Kind = Literal["images", "weights", "teachers"]
+KINDS: tuple[Kind, ...] = ("images", "weights", "teachers")
+SECTION = {"images": "data", "weights": "backbone", "teachers": "prior"}
+# What opens each kind for one command.
+_SWITCH = {
+    "images": "name them yourself (--images, or --set data.train=…)",
+    "weights": "name them yourself (--weights FILE, --allow-hub for those of the model hub)",
+    "teachers": "train with a recipe of your own",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Consent:
+    """What one call may open in place of what the store names.
+
+    images: a folder or file for each that the store was made from (training, then test), of the same kind of source;
+        of a published dataset, its root. weights: a .safetensors file or a folder in timm's layout. hub: whether the
+        model hub may be asked for what the store names.
+    """
+
+    images: tuple[Path | str, ...] = ()
+    weights: Path | str | None = None
+    hub: bool = False
+
+
+def followed(store: FeatureStore, kind: Kind, consent: Consent | None = None) -> Recipe:
+    """The store's own recipe, with what ``consent`` names in place of its names.
+
+    Raises:
+        UntrustedStore: it names something of this kind that nobody allowed. RecipeError: other images than it has.
+    """
+    consent = consent or Consent()
+    recipe = parse_recipe(store.manifest.recipe, str(store.path))
+    own: dict[str, str] = {}
+    if kind == "images" and consent.images:
+        own = _places(recipe, consent.images)
+        recipe = msgspec.structs.replace(recipe, data=msgspec.structs.replace(recipe.data, **own))
+    if kind == "weights" and consent.weights is not None:
+        own = {"weights": os.path.abspath(consent.weights)}
+        recipe = msgspec.structs.replace(recipe, backbone=msgspec.structs.replace(recipe.backbone, **own))
+    own_keys = [f"{SECTION[kind]}.{key}" for key in own]
+    if (refused := refusal(store, kind, recipe, own_keys, hub=consent.hub)) is not None:
+        raise refused
+    return recipe
+
+
+def refusal(
+    store: FeatureStore, kind: Kind, recipe: Recipe, own: Iterable[str] = (), *, hub: bool = False
+) -> UntrustedStore | None:
+    """Why what ``recipe`` names is not opened: it is the store's own word, and not allowed here; None where it is.
+
+    Names that differ from the store's are the caller's own, and so are those under the keys ``own`` ("data.train", or
+    overrides "data.train=…"). ``hub`` allows what only the model hub is asked for.
+    """
+    keys = {text.partition("=")[0].strip() for text in own}
+    recorded = names(parse_recipe(store.manifest.recipe, str(store.path)), kind)
+    foreign = {key: value for key, value in names(recipe, kind).items() if recorded.get(key) == value}
+    foreign = {key: value for key, value in foreign.items() if f"{SECTION[kind]}.{key}" not in keys}
+    if hub:
+        foreign = {k: v for k, v in foreign.items() if not _from_hub(k, v)}
+    if not foreign or _line(store.path, kind, recorded) in _allowed():
+        return None
+    return UntrustedStore(
+        f"the store names {kind} that this user has not allowed it to open here",
+        got=", ".join(f"{SECTION[kind]}.{key} = {value!r}" for key, value in foreign.items()),
+        do=f"{_SWITCH[kind]}, or taftcache trust {store.path}, where you know who made it",
+    )
+
+
+def check_architecture(store: FeatureStore, consent: Consent | None = None) -> None:
+    """UntrustedStore where building the model of a store's tail would ask the hub or a folder, and nobody allowed it.
+
+    A name of timm's own list has no colon, and is built from timm's code alone.
+    """
+    name = str(store.identity.get("backbone", {}).get("model", ""))
+    if ":" in name and followed(store, "weights", consent).backbone.model != name:
+        raise UntrustedStore(
+            "the store was made with another model than the one its record names", got=name, do="do not use this store"
+        )
+
+
+def remember(path: Path | str, recipe: Recipe, kinds: Iterable[Kind] = KINDS) -> None:
+    """Allow the store at ``path`` what ``recipe`` names, from now on; nothing where the list cannot be written."""
+    known = _allowed()
+    named = ((kind, names(recipe, kind)) for kind in kinds)
+    lines = [line for kind, what in named if what and (line := _line(path, kind, what)) not in known]
+    file = _file()
+    if not lines or file is None:
+        return
+    # A reader without a home of its own must still be able to extract; what is not allowed then says how to name it.
+    with suppress(OSError):
+        file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        place = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        try:
+            os.write(place, "".join(f"{line}\n" for line in lines).encode())
+        finally:
+            os.close(place)
+
+
+def take_over(source: FeatureStore, target: FeatureStore) -> None:
+    """Allow ``target``, made from ``source``, what ``source`` is allowed."""
+    recipe = parse_recipe(source.manifest.recipe, str(source.path))
+    remember(target.path, recipe, [kind for kind in KINDS if refusal(source, kind, recipe) is None])
+
+
+def names(recipe: Recipe, kind: Kind) -> dict[str, Any]:
+    """What a recipe names outside of taftcache and the libraries that it installs, by key; empty for none."""
+    data, backbone = recipe.data, recipe.backbone
+    if kind == "teachers":
+        return {"teachers": list(recipe.prior.teachers)} if recipe.prior.teachers else {}
+    if kind == "weights":
+        model = {"model": backbone.model} if backbone.weights == "pretrained" or ":" in (backbone.model or "") else {}
+        return {} if backbone.weights == "bundled" else {"weights": backbone.weights, **model}
+    keys = {"digits": (), "published": ("root",), "timm": ("train", "test", "root")}.get(data.source, ("train", "test"))
+    return {key: getattr(data, key) for key in keys if getattr(data, key) is not None}
+
+
+def _places(recipe: Recipe, images: tuple[Path | str, ...]) -> dict[str, str]:
+    """The paths in ``images`` by the key of the recipe that they stand for."""
+    data = recipe.data
+    keys = ["root"] if data.source in ("published", "timm") else list(names(recipe, "images"))
+    if len(images) != len(keys):
+        raise RecipeError(
+            "the store was made from another number of folders or files of images",
+            got=f"{len(images)} named; its source is {data.source!r} with {', '.join(keys) or 'no place'}",
+            do=f"name {len(keys)}: {', '.join(keys)}" if keys else "leave --images out",
+        )
+    return {key: os.path.abspath(place) for key, place in zip(keys, images, strict=True)}
+
+
+def _from_hub(key: str, value: Any) -> bool:
+    return value == "pretrained" if key == "weights" else key == "model" and not str(value).startswith("local-dir:")
+
+
+def _line(path: Path | str, kind: Kind, named: Mapping[str, Any]) -> str:
+    store = str(path) if is_bucket(path) else os.path.realpath(path)
+    return json.dumps({"store": store, "kind": kind, "names": dict(named)}, sort_keys=True)
+
+
+def _allowed() -> frozenset[str]:
+    """The lines of the list; none where there is no list, or nobody can read it."""
+    file = _file()
+    try:
+        return frozenset() if file is None else frozenset(file.read_text("utf-8").splitlines())
+    except (OSError, UnicodeDecodeError):
+        return frozenset()
+
+
+def _file() -> Path | None:
+    """``$XDG_STATE_HOME/taftcache/trusted``; None for a user without a home."""
+    try:
+        return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "taftcache" / "trusted"
+    except RuntimeError:
+        return None

@@ -1,0 +1,30 @@
+"""Whether a store may open what its record names on this machine; see ``taftcache.consent``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from taftcache.cache.store import FeatureStore
+from taftcache.consent import KINDS, SECTION, names, remember
+from taftcache.recipe import parse_recipe
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrustReport:
+    """``named``: what the store names and may open from now on, by the recipe's key ("data.train")."""
+
+    store: Path
+    named: dict[str, Any]
+
+
+def trust(store: FeatureStore) -> TrustReport:
+    """Allow a store to open the images, weights and teachers that its record names; for stores whose maker you know.
+
+    It holds for this user, for the store at this place, and for these very names.
+    """
+    recipe = parse_recipe(store.manifest.recipe, str(store.path))
+    remember(store.path, recipe)
+    named = {f"{SECTION[kind]}.{key}": value for kind in KINDS for key, value in names(recipe, kind).items()}
+    return TrustReport(store=store.path, named=named)

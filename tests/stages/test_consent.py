@@ -1,0 +1,192 @@
+"""What a store names on its reader's machine is opened only where the reader allowed it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+import pytest
+import timm
+
+import taftcache
+from taftcache.cache.format.manifest import FILE, Manifest
+from taftcache.cache.store import FeatureStore
+from taftcache.cli import main
+from taftcache.consent import Consent
+from taftcache.errors import RecipeError, UntrustedStore
+from taftcache.model.predictor import TangentModel
+from taftcache.view.atlas import Atlas
+from taftcache.view.pictures import Pictures
+from tests.stages.making import toml
+
+
+def forge(path: Path, **sections: dict) -> None:
+    """Name other things in the store's record, with digests as its maker would have them."""
+    manifest = Manifest.decode((path / FILE).read_bytes())
+    recipe = manifest.recipe | {name: {**manifest.recipe[name], **section} for name, section in sections.items()}
+    (path / FILE).write_bytes(manifest.replace(recipe=recipe).encode())
+
+
+@pytest.fixture
+def foreign(photographed, tmp_path) -> Path:
+    """A store from elsewhere that names pictures of this machine, by ids that are their names."""
+    return shutil.copytree(photographed, tmp_path / "foreign")
+
+
+def pictures(path: Path, consent: Consent | None = None) -> tuple[bool, str]:
+    """Whether the first sample has a picture, and why not."""
+    with FeatureStore(path) as store:
+        found = Pictures(store, consent)
+        return found.png(store.shards[0].sample_ids[0]) is not None, found.why_not
+
+
+def run(capsys, *arguments: object) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as ended:
+        main([str(a) for a in arguments])
+    said = capsys.readouterr()
+    return int(ended.value.code or 0), said.out, said.err
+
+
+@pytest.mark.law("No file is opened and no network asked because a store names it, unless its reader allowed that")
+def test_a_strangers_store_shows_no_pictures_of_its_reader(photographed, foreign, images, tmp_path):
+    assert pictures(photographed) == (True, "")
+    shown, why = pictures(foreign)
+    assert not shown
+    assert "data.train" in why
+    assert "--images" in why
+    assert "\n" not in why
+    assert pictures(foreign, Consent(images=(images,))) == (True, "")
+    with FeatureStore(foreign) as store:
+        report = taftcache.write_report(store, tmp_path / "r.html", neighbours=False)
+        assert why in report.notes
+    assert b"data:image/png" not in (tmp_path / "r.html").read_bytes()
+
+
+def test_trust_is_of_one_place_and_of_these_names(photographed, foreign, images, capsys):
+    assert (
+        run(capsys, "trust", foreign, "--json")[1]
+        == json.dumps({"store": str(foreign), "named": {"data.train": str(images)}}, indent=2) + "\n"
+    )
+    assert pictures(foreign) == (True, "")
+    forge(foreign, data={"train": f"{images}/"})
+    assert not pictures(foreign)[0]
+    shutil.copytree(photographed, foreign.parent / "other")
+    assert not pictures(foreign.parent / "other")[0]
+    trusted = Path(os.environ["XDG_STATE_HOME"]) / "taftcache" / "trusted"
+    assert trusted.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_copy_may_what_its_source_may(photographed, foreign, tmp_path):
+    taftcache.copy(photographed, tmp_path / "mine")
+    taftcache.copy(foreign, tmp_path / "theirs")
+    taftcache.convert(photographed, tmp_path / "wide", dtype="float32")
+    assert [pictures(tmp_path / name)[0] for name in ("mine", "theirs", "wide")] == [True, False, True]
+
+
+def test_without_a_home_a_store_is_made_all_the_same(tmp_path, monkeypatch, images):
+    monkeypatch.setenv("XDG_STATE_HOME", "/proc/nowhere")
+    file = toml(tmp_path / "r.toml", tmp_path / "store", data={"source": "folder", "train": str(images)})
+    with pytest.raises(SystemExit) as ended:
+        main(["extract", str(file), "--json"])
+    assert not ended.value.code
+
+
+def test_as_many_places_as_the_store_was_made_from(foreign, images):
+    with pytest.raises(RecipeError, match="another number"):
+        pictures(foreign, Consent(images=(images,) * 2))
+    forge(foreign, data={"source": "digits", "train": None})
+    with pytest.raises(RecipeError, match="another number"):
+        pictures(foreign, Consent(images=(images,)))
+
+
+@pytest.mark.law("No file is opened and no network asked because a store names it, unless its reader allowed that")
+@pytest.mark.parametrize(
+    "named",
+    [
+        {"weights": "pretrained", "model": "hf-hub:attacker/evil"},
+        {"weights": "pretrained", "model": "vit_tiny_patch16_224.augreg_in21k"},
+        {"weights": "local-dir:${SECRET}"},
+        {"weights": "~/weights.safetensors", "model": "hf-hub:attacker/evil"},
+    ],
+    ids=str,
+)
+def test_a_strangers_weights_are_neither_opened_nor_downloaded(foreign, monkeypatch, named):
+    monkeypatch.setenv("SECRET", "of-the-reader")
+    asked = []
+
+    def create(name, **options):
+        asked.append(name)
+        raise OSError("no network in a test")
+
+    monkeypatch.setattr(timm, "create_model", create)
+    forge(foreign, backbone=named)
+    with pytest.raises(UntrustedStore) as refused:
+        TangentModel.load(foreign, device="cpu")
+    assert "of-the-reader" not in str(refused.value)
+    assert asked == []
+    if named["weights"] == "pretrained":
+        with pytest.raises(taftcache.BackboneError):
+            TangentModel.load(foreign, device="cpu", consent=Consent(hub=True))
+        assert asked == [named["model"]]
+
+
+def test_weights_of_ones_own_take_the_place_of_a_strangers(foreign, images, capsys, tmp_path):
+    from taftcache.backbone.files import BUNDLED
+
+    one = next(iter(sorted(images.glob("0/*.png"))))
+    expected = json.loads(run(capsys, "predict", foreign, one, "--json")[1])["predictions"]
+    forge(foreign, backbone={"weights": "${HOME}/secret"})
+    code, out, err = run(capsys, "predict", foreign, one, "--json")
+    assert (code, json.loads(out)["error"]) == (5, "UntrustedStore")
+    assert os.environ["HOME"] not in err
+    found = json.loads(run(capsys, "predict", foreign, one, "--weights", BUNDLED, "--json")[1])
+    assert found["predictions"] == expected
+    assert run(capsys, "export-model", foreign, tmp_path / "model", "--weights", BUNDLED)[0] == 0
+
+
+@pytest.mark.parametrize("command", [["append"], ["verify", "--repair"]])
+def test_commands_that_read_images_again_need_them_named(foreign, images, capsys, command):
+    if command[0] == "verify":
+        next((foreign / "shards").rglob("c.0.0.0")).write_bytes(b"damaged")
+    code, out, err = run(capsys, command[0], foreign, *command[1:])
+    assert (code, "has not allowed" in out + err) == (5, True)
+    code, out, err = run(capsys, command[0], foreign, *command[1:], "--set", f"data.train={images}")
+    assert code == 0, (out, err)
+
+
+@pytest.mark.law("No file is opened and no network asked because a store names it, unless its reader allowed that")
+def test_a_strangers_teachers_are_not_opened(foreign, photographed, tmp_path):
+    forge(foreign, prior={"teachers": [str(photographed)]})
+    with FeatureStore(foreign, mode="a") as store:
+        for work in (taftcache.train, lambda s: taftcache.forget(s, [s.shards[0].sample_ids[0]])):
+            with pytest.raises(UntrustedStore, match="prior"):
+                work(store)
+
+
+@pytest.mark.parametrize(
+    "missing", ["norm", "base_digest", "converged", "certificate", "rows", "cut", "backbone", "dtype"]
+)
+def test_a_record_that_says_too_little_is_no_traceback(finished, tmp_path, capsys, missing):
+    path = shutil.copytree(finished, tmp_path / "store")
+    manifest = Manifest.decode((path / FILE).read_bytes())
+
+    def without(said: dict) -> dict:
+        return {key: value for key, value in said.items() if key != missing}
+
+    objects = {n: msgspec.structs.replace(o, meta=without(o.meta)) for n, o in manifest.objects.items()}
+    (path / FILE).write_bytes(manifest.replace(identity=without(manifest.identity), objects=objects).encode())
+    for command in ("inspect", "train"):
+        run(capsys, command, path)
+    with FeatureStore(path) as store, suppress(taftcache.TaftcacheError):
+        Atlas(store).work(skip=("neighbours",))
+
+
+@pytest.mark.parametrize("name", ["checkpoint_path", "pretrained_cfg", "cache_dir"])
+def test_arguments_by_which_timm_loads_are_refused(foreign, name):
+    forge(foreign, backbone={"model_args": {name: "/etc/passwd"}})
+    with pytest.raises(RecipeError, match="model_args"):
+        TangentModel.load(foreign, device="cpu")

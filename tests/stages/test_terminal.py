@@ -1,0 +1,113 @@
+"""Names that a stranger chose are shown on a terminal, never obeyed."""
+
+from __future__ import annotations
+
+import ast
+import io
+import shutil
+from pathlib import Path
+
+import pytest
+from rich.table import Table
+
+from taftcache.cache.format.manifest import FILE, Manifest
+from taftcache.cli import main
+from taftcache.terminal import console
+
+# ESC with a colour, BEL, CR, backspace, a C1 control, a title, a link, right-to-left override, DEL, markup and emoji
+EVIL = "\x1b[31mred\x07\r\b\x9b\x1b]0;title\x07\x1b]8;;http://x\x1b\\link\u202eevil\u2066\x7f[bold]b[/bold] :smile: [/]"
+PRINTERS = Path(console.__file__).parents[1]
+
+
+def printable(text: str) -> bool:
+    return text.replace("\n", "").isprintable()
+
+
+def forge(path: Path) -> Path:
+    """Class names, the shards' and models' names cannot be such, but classes, settings and reasons can."""
+    manifest = Manifest.decode((path / FILE).read_bytes())
+    classes = [EVIL, *manifest.classes[1:]]
+    identity = manifest.identity | {"backbone": {**manifest.identity["backbone"], "model": EVIL}}
+    recipe = manifest.recipe | {"data": {**manifest.recipe["data"], "source": "folder", "train": EVIL}}
+    recipe |= {"prior": {**manifest.recipe["prior"], "teachers": [EVIL]}}
+    changed = manifest.replace(classes=classes, identity=identity, recipe=recipe)
+    (path / FILE).write_bytes(changed.encode())
+    return path
+
+
+@pytest.fixture(scope="module")
+def hostile(finished, tmp_path_factory) -> Path:
+    return forge(shutil.copytree(finished, tmp_path_factory.mktemp("hostile") / "store"))
+
+
+@pytest.mark.law("Names, ids and errors of a stranger's store are shown on a terminal, never obeyed")
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["inspect", "{}"],
+        ["inspect", "{}", "--json"],
+        ["inspect", "{}", "--class", EVIL],
+        ["inspect", "{}", "--shard", "000"],
+        ["inspect", "{}", "--ids"],
+        ["inspect", "{}", "--class", "none"],
+        ["inspect", "{}", "--sample", EVIL],
+        ["inspect", "{}", "--sample", EVIL, "--json"],
+        ["evaluate", "{}"],
+        ["verify", "{}"],
+        ["audit", "{}"],
+        ["train", "{}"],
+        ["trust", "{}"],
+        ["append", "{}"],
+        ["append", "{}", "--json"],
+        ["influence", "{}", "--sample", EVIL],
+    ],
+    ids=lambda command: " ".join(command).replace(EVIL, "EVIL"),
+)
+def test_no_control_character_of_a_store_reaches_the_terminal(hostile, tmp_path, capsys, command):
+    with pytest.raises(SystemExit):
+        main([word.replace("{}", str(hostile)) for word in command])
+    said = capsys.readouterr()
+    out = said.out.replace("\t", "") if "--ids" in command else said.out
+    assert printable(out)
+    assert printable(said.err)
+    assert said.out + said.err
+
+
+@pytest.mark.law("Names, ids and errors of a stranger's store are shown on a terminal, never obeyed")
+def test_a_terminal_gets_no_codes_but_ours(monkeypatch):
+    """rich's own colours are there; those of a name are not, in a line or a table, nor is its markup taken."""
+    made = console._Console()
+    made.file, made._force_terminal, made._color_system = io.StringIO(), True, None
+    table = Table("name")
+    table.add_row(EVIL)
+    made.print(EVIL, soft_wrap=True)
+    made.print(table)
+    text = made.file.getvalue()
+    assert printable(text)
+    assert "\\x1b[31mred\\x07\\r\\x08\\x9b" in text
+    assert "[bold]b[/bold] :smile: [/]" in text
+
+
+def test_bars_take_no_markup(monkeypatch):
+    stream = io.StringIO()
+    made = console._Console(stderr=True)
+    made.file, made._force_terminal = stream, True
+    monkeypatch.setattr(console, "ERR", made)
+    with console.bars() as progress, progress.task(EVIL, 2) as task:
+        task.note(EVIL)
+        progress.say(EVIL)
+    for code in ("\x07", "\x1b]", "\x9b", "\u202e"):
+        assert code not in stream.getvalue()
+    assert "[bold]b[/bold]" in stream.getvalue()
+
+
+def test_everything_is_printed_by_the_console():
+    found = [
+        f"{file.name}:{node.lineno}"
+        for file in PRINTERS.rglob("*.py")
+        if file != Path(console.__file__)
+        if any(word in (text := file.read_text("utf-8")) for word in ("print(", "echo(", "stdout"))
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("print", "typer.echo", "sys.stdout.write")
+    ]
+    assert found == []
