@@ -489,11 +489,13 @@ def test_a_store_on_eighty_columns(cli, store, monkeypatch):  # noqa: F811
     assert "components/000" in cli("inspect", store).out
 
 
-def test_the_page_is_served_until_it_is_ended(store):  # noqa: F811
-    """The address on stdout, the page at it, and an end without a traceback."""
+@pytest.mark.parametrize("works", [False, pytest.param(True, marks=pytest.mark.full)])
+def test_the_page_is_served_until_it_is_ended(store, works):  # noqa: F811
+    """The address on stdout, the page at it, and an end without a traceback; in the midst of its work, or without."""
     from urllib.request import urlopen
 
-    code = "from taftcache.cli import main; main()"
+    idle = "" if works else "from taftcache.view.atlas import Atlas; Atlas.start = lambda self: None; "
+    code = f"{idle}from taftcache.cli import main; main()"
     process = subprocess.Popen(
         [sys.executable, "-c", code, "view", str(store), "--no-browser"],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
