@@ -223,9 +223,9 @@ def taught(path, teacher, **sections):
     settings = {
         "data": {"source": "digits", "limit": FEW},
         "backbone": msgspec.to_builtins(student.backbone),
-        "objective": {"ridge": 0.1},
+        "objective": {"ridge": 1.0},
         "solver": {"tolerance": 1e-2, "max_passes": 5000},
-        "prior": {"teachers": [str(teacher)], "sparsity": 0.2},
+        "prior": {"teachers": [str(teacher)], "beta": 0.1, "sparsity": 0.2},
         **sections,
     }
     return recipe(path, **settings)
@@ -272,7 +272,7 @@ def test_a_component_is_solved_again_when_its_teachers_rows_change(teacher, fini
     path = shutil.copytree(finished, tmp_path / "mine")
     with FeatureStore(path, mode="a") as store:
         assert taftcache.train(store, taught(path, teacher)).trained == []
-        changed = taught(path, teacher, prior={"teachers": [str(teacher)], "sparsity": 0.3})
+        changed = taught(path, teacher, prior={"teachers": [str(teacher)], "beta": 0.1, "sparsity": 0.3})
         assert sorted(taftcache.train(store, changed).trained) == ["components/000", "components/001"]
 
 
