@@ -47,6 +47,19 @@ families = pytest.mark.parametrize(
     [pytest.param(f, marks=[pytest.mark.full] if f.name in SLOW else []) for f in table.FAMILIES],
     ids=lambda f: f"{f.name}-{f.blocks}",
 )
+# One of each kind of architecture, and of each path; the others' derivatives and rows are in the full form.
+KINDS = {"ViT, DeiT", "DeiT distilled", "DINOv3", "CaiT", "XCiT", "Swin", "ConvNeXt V2", "ResNet", "MLP-Mixer"}
+
+
+def kinds(*but: str) -> pytest.MarkDecorator:
+    """Every family but those of these names; the quick form takes one of each kind."""
+    quick = [f.name in KINDS and f.blocks not in (2, 3) for f in table.FAMILIES]
+    chosen = [
+        pytest.param(f, marks=[] if q else [pytest.mark.full])
+        for f, q in zip(table.FAMILIES, quick, strict=True)
+        if f.name not in but
+    ]
+    return pytest.mark.parametrize("family", chosen, ids=lambda f: f"{f.name}-{f.blocks}")
 
 
 def pictures(family: Any, n: int = 2, seed: int = 3) -> torch.Tensor:
@@ -89,7 +102,7 @@ def test_rows_are_what_a_hook_sees_and_what_stores_can_keep(family):
 
 
 @pytest.mark.law("J and Jᵀ of every family are those of `torch.func` on the whole, uncut model")
-@families
+@kinds()
 def test_derivatives_are_torch_funcs_on_the_whole_model(family):
     cut = Cut(table.small_backbone(family), family.blocks)
     errors = table.check(cut, pictures(family))
@@ -112,9 +125,7 @@ def test_names_are_timms_and_buffers_are_not_trained(family):
 
 
 @pytest.mark.law("Nothing of a sample reaches the head but through its row")
-@pytest.mark.parametrize(
-    "family", [f for f in table.FAMILIES if f.name not in SLOW], ids=lambda f: f"{f.name}-{f.blocks}"
-)
+@kinds(*SLOW)
 def test_what_is_trained_never_moves_the_rows_and_what_is_not_moves_the_head_through_them_alone(family):
     """By changing the model's tensors in turn: all of the tail's, every fourth of the others."""
     backbone = table.small_backbone(family)
@@ -261,10 +272,11 @@ def test_models_of_others_say_what_they_lack():
 # The page.
 
 
-def test_the_page_says_what_is_so():
-    """Its rows of three families, made anew; errors by their bound, for rounding differs between machines."""
+@pytest.mark.parametrize("names", [{"XCiT"}, pytest.param({"ResNet", "DINOv3"}, marks=pytest.mark.full)], ids=str)
+def test_the_page_says_what_is_so(names):
+    """Its rows of some families, made anew; errors by their bound, for rounding differs between machines."""
     text = table.PAGE.read_text(encoding="utf-8")
-    chosen = tuple(f for f in table.FAMILIES if f.name in ("ResNet", "DINOv3", "XCiT"))
+    chosen = tuple(f for f in table.FAMILIES if f.name in names)
     for line in list(table.rows(chosen))[2:]:
         *said, tangent, adjoint = [cell.strip() for cell in line.strip("|").split("|")]
         there = [row for row in text.splitlines() if row.startswith("| " + " | ".join(said) + " |")]

@@ -12,6 +12,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
+from distributed import Worker
+from distributed.utils import LoopRunner
 
 import taftcache
 from taftcache.cache.store import FeatureStore
@@ -21,7 +23,7 @@ from taftcache.stages.progress import Silent
 from tests.stages.making import recipe
 
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[2])}
-UNLIMITED = ("--nthreads", "1", "--memory-limit", "0", "--no-dashboard")
+UNLIMITED = ("--nthreads", "1", "--memory-limit", "0", "--no-dashboard", "--no-nanny")
 
 
 def many(path: Path) -> Recipe:
@@ -95,6 +97,23 @@ def dask(*arguments: str, prefix: tuple[str, ...] = (), **settings) -> Iterator[
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+
+
+@contextmanager
+def worker_here(address: str, memory: int = 0) -> Iterator[Worker]:
+    """A worker in a thread of this process: for what would happen in any, begun in no time."""
+    runner = LoopRunner()
+    runner.start()
+
+    async def begin() -> Worker:
+        return await Worker(address, nthreads=1, memory_limit=memory, dashboard=False)
+
+    worker = runner.run_sync(begin)
+    try:
+        yield worker
+    finally:
+        runner.run_sync(worker.close)
+        runner.stop()
 
 
 def turn(way: str, patch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
@@ -22,7 +22,7 @@ from taftcache.remote.cluster import Cluster
 from taftcache.remote.components import solve
 from taftcache.remote.jobs import SolveJob
 from taftcache.remote.worker import versions
-from tests.remote.making import ENVIRONMENT, UNLIMITED, At, asking, dask, free_port, many, pids, scheduler
+from tests.remote.making import ENVIRONMENT, UNLIMITED, At, asking, dask, free_port, many, pids, scheduler, worker_here
 from tests.stages.making import open_store, recipe, toml, tree
 from tests.stages.test_damage import chunk_of, flip
 
@@ -35,9 +35,12 @@ def ours(tmp_path):
 
 
 @pytest.fixture
-def outside():
-    """The address of a scheduler with one worker, and both processes; as a shell starts them."""
-    with scheduler() as (address, process), dask("worker", address, *UNLIMITED) as worker:
+def outside(request):
+    """The address and process of a scheduler as a shell starts it, and its worker: in a process, or in this one."""
+    with ExitStack() as stack:
+        address, process = stack.enter_context(scheduler())
+        far = getattr(request, "param", "here") == "process"
+        worker = stack.enter_context(dask("worker", address, *UNLIMITED) if far else worker_here(address))
         yield address, process, worker
 
 
@@ -144,8 +147,12 @@ def test_a_scheduler_without_workers():
 
 @pytest.mark.law("A lost worker, scheduler, driver or link costs what was under way")
 @pytest.mark.parametrize(
-    "lost",
-    ["scheduler", pytest.param("worker", marks=pytest.mark.full), pytest.param("stalled", marks=pytest.mark.full)],
+    ("outside", "lost"),
+    [
+        ("here", "scheduler"),
+        *(pytest.param("process", lost, marks=pytest.mark.full) for lost in ("scheduler", "worker", "stalled")),
+    ],
+    indirect=["outside"],
 )
 def test_when_nobody_is_left_the_run_ends_and_can_go_on(outside, extracted, tmp_path, lost):
     address, process, worker = outside
@@ -221,7 +228,7 @@ def test_a_worker_of_another_version_that_joins_later_is_refused(monkeypatch):
         connecting = beside.submit(Cluster.at, address, timeout=60)
         time.sleep(1)
         with (
-            dask("worker", address, *UNLIMITED),
+            worker_here(address),
             connecting.result() as cluster,
             pytest.raises(ClusterError, match=r"torch .* instead of 0"),
         ):
@@ -232,23 +239,29 @@ def test_a_worker_of_another_version_that_joins_later_is_refused(monkeypatch):
 def test_workers_that_would_write_rows_to_their_disk_are_refused():
     with (
         scheduler() as (address, _),
-        dask("worker", address, "--nthreads", "1", "--memory-limit", "1GiB", "--no-dashboard"),
+        worker_here(address, memory=1 << 30),
         pytest.raises(ClusterError, match="--memory-limit 0"),
         Cluster.at(address, timeout=60) as cluster,
     ):
         cluster.call(abs, -1)
 
 
-def test_without_dask_the_error_says_how_to_get_it(tmp_path):
+def test_without_dask_the_error_says_how_to_get_it(tmp_path, monkeypatch, capsys):
     """``--workers`` is a wrong option on a machine without Dask, not a traceback."""
     toml(tmp_path / "tiny.toml", tmp_path / "store")
-    hide = "import sys; sys.modules['dask'] = sys.modules['distributed'] = None\nfrom taftcache.cli import main\n"
-    code = f"{hide}main(['extract', {str(tmp_path / 'tiny.toml')!r}, '--workers', '1'])"
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=ENVIRONMENT)
-    assert ended.returncode == RecipeError.exit_code, ended.stderr
-    assert "workers need Dask, which is not installed" in ended.stderr
-    assert "taftcache[dask]" in ended.stderr
-    assert "Traceback" not in ended.stderr
+    before = {name: module for name, module in sys.modules.items() if name.startswith("taftcache.remote.")}
+    for name in before:  # imported again, without Dask
+        monkeypatch.delitem(sys.modules, name)
+    for name in ("dask", "distributed"):
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(SystemExit) as ended:
+        main(["extract", str(tmp_path / "tiny.toml"), "--workers", "1"])
+    assert not [name for name in sys.modules if name.startswith("taftcache.remote.") and name not in before]
+    assert ended.value.code == RecipeError.exit_code
+    said = capsys.readouterr().err
+    assert "workers need Dask, which is not installed" in said
+    assert "taftcache[dask]" in said
+    assert "Traceback" not in said
 
 
 def test_both_ways_of_asking_at_once(tmp_path):

@@ -224,7 +224,7 @@ def test_evidence_is_that_of_the_dense_gaussian():
     found = posterior(psi, labels, 2)
     X, y = (psi - psi.mean(0)).numpy(), (labels == 0).double().numpy()
     model = BayesianRidge(
-        max_iter=3000, tol=1e-12, compute_score=True, fit_intercept=False,
+        max_iter=300, tol=1e-12, compute_score=True, fit_intercept=False,
         alpha_1=0, alpha_2=0, lambda_1=0, lambda_2=0,
     ).fit(X, y - y.mean())  # fmt: skip
     assert found.evidence * 60 == pytest.approx(model.scores_[-1], rel=1e-4)

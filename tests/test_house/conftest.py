@@ -3,22 +3,51 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
 from taftcache import extract, load_recipe, run
+from taftcache.backbone.sources.digits import DigitsSource
 from tests.test_house.pages import ROOT
+
+FEW = 200  # the first digits: the samples that pages name are among them, and every class is in every shard
+# Of two recipes what is slow and what no page says: (file, text, what stands there instead).
+SHORTER = (
+    ("quickstart.toml", "[forget]", "[compare]\nridges = [0.1]\nrates = [1e-3]\nresets = [true]\n\n[forget]"),
+    ("teach/quick.toml", "epochs = 20", "epochs = 2"),
+)
+
+
+class FewDigits(DigitsSource):
+    """The first ``FEW`` digits, under their own ids."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.items = self.items[:FEW]
 
 
 @pytest.fixture(scope="session")
-def made(tmp_path_factory) -> Path:
+def few_digits() -> Iterator[None]:
+    """Recipes of the digits mean the first ``FEW``: what a page shows does not depend on how many there are."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("taftcache.backbone.sources.opening.DigitsSource", FewDigits)
+        yield
+
+
+@pytest.fixture(scope="session")
+def made(few_digits, tmp_path_factory) -> Path:
     """A folder like the repository's root: the recipe, its store and an image."""
     from PIL import Image
 
     place = tmp_path_factory.mktemp("pages")
     shutil.copytree(ROOT / "pipelines", place / "pipelines")
+    for name, text, instead in SHORTER:
+        file = place / "pipelines" / name
+        assert text in file.read_text(encoding="utf-8")
+        file.write_text(file.read_text(encoding="utf-8").replace(text, instead), encoding="utf-8")
     store = place / "stores/quickstart"
     run(load_recipe(place / "pipelines/quickstart.toml", [f"store.path={store}", "device=cpu"]))
     teacher = load_recipe(place / "pipelines/teachers/digits-bundled.toml", ["device=cpu"])

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import re
 import shlex
-import signal
-import subprocess
-import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.request import urlopen
 
 import pytest
 from distributed.cli.dask_scheduler import main as dask_scheduler
@@ -19,6 +17,7 @@ from distributed.cli.dask_worker import main as dask_worker
 from taftcache.cli import main
 from taftcache.recipe import parse_recipe
 from taftcache.teaching.recipe import parse_teaching
+from taftcache.view.server import ViewServer
 from tests.remote.making import UNLIMITED, dask, scheduler
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -69,9 +68,7 @@ def try_command(line: str, where: str, *more: str) -> None:
         command: Any = {"scheduler": dask_scheduler, "worker": dask_worker}[words[1]]
         command.make_context(words[1], words[2:])
     elif words[0] == "taftcache":
-        with pytest.raises(SystemExit) as end:
-            main([*words[1:], *more])
-        assert end.value.code in (0, None), f"{where}: {line}"
+        run_command([*words[1:], *more], f"{where}: {line}")
     elif words[0] == "make":
         targets = re.findall(r"^([a-z-]+):.*## ", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
         assert words[1] in targets, f"{where}: {line}"
@@ -81,15 +78,25 @@ def try_command(line: str, where: str, *more: str) -> None:
         assert words[0] in ("git", "cd", ".ci/run"), f"{where}: nobody tries {line!r}"
 
 
+def run_command(arguments: list[str], where: str) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(arguments)
+    assert end.value.code in (0, None), where
+
+
 def try_view(words: list[str], where: str) -> None:
-    """Serve the page until it has said where, for it would go on until Ctrl-C."""
-    code = "from taftcache.cli import main; main()"
-    command = [sys.executable, "-c", code, *words[1:], "--no-browser"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline().startswith("http://127.0.0.1:"), where
-        process.send_signal(signal.SIGINT)
-        assert process.wait(60) == 0, where
+    """Serve the page until it was asked for once, for it would go on until Ctrl-C."""
+    answered = []
+
+    def ask(server: ViewServer) -> None:
+        with urlopen(server.url) as answer:
+            answered.append(answer.status)
+        raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ViewServer, "wait", ask)
+        run_command([*words[1:], "--no-browser"], where)
+    assert answered == [200], where
 
 
 def try_scheduler(words: list[str], where: str) -> None:

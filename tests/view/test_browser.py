@@ -41,8 +41,19 @@ def evaluated(path, without=()):
     return round(report.accuracy[name] * report.rows), report.rows
 
 
-@pytest.mark.parametrize("size", [(1280, 800), (390, 844)], ids=str)
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+WIDE, NARROW = (1280, 800), (390, 844)
+
+
+@pytest.mark.parametrize(
+    ("size", "scheme"),
+    [
+        (WIDE, "light"),
+        (NARROW, "dark"),
+        pytest.param(WIDE, "dark", marks=pytest.mark.full),
+        pytest.param(NARROW, "light", marks=pytest.mark.full),
+    ],
+    ids=str,
+)
 def test_every_view_at_every_size(browse, server, size, scheme):
     page = browse(*size, scheme).open(server.url)
     for view in CHARTS:
@@ -172,7 +183,7 @@ def test_by_keyboard_alone(browse, server, atlas, seen):
     assert right(page) == evaluated(seen, ["000", "002"])
 
 
-@pytest.mark.parametrize("logits", ["all", "none"])
+@pytest.mark.parametrize("logits", ["all", pytest.param("none", marks=pytest.mark.full)])
 def test_a_report_shows_the_same_without_a_server(browse, seen, atlas, tmp_path, logits, monkeypatch):
     if logits == "none":
         monkeypatch.setattr("taftcache.view.report.LOGIT_BYTES", 0)
