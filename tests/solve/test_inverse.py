@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 import pytest
 import torch
 
+from taftcache.objective.cotangent import Given
+from taftcache.objective.cross_entropy import CrossEntropy
 from taftcache.objective.problem import Problem
 from taftcache.objective.rsl import RSL
+from taftcache.objective.weights import RowWeights
 from taftcache.solve.inverses.dual import DualInverse, dual_fits, kernel
+from taftcache.solve.inverses.inverse import approximate_inverse
 from taftcache.solve.inverses.kronecker import KroneckerPreconditioner
+from taftcache.solve.inverses.sampled import SampledInverse
 from taftcache.solve.minimise import kernel_inverse_fits, through_rows
 from tests.solve.problems import K, N, case, jacobian, make_problem, minimised, rows
 
@@ -25,7 +31,7 @@ def draw(problem: Problem, count: int) -> list[torch.Tensor]:
 
 
 @every_case
-@pytest.mark.parametrize("make", [KroneckerPreconditioner, DualInverse])
+@pytest.mark.parametrize("make", [KroneckerPreconditioner, DualInverse, SampledInverse])
 @pytest.mark.parametrize("alpha", [1.0, 3.0])
 def test_symmetric_and_positive_definite(vit, spec, make, alpha):
     problem = make_problem(vit, spec, loss=RSL(alpha=alpha, kappa=5.0))
@@ -65,6 +71,66 @@ def test_kroneckers_head_is_exact_when_alpha_is_one():
     problem = make_problem(loss=RSL(alpha=1.0, kappa=5.0), head=True)
     (v,) = draw(problem, 1)
     assert (KroneckerPreconditioner(problem).apply(problem.hessian(v)) - v).norm() <= 1e-9 * v.norm()
+
+
+@every_case
+@pytest.mark.parametrize("head", [False, True])
+def test_sampled_is_the_inverse_of_its_samples_curvature(vit, spec, head):
+    """Gradient by gradient: G from products with Jᵀ of one row and one probe, the inverse from a dense solve."""
+    inverse = SampledInverse(make_problem(vit, spec, head=head), 24)
+    operator = inverse.sample.operator
+    assert [len(probe) for probe in inverse.probes] == [12, 12]
+    G = []
+    for probe in inverse.probes:
+        for row in range(len(probe)):
+            alone = torch.zeros_like(probe)
+            alone[row] = probe[row]
+            G.append(operator.accumulate(None, Given(values=alone)))
+    stacked = torch.stack(G)
+    whole = stacked.T @ stacked / len(G) + inverse.sigma * torch.eye(operator.layout.size, dtype=torch.float64)
+    (v,) = draw(inverse.sample, 1)
+    assert (whole @ inverse.apply(v) - v).norm() <= 1e-10 * v.norm()
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("moved", [False, True])
+def test_sampled_curvature_is_that_of_all_rows_on_average(weighted, moved):
+    """vᵀJᵀDJv from the probes of every row: with the rows' weights, and where cross-entropy's curvature is taken."""
+    problem = make_problem(head=True)
+    if moved:
+        problem = replace(problem, loss=CrossEntropy())
+    if weighted:
+        by_sample = torch.arange(N, dtype=torch.float64) % 3
+        problem = replace(problem, weights=RowWeights(torch.tensor([1.0, 4.0, 1.0, 2.0]), by_sample))
+    if moved:
+        problem = problem.at(3 * draw(problem, 1)[0])[2]
+    inverse = SampledInverse(problem, N * 50)
+    (v,) = draw(problem, 1)
+    change = torch.cat(list(inverse.sample.operator.matvec(v)))
+    squares = torch.stack([(change * probe).sum(1).square() for probe in inverse.probes])
+    true = v @ problem.hessian(v) - problem.ridge * v @ v
+    assert squares.mean().item() == pytest.approx(true.item(), rel=0.1)
+
+
+def test_a_sample_spreads_over_all_sources_and_does_not_depend_on_their_sizes():
+    (v,) = draw(make_problem(), 1)
+    whole, parts = (SampledInverse(make_problem(sizes=sizes), 32) for sizes in [(N,), (3, 17, 20)])
+    assert torch.equal(whole.apply(v), parts.apply(v))
+    halves = [SampledInverse(make_problem(), n).sample.operator.sources[0].index for n in (16, 80)]
+    assert [list(index) for index in halves] == [list(range(0, N, 5)), list(range(N))]
+
+
+def test_many_rows_are_solved_under_a_sample(monkeypatch):
+    monkeypatch.setattr("taftcache.solve.inverses.dual.LARGEST_KERNEL", 0)
+    monkeypatch.setattr("taftcache.solve.inverses.class_kernel.LARGEST_ROWS", 0)
+    solve = partial(minimised, case().base, rows(), RSL(alpha=1.0, kappa=5.0), 1e-2, tolerance=1e-6)
+    factors = solve()
+    monkeypatch.setattr("taftcache.solve.inverses.sampled.LEAST_ROWS", N)
+    monkeypatch.setattr("taftcache.solve.inverses.sampled.ROWS_EACH", 1)
+    assert isinstance(approximate_inverse(make_problem()), SampledInverse)
+    sampled = solve()
+    assert sampled.converged
+    assert (sampled.value - factors.value).norm() <= sampled.certificate.distance + factors.certificate.distance
 
 
 def test_small_parameters_of_very_unlike_sizes_are_inverted_in_float32_too():

@@ -1,13 +1,16 @@
-"""The approximate inverse of a Hessian that a tail allows."""
+"""The approximate inverse of a Hessian that a problem allows."""
 
 from __future__ import annotations
 
 from taftcache.objective.problem import Problem
+from taftcache.solve.directions import Inverse
 from taftcache.solve.inverses.kronecker import KroneckerPreconditioner
 from taftcache.solve.inverses.probed import ProbedPreconditioner
+from taftcache.solve.inverses.sampled import SampledInverse, sampled_fits
 
 
-def approximate_inverse(problem: Problem) -> KroneckerPreconditioner | ProbedPreconditioner:
-    """Kronecker factors where rows have factored gradients, a probed diagonal where they have not."""
-    made_by = KroneckerPreconditioner if problem.operator.tail.factored else ProbedPreconditioner
-    return made_by(problem)
+def approximate_inverse(problem: Problem) -> Inverse:
+    """A sample's exact inverse where rows are many, else Kronecker factors, or a probed diagonal without factors."""
+    if sampled_fits(problem):
+        return SampledInverse(problem)
+    return KroneckerPreconditioner(problem) if problem.operator.tail.factored else ProbedPreconditioner(problem)

@@ -1,0 +1,142 @@
+"""The inverse of the curvature that a sample of the rows has, exact for the sample: for many rows.
+
+With a random vector of signs ξ for each row, the gradients g = Jᵀ√D ξ have E[g gᵀ] = JᵀDJ. So n gradients G [n,P] of a
+sample of rows estimate the Hessian, and the estimate's inverse comes, as in ``DualInverse``, from their kernel:
+
+    Ĥ = GᵀG/n + σI        Ĥ⁻¹ v = ( v − Gᵀ (GGᵀ/n + σI)⁻¹ Gv / n ) / σ
+
+Kronecker factors have the eigenvalues of H right on average and lose the many small ones; a sample has them right as
+far as they stand above its own error. That error is by how much σ exceeds λ: the part of a gradient that n others do
+not span, of mean square t, is spread over all directions by the true H and is missing here, t/n for each of n. The
+pivots of a Cholesky measure it, for each is what the gradients before it leave of one gradient. Random signs, where
+the exact kernel has one gradient for each class, let a kernel of the same size see K times as many rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import prod
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from taftcache.objective.cotangent import Given
+from taftcache.objective.problem import Problem
+from taftcache.tangent.factors import Direct, Factor, RankOne
+from taftcache.tangent.operator import TangentOperator
+from taftcache.tangent.rows import RowSubset
+
+GRADIENTS = 8192  # n at most: a kernel of 256 MB, and a Cholesky of a few seconds on two cores
+PROBES = 2  # gradients for each row, at least: two of one row do nearly what those of two rows do, for half the products
+ROWS_EACH = 4  # rows of the problem for each gradient, at least: what is built must cost less than the passes it saves
+LEAST_ROWS = 4096
+LARGEST_FACTORS = LARGEST_STATES = 1 << 30  # bytes of the gradients' factors; of prepared rows, kept between products
+
+
+def sampled_fits(problem: Problem) -> bool:
+    """Whether rows are many, and their gradients a few outer products each."""
+    tail = problem.operator.tail
+    return tail.factored and tail.rank_one and problem.operator.rows >= LEAST_ROWS
+
+
+class SampledInverse:
+    """(Ĥ + σI)⁻¹ from a few thousand gradients; ``apply`` costs two half passes over the rows of the sample.
+
+    Deterministic: signs come from a fixed seed, and the sample is spread evenly over the rows in their order.
+
+    Args:
+        problem: with λ > 0.
+        gradients: n, by default from the number of rows.
+
+    ``sample`` is the problem of the rows that were taken, ``probes`` the vectors √D ξ, each [m,K] for its m rows,
+    ``sigma`` is σ, and ``passes`` what an ``apply`` costs in passes over the whole problem.
+    """
+
+    def __init__(self, problem: Problem, gradients: int | None = None) -> None:
+        operator = problem.operator
+        n = gradients or _count(problem)
+        rows = min(n // PROBES, operator.rows, LARGEST_STATES // (6 * prod(operator.base.config.shape)))
+        self.sample = _picked(problem, np.arange(rows) * operator.rows // rows)
+        self.passes = rows / operator.rows
+        generator = torch.Generator().manual_seed(0)
+        parts: list[tuple[Sequence[Factor], list[Direct]]] = []
+        self.probes: list[Tensor] = []
+        for _ in range(n // rows):
+            start, probes = 0, []
+            for state, labels in self.sample.operator.blocks():
+                signs = (torch.randint(0, 2, state.logits.shape, generator=generator) * 2 - 1).to(state.logits)
+                probes.append(self.sample.root(state.logits, labels, start, signs))
+                parts.append(self.sample.operator.factors(state, probes[-1]))
+                start += len(labels)
+            self.probes.append(torch.cat(probes))
+        kernel = _kernel(parts)
+        self._n = len(kernel)
+        kernel.div_(self._n)
+        rounding = 4 * torch.finfo(kernel.dtype).eps * kernel.trace().item()
+        self.sigma = problem.ridge + rounding + _missed(kernel, problem.ridge + rounding)
+        kernel.diagonal().add_(self.sigma)
+        self._root = torch.linalg.cholesky(kernel)
+
+    def apply(self, vector: Tensor) -> Tensor:
+        """(Ĥ + σI)⁻¹ v [P]."""
+        operator = self.sample.operator
+        v = vector.to(operator.device, operator.dtype)
+        change = torch.cat(list(operator.matvec(v)))  # [m,K]
+        image = torch.cat([(change * probe).sum(1) for probe in self.probes])
+        solved = torch.cholesky_solve(image[:, None].to(self._root), self._root).to(v) / self._n
+        values = sum(a * probe for a, probe in zip(solved.split(len(change)), self.probes, strict=True))
+        back = operator.accumulate(None, Given(values=values))
+        return ((v - back) / self.sigma).to(vector)
+
+
+def _count(problem: Problem) -> int:
+    """n, a power of two, from the number of rows and the memory that their gradients' factors take."""
+    operator = problem.operator
+    held = LARGEST_FACTORS // (4 * operator.tail.factor_width)
+    return 1 << min(GRADIENTS, operator.rows // ROWS_EACH, held).bit_length() - 1
+
+
+def _picked(problem: Problem, index: np.ndarray) -> Problem:
+    """The problem of some rows, which stay in memory; with their weights, at their point."""
+    whole = problem.operator
+    rows = RowSubset(whole.sources, index)
+    operator = TangentOperator(
+        whole.base, [rows], trained=whole.layout, dtype=whole.dtype, device=whole.device, memory=LARGEST_STATES
+    )
+    weights, point = problem.weights, problem.point
+    if weights is not None and weights.by_sample is not None:
+        weights = replace(weights, by_sample=weights.by_sample[index])
+    if point is not None:
+        point = torch.cat(point)[torch.from_numpy(index).to(whole.device)].split(operator.block_rows)
+    return replace(problem, operator=operator, weights=weights, point=point)
+
+
+def _kernel(parts: Sequence[tuple[Sequence[Factor], list[Direct]]]) -> Tensor:
+    """GGᵀ [n,n] of gradients in factored form, all of their matrices' factors ``RankOne``."""
+    first = parts[0][1][0].rows if parts[0][1] else parts[0][0][0].out
+    n = sum(len(direct[0].rows) if direct else len(matrices[0].out) for matrices, direct in parts)
+    total = first.new_zeros(n, n)
+    inner, outer = torch.empty_like(total), torch.empty_like(total)  # fresh pages would cost as much as the sums
+    for same in zip(*(matrices for matrices, _ in parts), strict=True):
+        factors = [m for m in same if isinstance(m, RankOne)]
+        out, into = (torch.cat([getattr(m, side) for m in factors]) for side in ("out", "into"))
+        for h in range(out.shape[1]):
+            torch.mm(into[:, h], into[:, h].T, out=inner)
+            if factors[0].bias is not None:
+                inner.add_(1)
+            total.addcmul_(inner, torch.mm(out[:, h], out[:, h].T, out=outer))
+    for small in zip(*(direct for _, direct in parts), strict=True):
+        rows = torch.cat([part.rows for part in small])
+        total.addmm_(rows, rows.T)
+    return total
+
+
+def _missed(kernel: Tensor, ridge: float) -> float:
+    """t/n: what half of the gradients leave of others, from the pivots of ``kernel`` = GGᵀ/n."""
+    half = len(kernel) // 2
+    part = kernel[:half, :half].clone()
+    part.diagonal().add_(ridge)
+    pivots = torch.linalg.cholesky(part).diagonal().double().square() - ridge
+    return pivots[-half // 2 :].mean().clamp_min(0).item()
