@@ -47,6 +47,7 @@ def made(tmp_path_factory) -> Path:
         run(load_recipe(place / "pipelines/quickstart.toml", [f"store.path={store}", "device=cpu"]))
         extract(replace(teacher, store=replace(teacher.store, path=str(place / teacher.store_path))))
     Image.new("RGB", (8, 8), "white").save(place / "digit.png")
+    (place / "exports").mkdir()
     return place
 
 

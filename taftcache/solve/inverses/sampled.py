@@ -29,7 +29,9 @@ from taftcache.tangent.operator import TangentOperator
 from taftcache.tangent.rows import RowSubset
 
 GRADIENTS = 8192  # n at most: a kernel of 256 MB, and a Cholesky of a few seconds on two cores
-PROBES = 2  # gradients for each row, at least: two of one row do nearly what those of two rows do, for half the products
+PROBES = (
+    2  # gradients for each row, at least: two of one row do nearly what those of two rows do, for half the products
+)
 ROWS_EACH = 4  # rows of the problem for each gradient, at least: what is built must cost less than the passes it saves
 LEAST_ROWS = 4096
 LARGEST_FACTORS = LARGEST_STATES = 1 << 30  # bytes of the gradients' factors; of prepared rows, kept between products
@@ -139,4 +141,4 @@ def _missed(kernel: Tensor, ridge: float) -> float:
     part = kernel[:half, :half].clone()
     part.diagonal().add_(ridge)
     pivots = torch.linalg.cholesky(part).diagonal().double().square() - ridge
-    return pivots[-half // 2 :].mean().clamp_min(0).item()
+    return max(0.0, float(pivots[-half // 2 :].mean()))
