@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import tempfile
+from pathlib import Path
 from typing import Any
 
 from taftcache.privacy.spec import ROUNDING
@@ -24,27 +25,29 @@ atexit.register(shutil.rmtree, os.environ["XDG_STATE_HOME"], ignore_errors=True)
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in the background of a shell; commands under test inherit it
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# The files that take longest, in seconds of one core: begun last, one of them would keep a worker busy alone.
+# The files that take longest, in seconds: begun last, one of them would keep a worker busy alone.
 LONGEST = {
-    "test_pages.py": 105,
-    "test_private.py": 70,
-    "test_private_budget.py": 69,
-    "test_identity.py": 58,
-    "test_private_leaks.py": 58,
-    "test_failure.py": 58,
-    "test_model_export.py": 54,
-    "test_taught.py": 53,
-    "test_cli.py": 50,
-    "test_bugs.py": 46,
-    "test_export.py": 45,
-    "test_digits.py": 45,
-    "test_browser.py": 40,
-    "test_families.py": 37,
-    "test_bucket.py": 30,
-    "test_history.py": 27,
+    "remote/test_identity.py": 47,
+    "test_cli.py": 35,
+    "view/test_browser.py": 33,
+    "remote/test_failure.py": 29,
+    "teaching/test_taught.py": 27,
+    "backbone/test_families.py": 26,
+    "test_house/test_pages.py": 25,
+    "cache/test_bucket.py": 23,
+    "view/test_leaving.py": 22,
+    "stages/test_model_export.py": 19,
+    "stages/test_real_scale.py": 18,
+    "stages/test_history.py": 15,
+    "stages/test_kill.py": 15,
+    "stages/test_forget_modes.py": 14,
+    "teaching/test_digits.py": 13,
+    "stages/test_private.py": 13,
+    "privacy/test_bugs.py": 12,
 }
 
 
 def pytest_collection_modifyitems(items: list[Any]) -> None:
     """Long files first; workers take them in this order (``--no-loadscope-reorder``)."""
-    items.sort(key=lambda item: -LONGEST.get(item.path.name, 0))
+    here = Path(__file__).parent
+    items.sort(key=lambda item: -LONGEST.get(item.path.relative_to(here).as_posix(), 0))
