@@ -139,4 +139,4 @@ def _missed(kernel: Tensor, ridge: float) -> float:
     part = kernel[:half, :half].clone()
     part.diagonal().add_(ridge)
     pivots = torch.linalg.cholesky(part).diagonal().double().square() - ridge
-    return pivots[-half // 2 :].mean().clamp_min(0).item()
+    return max(0.0, float(pivots[-half // 2 :].mean()))
