@@ -46,7 +46,8 @@ def processes(workers: int, threads: int, gpus: Sequence[str], dashboard: bool) 
             processes=True,
             memory_limit=0,
             security=Security.temporary(),
-            dashboard_address="127.0.0.1:0" if dashboard else None,
+            dashboard_address="127.0.0.1:0",  # else Dask asks for one port, and warns where two clusters want it
+            scheduler_kwargs={"dashboard": dashboard},
             silence_logs=logging.CRITICAL,
             env={"OMP_NUM_THREADS": number, "MKL_NUM_THREADS": number, "OPENBLAS_NUM_THREADS": number},
         )

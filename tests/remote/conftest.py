@@ -18,7 +18,7 @@ from tests.stages.making import open_store
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Cluster]:
     """Starts with one worker; tests that need more let it grow."""
-    with Cluster.local(1, threads=1, timeout=60) as one:
+    with Cluster.local(1, threads=1, timeout=60, dashboard=False) as one:
         yield one
 
 

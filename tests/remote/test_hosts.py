@@ -22,8 +22,10 @@ pytestmark = pytest.mark.full
 EXEC = ("ip", "netns", "exec")
 DRIVER = """
 import json, sys
-from taftcache import load_recipe, stages
-from taftcache.cluster import Cluster, resident
+import taftcache
+from taftcache import load_recipe
+from taftcache.remote import resident
+from taftcache.remote.cluster import Cluster
 if __name__ == "__main__":
     with Cluster.at(sys.argv[1], timeout=60) as cluster:
         cluster._client.wait_for_workers(2)

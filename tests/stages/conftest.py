@@ -6,6 +6,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -14,8 +15,10 @@ import taftcache
 from taftcache.backbone.cut import cut
 from tests.stages.making import open_store, recipe, settings, write_images
 
+TRACES: dict[tuple[str, str, tuple[int, ...]], Any] = {}
 
-@pytest.fixture(scope="session", autouse=True)
+
+@pytest.fixture(scope="package", autouse=True)
 def quick() -> Iterator[None]:
     """One thread, for the products are tiny; and no fsync, which only a power cut would miss."""
     threads = torch.get_num_threads()
@@ -26,10 +29,16 @@ def quick() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
-@pytest.fixture(scope="session", autouse=True)
+TRACES: dict[tuple[str, str, tuple[int, ...]], Any] = {}
+
+
+@pytest.fixture(scope="package", autouse=True)
 def traced_once() -> Iterator[None]:
-    """Of equal networks and images the trace of calls is equal: each extraction asks for it, mostly of one network."""
-    known, trace = {}, cut.trace
+    """Of equal networks and images the trace of calls is equal: each extraction asks for it, mostly of one network.
+
+    In this folder alone: elsewhere networks differ in what their text does not show.
+    """
+    known, trace = TRACES, cut.trace
 
     def remembered(model, name, shape):
         which = repr(model), name, shape

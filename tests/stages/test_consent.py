@@ -6,9 +6,9 @@ import json
 import os
 import shutil
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
-import msgspec
 import pytest
 import timm
 
@@ -177,7 +177,7 @@ def test_a_record_that_says_too_little_is_no_traceback(finished, tmp_path, capsy
     def without(said: dict) -> dict:
         return {key: value for key, value in said.items() if key != missing}
 
-    objects = {n: msgspec.structs.replace(o, meta=without(o.meta)) for n, o in manifest.objects.items()}
+    objects = {n: replace(o, meta=without(o.meta)) for n, o in manifest.objects.items()}
     (path / FILE).write_bytes(manifest.replace(identity=without(manifest.identity), objects=objects).encode())
     for command in ("inspect", "train"):
         run(capsys, command, path)

@@ -244,6 +244,7 @@ def test_a_taught_component_composes_and_forgets_like_any(teacher, finished, tmp
     """Forgotten is never seen, byte for byte; and the prior changes the component."""
     mine = shutil.copytree(finished, tmp_path / "mine")
     with FeatureStore(mine) as store:
+        taftcache.trust(store)  # as of whoever copied it by hand
         gone = store.shards[0].sample_ids[1]
         meta = store.objects()["components/000"].meta
         assert meta["converged"]
@@ -271,6 +272,7 @@ def test_a_taught_component_composes_and_forgets_like_any(teacher, finished, tmp
 def test_a_component_is_solved_again_when_its_teachers_rows_change(teacher, finished, tmp_path):
     path = shutil.copytree(finished, tmp_path / "mine")
     with FeatureStore(path, mode="a") as store:
+        taftcache.trust(store)
         assert taftcache.train(store, taught(path, teacher)).trained == []
         changed = taught(path, teacher, prior={"teachers": [str(teacher)], "beta": 0.1, "sparsity": 0.3})
         assert sorted(taftcache.train(store, changed).trained) == ["components/000", "components/001"]

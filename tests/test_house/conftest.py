@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ from taftcache.backbone.sources.digits import DigitsSource
 from tests.test_house.pages import ROOT
 
 FEW = 200  # the first digits: the samples that pages name are among them, and every class is in every shard
+SOURCE = "taftcache.backbone.sources.opening.DigitsSource"
 # Of two recipes what is slow and what no page says: (file, text, what stands there instead).
 SHORTER = (
     ("quickstart.toml", "[forget]", "[compare]\nridges = [0.1]\nrates = [1e-3]\nresets = [true]\n\n[forget]"),
@@ -22,7 +22,7 @@ SHORTER = (
 
 
 class FewDigits(DigitsSource):
-    """The first ``FEW`` digits, under their own ids."""
+    """The first ``FEW`` digits, under their own ids: what a page shows does not depend on how many there are."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -30,16 +30,8 @@ class FewDigits(DigitsSource):
 
 
 @pytest.fixture(scope="session")
-def few_digits() -> Iterator[None]:
-    """Recipes of the digits mean the first ``FEW``: what a page shows does not depend on how many there are."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("taftcache.backbone.sources.opening.DigitsSource", FewDigits)
-        yield
-
-
-@pytest.fixture(scope="session")
-def made(few_digits, tmp_path_factory) -> Path:
-    """A folder like the repository's root: the recipe, its store and an image."""
+def made(tmp_path_factory) -> Path:
+    """A folder like the repository's root: the recipes, their stores and an image."""
     from PIL import Image
 
     place = tmp_path_factory.mktemp("pages")
@@ -49,17 +41,21 @@ def made(few_digits, tmp_path_factory) -> Path:
         assert text in file.read_text(encoding="utf-8")
         file.write_text(file.read_text(encoding="utf-8").replace(text, instead), encoding="utf-8")
     store = place / "stores/quickstart"
-    run(load_recipe(place / "pipelines/quickstart.toml", [f"store.path={store}", "device=cpu"]))
     teacher = load_recipe(place / "pipelines/teachers/digits-bundled.toml", ["device=cpu"])
-    extract(replace(teacher, store=replace(teacher.store, path=str(place / teacher.store_path))))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SOURCE, FewDigits)
+        run(load_recipe(place / "pipelines/quickstart.toml", [f"store.path={store}", "device=cpu"]))
+        extract(replace(teacher, store=replace(teacher.store, path=str(place / teacher.store_path))))
     Image.new("RGB", (8, 8), "white").save(place / "digit.png")
+    (place / "exports").mkdir()
     return place
 
 
 @pytest.fixture
 def workplace(made, tmp_path, monkeypatch) -> Path:
-    """A copy to change, as the current folder."""
+    """A copy to change, as the current folder; there recipes of the digits mean the first ``FEW``."""
     shutil.copytree(made, tmp_path, dirs_exist_ok=True)
     shutil.copytree(ROOT / "stores/golden", tmp_path / "stores/golden")
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(SOURCE, FewDigits)
     return tmp_path

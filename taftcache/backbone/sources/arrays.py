@@ -76,7 +76,7 @@ def check_expansion(file: Path, needed: int, size: int) -> None:
     """DataError where a file of ``size`` bytes asks for so much memory that it can hold little but repetition."""
     if needed > max(_EXPANDED, _RATIO * size):
         raise DataError(
-            f"{file} has {size} bytes and expands to {needed}, as a file made to exhaust memory does",
+            f"{file} has {size} bytes but expands to {needed}, as a file made to exhaust memory does",
             got=f"{needed // max(size, 1)} times its size",
             do="write it without compression",
         )

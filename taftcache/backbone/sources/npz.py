@@ -67,7 +67,7 @@ def _header(member: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any]]:
     """Shape and dtype; ValueError for whatever Python's own parser, which NumPy asks, has against the text."""
     version = npy.read_magic(member)
     if version not in ((1, 0), (2, 0)):
-        raise ValueError(f"a header of version {version}")
+        raise ValueError(f"a header of unknown version {version}")
     read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
     try:
         shape, _, dtype = read(member)
