@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,8 +15,10 @@ from taftcache.errors import SolveError
 from taftcache.objective.objective import Objective
 from taftcache.objective.problem import Problem
 from taftcache.objective.weights import RowWeights
+from taftcache.solve.directions import Inverse
 from taftcache.solve.inverses.class_kernel import class_kernel_fits
 from taftcache.solve.inverses.inverse import approximate_inverse
+from taftcache.solve.inverses.sampled import SampledInverse
 from taftcache.solve.methods.conjugate import Lazy, pcg
 from taftcache.solve.methods.head import HeadPath
 from taftcache.solve.methods.newton import newton
@@ -140,13 +143,22 @@ def _path(narrow: Problem, wide: Problem, ridges: Sequence[float]) -> tuple[list
         return rows.path(ridges, STEPS), 3 + STEPS + (len(ridges) + 1) // 2
     deltas: list[Tensor] = []
     delta: Tensor | None = None
+    made: Inverse | None = None
+
+    def inverse(one: Problem) -> Inverse:
+        nonlocal made
+        if isinstance(made, SampledInverse):  # its sample serves every λ
+            made.shift(one.ridge)
+        else:
+            made = approximate_inverse(one)
+        return made
+
     head = narrow.operator.layout == narrow.operator.base.head_layout  # its passes cost next to nothing
     passes = 0
     for ridge in reversed(ridges):
         one, exact = replace(narrow, ridge=ridge), replace(wide, ridge=ridge)
         if narrow.loss.quadratic:
-            inverse = Lazy(lambda one=one: approximate_inverse(one))  # type: ignore[misc]
-            solved = pcg(one, exact, inverse, Goal(tolerance=1e-3, max_passes=EACH), start=delta)
+            solved = pcg(one, exact, Lazy(partial(inverse, one)), Goal(tolerance=1e-3, max_passes=EACH), start=delta)
         else:
             solved = newton(one, exact, Goal(tolerance=1e-2, max_passes=200 if head else 16), start=delta)
         delta = solved.value

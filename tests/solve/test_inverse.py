@@ -112,10 +112,14 @@ def test_sampled_curvature_is_that_of_all_rows_on_average(weighted, moved):
     assert squares.mean().item() == pytest.approx(true.item(), rel=0.1)
 
 
-def test_a_sample_spreads_over_all_sources_and_does_not_depend_on_their_sizes():
+def test_a_sample_spreads_over_all_sources_whatever_their_sizes_and_takes_another_ridge():
     (v,) = draw(make_problem(), 1)
     whole, parts = (SampledInverse(make_problem(sizes=sizes), 32) for sizes in [(N,), (3, 17, 20)])
     assert torch.equal(whole.apply(v), parts.apply(v))
+    other = SampledInverse(make_problem(ridge=1.0), 32)
+    assert not torch.equal(whole.apply(v), other.apply(v))
+    whole.shift(1.0)
+    assert torch.equal(whole.apply(v), other.apply(v))
     halves = [SampledInverse(make_problem(), n).sample.operator.sources[0].index for n in (16, 80)]
     assert [list(index) for index in halves] == [list(range(0, N, 5)), list(range(N))]
 

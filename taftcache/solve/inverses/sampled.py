@@ -29,9 +29,7 @@ from taftcache.tangent.operator import TangentOperator
 from taftcache.tangent.rows import RowSubset
 
 GRADIENTS = 8192  # n at most: a kernel of 256 MB, and a Cholesky of a few seconds on two cores
-PROBES = (
-    2  # gradients for each row, at least: two of one row do nearly what those of two rows do, for half the products
-)
+PROBES = 2  # gradients for each row, at least: two of one row do nearly what those of two rows do, at half the price
 ROWS_EACH = 4  # rows of the problem for each gradient, at least: what is built must cost less than the passes it saves
 LEAST_ROWS = 4096
 LARGEST_FACTORS = LARGEST_STATES = 1 << 30  # bytes of the gradients' factors; of prepared rows, kept between products
@@ -73,13 +71,18 @@ class SampledInverse:
                 parts.append(self.sample.operator.factors(state, probes[-1]))
                 start += len(labels)
             self.probes.append(torch.cat(probes))
-        kernel = _kernel(parts)
-        self._n = len(kernel)
-        kernel.div_(self._n)
+        self._kernel = _kernel(parts)
+        self._kernel.div_(len(self._kernel))
+        self.shift(problem.ridge)
+
+    def shift(self, ridge: float) -> None:
+        """Take another λ, for the price of a Cholesky."""
+        kernel = self._kernel
         rounding = 4 * torch.finfo(kernel.dtype).eps * kernel.trace().item()
-        self.sigma = problem.ridge + rounding + _missed(kernel, problem.ridge + rounding)
-        kernel.diagonal().add_(self.sigma)
-        self._root = torch.linalg.cholesky(kernel)
+        self.sigma = ridge + rounding + _missed(kernel, ridge + rounding)
+        shifted = kernel.clone()
+        shifted.diagonal().add_(self.sigma)
+        self._root = torch.linalg.cholesky(shifted)
 
     def apply(self, vector: Tensor) -> Tensor:
         """(Ĥ + σI)⁻¹ v [P]."""
@@ -87,7 +90,7 @@ class SampledInverse:
         v = vector.to(operator.device, operator.dtype)
         change = torch.cat(list(operator.matvec(v)))  # [m,K]
         image = torch.cat([(change * probe).sum(1) for probe in self.probes])
-        solved = torch.cholesky_solve(image[:, None].to(self._root), self._root).to(v) / self._n
+        solved = torch.cholesky_solve(image[:, None].to(self._root), self._root).to(v) / len(self._root)
         values = sum(a * probe for a, probe in zip(solved.split(len(change)), self.probes, strict=True))
         back = operator.accumulate(None, Given(values=values))
         return ((v - back) / self.sigma).to(vector)
