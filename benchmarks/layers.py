@@ -24,7 +24,7 @@ from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 from torch.func import functional_call, jvp, vjp
 
-from taftcache.backbone.cut.describe import Description, describe
+from taftcache.backbone.cut.describe import DescribedTail, describe
 from taftcache.tangent.base import make_base
 from taftcache.tangent.config import TailConfig
 from taftcache.tangent.layers.tail import LayersTail
@@ -68,7 +68,7 @@ def measure(shape: dict[str, int], blocks: int, pool: str, rounds: int, clock: C
         img_size=16 * shape["side"], embed_dim=d, depth=blocks, num_heads=heads, num_classes=K, global_pool=pool
     ).eval()
     found = describe(model, blocks)
-    assert isinstance(found, Description)
+    assert isinstance(found, DescribedTail)
     names = tuple(f"blocks.{k}" for k in range(blocks))
     state = {name: t for name, t in model.state_dict().items() if name.startswith(("blocks.", "norm.", "fc_norm."))}
     rows = torch.randn(n, 1 + shape["side"] ** 2, d)

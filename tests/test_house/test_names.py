@@ -96,3 +96,16 @@ def anew() -> Iterator[None]:
     yield
     take()
     sys.modules.update(before)
+
+
+SCRIPTS = sorted(path for folder in ("benchmarks", "tools") for path in (PACKAGE.parent / folder).glob("*.py"))
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
+def test_scripts_import_what_there_is(script):
+    """Benchmarks take minutes and run in no test: at least their imports do."""
+    for node in ast.walk(ast.parse(script.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("taftcache"):
+            module = import_module(str(node.module))
+            missing = [alias.name for alias in node.names if not hasattr(module, alias.name)]
+            assert not missing, f"{script.name}:{node.lineno}"
