@@ -35,7 +35,7 @@ def newton(
 ) -> Solution:
     """Solve ∇F(Δw) = 0 to ‖∇F‖ ≤ tolerance·‖∇F(0)‖ for a convex loss and λ > 0.
 
-    Each step solves H(Δw) p = −∇F by conjugate gradients under a Kronecker preconditioner made at Δw, only as
+    Each step solves H(Δw) p = −∇F by conjugate gradients under a preconditioner made at Δw, only as
     accurately as the gradient's size deserves (Dembo, Eisenstat and Steihaug 1982) and as far as the trust region goes,
     and is halved until F falls as its gradient promises. Objective and gradient are float64; only the inner products
     run in ``problem``'s precision. Holds N·K logits beside the vectors.
