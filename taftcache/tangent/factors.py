@@ -7,7 +7,7 @@ gradients follow from the factors without any gradient being formed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple
 
 import torch
@@ -42,6 +42,21 @@ class Direct(NamedTuple):
 
 
 Factor = RankOne | TokenSum
+
+
+def add_gram(total: Tensor, parts: Sequence[tuple[Sequence[RankOne], Sequence[Direct]]], scale: float = 1.0) -> None:
+    """Add GGᵀ/scale to ``total`` [n,n], for the gradients of several blocks of rows: matrices and small parameters."""
+    inner, outer = torch.empty_like(total), torch.empty_like(total)  # fresh pages would cost as much as the sums
+    for same in zip(*(matrices for matrices, _ in parts), strict=True):
+        out, into = (torch.cat([getattr(m, side) for m in same]) for side in ("out", "into"))
+        for h in range(out.shape[1]):
+            torch.mm(into[:, h], into[:, h].T, out=inner)
+            if same[0].bias is not None:
+                inner.add_(1)
+            total.addcmul_(inner, torch.mm(out[:, h], out[:, h].T, out=outer), value=1 / scale)
+    for small in zip(*(direct for _, direct in parts), strict=True):
+        rows = torch.cat([part.rows for part in small])
+        total.addmm_(rows, rows.T, alpha=1 / scale)
 
 
 def row_norms(matrices: Iterable[Factor], direct: Iterable[Direct]) -> Tensor:

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from taftcache.objective.cotangent import Given
 from taftcache.objective.problem import Problem
-from taftcache.tangent.factors import Direct, RankOne
+from taftcache.tangent.factors import Direct, RankOne, add_gram
 from taftcache.tangent.operator import TangentOperator
 
 LARGEST_ROWS = 4096  # an eigendecomposition above this costs more than the passes it saves
@@ -169,22 +169,19 @@ def _kernels(problem: Problem, metric: Tensor) -> tuple[Tensor, Tensor]:
     signs = torch.randint(0, 2, (operator.classes,), generator=generator) * 2 - 1
     probe = signs.to(operator.device, operator.dtype)
     scale = (probe.double() @ metric @ probe.double()).item() or 1.0
-    parts = [operator.factors(state, probe.expand(len(labels), -1).contiguous()) for state, labels in operator.blocks()]
+    of_head: list[RankOne] = []
+    parts: list[tuple[list[RankOne], list[Direct]]] = []
+    for state, labels in operator.blocks():
+        matrices, small = operator.factors(state, probe.expand(len(labels), -1).contiguous())
+        factors = [m for m in matrices if isinstance(m, RankOne)]
+        of_head += [m for m in factors if m.of_head]
+        parts.append(([m for m in factors if not m.of_head], small))
     head = probe.new_zeros(operator.rows, 0)
+    if of_head:
+        into = torch.cat([m.into[:, 0] for m in of_head])
+        head = torch.cat([into, into.new_ones(len(into), 1)], 1) if of_head[0].bias is not None else into
     total = probe.new_zeros(operator.rows, operator.rows)
-    for same in zip(*(matrices for matrices, _ in parts), strict=True):
-        factors = [m for m in same if isinstance(m, RankOne)]
-        out, into = (torch.cat([getattr(m, side) for m in factors]) for side in ("out", "into"))
-        with_bias = factors[0].bias is not None
-        if factors[0].of_head:
-            head = torch.cat([into[:, 0], into.new_ones(len(into), 1)], 1) if with_bias else into[:, 0]
-            continue
-        for h in range(out.shape[1]):
-            gram = into[:, h] @ into[:, h].T
-            total.addcmul_(gram + 1 if with_bias else gram, out[:, h] @ out[:, h].T, value=1 / scale)
-    for small in zip(*(direct for _, direct in parts), strict=True):
-        gradients = _rows(small)
-        total.addmm_(gradients, gradients.T, alpha=1 / scale)
+    add_gram(total, parts, scale)
     return head, total
 
 
@@ -197,7 +194,3 @@ def _first_rows(operator: TangentOperator, count: int) -> np.ndarray:
             parts.append(tokens)
             count -= len(tokens)
     return np.concatenate(parts)
-
-
-def _rows(parts: tuple[Direct, ...]) -> Tensor:
-    return torch.cat([part.rows for part in parts])

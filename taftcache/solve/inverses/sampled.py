@@ -14,7 +14,6 @@ the exact kernel has one gradient for each class, let a kernel of the same size 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 
@@ -24,7 +23,7 @@ from torch import Tensor
 
 from taftcache.objective.cotangent import Given
 from taftcache.objective.problem import Problem
-from taftcache.tangent.factors import Direct, Factor, RankOne
+from taftcache.tangent.factors import Direct, RankOne, add_gram
 from taftcache.tangent.operator import TangentOperator
 from taftcache.tangent.rows import RowSubset
 
@@ -61,18 +60,21 @@ class SampledInverse:
         self.sample = _picked(problem, np.arange(rows) * operator.rows // rows)
         self.passes = rows / operator.rows
         generator = torch.Generator().manual_seed(0)
-        parts: list[tuple[Sequence[Factor], list[Direct]]] = []
+        parts: list[tuple[list[RankOne], list[Direct]]] = []
         self.probes: list[Tensor] = []
         for _ in range(n // rows):
             start, probes = 0, []
             for state, labels in self.sample.operator.blocks():
                 signs = (torch.randint(0, 2, state.logits.shape, generator=generator) * 2 - 1).to(state.logits)
                 probes.append(self.sample.root(state.logits, labels, start, signs))
-                parts.append(self.sample.operator.factors(state, probes[-1]))
+                matrices, small = self.sample.operator.factors(state, probes[-1])
+                parts.append(([m for m in matrices if isinstance(m, RankOne)], small))
                 start += len(labels)
             self.probes.append(torch.cat(probes))
-        self._kernel = _kernel(parts)
-        self._kernel.div_(len(self._kernel))
+        n = rows * len(self.probes)
+        self._kernel = self.probes[0].new_zeros(n, n)
+        add_gram(self._kernel, parts)
+        self._kernel.div_(n)
         self.shift(problem.ridge)
 
     def shift(self, ridge: float) -> None:
@@ -116,26 +118,6 @@ def _picked(problem: Problem, index: np.ndarray) -> Problem:
     if point is not None:
         point = torch.cat(point)[torch.from_numpy(index).to(whole.device)].split(operator.block_rows)
     return replace(problem, operator=operator, weights=weights, point=point)
-
-
-def _kernel(parts: Sequence[tuple[Sequence[Factor], list[Direct]]]) -> Tensor:
-    """GGᵀ [n,n] of gradients in factored form, all of their matrices' factors ``RankOne``."""
-    first = parts[0][1][0].rows if parts[0][1] else parts[0][0][0].out
-    n = sum(len(direct[0].rows) if direct else len(matrices[0].out) for matrices, direct in parts)
-    total = first.new_zeros(n, n)
-    inner, outer = torch.empty_like(total), torch.empty_like(total)  # fresh pages would cost as much as the sums
-    for same in zip(*(matrices for matrices, _ in parts), strict=True):
-        factors = [m for m in same if isinstance(m, RankOne)]
-        out, into = (torch.cat([getattr(m, side) for m in factors]) for side in ("out", "into"))
-        for h in range(out.shape[1]):
-            torch.mm(into[:, h], into[:, h].T, out=inner)
-            if factors[0].bias is not None:
-                inner.add_(1)
-            total.addcmul_(inner, torch.mm(out[:, h], out[:, h].T, out=outer))
-    for small in zip(*(direct for _, direct in parts), strict=True):
-        rows = torch.cat([part.rows for part in small])
-        total.addmm_(rows, rows.T)
-    return total
 
 
 def _missed(kernel: Tensor, ridge: float) -> float:
