@@ -100,17 +100,13 @@ TENSORS: dict[str, Callable[[dict[str, torch.Tensor]], Any]] = {
 
 
 @pytest.mark.law("A folder that is no whole exported model is refused with one error, and never predicts")
-@pytest.mark.parametrize("what", DESCRIPTIONS)
-def test_descriptions_that_do_not_fit(model, what):
-    describe(model, DESCRIPTIONS[what])
-    with pytest.raises(REFUSALS):
-        open_model(model, "cpu")
-
-
-@pytest.mark.law("A folder that is no whole exported model is refused with one error, and never predicts")
-@pytest.mark.parametrize("what", TENSORS)
-def test_tensors_that_do_not_fit(model, what):
-    rewrite(model, TENSORS[what])
+@pytest.mark.parametrize(
+    ("spoil", "change"),
+    [pytest.param(describe, change, id=what) for what, change in DESCRIPTIONS.items()]
+    + [pytest.param(rewrite, change, id=f"tensors: {what}") for what, change in TENSORS.items()],
+)
+def test_what_does_not_fit_is_refused(model, spoil, change):
+    spoil(model, change)
     with pytest.raises(REFUSALS):
         open_model(model, "cpu")
 
