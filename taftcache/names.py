@@ -3,6 +3,8 @@
 Objects of a store that are components and models, and what stands for a whole shard or class among the tombstones.
 """
 
+from collections.abc import Container
+
 COMPONENTS = "components/"
 _MODELS = "models/"
 HEAD = f"{_MODELS}head"
@@ -12,6 +14,14 @@ EXACT = f"{_MODELS}exact"
 # Ids have no control characters, so that these can stand before a shard's or a class's name among them.
 SHARD = "\x1fshard\x1f"
 CLASS = "\x1fclass\x1f"
+
+
+def model_of(objects: Container[str]) -> str:
+    """The model that stands for a store with these objects where nobody names one.
+
+    The exact model where there is one, then a weighted sum that somebody asked for, the mean, the head.
+    """
+    return next((name for name in (EXACT, WEIGHTED, MEAN, HEAD) if name in objects), MEAN)
 
 
 def is_component(name: str) -> bool:

@@ -126,11 +126,12 @@ class ComposeSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     """How components become one model.
 
     mode: "mean", the paper's uniform average; "weighted" also makes models/weighted; "exact" also makes models/exact,
-        the optimum over the rows of all shards, solved from the mean.
+        the optimum over the rows of all shards; "auto" makes that one where the store holds the rows of all that is
+        composed, in several shards, and no privacy, subtraction or schedule of Adam's forbids it.
     weights: of "weighted": a coefficient for each component, summing to one, or "rows", each shard's share of the rows.
     """
 
-    mode: Literal["mean", "weighted", "exact"] = "mean"
+    mode: Literal["auto", "mean", "weighted", "exact"] = "auto"
     weights: dict[str, float] | Literal["rows"] = "rows"
 
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 import taftcache
-from taftcache.cli.options import AllowHub, Images, Json, StorePath, Weights, consent_to, print_report
+from taftcache.cli.options import AllowHub, Images, Json, Model, StorePath, Weights, consent_to, print_report
 from taftcache.errors import RecipeError
 from taftcache.stages.writing import writable
 from taftcache.terminal.console import bars, complain
@@ -123,7 +123,7 @@ def influence(
     query: Annotated[
         Path | None, typer.Option("--query", metavar="IMAGE", help="which training samples moved its prediction most")
     ] = None,
-    model: Annotated[str, typer.Option("--model", help="which of the store's models")] = "models/mean",
+    model: Model = None,
     top: Annotated[int, typer.Option("--top", min=1, help="samples to list")] = 10,
     weights: Weights = None,
     allow_hub: AllowHub = False,

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 import taftcache
-from taftcache.cli.options import AllowHub, Json, StorePath, Weights, consent_to, print_report
+from taftcache.cli.options import AllowHub, Json, Model, StorePath, Weights, consent_to, print_report
 from taftcache.terminal.models import show_component, show_export_model
 
 commands = typer.Typer()
@@ -18,7 +18,7 @@ commands = typer.Typer()
 def export_model(
     store: StorePath,
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="a new folder for the model")],
-    model: Annotated[str, typer.Option("--model", help="which of the store's models")] = "models/mean",
+    model: Model = None,
     merged: Annotated[
         bool, typer.Option("--merged", help="an ordinary timm model, where only the head has moved")
     ] = False,

@@ -31,6 +31,10 @@ Either = Annotated[Path, typer.Argument(metavar="RECIPE|STORE", help="a recipe i
 Overrides = Annotated[
     list[str] | None, typer.Option("--set", metavar="SECTION.KEY=VALUE", help="override one value of the recipe")
 ]
+Model = Annotated[
+    str | None,
+    typer.Option("--model", metavar="NAME", help="models/exact, models/mean, components/000…; the best by default"),
+]
 Device = Annotated[str | None, typer.Option("--device", help="auto, cpu, cuda or mps; the recipe's by default")]
 Workers = Annotated[
     int | None,

@@ -13,6 +13,7 @@ from taftcache.cli.options import (
     Device,
     Either,
     Json,
+    Model,
     Overrides,
     RecipePath,
     Scheduler,
@@ -185,7 +186,8 @@ def train(
 def compose(
     store: StorePath,
     mode: Annotated[
-        str | None, typer.Option("--mode", help="mean, weighted (also models/weighted) or exact (also models/exact)")
+        str | None,
+        typer.Option("--mode", help="auto, mean, weighted or exact: which models are made of the components"),
     ] = None,
     weight: Annotated[
         list[str] | None,
@@ -220,14 +222,17 @@ def evaluate(
     without: Annotated[
         list[str] | None, typer.Option("--without", metavar="SHARD", help="also the mean without it (repeatable)")
     ] = None,
+    probe: Annotated[
+        bool, typer.Option("--probe", help="also fit scikit-learn's linear probe, and compare with it")
+    ] = False,
     as_json: Json = False,
 ) -> None:
-    """Accuracy on the held-out rows: base model, head only, every component, the composition.
+    """Accuracy on the held-out rows, with intervals: base model, head only, every component and model.
 
-    Example: taftcache evaluate stores/quickstart --json
+    Example: taftcache evaluate stores/quickstart --probe
     """
     with taftcache.FeatureStore(store) as opened, bars(as_json) as progress:
-        report = taftcache.evaluate(opened, progress, without=without or [])
+        report = taftcache.evaluate(opened, progress, without=without or [], probe=probe)
     print_report(report, as_json, show_evaluate)
 
 
@@ -235,7 +240,7 @@ def evaluate(
 def predict(
     store: Annotated[Path, typer.Argument(metavar="STORE|MODEL", help="a store's folder, or an exported model's")],
     images: Annotated[list[Path], typer.Argument(metavar="IMAGE…", help="image files")],
-    model: Annotated[str, typer.Option("--model", help="which of the store's models")] = "models/mean",
+    model: Model = None,
     top: Annotated[int, typer.Option("--top", min=1, help="classes to show for each image")] = 3,
     device: Device = None,
     weights: Weights = None,

@@ -23,6 +23,7 @@ from taftcache.cache.store import FeatureStore
 from taftcache.consent import Consent, followed
 from taftcache.errors import CompositionError, IdentityError, RecipeError
 from taftcache.model.component import Component, read_base, read_component
+from taftcache.names import model_of
 from taftcache.tangent.base import Base
 
 
@@ -58,11 +59,11 @@ class TangentModel(nn.Module):
     def load(
         cls,
         store: FeatureStore | Path | str,
-        name: str = "models/mean",
+        name: str | None = None,
         device: str = "auto",
         consent: Consent | None = None,
     ) -> TangentModel:
-        """The model ``name`` of a store ("models/mean", "components/000", …) on its backbone.
+        """The model ``name`` of a store ("models/mean", "components/000", …) on its backbone, by default its best.
 
         ``consent`` names weights in place of the store's, or lets the model hub be asked for them.
 
@@ -83,7 +84,7 @@ class TangentModel(nn.Module):
                 do="put the original weights back",
             )
         base = read_base(store, recipe.tangent, consent=consent)
-        component = read_component(store, name, base)
+        component = read_component(store, name or model_of(store.objects()), base)
         # Where the rows were taken, which may be further up than what is trained.
         cut = Cut(backbone, base.config.start or 0)
         return cls(cut, Preprocess(backbone), base, component, store.classes)

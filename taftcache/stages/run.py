@@ -48,7 +48,8 @@ def run(recipe: Recipe, progress: Progress | None = None, cluster: Executor | No
             resolve_request(store, wish.samples)  # one that is refused must not be found out after the training
         trained = train(store, recipe, progress=progress, cluster=cluster)
         composed = compose(store, recipe, progress, cluster)
-        evaluated = evaluate(store, progress) if store.held_out is not None else None
+        new = bool(trained.trained) or composed.changed  # else the probe would be all that there is to do
+        evaluated = evaluate(store, progress, probe=new) if store.held_out is not None else None
         forgotten = forget(store, wish.samples, progress, mode=wish.mode, cold=wish.cold) if wish.samples else None
         return RunReport(
             store=store.path,

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from taftcache.stages.extract.appending import AppendReport
     from taftcache.stages.extract.estimation import EstimateReport
     from taftcache.stages.extract.extraction import ExtractReport
-    from taftcache.stages.look.evaluation import EvaluateReport
+    from taftcache.stages.look.evaluation import Against, EvaluateReport
     from taftcache.stages.look.prediction import PredictReport
     from taftcache.stages.run import RunReport
     from taftcache.stages.train.composing import ComposeReport
@@ -34,8 +34,7 @@ def show_run(report: RunReport) -> None:
     trained = f"{len(t.trained)} solved" if t.trained else "nothing: every component is current"
     worst = max(t.certificates.values(), key=lambda x: x["distance_bound"])
     table.add_row("train", f"{trained}, {len(t.kept)} kept\n{certified(worst)}", f"{t.seconds:.1f}")
-    what = f"mean of {len(c.members)} components" + ("" if c.changed else ", unchanged")
-    table.add_row("compose", f"{what}\nΣμf(Δw) = f(ΣμΔw) to {c.identity_error:.0e}", "")
+    table.add_row("compose", "\n".join(_composed(c)), f"{c.seconds:.1f}")
     if report.evaluate is not None:
         table.add_row("evaluate", _accuracies(report.evaluate), "")
     if report.forget is not None:
@@ -51,6 +50,15 @@ def show_run(report: RunReport) -> None:
         f"       taftcache forget {report.store} --sample ID",
         soft_wrap=True,
     )
+
+
+def _composed(report: ComposeReport) -> list[str]:
+    """What the components were made into."""
+    what = f"mean of {len(report.members)} components" + ("" if report.changed else ", unchanged")
+    lines = [f"{what}; Σμf(Δw) = f(ΣμΔw) to {report.identity_error:.0e}"]
+    if report.certificate is not None:
+        lines += [f"exact model of all {report.certificate['rows']} rows", certified(report.certificate)]
+    return lines
 
 
 def show_estimate(report: EstimateReport) -> None:
@@ -122,17 +130,20 @@ def show_compose(report: ComposeReport) -> None:
         OUT.print(f"also: {', '.join(others)}")
     if report.certificate is not None:
         OUT.print(
-            f"models/exact: {report.passes} passes from the mean, {report.moved:.2g} away from it; "
+            f"models/exact: {report.passes} passes, {report.moved:.2g} away from the mean; "
             + certified(report.certificate),
         )
 
 
 def show_evaluate(report: EvaluateReport) -> None:
     """Accuracy of every model."""
-    table = Table("model", "accuracy", title=f"{report.rows} held-out rows", title_justify="left")
+    table = Table("model", "accuracy", "95 % interval", title=f"{report.rows} held-out rows", title_justify="left")
     for name, value in report.accuracy.items():
-        table.add_row(name, f"{100 * value:.2f} %")
+        low, high = report.intervals[name]
+        table.add_row(name, f"{100 * value:.2f} %", f"{100 * low:.1f} to {100 * high:.1f}")
     OUT.print(table)
+    if report.against is not None:
+        OUT.print(_verdict(report.against), soft_wrap=True)
 
 
 def show_predict(report: PredictReport) -> None:
@@ -151,11 +162,21 @@ def _accuracies(report: EvaluateReport) -> str:
     ]
     if shards:
         lines.append(f"{100 * sum(shards) / len(shards):6.2f} %  one shard's component alone (mean of {len(shards)})")
+    if report.against is not None:
+        lines.append(_verdict(report.against))
     return "\n".join([f"{report.rows} held-out images:", *lines])
 
 
+def _verdict(against: Against) -> str:
+    """The best model and the linear probe, in a sentence."""
+    low, high = (100 * bound for bound in against.interval)
+    name, points = _TITLES.get(against.model, against.model), 100 * against.ahead
+    said = {"ahead": "beats", "within noise": "is level with", "behind": "loses to"}[against.verdict]
+    return f"{name} {said} the probe: {points:+.2f} points on the same rows, 95 % interval {low:+.1f} to {high:+.1f}"
+
+
 _TITLES = {
-    MEAN: "composed tangent model",
-    EXACT: "exact tangent model of all shards",
-    HEAD: "head only, all shards, exact",
+    MEAN: "mean of the components",
+    EXACT: "exact model of all rows",
+    HEAD: "exact head of all rows",
 }

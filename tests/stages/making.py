@@ -22,6 +22,7 @@ SETTINGS: dict[str, Any] = {
     "store": {"shards": 2, "chunk_rows": 8},
     "extract": {"workers": 1},
     "objective": {"ridge": 1e-3},
+    "compose": {"mode": "mean"},  # most tests are about shards; the default has tests of its own
 }
 DIGITS = 60
 PRIVACY = {"epsilon": 8.0, "steps": 3, "relation": "replace-one"}

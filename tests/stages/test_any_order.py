@@ -51,6 +51,7 @@ SETTINGS = [
     "tangent.blocks=3",
     "solver.memory=1MiB",
     "solver.method=paper",
+    "compose.mode=auto",
     "compose.mode=mean",
     "compose.mode=weighted",
     "compose.mode=exact",

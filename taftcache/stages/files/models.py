@@ -9,7 +9,7 @@ from taftcache.cache.store import FeatureStore
 from taftcache.consent import Consent
 from taftcache.model.folder import save_merged, save_model
 from taftcache.model.predictor import TangentModel
-from taftcache.names import MEAN
+from taftcache.names import model_of
 from taftcache.stages.train.private_claims import check_claim
 from taftcache.stages.writing import whole, writable
 
@@ -29,7 +29,7 @@ class ExportModelReport:
 def export_model(
     store: FeatureStore,
     folder: Path | str,
-    model: str = MEAN,
+    model: str | None = None,
     *,
     merged: bool = False,
     program: bool = False,
@@ -44,7 +44,7 @@ def export_model(
     Args:
         store: an open store.
         folder: where to.
-        model: its name in the store.
+        model: its name in the store; the best that it has by default (``model_of``).
         merged: an ordinary timm model in timm's layout instead, where only the head has moved.
         program: beside the weights, the whole model as a torch.export program.
         device: where the program is traced.
@@ -54,7 +54,7 @@ def export_model(
         StoreError: no such model. StoreWriteError: the folder is not empty, or cannot be written. CompositionError:
         nothing to merge. FormatError: the model's claim of privacy does not follow from its noise.
     """
-    folder = Path(folder)
+    folder, model = Path(folder), model or model_of(store.objects())
     writable(folder, folder=True)
     loaded = TangentModel.load(store, model, device, consent)
     check_claim(store, model, loaded.component.meta)

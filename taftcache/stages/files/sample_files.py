@@ -1,4 +1,4 @@
-"""One row a sample for other tools: ids, labels, predictions, the composed model's logits and one vector of features.
+"""One row a sample for other tools: ids, labels, predictions, the best model's logits and one vector of features.
 
 Whole cached rows go to HDF5; what is written here is what tables, maps and classifiers want: for each sample the
 class token (or the one cached row, or the mean of the rows; see ``vectors``).
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import RecipeError
-from taftcache.names import MEAN
+from taftcache.names import model_of
 from taftcache.stages.look.row_table import RowTable
 from taftcache.stages.look.scoring import Scorer
 from taftcache.stages.look.vectors import describe_vectors, first_row_stands, has_tail, sample_vectors
@@ -32,14 +32,14 @@ OnRows = Callable[[int, int], None]
 class SampleBlock(NamedTuple):
     """Consecutive rows of the table.
 
-    rows: their places in the table. vectors [b, d]. base, composed: classes [b] that the untrained and the composed
-    model predict; logits [b, K] of the composed one. None where the store has no such model.
+    rows: their places in the table. vectors [b, d]. base, best: classes [b] that the untrained model and the best one
+    predict; logits [b, K] of the best. None where the store has no such model.
     """
 
     rows: slice
     vectors: NDArray[np.float32]
     base: NDArray[np.int32] | None
-    composed: NDArray[np.int32] | None
+    best: NDArray[np.int32] | None
     logits: NDArray[np.float32] | None
 
 
@@ -47,17 +47,18 @@ def sample_blocks(store: FeatureStore, table: RowTable, on_rows: OnRows) -> Iter
     """The rows in order, each verified as it is read."""
     first = first_row_stands(store)
     scorer = Scorer(store) if has_tail(store) else None
-    mean = [MEAN] if scorer is not None and MEAN in scorer.models else []
+    name = model_of(store.objects())
+    chosen = [name] if scorer is not None and name in scorer.models else []
     for here, shard, rows in table.steps():
         tokens = table.reader.tokens(shard.name, rows)
-        base = composed = logits = None
+        base = best = logits = None
         if scorer is not None:
-            z, changes = scorer.logits(tokens, mean)
+            z, changes = scorer.logits(tokens, chosen)
             base = z.argmax(1).astype(np.int32)
-            if mean:
+            if chosen:
                 logits = z + changes[0]
-                composed = logits.argmax(1).astype(np.int32)
-        yield SampleBlock(here, sample_vectors(tokens, first), base, composed, logits)
+                best = logits.argmax(1).astype(np.int32)
+        yield SampleBlock(here, sample_vectors(tokens, first), base, best, logits)
         on_rows(here.stop, len(table))
 
 
@@ -116,7 +117,7 @@ def write_parquet(store: FeatureStore, file: Path, on_rows: OnRows) -> int:
                 pa.DictionaryArray.from_arrays(shard, shards),
                 pa.DictionaryArray.from_arrays(shard, roles),
                 numbers(block.base, n),
-                numbers(block.composed, n),
+                numbers(block.best, n),
                 vectors(block.logits, n, len(classes)),
                 vectors(block.vectors, n, width),
             ]
@@ -140,7 +141,7 @@ def write_npz(store: FeatureStore, file: Path, on_rows: OnRows) -> int:
         "held_out": table.held_out,
         "about": np.array(json.dumps(about(store))),
     }
-    base, composed = np.empty(n, np.int32), np.empty(n, np.int32)
+    base, best = np.empty(n, np.int32), np.empty(n, np.int32)
     with (
         file.open("xb") as out,
         zipfile.ZipFile(out, "w", zipfile.ZIP_STORED, allowZip64=True) as archive,
@@ -152,13 +153,13 @@ def write_npz(store: FeatureStore, file: Path, on_rows: OnRows) -> int:
                 stream.write(np.ascontiguousarray(block.vectors, "<f4").tobytes())
                 if block.base is not None:
                     base[block.rows] = block.base
-                if block.composed is not None and block.logits is not None:
-                    composed[block.rows] = block.composed
+                if block.best is not None and block.logits is not None:
+                    best[block.rows] = block.best
                     logits.write(np.ascontiguousarray(block.logits, "<f4").tobytes())
         if block is not None and block.base is not None:
             few["prediction_base"] = base
         if logits.tell():
-            few["prediction"] = composed
+            few["prediction"] = best
             logits.seek(0)
             with _array(archive, "logits", (n, len(store.classes))) as stream:
                 shutil.copyfileobj(logits, stream)
@@ -185,7 +186,7 @@ def write_projector(store: FeatureStore, folder: Path, on_rows: OnRows) -> int:
             for k, row in enumerate(range(block.rows.start, block.rows.stop)):
                 vectors.write("\t".join(f"{v:.6g}" for v in block.vectors[k]) + "\n")
                 shard = table.shards[table.shard[row]]
-                predicted = ["" if found is None else flat[found[k]] for found in (block.base, block.composed)]
+                predicted = ["" if found is None else flat[found[k]] for found in (block.base, block.best)]
                 cells = [table.ids[row], flat[table.label[row]], shard.name, shard.role, *predicted]
                 metadata.write("\t".join(cells) + "\n")
     (folder / "projector_config.pbtxt").write_text(
@@ -196,7 +197,12 @@ def write_projector(store: FeatureStore, folder: Path, on_rows: OnRows) -> int:
 
 def about(store: FeatureStore) -> dict[str, Any]:
     """What the rows are, in JSON types."""
-    return {"root_digest": store.root_digest, "features": describe_vectors(store), "identity": store.identity}
+    return {
+        "root_digest": store.root_digest,
+        "features": describe_vectors(store),
+        "model": model_of(store.objects()) if has_tail(store) else None,
+        "identity": store.identity,
+    }
 
 
 @contextmanager

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from math import sqrt
 from pathlib import Path
+from typing import Literal
 
-import torch
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import binomtest
 
 from taftcache.backbone.device import resolve_device
 from taftcache.cache.read.shard import Shard
@@ -14,36 +18,72 @@ from taftcache.cache.store import FeatureStore
 from taftcache.errors import StoreError
 from taftcache.model.component import read_component
 from taftcache.model.composition import compose
-from taftcache.names import is_component, is_model
+from taftcache.names import is_component, is_model, model_of
+from taftcache.stages.look.probe import Probe, linear_probe, no_probe
 from taftcache.stages.look.scoring import kept_components
 from taftcache.stages.progress import Progress, Silent
 from taftcache.stages.train.record import settings_of
 from taftcache.tangent.operator import TangentOperator
 
 UNTOUCHED = "base model untouched"
+PROBE = "linear probe (scikit-learn)"
+LEVEL = 0.95
+_NORMAL = 1.959963984540054  # of the level
+
+
+@dataclass(frozen=True, kw_only=True)
+class Against:
+    """The store's best model beside the linear probe, on the same rows.
+
+    ahead: by how much its accuracy is larger. interval: of that, at 95 %, from the rows on which only one of the two
+    is right (Agresti and Min, 2005: half a row is added to each cell). verdict: what the interval says.
+    """
+
+    model: str
+    ahead: float
+    interval: tuple[float, float]
+    verdict: Literal["ahead", "within noise", "behind"]
+    probe: Probe
 
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluateReport:
-    """Top-1 accuracy by model over ``rows`` held-out rows."""
+    """Top-1 accuracy by model over ``rows`` held-out rows.
+
+    best: the model that ``predict`` takes where none is named. intervals: of each accuracy, at 95 % (Wilson's).
+    against: the linear probe, where it was asked for and the rows allow one. notes: why they do not.
+    """
 
     store: Path
     root_digest: str
     rows: int
     accuracy: dict[str, float]
+    best: str
+    intervals: dict[str, tuple[float, float]] = field(default_factory=dict)
+    against: Against | None = None
+    notes: list[str] = field(default_factory=list)
 
 
 def evaluate(
-    store: FeatureStore, progress: Progress | None = None, rows: Shard | None = None, without: Sequence[str] = ()
+    store: FeatureStore,
+    progress: Progress | None = None,
+    rows: Shard | None = None,
+    without: Sequence[str] = (),
+    probe: bool = False,
 ) -> EvaluateReport:
     """Top-1 of the base point, every component and every model on the held-out group (or ``rows``), in one pass.
 
-    ``without`` names shards: the mean of all other shards' components is one model more.
+    Args:
+        store: an open store.
+        progress: shown the pass.
+        rows: others than the held-out group.
+        without: shards: the mean of all other shards' components is one model more.
+        probe: also fit scikit-learn's linear probe to all training rows, and compare the best model with it.
 
     Raises:
         StoreError: the store has no held-out rows. RecipeError: no component is left.
     """
-    rows = rows or store.held_out
+    progress, rows = progress or Silent(), rows or store.held_out
     if rows is None:
         raise StoreError(
             f"{store.path} has no held-out rows to measure an accuracy on",
@@ -54,6 +94,7 @@ def evaluate(
     base, device = settings.base, resolve_device(settings.recipe.device)
     names = [name for name in store.objects() if is_model(name)]
     components = [read_component(store, name, base) for name in names]
+    best = model_of(names)
     if without:
         every = [name for name in names if is_component(name)]
         kept = kept_components(every, without)
@@ -61,16 +102,46 @@ def evaluate(
         names.append(f"mean of {len(kept)} of {len(every)} components")
     operator = TangentOperator(base, [rows], device=device)
     directions = [base.tail.bind(c.layout.views(c.delta.to(device=device, dtype=operator.dtype))) for c in components]
-    correct = torch.zeros(1 + len(names), dtype=torch.int64)
-    with (progress or Silent()).task("evaluate", rows.rows) as task:
+    right: dict[str, list[NDArray[np.bool_]]] = {name: [] for name in (UNTOUCHED, *names)}
+    with progress.task("evaluate", rows.rows) as task:
         for state, labels in operator.blocks():
             logits = [state.logits] + [state.logits + operator.tangent(state, d) for d in directions]
-            correct += torch.stack([(z.argmax(1) == labels).sum().cpu() for z in logits])
+            for found, z in zip(right.values(), logits, strict=True):
+                found.append((z.argmax(1) == labels).cpu().numpy())
             task.advance(len(labels))
-    accuracy = (correct / rows.rows).tolist()
+    hits = {name: np.concatenate(found) for name, found in right.items()}
+    against, reason = None, no_probe(store) if probe else None
+    if probe and reason is None and best in hits:
+        fitted, hits[PROBE] = linear_probe(store, settings, rows, progress)
+        against = _against(best, hits[best], hits[PROBE], fitted)
     return EvaluateReport(
         store=store.path,
         root_digest=store.root_digest,
         rows=rows.rows,
-        accuracy=dict(zip([UNTOUCHED, *names], accuracy, strict=True)),
+        accuracy={name: float(hit.mean()) for name, hit in hits.items()},
+        best=best,
+        intervals={name: _interval(hit) for name, hit in hits.items()},
+        against=against,
+        notes=[] if reason is None else [f"no linear probe: {reason}"],
+    )
+
+
+def _interval(right: NDArray[np.bool_]) -> tuple[float, float]:
+    """Of the accuracy, Wilson's at ``LEVEL``."""
+    found = binomtest(int(right.sum()), len(right)).proportion_ci(LEVEL, method="wilson")
+    return float(found.low), float(found.high)
+
+
+def _against(model: str, ours: NDArray[np.bool_], theirs: NDArray[np.bool_], probe: Probe) -> Against:
+    """Both on the same rows, of which only those count that one of the two gets right and the other not."""
+    n, won, lost = len(ours), int((ours & ~theirs).sum()), int((theirs & ~ours).sum())
+    middle = (won - lost) / (n + 2)
+    half = _NORMAL * sqrt((won + lost + 1) / (n + 2) - middle**2) / sqrt(n + 2)
+    low, high = middle - half, middle + half
+    return Against(
+        model=model,
+        ahead=(won - lost) / n,
+        interval=(low, high),
+        verdict="ahead" if low > 0 else "behind" if high < 0 else "within noise",
+        probe=probe,
     )

@@ -15,7 +15,7 @@ from taftcache.cache.store import FeatureStore
 from taftcache.consent import Consent
 from taftcache.errors import SolveError, UnknownSample
 from taftcache.model.predictor import TangentModel
-from taftcache.names import HEAD, MEAN
+from taftcache.names import model_of
 from taftcache.objective.objective import Objective
 from taftcache.objective.rsl import RSL
 from taftcache.solve.leave_one_out import CLOSED, leave_one_out
@@ -76,13 +76,14 @@ class QueryInfluence:
 
 
 def sample_influence(
-    store: FeatureStore, sample: str, model: str = MEAN, progress: Progress | None = None
+    store: FeatureStore, sample: str, model: str | None = None, progress: Progress | None = None
 ) -> SampleInfluence:
     """Solve without the sample, and compare.
 
     Raises:
         UnknownSample: no such sample, or one that nothing was trained on.
     """
+    model = model or model_of(store.objects())
     setting = _Setting(store, model, progress or Silent())
     shard, row = store.locate(sample)
     if shard.role != "train":
@@ -144,7 +145,7 @@ def _held_out_change(setting: _Setting, change: Tensor) -> _HeldOutChange:
 def query_influence(
     store: FeatureStore,
     query: Path | str,
-    model: str = MEAN,
+    model: str | None = None,
     top: int = 10,
     progress: Progress | None = None,
     solve: int = 3,
@@ -157,6 +158,7 @@ def query_influence(
         solve: where there is no closed form, so many of them are also solved without, for a certified change.
         consent: as for ``predict``.
     """
+    model = model or model_of(store.objects())
     setting = _Setting(store, model, progress or Silent())
     rows, base = setting.query_rows(query, consent)
     logits = setting.logits(rows, setting.model.delta, base)[0]
@@ -239,7 +241,7 @@ class _Setting(ModelParts):
         if self.store.holds(str(query)):
             shard, row = self.store.locate(str(query))
             return ArrayRows(shard.tokens(slice(row, row + 1)), shard.labels[row : row + 1]), self.base
-        name = MEAN if MEAN in self.store.objects() else HEAD
+        name = model_of(self.store.objects())
         tokens = TangentModel.load(self.store, name, consent=consent).tokens([Path(query)])
         return ArrayRows(tokens, np.zeros(len(tokens), np.int32)), self.base.unreduced()
 

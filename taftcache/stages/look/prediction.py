@@ -10,7 +10,7 @@ from taftcache.cache.store import FeatureStore
 from taftcache.consent import Consent
 from taftcache.model.folder import is_model_folder, open_model, read_description
 from taftcache.model.predictor import Prediction, TangentModel
-from taftcache.names import MEAN
+from taftcache.names import model_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +26,7 @@ class PredictReport:
 def predict(
     store: FeatureStore | Path,
     images: Sequence[Path | str],
-    model: str = MEAN,
+    model: str | None = None,
     top: int = 3,
     device: str = "auto",
     consent: Consent | None = None,
@@ -36,12 +36,13 @@ def predict(
     Args:
         store: an open store, a store's folder, or a folder that ``export_model`` wrote (which holds one model).
         images: image files.
-        model: which of the store's models.
+        model: which of the store's models; the best that it has by default (``model_of``).
         top: classes for each image.
         device: where the model runs.
         consent: weights in place of those that the store names, or that the model hub may be asked for them.
     """
     if isinstance(store, FeatureStore):
+        model = model or model_of(store.objects())
         predictions = TangentModel.load(store, model, device, consent).predict(images, top)
         return PredictReport(store=store.path, root_digest=store.root_digest, model=model, predictions=predictions)
     if not is_model_folder(store):

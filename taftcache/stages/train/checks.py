@@ -19,6 +19,7 @@ from taftcache.tangent.selection import select
 from taftcache.tangent.spec import TAIL
 
 SUMS_TO_ONE = 1e-9
+ADAM = ("paper", "release", "adamw")  # values of solver.method that follow a schedule, to no certified end
 Weights = dict[str, float] | Literal["rows"]
 
 
@@ -33,7 +34,7 @@ def check_settings(store: FeatureStore, recipe: Recipe) -> None:
     check_words(store, recipe)
     check_tail(store, recipe)
     check_class_weights(recipe, len(store.classes))
-    if recipe.objective.radius is not None and recipe.solver.method in ("paper", "release", "adamw"):
+    if recipe.objective.radius is not None and recipe.solver.method in ADAM:
         raise RecipeError(
             f'solver.method = "{recipe.solver.method}" keeps to no ball',
             got=f"objective.radius = {recipe.objective.radius}",

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,15 @@ from taftcache.privacy.statement import META, Statement, parallel
 from taftcache.recipe import Recipe
 from taftcache.stages.executor import Executor, same_threads
 from taftcache.stages.progress import Progress, Silent
-from taftcache.stages.train.checks import SUMS_TO_ONE, Weights, check_coefficients, coefficients, imported, orphans
+from taftcache.stages.train.checks import (
+    ADAM,
+    SUMS_TO_ONE,
+    Weights,
+    check_coefficients,
+    coefficients,
+    imported,
+    orphans,
+)
 from taftcache.stages.train.record import record_recipe, recorded_values, settings_of, subtracted
 from taftcache.stages.train.settings import Settings
 from taftcache.stages.train.solving import INTERRUPTED, SolveOptions, solve_component
@@ -42,7 +51,7 @@ class ComposeReport:
     """The composition ``model``: members, how far the identity was off, and what else was made of them.
 
     ``models`` are all compositions that are current now. ``certificate`` and ``moved``, ‖Δw_exact − Δw_mean‖, are of
-    the exact model, ``passes`` what it took from the mean. ``left_out`` are shards that were subtracted.
+    the exact model, ``passes`` what it took. ``left_out`` are shards that were subtracted.
     """
 
     store: Path
@@ -56,6 +65,7 @@ class ComposeReport:
     certificate: dict[str, Any] | None = None
     moved: float = 0.0
     passes: int = 0
+    seconds: float = 0.0
 
 
 def compose(
@@ -72,14 +82,14 @@ def compose(
     Raises:
         CompositionError: a shard has no component, components do not share one base, or coefficients do not fit.
     """
-    progress = progress or Silent()
+    progress, begin = progress or Silent(), time.perf_counter()
     settings = settings_of(store, recipe)
     recipe = settings.recipe
     names = members_of(store)
     _check(store, settings, names)
     work = _Composing(store, settings, names)
     made, dropped = work.sums()
-    exact = work.is_due(EXACT, work.exact_key if recipe.compose.mode == "exact" else None, dropped)
+    exact = work.is_due(EXACT, work.exact_key if asks_exact(store, recipe) else None, dropped)
     if made or dropped:
         with store.transaction() as change:
             for name in dropped:
@@ -99,7 +109,8 @@ def compose(
     if recorded_values(store, recipe) != store.manifest.recipe:
         with store.transaction() as change:
             record_recipe(change, store, recipe)
-    return _report(store, names, changed=bool(made))
+    report = _report(store, names, changed=bool(made))
+    return replace(report, seconds=time.perf_counter() - begin)
 
 
 def _report(store: FeatureStore, members: list[str], *, changed: bool) -> ComposeReport:
@@ -188,6 +199,19 @@ def _check(store: FeatureStore, settings: Settings, names: Sequence[str]) -> Non
             got='compose.mode = "exact"',
             do='set compose.mode = "mean" or "weighted"',
         )
+
+
+def asks_exact(store: FeatureStore, recipe: Recipe) -> bool:
+    """Whether the recipe asks for the exact model of all shards.
+
+    With ``compose.mode`` "auto" that is where it is to be had and is more than a component: the rows of every member
+    are in the store, in two shards or more.
+    """
+    if recipe.compose.mode != "auto":
+        return recipe.compose.mode == "exact"
+    private = any(META in ref.meta for ref in store.objects().values())
+    elsewhere = imported(store) or subtracted(store)
+    return len(store.shards) > 1 and not (private or elsewhere or recipe.solver.method in ADAM)
 
 
 def members_of(store: FeatureStore) -> list[str]:

@@ -1,0 +1,129 @@
+"""What a run gives without a switch: the exact model of all rows, and its accuracy beside a linear probe's."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+from sklearn.linear_model import LogisticRegression
+from sklearn.preprocessing import StandardScaler
+from typer.testing import CliRunner
+
+import taftcache
+from taftcache.cache.store import FeatureStore
+from taftcache.cli import app
+from taftcache.model.component import read_base, read_component
+from taftcache.recipe import parse_recipe
+from taftcache.stages.look.evaluation import PROBE, _against
+from taftcache.stages.look.probe import Probe
+from taftcache.tangent.operator import TangentOperator
+from taftcache.tangent.spec import TangentSpec
+from tests.stages.making import PRIVACY, open_store, recipe, settings, values
+
+
+@pytest.fixture(scope="module")
+def default(tmp_path_factory):
+    """A store that a run made without saying how to compose."""
+    path = tmp_path_factory.mktemp("default") / "store"
+    said = values(path)
+    del said["compose"]
+    report = taftcache.run(parse_recipe(said))
+    return path, report
+
+
+@pytest.mark.law("without a switch a run makes the exact model, and everything that takes one model takes that")
+def test_the_default_is_the_exact_model(default, tmp_path):
+    path, report = default
+    assert report.compose.models == ["models/mean", "models/exact"]
+    assert report.evaluate.best == "models/exact"
+    assert report.evaluate.against.model == "models/exact"
+    with FeatureStore(path) as store:
+        base = read_base(store, TangentSpec())
+        exact, mean = (read_component(store, f"models/{name}", base).delta for name in ("exact", "mean"))
+        assert (exact - mean).norm() > 1000 * report.compose.certificate["distance_bound"]
+        shard = store.shards[0]
+        assert taftcache.sample_influence(store, shard.sample_ids[0]).model == "models/exact"
+        assert taftcache.export_model(store, tmp_path / "model").model == "models/exact"
+        assert taftcache.query_influence(store, shard.sample_ids[0]).model == "models/exact"
+        assert taftcache.evaluate(store).against is None
+
+
+@pytest.mark.parametrize(
+    "sections",
+    [{"store": {"shards": 1}}, {"solver": {"method": "adamw", "max_passes": 2}}],
+    ids=["one shard", "Adam"],
+)
+def test_no_exact_model_where_it_says_nothing_more(tmp_path, sections):
+    report = taftcache.run(recipe(tmp_path / "store", compose={"mode": "auto"}, **sections))
+    assert report.compose.models == ["models/mean"]
+    assert report.evaluate.best == "models/mean"
+
+
+def test_what_is_elsewhere_is_left_out_or_private_leaves_the_mean(default, tmp_path):
+    path, _ = default
+    with open_store(shutil.copytree(path, tmp_path / "subtracted")) as store:
+        taftcache.forget(store, [store.shards[0].sample_ids[0]], mode="subtract")
+        assert taftcache.compose(store).models == ["models/mean"]
+    with open_store(shutil.copytree(path, tmp_path / "imported")) as store:
+        parcel = taftcache.export_component(store, "001", tmp_path / "parcel.safetensors").file
+        taftcache.import_component(store, parcel, "elsewhere")
+        assert taftcache.compose(store).models == ["models/mean"]
+    with open_store(shutil.copytree(path, tmp_path / "private")) as store:
+        taftcache.train_private(store, settings(store, **PRIVACY))
+        assert taftcache.compose(store).models == ["models/mean"]
+        (note,) = taftcache.evaluate(store, probe=True).notes
+        assert "private" in note
+
+
+def test_forgetting_renews_the_exact_model(default, tmp_path):
+    path, _ = default
+    with open_store(shutil.copytree(path, tmp_path / "store")) as store:
+        report = taftcache.forget(store, [store.shards[0].sample_ids[0]])
+        assert report.renewed == ["components/000", "models/head", "models/mean", "models/exact"]
+        assert not taftcache.compose(store).changed
+
+
+def test_the_probe_is_scikit_learns(default):
+    path, report = default
+    with FeatureStore(path) as store:
+        base = read_base(store, TangentSpec())
+
+        def features(shards):
+            blocks = list(TangentOperator(base, shards).blocks())
+            return np.concatenate([b.feature for b, _ in blocks]), np.concatenate([y for _, y in blocks])
+
+        (x, y), (x_test, y_test) = features(store.shards), features([store.held_out])
+    fitted = LogisticRegression(C=report.evaluate.against.probe.C, max_iter=300)
+    scale = StandardScaler().fit(x)
+    right = fitted.fit(scale.transform(x), y).score(scale.transform(x_test), y_test)
+    assert report.evaluate.accuracy[PROBE] == report.evaluate.against.probe.accuracy == right
+
+
+def test_intervals_cover_and_verdicts_follow_them():
+    """Of a thousand draws with a known difference the interval holds it in about 95 of 100."""
+    rng = np.random.default_rng(0)
+    probe = Probe(accuracy=0.0, C=1.0, rows=1, seconds=0.0)
+    covered, verdicts = 0, []
+    for _ in range(1000):
+        ours, theirs = rng.random(200) < 0.9, rng.random(200) < 0.85
+        found = _against("models/exact", ours, theirs, probe)
+        low, high = found.interval
+        covered += low <= 0.05 <= high
+        verdicts.append(found.verdict)
+        assert (found.verdict == "ahead") == (low > 0)
+        assert (found.verdict == "behind") == (high < 0)
+    assert 930 <= covered <= 975
+    assert verdicts.count("within noise") > 400 > verdicts.count("behind") * 40
+
+
+def test_evaluate_prints_interval_and_verdict(default):
+    path, _ = default
+    out = CliRunner().invoke(app, ["evaluate", str(path), "--probe"]).stdout
+    assert "95 % interval" in out
+    assert "the probe:" in out
+    told = json.loads(CliRunner().invoke(app, ["evaluate", str(path), "--probe", "--json"]).stdout)
+    assert set(told["intervals"]) == set(told["accuracy"])
+    for name, (low, high) in told["intervals"].items():
+        assert low <= told["accuracy"][name] <= high
