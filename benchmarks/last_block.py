@@ -23,6 +23,7 @@ import torch
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.model.component import read_base
+from taftcache.objective.named import true_class_weight
 from taftcache.objective.objective import Objective
 from taftcache.objective.rsl import RSL
 from taftcache.recipe import load_recipe
@@ -58,7 +59,10 @@ def main() -> None:
     runs = []
     with FeatureStore(recipe.store_path) as store:
         assert store.held_out is not None
-        loss, ridge = RSL(alpha=recipe.objective.alpha, kappa=recipe.objective.kappa), recipe.objective.ridge
+        loss, ridge = (
+            RSL(alpha=true_class_weight(recipe.objective.alpha, len(store.classes)), kappa=recipe.objective.kappa),
+            recipe.objective.ridge,
+        )
         for seed in range(args.seeds):
             base = read_base(store, msgspec.structs.replace(recipe.tangent, seed=seed))
             head = minimise(base, store.shards, Objective(loss=loss, ridge=ridge, train="head"))

@@ -36,6 +36,7 @@ from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.model.component import read_base
 from taftcache.objective.cross_entropy import CrossEntropy
+from taftcache.objective.named import true_class_weight
 from taftcache.objective.objective import Objective
 from taftcache.objective.problem import Problem
 from taftcache.objective.rsl import RSL
@@ -346,7 +347,7 @@ def main() -> None:
     with FeatureStore(recipe.store_path) as store:
         assert store.held_out is not None
         base = read_base(store, recipe.tangent)
-        loss = RSL(alpha=recipe.objective.alpha, kappa=recipe.objective.kappa)
+        loss = RSL(alpha=true_class_weight(recipe.objective.alpha, len(store.classes)), kappa=recipe.objective.kappa)
         if args.child:
             child(base, store.shards[: args.child], loss, args.ridges[0])
             return

@@ -21,7 +21,7 @@ from taftcache.backbone.preprocess import Preprocess
 from taftcache.backbone.sources.rgb import open_rgb, to_rgb
 from taftcache.backbone.spec import BackboneSpec
 from taftcache.errors import DataError
-from taftcache.objective.named import named_loss
+from taftcache.objective.named import named_loss, true_class_weight
 from taftcache.objective.objective import Objective
 from taftcache.objective.weights import RowWeights, balanced
 from taftcache.solve.choosing import choose_ridge
@@ -45,7 +45,7 @@ class _Tangent(BaseEstimator):
         *,
         tangent: TangentSpec | None = None,
         loss: str = "rsl",
-        alpha: float = 1.0,
+        alpha: float | str = "auto",
         kappa: float = 15.0,
         ridge: float | str = 1e-4,
         radius: float | None = None,
@@ -125,7 +125,7 @@ class _Tangent(BaseEstimator):
         self.base_ = self._base(rows, outputs)
         train = self.base_.spec.train
         sources = [ArrayRows(rows, targets)]
-        loss = named_loss(self.loss, self.alpha, self.kappa)
+        loss = named_loss(self.loss, true_class_weight(self.alpha, outputs), self.kappa)
         objective = Objective(loss=loss, train=train, weights=weights, radius=self.radius)
         arithmetic = Arithmetic(memory=self.memory, device=self.device)
         self.ridge_ = self.ridge
@@ -179,7 +179,7 @@ class TangentClassifier(ClassifierMixin, _Tangent):
     Args:
         backbone: see above.
         tangent: the expansion point and what is trained; ``TangentSpec()`` by default, the head alone for features.
-        loss: "rsl", "mse" or "cross_entropy". alpha, kappa: of "rsl".
+        loss: "rsl", "mse" or "cross_entropy". alpha, kappa: of "rsl"; alpha = "auto" is √K for K classes.
         ridge: λ beside the mean loss (biases included), or "auto". radius: of a ball ‖Δw‖ ≤ R.
         class_weight: None, "balanced", or a mapping of classes to weights.
         tolerance, max_passes: when a solve ends; see ``minimise``.
@@ -192,7 +192,7 @@ class TangentClassifier(ClassifierMixin, _Tangent):
         *,
         tangent: TangentSpec | None = None,
         loss: str = "rsl",
-        alpha: float = 1.0,
+        alpha: float | str = "auto",
         kappa: float = 15.0,
         ridge: float | str = 1e-4,
         radius: float | None = None,

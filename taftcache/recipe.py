@@ -65,7 +65,8 @@ class ObjectiveSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
     loss: "rsl", the rescaled square loss RSL(α, κ); "mse" is it with α = κ = 1; "cross_entropy"; "squared_error" for
         targets that are values.
-    alpha: weight of the true class in "rsl".
+    alpha: weight of the true class in "rsl"; "auto" is √K for K classes, and 1, the paper's, where the paper is
+        repeated.
     kappa: the logit that the true class is pulled to in "rsl".
     ridge: λ; since the loss is a mean, it means the same when samples leave. "auto" chooses it from the rows of each
         solve alone.
@@ -75,7 +76,7 @@ class ObjectiveSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     """
 
     loss: Literal["rsl", "mse", "cross_entropy", "squared_error"] = "rsl"
-    alpha: Positive = 1.0
+    alpha: Positive | Literal["auto"] = "auto"
     kappa: Positive = 15.0
     ridge: Positive | Literal["auto"] = 1e-4
     radius: Positive | None = None

@@ -146,7 +146,9 @@ def _run(
         test = OrdinaryNetwork(base, [store.held_out], layout, device=device)
     logits = recipe.privacy.logits if kind == "tangent" else "full"
     spec = msgspec.structs.replace(recipe.privacy, mechanism=mechanism, epsilon=epsilon, multiplier=None, logits=logits)
-    trained = train_privately(base, network, private_loss(recipe), spec, shards=[shard.name for shard in store.shards])
+    trained = train_privately(
+        base, network, private_loss(recipe, base.config.classes), spec, shards=[shard.name for shard in store.shards]
+    )
     statement = trained.statement
     return {
         "accuracy": accuracy(test, trained.delta),

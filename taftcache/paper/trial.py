@@ -215,8 +215,9 @@ class Trial:
         return [(loss.value(z.double(), self.labels).mean().item(), self.accuracy(z.argmax(1))) for z in found]
 
     def loss(self, setting: Setting) -> Loss:
-        """ℓ of a setting's tangent models."""
-        return named_loss(setting.loss, self.recipe.objective.alpha, setting.kappa)
+        """ℓ of a setting's tangent models, with the paper's α where none is named."""
+        asked = self.recipe.objective.alpha
+        return named_loss(setting.loss, 1.0 if asked == "auto" else asked, setting.kappa)
 
     def _train(self, setting: Setting) -> Train:
         return "head" if setting.method == "FC" else self.recipe.tangent.train

@@ -92,9 +92,9 @@ def leave_one_out(
         roots.append(root)
         residuals.append(loss.gradient(state.logits + change, labels) / (N * root))
     root, rho = torch.cat(roots), torch.cat(residuals)
-    if trained == base.head_layout and loss.alpha == 1:
+    if trained == base.head_layout:
         v, leverage, passes = _head(problem, direction)
-        solved, method = rho / (1 - leverage[:, None]), CLOSED
+        solved, method = rho / (1 - leverage), CLOSED
     elif dual_fits(problem):
         v, blocks, passes = _kernel(problem, direction, root)
         solved, method = torch.linalg.solve(blocks, rho), CLOSED
@@ -110,7 +110,7 @@ def leave_one_out(
 
 
 def _head(problem: Problem, direction: Tensor) -> tuple[Tensor, Tensor, int]:
-    """v = A⁻¹ j and each row's leverage [N], the same for all classes when α = 1."""
+    """v = A⁻¹ j and each row's leverage [N,K] for each class, [N,1] when α = 1."""
     path = HeadPath(problem)
     return path.inverse(direction, problem.ridge), path.leverages(problem.ridge), 2
 

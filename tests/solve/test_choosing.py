@@ -19,20 +19,26 @@ from tests.solve.problems import K, N, case, dense, labels, make_problem, rows
 LOSS = RSL(alpha=1.0, kappa=5.0)
 
 
+UNEVEN = RSL(alpha=3.0, kappa=5.0)
+both_losses = pytest.mark.parametrize("loss", [LOSS, UNEVEN], ids=["even", "uneven"])
+
+
+@both_losses
 @pytest.mark.parametrize("ridge", [1e-6, 1e-3, 1.0])
-def test_one_decomposition_gives_every_head(ridge):
-    path = HeadPath(make_problem(loss=LOSS, head=True))
-    solution, whole = path.solution(ridge), dense(loss=LOSS, ridge=ridge, head=True)
+def test_decompositions_give_every_head(ridge, loss):
+    path = HeadPath(make_problem(loss=loss, head=True))
+    solution, whole = path.solution(ridge), dense(loss=loss, ridge=ridge, head=True)
     assert solution.converged
     assert (solution.value - whole.solution).norm() <= 1e-8 * whole.solution.norm()
 
 
+@both_losses
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("ridge", [1e-4, 1e-1])
-def test_leave_one_out_is_leaving_each_row_out(ridge, weighted):
+def test_leave_one_out_is_leaving_each_row_out(ridge, weighted, loss):
     """λN stays as it is, so a row less is the ridge a little larger beside the mean."""
     omega = torch.rand(N, dtype=torch.float64) + 0.1 if weighted else None
-    problem = make_problem(loss=LOSS, head=True)
+    problem = make_problem(loss=loss, head=True)
     if omega is not None:
         problem = type(problem)(problem.operator, problem.loss, problem.ridge, RowWeights(by_sample=omega))
     (found,) = HeadPath(problem).leave_one_out([ridge])
@@ -44,15 +50,17 @@ def test_leave_one_out_is_leaving_each_row_out(ridge, weighted):
         head = HeadPath(without).weights(ridge)
         ((state, y),) = problem.operator.blocks()
         z = state.logits + torch.cat([state.feature, torch.ones(N, 1)], 1) @ head.T
-        losses.append(LOSS.value(z, y)[n].item())
+        losses.append(loss.value(z, y)[n].item())
         correct += int(z[n].argmax() == y[n])
     assert found.loss == pytest.approx(np.mean(losses), rel=1e-8)
     assert found.accuracy == pytest.approx(correct / N)
 
 
-def test_classes_of_their_own_need_their_own_decomposition():
+def test_decompositions_of_many_classes_need_memory(monkeypatch):
+    monkeypatch.setattr("taftcache.solve.methods.head.GROUP_BYTES", 1000)
+    HeadPath(make_problem(loss=LOSS, head=True))
     with pytest.raises(SolveError, match="its own D"):
-        HeadPath(make_problem(loss=RSL(alpha=2.0, kappa=5.0), head=True))
+        HeadPath(make_problem(loss=UNEVEN, head=True))
 
 
 @pytest.mark.parametrize("train", ["head", "full"])
@@ -63,7 +71,7 @@ def test_the_choice_has_the_least_loss_of_its_curve(monkeypatch, train, loss):
     best = min(choice.curve, key=lambda point: point.loss)
     assert choice.ridge == best.ridge or best.loss == next(p.loss for p in choice.curve if p.ridge == choice.ridge)
     assert [p.ridge for p in choice.curve] == sorted(p.ridge for p in choice.curve)
-    assert choice.method == ("leave-one-out" if train == "head" and loss is LOSS else "validation")
+    assert choice.method == ("leave-one-out" if train == "head" and loss.quadratic else "validation")
     objective, streaming = Objective(loss=loss, train=train), Arithmetic(memory=0)
     assert choice == choose_ridge(case().base, rows(sizes=(16, 24)), objective, arithmetic=streaming)
     if loss is LOSS and train == "full":

@@ -45,6 +45,13 @@ def test_solution_is_the_dense_one(vit, spec, alpha, ridge):
     assert c.energy < c.gradient / ridge**0.5  # not the bound that every solver has
 
 
+@pytest.mark.law("A true class that weighs ten times as much costs less than twice the passes")
+def test_weighing_the_true_class_is_cheap():
+    even, uneven = (space("plain", "reset-block", loss=RSL(alpha=a, kappa=5.0), ridge=1e-3) for a in (1.0, 10.0))
+    assert even.run(1e-4) is uneven.run(1e-4) is Status.converged
+    assert uneven.passes < 2 * even.passes
+
+
 def test_conjugate_gradients_go_on_where_rounding_stops_it(monkeypatch):
     """The class token's kernel is a hundred thousand times the ridge."""
     monkeypatch.setattr("taftcache.solve.inverses.dual.LARGEST_KERNEL", 0)
@@ -90,8 +97,9 @@ def test_products_and_pulls_are_the_jacobians(vit, spec):
 
 
 @every_case
-def test_the_kernel_is_symmetric_positive_and_near(vit, spec):
-    problem = make_problem(vit, spec, loss=LOSS)
+@pytest.mark.parametrize("alpha", [1.0, 6.0])
+def test_the_kernel_is_symmetric_positive_and_near(vit, spec, alpha):
+    problem = make_problem(vit, spec, loss=RSL(alpha=alpha, kappa=5.0))
     diagonal = problem.diagonal(torch.from_numpy(labels()), torch.zeros((), dtype=torch.float64))
     kernel = ClassKernel(problem, diagonal.sqrt())
     units = torch.eye(N * K, dtype=torch.float64)
@@ -102,7 +110,8 @@ def test_the_kernel_is_symmetric_positive_and_near(vit, spec):
     J, _ = jacobian(vit, spec)
     scaled = diagonal.sqrt().reshape(-1, 1) * J
     true = scaled @ scaled.T
-    apart = torch.linalg.inv(inverse) - (problem.ridge + kernel._coupling) * units
+    uneven = diagonal / diagonal.mean(1, keepdim=True)
+    apart = torch.linalg.inv(inverse) - (kernel._ridge + kernel._coupling) * torch.diag(uneven.reshape(-1))
     energies = torch.stack([kernel.apply(unit.view(N, K))[1] * torch.ones(()) for unit in units])
     assert torch.allclose(energies.double(), apart.diagonal(), rtol=1e-5, atol=1e-7)
     assert (apart - true).norm() < 0.7 * true.norm()  # coarse at a width of twelve
@@ -149,7 +158,7 @@ def test_interruption_keeps_the_best_iterate(at):
     assert solution.value.norm() > 0
 
 
-def leaving(gone: list[int], ridge: float = 1e-2) -> tuple[RowSpace, torch.Tensor, torch.Tensor]:
+def leaving(gone: list[int], ridge: float = 1e-2, loss: RSL = LOSS) -> tuple[RowSpace, torch.Tensor, torch.Tensor]:
     """The problem without some rows, which rows stay [N], and its optimum [P] from the dense Hessian."""
     stays = torch.ones(N, dtype=torch.bool)
     stays[gone] = False
@@ -158,7 +167,7 @@ def leaving(gone: list[int], ridge: float = 1e-2) -> tuple[RowSpace, torch.Tenso
     narrow, wide = (
         replace(p, operator=TangentOperator(p.operator.base, left, dtype=dtype))
         for dtype in (torch.float32, torch.float64)
-        for p in [make_problem(loss=LOSS, ridge=ridge)]
+        for p in [make_problem(loss=loss, ridge=ridge)]
     )
     J = jacobian()[0].view(N, K, -1)[stays].reshape(-1, wide.operator.layout.size)
     D = wide.diagonal(torch.from_numpy(labels()[keep]), J).reshape(-1, 1)
@@ -188,12 +197,13 @@ def test_a_restart_comes_as_near_as_was_asked_for(gone):
         assert rows.rounds == 0
 
 
-def test_what_leaving_rows_carried_is_passed_on():
+@pytest.mark.parametrize("loss", [LOSS, RSL(alpha=6.0, kappa=5.0)], ids=["even", "uneven"])
+def test_what_leaving_rows_carried_is_passed_on(loss):
     """The start is nearer than the others' dual vectors alone."""
-    whole = space()
+    whole = space(loss=loss)
     whole.run(1e-9)
     dual = whole.solution(Status.converged).dual
-    rows, stays, optimum = leaving([3])
+    rows, stays, optimum = leaving([3], loss=loss)
     rows.restart(Restart(whole.problem.operator.sources, dual, stays, lambda delta: float("inf")))
     assert rows.rounds == 0
     assert (rows.value - optimum).norm() < 0.7 * (adjoint(rows.exact, dual[stays]) - optimum).norm()

@@ -21,7 +21,7 @@ SETTINGS: dict[str, Any] = {
     "data": {"source": "digits", "limit": 60},
     "store": {"shards": 2, "chunk_rows": 8},
     "extract": {"workers": 1},
-    "objective": {"ridge": 1e-3},
+    "objective": {"ridge": 1e-3, "alpha": 1.0},
     "compose": {"mode": "mean"},  # most tests are about shards; the default has tests of its own
 }
 DIGITS = 60

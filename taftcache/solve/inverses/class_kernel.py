@@ -7,7 +7,9 @@ K̃ = J̃J̃ᵀ of N·K rows therefore falls apart into K kernels of N rows,
 
     u_jᵀ K̃ u_j ≈ √D̄ (κ_head + ω_j κ) √D̄ / N
 
-and one eigendecomposition of κ serves all of them, and every λ. Ω is the mean of J(x)J(x)ᵀ over a few rows; κ comes
+and one eigendecomposition of κ serves all of them, and every λ. Where D differs between the classes of a row (α ≠ 1),
+√D = √D̄ R, and the inverse is that of R (√D̄ J Jᵀ √D̄ + λR⁻²) R with R⁻² by its mean: R is exact where the kernel
+outweighs λ. Ω is the mean of J(x)J(x)ᵀ over a few rows; κ comes
 from one random probe: a row's gradient Jᵀξ is a few outer products, and their inner products need no gradient to be
 formed.
 """
@@ -62,6 +64,8 @@ class ClassKernel:
         self.omega, directions = torch.linalg.eigh(metric)
         self.omega.clamp_min_(0)
         row = scale.double().square().mean(1, keepdim=True).sqrt()
+        rest = torch.where(row > 0, scale.double() / row, 1)
+        self._rest = None if (rest - 1).abs().max() < 1e-6 else rest.to(operator.dtype)
         head, body = _kernels(before or problem, metric)
         self._crossing: tuple[Tensor, Tensor] | None = None
         if stays is not None:
@@ -71,8 +75,8 @@ class ClassKernel:
         self.sigma.clamp_min_(0)
         self._directions, self._rows = directions.to(operator.dtype), rows.to(operator.dtype)
         self._head = rows.T @ (row * head.double())  # [N,h]
-        self._ridge = problem.ridge
-        self._coupling = self._left_out(problem, scale)
+        self._ridge = problem.ridge * (1.0 if self._rest is None else rest.pow(-2).mean().item())
+        self._coupling = self._left_out(problem, scale if self._rest is None else row.expand_as(scale).to(scale))
         self._shift(self._ridge + self._coupling)
 
     def without(self, dual: Tensor) -> Tensor:
@@ -85,7 +89,7 @@ class ClassKernel:
         turned = dual.double() @ self._directions.double()
         image = (head @ turned + body @ (turned * self.omega)) @ self._directions.double().T
         self._shift(self._ridge)
-        moved = self.apply(image)[0].double()
+        moved = self.apply(image if self._rest is None else image * self._rest)[0].double()
         self._shift(self._ridge + self._coupling)
         return moved
 
@@ -100,14 +104,18 @@ class ClassKernel:
 
     def apply(self, vector: Tensor) -> tuple[Tensor, float]:
         """(K̂ + τI)⁻¹ r for r [N,K], and rᵀK̂r, which is about ‖J̃ᵀr‖²."""
-        turned = self._turn(vector)
-        energy = (self.omega[:, None] * self.sigma * turned.double().square()).sum()
+        rest = self._rest
+        seen = self._turn(vector if rest is None else vector * rest)
+        energy = (self.omega[:, None] * self.sigma * seen.double().square()).sum()
+        if self._inner is not None:
+            energy += (seen.double() @ self._head).square().sum()
+        turned = seen if rest is None else self._turn(vector / rest)
         out = turned * self._fast
         if self._inner is not None:
-            energy += (turned.double() @ self._head).square().sum()
             inner = torch.bmm(self._inner, (out @ self._fast_head)[:, :, None])[:, :, 0]
             out = out - self._fast * (inner @ self._fast_head.T)
-        return self._back(out), energy.item()
+        found = self._back(out)
+        return found if rest is None else found / rest, energy.item()
 
     def _turn(self, vector: Tensor) -> Tensor:
         """[N,K] to the eigenbases [K,N]."""

@@ -56,13 +56,14 @@ class HeadPath:
 
         r_n^(−n) = r_n / (1 − h_n)        h_n = (ω_n D_n/N) x̃_nᵀ(Σ + λI)⁻¹x̃_n
 
-    is the residual of its own prediction, without a solve. Costs one pass, and one more for each look at the rows.
+    is the residual of its own prediction, without a solve. Where each class has its own D (α ≠ 1) it has its own Σ, V
+    and h too: a decomposition a class, from one pass more. Costs one pass, and one more for each look at the rows.
 
     Args:
         problem: over the head alone; its own λ has no part in it.
 
     Raises:
-        SolveError: a loss that is not quadratic, or whose D is not the same for all classes.
+        SolveError: a loss that is not quadratic, or more classes with a D of their own than memory has room for.
     """
 
     def __init__(self, problem: Problem) -> None:
@@ -74,20 +75,24 @@ class HeadPath:
                 do="a square loss, or solve each λ on its own",
             )
         moments = _moments(problem)
-        if not moments.shared:
+        K, size = moments.right.shape
+        if moments.shared:
+            normal = moments.normal[None]
+        elif (groups := list(_groups(K, size))) != [slice(0, K)]:
             raise SolveError(
-                "one decomposition does not serve every λ: each class has its own D",
-                got=f"{problem.loss}",
+                f"the decompositions of {K} classes, each with its own D, take more than {GROUP_BYTES >> 20} MiB",
+                got=f"{problem.loss}, {len(groups)} times as many bytes",
                 do="alpha = 1, or solve each λ on its own",
             )
-        self._values, self._vectors = torch.linalg.eigh(moments.normal)
+        else:
+            normal = _own_normals(problem, slice(0, K), moments.normal)
+        self._values, self._vectors = torch.linalg.eigh(normal)  # [C,d+1], [C,d+1,d+1]: one for all classes, or each
         self._values.clamp_min_(0)
-        self._right = moments.right @ self._vectors
+        self._right = self._turn(moments.right, self._vectors)
 
     def weights(self, ridge: float) -> Tensor:
         """W(λ) [K, d+1], the bias last."""
-        W: Tensor = -(self._right / (self._values + ridge)) @ self._vectors.T
-        return W
+        return -self._turn(self._right / (self._values + ridge), self._vectors.mT)
 
     def heads(self, ridges: Sequence[float]) -> Tensor:
         """W(λ) [L, K, d+1] for every λ."""
@@ -101,11 +106,11 @@ class HeadPath:
         """(Σ + λI)⁻¹ applied to each class's part of a direction [P] of the head: H(λ)⁻¹ j."""
         names = self._problem.operator.base.config.head_names
         weight, bias = (self._problem.operator.layout.views(direction)[name] for name in names)
-        turned = torch.cat([weight, bias[:, None]], 1) @ self._vectors
-        return _flat(self._problem, (turned / (self._values + ridge)) @ self._vectors.T)
+        turned = self._turn(torch.cat([weight, bias[:, None]], 1), self._vectors)
+        return _flat(self._problem, self._turn(turned / (self._values + ridge), self._vectors.mT))
 
     def leverages(self, ridge: float) -> Tensor:
-        """h_n [N], in one pass."""
+        """h [N,K] of each row and class, or [N,1] where all classes have the same; in one pass."""
         return torch.cat([block.leverage[:, 0] for block in self._blocks([ridge])])
 
     def correct(self, operator: TangentOperator, ridges: Sequence[float]) -> Tensor:
@@ -121,7 +126,7 @@ class HeadPath:
     def leave_one_out(self, ridges: Sequence[float]) -> list[LeaveOneOut]:
         """Mean loss, and accuracy where targets are classes, of predictions made without the row itself."""
         problem, L = self._problem, len(ridges)
-        heads = torch.cat([-(self._right / (self._values + ridge)).T for ridge in ridges], 1)  # [d+1,L·K]
+        heads = self.heads(ridges).flatten(0, 1).T  # [d+1,L·K]
         losses = torch.zeros(L, dtype=torch.float64, device=heads.device)
         correct = torch.zeros_like(losses)
         classes = True
@@ -130,8 +135,8 @@ class HeadPath:
             held = 1 / (1 - leverage).clamp_min(1e-12)
             change = (x @ heads).view(len(labels), L, -1)
             away = problem.loss.gradient(base, labels) / curvature  # from the target
-            residual = change.add_(away[:, None]).mul_(held[:, :, None])
-            losses += 0.5 * (curvature * torch.linalg.vecdot(residual, residual)).sum(0)  # ℓ = ½ D‖z − target‖²
+            residual = change.add_(away[:, None]).mul_(held)
+            losses += 0.5 * (curvature[:, None] * residual.square()).sum((0, 2))  # ℓ = ½ Σ D (z − target)²
             classes = not labels.is_floating_point()
             if classes:
                 correct += (residual.add_((base - away)[:, None]).argmax(2) == labels[:, None]).sum(0)
@@ -144,27 +149,35 @@ class HeadPath:
     def _blocks(self, ridges: Sequence[float]) -> Iterator[_Block]:
         """The rows with their leverages at every λ, in one pass."""
         problem = self._problem
-        inverses = torch.stack([1 / (self._values + ridge) for ridge in ridges])
+        inverses = torch.stack([1 / (self._values + ridge) for ridge in ridges], 1)  # [C,L,d+1]
         start = 0
         for state, labels in problem.operator.blocks():
-            x = _extended(state.feature) @ self._vectors
+            x = _extended(state.feature)
             base = problem.logits(state.logits, None).double()
-            curvature = problem.loss.hessian(base, labels, torch.ones_like(base))[:, :1]
+            curvature = problem.loss.hessian(base, labels, torch.ones_like(base))[:, : len(inverses)]
             weight = curvature / problem.operator.rows
             if problem.weights is not None:
                 weight = weight * problem.weights.at(labels, start, base)
-            yield _Block(x, base, labels, curvature, weight * (x * x) @ inverses.T)
+            own = [(x @ V).square_() @ each.T for V, each in zip(self._vectors, inverses, strict=True)]  # [b,L] each
+            yield _Block(x, base, labels, curvature, weight[:, None] * torch.stack(own, 2))
             start += len(labels)
+
+    @staticmethod
+    def _turn(rows: Tensor, by: Tensor) -> Tensor:
+        """rows [K,d+1], each times its class's matrix of ``by`` [C,d+1,d+1]."""
+        if len(by) == 1:
+            return rows @ by[0]
+        return torch.bmm(rows[:, None], by)[:, 0]
 
 
 class _Block(NamedTuple):
     """Some rows as ``HeadPath`` sees them."""
 
-    x: Tensor  # [b,d+1] x̃ᵀV
+    x: Tensor  # [b,d+1] x̃
     base: Tensor  # [b,K] the base point's logits
     labels: Tensor  # [b]
-    curvature: Tensor  # [b,1] D, the same for all classes
-    leverage: Tensor  # [b,L] h at every λ
+    curvature: Tensor  # [b,K] D, or [b,1] where it is the same for all classes
+    leverage: Tensor  # [b,L,K] h at every λ, or [b,L,1]
 
 
 @dataclass(frozen=True)
@@ -234,6 +247,12 @@ def _common(diagonal: Tensor, labels: Tensor) -> Tensor:
 
 def _solve_group(problem: Problem, classes: slice, common: Tensor, right: Tensor) -> Tensor:
     """Rows [len(classes), d+1] of the solution when each class has its own normal matrix."""
+    own = _own_normals(problem, classes, common)
+    return torch.cholesky_solve(-right[classes, :, None], torch.linalg.cholesky(own))[:, :, 0]
+
+
+def _own_normals(problem: Problem, classes: slice, common: Tensor) -> Tensor:
+    """Normal matrices [len(classes), d+1, d+1], each ``common`` and what the class's own D adds, in one pass."""
     own = common.repeat(classes.stop - classes.start, 1, 1)
     start = 0
     for state, labels in problem.operator.blocks():
@@ -247,4 +266,4 @@ def _solve_group(problem: Problem, classes: slice, common: Tensor, right: Tensor
                 mine = labels == k
                 own[k - classes.start] += x[mine].T @ (extra[mine] * x[mine])
         start += len(labels)
-    return torch.cholesky_solve(-right[classes, :, None], torch.linalg.cholesky(own))[:, :, 0]
+    return own

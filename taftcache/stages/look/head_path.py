@@ -31,7 +31,8 @@ def head_path(table: RowTable, scorer: Scorer, stop: Event | None = None) -> lis
     """The head at every λ of ``GRID``, in two passes over the features; nothing where ``stop`` was set meanwhile.
 
     Raises:
-        SolveError: class weights, a ball or jvp_only; another loss than the square ones, or α ≠ 1.
+        SolveError: class weights, a ball or jvp_only; another loss than the square ones, or too many classes for
+        memory with α ≠ 1.
     """
     if not scorer.plain:
         raise SolveError(

@@ -21,6 +21,7 @@ from taftcache.model.component import Component, put_component
 from taftcache.names import component_of, is_component, is_model
 from taftcache.objective.cross_entropy import CrossEntropy
 from taftcache.objective.loss import Loss
+from taftcache.objective.named import true_class_weight
 from taftcache.objective.rsl import RSL
 from taftcache.privacy.accountant import Release
 from taftcache.privacy.network import TangentNetwork, accuracy
@@ -309,7 +310,7 @@ def private_component(
             result = train_privately(
                 base,
                 network,
-                private_loss(recipe),
+                private_loss(recipe, base.config.classes),
                 recipe.privacy,
                 shards=[shard.name],
                 bits=bits,
@@ -345,8 +346,8 @@ def _said_of(tuning: Tuning) -> str:
     return f"the best of {len(tuning.rates)} learning rates by accuracy on held-out rows, which are not covered; {how}"
 
 
-def private_loss(recipe: Recipe) -> Loss:
+def private_loss(recipe: Recipe, classes: int) -> Loss:
     """The loss that ``privacy.loss`` names."""
     if recipe.privacy.loss == "rsl":
-        return RSL(alpha=recipe.objective.alpha, kappa=recipe.objective.kappa)
+        return RSL(alpha=true_class_weight(recipe.objective.alpha, classes), kappa=recipe.objective.kappa)
     return CrossEntropy()

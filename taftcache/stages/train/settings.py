@@ -14,7 +14,7 @@ from taftcache.cache.read.shard import Shard
 from taftcache.errors import UntrustedStore
 from taftcache.model.component import Component
 from taftcache.objective.loss import Loss
-from taftcache.objective.named import class_weights, named_loss
+from taftcache.objective.named import class_weights, named_loss, true_class_weight
 from taftcache.objective.objective import Objective
 from taftcache.objective.problem import Problem
 from taftcache.objective.weights import RowWeights
@@ -51,7 +51,7 @@ class Settings:
     def loss(self) -> Loss:
         """ℓ."""
         asked = self.recipe.objective
-        return named_loss(asked.loss, asked.alpha, asked.kappa)
+        return named_loss(asked.loss, true_class_weight(asked.alpha, self.base.config.classes), asked.kappa)
 
     @property
     def goal(self) -> Goal:
