@@ -59,10 +59,8 @@ def main() -> None:
     runs = []
     with FeatureStore(recipe.store_path) as store:
         assert store.held_out is not None
-        loss, ridge = (
-            RSL(alpha=true_class_weight(recipe.objective.alpha, len(store.classes)), kappa=recipe.objective.kappa),
-            recipe.objective.ridge,
-        )
+        asked, ridge = recipe.objective, recipe.objective.ridge
+        loss = RSL(alpha=true_class_weight(asked.alpha, len(store.classes)), kappa=asked.kappa)
         for seed in range(args.seeds):
             base = read_base(store, msgspec.structs.replace(recipe.tangent, seed=seed))
             head = minimise(base, store.shards, Objective(loss=loss, ridge=ridge, train="head"))

@@ -21,7 +21,7 @@ NAMES = ("rsl", "mse", "cross_entropy", "squared_error")
 def true_class_weight(alpha: float | str, classes: int) -> float:
     """α, or for "auto" √K: the more classes there are, the less of the loss is about the true one at α = 1.
 
-    Measured where a linear probe was the rival (docs/benchmarks.md): with √K the model overtakes it, with 1 it does not.
+    Measured against a linear probe in docs/benchmarks.md.
     """
     return sqrt(classes) if isinstance(alpha, str) else alpha
 
