@@ -82,14 +82,15 @@ def linear_probe(
         choosing = _choosing(len(labels))
         scores = [fitted(C, ~choosing).score(features[choosing], labels[choosing]) for C in INVERSE_RIDGES]
         best = INVERSE_RIDGES[int(np.argmax(scores))]
-        right = fitted(best, np.ones(len(labels), bool)).predict(_features(base, [held_out])[0]) == held_out.labels
+        predicted = fitted(best, np.ones(len(labels), bool)).predict(_features(base, [held_out])[0])
+        right: NDArray[np.bool_] = np.equal(predicted, held_out.labels)
     seconds = time.perf_counter() - begin
     return Probe(accuracy=float(right.mean()), C=best, rows=len(labels), seconds=seconds), right
 
 
 def _choosing(rows: int) -> NDArray[np.bool_]:
     """Which of so many rows choose C."""
-    return np.arange(rows) % EVERY == 0
+    return np.equal(np.arange(rows) % EVERY, 0)
 
 
 def _features(base: Base, shards: Sequence[Shard]) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
