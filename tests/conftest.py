@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import gc
 import os
 import shutil
 import signal
@@ -11,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from taftcache.privacy.spec import ROUNDING
+
+gc.disable()  # what imports leave behind stays: looking at it again and again is a tenth of a run
 
 if "PYTEST_XDIST_WORKER" in os.environ:  # before anything imports torch
     os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -45,6 +48,17 @@ LONGEST = {
     "stages/test_private.py": 13,
     "privacy/test_bugs.py": 12,
 }
+
+
+def pytest_collection_finish() -> None:
+    """From here on garbage is collected; what was imported is none, in this process or in one that it forks."""
+    gc.freeze()
+    gc.enable()
+
+
+def pytest_unconfigure() -> None:
+    """Libraries that count what is left at the end shall find nothing."""
+    gc.unfreeze()
 
 
 def pytest_collection_modifyitems(items: list[Any]) -> None:
