@@ -24,6 +24,7 @@ LOADED = [
     "sklearn.datasets",
     "zarr",
     "taftcache.cli",
+    "taftcache.remote.cluster",
     "taftcache.stages.files.exchange",
     "taftcache.stages.files.models",
     "taftcache.stages.forget.auditing",
