@@ -17,9 +17,10 @@ from tests.stages.conftest import finished, images, photographed, quick, store  
 from tests.stages.making import open_store
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def cluster() -> Iterator[Cluster]:
-    """Starts with one worker; tests that need more let it grow. Its processes are forked, which takes no seconds."""
+    """Starts with one worker; tests that need more let it grow. Its processes are forked, which takes no seconds, and
+    end with the folder's tests, for they are never quite idle."""
     forked.context()
     forking = dask.config.set({"distributed.worker.multiprocessing-method": "forkserver"})
     with forking, Cluster.local(1, threads=1, timeout=60, dashboard=False) as one:

@@ -44,7 +44,7 @@ def server(seen) -> Iterator[ViewServer]:
         yield running
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def chromium() -> Iterator[Any]:
     """A context that makes tabs. An empty one of this machine stays open: all of them run in its process, which takes
     a second to start."""
