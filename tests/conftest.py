@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import gc
 import os
 import shutil
 import signal
@@ -11,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from taftcache.privacy.spec import ROUNDING
+
+gc.disable()  # what imports leave behind stays: looking at it again and again is a tenth of a run
 
 if "PYTEST_XDIST_WORKER" in os.environ:  # before anything imports torch
     os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -27,24 +30,35 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in the background of
 
 # The files that take longest, in seconds: begun last, one of them would keep a worker busy alone.
 LONGEST = {
-    "remote/test_identity.py": 47,
-    "test_cli.py": 35,
-    "view/test_browser.py": 33,
-    "remote/test_failure.py": 29,
-    "teaching/test_taught.py": 27,
-    "backbone/test_families.py": 26,
+    "remote/test_identity.py": 32,
     "test_house/test_pages.py": 25,
-    "cache/test_bucket.py": 23,
-    "view/test_leaving.py": 22,
-    "stages/test_model_export.py": 19,
+    "view/test_browser.py": 24,
+    "test_cli.py": 22,
+    "cache/test_bucket.py": 20,
     "stages/test_real_scale.py": 18,
-    "stages/test_history.py": 15,
-    "stages/test_kill.py": 15,
+    "backbone/test_families.py": 17,
+    "stages/test_model_export.py": 16,
+    "teaching/test_taught.py": 15,
+    "remote/test_failure.py": 14,
     "stages/test_forget_modes.py": 14,
     "teaching/test_digits.py": 13,
-    "stages/test_private.py": 13,
+    "stages/test_private.py": 12,
     "privacy/test_bugs.py": 12,
+    "view/test_leaving.py": 11,
+    "stages/test_history.py": 10,
+    "stages/test_kill.py": 8,
 }
+
+
+def pytest_collection_finish() -> None:
+    """From here on garbage is collected; what was imported is none, in this process or in one that it forks."""
+    gc.freeze()
+    gc.enable()
+
+
+def pytest_unconfigure() -> None:
+    """Libraries that count what is left at the end shall find nothing."""
+    gc.unfreeze()
 
 
 def pytest_collection_modifyitems(items: list[Any]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import signal
 import socket
@@ -19,6 +18,7 @@ from typer.testing import CliRunner
 import taftcache
 from taftcache.cache.store import FeatureStore
 from taftcache.cli import app, main
+from tests import forked
 from tests.stages.conftest import finished, images, photographed, quick, store  # noqa: F401
 from tests.stages.making import open_store, recipe, toml, tree, write_images
 from tests.stages.test_damage import chunk_of, flip
@@ -466,9 +466,7 @@ for after in (2, 3):
 def test_killed_extraction_goes_on_to_the_same_root(tmp_path):
     """The heavy version is tests/cache/crash.py; here the whole command is killed, in the middle and at a commit."""
     file, path = toml(tmp_path / "tiny.toml", tmp_path / "store"), tmp_path / "store"
-    env = {**os.environ, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-c", KILLED.format(file=file)]
-    killed = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    killed = forked.run(KILLED.format(file=file))
     assert killed.returncode == 0, killed.stderr
     resumed = taftcache.extract(recipe(path))
     whole = taftcache.extract(recipe(tmp_path / "whole"))

@@ -12,10 +12,12 @@ from __future__ import annotations
 import io
 import sys
 import warnings
+from functools import cache
 from typing import Any
 
 import typer
 from typer.core import TyperGroup
+from typer.main import get_command
 
 from taftcache.cli import experiments, forgetting, inspection, models, pipeline, stores
 from taftcache.cli.options import print_error
@@ -84,4 +86,10 @@ def main(argv: list[str] | None = None) -> None:
     warnings.filterwarnings("ignore", r".torch\.jit\.script", FutureWarning)
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
         sys.stdout.reconfigure(errors="backslashreplace")  # × is not ASCII; stderr escapes so of its own accord
-    app(args=argv, standalone_mode=True)
+    _command()(args=argv, standalone_mode=True)
+
+
+@cache
+def _command() -> Any:
+    """All commands, read once from their functions' signatures."""
+    return get_command(app)

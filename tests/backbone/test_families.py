@@ -13,10 +13,10 @@ import torch
 from torch import nn
 from torch.func import functional_call
 
+from taftcache.backbone.cut import trace
 from taftcache.backbone.cut.architecture import tail_module
 from taftcache.backbone.cut.cut import Cut
 from taftcache.backbone.cut.remainder import PREFIX
-from taftcache.backbone.cut.trace import feature
 from taftcache.backbone.extract import extract
 from taftcache.backbone.model import wrap_model
 from taftcache.backbone.preprocess import Preprocess
@@ -84,11 +84,22 @@ def test_prefix_then_rest_is_the_model(family):
         torch.testing.assert_close(cut.replay(cut.prefix(x)), cut.backbone.model(x), rtol=1e-5, atol=1e-5)
 
 
+@kinds()
+def test_a_trace_on_blank_images_is_one_without_numbers(family, monkeypatch):
+    """Small models run as they are; of large ones the shapes alone."""
+    model, traced = made(family).backbone.model, []
+    for small in (0, 10**20):
+        monkeypatch.setattr(trace, "_SMALL", small)
+        traced.append(trace.trace(model, family.name, (3, family.size, family.size)))
+    assert traced[0].calls
+    assert traced[0] == traced[1]
+
+
 @families
 def test_rows_are_what_a_hook_sees_and_what_stores_can_keep(family):
     cut, x, seen = made(family), pictures(family), []
     if not cut.start:
-        expected = feature(cut.backbone.model, x)
+        expected = trace.feature(cut.backbone.model, x)
     else:
         hook = cut.backbone.model.get_submodule(cut.start).register_forward_pre_hook(
             lambda _, args: seen.append(args[0].clone())
@@ -131,7 +142,7 @@ def test_what_is_trained_never_moves_the_rows_and_what_is_not_moves_the_head_thr
     backbone = table.small_backbone(family)
     cut, x = Cut(backbone, family.blocks), pictures(family, 2)
     config = cut.tail_config()
-    rows, expected = cut.prefix(x), feature(backbone.model, x)
+    rows, expected = cut.prefix(x), trace.feature(backbone.model, x)
     heads = (f"{config.head}.", "head_dist.")
     for k, (name, parameter) in enumerate(backbone.model.named_parameters()):
         if name.startswith(heads) or (k % 4 and name not in config.parameters):
@@ -143,7 +154,7 @@ def test_what_is_trained_never_moves_the_rows_and_what_is_not_moves_the_head_thr
             if name in config.parameters:
                 assert same, name
             elif same:
-                assert torch.equal(feature(backbone.model, x), expected), name
+                assert torch.equal(trace.feature(backbone.model, x), expected), name
             parameter.copy_(before)
 
 

@@ -6,19 +6,24 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+import dask
 import pytest
 
 import taftcache
 from taftcache.remote.cluster import Cluster
+from tests import forked
 from tests.remote.making import asking, many, turn
 from tests.stages.conftest import finished, images, photographed, quick, store  # noqa: F401
 from tests.stages.making import open_store
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def cluster() -> Iterator[Cluster]:
-    """Starts with one worker; tests that need more let it grow."""
-    with Cluster.local(1, threads=1, timeout=60, dashboard=False) as one:
+    """Starts with one worker; tests that need more let it grow. Its processes are forked, which takes no seconds, and
+    end with the folder's tests, for they are never quite idle."""
+    forked.context()
+    forking = dask.config.set({"distributed.worker.multiprocessing-method": "forkserver"})
+    with forking, Cluster.local(1, threads=1, timeout=60, dashboard=False) as one:
         yield one
 
 

@@ -130,6 +130,6 @@ def asking(opened: FeatureStore, way: str) -> Recipe:
     if way in ("iterations", "newton"):
         settings["solver"] = {"tolerance": 1e-2}
     if way == "newton":
-        settings["objective"] = {"loss": "cross_entropy", "ridge": 0.1, "class_weights": "balanced"}
+        settings["objective"] = {"loss": "cross_entropy", "ridge": 1.0, "class_weights": "balanced"}
         taftcache.train(opened, parse_recipe(settings))
     return parse_recipe(settings)

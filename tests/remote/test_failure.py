@@ -34,6 +34,13 @@ def ours(tmp_path):
         yield cluster
 
 
+@pytest.fixture(scope="module")
+def address():
+    """That of a scheduler as a shell starts it, which nobody breaks; workers come and go with the tests."""
+    with scheduler() as (address, _):
+        yield address
+
+
 @pytest.fixture
 def outside(request):
     """The address and process of a scheduler as a shell starts it, and its worker: in a process, or in this one."""
@@ -140,8 +147,8 @@ def test_a_scheduler_that_is_not_there():
         Cluster.at("localhost:8786")
 
 
-def test_a_scheduler_without_workers():
-    with scheduler() as (address, _), pytest.raises(ClusterError, match="the scheduler has no workers"):
+def test_a_scheduler_without_workers(address):
+    with pytest.raises(ClusterError, match="the scheduler has no workers"):
         Cluster.at(address, timeout=2)
 
 
@@ -216,15 +223,19 @@ def test_a_store_that_workers_do_not_see(cluster):
         cluster.call(solve, job, "components/000", [], "full")
 
 
-def test_workers_of_another_version_are_refused(outside, monkeypatch):
+def test_workers_of_another_version_are_refused(address, monkeypatch):
     monkeypatch.setattr("taftcache.remote.connection.versions", lambda: {**versions(), "torch": "0"})
-    with pytest.raises(ClusterError, match=r"torch .* instead of 0"), Cluster.at(outside[0], timeout=60) as cluster:
+    with (
+        worker_here(address),
+        pytest.raises(ClusterError, match=r"torch .* instead of 0"),
+        Cluster.at(address, timeout=60) as cluster,
+    ):
         cluster.call(abs, -1)
 
 
-def test_a_worker_of_another_version_that_joins_later_is_refused(monkeypatch):
+def test_a_worker_of_another_version_that_joins_later_is_refused(address, monkeypatch):
     monkeypatch.setattr("taftcache.remote.connection.versions", lambda: {**versions(), "torch": "0"})
-    with scheduler() as (address, _), ThreadPoolExecutor(1) as beside:
+    with ThreadPoolExecutor(1) as beside:
         connecting = beside.submit(Cluster.at, address, timeout=60)
         time.sleep(1)
         with (
@@ -236,9 +247,8 @@ def test_a_worker_of_another_version_that_joins_later_is_refused(monkeypatch):
 
 
 @pytest.mark.law("Workers write no row to their disks")
-def test_workers_that_would_write_rows_to_their_disk_are_refused():
+def test_workers_that_would_write_rows_to_their_disk_are_refused(address):
     with (
-        scheduler() as (address, _),
         worker_here(address, memory=1 << 30),
         pytest.raises(ClusterError, match="--memory-limit 0"),
         Cluster.at(address, timeout=60) as cluster,

@@ -6,16 +6,12 @@ import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
 import taftcache
-from taftcache.backbone.cut import cut
 from tests.stages.making import open_store, recipe, settings, write_images
-
-TRACES: dict[tuple[str, str, tuple[int, ...]], Any] = {}
 
 
 @pytest.fixture(scope="package", autouse=True)
@@ -27,28 +23,6 @@ def quick() -> Iterator[None]:
         patch.setattr(os, "fsync", lambda fd: None)
         yield
     torch.set_num_threads(threads)
-
-
-TRACES: dict[tuple[str, str, tuple[int, ...]], Any] = {}
-
-
-@pytest.fixture(scope="package", autouse=True)
-def traced_once() -> Iterator[None]:
-    """Of equal networks and images the trace of calls is equal: each extraction asks for it, mostly of one network.
-
-    In this folder alone: elsewhere networks differ in what their text does not show.
-    """
-    known, trace = TRACES, cut.trace
-
-    def remembered(model, name, shape):
-        which = repr(model), name, shape
-        if which not in known:
-            known[which] = trace(model, name, shape)
-        return known[which]
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cut, "trace", remembered)
-        yield
 
 
 @pytest.fixture(scope="session")

@@ -5,8 +5,6 @@ from __future__ import annotations
 import builtins
 import csv
 import json
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -16,6 +14,7 @@ from taftcache.cache.store import FeatureStore
 from taftcache.errors import RecipeError, StoreError, StoreWriteError
 from taftcache.stages.files.exchange import FORMATS
 from taftcache.stages.look.row_table import RowTable
+from tests import forked
 from tests.cache.making import tree
 from tests.stages.making import recipe
 from tests.stages.test_damage import chunk_of, flip
@@ -141,7 +140,7 @@ for n, place in enumerate(places):
     os.mkdir(f"{folder}/{n}")
     if (child := os.fork()) == 0:
         os.dup2(write, 2)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (5000, 5000))  # more than what is asked of the disk before
         try:
             main([command, store, *(word.format(out=f"{folder}/{n}/out") for word in words)])
         except SystemExit as end:
@@ -166,8 +165,7 @@ PLACES = [
 def limited(finished, tmp_path_factory):
     """Exit code, stderr and the files that are left, of each of ``PLACES``."""
     pytest.importorskip("pyarrow")
-    line = [sys.executable, "-c", LIMITED, str(finished), str(tmp_path_factory.mktemp("limited")), *PLACES]
-    run = subprocess.run(line, capture_output=True, text=True, check=False)
+    run = forked.run(LIMITED, finished, tmp_path_factory.mktemp("limited"), *PLACES)
     assert run.returncode == 0, run.stderr
     return {place: rest for place, *rest in map(json.loads, run.stdout.splitlines())}
 

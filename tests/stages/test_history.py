@@ -4,25 +4,16 @@ from __future__ import annotations
 
 import os
 import random
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests import forked
 
 
 def history(folder: Path, count: int) -> str:
     seed = int(os.environ.get("TAFTCACHE_HISTORY_SEED", random.randrange(10**6)))
-    run = subprocess.run(
-        [sys.executable, "-m", "tests.stages.history", str(folder), str(seed), str(count)],
-        cwd=ROOT,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    run = forked.run("tests.stages.history", folder, seed, count)
     assert run.returncode == 0, f"seed {seed}\n{run.stdout}\n{run.stderr}"
     return run.stdout
 

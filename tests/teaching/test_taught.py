@@ -161,16 +161,16 @@ def test_junk_is_exactly_zero_and_what_helps_is_not():
 
 @pytest.mark.parametrize("tolerance", [1e-1, 1e-2, 1e-3, 1e-4])
 def test_the_certificates_bounds_are_true(tolerance):
-    tight, loose = solve(tolerance=1e-10), solve(tolerance=tolerance)
+    tight, loose = solve(), solve(tolerance=tolerance)
     assert loose.certificate.relative_gradient <= tolerance
     assert (loose.value - tight.value).norm().item() <= loose.certificate.distance
     assert -1e-12 <= loose.certificate.objective - tight.certificate.objective <= loose.certificate.gap
 
 
 def test_a_weak_prior_is_none():
-    without = minimised(case().base, rows(), LOSS, RIDGE, tolerance=1e-10, precision="float64").value
-    weak = solve(PriorSpec(teachers=("x",), beta=1e-9, sparsity=0.1), tolerance=1e-10).value
-    strong = solve(tolerance=1e-10).value
+    without = minimised(case().base, rows(), LOSS, RIDGE, tolerance=1e-8, precision="float64").value
+    weak = solve(PriorSpec(teachers=("x",), beta=1e-9, sparsity=0.1)).value
+    strong = solve().value
     assert (weak - without).norm() <= 1e-5 * without.norm()
     assert (strong - without).norm() > 1e-2 * without.norm()
 
@@ -182,11 +182,11 @@ def test_a_strong_prior_brings_features_to_the_teachers():
     span = torch.linalg.qr(psi())[0]
 
     def outside(beta: float) -> float:
-        value = solve(PriorSpec(teachers=("x",), beta=beta, sparsity=0.0), tolerance=1e-4).value
+        value = solve(PriorSpec(teachers=("x",), beta=beta, sparsity=0.0), tolerance=1e-3).value
         phi = centred + (J @ value[: J.shape[1]]).view(N, -1)
         return ((phi - span @ (span.T @ phi)).norm() / phi.norm()).item()
 
-    shares = [outside(beta) for beta in (0.01, 1.0, 100.0)]
+    shares = [outside(beta) for beta in (0.01, 0.1, 1.0)]
     assert shares[0] > shares[1] > shares[2]
 
 
@@ -223,8 +223,8 @@ def taught(path, teacher, **sections):
     settings = {
         "data": {"source": "digits", "limit": FEW},
         "backbone": msgspec.to_builtins(student.backbone),
-        "objective": {"ridge": 1.0},
-        "solver": {"tolerance": 1e-2, "max_passes": 5000},
+        "objective": {"ridge": 3.0},
+        "solver": {"tolerance": 3e-2, "max_passes": 5000},
         "prior": {"teachers": [str(teacher)], "beta": 0.1, "sparsity": 0.2},
         **sections,
     }
