@@ -234,6 +234,17 @@ class FeatureStore:
         key = ledger.read_key(self.root, named) if named.tombstone_key else beside.key
         return beside.under(key) - frozenset(named.tombstones)
 
+    def lost_charges(self) -> tuple[list[dict[str, Any]], list[list[dict[str, Any]]]]:
+        """What entries say that private trainings at this place released, and that the ledger does not have: of a
+        later state of it, where this is an old copy; and of each other ledger, of stores that were here before."""
+        known = ledger.digests(self.ledger(), self.manifest.ledger)
+        by_chain: dict[str, list[dict[str, Any]]] = {}
+        for charge in self.tombstone_file.charges:
+            if charge.entry not in known:
+                by_chain.setdefault(charge.chain, []).append(charge.said)
+        own = by_chain.pop(known[0], []) if known else []
+        return own, list(by_chain.values())
+
     def check_identity(self, identity: dict[str, Any]) -> None:
         """IdentityError, naming what differs, unless the store was made from exactly ``identity``."""
         different = sorted(differences("", self.identity, identity))

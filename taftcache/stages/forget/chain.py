@@ -55,6 +55,13 @@ def check_ledger(store: FeatureStore, public_key: str | None, to: Findings) -> t
 def check_beside(store: FeatureStore, to: Findings) -> None:
     """Rows that an old copy brought back; and whether the record beside the store and the store know the same."""
     beside = store.tombstone_file
+    with suppress(StoreError):  # the chain's own finding says it
+        own, others = store.lost_charges()
+        if lost := len(own) + sum(map(len, others)):
+            to.notes.append(
+                f"{beside.file} knows of {lost} private trainings that the ledger does not have, of a later state or of "
+                "another store that was here; what they spent is charged to every further one"
+            )
     back = store.returned()
     if back:
         to.found("returned rows", str(store.path), f"{len(back)} rows were forgotten at this place; --replay")
