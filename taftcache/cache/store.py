@@ -25,7 +25,7 @@ from taftcache.cache.write.commit import Committer, create
 from taftcache.cache.write.group import ShardForm
 from taftcache.cache.write.journal import Header
 from taftcache.cache.write.previous import unlawful
-from taftcache.cache.write.sweep import staged_ids, strays
+from taftcache.cache.write.sweep import staged_rows, strays
 from taftcache.cache.write.tombstones import TombstoneFile
 from taftcache.cache.write.transaction import Transaction
 from taftcache.cache.write.writer import ShardWriter
@@ -265,7 +265,11 @@ class FeatureStore:
 
     def staged_ids(self) -> dict[str, list[str]]:
         """Shard -> ids of samples in unfinished work, of an extraction that was stopped: no manifest names them yet."""
-        return staged_ids(self.staging)
+        return {name: list(rows) for name, rows in self.staged_rows().items()}
+
+    def staged_rows(self) -> dict[str, dict[str, int]]:
+        """`staged_ids` with their labels, -1 where none is known: of a sample that was skipped."""
+        return staged_rows(self.staging, self.manifest)
 
     def committer(self) -> Committer:
         """What commits changes to this store; StoreError where it was not opened for writing."""

@@ -59,8 +59,8 @@ def check_beside(store: FeatureStore, to: Findings) -> None:
         own, others = store.lost_charges()
         if lost := len(own) + sum(map(len, others)):
             to.notes.append(
-                f"{beside.file} knows of {lost} private trainings that the ledger does not have, of a later state or of "
-                "another store that was here; what they spent is charged to every further one"
+                f"{beside.file} knows of {lost} private trainings that the ledger does not have, of a later state or "
+                "of another store that was here; what they spent is charged to every further one"
             )
     back = store.returned()
     if back:
