@@ -39,14 +39,23 @@ class Request:
         return [name for name in self.leaving if name != "held-out"]
 
 
+MAX_FILE = 256 << 20  # bytes of a file of ids
+
+
 def read_ids(file: Path) -> list[str]:
     """Ids in a text file, one a line; blank lines are skipped.
 
     Raises:
-        RecipeError: no such file, or not UTF-8.
+        RecipeError: no such file, not UTF-8, or more than is read.
     """
     try:
-        lines = file.read_text("utf-8").splitlines()
+        with file.open("rb") as stream:  # a pipe may name ids, too, but not one without end
+            raw = stream.read(MAX_FILE + 1)
+        if len(raw) > MAX_FILE:
+            raise RecipeError(
+                f"{file} has more than {MAX_FILE >> 20} MiB of ids", got=str(file), do="give them in several requests"
+            )
+        lines = raw.decode().split("\n")
     except OSError as error:
         raise RecipeError(f"cannot read the ids in {file}: {error.strerror}", got=error) from error
     except UnicodeDecodeError as error:
