@@ -161,7 +161,7 @@ def certificate(**fields: float) -> Callable[[dict], dict]:
 
 
 def lessened(meta: dict) -> dict:
-    """Nine tenths of the dual residual and what follows from it, which lies between what bounds from both sides allow."""
+    """Nine tenths of the dual residual and what follows from it, between what bounds from both sides allow."""
     said = {field.name: meta["certificate"][field.name] for field in fields(Certificate)}
     return {**meta, "certificate": Certificate(**said | {"residual": 0.9 * said["residual"]}).as_dict()}
 

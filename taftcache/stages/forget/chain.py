@@ -57,9 +57,9 @@ def check_beside(store: FeatureStore, to: Findings) -> None:
     beside = store.tombstone_file
     with suppress(StoreError):  # the chain's own finding says it
         own, others = store.lost_charges()
-        if lost := len(own) + sum(map(len, others)):
+        if count := len(own) + sum(map(len, others)):
             to.notes.append(
-                f"{beside.file} knows of {lost} private trainings that the ledger does not have, of a later state or "
+                f"{beside.file} knows of {count} private trainings that the ledger does not have, of a later state or "
                 "of another store that was here; what they spent is charged to every further one"
             )
     back = store.returned()
