@@ -121,6 +121,7 @@ def test_it_is_written_by_the_training_and_completed_by_the_next_writer(store):
     assert b'"version":3' in raw
     assert b"000" in raw
     beside(store).unlink()
+    assert "fresh budget" in " ".join(taftcache.audit(store).notes)
     assert beside(remembered(store)).read_bytes() == raw
     beside(store).write_bytes(raw.replace(b'"budget":8.0', b'"budget":9.0'))
     with pytest.raises(IntegrityError, match="digest"):
