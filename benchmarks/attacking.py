@@ -117,6 +117,11 @@ def command(*words: object, before: Callable[[], None] | None = None, kill_after
     return child(work, kill_after)
 
 
+def refused(ended: Ended) -> str | None:
+    """What is wrong with a command that must not do its work."""
+    return ended.fault() or ("taken in silently" if ended.code == 0 else None)
+
+
 class Bench:
     """A finished store, and a recipe that makes it."""
 
@@ -129,7 +134,8 @@ class Bench:
             taftcache.train(store)
             taftcache.compose(store)
             self.ids = sorted(i for shard in store.shards for i in shard.sample_ids)
-            taftcache.forget(store, [self.ids.pop()])
+            self.gone = self.ids.pop()
+            taftcache.forget(store, [self.gone])
         self.forgotten = self.good.with_name("good.forgotten")
 
     def recipe(self, path: Path) -> Any:

@@ -28,8 +28,9 @@ from typing import Any
 import msgspec
 import numpy as np
 import torch
-from attacking import Bench, Ended, Tally, child, command, finish, recipes, sources
+from attacking import Bench, Tally, child, command, finish, recipes, refused, sources
 from PIL import Image
+from returning import budgets, readers, returns
 
 import taftcache
 from taftcache.cache.format.digest import canonical, digest
@@ -191,21 +192,17 @@ def inputs(bench: Bench, tally: Tally) -> None:
     made.mkdir()
     for name, text in recipes().items():
         (made / "a.toml").write_text(text)
-        tally.note(f"recipe, {name}", _refused(command("extract", made / "a.toml")))
+        tally.note(f"recipe, {name}", refused(command("extract", made / "a.toml")))
     deep = "store.shards=" + "[" * 50_000
     (made / "a.toml").write_text("")
-    tally.note("override, nested", _refused(command("extract", made / "a.toml", "--set", deep)))
+    tally.note("override, nested", refused(command("extract", made / "a.toml", "--set", deep)))
     for name, (kind, file) in sources(made).items():
         words = ["--set", f"data.source={kind}", "--set", f"data.train={file}", "--set", f"store.path={made / 'store'}"]
-        tally.note(f"data, {name}", _refused(command("extract", made / "a.toml", *words)))
+        tally.note(f"data, {name}", refused(command("extract", made / "a.toml", *words)))
     for name in ("import-component", "predict", "import"):
         words = [made / "pipe"] if name != "import" else [made / "pipe", made / "store"]
         ended = command(name, *([] if name == "import" else [bench.good]), *words)
-        tally.note(f"{name} of a pipe", _refused(ended))
-
-
-def _refused(ended: Ended) -> str | None:
-    return ended.fault() or ("taken in silently" if ended.code == 0 else None)
+        tally.note(f"{name} of a pipe", refused(ended))
 
 
 def models(bench: Bench, tally: Tally) -> None:
@@ -295,7 +292,11 @@ def _asked(own: str, token: str) -> Iterator[tuple[str, str, str, dict[str, str]
 
 
 CLASSES: dict[str, Callable[[Bench, Tally], None]] = {
-    made.__name__: made for made in (flips, kills, writers, disk_errors, full_disk, inputs, models, strangers, page)
+    made.__name__: made
+    for made in (
+        *(flips, kills, writers, readers, returns, budgets),
+        *(disk_errors, full_disk, inputs, models, strangers, page),
+    )
 }
 
 

@@ -38,7 +38,7 @@ NAMES = {
     "stages.files.copying": "convert copy",
     "stages.files.exchange": "export import_",
     "stages.files.models": "export_model",
-    "stages.files.trusting": "trust",
+    "stages.files.trusting": "distrust trust",
     "stages.files.verification": "verify",
     "stages.forget.auditing": "audit",
     "stages.forget.forgetting": "destroy_key forget",

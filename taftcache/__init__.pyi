@@ -50,6 +50,7 @@ from taftcache.stages.files.copying import copy as copy
 from taftcache.stages.files.exchange import export as export
 from taftcache.stages.files.exchange import import_ as import_
 from taftcache.stages.files.models import export_model as export_model
+from taftcache.stages.files.trusting import distrust as distrust
 from taftcache.stages.files.trusting import trust as trust
 from taftcache.stages.files.verification import verify as verify
 from taftcache.stages.forget.auditing import audit as audit

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from taftcache.cache.place.address import is_bucket
+from taftcache.cache.place.folder import PRIVATE, Folder, writing
 from taftcache.errors import RecipeError, UntrustedStore
 from taftcache.recipe import Recipe, parse_recipe
 
@@ -36,6 +37,14 @@ _SWITCH = {
     "weights": "name them yourself (--weights FILE, --allow-hub for those of the model hub)",
     "teachers": "train with a recipe of your own",
 }
+
+
+class _Line(msgspec.Struct, frozen=True):
+    """A line of the list."""
+
+    store: str = ""
+    kind: Kind = "images"
+    names: dict[str, Any] = {}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,6 +135,31 @@ def remember(path: Path | str, recipe: Recipe, kinds: Iterable[Kind] = KINDS) ->
             os.close(place)
 
 
+def take_back(path: Path | str) -> dict[str, Any]:
+    """Allow the store at ``path`` nothing more, whether it is still there or not; what it was allowed, by key.
+
+    Raises:
+        StoreWriteError: the list cannot be written.
+    """
+    file, known = _file(), _lines()
+    store = _place(path)
+    own = [line for line in known if _fields(line).store == store]
+    if file is None or not own:
+        return {}
+    with writing(file.parent):
+        folder = Folder(file.parent)
+        try:
+            rest = [line for line in known if line not in own]
+            folder.write(f"{file.name}.partial", "".join(f"{line}\n" for line in rest).encode(), mode=PRIVATE)
+            folder.move(f"{file.name}.partial", file.name)
+        finally:
+            folder.close()
+    taken: dict[str, Any] = {}
+    for fields in map(_fields, own):
+        taken |= {f"{SECTION[fields.kind]}.{key}": value for key, value in fields.names.items()}
+    return taken
+
+
 def take_over(source: FeatureStore, target: FeatureStore) -> None:
     """Allow ``target``, made from ``source``, what ``source`` is allowed."""
     recipe = parse_recipe(source.manifest.recipe, str(source.path))
@@ -162,17 +196,32 @@ def _from_hub(key: str, value: Any) -> bool:
 
 
 def _line(path: Path | str, kind: Kind, named: Mapping[str, Any]) -> str:
-    store = str(path) if is_bucket(path) else os.path.realpath(path)
-    return json.dumps({"store": store, "kind": kind, "names": dict(named)}, sort_keys=True)
+    return json.dumps({"store": _place(path), "kind": kind, "names": dict(named)}, sort_keys=True)
+
+
+def _place(path: Path | str) -> str:
+    return str(path) if is_bucket(path) else os.path.realpath(path)
+
+
+def _fields(line: str) -> _Line:
+    """What a line of the list says; a line that is none says nothing of any store."""
+    try:
+        return msgspec.json.decode(line, type=_Line)
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
+        return _Line()
 
 
 def _allowed() -> frozenset[str]:
+    return frozenset(_lines())
+
+
+def _lines() -> list[str]:
     """The lines of the list; none where there is no list, or nobody can read it."""
     file = _file()
     try:
-        return frozenset() if file is None else frozenset(file.read_text("utf-8").splitlines())
+        return [] if file is None else file.read_text("utf-8").splitlines()
     except (OSError, UnicodeDecodeError):
-        return frozenset()
+        return []
 
 
 def _file() -> Path | None:

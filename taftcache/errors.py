@@ -41,12 +41,16 @@ class TaftcacheError(Exception):
         return _remade, (type(self), self.fault, None if self.got is None else str(self.got), self.do)
 
     def __str__(self) -> str:
+        return "\n".join(self.lines())
+
+    def lines(self) -> list[str]:
+        """What went wrong, what was got, what to try: a line each."""
         lines = [self.fault]
         if self.got is not None:
             lines.append(f"  got: {self.got}")
         if self.do is not None:
             lines.append(f"  try: {self.do}")
-        return "\n".join(lines)
+        return lines
 
 
 class RecipeError(TaftcacheError):

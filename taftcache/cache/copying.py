@@ -105,6 +105,9 @@ def _forgotten_there(
     StaleStore when ``source`` has rows of that: it is an older state than the target's.
     """
     there = TombstoneFile(target)
+    if before is not None:
+        with suppress(StoreError):  # damaged: what is copied over it has its own
+            there.add_charges(ledger.charges(root, before.ledger))
     if before is not None and before.tombstone_key and before.digest != source.root_digest:
         same = before.tombstone_key == source.manifest.tombstone_key
         there.consider(ledger.read_key(source.root if same else root, before), before.tombstones)
@@ -120,6 +123,7 @@ def _forgotten_there(
 def _remember(root: Home, there: TombstoneFile, source: FeatureStore, before: Manifest | None) -> None:
     """Bring the file beside the target up to date with the manifest that is there now, and the file of ``source``."""
     now = source.manifest
+    there.add_charges(ledger.charges(root, now.ledger))
     there.merge(source.tombstone_file)
     if now.tombstone_key:
         there.add(ledger.read_key(root, now), now.tombstones)

@@ -25,7 +25,7 @@ from taftcache.cache.write.commit import Committer, create
 from taftcache.cache.write.group import ShardForm
 from taftcache.cache.write.journal import Header
 from taftcache.cache.write.previous import unlawful
-from taftcache.cache.write.sweep import staged_ids, strays
+from taftcache.cache.write.sweep import staged_rows, strays
 from taftcache.cache.write.tombstones import TombstoneFile
 from taftcache.cache.write.transaction import Transaction
 from taftcache.cache.write.writer import ShardWriter
@@ -234,6 +234,17 @@ class FeatureStore:
         key = ledger.read_key(self.root, named) if named.tombstone_key else beside.key
         return beside.under(key) - frozenset(named.tombstones)
 
+    def lost_charges(self) -> tuple[list[dict[str, Any]], list[list[dict[str, Any]]]]:
+        """What entries say that private trainings at this place released, and that the ledger does not have: of a
+        later state of it, where this is an old copy; and of each other ledger, of stores that were here before."""
+        known = ledger.digests(self.ledger(), self.manifest.ledger)
+        by_chain: dict[str, list[dict[str, Any]]] = {}
+        for charge in self.tombstone_file.charges:
+            if charge.entry not in known:
+                by_chain.setdefault(charge.chain, []).append(charge.said)
+        own = by_chain.pop(known[0], []) if known else []
+        return own, list(by_chain.values())
+
     def check_identity(self, identity: dict[str, Any]) -> None:
         """IdentityError, naming what differs, unless the store was made from exactly ``identity``."""
         different = sorted(differences("", self.identity, identity))
@@ -254,7 +265,11 @@ class FeatureStore:
 
     def staged_ids(self) -> dict[str, list[str]]:
         """Shard -> ids of samples in unfinished work, of an extraction that was stopped: no manifest names them yet."""
-        return staged_ids(self.staging)
+        return {name: list(rows) for name, rows in self.staged_rows().items()}
+
+    def staged_rows(self) -> dict[str, dict[str, int]]:
+        """`staged_ids` with their labels, -1 where none is known: of a sample that was skipped."""
+        return staged_rows(self.staging, self.manifest)
 
     def committer(self) -> Committer:
         """What commits changes to this store; StoreError where it was not opened for writing."""

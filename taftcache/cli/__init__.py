@@ -40,7 +40,8 @@ class _Commands(TyperGroup):
         try:
             return super().main(*arguments, **named)
         except TaftcacheError as error:
-            complain(f"taftcache: {error}")
+            fault, *more = error.lines()
+            complain(f"taftcache: {fault}", *more)
             self._report(type(error).__name__, error.fault, error.exit_code, error.got, error.do)
             sys.exit(error.exit_code)
 

@@ -86,14 +86,25 @@ def gc(
 
 
 @commands.command()
-def trust(store: StorePath, as_json: Json = False) -> None:
+def trust(
+    store: StorePath,
+    remove: Annotated[
+        bool, typer.Option("--remove", help="take back all that the store at this place was allowed")
+    ] = False,
+    as_json: Json = False,
+) -> None:
     """Let a store open the images, weights and teachers that it names, for this user and from now on.
 
     Stores that you extracted, imported or copied yourself may do so already. Say this of a store that was moved, or
     that came from someone you know: what it names may be any file of yours, or a model of the hub.
 
     Example: taftcache trust stores/quickstart
+
+    Example: taftcache trust stores/quickstart --remove
     """
+    if remove:
+        print_report(taftcache.distrust(store), as_json, show_trust)
+        return
     with taftcache.FeatureStore(store) as opened:
         report = taftcache.trust(opened)
     print_report(report, as_json, show_trust)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from math import exp
 from typing import Any
@@ -140,26 +141,69 @@ def parallel(statements: Sequence[Statement]) -> dict[str, Any]:
     }
 
 
+class _Charged(msgspec.Struct, frozen=True, kw_only=True):
+    """What a ledger's entry of a private training is charged by."""
+
+    shards: list[str]
+    releases: list[Release]
+    delta: float
+    budget: float
+    relation: Relation | None = None
+
+
+def _charged(entries: Iterable[Mapping[str, Any]]) -> list[_Charged]:
+    """Those of ``entries`` that are private trainings; FormatError for one that is not as taftcache writes it."""
+    try:
+        return [msgspec.convert(dict(entry), _Charged) for entry in entries if entry.get("event") == EVENT]
+    except msgspec.ValidationError as error:
+        raise FormatError(
+            "an entry of a private training does not say what was released", got=error, do="taftcache audit STORE"
+        ) from error
+
+
 def spent(ledger: Iterable[Mapping[str, Any]], shard: str) -> list[Release]:
-    """All that was released about a shard's rows so far and charged, as the ledger has it."""
-    return [
-        msgspec.convert(release, Release)
-        for entry in ledger
-        if entry.get("event") == EVENT and shard in entry["shards"]
-        for release in entry["releases"]
-    ]
+    """All that was released about a shard's rows so far and charged, as the ledger has it.
+
+    Raises:
+        FormatError: an entry is not what taftcache writes.
+    """
+    return [release for entry in _charged(ledger) if shard in entry.shards for release in entry.releases]
 
 
-def fixed_promise(plan: Mapping[str, Any], ledger: Sequence[Mapping[str, Any]], relation: Relation) -> Promise | None:
+def spent_before(others: Iterable[Sequence[Mapping[str, Any]]]) -> list[Release]:
+    """The most that ``others``, ledgers of stores that were at this place, say was released about any one row.
+
+    Which of their shards a row was in is not known any more. In each of them it was in one, so that for every kind of
+    release the most of any shard is charged.
+    """
+    every = Counter[tuple[float, float]]()
+    for entries in others:
+        most = Counter[tuple[float, float]]()
+        for shard in {name for entry in _charged(entries) for name in entry.shards}:
+            own = Counter[tuple[float, float]]()
+            for release in spent(entries, shard):
+                own[release.multiplier, release.rate] += release.steps
+            most |= own
+        every += most
+    return [Release(z, steps, rate) for (z, rate), steps in sorted(every.items())]
+
+
+def fixed_promise(
+    plan: Mapping[str, Any],
+    ledger: Sequence[Mapping[str, Any]],
+    relation: Relation,
+    before: Iterable[Mapping[str, Any]] = (),
+) -> Promise | None:
     """What the private trainings of a store are held to; None where there was none yet.
 
     Stores of earlier releases did not fix it: theirs is the δ of their first private training, the largest budget that
-    was set at it, and ``relation``, for their ledgers do not say it.
+    was set at it, and ``relation``, for their ledgers do not say it. So it is with a store that is made anew where
+    there was one: ``before`` are the entries that it left.
 
     Raises:
         RecipeError: the ledger with what was spent is not there. FormatError: the plan is not what taftcache writes.
     """
-    entries = [entry for entry in ledger if entry.get("event") == EVENT]
+    entries = _charged(ledger)
     if PLAN in plan:
         if not entries:
             raise RecipeError(
@@ -171,11 +215,12 @@ def fixed_promise(plan: Mapping[str, Any], ledger: Sequence[Mapping[str, Any]], 
             return msgspec.convert(plan[PLAN], Promise)
         except msgspec.ValidationError as error:
             raise FormatError("the promise in the store's plan is not one that taftcache writes", got=error) from error
+    entries = [*_charged(before), *entries]
     if not entries:
         return None
-    delta = entries[0]["delta"]
-    budget = max(entry["budget"] for entry in entries if entry["delta"] == delta)
-    return Promise(budget, delta, entries[0].get("relation", relation))
+    first = entries[0]
+    budget = max(entry.budget for entry in entries if entry.delta == first.delta)
+    return Promise(budget, first.delta, first.relation or relation)
 
 
 def held_to(fixed: Promise | None, spec: PrivacySpec) -> Promise:
@@ -200,17 +245,23 @@ def held_to(fixed: Promise | None, spec: PrivacySpec) -> Promise:
 
 
 def charge(
-    ledger: Sequence[Mapping[str, Any]], shards: Sequence[str], releases: Sequence[Release], delta: float, budget: float
+    ledger: Sequence[Mapping[str, Any]],
+    shards: Sequence[str],
+    releases: Sequence[Release],
+    promise: Promise,
+    earlier: Sequence[Release] = (),
 ) -> dict[str, float]:
-    """ε of each shard once ``releases`` are added to what the ledger says was spent on it.
+    """ε of each shard once ``releases`` are added to what the ledger says was spent on it, and to ``earlier`` ones
+    that it does not have.
 
     Raises:
-        RecipeError: one would be above ``budget``.
+        RecipeError: one would be above the budget of the ``promise``.
     """
+    delta, budget = promise.delta, promise.epsilon
     totals: dict[str, float] = {}
     known: dict[tuple[Release, ...], float] = {}  # most shards have one history
     for shard in shards:
-        before = spent(ledger, shard)
+        before = [*earlier, *spent(ledger, shard)]
         every = (*before, *releases)
         if every not in known:
             known[every] = epsilon(every, delta)
@@ -218,8 +269,10 @@ def charge(
         if totals[shard] > budget * (1 + AGREES):
             raise RecipeError(
                 f"shard {shard} would spend epsilon {totals[shard]:.4g}, more than is left of its budget of {budget:g}",
-                got=f"epsilon {epsilon(before, delta):.4g} at delta {delta:g} is spent already",
-                do="keep what is there, or ask for a smaller epsilon; the first private training fixed the budget",
+                got=f"epsilon {epsilon(before, delta):.4g} at delta {delta:g} is spent already"
+                + (", some of it by a store that was here before" if earlier else ""),
+                do="keep what is there, or ask for a smaller epsilon; the first private training fixed the budget"
+                + (". Other data belongs into another folder" if earlier else ""),
             )
     return totals
 

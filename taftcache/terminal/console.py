@@ -1,8 +1,8 @@
 """The two streams, and bars while something runs: whatever is printed goes through here.
 
 A store or a model of a stranger chooses names, ids and texts of errors. On a terminal, control characters in them would
-move the cursor, change its title or hide what stands before them, and rich would take "[red]" for a colour. So what is
-not printable is shown by its code instead, and no text is markup.
+move the cursor, change its title, hide what stands before them or look like a line of ours, and rich would take "[red]"
+for a colour. So what is not printable is shown by its code instead, and no text is markup.
 """
 
 from __future__ import annotations
@@ -20,10 +20,15 @@ from taftcache.stages.progress import Progress, Silent, Task
 
 
 def shown(text: str) -> str:
-    """A text with whatever is not printable as its code (``\\x1b``); only newlines stay."""
+    """A text with whatever is not printable as its code (``\\x1b``), newlines too."""
     if text.isprintable():
         return text
-    return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def stacked(*texts: str) -> Text:
+    """One text a line."""
+    return Text("\n".join(map(shown, texts)))
 
 
 class _Console(Console):
@@ -42,9 +47,9 @@ ERR = _Console(stderr=True)
 LONG = 20.0  # seconds of a task that a log has a line for
 
 
-def complain(text: str) -> None:
-    """To stderr, as it is."""
-    ERR.print(text, style="red", soft_wrap=True)
+def complain(*texts: str) -> None:
+    """To stderr, one a line."""
+    ERR.print(stacked(*texts), style="red", soft_wrap=True)
 
 
 def print_json(value: Any) -> None:

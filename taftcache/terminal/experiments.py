@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
-from taftcache.terminal.console import OUT
+from taftcache.terminal.console import OUT, stacked
 
 if TYPE_CHECKING:
     from taftcache.paper.comparison import CompareReport
@@ -78,8 +78,11 @@ def show_teach(report: TeachReport) -> None:
     for line in [*report.conclusions, *(f"note: {note}" for note in report.notes)]:
         OUT.print(line, soft_wrap=True)
     OUT.print(
-        f"{report.trained} students trained, {report.kept} found trained ({report.seconds:.1f} s)\n"
-        f"student {report.student}\nreport  {report.folder / 'report.md'}",
+        stacked(
+            f"{report.trained} students trained, {report.kept} found trained ({report.seconds:.1f} s)",
+            f"student {report.student}",
+            f"report  {report.folder / 'report.md'}",
+        ),
         soft_wrap=True,
     )
 

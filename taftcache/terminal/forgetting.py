@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from rich.table import Table
 
-from taftcache.terminal.console import OUT, print_notes
+from taftcache.terminal.console import OUT, print_notes, stacked
 from taftcache.terminal.text import certified, readable_size, some
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def show_forget(report: ForgetReport) -> None:
     """What a request changed and what it proves."""
-    OUT.print(forgotten_lines(report), markup=False)
+    OUT.print(stacked(*forgotten_lines(report)))
     OUT.print(f"root {report.root_before[:16]} → {report.root_digest[:16]}   ({report.seconds:.1f} s)")
 
 
@@ -40,12 +40,14 @@ def show_audit(report: AuditReport) -> None:
         OUT.print(table)
     OUT.print(
         f"{len(report.findings)} findings; {report.receipts} receipts in one chain, {report.signed} signed;"
-        f" {report.tombstones} tombstones\nroot {report.root_digest}"
-        + (f"\nnewest entry {report.newest.entries}: {report.newest.head}" if report.newest.entries else "")
+        f" {report.tombstones} tombstones"
     )
+    OUT.print(f"root {report.root_digest}")
+    if report.newest.entries:
+        OUT.print(f"newest entry {report.newest.entries}: {report.newest.head}")
 
 
-def forgotten_lines(report: ForgetReport) -> str:
+def forgotten_lines(report: ForgetReport) -> list[str]:
     """A request's outcome, without the store's digests."""
     lines = []
     if report.mode == "destroy-key":
@@ -69,4 +71,4 @@ def forgotten_lines(report: ForgetReport) -> str:
     for name, c in report.certificates.items():
         moved = "" if c["moved"] is None else f"; the removal moved it by {c['moved']:.1e}"
         lines.append(f"{name}: {certified(c)}{moved}")
-    return "\n".join([*lines, *(f"note: {note}" for note in report.notes)])
+    return [*lines, *(f"note: {note}" for note in report.notes)]

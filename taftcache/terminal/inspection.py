@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
-from taftcache.terminal.console import OUT, print_notes, print_row
+from taftcache.terminal.console import OUT, print_notes, print_row, stacked
 from taftcache.terminal.text import certified, plain_table, readable_size
 
 if TYPE_CHECKING:
+    from rich.text import Text
+
     from taftcache.stages.look.influence import QueryInfluence, SampleInfluence
     from taftcache.stages.look.inspection import ClassReport, InspectReport, SampleReport, ShardReport
     from taftcache.stages.look.statistics import Activations
@@ -21,15 +23,17 @@ def show_inspect(report: InspectReport) -> None:
     """A store on one screen, readable at 80 columns."""
     b, cut = report.identity["backbone"], report.cut
     OUT.print(
-        f"{report.store}: {report.rows} training rows, {report.held_out_rows} held out, {len(report.classes)} classes,"
-        f" {readable_size(report.bytes)}\n"
-        f"backbone  {b['model']} ({b['weights']}, {b['weights_digest'][:16]}), cut at {cut['start']}\n"
-        f"cached    the {cut['rows']} of a sample, {cut['shape'][0]}×{cut['shape'][1]} {report.dtype};"
-        f" tangent by {report.tangent.get('path', 'nothing yet')}\n"
-        f"plan      {report.plan['kind']}, seed {report.plan['seed']}; {report.skipped} skipped,"
-        f" {report.forgotten} forgotten\n"
-        f"integrity {report.integrity.text}\n"
-        f"root      {report.root_digest}",
+        stacked(
+            f"{report.store}: {report.rows} training rows, {report.held_out_rows} held out, {len(report.classes)}"
+            f" classes, {readable_size(report.bytes)}",
+            f"backbone  {b['model']} ({b['weights']}, {b['weights_digest'][:16]}), cut at {cut['start']}",
+            f"cached    the {cut['rows']} of a sample, {cut['shape'][0]}×{cut['shape'][1]} {report.dtype};"
+            f" tangent by {report.tangent.get('path', 'nothing yet')}",
+            f"plan      {report.plan['kind']}, seed {report.plan['seed']}; {report.skipped} skipped,"
+            f" {report.forgotten} forgotten",
+            f"integrity {report.integrity.text}",
+            f"root      {report.root_digest}",
+        )
     )
     for file in report.integrity.missing:
         OUT.print(f"MISSING   {file}")
@@ -73,8 +77,9 @@ def show_shard(report: ShardReport) -> None:
     s = report.shard
     OUT.print(
         f"shard {s['name']} ({s['role']}): {s['rows']} rows, {readable_size(s['bytes'])}, {s['dtype']} in chunks of"
-        f" {s['chunk_rows']} rows\ndigest {s['digest']}",
+        f" {s['chunk_rows']} rows"
     )
+    OUT.print(f"digest {s['digest']}")
     _bars(report.rows_per_class)
     OUT.print(_activations(report.activations, s["dtype"]))
     if report.component is not None:
@@ -99,8 +104,8 @@ def show_class(report: ClassReport) -> None:
 
 def show_sample(report: SampleReport) -> None:
     """One sample, and what the models say of it."""
+    OUT.print(f"{report.sample}: class {report.label}, shard {report.shard}, row {report.row}")
     OUT.print(
-        f"{report.sample}: class {report.label}, shard {report.shard}, row {report.row}\n"
         f"first token ‖x‖ {report.first_token_norm:.4g}, mean token ‖x‖ {report.mean_token_norm:.4g},"
         f" max |x| {report.max_abs:.4g}",
     )
@@ -124,7 +129,8 @@ def show_samples(rows: list[dict[str, str]]) -> None:
 def show_address(url: str, notes: list[str]) -> None:
     """Where the page is, and what it does not show."""
     print_notes(notes)
-    OUT.print(f"{url}\nThe address is for this machine and this run alone; Ctrl-C ends it.", soft_wrap=True)
+    OUT.print(url, soft_wrap=True)
+    OUT.print("The address is for this machine and this run alone; Ctrl-C ends it.")
 
 
 def show_report(report: PageReport) -> None:
@@ -139,12 +145,14 @@ def show_report(report: PageReport) -> None:
 def show_sample_influence(report: SampleInfluence) -> None:
     """A model with and without one sample."""
     OUT.print(
-        f"{report.model} without {report.sample} (class {report.label}, shard {report.shard}):\n"
-        f"  Δw moves by {report.moved:.3g}, solved to within {report.distance_bound:.1e} in {report.passes} passes\n"
-        f"  its own logit falls from {report.own_logit:.3f} to {report.own_logit_without:.3f};"
-        f" label {report.own_label} → {report.own_label_without}\n"
-        f"  {report.labels_changed} of {report.held_out} held-out labels change,"
-        f" no logit by more than {report.largest_change:.2g}",
+        stacked(
+            f"{report.model} without {report.sample} (class {report.label}, shard {report.shard}):",
+            f"  Δw moves by {report.moved:.3g}, solved to within {report.distance_bound:.1e} in {report.passes} passes",
+            f"  its own logit falls from {report.own_logit:.3f} to {report.own_logit_without:.3f};"
+            f" label {report.own_label} → {report.own_label_without}",
+            f"  {report.labels_changed} of {report.held_out} held-out labels change,"
+            f" no logit by more than {report.largest_change:.2g}",
+        )
     )
 
 
@@ -159,20 +167,20 @@ def show_query_influence(report: QueryInfluence) -> None:
     OUT.print(f"{report.method}, residual {report.residual:.0e}, {report.passes} passes")
 
 
-def _activations(a: Activations, dtype: str) -> str:
+def _activations(a: Activations, dtype: str) -> Text:
     """What every value said at extraction, and what a sample of them says."""
     g, s = a.gathered, a.sampled
     quantiles = " / ".join(f"{v:.3g}" for v in s["norm_quantiles"].values())
     worst = ", ".join(f"{c['channel']} ({c['ratio']:.1f}×)" for c in s["largest_channels"][:3])
-    return (
-        f"activations, every value (at extraction)\n"
+    return stacked(
+        "activations, every value (at extraction)",
         f"  max |x| {g['max_abs']:.4g}: {dtype} overflows at {g['headroom']:.3g} times that; mean ‖x‖"
-        f" {g['mean_token_norm']:.4g}\n"
-        f"  NaN, infinities, overflow: none, extraction refuses them\n"
-        f"activations, {s['rows']} of {s['of']} rows (sampled now)\n"
-        f"  ‖x‖ {quantiles}  (at 0 / 5 / 50 / 95 / 100 %)\n"
-        f"  {s['outlier_channels']} outlier channels; the largest {worst} the median's\n"
-        f"  {100 * s['zeros']:.2g} % zeros, {100 * s['subnormal']:.2g} % subnormal, {s['not_finite']} not finite"
+        f" {g['mean_token_norm']:.4g}",
+        "  NaN, infinities, overflow: none, extraction refuses them",
+        f"activations, {s['rows']} of {s['of']} rows (sampled now)",
+        f"  ‖x‖ {quantiles}  (at 0 / 5 / 50 / 95 / 100 %)",
+        f"  {s['outlier_channels']} outlier channels; the largest {worst} the median's",
+        f"  {100 * s['zeros']:.2g} % zeros, {100 * s['subnormal']:.2g} % subnormal, {s['not_finite']} not finite",
     )
 
 

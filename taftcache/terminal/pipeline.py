@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 
 from taftcache.names import EXACT, HEAD, MEAN, is_component
-from taftcache.terminal.console import OUT, print_notes
+from taftcache.terminal.console import OUT, print_notes, stacked
 from taftcache.terminal.forgetting import forgotten_lines
 from taftcache.terminal.text import certified, readable_size
 
@@ -29,25 +29,29 @@ def show_run(report: RunReport) -> None:
     rows = sum(e.shards.values())
     extracted = f"{e.images} images run and cached" if e.images else "nothing: all rows are cached"
     table.add_row(
-        "extract", f"{extracted}\n{rows} rows in {len(e.shards)} shards, {readable_size(e.bytes)}", f"{e.seconds:.1f}"
+        "extract",
+        stacked(extracted, f"{rows} rows in {len(e.shards)} shards, {readable_size(e.bytes)}"),
+        f"{e.seconds:.1f}",
     )
     trained = f"{len(t.trained)} solved" if t.trained else "nothing: every component is current"
     worst = max(t.certificates.values(), key=lambda x: x["distance_bound"])
-    table.add_row("train", f"{trained}, {len(t.kept)} kept\n{certified(worst)}", f"{t.seconds:.1f}")
-    table.add_row("compose", "\n".join(_composed(c)), f"{c.seconds:.1f}")
+    table.add_row("train", stacked(f"{trained}, {len(t.kept)} kept", certified(worst)), f"{t.seconds:.1f}")
+    table.add_row("compose", stacked(*_composed(c)), f"{c.seconds:.1f}")
     if report.evaluate is not None:
-        table.add_row("evaluate", _accuracies(report.evaluate), "")
+        table.add_row("evaluate", stacked(*_accuracies(report.evaluate)), "")
     if report.forget is not None:
-        table.add_row("forget", forgotten_lines(report.forget), f"{report.forget.seconds:.1f}")
+        table.add_row("forget", stacked(*forgotten_lines(report.forget)), f"{report.forget.seconds:.1f}")
     OUT.print(table)
     print_notes([*e.notes, *t.notes])
     if report.idle:
         OUT.print(f"Nothing to do: every stage was done before ({report.seconds:.1f} s to make sure).")
     OUT.print(f"store  {report.store}   root {report.root_digest[:16]}", soft_wrap=True)
     OUT.print(
-        f"next   taftcache inspect {report.store}\n"
-        f"       taftcache verify {report.store}\n"
-        f"       taftcache forget {report.store} --sample ID",
+        stacked(
+            f"next   taftcache inspect {report.store}",
+            f"       taftcache verify {report.store}",
+            f"       taftcache forget {report.store} --sample ID",
+        ),
         soft_wrap=True,
     )
 
@@ -67,9 +71,11 @@ def show_estimate(report: EstimateReport) -> None:
     time = f"{hours:.1f} hours" if hours >= 1 else f"{report.seconds / 60:.1f} minutes"
     free = "" if report.free_bytes is None else f" ({readable_size(report.free_bytes)} are free there)"
     OUT.print(
-        f"{total} images of {report.classes} classes; {report.kept}\n"
-        f"about {readable_size(report.bytes)} in {report.store}{free}\n"
-        f"about {time}: {report.tried} images tried, {report.images_per_second:.1f} a second. Nothing was written.",
+        stacked(
+            f"{total} images of {report.classes} classes; {report.kept}",
+            f"about {readable_size(report.bytes)} in {report.store}{free}",
+            f"about {time}: {report.tried} images tried, {report.images_per_second:.1f} a second. Nothing was written.",
+        ),
         soft_wrap=True,
     )
 
@@ -85,9 +91,8 @@ def show_extract(report: ExtractReport) -> None:
         OUT.print("Nothing to do: every shard is in the store.")
     print_notes(report.notes)
     shards = ", ".join(f"{name} {rows}" for name, rows in report.shards.items())
-    OUT.print(
-        f"rows: {shards}\nstore {report.store}: {readable_size(report.bytes)}, root {report.root_digest[:16]}",
-    )
+    OUT.print(f"rows: {shards}")
+    OUT.print(f"store {report.store}: {readable_size(report.bytes)}, root {report.root_digest[:16]}")
 
 
 def show_append(report: AppendReport) -> None:
@@ -153,18 +158,18 @@ def show_predict(report: PredictReport) -> None:
         OUT.print(f"{p.image}: {classes}", soft_wrap=True)
 
 
-def _accuracies(report: EvaluateReport) -> str:
+def _accuracies(report: EvaluateReport) -> list[str]:
     shards = [v for name, v in report.accuracy.items() if is_component(name)]
-    lines = [
+    found = [
         f"{100 * value:6.2f} %  {_TITLES.get(name, name)}"
         for name, value in report.accuracy.items()
         if not is_component(name)
     ]
     if shards:
-        lines.append(f"{100 * sum(shards) / len(shards):6.2f} %  one shard's component alone (mean of {len(shards)})")
+        found.append(f"{100 * sum(shards) / len(shards):6.2f} %  one shard's component alone (mean of {len(shards)})")
     if report.against is not None:
-        lines.append(_verdict(report.against))
-    return "\n".join([f"{report.rows} held-out images:", *lines])
+        found.append(_verdict(report.against))
+    return [f"{report.rows} held-out images:", *found]
 
 
 def _verdict(against: Against) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from taftcache.terminal.console import OUT
+from taftcache.terminal.console import OUT, stacked
 from taftcache.terminal.text import readable_size
 
 if TYPE_CHECKING:  # some of these load torch, which `--help` does without
@@ -16,8 +16,10 @@ if TYPE_CHECKING:  # some of these load torch, which `--help` does without
 
 
 def show_trust(report: TrustReport) -> None:
-    """What a store may open from now on."""
-    OUT.print(f"{report.store} may open{':' if report.named else ' nothing, for it names nothing'}")
+    """What a store may open from now on, or no longer."""
+    what = "may no longer open" if report.removed else "may open"
+    nothing = " anything; it had no leave" if report.removed else " nothing, for it names nothing"
+    OUT.print(f"{report.store} {what}{':' if report.named else nothing}")
     for key, value in report.named.items():
         OUT.print(f"  {key} = {value!r}", soft_wrap=True)
 
@@ -32,7 +34,7 @@ def show_verify(report: VerifyReport) -> None:
         OUT.print(f"dropped  {name}: taftcache train {report.store} makes it again", soft_wrap=True)
     for fault in report.faults:
         reason = report.reasons.get(fault.file)
-        OUT.print(f"DAMAGED  {fault}" + (f"\n         {reason}" if reason else ""), soft_wrap=True)
+        OUT.print(stacked(f"DAMAGED  {fault}", *([f"         {reason}"] if reason else [])), soft_wrap=True)
     for stray in report.strays:
         OUT.print(f"stray    {stray} (no manifest names it; taftcache gc tells more)")
     state = (
@@ -58,9 +60,11 @@ def show_gc(report: CollectReport) -> None:
 def show_copy(report: CopyReport) -> None:
     """How much was copied."""
     OUT.print(
-        f"{report.files} files copied, {readable_size(report.bytes)} in {report.seconds:.1f} s;"
-        f" {report.there} were there\n"
-        f"store {report.store}: every file has the digest that its manifest names; root {report.root_digest[:16]}",
+        stacked(
+            f"{report.files} files copied, {readable_size(report.bytes)} in {report.seconds:.1f} s;"
+            f" {report.there} were there",
+            f"store {report.store}: every file has the digest that its manifest names; root {report.root_digest[:16]}",
+        ),
         soft_wrap=True,
     )
 
@@ -91,8 +95,11 @@ def show_import(report: ImportReport) -> None:
     came = "an export, shards as they were" if report.exported else "someone else's features"
     shards = ", ".join(f"{name} {rows}" for name, rows in report.shards.items())
     OUT.print(
-        f"{report.file}: {came}\nrows: {shards}; {report.tokens[0]}×{report.tokens[1]}, {report.classes} classes\n"
-        f"store {report.store}: root {report.root_digest[:16]} ({report.seconds:.1f} s)",
+        stacked(
+            f"{report.file}: {came}",
+            f"rows: {shards}; {report.tokens[0]}×{report.tokens[1]}, {report.classes} classes",
+            f"store {report.store}: root {report.root_digest[:16]} ({report.seconds:.1f} s)",
+        ),
         soft_wrap=True,
     )
     if not report.trainable:

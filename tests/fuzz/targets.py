@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import random
+import re
 import shutil
 from collections.abc import Callable
 from contextlib import suppress
@@ -24,12 +25,14 @@ from taftcache.backbone.sources.arrays import ArraySource
 from taftcache.backbone.sources.hdf5 import open_hdf5
 from taftcache.backbone.sources.npz import open_npz
 from taftcache.cache.format.digest import SHORT, canonical, digest
+from taftcache.cache.format.manifest import CURVE
 from taftcache.cache.hdf5 import FeatureFile, export
 from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.tombstones import TombstoneFile
 from taftcache.errors import DataError
 from taftcache.model.component import Component
 from taftcache.model.folder import DESCRIPTION, read_description
+from taftcache.privacy.statement import EVENT, fixed_promise, spent_before
 from taftcache.recipe import load_recipe
 from taftcache.tangent.parameters import Layout
 from tests.cache.hostile import read_all
@@ -75,6 +78,7 @@ def _store(folder: Path) -> Path:
 def _fresh(good: Path) -> Path:
     path = good.with_name("bad")
     shutil.rmtree(path, ignore_errors=True)
+    path.with_name("bad.forgotten").unlink(missing_ok=True)
     shutil.copytree(good, path)
     return path
 
@@ -129,6 +133,10 @@ def ledger_entry(folder: Path) -> Target:
 
 def tombstone_file(folder: Path) -> Target:
     good = _store(folder)
+    release = {"multiplier": 2.0, "steps": 3, "rate": 1.0}
+    spent = {"shards": ["000"], "releases": [release], "delta": 1e-5, "budget": 3.0, "relation": "add-remove"}
+    with FeatureStore(good, mode="a") as store, store.transaction() as change:
+        change.record({"event": EVENT, **spent})
     file = good.with_name("good.forgotten")
 
     def run(data: bytes, chance: random.Random) -> None:
@@ -137,8 +145,59 @@ def tombstone_file(folder: Path) -> Target:
         found.holds(IDS[0])
         found.match(IDS, [])
         found.more_than([])
+        said = [charge.said for charge in found.charges]
+        spent_before([said])
+        fixed_promise({}, [], "add-remove", said)
 
     return Target(file.read_bytes(), run)
+
+
+def _list(kind: str, folder: Path) -> Target:
+    """A file of ``lists/``, in which a manifest keeps what would make it grow without end."""
+    with create(folder / "good") as store:
+        fill(store, "000", IDS, bad=IDS[4:])
+        with store.transaction() as change:
+            points = [[float(k), {"loss": 1.0 / (k + 1)}] for k in range(8)]
+            change.put("components/000", b"x" * 32, {CURVE: points})
+            change.erase(IDS[:2])
+    good = folder / "good"
+    (file,) = (good / "lists").glob(f"{kind}-*")
+
+    def run(data: bytes, chance: random.Random) -> None:
+        path = _fresh(good)
+        (path / "lists" / file.name).unlink()
+        named = file.name
+        text = (path / "manifest.json").read_bytes()
+        if chance.random() < 0.8:
+            old = digest(file.read_bytes())
+            text = text.replace(old.encode(), digest(data).encode())
+            text = text.replace(old[:SHORT].encode(), digest(data)[:SHORT].encode())
+            text = text.replace(b'"size":%d' % file.stat().st_size, b'"size":%d' % len(data))
+            if chance.random() < 0.5:
+                text = re.sub(rb'"count":\d+', b'"count":%d' % chance.randrange(9), text)
+            named = named.replace(old[:SHORT], digest(data)[:SHORT])
+        (path / "lists" / named).write_bytes(data)
+        (path / "manifest.json").write_bytes(_resealed(text))
+        read_all(path)
+        with FeatureStore(path, mode="a") as store:
+            store.meta("components/000")
+            assert [*store.manifest.skipped, *store.manifest.tombstones]
+            with store.transaction() as change:
+                change.erase(IDS[2:3])
+
+    return Target(file.read_bytes(), run)
+
+
+def list_of_tombstones(folder: Path) -> Target:
+    return _list("tombstones", folder)
+
+
+def list_of_skipped(folder: Path) -> Target:
+    return _list("skipped", folder)
+
+
+def list_of_points(folder: Path) -> Target:
+    return _list("curve", folder)
 
 
 def journal(folder: Path) -> Target:
@@ -270,6 +329,7 @@ TARGETS: dict[str, Callable[[Path], Target]] = {
     made.__name__: made
     for made in (
         *(root_manifest, shard_manifest, ledger_entry, tombstone_file, journal),
+        *(list_of_tombstones, list_of_skipped, list_of_points),
         *(component, model_folder, recipe, npz, hdf5),
     )
 }

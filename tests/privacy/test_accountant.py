@@ -6,7 +6,7 @@ from math import inf, isinf
 
 import pytest
 
-from taftcache.errors import RecipeError, SolveError
+from taftcache.errors import FormatError, RecipeError, SolveError
 from taftcache.privacy.accountant import (
     Release,
     calibrate,
@@ -17,7 +17,7 @@ from taftcache.privacy.accountant import (
     gaussian_mu,
 )
 from taftcache.privacy.spec import PrivacySpec
-from taftcache.privacy.statement import EVENT, charge, parallel, spent
+from taftcache.privacy.statement import EVENT, Promise, charge, parallel, spent, spent_before
 from taftcache.privacy.trainer import plan
 from tests.privacy.test_bugs import sound
 
@@ -87,13 +87,28 @@ def test_several_runs_share_one_promise():
 def test_trainings_of_a_shard_add_up_and_stay_within_its_budget():
     release = Release(20.0, 50)
     entry = {"event": EVENT, "shards": ["000"], "releases": [{"multiplier": 20.0, "steps": 50, "rate": 1.0}]}
+    entry |= {"delta": 1e-5, "budget": 5.0}
+    five = Promise(5.0, 1e-5, "add-remove")
     ledger = [{"event": "forget"}, entry, {**entry, "shards": ["001"]}]
     assert spent(ledger, "000") == [release]
-    twice = charge(ledger, ["000"], [release], 1e-5, 5.0)["000"]
+    twice = charge(ledger, ["000"], [release], five)["000"]
     assert twice == pytest.approx(epsilon([Release(20.0, 100)], 1e-5), rel=1e-3)
-    assert charge(ledger, ["002"], [release], 1e-5, 5.0)["002"] < twice
+    assert charge(ledger, ["002"], [release], five)["002"] < twice
     with pytest.raises(RecipeError, match="of its budget"):
-        charge(ledger, ["000"], [release], 1e-5, twice * 0.99)
+        charge(ledger, ["000"], [release], Promise(twice * 0.99, 1e-5, "add-remove"))
+
+
+def test_of_a_store_that_was_there_before_the_most_of_any_shard_is_charged():
+    def entry(shard, *releases):
+        said = [{"multiplier": z, "steps": steps, "rate": 1.0} for z, steps in releases]
+        return {"event": EVENT, "shards": [shard], "releases": said, "delta": 1e-5, "budget": 5.0}
+
+    one = [entry("000", (20.0, 50)), entry("000", (9.0, 2)), entry("001", (20.0, 70))]
+    assert spent_before([one]) == [Release(9.0, 2), Release(20.0, 70)]
+    assert spent_before([one, [entry("000", (20.0, 5))]]) == [Release(9.0, 2), Release(20.0, 75)]
+    assert spent_before([]) == []
+    with pytest.raises(FormatError, match="does not say what was released"):
+        spent_before([[{**entry("000"), "releases": ["much"]}]])
 
 
 def test_disjoint_shards_compose_to_the_weakest_promise():

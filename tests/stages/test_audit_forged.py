@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -16,9 +17,12 @@ from taftcache.cache.store import FeatureStore
 from taftcache.cli import app
 from taftcache.errors import FormatError, RecipeError
 from taftcache.privacy.statement import EVENT, META
+from taftcache.solve import minimise
+from taftcache.solve.solution import Certificate
 from taftcache.stages.signature import make_key
+from taftcache.stages.train.settings import Settings
 from tests.stages.forging import forge, forge_ledger, forge_meta
-from tests.stages.making import open_store, settings
+from tests.stages.making import open_store, recipe, settings
 
 
 @pytest.fixture(scope="module")
@@ -156,6 +160,12 @@ def certificate(**fields: float) -> Callable[[dict], dict]:
     return lambda meta: {**meta, "certificate": {**meta["certificate"], **fields}}
 
 
+def lessened(meta: dict) -> dict:
+    """Nine tenths of the dual residual and what follows from it, between what bounds from both sides allow."""
+    said = {field.name: meta["certificate"][field.name] for field in fields(Certificate)}
+    return {**meta, "certificate": Certificate(**said | {"residual": 0.9 * said["residual"]}).as_dict()}
+
+
 TINY = {"gradient": 1e-20, "rounding": 0.0, "distance_bound": 1e-17, "gap_bound": 1e-30, "energy_bound": 1e-18}
 META_FORGED: dict[str, tuple[str, Callable[[dict], dict], dict[str, bool], str]] = {
     "bound of the head": ("models/head", certificate(distance_bound=1e-30), {}, "certificate"),
@@ -183,6 +193,32 @@ def test_what_a_component_says_is_held_against_rows_and_file(copy, how):
     assert kind in {finding.kind for finding in report.findings}
     if true is not None and "ridge" not in how:
         assert report.certificates[name]["distance_bound"] == true["distance_bound"]
+
+
+@pytest.mark.law(
+    "Every bound that an audit prints is proven from the rows, and a recorded one that is smaller is found"
+)
+def test_a_bound_from_dual_vectors_that_are_not_kept(store, monkeypatch):
+    """A solve with the same bytes has them again; on another machine only a bound below what can be true is found."""
+
+    def problems(report) -> list[str]:
+        return [f.problem for f in report.findings if (f.kind, f.where) == ("certificate", "components/000")]
+
+    monkeypatch.setattr(minimise, "DIRECT", 0)  # as if the shards were large: they go through the space of the rows
+    taftcache.run(recipe(store, solver={"tolerance": 1e-4}))
+    report = taftcache.audit(store)
+    assert (report.findings, report.notes) == ([], [])
+    for name in ("components/000", "components/001"):
+        figures = report.certificates[name]
+        assert figures["distance_bound"] == pytest.approx(figures["distance_recorded"], rel=1e-6)
+    forge_meta(store, "components/000", lessened)
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setattr(Settings, "dual_again", lambda *arguments: None)
+        report = taftcache.audit(store)
+        assert problems(report) == []
+        assert report.certificates["components/000"]["distance_bound"] > figures["distance_recorded"]
+        assert any("on this machine ends with other bytes" in note for note in report.notes)
+    assert "is what is proven" in problems(taftcache.audit(store))[0]
 
 
 @pytest.mark.parametrize("private", [True, False])

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,8 @@ from taftcache.errors import RecipeError
 from taftcache.paper.fits import Fits
 from taftcache.report.write import write_bytes
 from tests.stages.making import open_store
+
+HAS_PARQUET = find_spec("pyarrow") is not None
 
 
 def spread(path: Path, place: Path) -> str:
@@ -30,6 +34,8 @@ def spread(path: Path, place: Path) -> str:
     for file, form in (("rows.h5", "hdf5"), ("rows.npz", "npz"), ("tables", "embedding-projector")):
         taftcache.export(path, place / file, form)
     escaped = json.dumps({"ids": [gone]}).replace("/", "\\u002f")
+    if HAS_PARQUET:
+        taftcache.export(path, place / "rows.parquet", "parquet")
     write_bytes(place / "report.html", f'<p class="it\'s">\n<script>{escaped}</script>'.encode())
     shutil.copytree(path, place / "copy")
     (place / "notes.txt").write_text("nothing of anyone")
@@ -50,9 +56,10 @@ def test_by_products_of_forgotten_rows(store, tmp_path):
     report = taftcache.audit(store, also=[place])
     assert {finding.kind for finding in report.findings} == {"by-product"}
     found = {Path(finding.where).relative_to(place).parts[0]: finding.problem for finding in report.findings}
-    assert sorted(found) == [
+    assert sorted(set(found) - {"rows.parquet"}) == [
         "compared", "copy", "model", "report.html", "rows.h5", "rows.npz", "tables", "taught", "x.h5.partial",
     ]  # fmt: skip
+    assert found.get("rows.parquet") == ("it holds forgotten ids: 1" if HAS_PARQUET else None)
     assert found["model"] == found["compared"] == "made from the store as it was before ledger/000001"
     assert found["taught"] == "made from shards as they were before rows left them"
     assert found["rows.h5"] == found["rows.npz"] == "it holds forgotten ids: 1"
@@ -60,6 +67,30 @@ def test_by_products_of_forgotten_rows(store, tmp_path):
     assert [str(place) in note for note in report.notes if "no receipt" in note] == [True]  # the alien one
     with pytest.raises(RecipeError, match="not a folder"):
         taftcache.audit(store, also=[place / "nowhere"])
+
+
+def test_parquet_of_others_and_what_cannot_be_searched(store, tmp_path, monkeypatch):
+    """Ids in columns of any name, also in lists; damaged files, and all of them without the library, are counted."""
+    pa = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    place = tmp_path / "elsewhere"
+    place.mkdir()
+    with open_store(store) as opened:
+        gone = opened.shard("000").sample_ids[2]
+        taftcache.forget(opened, [gone])
+    tables = {"plain": ["a", gone], "lists": [["b"], ["c", gone]], "large": pa.array([gone, "d"], pa.large_string())}
+    for name, column in {**tables, "other": ["a", "b"]}.items():
+        parquet.write_table(pa.table({"n": [1, 2], "who": column}), place / f"{name}.parquet")
+    whole = (place / "plain.parquet").read_bytes()
+    (place / "damaged.parquet").write_bytes(whole[: len(whole) // 2])
+    report = taftcache.audit(store, also=[place])
+    assert {Path(finding.where).stem for finding in report.findings} == set(tables)
+    assert ["1 files (damaged.parquet" in note for note in report.notes if "not searched" in note] == [True]
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    report = taftcache.audit(store, also=[place])
+    assert report.findings == []
+    assert ["5 files" in note for note in report.notes if "not searched" in note] == [True]
 
 
 def test_what_a_killed_write_left_is_replaced_by_the_next(tmp_path):

@@ -69,7 +69,7 @@ def test_a_strangers_store_shows_no_pictures_of_its_reader(photographed, foreign
 def test_trust_is_of_one_place_and_of_these_names(photographed, foreign, images, capsys):
     assert (
         run(capsys, "trust", foreign, "--json")[1]
-        == json.dumps({"store": str(foreign), "named": {"data.train": str(images)}}, indent=2) + "\n"
+        == json.dumps({"store": str(foreign), "named": {"data.train": str(images)}, "removed": False}, indent=2) + "\n"
     )
     assert pictures(foreign) == (True, "")
     forge(foreign, data={"train": f"{images}/"})
@@ -78,6 +78,26 @@ def test_trust_is_of_one_place_and_of_these_names(photographed, foreign, images,
     assert not pictures(foreign.parent / "other")[0]
     trusted = Path(os.environ["XDG_STATE_HOME"]) / "taftcache" / "trusted"
     assert trusted.stat().st_mode & 0o777 == 0o600
+
+
+def test_trust_is_taken_back_of_one_place(foreign, images, capsys):
+    """With whatever names it was given, also of a store that is gone; leave of others stays, odd lines too."""
+    trusted = Path(os.environ["XDG_STATE_HOME"]) / "taftcache" / "trusted"
+    run(capsys, "trust", foreign)
+    with trusted.open("a") as file:
+        file.write('no JSON\n{"store": 5}\n')
+    before = trusted.read_text().splitlines()
+    forge(foreign, data={"train": "elsewhere\nin two lines"})
+    run(capsys, "trust", foreign)
+    shutil.move(foreign, foreign.parent / "gone")
+    code, out, _ = run(capsys, "trust", foreign, "--remove", "--json")
+    assert (code, json.loads(out)["removed"]) == (0, True)
+    assert json.loads(out)["named"]["data.train"] == "elsewhere\nin two lines"
+    assert trusted.read_text().splitlines() == [line for line in before if str(foreign) not in line]
+    assert trusted.stat().st_mode & 0o777 == 0o600
+    shutil.move(foreign.parent / "gone", foreign)
+    assert not pictures(foreign)[0]
+    assert "no leave" in run(capsys, "trust", foreign, "--remove")[1]
 
 
 def test_a_copy_may_what_its_source_may(photographed, foreign, tmp_path):

@@ -17,7 +17,7 @@ from taftcache.errors import RecipeError, StoreError, UnknownSample
 from taftcache.model.component import Component, read_base, read_component
 from taftcache.model.composition import compose
 from taftcache.recipe import parse_recipe
-from taftcache.stages.forget import renewal
+from taftcache.stages.forget import renewal, request
 from taftcache.stages.forget.request import read_ids
 from taftcache.stages.look import inspection
 from taftcache.stages.progress import Silent
@@ -291,6 +291,17 @@ def test_what_is_unknown_is_refused_before_anything_changes(store, options, erro
 def test_resolve_needs_an_exact_model(store):
     with open_store(store) as opened, pytest.raises(RecipeError, match="compose"):
         taftcache.forget(opened, [opened.shard("000").sample_ids[0]], mode="resolve")
+
+
+def test_a_file_of_ids_is_read_to_a_bound(tmp_path, monkeypatch):
+    monkeypatch.setattr(request, "MAX_FILE", 1 << 16)
+    with pytest.raises(RecipeError, match="MiB of ids"):
+        read_ids(Path("/dev/zero"))
+    (tmp_path / "ids.txt").write_bytes("a\u2028b\r\nc\x0bd".encode())
+    assert read_ids(tmp_path / "ids.txt") == ["a\u2028b", "c\x0bd"], "nothing but a newline ends an id"
+    (tmp_path / "ids.txt").write_bytes(b"\xff")
+    with pytest.raises(RecipeError, match="not UTF-8"):
+        read_ids(tmp_path / "ids.txt")
 
 
 def test_commands(exact, tmp_path, capsys):

@@ -84,3 +84,74 @@ def test_before_anything_was_committed(tmp_path, monkeypatch):
         assert staged[1] in [*store.sample_ids(), *(store.held_out.sample_ids if store.held_out else [])]
     assert traces(made.store_path, staged[0]) == []
     assert taftcache.audit(made.store_path).findings == []
+
+
+def stopped(tmp_path: Path, monkeypatch, after: int):
+    """The recipe of an extraction that was stopped at the commit of the shard that follows the first ``after``."""
+    made, commits, real = recipe(tmp_path / "store"), [], ShardWriter.commit
+
+    def stop(self: ShardWriter, **options: object) -> None:
+        if len(commits) == after:
+            raise KeyboardInterrupt
+        commits.append(self.name)
+        real(self, **options)
+
+    with monkeypatch.context() as interrupted:
+        interrupted.setattr(ShardWriter, "commit", stop)
+        with pytest.raises(KeyboardInterrupt):
+            taftcache.extract(made)
+    return made
+
+
+@pytest.mark.law("A sample of an unfinished extraction can be forgotten, and does not come back when it goes on")
+@pytest.mark.parametrize("after", [0, 1], ids=["nothing committed", "one shard committed"])
+def test_a_class_is_forgotten_of_an_unfinished_extraction(tmp_path, monkeypatch, after):
+    made = stopped(tmp_path, monkeypatch, after)
+    with open_store(made.store_path) as store:
+        ((_, rows),) = store.staged_rows().items()
+        of_class = [i for i, label in rows.items() if store.classes[label] == "3"]
+        report = taftcache.forget(store, classes=["3"])
+        assert set(of_class) <= set(report.forgotten)
+        assert (report.classes, "3" in store.classes, store.staged_ids()) == (["3"], False, {})
+    assert taftcache.audit(made.store_path).findings == []
+    taftcache.extract(made)
+    with FeatureStore(made.store_path) as store:
+        assert len(store.manifest.shards) == 3
+        assert "3" not in store.classes
+        assert not set(of_class) & set(store.sample_ids())
+    assert [traces(made.store_path, i) for i in of_class] == [[]] * len(of_class)
+    assert taftcache.audit(made.store_path).findings == []
+
+
+@pytest.mark.law("A sample of an unfinished extraction can be forgotten, and does not come back when it goes on")
+def test_a_shard_is_forgotten_of_an_unfinished_extraction(tmp_path, monkeypatch):
+    made = stopped(tmp_path, monkeypatch, 1)
+    with open_store(made.store_path) as store:
+        (ids,) = store.staged_ids().values()
+        report = taftcache.forget(store, shards=["001"])
+        assert (report.forgotten, report.renewed, store.staged_ids()) == (ids, [], {})
+    taftcache.extract(made)
+    with FeatureStore(made.store_path) as store:
+        assert not set(ids) & set(store.sample_ids())
+    assert [traces(made.store_path, i) for i in ids] == [[]] * len(ids)
+    assert taftcache.audit(made.store_path).findings == []
+
+
+def test_unfinished_work_of_another_list_of_classes_goes(store):
+    """Its labels would be read by the new list."""
+    stage(store)
+    with open_store(store) as opened:
+        gone = taftcache.forget(opened, classes=[opened.classes[-1]]).classes
+        assert gone
+        assert opened.staged_ids() == {}
+
+
+def test_images_of_a_forgotten_class_are_not_appended(tmp_path, images):
+    folder = shutil.copytree(images, tmp_path / "images")
+    made = recipe(tmp_path / "store", data={"source": "folder", "train": str(folder)})
+    taftcache.extract(made)
+    with open_store(tmp_path / "store") as opened:
+        taftcache.forget(opened, classes=["1"])
+    for name in ("0", "1"):
+        shutil.copy(next((folder / name).glob("*.png")), folder / name / "more.png")
+    assert taftcache.append(made).images == 1

@@ -15,11 +15,15 @@ from taftcache.cli import main
 from taftcache.terminal import console
 
 # ESC with a colour, BEL, CR, backspace, a C1 control, a title, a link, right-to-left override, DEL, markup and emoji
-EVIL = "\x1b[31mred\x07\r\b\x9b\x1b]0;title\x07\x1b]8;;http://x\x1b\\link\u202eevil\u2066\x7f[bold]b[/bold] :smile: [/]"
+EVIL = "\nFORGED line"
+EVIL += (
+    "\x1b[31mred\x07\r\b\x9b\x1b]0;title\x07\x1b]8;;http://x\x1b\\link\u202eevil\u2066\x7f[bold]b[/bold] :smile: [/]"
+)
 PRINTERS = Path(console.__file__).parents[1]
 
 
 def printable(text: str) -> bool:
+    assert "FORGED" not in [line[:6] for line in text.splitlines()], "a newline in a name begins no line of ours"
     return text.replace("\n", "").isprintable()
 
 

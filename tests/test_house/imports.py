@@ -100,7 +100,7 @@ HOMES = {
     "h5py": {"backbone", "cache"},
     "sklearn": {"backbone.sources", "estimator", "view.embedding"},
     "scipy": {"backbone.sources"},
-    "pyarrow": {"stages.files.sample_files"},
+    "pyarrow": {"stages.files.sample_files", "stages.forget.byproducts"},
     "dask": {"remote"},
     "distributed": {"remote"},
     "typer": {"cli"},
@@ -139,6 +139,7 @@ LATE: dict[str, str] = {
     "privacy.accountant": "dp-accounting is optional: most releases have a closed form",
     "report.plots": "leather is optional: reports without plots do without it",
     "stages.files.sample_files": "pyarrow is optional: npz and the projector's tables do without it",
+    "stages.forget.byproducts": "pyarrow is optional: of other files an audit finds ids without it",
     "stages.look.inspection": "manifests are shown without torch; only the predictions of one sample need it",
     "stages.signature": "cryptography is an optional library",
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -24,6 +24,21 @@ AFTER = "tombstones_after"
 ADOPT, RELEARN = "adopt tombstones", "relearn"
 """Events of entries that the store itself writes: tombstones taken over from an earlier store at the same place, and
 given up because their samples were asked for again."""
+
+
+RELEASED = "releases"
+_CHARGE = ("event", "shards", RELEASED, "delta", "budget", "relation")
+
+
+class Charge(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What an entry says was released about the rows of shards, and under which budget.
+
+    ``entry`` is the entry's digest, ``chain`` that of the first entry of its ledger, which tells ledgers apart.
+    """
+
+    entry: str
+    chain: str
+    said: dict[str, Any]
 
 
 def entry_path(seq: int, digest: str) -> str:
@@ -59,6 +74,22 @@ def read_chain(root: Home, ref: LedgerRef | None) -> list[tuple[str, dict[str, A
     if head:
         raise Fault(None, None, None, entry_path(1, head), "the ledger's first entry names one before it").error()
     return chain[::-1]
+
+
+def charges(root: Home, ref: LedgerRef | None) -> list[Charge]:
+    """Those of the ledger's entries that say what was released about rows, oldest first."""
+    chain = [entry for _, entry in read_chain(root, ref)]
+    every = digests(chain, ref)
+    return [
+        Charge(own, every[0], {field: entry[field] for field in _CHARGE if field in entry})
+        for own, entry in zip(every, chain, strict=True)
+        if RELEASED in entry
+    ]
+
+
+def digests(chain: Sequence[dict[str, Any]], ref: LedgerRef | None) -> list[str]:
+    """The digest of each entry of the ledger that ends with ``ref``."""
+    return [entry["previous"] for entry in chain[1:]] + ([ref.head] if ref else [])
 
 
 def tombstone(sample_id: str, key: bytes) -> str:

@@ -121,6 +121,9 @@ class Committer:
         could not be."""
         new = self.manifest
         try:
+            if old is new or old.ledger != new.ledger:
+                self.tombstone_file.add_charges(ledger.charges(self.root, new.ledger))
+                self.tombstone_file.save()
             if old.tombstone_key and old.tombstone_key != new.tombstone_key:
                 self.tombstone_file.destroy_key(old.tombstone_key)
             if new.tombstone_key:

@@ -34,10 +34,9 @@ class Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @classmethod
     def of(cls, named: Manifest, form: ShardForm, candidates: Sequence[str] | None, relearn: bool) -> Header:
         """That of a shard of this ``form``, made from what the store of the manifest ``named`` was made from."""
-        made_from = {"identity": named.identity, "classes": named.classes}
         listed = "" if candidates is None else digest(canonical(list(candidates)))
         return cls(
-            identity=digest(canonical(made_from)),
+            identity=cls.made_from(named),
             name=form.name,
             role=form.role,
             tokens_shape=form.tokens_shape,
@@ -46,6 +45,11 @@ class Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             candidates=listed,
             relearn=relearn,
         )
+
+    @staticmethod
+    def made_from(named: Manifest) -> str:
+        """A digest of what rows and labels of the store of the manifest ``named`` mean."""
+        return digest(canonical({"identity": named.identity, "classes": named.classes}))
 
     @property
     def form(self) -> ShardForm:

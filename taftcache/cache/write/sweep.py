@@ -11,7 +11,7 @@ from taftcache.cache.format.parts import FOLDER
 from taftcache.cache.place.folder import Folder
 from taftcache.cache.place.home import Home
 from taftcache.cache.place.lock import LOCK
-from taftcache.cache.write.journal import Journal, Line
+from taftcache.cache.write.journal import Header, Journal, Line
 from taftcache.errors import StoreError, StoreUnreachable
 
 TRANSACTION = "staging/transaction"
@@ -64,16 +64,20 @@ def removed(home: Home, path: str) -> tuple[str, int]:
     return path, size
 
 
-def staged_ids(staging: Folder) -> dict[str, list[str]]:
-    """Shard -> ids of samples, rows and skipped ones, whose extraction stopped: they are in ``staging/`` alone.
+def staged_rows(staging: Folder, named: Manifest) -> dict[str, dict[str, int]]:
+    """Shard -> ids of samples whose extraction stopped, and their labels: they are in ``staging/`` alone.
 
+    The label is -1 for a sample that was skipped, and where the journal is of another list of classes than the store's.
     Of the last chunks on their way to the disk there may be rows in ``staging/`` that no journal names yet.
     """
-    found: dict[str, list[str]] = {}
+    found: dict[str, dict[str, int]] = {}
     for path in _in(staging, "staging"):
         header, lines, _ = Journal(staging, path).read()
         if header is not None:
-            found.setdefault(header.name, []).extend(_ids(lines))
+            rows = found.setdefault(header.name, {})
+            rows.update(dict.fromkeys(_ids(lines), -1))
+            if header.identity == Header.made_from(named):
+                rows.update((i, label) for line in lines for i, label in zip(line.ids, line.labels, strict=False))
     return found
 
 
@@ -105,9 +109,9 @@ def _in(root: Home, folder: str) -> list[str]:
 
 
 def _resumable(root: Home, staging: Folder, path: str, named: Manifest) -> bool:
-    """Whether ``path`` is a writer's unfinished work, free of forgotten samples."""
+    """Whether ``path`` is a writer's unfinished work, free of forgotten samples and of another list of classes."""
     header, lines, seal = Journal(staging, path).read()
-    if header is None or path != f"staging/shard-{header.name}":
+    if header is None or path != f"staging/shard-{header.name}" or header.identity != Header.made_from(named):
         return False
     if seal is not None and _is_named(named, header.name, seal.digest) and not staging.exists(f"{path}/group"):
         return False  # its commit went through

@@ -1,4 +1,5 @@
-"""What outlives a store: its tombstones, in a file beside its folder, so that an old copy put back is noticed."""
+"""What outlives a store, in a file beside its folder: its tombstones, so that an old copy put back is noticed, and
+what was released privately, so that no store at its place begins with a fresh budget."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ import msgspec
 
 from taftcache.cache.format import ledger
 from taftcache.cache.format.digest import canonical, digest
+from taftcache.cache.format.ledger import Charge
 from taftcache.cache.format.parts import Tombstones
 from taftcache.cache.place.address import is_bucket
 from taftcache.cache.place.failure import cause
@@ -19,10 +21,11 @@ from taftcache.cache.place.folder import PRIVATE, Folder, writing
 from taftcache.errors import FormatError, IntegrityError, StoreError, StoreWriteError
 
 FORMAT = "taftcache-forgotten"
-VERSION = 2
+VERSIONS = (1, 2, 3)
 MAX_BYTES = 1 << 30
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
+_Contents = tuple[dict[bytes, frozenset[str]], dict[str, Charge]]
 
 
 class _UnderKey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -45,24 +48,28 @@ class _First(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     pages: list[_UnderKey]
 
 
-class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Version 2. ``digest`` is that of the canonical JSON of all other fields."""
+class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Version 3, and 2 where there are no charges. ``digest`` is that of the canonical JSON of all other fields."""
 
     digest: str
     format: str
     version: int
     keys: list[_UnderKey]
+    charges: list[Charge] = []
 
     @classmethod
-    def of(cls, keys: list[_UnderKey]) -> _File:
-        rest = {"format": FORMAT, "version": VERSION, "keys": keys}
-        return cls(digest(canonical(rest)), FORMAT, VERSION, keys)
+    def of(cls, keys: list[_UnderKey], charges: list[Charge]) -> _File:
+        version = 3 if charges else 2
+        rest = {"format": FORMAT, "version": version, "keys": keys} | ({"charges": charges} if charges else {})
+        return cls(digest(canonical(rest)), FORMAT, version, keys, charges)
 
 
 class TombstoneFile:
-    """``<store>.forgotten``: the keyed hashes of what a store at this place has forgotten, and their keys.
+    """``<store>.forgotten``: the keyed hashes of what a store at this place has forgotten, their keys, and what was
+    released of its rows by private trainings.
 
-    A copy of the store from before a request has neither the tombstones nor the receipt: nothing in it could tell.
+    A copy of the store from before a request has neither the tombstones nor the receipt: nothing in it could tell. Nor
+    could one from before a private training, or a store that is made anew, tell what was spent.
     This file lies outside, so that restoring the folder leaves it as it is. It is named by the real folder, whatever
     links a path goes through; a file that an earlier version named by a link is read too, and merged into this one at
     the next write. A store in a bucket has none: then what is added is remembered by this object alone.
@@ -75,7 +82,8 @@ class TombstoneFile:
         self.file: Path | None = None
         self._by_key: dict[bytes, frozenset[str]] = {}
         self._earlier: Path | None = None  # a file that goes once its tombstones are in this one
-        self._saved: dict[bytes, frozenset[str]] | None = {}  # what the file has; None: it is to be written anew
+        self._charges: dict[str, Charge] = {}
+        self._saved: _Contents | None = {}, {}  # what the file has; None: it is to be written anew
         self._mode = PRIVATE
         if is_bucket(store):
             return
@@ -84,10 +92,10 @@ class TombstoneFile:
         by_link = Path(os.path.realpath(by_link.parent)) / by_link.name
         if by_link != self.file and (found := _read(by_link)) is not None:
             self._earlier = by_link
-            self._take(found.keys)
+            self._take(found)
         if (found := _read(self.file)) is not None:
-            self._take(found.keys)
-            self._saved = dict(self._by_key) if found.digest else None
+            self._take(found)
+            self._saved = (dict(self._by_key), dict(self._charges)) if found.digest else None
             if found.digest:  # a file of version 1 is everyone's to read, which nobody chose
                 self._mode = stat.S_IMODE(self.file.stat().st_mode)
         if self._earlier is not None:
@@ -97,6 +105,16 @@ class TombstoneFile:
     def key(self) -> bytes:
         """The newest key; empty when nothing was ever forgotten here."""
         return list(self._by_key)[-1] if self._by_key else b""
+
+    @property
+    def charges(self) -> list[Charge]:
+        """What private trainings at this place have released, of all stores that were here."""
+        return list(self._charges.values())
+
+    def add_charges(self, charges: Iterable[Charge]) -> None:
+        """Remember ``charges``; the next `save` writes them."""
+        for charge in charges:
+            self._charges.setdefault(charge.entry, charge)
 
     @property
     def newest(self) -> frozenset[str]:
@@ -139,6 +157,7 @@ class TombstoneFile:
         for key, hashes in self._by_key.items():
             merged[key] = merged.pop(key, frozenset()) | hashes
         self._by_key = merged
+        self.add_charges(other.charges)
         self.save()
 
     def consider(self, key: bytes, tombstones: Iterable[str]) -> None:
@@ -154,15 +173,17 @@ class TombstoneFile:
         """Whether all of ``tombstones`` are remembered."""
         return self.under(key) >= frozenset(tombstones)
 
-    def _take(self, keys: list[_UnderKey]) -> None:
-        for under in keys:
+    def _take(self, found: _File) -> None:
+        for under in found.keys:
             self.consider(bytes.fromhex(under.key), under.tombstones)
+        self.add_charges(found.charges)
 
     def save(self) -> None:
         """Write what the file does not have yet."""
-        if self.file is None or self._by_key == self._saved:
+        if self.file is None or (self._by_key, self._charges) == self._saved:
             return
-        raw = canonical(_File.of([_UnderKey(key.hex(), sorted(hashes)) for key, hashes in self._by_key.items()]))
+        keys = [_UnderKey(key.hex(), sorted(hashes)) for key, hashes in self._by_key.items()]
+        raw = canonical(_File.of(keys, self.charges))
         if len(raw) > MAX_BYTES:
             raise StoreWriteError(
                 f"the file of tombstones would have {len(raw)} bytes, and only {MAX_BYTES} are read", got=str(self.file)
@@ -175,7 +196,7 @@ class TombstoneFile:
             folder.move(partial, self.file.name)
         finally:
             folder.close()
-        self._saved = dict(self._by_key)
+        self._saved = dict(self._by_key), dict(self._charges)
         self._remove_earlier()
 
     def _remove_earlier(self) -> None:
@@ -225,24 +246,27 @@ def _read(file: Path) -> _File | None:
 def _decode(raw: bytes, file: Path) -> _File:
     try:
         head = msgspec.json.decode(raw, type=_Head)
-        if head.format == FORMAT and head.version not in (1, VERSION):
+        if head.format == FORMAT and head.version not in VERSIONS:
             raise FormatError(
-                f"the tombstones beside the store are of version {head.version}, and versions 1 and {VERSION} are read",
+                f"the tombstones beside the store are of version {head.version}, and versions 1 to {VERSIONS[-1]} are "
+                "read",
                 got=str(file),
                 do="Use the version of taftcache that wrote the file, or a newer one.",
             )
         if head.version == 1:
-            found = _File("", FORMAT, VERSION, msgspec.json.decode(raw, type=_First).pages)
+            found = _File("", FORMAT, 1, msgspec.json.decode(raw, type=_First).pages)
             whole = head.format == FORMAT
         else:
             found = msgspec.json.decode(raw, type=_File)
-            whole = canonical(found) == raw and found == _File.of(found.keys)
+            whole = canonical(found) == raw and found == _File.of(found.keys, found.charges)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise _damaged(file, str(error)) from None
     if not whole:
         raise _damaged(file, "its contents do not have the digest or the format that it names")
     if not all(_is_key(under.key) and all(map(_DIGEST.fullmatch, under.tombstones)) for under in found.keys):
         raise _damaged(file, "a key or a tombstone in it does not have 64 hex digits")
+    if not all(_DIGEST.fullmatch(text) for charge in found.charges for text in (charge.entry, charge.chain)):
+        raise _damaged(file, "a digest in it does not have 64 hex digits")
     return found
 
 

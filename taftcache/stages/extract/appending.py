@@ -12,7 +12,14 @@ from taftcache.cache.format.plan import in_order, next_name, shard_of
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import RecipeError, StoreError
 from taftcache.recipe import Recipe
-from taftcache.stages.extract.extraction import ImageRows, check_words, is_complete, load_frozen, made_from
+from taftcache.stages.extract.extraction import (
+    ImageRows,
+    check_words,
+    forgotten_items,
+    is_complete,
+    load_frozen,
+    made_from,
+)
 from taftcache.stages.extract.filling import OldRows, RowCounts, fill
 from taftcache.stages.extract.plan import PlannedShard, split
 from taftcache.stages.extract.reextraction import same_rows
@@ -97,7 +104,8 @@ def _new_samples(
     known |= {skipped.id for skipped in store.manifest.skipped}
 
     def unknown(origin: Source) -> list[str]:
-        return [item.id for item in origin.items if item.id not in known and not store.is_forgotten(item.id)]
+        out = known | forgotten_items(store.is_forgotten, origin)
+        return [item.id for item in origin.items if item.id not in out]
 
     fresh = unknown(source), None if test is None else unknown(test)
     training, tested = split(recipe, *fresh)

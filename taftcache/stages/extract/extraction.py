@@ -81,7 +81,7 @@ def extract(recipe: Recipe, progress: Progress | None = None, cluster: Executor 
     with ExitStack() as stack:
         there = stack.enter_context(FeatureStore(path, mode="a")) if exists else None
         forgotten = TombstoneFile(path).holds if there is None else there.is_forgotten
-        shards, classes, notes = _without_forgotten(forgotten, shards, source.classes)
+        shards, classes, notes = _without_forgotten(forgotten, shards, source, test)
         model = load_frozen(recipe, classes)
         identity = made_from(recipe, *model)
         if there is None:
@@ -207,14 +207,24 @@ def plan_images(recipe: Recipe, source: Source, test: Source | None) -> dict[str
     return planned
 
 
+def forgotten_items(forgotten: Callable[[str], bool], *sources: Source | None) -> set[str]:
+    """Ids of images that were forgotten, or whose class was."""
+    found = set[str]()
+    for source in filter(None, sources):
+        classes = {k for k, name in enumerate(source.classes) if forgotten(CLASS + name)}
+        found |= {item.id for item in source.items if item.label in classes or forgotten(item.id)}
+    return found
+
+
 def _without_forgotten(
-    forgotten: Callable[[str], bool], shards: Mapping[str, PlannedShard], classes: Sequence[str]
+    forgotten: Callable[[str], bool], shards: Mapping[str, PlannedShard], source: Source, test: Source | None
 ) -> tuple[dict[str, PlannedShard], list[str], list[str]]:
     """Shards and classes without what was forgotten at the store's place before, and a note that says how much."""
-    kept = {name: replace(s, ids=[i for i in s.ids if not forgotten(i)]) for name, s in shards.items()}
+    out = forgotten_items(forgotten, source, test)
+    kept = {name: replace(s, ids=[i for i in s.ids if i not in out]) for name, s in shards.items()}
     gone = sum(len(s.ids) for s in shards.values()) - sum(len(s.ids) for s in kept.values())
     notes = [f"{gone} images were forgotten here before and stay out"] if gone else []
-    return {n: s for n, s in kept.items() if s.ids}, [c for c in classes if not forgotten(CLASS + c)], notes
+    return {n: s for n, s in kept.items() if s.ids}, [c for c in source.classes if not forgotten(CLASS + c)], notes
 
 
 def made_from(recipe: Recipe, frozen: Reduction, transform: Preprocess) -> dict[str, Any]:
@@ -296,7 +306,7 @@ def _news(store: FeatureStore, recipe: Recipe) -> list[str]:
     known = {i for ref in store.manifest.shards for i in store.shard(ref.name).sample_ids}
     known |= {skipped.id for skipped in store.manifest.skipped}
     notes = []
-    if new := sorted(i for i in there - known if not store.is_forgotten(i)):
+    if new := sorted(there - known - forgotten_items(store.is_forgotten, source, test)):
         notes.append(
             f"{len(new)} images of the source are not in the store (first: {new[0]}); taftcache append takes them in"
         )

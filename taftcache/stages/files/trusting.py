@@ -7,16 +7,18 @@ from pathlib import Path
 from typing import Any
 
 from taftcache.cache.store import FeatureStore
-from taftcache.consent import KINDS, SECTION, names, remember
+from taftcache.consent import KINDS, SECTION, names, remember, take_back
 from taftcache.recipe import parse_recipe
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrustReport:
-    """``named``: what the store names and may open from now on, by the recipe's key ("data.train")."""
+    """``named``: what the store names and may open from now on, by the recipe's key ("data.train"); where ``removed``,
+    what it was allowed until now."""
 
     store: Path
     named: dict[str, Any]
+    removed: bool = False
 
 
 def trust(store: FeatureStore) -> TrustReport:
@@ -28,3 +30,12 @@ def trust(store: FeatureStore) -> TrustReport:
     remember(store.path, recipe)
     named = {f"{SECTION[kind]}.{key}": value for kind in KINDS for key, value in names(recipe, kind).items()}
     return TrustReport(store=store.path, named=named)
+
+
+def distrust(path: Path | str) -> TrustReport:
+    """Take back what `trust`, or making the store here, has allowed the store at ``path``, which need not be there.
+
+    Raises:
+        StoreWriteError: the list of what is allowed cannot be written.
+    """
+    return TrustReport(store=Path(path), named=take_back(path), removed=True)

@@ -21,6 +21,7 @@ from taftcache.stages.forget.finding import Findings
 from taftcache.stages.forget.traces import headers, texts_in
 
 MAX_TEXT = 256 << 20
+PARQUET_ROWS = 4096
 # In JSON, also within another text: the root digest that something was made from, and lists of shards' digests.
 ROOT = re.compile(r'"(?:root_digest|store)\\*": ?\\*"([0-9a-f]{64})')
 SHARDS = re.compile(r'\[\s*((?:\\*"[0-9a-f]{64}\\*",?\s*)+)\]')
@@ -41,14 +42,15 @@ def check_folder(store: FeatureStore, folder: Path, to: Findings) -> None:
     """Look through all files below ``folder``, links not followed, for what was made of rows that are forgotten.
 
     Found are unfinished files, forgotten ids in texts, HDF5 and npz files, other stores with rows of forgotten ids, and
-    what names this store, or its shards, as they were before a request. A note says of what it cannot be told.
+    what names this store, or its shards, as they were before a request. A note says of what it cannot be told,
+    and what was not searched.
     """
     known = _Known.of(store)
-    found, unsure = defaultdict[tuple[Path, str], list[Path]](list), list[Path]()
+    found, noted = defaultdict[tuple[Path, str], list[Path]](list), defaultdict[str, list[Path]](list)
     for path in _things(folder, Path(store.path)):
         problem = _of_store(store, path) if path.is_dir() else _of_file(store, known, path)
-        if problem == UNSURE:
-            unsure.append(path)
+        if problem in NOTES:
+            noted[problem].append(path)
         elif problem:
             found[path.parent, problem].append(path)
     for (parent, problem), paths in found.items():
@@ -57,14 +59,17 @@ def check_folder(store: FeatureStore, folder: Path, to: Findings) -> None:
         else:
             for path in paths:
                 to.found("by-product", str(path), problem)
-    if unsure:
-        to.notes.append(
-            f"{folder}: {len(unsure)} files ({unsure[0].name}, …) were made from rows or a state of a store that no "
-            "receipt here names; where that was this store, before a request, they hold what was forgotten"
-        )
+    for problem, paths in noted.items():
+        to.notes.append(f"{folder}: {len(paths)} files ({paths[0].name}, …) {NOTES[problem]}")
 
 
-UNSURE = "?"
+UNSURE, UNREAD = "unsure", "not searched"
+NOTES = {
+    UNSURE: "were made from rows or a state of a store that no receipt here names; where that was this store, before "
+    "a request, they hold what was forgotten",
+    UNREAD: "were not searched: they cannot be read, or are too large (Parquet takes pip install "
+    "'taftcache[parquet]'); they may hold what was forgotten",
+}
 SINGLY = 5  # so many files of one folder with the same problem are listed one by one
 
 
@@ -128,8 +133,8 @@ def _of_file(store: FeatureStore, known: _Known, path: Path) -> str:
         return "what a write that was killed left; it may hold anything" if known.before else ""
     try:
         ids, text = _read(path)
-    except (OSError, ValueError, KeyError, EOFError, BadZipFile, TaftcacheError):
-        return UNSURE if known.before else ""
+    except (OSError, ValueError, KeyError, EOFError, BadZipFile, ImportError, TaftcacheError):
+        return UNREAD if known.before else ""
     if count := len({i for i in (*ids, *_candidates(text)) if store.is_forgotten(i)}):
         return f"it holds forgotten ids: {count}"
     return known.problem(text)
@@ -154,6 +159,8 @@ def _read(path: Path) -> tuple[list[str], str]:
     if path.suffix == ".npz":
         with np.load(path, allow_pickle=False) as arrays:
             return [str(i) for i in arrays["ids"]], str(arrays["about"]) if "about" in arrays else ""
+    if path.suffix in (".parquet", ".pq"):
+        return _parquet(path)
     if path.suffix == ".safetensors":
         with path.open("rb") as file:
             size = int.from_bytes(file.read(8), "little")
@@ -161,3 +168,33 @@ def _read(path: Path) -> tuple[list[str], str]:
     if path.stat().st_size > MAX_TEXT:
         raise ValueError(path)
     return [], path.read_bytes().decode("utf-8", "replace")
+
+
+def _parquet(path: Path) -> tuple[list[str], str]:
+    """Every text in the columns of a Parquet file that have any, whatever they are called; and what its schema says.
+
+    Raises:
+        ImportError: pyarrow is not installed. ValueError: no such file, or more text than is looked through.
+    """
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    try:
+        with parquet.ParquetFile(path) as file:
+            made = file.metadata
+            groups = [made.row_group(k) for k in range(made.num_row_groups)]
+            columns = [group.column(k) for group in groups for k in range(group.num_columns)]
+            texts = [column for column in columns if column.physical_type == "BYTE_ARRAY"]
+            if sum(column.total_uncompressed_size for column in texts) > MAX_TEXT:
+                raise ValueError(path)
+            names = sorted({column.path_in_schema for column in texts})
+            ids = {
+                text
+                for batch in file.iter_batches(batch_size=PARQUET_ROWS, columns=names)
+                for column in batch.columns
+                for text in texts_in(column.to_pylist())
+            }
+            about = file.schema_arrow.metadata or {}
+            return list(ids), about.get(b"taftcache", b"").decode("utf-8", "replace")
+    except pa.ArrowException as error:
+        raise ValueError(path) from error

@@ -26,8 +26,9 @@ def check_certificate(
     """Prove a component's bounds again from the rows, as its solve did, and set what it says beside them.
 
     Returns ‖∇F‖ as ``recorded`` and ``recomputed``; ``distance_bound``, which is proven now, and ``distance_recorded``.
-    A bound that the solve had from dual vectors which the component does not keep cannot be proven again as it was: it
-    is held against a lower bound, and the upper one beside that is returned.
+    A bound that the solve had from dual vectors which the component does not keep is proven by solving again. Where
+    that ends with other bytes, as on another machine it may, the bound is held against a lower one, and the upper one
+    beside that is returned.
 
     Raises:
         FormatError: the component's description has not what a solve says.
@@ -36,6 +37,8 @@ def check_certificate(
     if component.dual is not None and not _is_dual(settings.problem(sources, component), component):
         to.found("stale dual", name, "its dual vectors are not those of the rows that are there")
         component = replace(component, dual=None)  # they would prove what is not so
+    if said.residual is not None and component.dual is None:
+        component = replace(component, dual=settings.dual_again(sources, component))
     proven = settings.proven(sources, component)
     now, figures = proven.certificate, proven.certificate.as_dict()
     wrong = [*_own_faults(said, component, settings, now), *_shortfalls(said, proven)]

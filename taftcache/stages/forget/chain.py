@@ -55,6 +55,20 @@ def check_ledger(store: FeatureStore, public_key: str | None, to: Findings) -> t
 def check_beside(store: FeatureStore, to: Findings) -> None:
     """Rows that an old copy brought back; and whether the record beside the store and the store know the same."""
     beside = store.tombstone_file
+    with suppress(StoreError):  # the chain's own finding says it
+        known = {charge.entry for charge in beside.charges}
+        there = {charge.entry for charge in ledger.charges(store.root, store.manifest.ledger)}
+        if beside.file is not None and not there <= known:
+            to.notes.append(
+                f"{beside.file} does not know all private trainings, so that a store made anew here would begin with "
+                "a fresh budget; the next command that writes to the store completes it"
+            )
+        own, others = store.lost_charges()
+        if count := len(own) + sum(map(len, others)):
+            to.notes.append(
+                f"{beside.file} knows of {count} private trainings that the ledger does not have, of a later state or "
+                "of another store that was here; what they spent is charged to every further one"
+            )
     back = store.returned()
     if back:
         to.found("returned rows", str(store.path), f"{len(back)} rows were forgotten at this place; --replay")

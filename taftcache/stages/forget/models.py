@@ -62,7 +62,7 @@ def check_models(store: FeatureStore, progress: Progress, to: Findings) -> dict[
     if closer := [n for n, c in checked.items() if c["distance_bound"] > CLOSER * c["distance_recorded"]]:
         to.notes.append(
             f"{', '.join(closer)}: the recorded bound is closer than the one shown, for it rests on dual vectors, "
-            "which only models/exact keeps; nothing speaks against it"
+            "which only models/exact keeps, and a solve on this machine ends with other bytes; nothing contradicts it"
         )
     return checked
 

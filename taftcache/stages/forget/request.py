@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 
 from taftcache.cache.read.nearest import nearest
-from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import DataError, RecipeError, StoreError, UnknownSample
 from taftcache.names import CLASS, SHARD
@@ -40,14 +39,23 @@ class Request:
         return [name for name in self.leaving if name != "held-out"]
 
 
+MAX_FILE = 256 << 20  # bytes of a file of ids
+
+
 def read_ids(file: Path) -> list[str]:
     """Ids in a text file, one a line; blank lines are skipped.
 
     Raises:
-        RecipeError: no such file, or not UTF-8.
+        RecipeError: no such file, not UTF-8, or more than is read.
     """
     try:
-        lines = file.read_text("utf-8").splitlines()
+        with file.open("rb") as stream:  # a pipe may name ids, too, but not one without end
+            raw = stream.read(MAX_FILE + 1)
+        if len(raw) > MAX_FILE:
+            raise RecipeError(
+                f"{file} has more than {MAX_FILE >> 20} MiB of ids", got=str(file), do="give them in several requests"
+            )
+        lines = raw.decode().split("\n")
     except OSError as error:
         raise RecipeError(f"cannot read the ids in {file}: {error.strerror}", got=error) from error
     except UnicodeDecodeError as error:
@@ -71,13 +79,12 @@ def resolve_request(
             "nothing to forget: no sample, shard or class is named",
             do="give ids as taftcache inspect lists them",
         )
-    rows_of = {ref.name: store.shard(ref.name) for ref in store.manifest.shards}
-    wanted, asked, already = _named(store, rows_of, shards, classes)
+    unfinished = store.staged_rows()
+    wanted, asked, already = _named(store, unfinished, shards, classes)
     wanted = list(dict.fromkeys([*samples, *wanted]))
     skipped = {s.id for s in store.manifest.skipped}
-    unfinished = {i for ids in store.staged_ids().values() for i in ids}
     here = [i for i in wanted if store.holds(i) or i in skipped]
-    elsewhere = unfinished.difference(here)
+    elsewhere = {i for rows in unfinished.values() for i in rows}.difference(here)
     staged = [i for i in wanted if i in elsewhere]
     known = {*here, *staged}
     gone = [i for i in wanted if i not in known]
@@ -85,7 +92,7 @@ def resolve_request(
         store.locate(unknown[0])
         raise UnknownSample(f"{store.path} has no sample {unknown[0]}", got=repr(unknown[0]))
     leaving = Counter(store.locate(i)[0].name for i in here if store.holds(i))
-    emptied = [name for name, n in leaving.items() if n == rows_of[name].rows]
+    emptied = [name for name, n in leaving.items() if n == store.shard(name).rows]
     if store.shards and all(shard.name in emptied for shard in store.shards):
         raise DataError(
             f"{store.path} would be left without a training row",
@@ -98,21 +105,23 @@ def resolve_request(
         already=[*gone, *already],
         leaving=dict(sorted(leaving.items())),
         emptied=sorted(emptied),
-        classes=_leaving(store, set(here)),
+        classes=_leaving(store, set(here), asked),
         asked=asked,
     )
 
 
 def _named(
-    store: FeatureStore, rows_of: Mapping[str, Shard], shards: Sequence[str], classes: Sequence[str]
+    store: FeatureStore, unfinished: Mapping[str, Mapping[str, int]], shards: Sequence[str], classes: Sequence[str]
 ) -> tuple[list[str], list[str], list[str]]:
-    """Samples of these shards and classes; the names as they stand among the tombstones; what was forgotten before."""
+    """Samples of these shards and classes, those of an ``unfinished`` extraction among them; the names as they stand
+    among the tombstones; what was forgotten before."""
     wanted: list[str] = []
     asked: list[str] = []
     already: list[str] = []
     for name in dict.fromkeys(shards):
-        if store.has_shard(name):
-            wanted += store.shard(name).sample_ids
+        if store.has_shard(name) or name in unfinished:
+            wanted += store.shard(name).sample_ids if store.has_shard(name) else []
+            wanted += unfinished.get(name, {})
             asked.append(SHARD + name)
         elif store.is_forgotten(SHARD + name):
             already.append(f"shard {name}")
@@ -121,7 +130,9 @@ def _named(
     for name in dict.fromkeys(classes):
         if name in store.classes:
             label = store.classes.index(name)
-            wanted += [i for s in rows_of.values() for i, k in zip(s.sample_ids, s.labels, strict=True) if k == label]
+            parts = [store.shard(ref.name) for ref in store.manifest.shards]
+            wanted += [i for s in parts for i, k in zip(s.sample_ids, s.labels, strict=True) if k == label]
+            wanted += [i for rows in unfinished.values() for i, k in rows.items() if k == label]
             asked.append(CLASS + name)
         elif store.is_forgotten(CLASS + name):
             already.append(f"class {name}")
@@ -135,12 +146,12 @@ def _named(
     return wanted, asked, already
 
 
-def _leaving(store: FeatureStore, gone: set[str]) -> list[str]:
-    """Classes that had rows and have none without ``gone``."""
+def _leaving(store: FeatureStore, gone: set[str], asked: Sequence[str]) -> list[str]:
+    """Classes that have no row without ``gone``, and had one or were named as such."""
     before, after = Counter[int](), Counter[int]()
     for ref in store.manifest.shards:
         shard = store.shard(ref.name)
         stays = np.array([i not in gone for i in shard.sample_ids])
         before.update(shard.labels.tolist())
         after.update(shard.labels[stays].tolist())
-    return [store.classes[k] for k in sorted(before) if not after[k]]
+    return [c for k, c in enumerate(store.classes) if not after[k] and (before[k] or CLASS + c in asked)]

@@ -7,6 +7,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from taftcache.objective.rsl import RSL
 from taftcache.privacy.accountant import Release
 from taftcache.privacy.network import TangentNetwork, accuracy
 from taftcache.privacy.noise import Bits
-from taftcache.privacy.statement import EVENT, META, PLAN, Promise, charge, fixed_promise, held_to
+from taftcache.privacy.statement import EVENT, META, PLAN, Promise, charge, fixed_promise, held_to, spent_before
 from taftcache.privacy.trainer import check_trained, plan, train_privately
 from taftcache.recipe import Recipe, recipe_values
 from taftcache.stages.progress import Progress, Silent
@@ -147,13 +148,16 @@ def _prepare(store: FeatureStore, settings: Settings, shards: Sequence[str] | No
     """Everything that may be refused, before anything is written; the errors are those of ``train_private``."""
     recipe, base = settings.recipe, settings.base
     spec, objects, ledger = recipe.privacy, store.objects(), store.ledger()
+    lost, others = store.lost_charges()
+    ledger += lost
     wanted = _chosen(store, shards)
     _check_settings(store, recipe, tuning)
     planned = plan(spec, tuning.runs)
     check_trained(base, base.trained(settings.train), spec, planned)
     orphans = _orphans(store, settings, wanted)
     said = [ref.meta[META]["relation"] for ref in objects.values() if META in ref.meta]
-    promise = held_to(fixed_promise(store.manifest.plan, ledger, said[0] if said else spec.relation), spec)
+    fixed = fixed_promise(store.manifest.plan, ledger, said[0] if said else spec.relation, chain(*others))
+    promise = held_to(fixed, spec)
     keys = read_keys(store)
     todo = [
         shard
@@ -167,7 +171,7 @@ def _prepare(store: FeatureStore, settings: Settings, shards: Sequence[str] | No
         todo=todo,
         dropped=[n for n, ref in objects.items() if is_model(n) and (META not in ref.meta or n in orphans)],
         promise=promise,
-        spent=charge(ledger, [shard.name for shard in todo], releases, promise.delta, promise.epsilon),
+        spent=charge(ledger, [shard.name for shard in todo], releases, promise, spent_before(others)),
         uncharged=planned.releases * (len(tuning.rates) - tuning.runs),
     )
 

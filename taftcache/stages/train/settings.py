@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from taftcache.backbone.device import resolve_device
 from taftcache.cache.read.shard import Shard
@@ -19,7 +20,7 @@ from taftcache.objective.objective import Objective
 from taftcache.objective.problem import Problem
 from taftcache.objective.weights import RowWeights
 from taftcache.recipe import Recipe, recipe_values
-from taftcache.solve.minimise import certify, through_rows
+from taftcache.solve.minimise import certify, minimise, through_rows
 from taftcache.solve.settings import Arithmetic, Goal
 from taftcache.solve.solution import Solution, Status
 from taftcache.tangent.base import Base
@@ -108,6 +109,16 @@ class Settings:
             self.base, sources, objective, component.delta,
             method=self.recipe.solver.method, goal=self.goal, arithmetic=self.arithmetic, dual=component.dual,
         )  # fmt: skip
+
+    def dual_again(self, sources: Sequence[Shard], component: Component) -> Tensor | None:
+        """The dual vectors [N,K] of a component that does not keep them, by solving it again; None where the solve has
+        none, or ends with other bytes, as on another machine it may."""
+        if not self.starts_at_zero(sources, component.record.train):  # type: ignore[arg-type]
+            return None
+        objective = self._own_objective(sources, component)
+        again = minimise(self.base, sources, objective, goal=self.goal, arithmetic=self.arithmetic)
+        same = torch.equal(again.value.to(component.delta), component.delta)
+        return again.dual.to(component.delta) if same and again.dual is not None else None
 
     def problem(self, sources: Sequence[Shard], component: Component) -> Problem:
         """The problem, in float64, that a component is the solution of, under its own ridge and without a prior."""
