@@ -203,7 +203,8 @@ def import_(
     from taftcache.cache.hdf5 import Columns
 
     there = [*(set_ or []), f"store.path={store}"]
-    asked = load_recipe(recipe, there) if recipe else parse_recipe(apply_overrides({"name": store.name}, there))
+    named = load_recipe(recipe, there, needs=("backbone",)) if recipe else None
+    asked = named or parse_recipe(apply_overrides({"name": store.name}, there))
     with bars(as_json) as progress:
         columns = Columns(tokens, labels, ids, classes)
         report = taftcache.import_(file, asked, progress, columns=columns, backbone=recipe is not None)

@@ -35,7 +35,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "backbone": {"errors", "backbone.cut", "backbone.sources"} | _TANGENT,
     "backbone.cut": {"errors", "backbone"} | _TANGENT,
     "backbone.sources": {"errors", "backbone"},
-    "recipe": {"errors", "expected", "backbone.spec", "tangent.spec", "privacy.spec"},
+    "recipe_files": {"errors"},
+    "recipe": {"errors", "recipe_files", "expected", "backbone.spec", "tangent.spec", "privacy.spec"},
     "report": {"errors"},
     "consent": {"errors", "recipe", "cache", "cache.place"},
 }
@@ -44,7 +45,9 @@ MAY_IMPORT["model"] = (
     {"errors", "names", "consent", "recipe", "backbone", "backbone.cut", "backbone.sources"} | _STORE | _TANGENT
 )
 MAY_IMPORT["model"] |= {"cache.write"}
-MAY_IMPORT["teaching"] = {"errors", "objective", "recipe", "backbone", "model"} | _STORE | _TANGENT | _SOLVE
+MAY_IMPORT["teaching"] = (
+    {"errors", "objective", "recipe", "recipe_files", "backbone", "model"} | _STORE | _TANGENT | _SOLVE
+)
 MAY_IMPORT["teaching.students"] = MAY_IMPORT["teaching"] | {"teaching", "backbone.sources", "report"}
 _BELOW = (
     MAY_IMPORT["teaching.students"] | MAY_IMPORT["estimator"] | {"names", "consent", "model", "privacy", "baselines"}
@@ -77,6 +80,7 @@ MAY_IMPORT["view"] = _STORE | {
 _REPORTS = {"stages", *(f"stages.{room}" for room in ("extract", "train", "look", "forget", "files"))}
 MAY_IMPORT["terminal"] = {"errors", "names", "paper", "view"} | _REPORTS
 MAY_IMPORT["cli"] = {
+    "recipe_files",
     "consent",
     "privacy.spec",
     "errors",
@@ -149,6 +153,7 @@ LIGHT = (
     "errors",
     "names",
     "expected",
+    "recipe_files",
     "recipe",
     "backbone.spec",
     "tangent.spec",
