@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -53,11 +53,12 @@ def run(
     scheduler: Scheduler = None,
     as_json: Json = False,
 ) -> None:
-    """Every stage of a recipe: extract, train, compose, evaluate, forget. Repeats nothing that is done.
+    """Go through all stages of a recipe.
 
-    A recipe that names reports in [compare] runs those instead, as taftcache compare does.
+    Extract, train, compose, evaluate, forget; nothing that is done is repeated. A recipe that names reports in
+    [compare] runs those instead, as taftcache compare does.
 
-    Example: taftcache run pipelines/quickstart.toml --set store.path=stores/mine
+    Example: taftcache run quickstart --set store.path=stores/mine
     """
     made = read_recipe(recipe, set_, device)
     if made.compare.reports:
@@ -89,9 +90,11 @@ def extract(
     scheduler: Scheduler = None,
     as_json: Json = False,
 ) -> None:
-    """Stage 1: run the frozen layers once and cache what the trained ones need. Resumes where it stopped.
+    """Run the frozen layers once, and cache their output.
 
-    Example: taftcache extract pipelines/quickstart.toml
+    What is kept is what the trained layers need. A run that was stopped goes on where it was.
+
+    Example: taftcache extract quickstart
     """
     made = read_recipe(recipe, set_, device)
     if dry_run:
@@ -113,12 +116,12 @@ def append(
     device: Device = None,
     as_json: Json = False,
 ) -> None:
-    """Extract the images that the store does not hold yet, into their shards or into a further one.
+    """Add images that the store does not hold yet.
 
     Without --new-shard the store ends with the bytes of one made from all images at once; shards that get nothing keep
     their files, and rows that are there are copied, not run again. Images are known by their ids.
 
-    Example: taftcache append pipelines/quickstart.toml
+    Example: taftcache append quickstart
 
     Example: taftcache append stores/quickstart --new-shard
     """
@@ -131,9 +134,23 @@ def append(
 @commands.command()
 def train(
     target: Either,
-    shard: Annotated[list[str] | None, typer.Option("--shard", help="train only this shard (repeatable)")] = None,
+    shard: Annotated[
+        list[str] | None, typer.Option("--shard", metavar="NAME", help="train only this shard (repeatable)")
+    ] = None,
     private: Annotated[
         bool, typer.Option("--private", help="with differential privacy, as the recipe's [privacy] says")
+    ] = False,
+    rate: Annotated[
+        list[float] | None,
+        typer.Option(
+            "--rate",
+            metavar="FACTOR",
+            help="with --private: try this multiple of the learning rate (repeatable); held-out rows choose one,"
+            " and all trials share epsilon",
+        ),
+    ] = None,
+    uncharged: Annotated[
+        bool, typer.Option("--uncharged", help="with --rate: each trial spends all of epsilon; the component says so")
     ] = False,
     sign: Annotated[
         Path | None,
@@ -145,17 +162,21 @@ def train(
     scheduler: Scheduler = None,
     as_json: Json = False,
 ) -> None:
-    """Stage 2: one certified component a shard, from the cache alone, and their composition.
+    """Train one certified component for each shard.
+
+    From the cache alone; then they are composed.
 
     Example: taftcache train stores/quickstart --set objective.ridge=1e-3
+
+    Example: taftcache train stores/quickstart --private --rate 0.3 --rate 1 --set privacy.steps=3
     """
     if private:
         round_alike()
-    elif sign is not None:
+    elif given := [name for name, value in (("--sign", sign), ("--rate", rate), ("--uncharged", uncharged)) if value]:
         raise RecipeError(
-            "only private training has an entry in the ledger to sign",
-            got="--sign without --private",
-            do="leave it out",
+            f"{given[0]} is of private training only",
+            got=f"{given[0]} without --private",
+            do="leave it out, or add --private",
         )
     recipe, path = read_either(target, set_, device)
     if private and (workers is not None or scheduler is not None):
@@ -170,7 +191,9 @@ def train(
         connected(workers, scheduler, progress) as cluster,
     ):
         if private:
-            spent = taftcache.train_private(store, recipe, shard, progress, signing_key=sign)
+            spent = taftcache.train_private(
+                store, recipe, shard, progress, rates=rate or [1.0], charged=not uncharged, signing_key=sign
+            )
         else:
             report = taftcache.train(store, recipe, shard, progress, cluster)
         if not shard:
@@ -185,7 +208,8 @@ def train(
 def compose(
     store: StorePath,
     mode: Annotated[
-        str | None, typer.Option("--mode", help="mean, weighted (also models/weighted) or exact (also models/exact)")
+        Literal["mean", "weighted", "exact"] | None,
+        typer.Option("--mode", help="weighted also writes models/weighted, exact also models/exact"),
     ] = None,
     weight: Annotated[
         list[str] | None,
@@ -195,9 +219,10 @@ def compose(
     scheduler: Scheduler = None,
     as_json: Json = False,
 ) -> None:
-    """Compose the shards' components into models/mean and check the identity that allows it.
+    """Add the shards' components up to one model.
 
-    The mode is kept in the store: whatever changes a component later renews what the mode asks for.
+    That is models/mean; the identity that allows it is checked. The mode is kept in the store: whatever changes a
+    component later renews what the mode asks for.
 
     Example: taftcache compose stores/quickstart --mode weighted
     """
@@ -222,7 +247,9 @@ def evaluate(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Accuracy on the held-out rows: base model, head only, every component, the composition.
+    """Measure accuracy on the held-out rows.
+
+    Of the base model, the head alone, every component and the composition.
 
     Example: taftcache evaluate stores/quickstart --json
     """
@@ -235,14 +262,16 @@ def evaluate(
 def predict(
     store: Annotated[Path, typer.Argument(metavar="STORE|MODEL", help="a store's folder, or an exported model's")],
     images: Annotated[list[Path], typer.Argument(metavar="IMAGE…", help="image files")],
-    model: Annotated[str, typer.Option("--model", help="which of the store's models")] = "models/mean",
+    model: Annotated[str, typer.Option("--model", metavar="NAME", help="which of the store's models")] = "models/mean",
     top: Annotated[int, typer.Option("--top", min=1, help="classes to show for each image")] = 3,
     device: Device = None,
     weights: Weights = None,
     allow_hub: AllowHub = False,
     as_json: Json = False,
 ) -> None:
-    """Classify image files end to end with one of the store's models, or with an exported one.
+    """Classify image files.
+
+    With one of the store's models, or with an exported one.
 
     Example: taftcache predict stores/quickstart digit.png
     """
