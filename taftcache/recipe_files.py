@@ -14,7 +14,7 @@ from typing import Any
 from taftcache.errors import RecipeError
 
 # A wheel carries pipelines/ inside the package (pyproject.toml); in a clone it stands beside it.
-_PLACES = (Path(__file__).parent / "pipelines", Path(__file__).parent.parent / "pipelines")
+PLACES = (Path(__file__).parent / "pipelines", Path(__file__).parent.parent / "pipelines")
 
 _LARGEST = 1 << 20  # bytes of a recipe
 _ENDLESS = re.compile(r"""(?<![\w"'-])(?:[\w"'-]+[ \t]*\.[ \t]*){100}""")  # a key of a hundred parts
@@ -65,7 +65,7 @@ def recipe_file(name: str | Path) -> Path:
 
 def bundled_recipes() -> dict[str, Path]:
     """Name (``published/cub200``) → file, those at the top first."""
-    folder = next((place for place in _PLACES if place.is_dir()), None)
+    folder = next((place for place in PLACES if place.is_dir()), None)
     if folder is None:
         return {}
     found = [*sorted(folder.glob("*.toml")), *sorted(folder.glob("*/*.toml"))]

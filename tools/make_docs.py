@@ -150,7 +150,8 @@ def recipes(folder: Path) -> str:
         "Made from the recipes' leading comments by `tools/make_docs.py`; every key is explained in "
         "[the guide](../docs/guide.md), those of `teach/` in [its page](../docs/teaching.md). They are in the "
         "package, too, so their names do without a clone: `taftcache run quickstart` (`taftcache extract "
-        "teachers/digits-bundled` for teachers, `taftcache teach teach/quick` for students). Change a value with `--set section.key=value`.",
+        "teachers/digits-bundled` for teachers, `taftcache teach teach/quick` for students). Change a value with "
+        "`--set section.key=value`.",
         "",
         "| recipe | what it does | data | backbone or student |",
         "|---|---|---|---|",

@@ -56,8 +56,8 @@ def compare(
     """Make the paper's tables and figures on any data.
 
     All from one cache; what they share is trained once. Table 1 (depth), 2 (soup), 3 (privacy), 7 (balls), Figure 1a to
-    c (forgetting) and 2a to c (loss, PT, CLS), with the paper's optimiser and grids beside the certified optimum. The
-    store stays as it is. With --out each report is written as it is made and trained models stay, so that the same
+    c (forgetting) and 2a to c (loss, PT, CLS), with the paper's optimiser and grids beside the certified optimum. A store
+    that is there will do for a recipe, and stays as it is. With --out each report is written as it is made and trained models stay, so that the same
     command goes on where it was.
 
     Example: taftcache compare quickstart --report table2 --set compare.shards=[20] --set compare.epochs=1 --set compare.seeds=1

@@ -58,4 +58,5 @@ def workplace(made, tmp_path, monkeypatch) -> Path:
     shutil.copytree(ROOT / "stores/golden", tmp_path / "stores/golden")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(SOURCE, FewDigits)
+    monkeypatch.setattr("taftcache.recipe_files.PLACES", (tmp_path / "pipelines",))
     return tmp_path
