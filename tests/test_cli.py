@@ -99,6 +99,7 @@ APPEND = {"store", "root_before", "root_digest", "added", "untouched", "known", 
 COPY = {"store", "root_digest", "files", "bytes", "there", "seconds"}
 CONVERT = {"store", "root_digest", "dtype", "chunk_rows", "rows", "bytes", "left", "seconds"}
 EXPORT = {"store", "root_digest", "file", "format", "rows", "bytes", "seconds"}
+INIT = {"recipe", "source", "images", "held_out", "classes", "shards", "pixels", "backbone", "estimate", "notes"}
 IMPORT = {"store", "root_digest", "file", "exported", "shards", "tokens", "classes", "trainable", "seconds"}
 GC = {"store", "root_digest", "dry", "removed", "kept"}
 FORGET = {"store", "root_before", "root_digest", "forgotten", "already", "shards", "renewed", "certificates", "seconds"}
@@ -121,7 +122,10 @@ def test_json_of_every_command(cli, store, images, tmp_path):  # noqa: F811
     file = toml(tmp_path / "tiny.toml", store)
     sample = FeatureStore(store).shards[0].sample_ids[0]
     few = ["compare.shards=[2]", "compare.seeds=1", "compare.epochs=1", "compare.ridges=[0.1]", "compare.rates=[1e-3]"]
+    short = ["data.limit=60", "forget.samples=[]", "store.shards=2", f"store.path={tmp_path / 'demo'}"]
     calls = [
+        (("demo", *(x for o in short for x in ("--set", o))), RUN),
+        (("init", images, "-o", tmp_path / "mine.toml"), INIT),
         (("run", file), RUN),
         (("extract", file), EXTRACT),
         (("train", file), TRAIN),
@@ -180,6 +184,7 @@ def test_tables_of_every_command(cli, store, images, tmp_path):  # noqa: F811
     with FeatureStore(store) as opened:
         sample, root = opened.shards[0].sample_ids[0], opened.root_digest
     for arguments, says in [
+        (("init", images, "-o", tmp_path / "mine.toml"), ["10 classes", "held out", "MB in stores/mine", "run "]),
         (("run", file), ["Nothing to do", "held-out", root[:16]]),
         (("extract", file), ["Nothing to do", root[:16]]),
         (("train", store, "--set", "objective.kappa=3", "--device", "cpu"), ["components/001", "solved"]),

@@ -69,12 +69,13 @@ def show_init(report: InitReport) -> None:
     """What was found, what was chosen, what it costs."""
     costs, (width, height) = report.estimate, report.pixels
     free = "" if costs.free_bytes is None else f" ({readable_size(costs.free_bytes)} are free there)"
+    small = ", for 32 x 32 pixels; --model NAME for another" if report.backbone == "bundled" else ""
     shards = "1 shard" if report.shards == 1 else f"{report.shards} shards"
     OUT.print(
         f"images   {report.images:,} of {len(report.classes)} classes ({some(report.classes, 5)}),"
         f" about {width} x {height} pixels\n"
         f"split    {report.images - report.held_out:,} to train on in {shards}, {report.held_out:,} held out to test\n"
-        f"model    {report.backbone}\n"
+        f"model    {report.backbone}{small}\n"
         f"cost     about {readable_size(costs.bytes)} in {costs.store}{free},"
         f" {_duration(costs.seconds)} to run the frozen layers once",
         soft_wrap=True,

@@ -84,14 +84,15 @@ def init_recipe(
         )
     given = apply_overrides({}, overrides)
     values: dict[str, Any] = {"data": data_section(place, given.get("data", {}))}
-    source, test = open_source(parse_recipe(apply_overrides(values, overrides), str(place)).data)
+    source, test = open_source(parse_recipe({"data": apply_overrides(values, overrides)["data"]}, str(place)).data)
     pixels, count = look_at(source), len(source.items) + (0 if test is None else len(test.items))
     values = _chosen(values["data"], file.stem, pixels, len(source.items), len(source.classes), given)
     values, costs, notes = _tried(values, overrides, progress)
     recipe = _recipe(values, overrides)
-    notes += [f"{pixels.tried - pixels.decoded} of {pixels.tried} images tried do not decode"] * (
-        pixels.decoded < pixels.tried
-    )
+    if pixels.decoded < pixels.tried:
+        notes.append(
+            f"{pixels.tried - pixels.decoded} of {pixels.tried} images looked at do not decode; they are left out"
+        )
     facts = f"{count:,} images of {len(source.classes)} classes, about {pixels.width} x {pixels.height} pixels"
     with whole(file, again=force) as partial:
         partial.write_text(_text(apply_overrides(values, overrides), place, file, facts, costs), encoding="utf-8")
