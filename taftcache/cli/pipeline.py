@@ -95,9 +95,7 @@ def init(
     Looks at the images, tries a few of them, chooses shards, model and what is held out, and says what it will cost.
     Each choice has its reason beside it in the recipe, and may be changed there or with --set.
 
-    Example: taftcache init pictures
-
-    Example: taftcache init labels.csv -o birds.toml --model bundled --set store.shards=2
+    Example: taftcache init pictures --model bundled --set store.shards=2
     """
     chosen = [] if model is None else ["backbone.weights=bundled" if model == "bundled" else f"backbone.model={model}"]
     chosen += [] if weights is None else [f"backbone.weights={weights.absolute()}"]
@@ -231,8 +229,6 @@ def train(
     From the cache alone; then they are composed.
 
     Example: taftcache train stores/quickstart --set objective.ridge=1e-3
-
-    Example: taftcache train stores/quickstart --private --rate 0.3 --rate 1 --set privacy.steps=3
     """
     if private:
         round_alike()
