@@ -54,7 +54,10 @@ def recipe_file(name: str | Path) -> Path:
             got=str(name),
             do=f"name a .toml file; taftcache init {shlex.quote(str(path))} makes one of a folder of images",
         )
-    near = alike or difflib.get_close_matches(asked, known, n=1, cutoff=0.5)
+    beside = {file.with_suffix("").as_posix(): file for file in path.parent.glob("*.toml")}
+    near = alike or [
+        str(beside.get(name, name)) for name in difflib.get_close_matches(asked, [*beside, *known], n=1, cutoff=0.5)
+    ]
     hint = f"did you mean {' or '.join(near)}? " if near else ""
     raise RecipeError(
         f"no recipe at {path}, and none that comes along has this name",

@@ -184,7 +184,7 @@ def test_tables_of_every_command(cli, store, images, tmp_path):  # noqa: F811
     with FeatureStore(store) as opened:
         sample, root = opened.shards[0].sample_ids[0], opened.root_digest
     for arguments, says in [
-        (("init", images, "-o", tmp_path / "mine.toml"), ["10 classes", "held out", "MB in stores/mine", "run "]),
+        (("init", images, "-o", tmp_path / "mine.toml"), ["3 classes", "held out", "MB in stores/mine", "run "]),
         (("run", file), ["Nothing to do", "held-out", root[:16]]),
         (("extract", file), ["Nothing to do", root[:16]]),
         (("train", store, "--set", "objective.kappa=3", "--device", "cpu"), ["components/001", "solved"]),
@@ -257,7 +257,7 @@ def test_a_choice_is_listed_where_it_is_refused_and_in_the_help(cli, arguments, 
 def test_help_has_an_example(command):
     result = CliRunner().invoke(app, [command, "--help"])
     assert result.exit_code == 0
-    assert f"Example: taftcache {command} " in result.stdout
+    assert f"Example: taftcache {command}" in result.stdout
 
 
 @pytest.mark.parametrize(
