@@ -232,19 +232,8 @@ def train(
     """
     if private:
         round_alike()
-    elif given := [name for name, value in (("--sign", sign), ("--rate", rate), ("--uncharged", uncharged)) if value]:
-        raise RecipeError(
-            f"{given[0]} is of private training only",
-            got=f"{given[0]} without --private",
-            do="leave it out, or add --private",
-        )
+    _check_private(private, {"--sign": sign, "--rate": rate, "--uncharged": uncharged}, workers, scheduler)
     recipe, path = read_either(target, set_, device)
-    if private and (workers is not None or scheduler is not None):
-        raise RecipeError(
-            "private training cannot run on workers, only in one process",
-            got="--private with workers",
-            do="leave one out",
-        )
     with (
         taftcache.FeatureStore(path, mode="a") as store,
         bars(as_json) as progress,
@@ -262,6 +251,23 @@ def train(
         print_report(spent, as_json, show_train_private)
     else:
         print_report(report, as_json, show_train)
+
+
+def _check_private(private: bool, own: dict[str, object], workers: int | None, scheduler: str | None) -> None:
+    """RecipeError for options of private training without it, and for workers with it."""
+    given = [name for name, value in own.items() if value]
+    if given and not private:
+        raise RecipeError(
+            f"{given[0]} is of private training only",
+            got=f"{given[0]} without --private",
+            do="leave it out, or add --private",
+        )
+    if private and (workers is not None or scheduler is not None):
+        raise RecipeError(
+            "private training cannot run on workers, only in one process",
+            got="--private with workers",
+            do="leave one out",
+        )
 
 
 @commands.command()

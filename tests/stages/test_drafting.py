@@ -45,6 +45,17 @@ def as_splits(place):
     return place / "set"
 
 
+def as_beside(place):
+    """Images side by side, and a table of their labels beside their folder."""
+    table = listed(place / "images")
+    (place / "set" / "jpeg").mkdir(parents=True)
+    names = [f"jpeg/{k}.png" for k in range(len(table["split"]))]
+    for path, name in zip(table["file_name"], names, strict=True):
+        shutil.copy(place / "images" / path, place / "set" / name)
+    write(place / "set" / "labels.csv", {"file_name": names, "species": table["species"]})
+    return place / "set"
+
+
 def as_saved(place):
     import pyarrow as pa
 
@@ -71,6 +82,7 @@ PLACES = {
         {"source": "table", "train_split": "train"},
         ["0", "1", "2"],
     ),
+    "beside": (as_beside, {"source": "table", "label_key": "species"}, ["0", "1", "2"]),
     "saved": (as_saved, {"source": "table", "image_key": "image"}, ["zero", "one", "two"]),
 }
 
@@ -134,6 +146,14 @@ def test_images_that_do_not_decode_are_left_out(place):
     assert load_recipe("images.toml").data.unreadable == "skip"
 
 
+def test_no_image_decodes(place):
+    for file in (place / "images").rglob("*.png"):
+        file.write_bytes(b"none")
+    with pytest.raises(DataError, match="none of 42 images looked at decodes"):
+        taftcache.init_recipe("images")
+    assert not (place / "images.toml").exists()
+
+
 def test_large_pictures_get_a_pretrained_model_where_one_can_be_had(place, monkeypatch):
     for file in (place / "images").rglob("*.png"):
         Image.fromarray(np.zeros((90, 120, 3), np.uint8)).save(file)
@@ -177,7 +197,8 @@ def test_places_without_labelled_images(place, make, fault, do):
 
 
 def test_a_column_is_named(place):
-    file = write(place / "images" / "a.csv", listed(place / "images") | {"colour": ["red", "blue"] * 21})
-    report = taftcache.init_recipe(file, overrides=["data.label_key=colour"])
+    paths = listed(place / "images")["file_name"]
+    file = write(place / "images" / "a.csv", {"where": paths, "colour": ["red", "blue"] * 21})
+    report = taftcache.init_recipe(file, overrides=["data.label_key=colour", "data.image_key=where"])
     assert report.classes == ["blue", "red"]
     assert json.dumps("colour") in report.recipe.read_text(encoding="utf-8")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from taftcache.backbone.sources.opening import open_source
-from taftcache.errors import BackboneError, RecipeError, UnreadableImage
+from taftcache.errors import BackboneError, RecipeError
 from taftcache.recipe import Recipe, apply_overrides, parse_recipe
 from taftcache.stages.extract.estimation import EstimateReport, estimate
 from taftcache.stages.extract.looking import Pixels, data_section, look_at
@@ -139,22 +139,17 @@ def _tried(
     values: dict[str, Any], overrides: list[str], progress: Progress
 ) -> tuple[dict[str, Any], EstimateReport, list[str]]:
     """The sections that work here, what they cost, and what was changed for it."""
-    notes: list[str] = []
-    while True:
-        recipe = _recipe(values, overrides)
-        progress.say(f"trying a few images with {recipe.backbone.model or 'the bundled model'}")
-        try:
-            return values, estimate(recipe), notes
-        except UnreadableImage as error:
-            if recipe.data.unreadable == "skip":
-                raise
-            values["data"]["unreadable"] = "skip"
-            notes.append(error.fault)
-        except BackboneError as error:
-            if recipe.backbone.model != PRETRAINED or any(text.startswith("backbone") for text in overrides):
-                raise
-            values |= {"backbone": {"weights": "bundled"}, "solver": {"tolerance": 1e-6}}
-            notes.append(f"{error.fault}; the recipe takes the bundled model, which sees 32 x 32 pixels")
+    recipe = _recipe(values, [*overrides, "data.unreadable=skip"])
+    progress.say(f"trying a few images with {recipe.backbone.model or 'the bundled model'}")
+    try:
+        return values, estimate(recipe), []
+    except BackboneError as error:
+        if recipe.backbone.model != PRETRAINED or any(text.startswith("backbone") for text in overrides):
+            raise
+        note = f"{error.fault}; the recipe takes the bundled model, which sees 32 x 32 pixels"
+    values |= {"backbone": {"weights": "bundled"}, "solver": {"tolerance": 1e-6}}
+    values, costs, notes = _tried(values, overrides, progress)
+    return values, costs, [note, *notes]
 
 
 def _recipe(values: Mapping[str, Any], overrides: list[str]) -> Recipe:

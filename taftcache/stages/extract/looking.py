@@ -61,12 +61,22 @@ def data_section(place: Path, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def look_at(source: Source) -> Pixels:
-    """The size of images spread over the source; those that do not decode are counted and passed over."""
+    """The size of images spread over the source; those that do not decode are counted and passed over.
+
+    Raises:
+        DataError: none of them decodes.
+    """
     sizes, tried = [], np.unique(np.linspace(0, len(source.items) - 1, TRIED).astype(int)).tolist()
     for index in tried:
         with suppress(UnreadableImage):
             sizes.append(source.read(index).size)
-    width, height = sorted(sizes, key=lambda size: size[0] * size[1])[len(sizes) // 2] if sizes else (0, 0)
+    if not sizes:
+        raise DataError(
+            f"none of {len(tried)} images looked at decodes",
+            got=", ".join(source.items[index].id for index in tried[:3]),
+            do="look whether they are images, and whether this user may read them",
+        )
+    width, height = sorted(sizes, key=lambda size: size[0] * size[1])[len(sizes) // 2]
     return Pixels(width=width, height=height, tried=len(tried), decoded=len(sizes))
 
 
