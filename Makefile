@@ -16,7 +16,7 @@ help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
 
 demo: .venv/installed ## the main job, on data and weights that come along
-	$(BIN)/taftcache run pipelines/quickstart.toml
+	$(BIN)/taftcache demo
 
 test: .venv/installed-dev ## the tests, short forms only; ARGS="-k name" chooses. TAFTCACHE_DATA names real data
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder -m "not full" $(ARGS)

@@ -198,6 +198,7 @@ def inputs(bench: Bench, tally: Tally) -> None:
     tally.note("override, nested", refused(command("extract", made / "a.toml", "--set", deep)))
     for name, (kind, file) in sources(made).items():
         words = ["--set", f"data.source={kind}", "--set", f"data.train={file}", "--set", f"store.path={made / 'store'}"]
+        words += ["--set", "backbone.weights=bundled"]
         tally.note(f"data, {name}", refused(command("extract", made / "a.toml", *words)))
     for name in ("import-component", "predict", "import"):
         words = [made / "pipe"] if name != "import" else [made / "pipe", made / "store"]

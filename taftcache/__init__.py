@@ -31,6 +31,7 @@ NAMES = {
     "solve.minimise": "minimise",
     "solve.settings": "Arithmetic Goal",
     "stages.extract.appending": "append",
+    "stages.extract.drafting": "init_recipe",
     "stages.extract.estimation": "estimate",
     "stages.extract.extraction": "extract",
     "stages.files.collection": "gc",

@@ -40,6 +40,7 @@ from taftcache.solve.minimise import minimise as minimise
 from taftcache.solve.settings import Arithmetic as Arithmetic
 from taftcache.solve.settings import Goal as Goal
 from taftcache.stages.extract.appending import append as append
+from taftcache.stages.extract.drafting import init_recipe as init_recipe
 from taftcache.stages.extract.estimation import estimate as estimate
 from taftcache.stages.extract.extraction import extract as extract
 from taftcache.stages.files.collection import gc as gc

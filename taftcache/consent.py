@@ -175,6 +175,7 @@ def names(recipe: Recipe, kind: Kind) -> dict[str, Any]:
         model = {"model": backbone.model} if backbone.weights == "pretrained" or ":" in (backbone.model or "") else {}
         return {} if backbone.weights == "bundled" else {"weights": backbone.weights, **model}
     keys = {"digits": (), "published": ("root",), "timm": ("train", "test", "root")}.get(data.source, ("train", "test"))
+    keys = (*keys, "root") if data.source == "table" else keys
     return {key: getattr(data, key) for key in keys if getattr(data, key) is not None}
 
 

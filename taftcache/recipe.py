@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import copy
 import difflib
-import re
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_type_hints
 
@@ -16,6 +15,7 @@ from taftcache.backbone.spec import BackboneSpec, DataSpec, PreprocessSpec
 from taftcache.errors import RecipeError
 from taftcache.expected import choices, described, hint_at, path_of, plain_fault, shown, value_at
 from taftcache.privacy.spec import PrivacySpec
+from taftcache.recipe_files import check_sections, parse_toml, read_toml
 from taftcache.tangent.spec import TangentSpec, check_seed
 
 Positive = Annotated[float, msgspec.Meta(gt=0, le=1e100)]
@@ -23,8 +23,6 @@ NotNegative = Annotated[float, msgspec.Meta(ge=0, le=1e100)]
 Count = Annotated[int, msgspec.Meta(ge=1)]
 Parsed = TypeVar("Parsed", bound=msgspec.Struct)
 _LONGEST = 80  # characters of a value in a message
-_LARGEST = 1 << 20  # bytes of a recipe
-_ENDLESS = re.compile(r"""(?<![\w"'-])(?:[\w"'-]+[ \t]*\.[ \t]*){100}""")  # a key of a hundred parts
 
 
 class StoreSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -227,43 +225,23 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         return parse_bytes(self.solver.memory)
 
 
-def load_recipe(path: str | Path, overrides: Iterable[str] = ()) -> Recipe:
+def load_recipe(path: str | Path, overrides: Iterable[str] = (), needs: Sequence[str] = ("data", "backbone")) -> Recipe:
     """Read a TOML recipe and apply ``section.key=value`` overrides.
 
+    Args:
+        path: a file, or the name of a recipe that comes along (``quickstart``).
+        needs: sections that must be said, by the file or an override; none of them is guessed.
+
     Raises:
-        RecipeError: no such file, not TOML, an unknown key (the nearest right one is named) or a wrong value.
+        RecipeError: no such file, not TOML, an unknown key (the nearest right one is named), a wrong value, or a
+            section of ``needs`` that is missing or empty.
     """
     values = read_toml(path)
     values.setdefault("name", Path(path).stem)
-    return parse_recipe(apply_overrides(values, overrides), str(path))
-
-
-def read_toml(path: str | Path) -> dict[str, Any]:
-    """A recipe's plain values; RecipeError for no such file, or one that is not TOML."""
-    path = Path(path)
-    try:
-        with path.open("rb") as file:  # a pipe may be a recipe, too, but not one without end
-            raw = file.read(_LARGEST + 1)
-        if len(raw) > _LARGEST:
-            raise RecipeError(f"the recipe {path} has more than {_LARGEST} bytes")
-        return _toml(raw.decode())
-    except OSError as error:
-        raise RecipeError(f"cannot read the recipe {path}: {_reason(error)}", got=str(path)) from error
-    except UnicodeDecodeError as error:
-        raise RecipeError(f"the recipe {path} is not UTF-8 text", got=str(error)) from error
-    except tomllib.TOMLDecodeError as error:
-        raise RecipeError(f"the recipe {path} is not TOML", got=str(error)) from error
-    except RecursionError as error:
-        raise RecipeError(f"the recipe {path} is nested too deeply", got="lists or tables within each other") from error
-    except ValueError as error:  # Python reads no integer of more than some thousand digits
-        raise RecipeError(f"the recipe {path} has an integer of too many digits", got=str(error)) from error
-
-
-def _toml(text: str) -> dict[str, Any]:
-    """Plain values; RecursionError where they are nested too deeply, for which tomllib would take minutes."""
-    if _ENDLESS.search(text):
-        raise RecursionError("a key of a hundred parts")
-    return tomllib.loads(text)
+    values = apply_overrides(values, overrides)
+    recipe = parse_recipe(values, str(path))
+    check_sections(values, needs, path)
+    return recipe
 
 
 def apply_overrides(values: Mapping[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
@@ -370,11 +348,6 @@ def _key(name: str) -> str:
     return name if name.isprintable() and len(name) <= _LONGEST else _short(name)
 
 
-def _reason(error: OSError) -> str:
-    """What the system says, as part of a sentence."""
-    return (error.strerror or "it cannot be opened").lower()
-
-
 def _anywhere(key: str, cutoff: float, root: type[msgspec.Struct]) -> list[str]:
     """``section.key`` whose key resembles ``key`` most and at least to the degree ``cutoff``, over all sections."""
     paths: dict[str, str] = {}
@@ -393,7 +366,7 @@ def _override(values: dict[str, Any], text: str) -> None:
             "the override is not section.key=value", got=_short(text), do="write it like solver.tolerance=1e-8"
         )
     try:
-        value = _toml(f"value = {raw}")["value"]
+        value = parse_toml(f"value = {raw}")["value"]
     except tomllib.TOMLDecodeError:
         value = raw
     except RecursionError as error:

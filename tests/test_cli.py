@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import signal
 import socket
@@ -18,6 +19,7 @@ from typer.testing import CliRunner
 import taftcache
 from taftcache.cache.store import FeatureStore
 from taftcache.cli import app, main
+from taftcache.cli.options import complete_recipe
 from tests import forked
 from tests.stages.conftest import finished, images, photographed, quick, store  # noqa: F401
 from tests.stages.making import open_store, recipe, toml, tree, write_images
@@ -25,7 +27,7 @@ from tests.stages.test_damage import chunk_of, flip
 
 COMMANDS = [name for name, command in get_command(app).commands.items() if not command.hidden]
 # One serves until it is ended; the others' reports are read in tests/stages/test_private.py and tests/teaching/.
-ELSEWHERE = {"view", "tune", "private-table", "teach"}
+ELSEWHERE = {"view", "teach"}
 
 
 @dataclass
@@ -68,8 +70,8 @@ RUN = {"store", "root_digest", "extract", "train", "compose", "evaluate", "forge
 EXTRACT = {"store", "root_digest", "shards", "images", "skipped", "seconds", "bytes", "notes"}
 TRAIN = {"store", "root_digest", "trained", "kept", "certificates", "seconds", "notes"}
 COMPOSE = {"store", "root_digest", "model", "members", "identity_error", "changed", "models", "left_out"}
-COMPOSE |= {"certificate", "moved", "passes"}
-EVALUATE = {"store", "root_digest", "rows", "accuracy"}
+COMPOSE |= {"certificate", "moved", "passes", "seconds"}
+EVALUATE = {"store", "root_digest", "rows", "accuracy", "best", "intervals", "against", "notes"}
 PREDICT = {"store", "root_digest", "model", "predictions"}
 EXPORT_MODEL = {"store", "root_digest", "model", "folder", "files", "bytes"}
 INSPECT = {
@@ -98,6 +100,7 @@ APPEND = {"store", "root_before", "root_digest", "added", "untouched", "known", 
 COPY = {"store", "root_digest", "files", "bytes", "there", "seconds"}
 CONVERT = {"store", "root_digest", "dtype", "chunk_rows", "rows", "bytes", "left", "seconds"}
 EXPORT = {"store", "root_digest", "file", "format", "rows", "bytes", "seconds"}
+INIT = {"recipe", "source", "images", "held_out", "classes", "shards", "pixels", "backbone", "estimate", "notes"}
 IMPORT = {"store", "root_digest", "file", "exported", "shards", "tokens", "classes", "trainable", "seconds"}
 GC = {"store", "root_digest", "dry", "removed", "kept"}
 FORGET = {"store", "root_before", "root_digest", "forgotten", "already", "shards", "renewed", "certificates", "seconds"}
@@ -120,7 +123,10 @@ def test_json_of_every_command(cli, store, images, tmp_path):  # noqa: F811
     file = toml(tmp_path / "tiny.toml", store)
     sample = FeatureStore(store).shards[0].sample_ids[0]
     few = ["compare.shards=[2]", "compare.seeds=1", "compare.epochs=1", "compare.ridges=[0.1]", "compare.rates=[1e-3]"]
+    short = ["data.limit=60", "forget.samples=[]", "store.shards=2", f"store.path={tmp_path / 'demo'}"]
     calls = [
+        (("demo", *(x for o in short for x in ("--set", o))), RUN),
+        (("init", images, "-o", tmp_path / "mine.toml"), INIT),
         (("run", file), RUN),
         (("extract", file), EXTRACT),
         (("train", file), TRAIN),
@@ -179,6 +185,7 @@ def test_tables_of_every_command(cli, store, images, tmp_path):  # noqa: F811
     with FeatureStore(store) as opened:
         sample, root = opened.shards[0].sample_ids[0], opened.root_digest
     for arguments, says in [
+        (("init", images, "-o", tmp_path / "mine.toml"), ["3 classes", "held out", "MB in stores/mine", "run "]),
         (("run", file), ["Nothing to do", "held-out", root[:16]]),
         (("extract", file), ["Nothing to do", root[:16]]),
         (("train", store, "--set", "objective.kappa=3", "--device", "cpu"), ["components/001", "solved"]),
@@ -209,11 +216,49 @@ def test_tables_of_every_command(cli, store, images, tmp_path):  # noqa: F811
             assert text in outcome.out, (arguments, text, outcome.out)
 
 
+def test_the_list_of_commands_fits_its_lines(cli, monkeypatch):
+    """Every command once, under what people do with it, with a sentence that is not cut."""
+    monkeypatch.setenv("COLUMNS", "80")
+    said = cli("--help").out
+    listed = [line.split()[0] for line in said.partition("From images")[2].splitlines() if line.startswith("  ")]
+    assert sorted(listed) == sorted(COMMANDS)
+    assert "..." not in said.replace("[ARGS]...", "")
+    assert max(map(len, said.splitlines())) <= 80
+
+
+def test_version_and_completion(cli):
+    assert cli("--version").out == f"taftcache {taftcache.__version__}\n"
+    assert "quickstart" in complete_recipe("qui")
+    shown = subprocess.run(
+        [sys.executable, "-c", "from taftcache.cli import main; main()"],
+        env={**os.environ, "_TAFTCACHE_COMPLETE": "complete_bash", "COMP_WORDS": "taftcache forg", "COMP_CWORD": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert shown.stdout.split() == ["forget"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "allowed"),
+    [
+        (("forget", "x", "--mode", "retrian"), ("retrain", "subtract", "resolve")),
+        (("compose", "x", "--mode", "sum"), ("mean", "weighted", "exact")),
+        (("run", "x", "--device", "tpu"), ("auto", "cpu", "cuda", "mps")),
+        (("convert", "x", "y", "--dtype", "bfloat16"), ("float16", "float32")),
+        (("export", "x", "y", "--format", "matlab"), ("hdf5", "parquet", "npz", "embedding-projector")),
+    ],
+)
+def test_a_choice_is_listed_where_it_is_refused_and_in_the_help(cli, arguments, allowed):
+    outcome = cli(*arguments)
+    refused(outcome, 2, arguments[-2], arguments[-1], *allowed)
+    assert f"<{'|'.join(allowed)}>" in cli(arguments[0], "--help").out.replace("[", "<").replace("]", ">")
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_help_has_an_example(command):
     result = CliRunner().invoke(app, [command, "--help"])
     assert result.exit_code == 0
-    assert f"Example: taftcache {command} " in result.stdout
+    assert f"Example: taftcache {command}" in result.stdout
 
 
 @pytest.mark.parametrize(
@@ -365,11 +410,9 @@ def test_repair_and_gc_in_words(cli, store):  # noqa: F811
     ("arguments", "code", "says"),
     [
         (("convert", "STORE", "new"), 2, "changes nothing"),
-        (("convert", "STORE", "new", "--dtype", "bfloat16"), 2, "float16 or float32"),
         (("convert", "STORE", "new", "--chunk-rows", "-3"), 2, "positive number"),
         (("copy", "nowhere", "new"), 5, "nowhere"),
         (("copy", "STORE", "s3://"), 2, "s3://bucket/prefix"),
-        (("export", "STORE", "f.mat", "--format", "matlab"), 2, "hdf5"),
         (("import", "nowhere.h5", "new"), 3, "nowhere.h5"),
         (("gc", "nowhere"), 5, "nowhere"),
     ],
@@ -534,12 +577,14 @@ def test_an_error_is_json_where_a_report_would_be(cli, tmp_path):
         (["evaluate", "--json"], "missing argument 'STORE'"),
         (["evaluate", "STORE", "--jsn", "--json"], "no such option: --jsn"),
         (["evaluat", "--json"], "no such command 'evaluat'"),
+        (["--jsn", "evaluate", "--json"], "no such option: --jsn"),
     ],
 )
 def test_a_misspelt_command_is_json_too(cli, arguments, says):
     outcome = cli(*arguments)
     assert outcome.code == 2
     assert "Usage: " in outcome.err
+    assert outcome.err.startswith("taftcache: ")
     assert outcome.json["error"] == "UsageError"
     assert outcome.json["fault"].startswith(says)
     assert outcome.json["try"].endswith("--help")

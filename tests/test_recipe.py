@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from taftcache.errors import RecipeError
 from taftcache.recipe import Recipe, apply_overrides, load_recipe, parse_bytes, parse_recipe, recipe_values
+from taftcache.recipe_files import bundled_recipes, recipe_file
 
 DATA = {"data": {"source": "digits"}}
 
@@ -182,11 +183,52 @@ def test_malformed_overrides(override):
 
 def test_a_files_name_is_the_recipes(tmp_path):
     path = tmp_path / "mine.toml"
-    path.write_text('[data]\nsource = "digits"\n')
+    path.write_text('[data]\nsource = "digits"\n[backbone]\nweights = "bundled"\n')
     recipe = load_recipe(path, ["store.shards=9"])
     assert (recipe.name, recipe.store.shards, recipe.store_path) == ("mine", 9, Path("stores/mine"))
     path.write_text('name = "own"\n')
-    assert load_recipe(path).name == "own"
+    assert load_recipe(path, needs=()).name == "own"
+
+
+@pytest.mark.law("A recipe's images and model are named, never guessed")
+@pytest.mark.parametrize("without", ["data", "backbone"])
+@pytest.mark.parametrize("empty", [False, True])
+def test_a_section_that_must_be_said(tmp_path, without, empty):
+    path, sections = tmp_path / "mine.toml", {"data": 'source = "digits"', "backbone": 'weights = "bundled"'}
+    said = {name: "" if name == without else text for name, text in sections.items() if empty or name != without}
+    path.write_text("".join(f"[{name}]\n{text}\n" for name, text in said.items()))
+    with pytest.raises(RecipeError, match=rf"has no \[{without}\]|data.source is missing"):
+        load_recipe(path)
+    assert load_recipe(path, [f"{without}.{sections[without].replace(' ', '')}"]).data.source == "digits"
+
+
+def test_a_recipe_that_comes_along_is_found_by_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("quickstart", "quickstart.toml", "pipelines/quickstart.toml", Path("quickstart")):
+        assert load_recipe(name).store.path == "stores/quickstart"
+    assert recipe_file("cub200") == recipe_file("published/cub200.toml") == bundled_recipes()["published/cub200"]
+    (tmp_path / "quickstart").mkdir()  # a folder is no recipe
+    assert load_recipe("quickstart").name == "quickstart"
+    (tmp_path / "quickstart.toml").write_text('name = "mine"')
+    assert load_recipe("quickstart.toml", needs=()).name == "mine"
+
+
+@pytest.mark.parametrize(
+    ("name", "fault", "near"),
+    [
+        ("quikstart", "no recipe at quikstart", "did you mean quickstart?"),
+        ("digits-bundeld.toml", "no recipe at digits-bundeld.toml", "did you mean teachers/digits-bundled?"),
+        ("elsewhere/quickstart.toml", "no recipe at elsewhere/quickstart.toml", "table1"),
+        ("pictues.toml", "no recipe at pictues.toml", "did you mean pictures.toml?"),
+        (".", "is a folder", "taftcache init ."),
+    ],
+)
+def test_a_name_that_nothing_has(tmp_path, monkeypatch, name, fault, near):
+    monkeypatch.chdir(tmp_path)
+    Path("pictures.toml").touch()
+    with pytest.raises(RecipeError, match=fault) as caught:
+        load_recipe(name)
+    assert near in caught.value.do
 
 
 @pytest.mark.parametrize(

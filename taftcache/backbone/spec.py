@@ -62,18 +62,20 @@ class BackboneSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 class DataSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Where the images and labels come from.
 
-    source: scikit-learn's "digits", a "folder" of one folder a class, "npz" or "hdf5" arrays, a "timm" dataset, a
-        "published" one with its published split.
+    source: scikit-learn's "digits", a "folder" of one folder a class, a "table" of paths and labels, "npz" or "hdf5"
+        arrays, a "timm" dataset, a "published" one with its published split.
     train, test: folder roots, archive files or timm dataset names; ``${VAR}`` and ``~`` are expanded. Of a published
         one, ``train`` is its name ("caltech256", "mit67", "pets", "dogs", "cub200", "aircraft", "cars").
     held_out: the part of ``train`` that is tested on when there is no ``test``.
     limit: at most so many images of each source, chosen by a hash of their ids.
     unreadable: what happens at an image that does not decode.
-    image_key, label_key: names of the arrays in npz and HDF5 files.
-    root: for timm and published datasets, the folder. train_split, test_split: timm's names of the two splits.
+    image_key, label_key: names of the arrays in npz and HDF5 files, or of the columns of a table.
+    root: for timm and published datasets, the folder; for a table, what its paths are relative to (its own folder by
+        default). train_split, test_split: timm's names of the two splits; of a table that is both train and test, what
+        its column ``split`` says.
     """
 
-    source: Literal["digits", "folder", "npz", "hdf5", "timm", "published"]
+    source: Literal["digits", "folder", "table", "npz", "hdf5", "timm", "published"]
     train: str | None = None
     test: str | None = None
     held_out: float = 0.2

@@ -9,16 +9,19 @@ With ``--json`` an error is printed to stdout as JSON, too: {"error", "fault", "
 
 from __future__ import annotations
 
+import difflib
 import io
+import re
 import sys
 import warnings
 from functools import cache
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 from typer.main import get_command
 
+import taftcache
 from taftcache.cli import experiments, forgetting, inspection, models, pipeline, stores
 from taftcache.cli.options import print_error
 from taftcache.errors import TaftcacheError
@@ -53,32 +56,100 @@ class _Commands(TyperGroup):
             self._report("KeyboardInterrupt", INTERRUPTED, 130)
             sys.exit(130)
         except UsageError as error:
-            fault = error.format_message().rstrip(".")
-            self._report("UsageError", fault[:1].lower() + fault[1:], error.exit_code, do=_help(error))
-            raise
+            self._refuse(error)
+
+    def make_context(self, *arguments: Any, **named: Any) -> Any:
+        try:
+            return super().make_context(*arguments, **named)
+        except UsageError as error:  # of an option before the command
+            if type(error).__name__ == "NoArgsIsHelpError":
+                raise  # the help itself
+            self._refuse(error)
+
+    def _refuse(self, error: Any) -> None:
+        fault = _plain(error.format_message())
+        do = f"{error.ctx.command_path if error.ctx else 'taftcache'} --help"
+        asked = re.fullmatch("no such command '(.*)'", fault)
+        if asked and (near := difflib.get_close_matches(asked[1], self.list_commands(error.ctx), n=1)):
+            do = f"did you mean {near[0]}? {do}"
+        complain(f"taftcache: {fault}\n  try: {do}")
+        if error.ctx:
+            complain(error.ctx.get_usage())
+        self._report("UsageError", fault, error.exit_code, do=do)
+        sys.exit(error.exit_code)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """The commands by what people do with them, each with the first sentence of its help."""
+        given = {name: self.get_command(ctx, name) for name in self.list_commands(ctx)}
+        seen = {name: command for name, command in given.items() if command and not command.hidden}
+        widest = max(map(len, seen))
+        for title, names in groups().items():
+            rows = [(name, seen[name].get_short_help_str(formatter.width - widest - 6)) for name in names]
+            with formatter.section(title):
+                formatter.write_dl([(name.ljust(widest), text) for name, text in rows])
 
     def _report(self, kind: str, fault: str, exit_code: int, got: object = None, do: str | None = None) -> None:
         if self.as_json:
             print_error(kind, fault, exit_code, got, do)
 
 
-def _help(error: Any) -> str:
-    return f"{error.ctx.command_path if error.ctx else 'taftcache'} --help"
+def _plain(text: str) -> str:
+    """A sentence of typer's in the form of the other errors: lower case, no full stop."""
+    text = text.replace("Value error, ", "")
+    return text[:1].lower() + text[1:].rstrip(".")
+
+
+# What people do → the files with the commands for it, in the order of the help.
+PARTS = {
+    "From images to a model": (pipeline,),
+    "Look": (inspection,),
+    "Forget": (forgetting,),
+    "Move and keep": (stores, models),
+    "Research": (experiments,),
+}
+
+
+def groups() -> dict[str, list[str]]:
+    """What people do → the names of its commands, without those that are hidden."""
+    return {
+        title: [
+            info.name or info.callback.__name__.replace("_", "-")
+            for part in parts
+            for info in part.commands.registered_commands
+            if info.callback and not info.hidden
+        ]
+        for title, parts in PARTS.items()
+    }
 
 
 app = typer.Typer(
     name="taftcache",
     cls=_Commands,
     help="Convex, composable, forgettable fine-tuning from cached features.\n\n"
-    "Start with:  taftcache run pipelines/quickstart.toml",
+    "Try it:  taftcache demo.  Your own images:  taftcache init FOLDER",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
 
-for part in (pipeline, inspection, forgetting, stores, models, experiments):
-    app.add_typer(part.commands)
+for parts in PARTS.values():
+    for part in parts:
+        app.add_typer(part.commands)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        print(f"taftcache {taftcache.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Options that stand before a command."""
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -87,7 +158,7 @@ def main(argv: list[str] | None = None) -> None:
     warnings.filterwarnings("ignore", r".torch\.jit\.script", FutureWarning)
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
         sys.stdout.reconfigure(errors="backslashreplace")  # × is not ASCII; stderr escapes so of its own accord
-    _command()(args=argv, standalone_mode=True)
+    _command()(args=argv, standalone_mode=True, prog_name="taftcache")
 
 
 @cache

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -19,12 +19,18 @@ commands = typer.Typer()
 @commands.command()
 def forget(
     store: StorePath,
-    sample: Annotated[list[str] | None, typer.Option("--sample", help="a sample's id (repeatable)")] = None,
-    file: Annotated[Path | None, typer.Option("--file", help="a text file with one id a line")] = None,
-    shard: Annotated[list[str] | None, typer.Option("--shard", help="all rows of a shard (repeatable)")] = None,
-    label: Annotated[list[str] | None, typer.Option("--class", help="all rows of a class (repeatable)")] = None,
+    sample: Annotated[
+        list[str] | None, typer.Option("--sample", metavar="ID", help="a sample's id (repeatable)")
+    ] = None,
+    file: Annotated[Path | None, typer.Option("--file", metavar="FILE", help="a text file with one id a line")] = None,
+    shard: Annotated[
+        list[str] | None, typer.Option("--shard", metavar="NAME", help="all rows of a shard (repeatable)")
+    ] = None,
+    label: Annotated[
+        list[str] | None, typer.Option("--class", metavar="NAME", help="all rows of a class (repeatable)")
+    ] = None,
     mode: Annotated[
-        str,
+        Literal["retrain", "subtract", "resolve"],
         typer.Option(
             "--mode",
             help="retrain: solve the affected shards again; subtract: leave them out of the composition;"
@@ -46,7 +52,9 @@ def forget(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Erase samples from the cache and renew all that was made from them, with a certificate and a receipt.
+    """Erase samples, and renew all that was made of them.
+
+    Their rows go from the cache, what was trained on them is solved again without them, and a receipt is kept.
 
     Example: taftcache forget stores/quickstart --sample digits/0042
 
@@ -67,8 +75,7 @@ def forget(
         else:
             report = taftcache.forget(
                 opened, ids, progress, shards=shard or [], classes=label or [],
-                mode=mode,  # type: ignore[arg-type]
-                cold=cold, dry_run=dry_run, signing_key=sign,
+                mode=mode, cold=cold, dry_run=dry_run, signing_key=sign,
             )  # fmt: skip
     print_report(report, as_json, show_forget)
 
@@ -96,7 +103,9 @@ def audit(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Check what forgetting promised: receipts, certificates from the rows, nothing left. Exit code 5 if it fails.
+    """Check what forgetting promised.
+
+    Receipts, certificates computed from the rows, and nothing left of what was forgotten. Exit code 5 if it fails.
 
     Example: taftcache audit stores/quickstart
 

@@ -31,16 +31,22 @@ commands = typer.Typer()
 def inspect(
     store: StorePath,
     sample: Annotated[
-        str | None, typer.Option("--sample", help="one sample: where it lies, what is cached, what models say")
+        str | None,
+        typer.Option("--sample", metavar="ID", help="one sample: where it lies, what is cached, what models say"),
     ] = None,
-    shard: Annotated[str | None, typer.Option("--shard", help="one shard: balance, activations, component")] = None,
-    label: Annotated[str | None, typer.Option("--class", help="one class: its rows in every shard")] = None,
+    shard: Annotated[
+        str | None, typer.Option("--shard", metavar="NAME", help="one shard: balance, activations, component")
+    ] = None,
+    label: Annotated[
+        str | None, typer.Option("--class", metavar="NAME", help="one class: its rows in every shard")
+    ] = None,
     ids: Annotated[bool, typer.Option("--ids", help="list the ids (of the shard, of the class), one a line")] = False,
     as_json: Json = False,
 ) -> None:
-    """What is in a store: shards, rows, classes, activations, components with certificates, integrity, ledger.
+    """Show what is in a store, a shard, a class or a sample.
 
-    Read from manifests and a sample of rows, so it is instant at any size. With --ids the samples, for scripts.
+    Shards, rows, classes, activations, components with certificates, integrity, ledger. Read from manifests and a
+    sample of rows, so it is instant at any size. With --ids the samples, for scripts.
 
     Example: taftcache inspect stores/quickstart --class 7
     """
@@ -66,10 +72,11 @@ def view(
     browser: Annotated[bool, typer.Option("--browser/--no-browser", help="open the page in a browser")] = True,
     images: Images = None,
 ) -> None:
-    """Look into a store on a page: map, samples, classes, shards, training, ledger. Ctrl-C ends it.
+    """Look into a store on a page in the browser.
 
-    Served to this machine alone, under an address with a random token; the page loads nothing from elsewhere.
-    From another machine: ssh -L PORT:127.0.0.1:PORT, with --port PORT.
+    Map, samples, classes, shards, training, ledger. Ctrl-C ends it. Served to this machine alone, under an address with
+    a random token; the page loads nothing from elsewhere. From another machine: ssh -L PORT:127.0.0.1:PORT, with --port
+    PORT.
 
     Example: taftcache view stores/quickstart
     """
@@ -93,7 +100,7 @@ def report(
         "report.html"
     ),
     sample: Annotated[
-        list[str] | None, typer.Option("--sample", help="carry all details of this sample (repeatable)")
+        list[str] | None, typer.Option("--sample", metavar="ID", help="carry all details of this sample (repeatable)")
     ] = None,
     neighbours: Annotated[
         bool, typer.Option("--neighbours/--no-neighbours", help="the neighbour embedding too, the slowest part")
@@ -101,9 +108,9 @@ def report(
     images: Images = None,
     as_json: Json = False,
 ) -> None:
-    """The page as one HTML file that needs neither server nor network.
+    """Write the page of a store as one HTML file.
 
-    It holds ids and pictures: what is forgotten later stays in it.
+    It needs neither server nor network. It holds ids and pictures: what is forgotten later stays in it.
 
     Example: taftcache report stores/quickstart -o report.html --no-neighbours
     """
@@ -118,7 +125,7 @@ def report(
 def influence(
     store: StorePath,
     sample: Annotated[
-        str | None, typer.Option("--sample", help="what the model loses without this training sample")
+        str | None, typer.Option("--sample", metavar="ID", help="what the model loses without this training sample")
     ] = None,
     query: Annotated[
         Path | None, typer.Option("--query", metavar="IMAGE", help="which training samples moved its prediction most")
@@ -129,7 +136,9 @@ def influence(
     allow_hub: AllowHub = False,
     as_json: Json = False,
 ) -> None:
-    """What one training sample changed, or which samples changed one prediction: leave-one-out, exact or bounded.
+    """Show what one training sample changed.
+
+    Or, with --query, which samples changed one prediction most: leave-one-out, exact or bounded.
 
     Example: taftcache influence stores/quickstart --sample digits/0007
     """

@@ -29,7 +29,9 @@ def export_model(
     allow_hub: AllowHub = False,
     as_json: Json = False,
 ) -> None:
-    """Save one model for use without its store: weights as safetensors, a description, a model card.
+    """Save one model for use without its store.
+
+    Weights as safetensors, a description, a model card.
 
     Example: taftcache export-model stores/quickstart digits-model --program
     """
@@ -46,7 +48,9 @@ def export_component(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="a file that is not there yet")],
     as_json: Json = False,
 ) -> None:
-    """Write one component to a file, for a store elsewhere that shares the base point.
+    """Write one component to a file.
+
+    For a store elsewhere that shares the base point.
 
     Example: taftcache export-component stores/quickstart 000 first.safetensors
     """
@@ -62,7 +66,9 @@ def import_component(
     name: Annotated[str | None, typer.Option("--name", help="its name here; the file's by default")] = None,
     as_json: Json = False,
 ) -> None:
-    """Take a component in whose rows are elsewhere; the next compose adds it. Another base point is refused.
+    """Take in a component from a file.
+
+    Its rows are elsewhere; the next compose adds it. A component of another base point is refused.
 
     Example: taftcache import-component stores/quickstart first.safetensors --name elsewhere
     """

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 import typer
@@ -17,17 +17,31 @@ from taftcache.consent import Consent, Kind, refusal, remember
 from taftcache.errors import RecipeError
 from taftcache.privacy.spec import ROUNDING
 from taftcache.recipe import Recipe, apply_overrides, load_recipe, parse_recipe
+from taftcache.recipe_files import bundled_recipes
 from taftcache.terminal.console import print_json
 
 if TYPE_CHECKING:
-    from taftcache.cache.store import FeatureStore
     from taftcache.remote.cluster import Cluster
     from taftcache.stages.progress import Progress
 
-RecipePath = Annotated[Path, typer.Argument(metavar="RECIPE", help="a recipe in TOML, see pipelines/")]
+
+def complete_recipe(incomplete: str) -> list[str]:
+    """Names of recipes that come along and TOML files here, for the shell."""
+    here = sorted(str(path) for path in Path().glob("*.toml"))
+    return [name for name in [*bundled_recipes(), *here] if name.startswith(incomplete)]
+
+
+RecipePath = Annotated[
+    Path,
+    typer.Argument(
+        metavar="RECIPE",
+        help="a recipe: a TOML file, or the name of one that comes along",
+        autocompletion=complete_recipe,
+    ),
+]
 StorePath = Annotated[Path, typer.Argument(metavar="STORE", help="a store: its folder, or s3://bucket/prefix")]
 Target = Annotated[Path, typer.Argument(metavar="TARGET", help="a new folder, or s3://bucket/prefix")]
-Either = Annotated[Path, typer.Argument(metavar="RECIPE|STORE", help="a recipe in TOML, or a store")]
+Either = Annotated[Path, typer.Argument(metavar="RECIPE|STORE", help="a recipe (a TOML file, or a name), or a store")]
 Overrides = Annotated[
     list[str] | None, typer.Option("--set", metavar="SECTION.KEY=VALUE", help="override one value of the recipe")
 ]
@@ -35,7 +49,9 @@ Model = Annotated[
     str | None,
     typer.Option("--model", metavar="NAME", help="models/exact, models/mean, components/000…; the best by default"),
 ]
-Device = Annotated[str | None, typer.Option("--device", help="auto, cpu, cuda or mps; the recipe's by default")]
+Device = Annotated[
+    Literal["auto", "cpu", "cuda", "mps"] | None, typer.Option("--device", help="the recipe's by default")
+]
 Workers = Annotated[
     int | None,
     typer.Option("--workers", min=0, help="on so many processes of this machine; 0 is one a GPU, or one a core"),
@@ -92,11 +108,6 @@ def read_either(
             if (refused := refusal(store, kind, recipe, overrides or [])) is not None:
                 raise refused
     return recipe, target
-
-
-def stored_recipe(store: FeatureStore, overrides: list[str] | None) -> Recipe:
-    """The recipe that an open store keeps, with what the options change."""
-    return parse_recipe(apply_overrides(store.manifest.recipe, overrides or []), str(store.path))
 
 
 def device_override(device: str | None) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -29,20 +29,82 @@ from taftcache.cli.options import (
 )
 from taftcache.errors import RecipeError
 from taftcache.recipe import apply_overrides, parse_recipe
+from taftcache.recipe_files import bundled_recipes
 from taftcache.terminal.console import bars
 from taftcache.terminal.experiments import show_compare, show_train_private
 from taftcache.terminal.pipeline import (
     show_append,
     show_compose,
+    show_demo,
     show_estimate,
     show_evaluate,
     show_extract,
+    show_init,
     show_predict,
     show_run,
     show_train,
 )
 
 commands = typer.Typer()
+
+
+@commands.command()
+def demo(set_: Overrides = None, device: Device = None, as_json: Json = False) -> None:
+    """Try it: the quickstart, on data that comes along.
+
+    scikit-learn's 1,797 digits through a small network trained on CIFAR-10: cached, trained in four shards, added up
+    and measured; then one sample is forgotten. It takes less than a minute, and 35 MB in stores/quickstart.
+
+    Example: taftcache demo
+    """
+    made = read_recipe(bundled_recipes()["quickstart"], set_, device)
+    with bars(as_json) as progress:
+        progress.say(f"the recipe quickstart: 1,797 digits, four shards, into {made.store_path}")
+        report = taftcache.run(made, progress)
+    print_report(report, as_json, show_demo)
+
+
+@commands.command()
+def init(
+    place: Annotated[
+        Path,
+        typer.Argument(
+            metavar="PLACE",
+            help="a folder with one folder for each class (or train/ and test/ of these), a CSV or Parquet file of"
+            " paths and labels, a dataset saved by Hugging Face's library, an .npz or .h5 file of arrays",
+        ),
+    ],
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", metavar="FILE", help="the recipe; PLACE's name by default")
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            "--model", metavar="NAME", help="a timm model, or bundled (32 x 32 pixels); chosen by the images' size"
+        ),
+    ] = None,
+    weights: Annotated[
+        Path | None,
+        typer.Option("--weights", metavar="FILE", help="the model's weights; timm's pretrained ones by default"),
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="replace a recipe that is there")] = False,
+    set_: Overrides = None,
+    as_json: Json = False,
+) -> None:
+    """Write a recipe for your own images.
+
+    Looks at the images, tries a few of them, chooses shards, model and what is held out, and says what it will cost.
+    Each choice has its reason beside it in the recipe, and may be changed there or with --set.
+
+    Example: taftcache init pictures --model bundled --set store.shards=2
+    """
+    chosen = [] if model is None else ["backbone.weights=bundled" if model == "bundled" else f"backbone.model={model}"]
+    chosen += [] if weights is None else [f"backbone.weights={weights.absolute()}"]
+    with bars(as_json) as progress:
+        report = taftcache.init_recipe(
+            place, output, overrides=[*chosen, *(set_ or [])], force=force, progress=progress
+        )
+    print_report(report, as_json, show_init)
 
 
 @commands.command()
@@ -54,11 +116,12 @@ def run(
     scheduler: Scheduler = None,
     as_json: Json = False,
 ) -> None:
-    """Every stage of a recipe: extract, train, compose, evaluate, forget. Repeats nothing that is done.
+    """Go through all stages of a recipe.
 
-    A recipe that names reports in [compare] runs those instead, as taftcache compare does.
+    Extract, train, compose, evaluate, forget; nothing that is done is repeated. A recipe that names reports in
+    [compare] runs those instead, as taftcache compare does.
 
-    Example: taftcache run pipelines/quickstart.toml --set store.path=stores/mine
+    Example: taftcache run quickstart --set store.path=stores/mine
     """
     made = read_recipe(recipe, set_, device)
     if made.compare.reports:
@@ -90,9 +153,11 @@ def extract(
     scheduler: Scheduler = None,
     as_json: Json = False,
 ) -> None:
-    """Stage 1: run the frozen layers once and cache what the trained ones need. Resumes where it stopped.
+    """Run the frozen layers once, and cache their output.
 
-    Example: taftcache extract pipelines/quickstart.toml
+    What is kept is what the trained layers need. A run that was stopped goes on where it was.
+
+    Example: taftcache extract quickstart
     """
     made = read_recipe(recipe, set_, device)
     if dry_run:
@@ -114,12 +179,12 @@ def append(
     device: Device = None,
     as_json: Json = False,
 ) -> None:
-    """Extract the images that the store does not hold yet, into their shards or into a further one.
+    """Add images that the store does not hold yet.
 
     Without --new-shard the store ends with the bytes of one made from all images at once; shards that get nothing keep
     their files, and rows that are there are copied, not run again. Images are known by their ids.
 
-    Example: taftcache append pipelines/quickstart.toml
+    Example: taftcache append quickstart
 
     Example: taftcache append stores/quickstart --new-shard
     """
@@ -132,9 +197,23 @@ def append(
 @commands.command()
 def train(
     target: Either,
-    shard: Annotated[list[str] | None, typer.Option("--shard", help="train only this shard (repeatable)")] = None,
+    shard: Annotated[
+        list[str] | None, typer.Option("--shard", metavar="NAME", help="train only this shard (repeatable)")
+    ] = None,
     private: Annotated[
         bool, typer.Option("--private", help="with differential privacy, as the recipe's [privacy] says")
+    ] = False,
+    rate: Annotated[
+        list[float] | None,
+        typer.Option(
+            "--rate",
+            metavar="FACTOR",
+            help="with --private: try this multiple of the learning rate (repeatable); held-out rows choose one,"
+            " and all trials share epsilon",
+        ),
+    ] = None,
+    uncharged: Annotated[
+        bool, typer.Option("--uncharged", help="with --rate: each trial spends all of epsilon; the component says so")
     ] = False,
     sign: Annotated[
         Path | None,
@@ -146,32 +225,25 @@ def train(
     scheduler: Scheduler = None,
     as_json: Json = False,
 ) -> None:
-    """Stage 2: one certified component a shard, from the cache alone, and their composition.
+    """Train one certified component for each shard.
+
+    From the cache alone; then they are composed.
 
     Example: taftcache train stores/quickstart --set objective.ridge=1e-3
     """
     if private:
         round_alike()
-    elif sign is not None:
-        raise RecipeError(
-            "only private training has an entry in the ledger to sign",
-            got="--sign without --private",
-            do="leave it out",
-        )
+    _check_private(private, {"--sign": sign, "--rate": rate, "--uncharged": uncharged}, workers, scheduler)
     recipe, path = read_either(target, set_, device)
-    if private and (workers is not None or scheduler is not None):
-        raise RecipeError(
-            "private training cannot run on workers, only in one process",
-            got="--private with workers",
-            do="leave one out",
-        )
     with (
         taftcache.FeatureStore(path, mode="a") as store,
         bars(as_json) as progress,
         connected(workers, scheduler, progress) as cluster,
     ):
         if private:
-            spent = taftcache.train_private(store, recipe, shard, progress, signing_key=sign)
+            spent = taftcache.train_private(
+                store, recipe, shard, progress, rates=rate or [1.0], charged=not uncharged, signing_key=sign
+            )
         else:
             report = taftcache.train(store, recipe, shard, progress, cluster)
         if not shard:
@@ -182,12 +254,29 @@ def train(
         print_report(report, as_json, show_train)
 
 
+def _check_private(private: bool, own: dict[str, object], workers: int | None, scheduler: str | None) -> None:
+    """RecipeError for options of private training without it, and for workers with it."""
+    given = [name for name, value in own.items() if value]
+    if given and not private:
+        raise RecipeError(
+            f"{given[0]} is of private training only",
+            got=f"{given[0]} without --private",
+            do="leave it out, or add --private",
+        )
+    if private and (workers is not None or scheduler is not None):
+        raise RecipeError(
+            "private training cannot run on workers, only in one process",
+            got="--private with workers",
+            do="leave one out",
+        )
+
+
 @commands.command()
 def compose(
     store: StorePath,
     mode: Annotated[
-        str | None,
-        typer.Option("--mode", help="auto, mean, weighted or exact: which models are made of the components"),
+        Literal["auto", "mean", "weighted", "exact"] | None,
+        typer.Option("--mode", help="which models are made of the components"),
     ] = None,
     weight: Annotated[
         list[str] | None,
@@ -197,9 +286,10 @@ def compose(
     scheduler: Scheduler = None,
     as_json: Json = False,
 ) -> None:
-    """Compose the shards' components into models/mean and check the identity that allows it.
+    """Add the shards' components up to one model.
 
-    The mode is kept in the store: whatever changes a component later renews what the mode asks for.
+    That is models/mean; the identity that allows it is checked. The mode is kept in the store: whatever changes a
+    component later renews what the mode asks for.
 
     Example: taftcache compose stores/quickstart --mode weighted
     """
@@ -227,7 +317,9 @@ def evaluate(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Accuracy on the held-out rows, with intervals: base model, head only, every component and model.
+    """Measure accuracy on the held-out rows.
+
+    Of the base model, the head alone, every component and every model, each with its 95 % interval.
 
     Example: taftcache evaluate stores/quickstart --probe
     """
@@ -247,7 +339,9 @@ def predict(
     allow_hub: AllowHub = False,
     as_json: Json = False,
 ) -> None:
-    """Classify image files end to end with one of the store's models, or with an exported one.
+    """Classify image files.
+
+    With one of the store's models, or with an exported one.
 
     Example: taftcache predict stores/quickstart digit.png
     """

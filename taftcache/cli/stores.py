@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -46,7 +46,9 @@ def verify(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Read every byte again and name whatever is damaged, missing or swapped. Exit code 5 if anything is.
+    """Read every byte again and name what is damaged.
+
+    Or missing, or swapped; exit code 5 if anything is.
 
     With --repair, damaged chunks are extracted again from the images of their rows, and put in place only if they come
     out with the digest that the manifest names. Damaged components are dropped, for training makes them again.
@@ -77,7 +79,9 @@ def gc(
     hours: Annotated[float, typer.Option("--hours", min=0, help="in a bucket, what is younger stays")] = 24.0,
     as_json: Json = False,
 ) -> None:
-    """Remove what no manifest names: leftovers of crashes and of interrupted copies.
+    """Remove leftovers of crashes and interrupted copies.
+
+    That is every file of the store's own kinds that no manifest names.
 
     Example: taftcache gc stores/quickstart --dry-run
     """
@@ -93,10 +97,11 @@ def trust(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Let a store open the images, weights and teachers that it names, for this user and from now on.
+    """Let a store open the images and weights it names.
 
-    Stores that you extracted, imported or copied yourself may do so already. Say this of a store that was moved, or
-    that came from someone you know: what it names may be any file of yours, or a model of the hub.
+    And its teachers: for this user, and from now on. Stores that you extracted, imported or copied yourself may do so
+    already. Say this of a store that was moved, or that came from someone you know: what it names may be any file of
+    yours, or a model of the hub.
 
     Example: taftcache trust stores/quickstart
 
@@ -119,10 +124,11 @@ def copy(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Copy a store to a folder or a bucket: the same bytes, the same root digest, verified on the way and at the end.
+    """Copy a store to a folder or a bucket.
 
-    A copy that was cut off goes on, and mends files of the target that are damaged. Buckets need the package obstore
-    and the usual variables (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION, AWS_ENDPOINT_URL).
+    The same bytes, the same root digest, verified on the way and at the end. A copy that was cut off goes on, and mends
+    files of the target that are damaged. Buckets need the package obstore and the usual variables (AWS_ACCESS_KEY_ID,
+    AWS_SECRET_ACCESS_KEY, AWS_REGION, AWS_ENDPOINT_URL).
 
     Source and target may be s3://bucket/prefix.
 
@@ -137,23 +143,21 @@ def copy(
 def convert(
     store: StorePath,
     target: Target,
-    dtype: Annotated[str | None, typer.Option("--dtype", help="float16 or float32")] = None,
+    dtype: Annotated[Literal["float16", "float32"] | None, typer.Option("--dtype", help="of the new rows")] = None,
     chunk_rows: Annotated[str | None, typer.Option("--chunk-rows", help='rows a chunk, or "auto"')] = None,
     as_json: Json = False,
 ) -> None:
-    """Write a store's rows into a new one with another dtype or chunk size.
+    """Make a store of other dtype or chunk size.
 
-    Components and models stay behind: train makes them from the new rows.
+    Its rows are those of the first. Components and models stay behind: train makes them from the new rows.
 
     Example: taftcache convert stores/quickstart stores/float32 --dtype float32
     """
-    if dtype not in (None, "float16", "float32"):
-        raise RecipeError("--dtype must be float16 or float32", got=dtype, do="--dtype float16")
     if not (chunk_rows is None or chunk_rows == "auto" or (chunk_rows.isdecimal() and int(chunk_rows) > 0)):
         raise RecipeError('--chunk-rows must be a positive number or "auto"', got=chunk_rows, do="--chunk-rows 16")
     rows: Any = int(chunk_rows) if chunk_rows and chunk_rows != "auto" else chunk_rows
     with bars(as_json) as progress:
-        report = taftcache.convert(store, target, progress, dtype=dtype, chunk_rows=rows)  # type: ignore[arg-type]
+        report = taftcache.convert(store, target, progress, dtype=dtype, chunk_rows=rows)
     print_report(report, as_json, show_convert)
 
 
@@ -162,18 +166,18 @@ def export(
     store: StorePath,
     file: Annotated[Path, typer.Argument(metavar="FILE", help="a file (or folder) that is not there yet")],
     format_: Annotated[
-        str,
+        Literal["hdf5", "parquet", "npz", "embedding-projector"],
         typer.Option(
             "--format",
-            metavar="FORMAT",
             help="hdf5: every cached row. parquet, npz, embedding-projector (a folder): a vector a sample, predictions",
         ),
     ] = "hdf5",
     as_json: Json = False,
 ) -> None:
-    """Write features, labels and ids of all shards to one file for other tools.
+    """Write all rows to one file for other tools.
 
-    Formats other than hdf5 hold predictions and one vector a sample: class token, its one row, or the mean of its rows.
+    With labels and ids. Formats other than hdf5 hold predictions and one vector a sample: class token, its one row, or
+    the mean of its rows.
 
     Example: taftcache export stores/quickstart features.h5
 
@@ -201,11 +205,11 @@ def import_(
     set_: Overrides = None,
     as_json: Json = False,
 ) -> None:
-    """Make a store of features that are there already: of an export, or of a file that someone else wrote.
+    """Make a store of features that are there already.
 
-    An export comes back with the bytes and digests of its shards. For other files the recipe, or --set, says how rows
-    are split into shards and held out. NaN, overflow, an id twice, rows that were never written, links and plug-ins
-    are refused.
+    Of an export, or of a file that someone else wrote. An export comes back with the bytes and digests of its shards.
+    For other files the recipe, or --set, says how rows are split into shards and held out. NaN, overflow, an id twice,
+    rows that were never written, links and plug-ins are refused.
 
     Someone else's file: --tokens feats --labels y --ids name --set store.shards=8
 
@@ -214,7 +218,8 @@ def import_(
     from taftcache.cache.hdf5 import Columns
 
     there = [*(set_ or []), f"store.path={store}"]
-    asked = load_recipe(recipe, there) if recipe else parse_recipe(apply_overrides({"name": store.name}, there))
+    named = load_recipe(recipe, there, needs=("backbone",)) if recipe else None
+    asked = named or parse_recipe(apply_overrides({"name": store.name}, there))
     with bars(as_json) as progress:
         columns = Columns(tokens, labels, ids, classes)
         report = taftcache.import_(file, asked, progress, columns=columns, backbone=recipe is not None)

@@ -28,15 +28,15 @@ ADVICE = {
 
 
 @contextmanager
-def whole(place: Path, *, folder: bool = False) -> Iterator[Path]:
+def whole(place: Path, *, folder: bool = False, again: bool = False) -> Iterator[Path]:
     """A name beside ``place`` to write to; what is there becomes ``place`` when the context ends, and goes if it fails.
 
     A run that is killed leaves its work under that other name, in nobody's way; the next run to ``place`` removes it.
 
     Raises:
-        StoreWriteError: see ``writable``, which is asked first, or the disk refused.
+        StoreWriteError: see ``writable``, which is asked first and has the arguments, or the disk refused.
     """
-    writable(place, folder=folder)
+    writable(place, folder=folder, again=again)
     _sweep(place)
     partial = _partial(place)
     try:

@@ -10,7 +10,8 @@ import msgspec
 
 from taftcache.backbone.spec import DataSpec, PreprocessSpec
 from taftcache.errors import RecipeError
-from taftcache.recipe import apply_overrides, parse_as, parse_bytes, read_toml
+from taftcache.recipe import apply_overrides, parse_as, parse_bytes
+from taftcache.recipe_files import check_sections, read_toml
 from taftcache.teaching.spec import ReportSpec, StudentSpec, TeacherSpec, TeachSpec, TrainingSpec
 
 
@@ -38,11 +39,14 @@ def load_teaching(path: str | Path, overrides: Iterable[str] = ()) -> TeachingRe
     """Read a TOML recipe that names teachers and apply ``section.key=value`` overrides.
 
     Raises:
-        RecipeError: as ``load_recipe``; also no teacher, or two of one name.
+        RecipeError: as ``load_recipe``, of [data] and [student]; also no teacher, or two of one name.
     """
     values = read_toml(path)
     values.setdefault("name", Path(path).stem)
-    return parse_teaching(apply_overrides(values, overrides), str(path))
+    values = apply_overrides(values, overrides)
+    recipe = parse_teaching(values, str(path))
+    check_sections(values, ("data", "student"), path)
+    return recipe
 
 
 def parse_teaching(values: Mapping[str, Any], where: str = "recipe") -> TeachingRecipe:

@@ -10,7 +10,6 @@ from taftcache.terminal.console import OUT, stacked
 
 if TYPE_CHECKING:
     from taftcache.paper.comparison import CompareReport
-    from taftcache.paper.private_table import PrivateTableReport
     from taftcache.stages.train.private_training import PrivateTrainReport
     from taftcache.stages.train.teaching import TeachReport
 
@@ -34,16 +33,6 @@ def show_train_private(report: PrivateTrainReport) -> None:
     statements = list(report.statements.values())
     if statements:
         OUT.print(f"not covered: {'; '.join(statements[0]['not_covered'])}")
-
-
-def show_private_table(report: PrivateTableReport) -> None:
-    """Accuracy by regime, network and epsilon."""
-    title = f"{report.rows} training rows, {report.held_out} held-out rows"
-    table = Table("regime", "network", "mechanism", "epsilon", "accuracy", title=title, title_justify="left")
-    for cell in report.cells:
-        value = f"{100 * cell.mean:.1f} ± {100 * cell.std:.1f} %"
-        table.add_row(cell.regime, cell.network, cell.mechanism, f"{cell.epsilon:.3g}", value)
-    OUT.print(table)
 
 
 def show_compare(report: CompareReport) -> None:

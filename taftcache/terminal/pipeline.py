@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING
 
 from rich.table import Table
@@ -9,10 +10,11 @@ from rich.table import Table
 from taftcache.names import EXACT, HEAD, MEAN, is_component
 from taftcache.terminal.console import OUT, print_notes, stacked
 from taftcache.terminal.forgetting import forgotten_lines
-from taftcache.terminal.text import certified, readable_size
+from taftcache.terminal.text import certified, readable_size, some
 
 if TYPE_CHECKING:
     from taftcache.stages.extract.appending import AppendReport
+    from taftcache.stages.extract.drafting import InitReport
     from taftcache.stages.extract.estimation import EstimateReport
     from taftcache.stages.extract.extraction import ExtractReport
     from taftcache.stages.look.evaluation import Against, EvaluateReport
@@ -65,16 +67,58 @@ def _composed(report: ComposeReport) -> list[str]:
     return lines
 
 
+def show_demo(report: RunReport) -> None:
+    """A run, and where to go from it."""
+    show_run(report)
+    OUT.print(
+        stacked(
+            f"page   taftcache view {shlex.quote(str(report.store))}",
+            "yours  taftcache init FOLDER   (a folder of images with one folder for each class)",
+        ),
+        soft_wrap=True,
+    )
+
+
+def show_init(report: InitReport) -> None:
+    """What was found, what was chosen, what it costs."""
+    costs, (width, height) = report.estimate, report.pixels
+    free = "" if costs.free_bytes is None else f" ({readable_size(costs.free_bytes)} are free there)"
+    small = ", for 32 x 32 pixels; --model NAME for another" if report.backbone == "bundled" else ""
+    shards = "1 shard" if report.shards == 1 else f"{report.shards} shards"
+    OUT.print(
+        stacked(
+            f"images   {report.images:,} of {len(report.classes)} classes ({some(report.classes, 5)}),"
+            f" about {width} x {height} pixels",
+            f"split    {report.images - report.held_out:,} to train on in {shards},"
+            f" {report.held_out:,} held out to test",
+            f"model    {report.backbone}{small}",
+            f"cost     about {readable_size(costs.bytes)} in {costs.store}{free},"
+            f" {_duration(costs.seconds)} to run the frozen layers once",
+        ),
+        soft_wrap=True,
+    )
+    print_notes(report.notes)
+    OUT.print(f"recipe   {report.recipe} written; each choice has its reason beside it", soft_wrap=True)
+    OUT.print(f"next     taftcache run {shlex.quote(str(report.recipe))}", soft_wrap=True)
+
+
+def _duration(seconds: float) -> str:
+    """About so long."""
+    if seconds >= 3600:
+        return f"{seconds / 3600:.1f} hours"
+    return f"{seconds / 60:.1f} minutes" if seconds >= 60 else f"{max(seconds, 1):.0f} s"
+
+
 def show_estimate(report: EstimateReport) -> None:
     """What an extraction would take."""
-    total, hours = sum(report.rows.values()), report.seconds / 3600
-    time = f"{hours:.1f} hours" if hours >= 1 else f"{report.seconds / 60:.1f} minutes"
+    total = sum(report.rows.values())
     free = "" if report.free_bytes is None else f" ({readable_size(report.free_bytes)} are free there)"
     OUT.print(
         stacked(
             f"{total} images of {report.classes} classes; {report.kept}",
             f"about {readable_size(report.bytes)} in {report.store}{free}",
-            f"about {time}: {report.tried} images tried, {report.images_per_second:.1f} a second. Nothing was written.",
+            f"about {_duration(report.seconds)}: {report.tried} images tried, {report.images_per_second:.1f} a second."
+            " Nothing was written.",
         ),
         soft_wrap=True,
     )

@@ -19,6 +19,7 @@ SETTINGS: dict[str, Any] = {
     "name": "tiny",
     "device": "cpu",
     "data": {"source": "digits", "limit": 60},
+    "backbone": {"weights": "bundled"},
     "store": {"shards": 2, "chunk_rows": 8},
     "extract": {"workers": 1},
     "objective": {"ridge": 1e-3, "alpha": 1.0},

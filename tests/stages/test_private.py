@@ -161,8 +161,5 @@ def test_commands(store: Path, capsys):
         main(["train", str(store), "--private", *sets, "--set=privacy.budget=100", "--json"])
     assert json.loads(capsys.readouterr().out)["statements"]["components/001"]["private"]
     with pytest.raises(SystemExit, match="0"):
-        main(["tune", str(store), "--rate", "0.5", "--rate", "1"])
+        main(["train", str(store), "--private", "--rate", "0.5", "--rate", "1"])
     assert "not covered" in capsys.readouterr().out
-    with pytest.raises(SystemExit, match="0"):
-        main(["private-table", str(store), "--epsilon", "8", "--seed", "0", "--regime", "head"])
-    assert "least-squares" in capsys.readouterr().out

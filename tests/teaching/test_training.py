@@ -310,6 +310,8 @@ def test_the_report_says_all_it_was_asked_for(teachers, tmp_path):
         ("", "has no teacher"),
         ('[[teachers]]\nname = "a"', "either a store of features or the recipe"),
         ('[[teachers]]\nstore = "x/a"\n[[teachers]]\nstore = "y/a"', "share a name"),
+        ('[[teachers]]\nstore = "x"', r"no \[data\]"),
+        ('[[teachers]]\nstore = "x"\n[data]\nsource = "digits"', r"no \[student\]"),
         ('[[teachers]]\nstore = "x"\n[teach]\npriors = "aft"', "did you mean"),
         ('[[teachers]]\nstore = "x"\n[teach]\nprior = "ebm"', "must be"),
         ('[[teachers]]\nstore = "x"\n[teach]\nbeta = -1', "at least 0"),

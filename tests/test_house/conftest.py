@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from taftcache import extract, load_recipe, run
 from taftcache.backbone.sources.digits import DigitsSource
+from tests.stages.making import write_images
 from tests.test_house.pages import ROOT
 
 FEW = 200  # the first digits: the samples that pages name are among them, and every class is in every shard
@@ -31,7 +32,7 @@ class FewDigits(DigitsSource):
 
 @pytest.fixture(scope="session")
 def made(tmp_path_factory) -> Path:
-    """A folder like the repository's root: the recipes, their stores and an image."""
+    """A folder like the repository's root: the recipes, their stores, an image, and images of one's own."""
     from PIL import Image
 
     place = tmp_path_factory.mktemp("pages")
@@ -48,6 +49,9 @@ def made(tmp_path_factory) -> Path:
         extract(replace(teacher, store=replace(teacher.store, path=str(place / teacher.store_path))))
     Image.new("RGB", (8, 8), "white").save(place / "digit.png")
     (place / "exports").mkdir()
+    images = write_images(place / "pictures").glob("*/*.png")
+    lines = [f"pictures/{image.parent.name}/{image.name},{image.parent.name}" for image in sorted(images)]
+    (place / "labels.csv").write_text("\n".join(["path,species", *lines]), encoding="utf-8")
     return place
 
 
@@ -58,4 +62,5 @@ def workplace(made, tmp_path, monkeypatch) -> Path:
     shutil.copytree(ROOT / "stores/golden", tmp_path / "stores/golden")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(SOURCE, FewDigits)
+    monkeypatch.setattr("taftcache.recipe_files.PLACES", (tmp_path / "pipelines",))
     return tmp_path

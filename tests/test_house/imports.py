@@ -35,7 +35,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "backbone": {"errors", "backbone.cut", "backbone.sources"} | _TANGENT,
     "backbone.cut": {"errors", "backbone"} | _TANGENT,
     "backbone.sources": {"errors", "backbone"},
-    "recipe": {"errors", "expected", "backbone.spec", "tangent.spec", "privacy.spec"},
+    "recipe_files": {"errors"},
+    "recipe": {"errors", "recipe_files", "expected", "backbone.spec", "tangent.spec", "privacy.spec"},
     "report": {"errors"},
     "consent": {"errors", "recipe", "cache", "cache.place"},
 }
@@ -44,7 +45,9 @@ MAY_IMPORT["model"] = (
     {"errors", "names", "consent", "recipe", "backbone", "backbone.cut", "backbone.sources"} | _STORE | _TANGENT
 )
 MAY_IMPORT["model"] |= {"cache.write"}
-MAY_IMPORT["teaching"] = {"errors", "objective", "recipe", "backbone", "model"} | _STORE | _TANGENT | _SOLVE
+MAY_IMPORT["teaching"] = (
+    {"errors", "objective", "recipe", "recipe_files", "backbone", "model"} | _STORE | _TANGENT | _SOLVE
+)
 MAY_IMPORT["teaching.students"] = MAY_IMPORT["teaching"] | {"teaching", "backbone.sources", "report"}
 _BELOW = (
     MAY_IMPORT["teaching.students"] | MAY_IMPORT["estimator"] | {"names", "consent", "model", "privacy", "baselines"}
@@ -77,6 +80,7 @@ MAY_IMPORT["view"] = _STORE | {
 _REPORTS = {"stages", *(f"stages.{room}" for room in ("extract", "train", "look", "forget", "files"))}
 MAY_IMPORT["terminal"] = {"errors", "names", "paper", "view"} | _REPORTS
 MAY_IMPORT["cli"] = {
+    "recipe_files",
     "consent",
     "privacy.spec",
     "errors",
@@ -98,9 +102,9 @@ HOMES = {
     "timm": {"backbone"},
     "torchvision": {"backbone"},
     "h5py": {"backbone", "cache"},
-    "sklearn": {"backbone.sources", "estimator", "view.embedding"},
-    "scipy": {"backbone.sources"},
-    "pyarrow": {"stages.files.sample_files", "stages.forget.byproducts"},
+    "sklearn": {"backbone.sources", "estimator", "stages.look.probe", "view.embedding"},
+    "scipy": {"backbone.sources", "stages.look.evaluation"},
+    "pyarrow": {"stages.files.sample_files", "stages.forget.byproducts", "backbone.sources.columns"},
     "dask": {"remote"},
     "distributed": {"remote"},
     "typer": {"cli"},
@@ -134,12 +138,15 @@ LATE: dict[str, str] = {
     "cache.place.bucket": "obstore is optional: a store in a folder does without it",
     "cache.read.shard": "zarr takes a second to start, and only tools ask for a shard's group",
     "stages.files.verification": "`verify` starts without torch, which only a repair needs",
+    "backbone.sources.columns": "pyarrow is optional: CSV files do without it",
     "backbone.sources.digits": "scikit-learn takes a second to start, which other sources need not wait for",
     "backbone.sources.published": "scipy takes a second to start, and one of seven datasets needs it",
     "privacy.accountant": "dp-accounting is optional: most releases have a closed form",
     "report.plots": "leather is optional: reports without plots do without it",
     "stages.files.sample_files": "pyarrow is optional: npz and the projector's tables do without it",
     "stages.forget.byproducts": "pyarrow is optional: of other files an audit finds ids without it",
+    "stages.look.evaluation": "scipy's statistics take a second to start, which only an evaluation needs",
+    "stages.look.probe": "scikit-learn takes a second to start, and only a comparison needs it",
     "stages.look.inspection": "manifests are shown without torch; only the predictions of one sample need it",
     "stages.signature": "cryptography is an optional library",
 }
@@ -150,6 +157,7 @@ LIGHT = (
     "errors",
     "names",
     "expected",
+    "recipe_files",
     "recipe",
     "backbone.spec",
     "tangent.spec",

@@ -49,7 +49,7 @@ class ArraySource:
             raise DataError(f"{file} has {n} images, but {given.size} labels")
         labels = np.asarray(given[()])
         names = _texts(file, "classes", arrays["classes"][()]) if "classes" in arrays else None
-        self.classes, indexes = _labels(file, labels.reshape(-1), names)
+        self.classes, indexes = label_indexes(file, labels.reshape(-1), names)
         ids = _ids(file, arrays, n, prefix)
         self.items = [Item(id, label) for id, label in zip(ids, indexes, strict=True)]
         check_items(str(file), self.classes, self.items)
@@ -128,7 +128,7 @@ def _offsets(file: Path, arrays: Mapping[str, Any]) -> np.ndarray:
     return offset
 
 
-def _labels(file: Path, labels: np.ndarray, names: list[str] | None) -> tuple[list[str], list[int]]:
+def label_indexes(file: Path, labels: np.ndarray, names: list[str] | None) -> tuple[list[str], list[int]]:
     """Class names, and the labels as indexes into them."""
     if labels.dtype.kind in "iu":
         values = sorted({int(v) for v in labels})

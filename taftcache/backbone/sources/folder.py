@@ -15,7 +15,7 @@ from taftcache.backbone.sources.rgb import open_rgb
 from taftcache.errors import DataError
 
 SUFFIXES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"})
-_SPLITS = frozenset({"train", "training", "test", "testing", "val", "valid", "validation"})
+SPLITS = frozenset({"train", "training", "test", "testing", "val", "valid", "validation"})
 
 
 class FolderSource:
@@ -35,7 +35,7 @@ class FolderSource:
                 f"{root} has no folders, one for each class",
                 do="sort the images into folders named after their classes",
             )
-        if set(map(str.lower, folders)) <= _SPLITS:
+        if set(map(str.lower, folders)) <= SPLITS:
             raise DataError(
                 f"{root} has no folders of classes, but of what look like splits",
                 got=", ".join(folders),

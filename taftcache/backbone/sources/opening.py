@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from taftcache.backbone.files import expand_path
 from taftcache.backbone.sources.base import Source
 from taftcache.backbone.sources.digits import DigitsSource
@@ -10,6 +12,7 @@ from taftcache.backbone.sources.hdf5 import open_hdf5
 from taftcache.backbone.sources.npz import open_npz
 from taftcache.backbone.sources.published import open_published
 from taftcache.backbone.sources.subset import Subset
+from taftcache.backbone.sources.table import TableSource
 from taftcache.backbone.sources.timm_dataset import TimmSource
 from taftcache.backbone.spec import DataSpec
 from taftcache.errors import DataError, RecipeError
@@ -56,16 +59,24 @@ def open_source(spec: DataSpec) -> tuple[Source, Source | None]:
 def _open(spec: DataSpec, place: str, split: str, prefix: str) -> Source:
     """One source."""
     if spec.source == "timm":
-        return TimmSource(place, split, None if spec.root is None else expand_path(spec.root), prefix)
+        return TimmSource(place, split, _root(spec), prefix)
     path = expand_path(place)
     if spec.source == "folder":
         return FolderSource(path, prefix)
+    if spec.source == "table" and spec.test == spec.train:
+        return TableSource(path, spec.image_key, spec.label_key, _root(spec), split)
     # Stems usually tell two files apart; where they do not, the role does.
     assert spec.train is not None
     same = spec.test is not None and expand_path(spec.train).stem == expand_path(spec.test).stem
+    if spec.source == "table":
+        return TableSource(path, spec.image_key, spec.label_key, _root(spec), prefix=prefix if same else "")
     if spec.source == "npz":
         return open_npz(path, spec.image_key, spec.label_key, prefix if same else "")
     return open_hdf5(path, spec.image_key, spec.label_key, prefix if same else "")
+
+
+def _root(spec: DataSpec) -> Path | None:
+    return None if spec.root is None else expand_path(spec.root)
 
 
 def _limited(source: Source, limit: int | None) -> Source:

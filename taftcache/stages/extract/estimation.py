@@ -15,6 +15,7 @@ from taftcache.backbone.preprocess import Preprocess
 from taftcache.backbone.reduction import Reduction
 from taftcache.backbone.sources.base import Source
 from taftcache.backbone.sources.opening import open_source
+from taftcache.cache.format.layout import resolve_chunk_rows
 from taftcache.cache.place.address import is_bucket
 from taftcache.recipe import Recipe
 from taftcache.stages.extract.extraction import load_frozen, plan_images, run_frozen
@@ -24,7 +25,7 @@ from taftcache.stages.extract.extraction import load_frozen, plan_images, run_fr
 class EstimateReport:
     """Images by shard, bytes of all rows, and seconds, measured on a few of the images; nothing was written.
 
-    bytes: before compression, of the activations alone. free_bytes: where the store would lie, None for a bucket.
+    bytes: of the activations, in whole chunks. free_bytes: where the store would lie, None for a bucket.
     """
 
     store: Path
@@ -66,12 +67,14 @@ def estimate(recipe: Recipe, batches: int = 2) -> EstimateReport:
     seconds = _timed(model, recipe, source, tried)
     rows = {name: len(shard.ids) for name, shard in shards.items()}
     speed = tried / seconds
+    chunk = resolve_chunk_rows(recipe.store.chunk_rows, model[0].tokens_shape, recipe.store.dtype)
+    written = sum(-(-count // chunk) * chunk for count in rows.values())  # a shard's last chunk is filled up
     return EstimateReport(
         store=recipe.store_path,
         rows=rows,
         classes=len(source.classes),
         kept=model[0].describe(),
-        bytes=sum(rows.values()) * model[0].bytes_per_sample,
+        bytes=written * model[0].bytes_per_sample,
         free_bytes=_free(recipe.store_path),
         tried=tried,
         images_per_second=speed,

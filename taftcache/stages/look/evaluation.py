@@ -10,7 +10,6 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import binomtest
 
 from taftcache.backbone.device import resolve_device
 from taftcache.cache.read.shard import Shard
@@ -128,6 +127,8 @@ def evaluate(
 
 def _interval(right: NDArray[np.bool_]) -> tuple[float, float]:
     """Of the accuracy, Wilson's at ``LEVEL``."""
+    from scipy.stats import binomtest
+
     found = binomtest(int(right.sum()), len(right)).proportion_ci(LEVEL, method="wilson")
     return float(found.low), float(found.high)
 

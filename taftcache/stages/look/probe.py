@@ -59,7 +59,6 @@ def linear_probe(
     The features are what the pre-trained head saw, of the network before anything is reset; where the store keeps less
     than its tail's whole input, of the base point that its rows were made with.
     """
-    from sklearn.exceptions import ConvergenceWarning
     from sklearn.linear_model import LogisticRegression
     from sklearn.pipeline import Pipeline, make_pipeline
     from sklearn.preprocessing import StandardScaler
@@ -69,7 +68,7 @@ def linear_probe(
     if base.config.rows == "tokens":
         base = read_base(store, TangentSpec(blocks=settings.recipe.tangent.blocks))
     with (progress or Silent()).task("linear probe", len(INVERSE_RIDGES) + 1) as task, warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # the best of MOST_STEPS steps is compared like any other
+        warnings.simplefilter("ignore")  # of few rows a class, and of MOST_STEPS steps: it is the probe all the same
         features, labels = _features(base, store.shards)
         step = -(-features.size // MOST_VALUES)
         features, labels = features[::step], labels[::step]

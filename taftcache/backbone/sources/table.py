@@ -1,0 +1,127 @@
+"""Images that a table lists: their paths (or their bytes) in one column, their labels in another."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from taftcache.backbone.sources.arrays import label_indexes
+from taftcache.backbone.sources.base import Item, check_items, decoding, description
+from taftcache.backbone.sources.columns import Table, read_table
+from taftcache.backbone.sources.rgb import open_rgb, to_rgb
+from taftcache.errors import DataError
+
+SPLIT = "split"  # the column that says which part a row belongs to
+_TRIED = 100  # rows of which one file must be there
+
+
+class TableSource:
+    """Images by the rows of a table; ids are the paths as the table has them, or ``<table>/0000`` for images in it.
+
+    image_key, label_key: its columns. root: what paths are relative to; the table's folder by default. split: only rows
+    that have this in the column ``split``. prefix: put before ids made of the table's name.
+    """
+
+    def __init__(
+        self,
+        place: Path,
+        image_key: str,
+        label_key: str,
+        root: Path | None = None,
+        split: str | None = None,
+        prefix: str = "",
+    ) -> None:
+        table = read_table(place)
+        images = _column(place, table, image_key, "set data.image_key to the column of images")
+        labels = _column(place, table, label_key, "set data.label_key to the column of labels")
+        self._root, self._images = root or place.parent, images
+        self.classes, indexes = _labels(place, labels, table.classes.get(label_key))
+        self._rows = list(range(len(images))) if split is None else _of_split(place, table, split)
+        ids = [self._id(place, row, prefix) for row in self._rows]
+        self.items = [Item(id, indexes[row]) for id, row in zip(ids, self._rows, strict=True)]
+        check_items(str(place), self.classes, self.items)
+        self._check_places(place)
+
+    def read(self, index: int) -> Image.Image:
+        value = self._images[self._rows[index]]
+        with decoding(self.items[index].id):
+            content = _content(value)
+            if content is None:
+                return open_rgb(self._root / _path(value))
+            with Image.open(io.BytesIO(content)) as image:
+                return to_rgb(image)
+
+    def describe(self) -> dict[str, Any]:
+        return description("table", self)
+
+    def _id(self, place: Path, row: int, prefix: str) -> str:
+        path = _path(self._images[row])
+        if _content(self._images[row]) is not None:
+            return f"{prefix}{place.stem}/{row:0{max(4, len(str(len(self._images) - 1)))}d}"
+        if not path:
+            raise DataError(f"row {row + 1} of {place} has no image", do="remove the row, or fill it in")
+        inside = Path(path).is_absolute() and Path(path).is_relative_to(self._root)
+        return Path(path).relative_to(self._root).as_posix() if inside else path
+
+    def _check_places(self, place: Path) -> None:
+        """DataError where the first rows have no file: then all of them are looked for in the wrong folder."""
+        first = [self._images[row] for row in self._rows[:_TRIED]]
+        paths = [self._root / _path(value) for value in first if _content(value) is None]
+        if paths and not any(path.exists() for path in paths):
+            network = "://" in _path(first[0])
+            raise DataError(
+                f"the images that {place} lists are not there",
+                got=_path(first[0]) if network else str(paths[0]),
+                do="download them, and list their paths" if network else "set data.root to what the paths start from",
+            )
+
+
+def _column(place: Path, table: Table, key: str, do: str) -> Sequence[Any]:
+    if key not in table.columns:
+        raise DataError(
+            f"{place} has no column {key!r}",
+            got=f"it has {', '.join(table.columns) or 'none'}",
+            do=do,
+        )
+    return table.columns[key]
+
+
+def _labels(place: Path, column: Sequence[Any], names: list[str] | None) -> tuple[list[str], list[int]]:
+    """Class names, and each row's index among them; numbers written as text are in the order of numbers."""
+    values = list(column)
+    for row, value in enumerate(values):
+        if value is None or value == "":
+            raise DataError(f"row {row + 1} of {place} has no label", do="remove the row, or fill it in")
+    if all(isinstance(value, int) for value in values):
+        return label_indexes(place, np.asarray(values), names)
+    texts = [str(value) for value in values]
+    ordered = sorted(set(texts), key=lambda text: (not text.isdecimal(), int(text) if text.isdecimal() else 0, text))
+    return label_indexes(place, np.asarray(texts), names or ordered)
+
+
+def _of_split(place: Path, table: Table, split: str) -> list[int]:
+    column = _column(place, table, SPLIT, "leave data.test out, or name another table for it")
+    values = [str(value) for value in column]
+    if split not in values:
+        raise DataError(
+            f"no row of {place} has the split {split!r}",
+            got=f"its column {SPLIT} has {', '.join(sorted(set(values))[:5])}",
+            do="set data.train_split and data.test_split",
+        )
+    return [row for row, value in enumerate(values) if value == split]
+
+
+def _content(value: Any) -> bytes | None:
+    """The bytes of an image that lies in the table: plain, or in Hugging Face's struct beside a path."""
+    inside = value.get("bytes") if isinstance(value, dict) else value
+    return inside if isinstance(inside, bytes) else None
+
+
+def _path(value: Any) -> str:
+    path = value.get("path") if isinstance(value, dict) else value
+    return path if isinstance(path, str) else ""

@@ -1,0 +1,118 @@
+"""Recipes as files: found by path, or by name among those that come along; read as plain values."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import shlex
+import stat
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from taftcache.errors import RecipeError
+
+# A wheel carries pipelines/ inside the package (pyproject.toml); in a clone it stands beside it.
+PLACES = (Path(__file__).parent / "pipelines", Path(__file__).parent.parent / "pipelines")
+
+_LARGEST = 1 << 20  # bytes of a recipe
+_ENDLESS = re.compile(r"""(?<![\w"'-])(?:[\w"'-]+[ \t]*\.[ \t]*){100}""")  # a key of a hundred parts
+_NEEDED = {
+    "data": 'add [data] with source = "folder" and train = "FOLDER", or source = "digits" to try things out',
+    "backbone": 'add [backbone] with weights = "pretrained" and model = "deit_tiny_patch16_224.fb_in1k", say, '
+    'or weights = "bundled", a small model for images of 32 x 32',
+    "student": 'add [student] with a timm model and weights = "random", say',
+}
+
+
+def recipe_file(name: str | Path) -> Path:
+    """The recipe's file: the path as it is where there is one, else the recipe that comes along under that name.
+
+    A name is ``quickstart``, ``quickstart.toml`` or ``pipelines/quickstart.toml``; of a recipe in a folder
+    ``published/cub200``, or the last part alone where no other has it.
+
+    Raises:
+        RecipeError: neither is there; it names the nearest, and all that there are.
+    """
+    path = Path(name)
+    try:
+        if not stat.S_ISDIR(path.stat().st_mode):
+            return path
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        pass  # a name
+    except OSError:
+        return path  # whoever opens it says why not
+    known = bundled_recipes()
+    asked = path.as_posix().removeprefix("pipelines/").removesuffix(".toml")
+    alike = [asked] if asked in known else [full for full in known if full.rpartition("/")[2] == asked]
+    if len(alike) == 1:
+        return known[alike[0]]
+    if path.is_dir():
+        raise RecipeError(
+            f"{path} is a folder, not a recipe",
+            got=str(name),
+            do=f"name a .toml file; taftcache init {shlex.quote(str(path))} makes one of a folder of images",
+        )
+    beside = {file.with_suffix("").as_posix(): file for file in path.parent.glob("*.toml")}
+    near = alike or [
+        str(beside.get(name, name)) for name in difflib.get_close_matches(asked, [*beside, *known], n=1, cutoff=0.5)
+    ]
+    hint = f"did you mean {' or '.join(near)}? " if near else ""
+    raise RecipeError(
+        f"no recipe at {path}, and none that comes along has this name",
+        got=str(name),
+        do=f"{hint}give a path, or one of {', '.join(known)}",
+    )
+
+
+def bundled_recipes() -> dict[str, Path]:
+    """Name (``published/cub200``) → file, those at the top first."""
+    folder = next((place for place in PLACES if place.is_dir()), None)
+    if folder is None:
+        return {}
+    found = [*sorted(folder.glob("*.toml")), *sorted(folder.glob("*/*.toml"))]
+    return {file.relative_to(folder).with_suffix("").as_posix(): file for file in found}
+
+
+def read_toml(path: str | Path) -> dict[str, Any]:
+    """A recipe's plain values; RecipeError for no such file, or one that is not TOML."""
+    path = recipe_file(path)
+    try:
+        with path.open("rb") as file:  # a pipe may be a recipe, too, but not one without end
+            raw = file.read(_LARGEST + 1)
+        if len(raw) > _LARGEST:
+            raise RecipeError(f"the recipe {path} has more than {_LARGEST} bytes")
+        return parse_toml(raw.decode())
+    except OSError as error:
+        raise RecipeError(f"cannot read the recipe {path}: {_reason(error)}", got=str(path)) from error
+    except UnicodeDecodeError as error:
+        raise RecipeError(f"the recipe {path} is not UTF-8 text", got=str(error)) from error
+    except tomllib.TOMLDecodeError as error:
+        raise RecipeError(f"the recipe {path} is not TOML", got=str(error)) from error
+    except RecursionError as error:
+        raise RecipeError(f"the recipe {path} is nested too deeply", got="lists or tables within each other") from error
+    except ValueError as error:  # Python reads no integer of more than some thousand digits
+        raise RecipeError(f"the recipe {path} has an integer of too many digits", got=str(error)) from error
+
+
+def parse_toml(text: str) -> dict[str, Any]:
+    """Plain values; RecursionError where they are nested too deeply, for which tomllib would take minutes."""
+    if _ENDLESS.search(text):
+        raise RecursionError("a key of a hundred parts")
+    return tomllib.loads(text)
+
+
+def check_sections(values: Mapping[str, Any], needed: Sequence[str], where: str | Path) -> None:
+    """RecipeError for a section that is missing or empty: images and models are named, never guessed."""
+    for section in needed:
+        if not values.get(section):
+            there = (
+                ", ".join(f"[{name}]" for name, value in values.items() if isinstance(value, Mapping)) or "no section"
+            )
+            raise RecipeError(f"the recipe {where} has no [{section}]", got=there or "no section", do=_NEEDED[section])
+
+
+def _reason(error: OSError) -> str:
+    """What the system says, as part of a sentence."""
+    return (error.strerror or "it cannot be opened").lower()

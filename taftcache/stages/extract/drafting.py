@@ -1,0 +1,193 @@
+"""A first recipe for one's own images: looked at, costed, and written with a reason beside each choice."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from taftcache.backbone.sources.opening import open_source
+from taftcache.errors import BackboneError, RecipeError
+from taftcache.recipe import Recipe, apply_overrides, parse_recipe
+from taftcache.stages.extract.estimation import EstimateReport, estimate
+from taftcache.stages.extract.looking import Pixels, data_section, look_at
+from taftcache.stages.progress import Progress, Silent
+from taftcache.stages.writing import whole
+
+PRETRAINED = "deit_tiny_patch16_224.fb_in1k"
+SMALL = 64  # pixels of a side, up to which the bundled backbone of 32 x 32 serves
+ROWS, PER_CLASS, SHARDS = 100, 3, 10  # rows of a shard at least, of one class too, and shards at most
+COMMENTS = {
+    "data.source": "Where the images are.",
+    "data.held_out": "The part of the images that is kept for testing; which ones follows from their names.",
+    "data.unreadable": "Images that do not decode are left out, and listed; without this line they stop the run.",
+    "backbone.weights": "The frozen network whose output is cached once.",
+    "store.path": "Where the cache, the models and the receipts are kept.",
+    "store.shards": "Disjoint parts of the data: each is trained, and retrained after forgetting, on its own.",
+    "tangent.reset_block": "The last block is trained, from a new start: better on most data than from where it was.",
+    "objective.kappa": "The logit that the right class is pulled to.",
+    "objective.ridge": 'How strongly the weights are held back; "auto" chooses it from the rows, which takes longer.',
+    "solver.tolerance": "How near the exact optimum a solve comes; 1e-6 takes longer and proves more.",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class InitReport:
+    """A recipe that was written, what it was made of, and what it costs.
+
+    images: in all; held_out: of them, for testing. pixels: width and height of the image in the middle. estimate: bytes
+    and seconds of the extraction, measured on a few images.
+    """
+
+    recipe: Path
+    source: str
+    images: int
+    held_out: int
+    classes: list[str]
+    shards: int
+    pixels: tuple[int, int]
+    backbone: str
+    estimate: EstimateReport
+    notes: list[str]
+
+
+def init_recipe(
+    place: Path | str,
+    file: Path | str | None = None,
+    *,
+    overrides: Iterable[str] = (),
+    force: bool = False,
+    progress: Progress | None = None,
+) -> InitReport:
+    """Look at the images of ``place``, try a few of them, and write a recipe that ``run`` takes as it is.
+
+    Args:
+        place: a folder with a folder for each class (or with train/ and test/), a table of paths and labels, a dataset
+            that Hugging Face's library saved, or a file of arrays.
+        file: where to; the place's name and .toml in the current folder by default.
+        overrides: ``section.key=value``, which win over what would be chosen.
+        force: replace a file that is there.
+
+    Raises:
+        DataError: no images with labels there. BackboneError: the model that was named cannot be had.
+        RecipeError: the file is there already. StoreWriteError: it cannot be written.
+    """
+    place, progress, overrides = Path(place), progress or Silent(), list(overrides)
+    name = re.sub(r"[^\w.-]+", "-", place.expanduser().absolute().stem).strip("-.") or "images"
+    file = Path(file) if file is not None else Path(f"{name}.toml")
+    if file.exists() and not force:
+        raise RecipeError(
+            f"the recipe {file} exists already", got=str(file), do="--force to replace it, -o FILE for another name"
+        )
+    given = apply_overrides({}, overrides)
+    values: dict[str, Any] = {"data": data_section(place, given.get("data", {}))}
+    source, test = open_source(parse_recipe({"data": apply_overrides(values, overrides)["data"]}, str(place)).data)
+    pixels, count = look_at(source), len(source.items) + (0 if test is None else len(test.items))
+    values = _chosen(values["data"], file.stem, pixels, len(source.items), len(source.classes), given)
+    values, costs, notes = _tried(values, overrides, progress)
+    recipe = _recipe(values, overrides)
+    if pixels.decoded < pixels.tried:
+        notes.append(
+            f"{pixels.tried - pixels.decoded} of {pixels.tried} images looked at do not decode; they are left out"
+        )
+    facts = f"{count:,} images of {len(source.classes)} classes, about {pixels.width} x {pixels.height} pixels"
+    with whole(file, again=force) as partial:
+        partial.write_text(_text(apply_overrides(values, overrides), place, file, facts, costs), encoding="utf-8")
+    return InitReport(
+        recipe=file,
+        source=recipe.data.source,
+        images=count,
+        held_out=costs.rows.get("held-out", 0),
+        classes=source.classes,
+        shards=recipe.store.shards,
+        pixels=(pixels.width, pixels.height),
+        backbone=recipe.backbone.model or recipe.backbone.weights,
+        estimate=costs,
+        notes=notes,
+    )
+
+
+def _chosen(
+    data: dict[str, Any], name: str, pixels: Pixels, images: int, classes: int, given: Mapping[str, Any]
+) -> dict[str, Any]:
+    """All sections: the sizes of what was looked at decide."""
+    if "test" not in data:
+        data["held_out"] = given.get("data", {}).get("held_out", 0.2)
+    if pixels.decoded < pixels.tried:
+        data["unreadable"] = "skip"
+    said = given.get("backbone", {})
+    small = max(pixels.width, pixels.height) <= SMALL
+    if said:
+        backbone = {"weights": "pretrained", **said} if "model" in said else dict(said)
+    else:
+        backbone = {"weights": "bundled"} if small else {"weights": "pretrained", "model": PRETRAINED}
+    rows = int(images * (1 - data.get("held_out", 0)))
+    return {
+        "data": data,
+        "backbone": backbone,
+        "store": {"path": f"stores/{name}", "shards": max(1, min(SHARDS, rows // max(ROWS, PER_CLASS * classes)))},
+        "tangent": {"reset_block": True},
+        "objective": {"kappa": 15.0, "ridge": 1e-4},
+        "solver": {"tolerance": 1e-6 if backbone["weights"] == "bundled" else 5e-3},
+    }
+
+
+def _tried(
+    values: dict[str, Any], overrides: list[str], progress: Progress
+) -> tuple[dict[str, Any], EstimateReport, list[str]]:
+    """The sections that work here, what they cost, and what was changed for it."""
+    recipe = _recipe(values, [*overrides, "data.unreadable=skip"])
+    progress.say(f"trying a few images with {recipe.backbone.model or 'the bundled model'}")
+    try:
+        return values, estimate(recipe), []
+    except BackboneError as error:
+        if recipe.backbone.model != PRETRAINED or any(text.startswith("backbone") for text in overrides):
+            raise
+        note = f"{error.fault}; the recipe takes the bundled model, which sees 32 x 32 pixels"
+    values |= {"backbone": {"weights": "bundled"}, "solver": {"tolerance": 1e-6}}
+    values, costs, notes = _tried(values, overrides, progress)
+    return values, costs, [note, *notes]
+
+
+def _recipe(values: Mapping[str, Any], overrides: list[str]) -> Recipe:
+    return parse_recipe(apply_overrides(values, overrides))
+
+
+def _text(values: Mapping[str, Any], place: Path, file: Path, facts: str, costs: EstimateReport) -> str:
+    """The recipe as TOML, a comment above each choice."""
+    lines = [
+        f"# {facts}, from {_line(place)}",
+        f"# The cache takes about {costs.bytes / 1e6:,.1f} MB, and {_time(costs.seconds)} to make.",
+        f"# Run it with: taftcache run {_line(file)}",
+    ]
+    for section, keys in values.items():
+        if not isinstance(keys, Mapping):
+            lines[3:3] = ["", f"{section} = {_value(keys)}"]
+            continue
+        lines += ["", f"[{section}]"]
+        for key, value in keys.items():
+            lines += [f"# {COMMENTS[f'{section}.{key}']}"] if f"{section}.{key}" in COMMENTS else []
+            lines += [f"{key} = {_value(value)}"]
+    if values["backbone"].get("weights") == "bundled":
+        at = lines.index('weights = "bundled"')
+        lines[at:at] = [f'# For larger pictures: weights = "pretrained" and model = "{PRETRAINED}".']
+    return "\n".join([*lines, ""])
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds / 60:,.0f} minutes" if seconds >= 120 else f"{max(seconds, 1):.0f} s"
+
+
+def _line(path: Path) -> str:
+    """A path in a comment, which must stay on its line."""
+    return str(path) if str(path).isprintable() else ascii(str(path))
+
+
+def _value(value: Any) -> str:
+    """A value as TOML; JSON's strings, numbers and lists are that, but for the one control character it leaves."""
+    if isinstance(value, Mapping):
+        return f"{{ {', '.join(f'{json.dumps(key)} = {_value(inner)}' for key, inner in value.items())} }}"
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

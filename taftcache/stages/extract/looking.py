@@ -1,0 +1,128 @@
+"""What a place of images is: which source opens it, and how large its images are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from taftcache.backbone.sources.base import Source
+from taftcache.backbone.sources.columns import is_table, read_table
+from taftcache.backbone.sources.folder import SPLITS, SUFFIXES
+from taftcache.backbone.sources.table import SPLIT
+from taftcache.errors import DataError, UnreadableImage
+
+TRAIN = ("train", "training")
+TEST = ("test", "testing", "val", "valid", "validation")  # the first that is there is tested on
+IMAGES = ("image", "images", "path", "paths", "file", "filename", "file_name", "filepath", "image_path", "img")
+LABELS = ("label", "labels", "class", "target", "category", "species", "y", "fine_label")
+ARRAYS = {".npz": "npz", ".h5": "hdf5", ".hdf5": "hdf5"}
+TRIED = 48  # images whose size is looked at
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pixels:
+    """Width and height of the image in the middle of those looked at, how many those were, and how many decode."""
+
+    width: int
+    height: int
+    tried: int
+    decoded: int
+
+
+def data_section(place: Path, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The [data] section for a folder, a table or a file of arrays at ``place``; paths in it are whole.
+
+    Args:
+        given: keys that were said, such as ``label_key``, and need not be found out.
+
+    Raises:
+        DataError: nothing is there, or nothing that a source opens.
+    """
+    place = place.expanduser().absolute()
+    if not place.exists():
+        raise DataError(f"nothing at {place}", got=str(place), do="correct the path")
+    if is_table(place):
+        return _table(place, place, given)
+    if place.is_file():
+        if place.suffix.lower() in ARRAYS:
+            return {"source": ARRAYS[place.suffix.lower()], "train": str(place)}
+        raise DataError(
+            f"{place} is not a file that images can be found by",
+            got=f"a file ending in {place.suffix or 'nothing'}",
+            do="name a folder with one folder for each class, a .csv, .tsv or .parquet file of paths and labels, "
+            "or an .npz or .h5 file of arrays",
+        )
+    return _folder(place, given)
+
+
+def look_at(source: Source) -> Pixels:
+    """The size of images spread over the source; those that do not decode are counted and passed over.
+
+    Raises:
+        DataError: none of them decodes.
+    """
+    sizes, tried = [], np.unique(np.linspace(0, len(source.items) - 1, TRIED).astype(int)).tolist()
+    for index in tried:
+        with suppress(UnreadableImage):
+            sizes.append(source.read(index).size)
+    if not sizes:
+        raise DataError(
+            f"none of {len(tried)} images looked at decodes",
+            got=", ".join(source.items[index].id for index in tried[:3]),
+            do="look whether they are images, and whether this user may read them",
+        )
+    width, height = sorted(sizes, key=lambda size: size[0] * size[1])[len(sizes) // 2]
+    return Pixels(width=width, height=height, tried=len(tried), decoded=len(sizes))
+
+
+def _folder(place: Path, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Folders of classes, of splits, or neither but a table beside the images."""
+    inner = {e.name.lower(): e for e in sorted(place.iterdir()) if e.is_dir() and not e.name.startswith(".")}
+    tables = [e for e in sorted(place.iterdir()) if e.is_file() and is_table(e)]
+    train = next((inner[name] for name in TRAIN if name in inner), None)
+    test = next((inner[name] for name in TEST if name in inner), None)
+    if train is not None and set(inner) <= SPLITS:
+        if is_table(train):  # a dataset of several splits, saved by Hugging Face's library
+            return _table(train, train if test is None else test, given)
+        return {"source": "folder", "train": str(train)} | ({} if test is None else {"test": str(test)})
+    if len(tables) == 1 and len(inner) < 2:  # two classes would be two folders
+        return _table(tables[0], tables[0], given)
+    if not inner and any(file.suffix.lower() in SUFFIXES for file in place.iterdir()):
+        raise DataError(
+            f"the images in {place} have no labels: they lie side by side",
+            got="no folder for each class, and no table",
+            do="sort them into folders named after their classes, or add a CSV file with the columns path and label",
+        )
+    return {"source": "folder", "train": str(place)}
+
+
+def _table(train: Path, test: Path, given: Mapping[str, Any]) -> dict[str, Any]:
+    columns = read_table(train).columns
+    section = {"source": "table", "train": str(train)}
+    for key, usual in (("image_key", IMAGES), ("label_key", LABELS)):
+        section[key] = given.get(key) or _named(columns, key, usual, train)
+    if test != train:
+        return section | {"test": str(test)}
+    splits = {str(value) for value in columns.get(SPLIT, ())}
+    names = [next((s for wanted in among for s in splits if s.lower() == wanted), None) for among in (TRAIN, TEST)]
+    if None in names:
+        return section
+    return section | {"test": str(train), "train_split": names[0], "test_split": names[1]}
+
+
+def _named(columns: Mapping[str, Any], key: str, usual: tuple[str, ...], place: Path) -> str:
+    """The column that has one of the usual names, whatever its case."""
+    there = {name.lower(): name for name in columns}
+    found = next((there[name] for name in usual if name in there), None)
+    if found is None:
+        raise DataError(
+            f"no column of {place} is called like {key.partition('_')[0]}s are",
+            got=f"it has {', '.join(columns) or 'none'}",
+            do=f"name it: --set data.{key}=COLUMN",
+        )
+    return found

@@ -1,0 +1,170 @@
+"""Tables of images: CSV, Parquet and Hugging Face's folders give the images that a folder gives."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from PIL import Image
+from pyarrow import parquet
+
+from taftcache.backbone.sources.columns import is_table
+from taftcache.backbone.sources.opening import open_source
+from taftcache.backbone.spec import DataSpec
+from taftcache.errors import DataError, UnreadableImage
+
+PIXELS = np.random.default_rng(2).integers(0, 256, (6, 9, 11, 3), dtype=np.uint8)
+NAMES = ["ant", "bee", "cat"]
+PATHS = [f"{NAMES[k % 3]}/{k}.png" for k in range(6)]
+SPLITS = ["train"] * 3 + ["test"] * 3
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """images/<class>/<k>.png."""
+    for path, pixels in zip(PATHS, PIXELS, strict=True):
+        file = tmp_path / "images" / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pixels).save(file)
+    return tmp_path / "images"
+
+
+def spec(file, **options):
+    return DataSpec(**{"source": "table", "train": str(file), "image_key": "path", "label_key": "label", **options})
+
+
+def columns(**more):
+    return {"path": PATHS, "label": [p.split("/")[0] for p in PATHS], "split": SPLITS, **more}
+
+
+def write(file, table, delimiter=","):
+    if file.suffix == ".parquet":
+        parquet.write_table(pa.table(table), file)
+    else:
+        lines = [table.keys(), *zip(*table.values(), strict=True)]
+        file.write_text("".join(delimiter.join(map(str, line)) + "\n" for line in lines), encoding="utf-8-sig")
+    return file
+
+
+def saved(place, table, names):
+    """As datasets' save_to_disk writes one split."""
+    place.mkdir()
+    with pa.ipc.new_stream(place / "data-00000-of-00001.arrow", table.schema) as writer:
+        writer.write_table(table)
+    (place / "state.json").write_text(json.dumps({"_data_files": [{"filename": "data-00000-of-00001.arrow"}]}))
+    features = {"image": {"_type": "Image"}, "label": {"names": names, "_type": "ClassLabel"}}
+    (place / "dataset_info.json").write_text(json.dumps({"features": features}))
+    return place
+
+
+def png(pixels):
+    buffer = io.BytesIO()
+    Image.fromarray(pixels).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def inside():
+    """A table with the images in it, as Hugging Face has them."""
+    images = [{"bytes": png(pixels), "path": None} for pixels in PIXELS]
+    return pa.table({"image": images, "label": [k % 3 for k in range(6)]})
+
+
+@pytest.mark.law("A table of paths and labels gives the ids, classes and pixels that its folder gives")
+@pytest.mark.parametrize(
+    ("name", "delimiter"), [("a.csv", ","), ("a.csv", ";"), ("a.CSV", "\t"), ("a.tsv", "\t"), ("a.parquet", "")]
+)
+def test_a_table_is_its_folder(folder, name, delimiter):
+    listed, _ = open_source(spec(write(folder / name, columns(), delimiter)))
+    walked, _ = open_source(DataSpec(source="folder", train=str(folder)))
+    assert listed.classes == walked.classes == NAMES
+    assert sorted(listed.items) == sorted(walked.items)
+    assert listed.describe() == walked.describe() | {"kind": "table"}
+    for k, pixels in enumerate(PIXELS):
+        assert np.array_equal(np.asarray(listed.read(k)), pixels)
+
+
+def test_a_column_says_which_rows_are_for_testing(folder):
+    file = write(folder / "a.csv", columns())
+    train, test = open_source(spec(file, test=str(file), test_split="test"))
+    assert [item.id for item in train.items] == PATHS[:3]
+    assert [item.id for item in test.items] == PATHS[3:]
+    assert np.array_equal(np.asarray(test.read(2)), PIXELS[5])
+    with pytest.raises(DataError, match=r"no row of .* has the split 'validation'"):
+        open_source(spec(file, test=str(file)))
+
+
+def test_paths_start_from_root_and_labels_are_ordered_as_numbers(folder, tmp_path):
+    absolute = [str(folder / path) for path in PATHS]
+    numbers = ["10", "9", "2", "10", "9", "2"]
+    file = write(tmp_path / "a.csv", columns(path=absolute, label=numbers))
+    source, _ = open_source(spec(file, root=str(folder)))
+    assert [item.id for item in source.items] == PATHS
+    assert source.classes == ["2", "9", "10"]
+    assert [item.label for item in source.items] == [2, 1, 0, 2, 1, 0]
+    assert open_source(spec(file))[0].items[0].id == f"images/{PATHS[0]}"
+
+
+def test_images_inside(tmp_path):
+    table = inside()
+    marked = table.replace_schema_metadata(
+        {"huggingface": json.dumps({"info": {"features": {"label": {"names": NAMES}}}})}
+    )
+    parquet.write_table(marked, tmp_path / "set.parquet")
+    for place in (tmp_path / "set.parquet", saved(tmp_path / "set", table, NAMES)):
+        assert is_table(place)
+        source, _ = open_source(spec(place, image_key="image"))
+        assert source.classes == NAMES
+        assert [item.id for item in source.items] == [f"set/{k:04d}" for k in range(6)]
+        assert all(np.array_equal(np.asarray(source.read(k)), PIXELS[k]) for k in range(6))
+    parquet.write_table(table, tmp_path / "bare.parquet")
+    assert open_source(spec(tmp_path / "bare.parquet", image_key="image"))[0].classes == ["0", "1", "2"]
+
+
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [
+        ({"path": [f"elsewhere/{k}" for k in range(6)]}, "images that .* lists are not there"),
+        ({"path": [f"https://x/{k}.png" for k in range(6)]}, "images that .* lists are not there"),
+        ({"path": [*PATHS[:5], ""]}, "row 6 of .* has no image"),
+        ({"path": [*PATHS[:5], PATHS[0]]}, "more than once"),
+        ({"label": ["a", "b", "", "a", "b", "a"]}, "row 3 of .* has no label"),
+        ({"label": ["a"] * 6}, "fewer than two classes"),
+    ],
+)
+def test_rows_that_are_no_images(folder, change, fault):
+    with pytest.raises(DataError, match=fault):
+        open_source(spec(write(folder / "a.csv", columns(**change))))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "fault"),
+    [
+        ("none.csv", None, "no table at"),
+        ("a.xlsx", b"", "is not a table of images"),
+        ("a.csv", b"", "has no column 'path'"),
+        ("a.csv", b"path,label\nx.png", "cannot be read"),
+        ("a.csv", b'path,label\n"x.png,1\n', "cannot be read"),
+        ("a.csv", b"path,label\n\xff,1\n", "cannot be read"),
+        ("a.parquet", b"PAR1PAR1", "cannot be read"),
+    ],
+)
+def test_files_that_are_no_tables(tmp_path, name, content, fault):
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(DataError, match=fault):
+        open_source(spec(tmp_path / name))
+
+
+def test_a_file_that_is_gone_is_named(folder):
+    source, _ = open_source(spec(write(folder / "a.csv", columns())))
+    (folder / PATHS[4]).unlink()
+    with pytest.raises(UnreadableImage, match=PATHS[4]):
+        source.read(4)
+    selected = saved(folder / "set", inside(), NAMES)
+    (selected / "state.json").write_text('{"_data_files": [], "_indices_files": [1]}')
+    with pytest.raises(DataError, match="cannot be read") as caught:
+        open_source(spec(selected, image_key="image"))
+    assert "flatten_indices" in str(caught.value.got)

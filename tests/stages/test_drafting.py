@@ -1,0 +1,204 @@
+"""``init``: a recipe for whatever lies there, which runs as it is."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tomllib
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import taftcache
+from taftcache.errors import BackboneError, DataError, RecipeError, StoreWriteError
+from taftcache.recipe import load_recipe
+from taftcache.stages.extract.drafting import COMMENTS, PRETRAINED
+from tests.backbone.test_table import saved, write
+from tests.stages.making import write_images
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory):
+    """Three classes of 14 images of 8 x 8."""
+    return write_images(tmp_path_factory.mktemp("my digits") / "all of them")
+
+
+@pytest.fixture
+def place(images, tmp_path, monkeypatch):
+    """The current folder, with those images in the folder ``images``."""
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(images, tmp_path / "images")
+    return tmp_path
+
+
+def listed(folder):
+    paths = sorted(str(file.relative_to(folder)) for file in folder.rglob("*.png"))
+    split = ["train" if k % 3 else "test" for k in range(len(paths))]
+    return {"file_name": paths, "species": [p.split("/")[0] for p in paths], "split": split}
+
+
+def as_splits(place):
+    for path, split in zip(*(listed(place / "images")[k] for k in ("file_name", "split")), strict=True):
+        (place / "set" / split / path).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(place / "images" / path, place / "set" / split / path)
+    return place / "set"
+
+
+def as_beside(place):
+    """Images side by side, and a table of their labels beside their folder."""
+    table = listed(place / "images")
+    (place / "set" / "jpeg").mkdir(parents=True)
+    names = [f"jpeg/{k}.png" for k in range(len(table["split"]))]
+    for path, name in zip(table["file_name"], names, strict=True):
+        shutil.copy(place / "images" / path, place / "set" / name)
+    write(place / "set" / "labels.csv", {"file_name": names, "species": table["species"]})
+    return place / "set"
+
+
+def as_saved(place):
+    import pyarrow as pa
+
+    table = listed(place / "images")
+    (place / "set").mkdir()
+    for split in ("train", "test"):
+        rows = [k for k, s in enumerate(table["split"]) if s == split]
+        images = [{"bytes": (place / "images" / table["file_name"][k]).read_bytes(), "path": None} for k in rows]
+        labels = [int(table["species"][k]) for k in rows]
+        saved(place / "set" / split, pa.table({"image": images, "label": labels}), ["zero", "one", "two"])
+    return place / "set"
+
+
+PLACES = {
+    "folder": (lambda place: place / "images", {"source": "folder", "held_out": 0.2}, ["0", "1", "2"]),
+    "splits": (as_splits, {"source": "folder"}, ["0", "1", "2"]),
+    "csv": (
+        lambda place: write(place / "images" / "a.csv", listed(place / "images")),
+        {"source": "table", "image_key": "file_name", "label_key": "species", "test_split": "test"},
+        ["0", "1", "2"],
+    ),
+    "parquet": (
+        lambda place: write(place / "images" / "a.parquet", listed(place / "images")),
+        {"source": "table", "train_split": "train"},
+        ["0", "1", "2"],
+    ),
+    "beside": (as_beside, {"source": "table", "label_key": "species"}, ["0", "1", "2"]),
+    "saved": (as_saved, {"source": "table", "image_key": "image"}, ["zero", "one", "two"]),
+}
+
+
+@pytest.mark.law("A recipe that init writes is read back as what was chosen, and runs unchanged")
+@pytest.mark.parametrize(
+    "kind", [pytest.param(k, marks=[pytest.mark.full] * (k in ("splits", "parquet"))) for k in PLACES]
+)
+def test_a_recipe_for_what_lies_there(place, kind):
+    make, data, classes = PLACES[kind]
+    report = taftcache.init_recipe(make(place), "mine.toml")
+    values = tomllib.loads((place / "mine.toml").read_text(encoding="utf-8"))
+    assert data.items() <= values["data"].items()
+    assert (report.images, report.classes, report.pixels) == (42, classes, (8, 8))
+    assert report.held_out == (14 if "test" in values["data"] else report.estimate.rows["held-out"])
+    assert values["backbone"] == {"weights": "bundled"}
+    recipe = load_recipe("mine.toml")
+    assert (recipe.name, str(recipe.store_path), recipe.store.shards) == ("mine", "stores/mine", 1)
+    if kind in ("folder", "saved"):
+        extracted = taftcache.extract(recipe)
+        assert extracted.shards == report.estimate.rows
+        assert extracted.bytes == pytest.approx(report.estimate.bytes, rel=0.1)
+
+
+def test_a_recipe_explains_itself_and_is_never_lost(place):
+    taftcache.init_recipe("images")
+    text = (place / "images.toml").read_text(encoding="utf-8")
+    assert text.startswith("# 42 images of 3 classes, about 8 x 8 pixels, from images\n")
+    sections = tomllib.loads(text)
+    said = [f"{name}.{key}" for name, section in sections.items() for key in section]
+    assert all(f"# {COMMENTS[name]}\n" in text for name in said if name in COMMENTS)
+    assert set(COMMENTS) - set(said) == {"data.unreadable"}
+    with pytest.raises(RecipeError, match=r"images\.toml exists already") as caught:
+        taftcache.init_recipe("images")
+    assert "--force" in caught.value.do
+    assert (place / "images.toml").read_text(encoding="utf-8") == text
+    changes = ["store.shards=2", "objective.ridge=auto", "device=cpu", "tangent.blocks=0"]
+    report = taftcache.init_recipe("images", force=True, overrides=changes)
+    recipe = load_recipe("images.toml")
+    assert (recipe.store.shards, recipe.objective.ridge, recipe.device, recipe.tangent.blocks) == (2, "auto", "cpu", 0)
+    assert report.shards == 2
+    with pytest.raises(StoreWriteError, match="cannot write"):
+        taftcache.init_recipe("images", "nowhere/a.toml")
+
+
+def test_names_of_folders_that_need_care(place):
+    odd = place / 'a "b" \\ ü\x7f#[x]'
+    (place / "images").rename(odd)
+    report = taftcache.init_recipe(odd)
+    assert report.recipe.name == "a-b-ü-x.toml"
+    recipe = load_recipe(report.recipe)
+    assert recipe.data.train == str(odd)
+    assert tomllib.loads(report.recipe.read_text(encoding="utf-8"))["data"]["train"] == str(odd)
+
+
+def test_images_that_do_not_decode_are_left_out(place):
+    for k in (3, 9):
+        sorted((place / "images" / "1").iterdir())[k].write_bytes(b"none")
+    report = taftcache.init_recipe("images")
+    assert any("2 of 42 images looked at do not decode" in note for note in report.notes)
+    assert load_recipe("images.toml").data.unreadable == "skip"
+
+
+def test_no_image_decodes(place):
+    for file in (place / "images").rglob("*.png"):
+        file.write_bytes(b"none")
+    with pytest.raises(DataError, match="none of 42 images looked at decodes"):
+        taftcache.init_recipe("images")
+    assert not (place / "images.toml").exists()
+
+
+def test_large_pictures_get_a_pretrained_model_where_one_can_be_had(place, monkeypatch):
+    for file in (place / "images").rglob("*.png"):
+        Image.fromarray(np.zeros((90, 120, 3), np.uint8)).save(file)
+
+    asked = []
+
+    def offline(spec, *rest, **named):
+        asked.append(spec.model)
+        if spec.model is not None:
+            raise BackboneError(f"no pretrained weights of {spec.model} here", do="connect")
+        return load(spec, *rest, **named)
+
+    from taftcache.stages.extract import extraction
+
+    load = extraction.load_backbone
+    monkeypatch.setattr(extraction, "load_backbone", offline)
+    report = taftcache.init_recipe("images")
+    assert asked == [PRETRAINED, None]
+    assert report.backbone == "bundled"
+    assert any("no pretrained weights" in note for note in report.notes)
+    for changes in (["backbone.model=vit_tiny_patch16_224"], [f"backbone.model={PRETRAINED}"]):
+        with pytest.raises(BackboneError, match="no pretrained weights"):  # a model that was asked for is not swapped
+            taftcache.init_recipe("images", force=True, overrides=changes)
+    assert load_recipe("images.toml").backbone.weights == "bundled"
+
+
+@pytest.mark.parametrize(
+    ("make", "fault", "do"),
+    [
+        (lambda place: place / "nowhere", "nothing at", "correct the path"),
+        (lambda place: place / "images" / "0", "have no labels", "CSV file"),
+        (lambda place: write(place / "a.csv", {"path": ["x.png"], "kind": ["a"]}), "no column of", "data.label_key="),
+        (lambda place: next((place / "images").rglob("*.png")), "not a file that images can be found by", ".csv"),
+    ],
+)
+def test_places_without_labelled_images(place, make, fault, do):
+    with pytest.raises(DataError, match=fault) as caught:
+        taftcache.init_recipe(make(place))
+    assert do in caught.value.do
+    assert not list(place.glob("*.toml"))
+
+
+def test_a_column_is_named(place):
+    paths = listed(place / "images")["file_name"]
+    file = write(place / "images" / "a.csv", {"where": paths, "colour": ["red", "blue"] * 21})
+    report = taftcache.init_recipe(file, overrides=["data.label_key=colour", "data.image_key=where"])
+    assert report.classes == ["blue", "red"]
+    assert json.dumps("colour") in report.recipe.read_text(encoding="utf-8")

@@ -1,0 +1,95 @@
+"""The first hour from a wheel: no clone, no source folder, nothing on the path but what pip installed."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import sysconfig
+import venv
+from pathlib import Path
+
+import pytest
+
+from tests.stages.making import write_images
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+class Installed:
+    """An environment with the built wheel, the dependencies of this one, and a folder to work in."""
+
+    def __init__(self, place: Path, wheel: Path) -> None:
+        self.here = place / "work"
+        self.here.mkdir()
+        venv.create(place / "env", with_pip=False)
+        self.bin = place / "env" / "bin"
+        python = str(self.bin / "python")
+        pip = [sys.executable, "-m", "pip", "--python", python, "--disable-pip-version-check"]
+        subprocess.run([*pip, "install", "-q", "--no-index", "--no-deps", str(wheel)], check=True, capture_output=True)
+        # Afterwards, so that pip sees no other installation. A .pth in that folder is not followed, an editable one
+        # in particular.
+        (own,) = (place / "env" / "lib").glob("python*/site-packages")
+        paths = sysconfig.get_paths()
+        (own / "dependencies.pth").write_text("\n".join(dict.fromkeys([paths["purelib"], paths["platlib"]])) + "\n")
+
+    def __call__(self, program: str, *arguments: object, code: int = 0) -> str:
+        """What the program prints to stdout; it must end with ``code``."""
+        env = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "XDG_"))}
+        done = subprocess.run(
+            [self.bin / program, *map(str, arguments)],
+            cwd=self.here,
+            env=env | {"HOME": str(self.here), "OMP_NUM_THREADS": "1", "COLUMNS": "200"},
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == code, (program, arguments, done.stdout, done.stderr)
+        assert "Traceback" not in done.stderr
+        return done.stdout if code == 0 else done.stderr
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory):
+    pytest.importorskip("hatchling")
+    place = tmp_path_factory.mktemp("wheel")
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(place)]
+    subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
+    (wheel,) = place.glob("*.whl")
+    return Installed(place, wheel)
+
+
+def test_a_wheel_brings_the_recipes(installed):
+    asked = "import taftcache as t, taftcache.recipe_files as r; print(t.__file__, *r.bundled_recipes())"
+    place, *names = installed("python", "-c", asked).split()
+    assert Path(place).is_relative_to(installed.bin.parent)
+    folder = ROOT / "pipelines"
+    assert sorted(names) == sorted(p.relative_to(folder).with_suffix("").as_posix() for p in folder.rglob("*.toml"))
+    assert installed("taftcache", "--version").startswith("taftcache ")
+    assert "did you mean quickstart?" in installed("taftcache", "run", "quikstart", code=2)
+
+
+@pytest.mark.full
+@pytest.mark.slow
+@pytest.mark.law("Whoever installs the wheel gets from nothing to a model of their own images, without a clone")
+def test_the_first_hour(installed):
+    few = ("--set", "data.limit=300", "--set", "forget.samples=[]")
+    assert "composed tangent model" in installed("taftcache", "demo", *few)
+    write_images(installed.here / "pictures")
+    assert "next     taftcache run pictures.toml" in installed("taftcache", "init", "pictures")
+    report = json.loads(installed("taftcache", "run", "pictures.toml", "--json"))
+    assert report["evaluate"]["rows"] > 0
+    image = next((installed.here / "pictures" / "1").iterdir())
+    said = json.loads(installed("taftcache", "predict", "stores/pictures", image, "--json"))
+    assert said["predictions"][0]["labels"][0] == "1"
+    sample = installed("taftcache", "inspect", "stores/pictures", "--shard", "000", "--ids").split("\t")[0]
+    assert "forgotten now" in installed("taftcache", "forget", "stores/pictures", "--sample", sample)
+    assert "0 findings" in installed("taftcache", "audit", "stores/pictures")
+    installed("taftcache", "export", "stores/pictures", "rows.npz", "--format", "npz")
+    ids = installed("python", "-c", "import numpy; print(*numpy.load('rows.npz')['ids'])").split()
+    assert ids
+    assert sample not in ids
+    installed("taftcache", "export-model", "stores/pictures", "model")
+    asked = f"import taftcache; print(taftcache.open_model('model').predict([{str(image)!r}], top=1)[0].labels)"
+    assert installed("python", "-c", asked).strip() == "['1']"
+    installed("taftcache", "verify", "stores/pictures")
