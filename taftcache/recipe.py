@@ -76,7 +76,7 @@ class ObjectiveSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     loss: Literal["rsl", "mse", "cross_entropy", "squared_error"] = "rsl"
     alpha: Positive | Literal["auto"] = "auto"
     kappa: Positive = 15.0
-    ridge: Positive | Literal["auto"] = 1e-4
+    ridge: Positive | Literal["auto"] = "auto"
     radius: Positive | None = None
     class_weights: Literal["none", "balanced"] | list[NotNegative] = "none"
     jvp_only: bool = False

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import Any
+from math import ceil
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -28,7 +29,10 @@ from taftcache.tangent.base import Base
 from taftcache.tangent.rows import RowSource, RowSubset
 
 HEAD_GRID = [10.0**e for e in range(-8, 2)]
-GRID = [10.0 ** (e / 2) for e in range(-10, -3)]  # 1e-5 … 1e-2
+GRID = [10.0 ** (e / 2) for e in range(-12, -1)]  # 1e-6 … 1e-1
+ALONE = 1e-3  # λ of a row that has no other to validate it
+MOST_ROWS = 4096  # take part in a choice beyond the head: as many as the space of the rows takes
+RISES = 2  # of the loss, one after the other, after which no lesser λ is tried where each takes a solve
 EVERY = 5  # one row in five validates
 STEPS = 10  # passes for the whole path: enough for a choice, too few for a solution
 EACH = 12  # passes for one λ where it takes a solve each: with fewer the last and least λ wins, whatever the loss
@@ -45,12 +49,13 @@ class Point:
 
 @dataclass(frozen=True)
 class RidgeChoice:
-    """λ, how it was found, the whole curve, and the passes it took."""
+    """λ, how it was found, the whole curve, the passes it took, and the end of the grid that it lies at, if it does."""
 
     ridge: float
     method: str
     curve: list[Point]
     passes: int
+    end: Literal["least", "largest"] | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -68,9 +73,11 @@ def choose_ridge(
     """The λ of a grid with the least mean loss on rows that did not take part.
 
     The head: exact leave-one-out, for all λ from one eigendecomposition, in two passes. More than the head: one row in
-    five is set aside, and one run over the others gives every λ (``RowSpace.path``; a short solve for each, warm from
-    the last, where that does not fit). A function of the rows alone, like the solve: what is forgotten has no part in
-    it afterwards.
+    five is set aside, and one run over the others gives every λ (``RowSpace.path``; a short solve for each, from the
+    largest down and warm from the last, where that does not fit, until the loss has risen ``RISES`` times). Of N rows,
+    ``MOST_ROWS`` at most take part, evenly spread, and λN is kept: it is the ratio of the noise's variance to the
+    prior's, which does not depend on how many rows are seen. A function of the rows alone, like the solve: what is
+    forgotten has no part in it afterwards. A single row gets ``ALONE``.
 
     Args:
         base: the expansion point.
@@ -80,13 +87,15 @@ def choose_ridge(
         grid: λ > 0; ``HEAD_GRID`` or ``GRID`` by default.
 
     Raises:
-        SolveError: fewer than two rows, or an empty grid.
+        SolveError: an empty grid.
     """
     head = base.trained(objective.train) == base.head_layout
     rows = sum(source.rows for source in sources)
     ridges = sorted(grid if grid is not None else HEAD_GRID if head else GRID)
-    if rows < 2 or not ridges or ridges[0] <= 0:
-        raise SolveError("choosing a ridge needs two rows and a grid of λ above 0", got=f"{rows} rows, grid {ridges}")
+    if not ridges or ridges[0] <= 0:
+        raise SolveError("choosing a ridge needs a grid of λ above 0", got=f"grid {ridges}")
+    if rows < 2:
+        return RidgeChoice(ALONE, "default, for a row alone", [], 0)
     if head and objective.loss.quadratic:
         exact = _problem(base, sources, replace(objective, ridge=ridges[0]), arithmetic, torch.float64)
         try:
@@ -95,18 +104,27 @@ def choose_ridge(
             pass  # every class has its own D: validate like any other
         else:
             curve = [Point(e.ridge, e.loss, e.accuracy) for e in errors]
-            return RidgeChoice(_best(curve), "leave-one-out", curve, 2)
-    step = EVERY if rows >= EVERY else 2
-    held = np.arange(rows) % step == step - 1
-    kept, aside = (RowSubset(sources, np.flatnonzero(part)) for part in (~held, held))
+            best = _best(curve)
+            return RidgeChoice(best, "leave-one-out", curve, 2, _end(best, ridges))
+    some = min(rows, MOST_ROWS)
+    picked = np.arange(some) * rows // some
+    step = EVERY if some >= EVERY else 2
+    held = np.arange(some) % step == step - 1
+    kept, aside = (RowSubset(sources, picked[part]) for part in (~held, held))
     omega = objective.weights
     if omega is not None and omega.by_sample is not None:
         omega = RowWeights(omega.by_class, omega.by_sample[kept.index])
-    deltas, passes = ridge_path(base, [kept], replace(objective, weights=omega), ridges, arithmetic=arithmetic)
-    unweighted = replace(objective, weights=None, ridge=ridges[0])
-    test = _problem(base, [aside], unweighted, arithmetic, torch.float32)
-    curve = [_tested(test, delta, ridge) for delta, ridge in zip(deltas, ridges, strict=True)]
-    return RidgeChoice(_best(curve), "validation", curve, passes + 1)
+    test = _problem(base, [aside], replace(objective, weights=None, ridge=ridges[0]), arithmetic, torch.float32)
+    curve, passes = [], 0
+    for at in _downwards(base, [kept], replace(objective, weights=omega), ridges, arithmetic):
+        curve.insert(0, _tested(test, at.delta, at.ridge))
+        passes = at.passes
+        losses = [point.loss for point in curve[: RISES + 1]]
+        if at.more and len(losses) > RISES and losses == sorted(losses, reverse=True):
+            break
+    passes = ceil((passes + 1) * some / rows)
+    best = _best(curve)
+    return RidgeChoice(best * some / rows, "validation", curve, passes, _end(best, ridges))
 
 
 def ridge_path(
@@ -122,11 +140,32 @@ def ridge_path(
     A quadratic loss gets them from one run in the space of the rows where that fits, other problems from a short solve
     each, warm from the last. The objective's own λ and ball have no part in it.
     """
-    ordered = sorted(ridges)
-    asked = replace(objective, ridge=ordered[0])
+    found = {at.ridge: at for at in _downwards(base, sources, objective, sorted(ridges), arithmetic)}
+    return [found[ridge].delta for ridge in ridges], max(at.passes for at in found.values())
+
+
+class _Solved(NamedTuple):
+    """Δw(λ) [P] at one λ, the passes that it and the larger ones took, and whether a lesser one takes more."""
+
+    ridge: float
+    delta: Tensor
+    passes: int
+    more: bool
+
+
+def _downwards(
+    base: Base, sources: Sequence[RowSource], objective: Objective, ridges: Sequence[float], arithmetic: Arithmetic
+) -> Iterator[_Solved]:
+    """Each of the increasing ``ridges``, from the last on."""
+    asked = replace(objective, ridge=ridges[0])
     narrow, wide = (_problem(base, sources, asked, arithmetic, dtype) for dtype in (torch.float32, torch.float64))
-    deltas, passes = _path(narrow, wide, ordered)
-    return [deltas[ordered.index(ridge)] for ridge in ridges], passes
+    if narrow.loss.quadratic and class_kernel_fits(narrow):
+        rows = RowSpace(narrow, wide, STEPS)
+        passes = 3 + STEPS + (len(ridges) + 1) // 2
+        for ridge, delta in zip(reversed(ridges), reversed(rows.path(ridges, STEPS)), strict=True):
+            yield _Solved(ridge, delta, passes, more=False)
+    else:
+        yield from _short_solves(narrow, wide, ridges)
 
 
 def _problem(
@@ -137,11 +176,7 @@ def _problem(
     return Problem.of(objective, J)
 
 
-def _path(narrow: Problem, wide: Problem, ridges: Sequence[float]) -> tuple[list[Tensor], int]:
-    if narrow.loss.quadratic and class_kernel_fits(narrow):
-        rows = RowSpace(narrow, wide, STEPS)
-        return rows.path(ridges, STEPS), 3 + STEPS + (len(ridges) + 1) // 2
-    deltas: list[Tensor] = []
+def _short_solves(narrow: Problem, wide: Problem, ridges: Sequence[float]) -> Iterator[_Solved]:
     delta: Tensor | None = None
     made: Inverse | None = None
 
@@ -163,8 +198,7 @@ def _path(narrow: Problem, wide: Problem, ridges: Sequence[float]) -> tuple[list
             solved = newton(one, exact, Goal(tolerance=1e-2, max_passes=200 if head else 16), start=delta)
         delta = solved.value
         passes += solved.stats["passes"]
-        deltas.append(delta)
-    return deltas[::-1], passes
+        yield _Solved(ridge, delta, passes, more=True)
 
 
 def _tested(problem: Problem, delta: Tensor, ridge: float) -> Point:
@@ -177,6 +211,13 @@ def _tested(problem: Problem, delta: Tensor, ridge: float) -> Point:
         classes = not labels.is_floating_point()
         correct += int((z.argmax(1) == labels).sum()) if classes else 0
     return Point(ridge, loss / operator.rows, correct / operator.rows if classes else None)
+
+
+def _end(best: float, ridges: Sequence[float]) -> Literal["least", "largest"] | None:
+    """At which end of several increasing ``ridges`` the ``best`` lies."""
+    if len(ridges) == 1 or ridges[0] < best < ridges[-1]:
+        return None
+    return "least" if best == ridges[0] else "largest"
 
 
 def _best(curve: Sequence[Point]) -> float:

@@ -11,9 +11,10 @@ from taftcache.objective.cross_entropy import CrossEntropy
 from taftcache.objective.objective import Objective
 from taftcache.objective.rsl import RSL
 from taftcache.objective.weights import RowWeights
-from taftcache.solve.choosing import STEPS, choose_ridge
+from taftcache.solve.choosing import ALONE, STEPS, choose_ridge
 from taftcache.solve.methods.head import HeadPath
 from taftcache.solve.settings import Arithmetic
+from taftcache.tangent.rows import RowSubset
 from tests.solve.problems import K, N, case, dense, labels, make_problem, rows
 
 LOSS = RSL(alpha=1.0, kappa=5.0)
@@ -75,7 +76,7 @@ def test_the_choice_has_the_least_loss_of_its_curve(monkeypatch, train, loss):
     objective, streaming = Objective(loss=loss, train=train), Arithmetic(memory=0)
     assert choice == choose_ridge(case().base, rows(sizes=(16, 24)), objective, arithmetic=streaming)
     if loss is LOSS and train == "full":
-        assert choice.passes <= STEPS + 9
+        assert choice.passes <= STEPS + 10
 
 
 def test_the_path_validates_what_a_solve_of_the_other_rows_would(monkeypatch):
@@ -97,6 +98,38 @@ def test_the_path_validates_what_a_solve_of_the_other_rows_would(monkeypatch):
         z = f0[aside] + J[aside] @ x
         expected = (z - 5 * y[aside]).square().mean()
         assert point.loss == pytest.approx(expected.item(), rel=2e-2)
+
+
+def test_many_rows_choose_by_some_of_them_and_keep_the_sum(monkeypatch):
+    """λN is what rows spread evenly choose, wherever they lie."""
+    some = choose_ridge(case().base, [RowSubset(rows(), np.arange(20) * 2)], Objective(loss=LOSS))
+    monkeypatch.setattr("taftcache.solve.choosing.MOST_ROWS", 20)
+    choice = choose_ridge(case().base, rows(sizes=(16, 24)), Objective(loss=LOSS))
+    assert choice.curve == some.curve
+    assert choice.ridge * N == pytest.approx(some.ridge * 20)
+    assert choice.passes < some.passes
+
+
+def test_lesser_ridges_are_left_out_once_the_loss_has_risen(monkeypatch):
+    monkeypatch.setattr("taftcache.solve.choosing.class_kernel_fits", lambda problem: False)
+    grid = [10.0**k for k in range(-6, 3)]
+    choice = choose_ridge(case().base, rows(), Objective(loss=LOSS), grid=grid)
+    losses = [point.loss for point in choice.curve]
+    assert [point.ridge for point in choice.curve] == grid[len(grid) - len(losses) :]
+    if len(losses) < len(grid):
+        assert losses[0] >= losses[1] >= losses[2]
+    assert not any(a >= b >= c for a, b, c in zip(losses[1:], losses[2:], losses[3:], strict=False))
+
+
+def test_a_choice_says_at_which_end_it_lies():
+    choices = [choose_ridge(case().base, rows(), Objective(loss=LOSS), grid=g) for g in ([1e-9, 1e-8], [1e3, 1e4])]
+    assert [choice.end for choice in choices] == ["largest", "least"]
+    assert choose_ridge(case().base, rows(), Objective(loss=LOSS), grid=[1e-2]).end is None
+
+
+def test_one_row_has_nothing_to_choose_by():
+    choice = choose_ridge(case().base, [RowSubset(rows(), [3])], Objective(loss=LOSS))
+    assert (choice.ridge, choice.curve, choice.passes) == (ALONE, [], 0)
 
 
 @pytest.mark.parametrize("grid", [[], [0.0, 1.0]])

@@ -15,6 +15,7 @@ from torch import Tensor
 from taftcache.cache.read.shard import Shard
 from taftcache.model.component import Component
 from taftcache.names import EXACT
+from taftcache.solve.choosing import choose_ridge
 from taftcache.solve.methods.row_space import Restart
 from taftcache.stages.progress import Progress
 from taftcache.stages.train.settings import Settings
@@ -78,8 +79,31 @@ def resolve_warm(
     ``stays`` [N] says which rows of ``before`` stay. What the removal moves is a distance between two optima, so the
     old model's certificate counts too: where that is the loose one, it is tightened on the old rows, which are still
     there. With dual vectors at hand the solve goes on from them; else from Δw, and then it gives up after about twice
-    the passes of a cold solve.
+    the passes of a cold solve. Where λ is chosen from the rows, it is chosen anew once; another λ is another problem,
+    and no place to go on from.
     """
+    choice = None
+    if settings.recipe.objective.ridge == "auto":
+        objective = settings.objective(shards, settings.train)
+        choice = choose_ridge(settings.base, shards, objective, arithmetic=settings.arithmetic)
+        if choice.ridge != old.record.certified.ridge:
+            return Warm(passes=choice.passes, failure="the rows that stay choose another λ")
+        settings = settings.at(choice.ridge)
+    warm = _resolved(settings, before, shards, stays, old, progress)
+    if warm.component is not None and choice is not None:
+        warm.component.meta["ridge_choice"] = choice.as_dict()
+    return warm
+
+
+def _resolved(
+    settings: Settings,
+    before: Sequence[Shard],
+    shards: Sequence[Shard],
+    stays: NDArray[np.bool_],
+    old: Component,
+    progress: Progress,
+) -> Warm:
+    """As ``resolve_warm``, at one λ."""
     known = old.dual is not None and old.dual.shape == (len(stays), settings.base.config.classes)
     if known and all(settings.starts_at_zero(rows, settings.train) for rows in (before, shards)):
         return _from_dual(settings, before, shards, stays, old, progress)

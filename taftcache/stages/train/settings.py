@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import msgspec
 import numpy as np
 import torch
 from torch import Tensor
@@ -72,6 +73,12 @@ class Settings:
         """ω of the rows of ``sources`` [N]; None where all are one."""
         labels = torch.from_numpy(np.concatenate([np.asarray(shard.labels, np.int64) for shard in sources]))
         return class_weights(self.recipe.objective.class_weights, labels, self.base.config.classes)
+
+    def at(self, ridge: float) -> Settings:
+        """The same with a λ that was chosen."""
+        structs = msgspec.structs
+        objective = structs.replace(self.recipe.objective, ridge=ridge)
+        return replace(self, recipe=structs.replace(self.recipe, objective=objective))
 
     def objective(self, sources: Sequence[Shard], mode: Train) -> Objective:
         """F over the rows of ``sources``; λ is 0 where it is yet to be chosen."""

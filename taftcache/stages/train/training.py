@@ -10,7 +10,7 @@ from typing import Any
 
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
-from taftcache.errors import RecipeError, SolveError, StoreError
+from taftcache.errors import RecipeError, StoreError
 from taftcache.model.component import Component, put_component
 from taftcache.names import HEAD, component_of
 from taftcache.privacy.statement import META
@@ -89,7 +89,7 @@ def train(
         kept=kept,
         certificates={name: meta["certificate"] for name, meta in metas.items() if "certificate" in meta},
         seconds=time.perf_counter() - begin,
-        notes=_unfinished(metas),
+        notes=[*_unfinished(metas), *_at_the_end(metas)],
     )
 
 
@@ -133,8 +133,7 @@ def _check_todo(store: FeatureStore, recipe: Recipe, jobs: Sequence[Job]) -> Non
     """Refuse before the first solve what a later one would fail with, or would take away.
 
     Raises:
-        RecipeError: a private component would be replaced by one that saw its rows without noise. SolveError: too few
-        rows to choose a ridge from.
+        RecipeError: a private component would be replaced by one that saw its rows without noise.
     """
     there = store.objects()
     if private := [name for name, _, _ in jobs if name in there and META in there[name].meta]:
@@ -143,14 +142,6 @@ def _check_todo(store: FeatureStore, recipe: Recipe, jobs: Sequence[Job]) -> Non
             got="taftcache train without --private",
             do="taftcache train --private, or train a store of the same rows that was extracted elsewhere",
         )
-    for name, sources, _ in jobs:
-        rows = sum(shard.rows for shard in sources)
-        if recipe.objective.ridge == "auto" and rows < 2:
-            raise SolveError(
-                f"{name} has {rows} row, too few to choose a ridge from",
-                got='objective.ridge = "auto"',
-                do="give a number, or forget the shard",
-            )
 
 
 def _solved(
@@ -188,6 +179,17 @@ def _put(store: FeatureStore, recipe: Recipe, job: Job, component: Component, lo
         if name != HEAD and sources[0].name in still:
             still.remove(sources[0].name)
             change.update(plan=plan_without(store, subtracted=still))
+
+
+def _at_the_end(metas: Mapping[str, dict[str, Any]]) -> list[str]:
+    """One note for each end of the λ tried at which the best one lies, with the components it befell."""
+    by_end: dict[str, list[str]] = {}
+    for name, meta in metas.items():
+        if end := meta.get("ridge_choice", {}).get("end"):
+            by_end.setdefault(end, []).append(name)
+    return [
+        f"λ of {', '.join(names)} is the {end} that was tried; another may be better" for end, names in by_end.items()
+    ]
 
 
 def _unfinished(metas: Mapping[str, dict[str, Any]]) -> list[str]:
