@@ -39,6 +39,7 @@ format: .venv/installed-dev ## put the formatting right
 
 docs: .venv/installed-dev ## write the generated pages anew
 	$(BIN)/python tools/make_docs.py
+	$(BIN)/python tools/make_docs.py --output
 
 clean: ## remove .venv and caches; stores are kept
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis dist build

@@ -28,9 +28,9 @@ COMMENTS = {
     "store.path": "Where the cache, the models and the receipts are kept.",
     "store.shards": "Disjoint parts of the data: each is trained, and retrained after forgetting, on its own.",
     "tangent.reset_block": "The last block is trained, from a new start: better on most data than from where it was.",
-    "objective.kappa": "The logit that the right class is pulled to.",
-    "objective.ridge": 'How strongly the weights are held back; "auto" chooses it from the rows, which takes longer.',
-    "solver.tolerance": "How near the exact optimum a solve comes; 1e-6 takes longer and proves more.",
+    "objective.ridge": 'How strongly the weights are held back: "auto" chooses it from the rows; a number is quicker.',
+    "solver.tolerance": "How near the exact optimum a solve comes; 5e-3 predicts as well, but its receipts prove less.",
+    "compose.mode": '"auto" also solves one exact model of all rows; with "mean" all is quicker, and less accurate.',
 }
 
 
@@ -130,8 +130,9 @@ def _chosen(
         "backbone": backbone,
         "store": {"path": f"stores/{name}", "shards": max(1, min(SHARDS, rows // max(ROWS, PER_CLASS * classes)))},
         "tangent": {"reset_block": True},
-        "objective": {"kappa": 15.0, "ridge": 1e-4},
-        "solver": {"tolerance": 1e-6 if backbone["weights"] == "bundled" else 5e-3},
+        "objective": {"ridge": "auto"},
+        "solver": {"tolerance": 1e-6 if backbone["weights"] == "bundled" else 1e-4},
+        "compose": {"mode": "auto"},
     }
 
 
