@@ -46,6 +46,9 @@ def forget(
     sign: Annotated[
         Path | None, typer.Option("--sign", metavar="KEY", help="sign the receipt with this Ed25519 key (PEM)")
     ] = None,
+    proven: Annotated[
+        bool, typer.Option("--proven", help="how many held-out labels are provably those of a full retrain")
+    ] = False,
     destroy_key: Annotated[
         bool,
         typer.Option("--destroy-key", help="destroy the key of all tombstones: no id can be asked about any more"),
@@ -75,7 +78,7 @@ def forget(
         else:
             report = taftcache.forget(
                 opened, ids, progress, shards=shard or [], classes=label or [],
-                mode=mode, cold=cold, dry_run=dry_run, signing_key=sign,
+                mode=mode, cold=cold, dry_run=dry_run, signing_key=sign, proven=proven,
             )  # fmt: skip
     print_report(report, as_json, show_forget)
 

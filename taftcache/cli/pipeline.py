@@ -315,6 +315,7 @@ def evaluate(
     probe: Annotated[
         bool, typer.Option("--probe", help="also fit scikit-learn's linear probe, and compare with it")
     ] = False,
+    proven: Annotated[bool, typer.Option("--proven", help="how many labels are provably the exact optimum's")] = False,
     as_json: Json = False,
 ) -> None:
     """Measure accuracy on the held-out rows.
@@ -324,7 +325,7 @@ def evaluate(
     Example: taftcache evaluate stores/quickstart --probe
     """
     with taftcache.FeatureStore(store) as opened, bars(as_json) as progress:
-        report = taftcache.evaluate(opened, progress, without=without or [], probe=probe)
+        report = taftcache.evaluate(opened, progress, without=without or [], probe=probe, proven=proven)
     print_report(report, as_json, show_evaluate)
 
 

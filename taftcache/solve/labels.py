@@ -27,19 +27,22 @@ def logit_bounds(operator: TangentOperator, solution: Solution) -> Iterator[Tens
         yield torch.stack(norms, 1) * solution.certificate.distance
 
 
-def proven_labels(operator: TangentOperator, solution: Solution, jvp_only: bool = False) -> tuple[Tensor, Tensor]:
+def proven_labels(
+    operator: TangentOperator, delta: Tensor, distance: float, jvp_only: bool = False
+) -> tuple[Tensor, Tensor]:
     """Predicted classes [N], and whether each is provably what the exact optimum would predict [N].
 
     Class y stands if z_y − z_k > ‖J_y(x) − J_k(x)‖·‖Δw − Δw*‖ for every other k, the norm being that of the
     difference's own gradient. Costs K half passes.
 
     Args:
-        operator: over the rows asked about, in float64, with the solution's layout.
-        solution: with its certificate.
+        operator: over the rows asked about, in float64, with the layout of ``delta``.
+        delta: Δw [P].
+        distance: the certified bound on ‖Δw − Δw*‖.
         jvp_only: whether the problem left the base logits out.
     """
     predicted, proven = [], []
-    direction = operator.direction(solution.value)
+    direction = operator.direction(delta)
     for state, _ in operator.blocks():
         change = operator.tangent(state, direction)
         z = change if jvp_only else state.logits + change
@@ -48,7 +51,7 @@ def proven_labels(operator: TangentOperator, solution: Solution, jvp_only: bool 
         for k in range(operator.classes):
             contrast = torch.zeros_like(z).scatter_(1, label[:, None], 1) - _unit(z, k)
             margin = (contrast * z).sum(1)
-            reach = row_norms(*operator.factors(state, contrast)) * solution.certificate.distance
+            reach = row_norms(*operator.factors(state, contrast)) * distance
             sure &= (margin > reach) | (label == k)
         predicted.append(label)
         proven.append(sure)

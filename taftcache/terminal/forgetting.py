@@ -71,4 +71,6 @@ def forgotten_lines(report: ForgetReport) -> list[str]:
     for name, c in report.certificates.items():
         moved = "" if c["moved"] is None else f"; the removal moved it by {c['moved']:.1e}"
         lines.append(f"{name}: {certified(c)}{moved}")
+    for name, share in report.proven.items():
+        lines.append(f"{name}: {100 * share:.1f} % of held-out labels are provably those of a full retrain")
     return [*lines, *(f"note: {note}" for note in report.notes)]

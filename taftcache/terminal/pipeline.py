@@ -186,10 +186,14 @@ def show_compose(report: ComposeReport) -> None:
 
 def show_evaluate(report: EvaluateReport) -> None:
     """Accuracy of every model."""
-    table = Table("model", "accuracy", "95 % interval", title=f"{report.rows} held-out rows", title_justify="left")
+    proven = ["labels proven"] if report.proven else []
+    table = Table(
+        "model", "accuracy", "95 % interval", *proven, title=f"{report.rows} held-out rows", title_justify="left"
+    )
     for name, value in report.accuracy.items():
         low, high = report.intervals[name]
-        table.add_row(name, f"{100 * value:.2f} %", f"{100 * low:.1f} to {100 * high:.1f}")
+        share = [f"{100 * report.proven[name]:.1f} %"] if name in report.proven else []
+        table.add_row(name, f"{100 * value:.2f} %", f"{100 * low:.1f} to {100 * high:.1f}", *share)
     OUT.print(table)
     if report.against is not None:
         OUT.print(_verdict(report.against), soft_wrap=True)

@@ -180,7 +180,7 @@ def test_labels_that_are_proven_are_the_optimums():
     solutions += [solve(tolerance=tolerance, method="conjugate") for tolerance in (0.3, 1e-2, 1e-9)]
     shares = []
     for solution in solutions:
-        predicted, proven = proven_labels(operator, solution)
+        predicted, proven = proven_labels(operator, solution.value, solution.certificate.distance)
         assert torch.equal(predicted[proven], exact[proven])
         assert solution.value.norm() > 0 or (predicted != exact).any()  # or there would be nothing to refuse
         shares.append(proven.double().mean().item())

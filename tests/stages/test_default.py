@@ -14,8 +14,12 @@ from typer.testing import CliRunner
 import taftcache
 from taftcache.cache.store import FeatureStore
 from taftcache.cli import app
+from taftcache.errors import StoreError
 from taftcache.model.component import read_base, read_component
+from taftcache.model.meta import meta_of
+from taftcache.names import is_model
 from taftcache.recipe import parse_recipe
+from taftcache.stages.look import proving
 from taftcache.stages.look.evaluation import PROBE, _against
 from taftcache.stages.look.probe import Probe
 from taftcache.tangent.operator import TangentOperator
@@ -116,6 +120,37 @@ def test_intervals_cover_and_verdicts_follow_them():
         assert (found.verdict == "behind") == (high < 0)
     assert 930 <= covered <= 975
     assert verdicts.count("within noise") > 400 > verdicts.count("behind") * 40
+
+
+def test_labels_are_proven_by_model(default):
+    """The shares follow the certificates: a label counts where it is also that of a far closer solution."""
+    path, _ = default
+    with FeatureStore(path) as store:
+        report = taftcache.evaluate(store, proven=True)
+        assert set(report.proven) == {"models/head", "models/mean", "models/exact"}
+        assert all(0.9 < share <= 1 for share in report.proven.values())
+        meta = dict(store.objects()["models/exact"].meta)
+        loose = {**meta, "certificate": {**meta["certificate"], "distance_bound": 1e3 * report.rows}}
+        assert proving._distance({"models/exact": meta_of(loose)}, "models/exact") == 1e3 * report.rows
+        parts = {name: meta_of(ref.meta) for name, ref in store.objects().items() if is_model(name)}
+        both = [parts[f"components/{name}"].certified.distance_bound for name in ("000", "001")]
+        assert proving._distance(parts, "models/mean") == pytest.approx(sum(both) / 2)
+        del parts["components/001"]
+        assert proving._distance(parts, "models/mean") == float("inf")
+
+
+def test_forgetting_says_what_is_proven(default, tmp_path):
+    path, _ = default
+    with open_store(shutil.copytree(path, tmp_path / "store")) as store:
+        report = taftcache.forget(store, [store.shards[0].sample_ids[0]], proven=True)
+        assert set(report.proven) == set(report.renewed)
+        assert min(report.proven.values()) > 0.9
+        before = store.root_digest
+        taftcache.forget(store, shards=["held-out"])
+        after = store.root_digest
+        with pytest.raises(StoreError, match="no held-out rows"):
+            taftcache.forget(store, [store.shards[0].sample_ids[0]], proven=True)
+        assert before != after == store.root_digest
 
 
 def test_evaluate_prints_interval_and_verdict(default):

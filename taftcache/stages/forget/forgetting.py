@@ -21,10 +21,11 @@ from taftcache.stages.forget.receipt import receipt_of
 from taftcache.stages.forget.remaking import Remade, remake
 from taftcache.stages.forget.renewal import certificate_of
 from taftcache.stages.forget.request import Request, resolve_request
+from taftcache.stages.look.proving import held_out_rows, proven_shares
 from taftcache.stages.progress import Progress, Silent
 from taftcache.stages.signature import Signer, signed, signer_of
 from taftcache.stages.train.private_keys import KEYS, put_keys
-from taftcache.stages.train.record import plan_without
+from taftcache.stages.train.record import plan_without, settings_of
 from taftcache.tangent.spec import TAIL
 
 
@@ -34,7 +35,8 @@ class ForgetReport:
 
     ``certificates[name]`` has the certificate's fields and those of `renewal.certificate_of`. ``passes`` counts
     passes over the rows of what was solved. A dry run changes nothing: its certificates are empty and ``passes``
-    is an estimate, what the present components took; ``bytes`` is what would be rewritten.
+    is an estimate, what the present components took; ``bytes`` is what would be rewritten. ``proven``: see
+    ``proven_shares``, where it was asked for.
     """
 
     store: Path
@@ -54,6 +56,7 @@ class ForgetReport:
     bytes: int = 0
     dry_run: bool = False
     notes: list[str] = field(default_factory=list)
+    proven: dict[str, float] = field(default_factory=dict)
 
 
 def forget(
@@ -67,6 +70,7 @@ def forget(
     cold: bool = False,
     dry_run: bool = False,
     signing_key: Path | None = None,
+    proven: bool = False,
 ) -> ForgetReport:
     """Erase rows, and renew or destroy what was made from them, in one commit: after a crash, all of it or nothing.
 
@@ -77,7 +81,8 @@ def forget(
     ``cold`` asks for it. A shard without rows goes as a whole; so does a class, and then every component is solved
     again, for the head has a column less.
 
-    ``signing_key`` is a file with an Ed25519 key that the receipt is signed with.
+    ``signing_key`` is a file with an Ed25519 key that the receipt is signed with. ``proven``: also tell how many labels
+    of the held-out rows each renewed model provably has in common with the optimum, which a full retrain would reach.
 
     A private component stays as it is: its promise already bounds what it holds of a sample, and training it again
     would spend more of its budget; the receipt says so. Where a class goes, it goes too.
@@ -89,6 +94,8 @@ def forget(
     begin = time.perf_counter()
     if mode not in MODES:
         raise RecipeError(f"unknown mode {mode!r} to forget with", got=mode, do=f"one of {', '.join(MODES)}")
+    if proven:
+        held_out_rows(store)
     signer = signer_of(signing_key)
     request = resolve_request(store, samples, shards, classes)
     if not request.samples and not request.asked:
@@ -99,7 +106,10 @@ def forget(
     else:
         plan = plan_forgetting(store, request, mode, cold)
         report = _estimate(store, plan) if dry_run else _carry_out(store, plan, signer, progress or Silent())
-    return replace(report, seconds=time.perf_counter() - begin)
+    shares = {}
+    if proven and report.renewed and not dry_run:
+        shares = proven_shares(store, settings_of(store), report.renewed, progress)
+    return replace(report, proven=shares, seconds=time.perf_counter() - begin)
 
 
 def destroy_key(store: FeatureStore, signing_key: Path | None = None) -> ForgetReport:

@@ -19,6 +19,7 @@ from taftcache.model.component import read_component
 from taftcache.model.composition import compose
 from taftcache.names import is_component, is_model, model_of
 from taftcache.stages.look.probe import Probe, linear_probe, no_probe
+from taftcache.stages.look.proving import proven_shares
 from taftcache.stages.look.scoring import kept_components
 from taftcache.stages.progress import Progress, Silent
 from taftcache.stages.train.record import settings_of
@@ -50,6 +51,7 @@ class EvaluateReport:
     """Top-1 accuracy by model over ``rows`` held-out rows.
 
     best: the model that ``predict`` takes where none is named. intervals: of each accuracy, at 95 % (Wilson's).
+    proven: the share of labels that are provably the exact optimum's, by model, where it was asked for.
     against: the linear probe, where it was asked for and the rows allow one. notes: why they do not.
     """
 
@@ -60,6 +62,7 @@ class EvaluateReport:
     best: str
     intervals: dict[str, tuple[float, float]] = field(default_factory=dict)
     against: Against | None = None
+    proven: dict[str, float] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
 
@@ -69,6 +72,7 @@ def evaluate(
     rows: Shard | None = None,
     without: Sequence[str] = (),
     probe: bool = False,
+    proven: bool = False,
 ) -> EvaluateReport:
     """Top-1 of the base point, every component and every model on the held-out group (or ``rows``), in one pass.
 
@@ -77,6 +81,7 @@ def evaluate(
         progress: shown the pass.
         rows: others than the held-out group.
         without: shards: the mean of all other shards' components is one model more.
+        proven: also tell by model how many labels of the held-out group are provably the exact optimum's.
         probe: also fit scikit-learn's linear probe to all training rows, and compare the best model with it.
 
     Raises:
@@ -113,6 +118,7 @@ def evaluate(
     if probe and reason is None and best in hits:
         fitted, hits[PROBE] = linear_probe(store, settings, rows, progress)
         against = _against(best, hits[best], hits[PROBE], fitted)
+    models = [name for name in names if name in store.objects() and not is_component(name)]
     return EvaluateReport(
         store=store.path,
         root_digest=store.root_digest,
@@ -121,6 +127,7 @@ def evaluate(
         best=best,
         intervals={name: _interval(hit) for name, hit in hits.items()},
         against=against,
+        proven=proven_shares(store, settings, models, progress) if proven else {},
         notes=[] if reason is None else [f"no linear probe: {reason}"],
     )
 
