@@ -142,7 +142,7 @@ def test_json_of_every_command(cli, store, images, tmp_path):  # noqa: F811
         (("export", store, tmp_path / "out.npz", "--format", "npz"), EXPORT),
         (("report", store, "-o", tmp_path / "report.html", "--no-neighbours"), REPORT),
         (("verify", store), VERIFY),
-        (("trust", store), {"store", "named"}),
+        (("trust", store), {"store", "named", "removed"}),
         (("verify", store, "--repair"), VERIFY),
         (("append", file), APPEND),
         (("append", store, "--new-shard"), APPEND),
@@ -242,7 +242,7 @@ def test_version_and_completion(cli):
     ("arguments", "allowed"),
     [
         (("forget", "x", "--mode", "retrian"), ("retrain", "subtract", "resolve")),
-        (("compose", "x", "--mode", "sum"), ("mean", "weighted", "exact")),
+        (("compose", "x", "--mode", "sum"), ("auto", "mean", "weighted", "exact")),
         (("run", "x", "--device", "tpu"), ("auto", "cpu", "cuda", "mps")),
         (("convert", "x", "y", "--dtype", "bfloat16"), ("float16", "float32")),
         (("export", "x", "y", "--format", "matlab"), ("hdf5", "parquet", "npz", "embedding-projector")),

@@ -25,7 +25,7 @@ import taftcache
 from taftcache.cli import experiments, forgetting, inspection, models, pipeline, stores
 from taftcache.cli.options import print_error
 from taftcache.errors import TaftcacheError
-from taftcache.terminal.console import complain
+from taftcache.terminal.console import OUT, complain
 
 # click's, or typer's own copy of it, whichever this typer has
 UsageError: Any = typer.BadParameter.__base__
@@ -72,9 +72,9 @@ class _Commands(TyperGroup):
         asked = re.fullmatch("no such command '(.*)'", fault)
         if asked and (near := difflib.get_close_matches(asked[1], self.list_commands(error.ctx), n=1)):
             do = f"did you mean {near[0]}? {do}"
-        complain(f"taftcache: {fault}\n  try: {do}")
+        complain(f"taftcache: {fault}", f"  try: {do}")
         if error.ctx:
-            complain(error.ctx.get_usage())
+            complain(*error.ctx.get_usage().splitlines())
         self._report("UsageError", fault, error.exit_code, do=do)
         sys.exit(error.exit_code)
 
@@ -139,7 +139,7 @@ for parts in PARTS.values():
 
 def _version(asked: bool) -> None:
     if asked:
-        print(f"taftcache {taftcache.__version__}")
+        OUT.print(f"taftcache {taftcache.__version__}")
         raise typer.Exit
 
 

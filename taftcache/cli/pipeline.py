@@ -286,10 +286,11 @@ def compose(
     scheduler: Scheduler = None,
     as_json: Json = False,
 ) -> None:
-    """Add the shards' components up to one model.
+    """Make one model of the shards' components.
 
-    That is models/mean; the identity that allows it is checked. The mode is kept in the store: whatever changes a
-    component later renews what the mode asks for.
+    Their mean, once the identity that allows it is checked, and the exact model of all rows ("auto": where the rows are
+    here, in several shards, and none is private). The mode is kept in the store: whatever changes a component later
+    renews what the mode asks for.
 
     Example: taftcache compose stores/quickstart --mode weighted
     """
