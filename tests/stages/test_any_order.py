@@ -136,7 +136,7 @@ def machine(start: Path) -> type[RuleBasedStateMachine]:
             words = [w for s in some for w in ("--set", s)] + [w for s in shards for w in ("--shard", s)]
             self.call("train", "store", *(PRIVATE if private else []), *words)
 
-        @rule(mode=st.sampled_from(["mean", "weighted", "exact", "sum"]))
+        @rule(mode=st.sampled_from(["auto", "mean", "weighted", "exact", "sum"]))
         def compose(self, mode: str) -> None:
             self.call("compose", "store", "--mode", mode)
 

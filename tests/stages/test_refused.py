@@ -57,6 +57,7 @@ TRAIN = [
     ("--set privacy.delta=2", "delta"),
     ("--private --workers 1", "private"),
     ("--private --set compose.mode=exact", "private"),
+    ("--private --set prior.teachers=['nowhere']", "no store at nowhere"),
     # what the store was made from
     ("--set data.limit=5", "data.limit"),
     ("--set backbone.model=other", "bundled"),

@@ -100,12 +100,14 @@ def train_private(
     Raises:
         RecipeError: no such key, or the budget of a shard does not suffice, or the promise is another than the one
             that the store's first private training fixed, or the plan cannot keep it. StoreError: several rates, and
-            no held-out rows to choose by. SolveError: the noise that epsilon needs is out of reach.
+            no held-out rows to choose by, or a teacher is not there. SolveError: the noise that epsilon needs is out of reach.
     """
     progress = progress or Silent()
     begin = time.perf_counter()
     signer = signer_of(signing_key)
     settings, tuning = settings_of(store, recipe), Tuning(rates=tuple(rates), charged=charged)
+    if settings.is_taught(settings.train) and settings.refusal is None:
+        settings.taught(store.shards)  # private training does without, but the record that names them must be followed
     work = _prepare(store, settings, shards, tuning)
     for shard in work.todo:
         component = private_component(store, settings, shard, tuning, progress, bits)
