@@ -100,7 +100,8 @@ def train_private(
     Raises:
         RecipeError: no such key, or the budget of a shard does not suffice, or the promise is another than the one
             that the store's first private training fixed, or the plan cannot keep it. StoreError: several rates, and
-            no held-out rows to choose by, or a teacher is not there. SolveError: the noise that epsilon needs is out of reach.
+            no held-out rows to choose by, or a teacher is not there. SolveError: the noise that epsilon needs is out
+            of reach.
     """
     progress = progress or Silent()
     begin = time.perf_counter()
