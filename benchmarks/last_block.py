@@ -54,7 +54,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
-    recipe = load_recipe(args.recipe, args.set)
+    recipe = load_recipe(args.recipe, ["objective.ridge=1e-3", *args.set])  # one λ for all that is compared
     extract(recipe)
     runs = []
     with FeatureStore(recipe.store_path) as store:

@@ -201,7 +201,7 @@ def main() -> None:
     parser.add_argument("--tight", type=float, default=1e-7, help="relative gradient of the exact model to begin with")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
-    recipe = load_recipe(args.recipe, args.set)
+    recipe = load_recipe(args.recipe, ["objective.ridge=1e-3", *args.set])  # one λ for all that is compared
     extract(recipe)
     with FeatureStore(recipe.store_path) as store:
         base = read_base(store, recipe.tangent)
