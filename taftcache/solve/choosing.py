@@ -106,6 +106,14 @@ def choose_ridge(
             curve = [Point(e.ridge, e.loss, e.accuracy) for e in errors]
             best = _best(curve)
             return RidgeChoice(best, "leave-one-out", curve, 2, _end(best, ridges))
+    return _validated(base, sources, objective, arithmetic, ridges)
+
+
+def _validated(
+    base: Base, sources: Sequence[RowSource], objective: Objective, arithmetic: Arithmetic, ridges: Sequence[float]
+) -> RidgeChoice:
+    """By the loss on one row in five, or on every second where there are fewer than five."""
+    rows = sum(source.rows for source in sources)
     some = min(rows, MOST_ROWS)
     picked = np.arange(some) * rows // some
     step = EVERY if some >= EVERY else 2
@@ -115,7 +123,8 @@ def choose_ridge(
     if omega is not None and omega.by_sample is not None:
         omega = RowWeights(omega.by_class, omega.by_sample[kept.index])
     test = _problem(base, [aside], replace(objective, weights=None, ridge=ridges[0]), arithmetic, torch.float32)
-    curve, passes = [], 0
+    curve: list[Point] = []
+    passes = 0
     for at in _downwards(base, [kept], replace(objective, weights=omega), ridges, arithmetic):
         curve.insert(0, _tested(test, at.delta, at.ridge))
         passes = at.passes

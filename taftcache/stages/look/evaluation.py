@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import sqrt
 from pathlib import Path
@@ -15,7 +15,7 @@ from taftcache.backbone.device import resolve_device
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import StoreError
-from taftcache.model.component import read_component
+from taftcache.model.component import Component, read_component
 from taftcache.model.composition import compose
 from taftcache.names import is_component, is_model, model_of
 from taftcache.stages.look.probe import Probe, linear_probe, no_probe
@@ -23,6 +23,7 @@ from taftcache.stages.look.proving import proven_shares
 from taftcache.stages.look.scoring import kept_components
 from taftcache.stages.progress import Progress, Silent
 from taftcache.stages.train.record import settings_of
+from taftcache.stages.train.settings import Settings
 from taftcache.tangent.operator import TangentOperator
 
 UNTOUCHED = "base model untouched"
@@ -95,25 +96,15 @@ def evaluate(
             do="extract with data.test, or with data.held_out above 0",
         )
     settings = settings_of(store)
-    base, device = settings.base, resolve_device(settings.recipe.device)
     names = [name for name in store.objects() if is_model(name)]
-    components = [read_component(store, name, base) for name in names]
+    components = [read_component(store, name, settings.base) for name in names]
     best = model_of(names)
     if without:
         every = [name for name in names if is_component(name)]
         kept = kept_components(every, without)
         components.append(compose({name: components[names.index(name)] for name in kept}))
         names.append(f"mean of {len(kept)} of {len(every)} components")
-    operator = TangentOperator(base, [rows], device=device)
-    directions = [base.tail.bind(c.layout.views(c.delta.to(device=device, dtype=operator.dtype))) for c in components]
-    right: dict[str, list[NDArray[np.bool_]]] = {name: [] for name in (UNTOUCHED, *names)}
-    with progress.task("evaluate", rows.rows) as task:
-        for state, labels in operator.blocks():
-            logits = [state.logits] + [state.logits + operator.tangent(state, d) for d in directions]
-            for found, z in zip(right.values(), logits, strict=True):
-                found.append((z.argmax(1) == labels).cpu().numpy())
-            task.advance(len(labels))
-    hits = {name: np.concatenate(found) for name, found in right.items()}
+    hits = _hits(settings, rows, dict(zip(names, components, strict=True)), progress)
     against, reason = None, no_probe(store) if probe else None
     if probe and reason is None and best in hits:
         fitted, hits[PROBE] = linear_probe(store, settings, rows, progress)
@@ -130,6 +121,25 @@ def evaluate(
         proven=proven_shares(store, settings, models, progress) if proven else {},
         notes=[] if reason is None else [f"no linear probe: {reason}"],
     )
+
+
+def _hits(
+    settings: Settings, rows: Shard, components: Mapping[str, Component], progress: Progress
+) -> dict[str, NDArray[np.bool_]]:
+    """Which rows [N] the untouched network and each model give their own class, in one pass."""
+    base, device = settings.base, resolve_device(settings.recipe.device)
+    operator = TangentOperator(base, [rows], device=device)
+    directions = [
+        base.tail.bind(c.layout.views(c.delta.to(device=device, dtype=operator.dtype))) for c in components.values()
+    ]
+    right: dict[str, list[NDArray[np.bool_]]] = {name: [] for name in (UNTOUCHED, *components)}
+    with progress.task("evaluate", rows.rows) as task:
+        for state, labels in operator.blocks():
+            logits = [state.logits] + [state.logits + operator.tangent(state, d) for d in directions]
+            for found, z in zip(right.values(), logits, strict=True):
+                found.append((z.argmax(1) == labels).cpu().numpy())
+            task.advance(len(labels))
+    return {name: np.concatenate(found) for name, found in right.items()}
 
 
 def _interval(right: NDArray[np.bool_]) -> tuple[float, float]:
