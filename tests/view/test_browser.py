@@ -106,6 +106,24 @@ def test_a_lasso_filters_the_table(browse, server, atlas):
     assert int(page.tab.get_attribute("#chosen", "data-count")) == everyone
 
 
+@pytest.mark.law("What the page's map hides is not selected")
+def test_a_class_hidden_in_the_legend_is_not_selected(browse, server, atlas):
+    page = browse().open(server.url + "#map")
+    shown = [atlas.table.ids[k] for k in (atlas.table.label != 3).nonzero()[0]]
+    page.tab.evaluate(f"""{MAP}.dispatchAction({{ type: "legendToggleSelect", name: "3" }})""")
+    assert int(page.tab.get_attribute("#chosen", "data-count")) == len(shown)
+    assert "1 hidden in the legend" in page.tab.inner_text("#chosen")
+    page.tab.fill("#search", "digits")  # what is drawn anew hides the same
+    with page.tab.expect_download() as saved:
+        page.tab.click("text=Save the ids as a file")
+    assert saved.value.path().read_text().split() == shown
+    page.tab.click("#clear")
+    assert int(page.tab.get_attribute("#chosen", "data-count")) == len(atlas.table)
+    page.tab.evaluate(f"""{MAP}.dispatchAction({{ type: "legendToggleSelect", name: "3" }})""")
+    page.tab.select_option("#colour", "mean")  # the names of another colour's groups
+    assert int(page.tab.get_attribute("#chosen", "data-count")) == len(atlas.table)
+
+
 @pytest.mark.law("Accuracies on the page are those of the command line")
 def test_the_sliders_accuracy_is_the_command_lines(browse, server, seen):
     page = browse().open(server.url + "#shards")

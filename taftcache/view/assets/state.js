@@ -16,6 +16,7 @@ export const state = {
   // chosen: filled by the views
   selected: null,
   lasso: null,
+  hidden: new Set(), // names in the map's legend
   colour: "class",
   space: "pca",
   filters: { class: "", shard: "", only: "", text: "" },

@@ -25,6 +25,7 @@ export function mapControls(on) {
   const select = (key, label, options) => choice(key, label, options, state.filters[key], filter(key));
   const colour = choice("colour", "Colour", COLOURS, state.colour, (value) => {
     state.colour = value;
+    state.hidden.clear();
     on.change();
   });
   const space = unlasso((value) => (state.space = value));
@@ -61,6 +62,7 @@ function search(input, enter) {
 // Every sample again.
 export function clearFilters() {
   state.lasso = null;
+  state.hidden.clear();
   state.filters = { class: "", shard: "", only: "", text: "" };
   for (const id of ["class", "shard", "only", "search"]) document.getElementById(id).value = "";
 }

@@ -16,6 +16,7 @@ export function sampleList(select) {
     said.textContent =
       `${count(rows.length)} of ${count(state.ids.length)} samples` +
       (state.lasso ? " inside the lasso" : "") +
+      (state.hidden.size ? `, without ${state.hidden.size} hidden in the legend` : "") +
       (rows.length > LISTED ? `; the first ${LISTED} are listed` : "");
     said.dataset.count = rows.length;
     const mark = (line, row) => line.setAttribute("aria-selected", row === state.selected);

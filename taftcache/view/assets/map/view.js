@@ -25,14 +25,14 @@ export function mapView(main) {
     controls.node,
     h("div", { class: "atlas" }, h("div", {}, place, ...below), side),
   );
-  const map = mapChart(place);
-  let rows = [];
-  const lasso = mapLasso(map.made, controls.lasso, () => list.fill(chosen(rows)));
+  const fill = () => list.fill(chosen(map.seen()));
+  const map = mapChart(place, fill),
+    lasso = mapLasso(map.made, controls.lasso, fill);
 
   function draw() {
-    rows = map.draw();
-    axes.textContent = axesText(rows.length);
-    list.fill(chosen(rows));
+    map.draw();
+    axes.textContent = axesText();
+    fill();
   }
   function select(row) {
     state.selected = row;
@@ -63,7 +63,7 @@ export function mapView(main) {
 }
 
 // What the places mean, and whether all are known.
-function axesText(drawn) {
+function axesText() {
   if (state.space === "neighbours")
     return state.columns.nx
       ? "Neighbours stay together (t-SNE of a part of the rows, the others between their nearest of those); distances far apart mean nothing."
@@ -72,6 +72,6 @@ function axesText(drawn) {
   return (
     `Each point is a sample: ${state.overview.vectors}, along the two principal axes` +
     (explained.length ? ` (${percent(explained[0])} and ${percent(explained[1] ?? 0)} of the variance).` : ".") +
-    (drawn < state.ids.length && state.columns.x === undefined ? " Being read." : "")
+    (state.columns.x === undefined ? " Being read." : "")
   );
 }
