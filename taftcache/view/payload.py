@@ -33,11 +33,12 @@ def packed(array: NDArray[Any]) -> dict[str, str]:
 
 
 def overview(atlas: Atlas) -> dict[str, Any]:
-    """What ``taftcache inspect`` reports, what the map is made of, and the ledger."""
+    """What ``taftcache inspect`` reports, the best model, what the map is made of, and the ledger."""
     report = inspect(atlas.store)
     axes = atlas.axes
     return {
         "report": {**asdict(report), "store": str(report.store)},
+        "model": atlas.model,
         "shards": [{"name": s.name, "role": s.role} for s in atlas.table.shards],
         "vectors": describe_vectors(atlas.store),
         "explained": [] if axes is None else [float(x) for x in axes.explained],

@@ -107,7 +107,7 @@ def _remedy(error: OSError, place: Path) -> str:
 
 def telling(atlas: Atlas, count: int = DETAILED) -> list[str]:
     """Ids worth a look: held-out rows with the smallest margins, then training rows with the most influence."""
-    held = np.flatnonzero(atlas.table.held_out & (atlas.classes_by["mean"] != NONE))
+    held = np.flatnonzero(atlas.table.held_out & (atlas.classes_by["model"] != NONE))
     wrong = held[np.argsort(atlas.margin[held], kind="stable")][: count // 2]
     known = np.flatnonzero(np.isfinite(atlas.moved))
     strong = known[np.argsort(-atlas.moved[known], kind="stable")][: count - len(wrong)]

@@ -65,11 +65,24 @@ def test_predictions_are_those_of_evaluate(atlas, seen):
         here = slice(here.start, here.start + shard.rows)
         for column, name in (
             ("base", "base model untouched"),
-            ("mean", "models/mean"),
+            ("model", "models/exact"),
             ("own", f"components/{shard.name}"),
         ):
             right = (atlas.classes_by[column][here] == atlas.table.label[here]).mean()
             assert right == pytest.approx(own[name]), (shard.name, column)
+
+
+@pytest.mark.law("The page's predictions and margins are those of the store's best model")
+def test_the_model_of_the_page_is_the_best(atlas):
+    assert payload.overview(atlas)["model"] == taftcache.evaluate(atlas.store).best == "models/exact"
+    table = atlas.table
+    for k, shard in enumerate(table.shards):
+        z, change = atlas.scorer().logits(shard.tokens(slice(0, shard.rows)), ["models/exact"])
+        z, rows, here = z + change[0], np.arange(shard.rows), table.start(k) + np.arange(shard.rows)
+        assert (atlas.classes_by["model"][here] == z.argmax(1)).all()
+        true = z[rows, shard.labels].copy()
+        z[rows, shard.labels] = -np.inf
+        np.testing.assert_allclose(atlas.margin[here], true - z.max(1), rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.law("Accuracies on the page are those of the command line")

@@ -67,7 +67,7 @@ def test_every_view_at_every_size(browse, server, size, scheme):
 
 def test_the_map_draws_every_sample_in_every_colour(browse, server, atlas):
     page = browse().open(server.url + "#map")
-    for colour in ("class", "shard", "mean", "error", "margin", "moved", "norm"):
+    for colour in ("class", "shard", "model", "error", "margin", "moved", "norm"):
         page.tab.select_option("#colour", colour)
         assert page.tab.evaluate(POINTS) == len(atlas.table), colour
     page.tab.select_option("#space", "neighbours")
@@ -75,7 +75,7 @@ def test_the_map_draws_every_sample_in_every_colour(browse, server, atlas):
     page.tab.select_option("#class", "3")
     assert page.tab.evaluate(POINTS) == (atlas.table.label == 3).sum()
     page.tab.select_option("#only", "wrong")
-    wrong = (atlas.table.label == 3) & (atlas.classes_by["mean"] != 3)
+    wrong = (atlas.table.label == 3) & (atlas.classes_by["model"] != 3)
     assert int(page.tab.get_attribute("#chosen", "data-count")) == wrong.sum()
 
 
@@ -120,7 +120,7 @@ def test_a_class_hidden_in_the_legend_is_not_selected(browse, server, atlas):
     page.tab.click("#clear")
     assert int(page.tab.get_attribute("#chosen", "data-count")) == len(atlas.table)
     page.tab.evaluate(f"""{MAP}.dispatchAction({{ type: "legendToggleSelect", name: "3" }})""")
-    page.tab.select_option("#colour", "mean")  # the names of another colour's groups
+    page.tab.select_option("#colour", "model")  # the names of another colour's groups
     assert int(page.tab.get_attribute("#chosen", "data-count")) == len(atlas.table)
 
 
@@ -136,6 +136,32 @@ def test_the_sliders_accuracy_is_the_command_lines(browse, server, seen):
     page.tab.uncheck("input[value='000']")
     page.composed(1)
     assert right(page) == evaluated(seen, ["000", "001"])
+
+
+@pytest.mark.law("Accuracies on the page are those of the command line")
+def test_accuracies_have_their_intervals(browse, server, seen):
+    with FeatureStore(seen) as store:
+        report = taftcache.evaluate(store)
+    said = {name: (f"{100 * report.accuracy[name]:.2f} %", *(f"{100 * v:.1f} %" for v in interval))
+            for name, interval in report.intervals.items()}  # fmt: skip
+    page = browse().open(server.url)
+    text = page.tab.inner_text("#best")
+    assert all(part in text for part in said["models/exact"]), text
+    assert "exact, all shards" in text
+    page.go("classes")
+    assert page.tab.input_value("#model") == "models/exact"
+    for name in ("models/exact", "components/001"):
+        page.tab.select_option("#model", name)
+        text = page.tab.inner_text("#main p")
+        assert all(part in text for part in said[name]), text
+    page.go("shards")
+    page.until("document.querySelectorAll('main [_echarts_instance_]').length == 2")
+    alone = page.tab.evaluate("""echarts.getInstanceByDom(document.getElementById("alone")).getOption()
+      .series.map((one) => [one.type, one.data])""")
+    assert [kind for kind, _ in alone] == ["custom", "custom"]
+    for k, (_, *found) in enumerate(alone[0][1]):
+        name = f"components/{k:03d}"
+        assert found == pytest.approx([report.accuracy[name], *report.intervals[name]])
 
 
 def test_a_sample_is_shown_whole(browse, server, atlas):

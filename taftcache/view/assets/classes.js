@@ -1,4 +1,5 @@
 // Confusion and accuracy of each class, by model.
+import { accuracyLine } from "./accuracy.js";
 import { chart, css, dropCharts } from "./charts.js";
 import { choice, h, scrolled, table } from "./elements.js";
 import { count, percent } from "./numbers.js";
@@ -11,7 +12,7 @@ export function classesView(main) {
   }
   const names = Object.keys(state.held.models),
     place = h("div", {});
-  if (!names.includes(state.model)) state.model = names[0];
+  if (!names.includes(state.model)) state.model = names.find((name) => name === state.overview.model) || names[0];
   const results = Object.fromEntries(names.map((name) => [name, judged(state.held.models[name])]));
   const options = names.map((name) => [name, modelTitle(name)]);
   const model = choice("model", "Model", options, state.model, (name) => {
@@ -34,12 +35,7 @@ function parts(results, matrix) {
   const result = results[state.model],
     pairs = confusions(result);
   return [
-    h(
-      "p",
-      {},
-      h("span", { class: "big", id: "accuracy" }, percent(result.accuracy)),
-      ` of ${count(result.rows)} held-out rows: ${modelTitle(state.model)}`,
-    ),
+    h("p", {}, accuracyLine(result, modelTitle(state.model))),
     h(
       "div",
       { class: "columns" },

@@ -1,7 +1,7 @@
 // Numbers in words.
 const missing = (x) => x === null || x === undefined || Number.isNaN(x);
 
-export const percent = (x) => (missing(x) ? "–" : (100 * x).toFixed(2) + " %");
+export const percent = (x, digits = 2) => (missing(x) ? "–" : (100 * x).toFixed(digits) + " %");
 export const count = (x) => x.toLocaleString("en-US");
 export const short = (x) =>
   missing(x)

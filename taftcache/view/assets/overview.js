@@ -1,14 +1,17 @@
 // What the store holds.
+import { accuracyLine } from "./accuracy.js";
 import { chart, classColour, css } from "./charts.js";
 import { card, h, scrolled, table } from "./elements.js";
 import { bytes, count, percent, short } from "./numbers.js";
-import { state } from "./state.js";
+import { judged, modelTitle, state, waiting } from "./state.js";
 
 export function overviewView(main) {
   const r = state.overview.report,
+    best = h("div", { id: "best" }),
     place = h("div", { class: "chart" });
   main.append(
     h("h1", {}, "Overview"),
+    best,
     cards(r),
     h("p", {}, origin(r)),
     h("p", { class: "mono quiet" }, "root " + r.root_digest),
@@ -21,6 +24,17 @@ export function overviewView(main) {
     ...activations(r),
   );
   rowsChart(place, r);
+  const refresh = () => best.replaceChildren(accuracy());
+  refresh();
+  return { refresh };
+}
+
+// Of the store's best model, once the held-out rows are scored.
+function accuracy() {
+  const { model } = state.overview,
+    found = state.held && state.held.models[model];
+  if (!found) return waiting("held-out predictions");
+  return h("p", {}, accuracyLine(judged(found), modelTitle(model)));
 }
 
 const SHARD_COLUMNS = [

@@ -21,7 +21,7 @@ export const state = {
   space: "pca",
   filters: { class: "", shard: "", only: "", text: "" },
   out: new Set(),
-  model: "models/mean",
+  model: null,
 };
 
 export async function loadRows() {
@@ -49,7 +49,8 @@ export const shardName = (k) => state.overview.shards[k].name;
 
 const TITLES = {
   base: "base model",
-  "models/mean": "composed",
+  "models/mean": "mean of the shards",
+  "models/weighted": "weighted sum of the shards",
   "models/head": "head only",
   "models/exact": "exact, all shards",
 };

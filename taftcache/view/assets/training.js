@@ -124,7 +124,7 @@ function pathChart(place, points) {
       axisLabel: powers(),
     },
     yAxis: percentAxis(0),
-    tooltip: { trigger: "axis", renderMode: "richText", valueFormatter: percent },
+    tooltip: { trigger: "axis", renderMode: "richText", valueFormatter: (v) => percent(v) },
     series: [line("held_out", "held out", PALETTE[0]), line("train", "training rows", PALETTE[1]), here],
   });
 }

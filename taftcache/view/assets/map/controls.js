@@ -1,7 +1,7 @@
 // What the map shows, to choose: colour, places, filters; lasso and clear.
 import { choice, h } from "../elements.js";
 import { state } from "../state.js";
-import { COLOURS } from "./colours.js";
+import { colours } from "./colours.js";
 
 const SPACES = [
   ["pca", "principal axes"],
@@ -23,7 +23,7 @@ export function mapControls(on) {
   };
   const filter = (key) => unlasso((value) => (state.filters[key] = value));
   const select = (key, label, options) => choice(key, label, options, state.filters[key], filter(key));
-  const colour = choice("colour", "Colour", COLOURS, state.colour, (value) => {
+  const colour = choice("colour", "Colour", colours(), state.colour, (value) => {
     state.colour = value;
     state.hidden.clear();
     on.change();

@@ -29,14 +29,14 @@ export function sampleList(select) {
 }
 
 function columns(select) {
-  const { mean, margin, moved } = state.columns;
-  const composed = (row) =>
-    mean && mean[row] !== UNKNOWN ? judgement(mean[row] === state.label[row], className(mean[row])) : "–";
+  const { model, margin, moved } = state.columns;
+  const prediction = (row) =>
+    model && model[row] !== UNKNOWN ? judgement(model[row] === state.label[row], className(model[row])) : "–";
   return [
     ["sample", (row) => h("button", { class: "link", type: "button", onclick: () => select(row) }, state.ids[row])],
     ["class", (row) => className(state.label[row])],
     ["shard", (row) => shardName(state.shard[row])],
-    ["composed", composed],
+    ["prediction", prediction],
     ["margin", (row) => short(margin && margin[row]), true],
     ["influence ≤", (row) => short(moved && moved[row]), true],
   ];

@@ -5,12 +5,13 @@ import { state, UNKNOWN } from "../state.js";
 export function passing() {
   const { class: k, shard, only, text } = state.filters,
     rows = [];
-  const mean = state.columns.mean,
+  const found = state.columns.model,
     wanted = text.toLowerCase();
   for (let row = 0; row < state.ids.length; row++) {
     if (k !== "" && state.label[row] !== +k) continue;
     if (shard !== "" && state.shard[row] !== +shard) continue;
-    if (only && (!mean || mean[row] === UNKNOWN || (mean[row] === state.label[row]) !== (only === "right"))) continue;
+    if (only && (!found || found[row] === UNKNOWN || (found[row] === state.label[row]) !== (only === "right")))
+      continue;
     if (wanted && !state.ids[row].toLowerCase().includes(wanted)) continue;
     rows.push(row);
   }

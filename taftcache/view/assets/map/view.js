@@ -2,7 +2,7 @@
 import { h } from "../elements.js";
 import { percent } from "../numbers.js";
 import { showSample } from "../sample.js";
-import { state } from "../state.js";
+import { modelTitle, state } from "../state.js";
 import { mapChart } from "./chart.js";
 import { clearFilters, mapControls } from "./controls.js";
 import { mapLasso } from "./lasso.js";
@@ -18,7 +18,8 @@ export function mapView(main) {
     side = h("aside", { class: "side", "aria-label": "Sample" }),
     list = sampleList(select);
   const controls = mapControls({ change: draw, enter, lasso: () => lasso.arm(true), clear });
-  const below = [h("p", { class: "quiet" }, HELP), list.said, list.node];
+  const whose = `Predictions and margins are of the store's best model: ${modelTitle(state.overview.model)}.`;
+  const below = [h("p", { class: "quiet" }, HELP), h("p", { class: "quiet" }, whose), list.said, list.node];
   main.append(
     h("h1", {}, "Map of the samples"),
     axes,
