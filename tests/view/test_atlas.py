@@ -212,6 +212,21 @@ def test_attention_is_that_of_the_tail(atlas):
     assert found["picture"]
 
 
+@pytest.mark.parametrize(
+    ("tangent", "why"),
+    [({"reset_block": True}, "its last block was drawn from a seed"),
+     ({"class_token": "reset"}, "its class token was drawn from a seed")],
+    ids=str,
+)  # fmt: skip
+def test_attention_of_what_starts_anew_is_not_shown(tmp_path, tangent, why):
+    path = tmp_path / "anew"
+    taftcache.extract(recipe(path, tangent=tangent, data={"source": "digits", "limit": 20}))
+    with FeatureStore(path) as store:
+        found = payload.sample(Atlas(store), store.sample_ids()[0], Pictures(store))
+    assert found["attention"] is None
+    assert found["why_no_attention"].startswith(why)
+
+
 def test_a_store_of_features_says_why_there_is_no_attention(tmp_path):
     path = tmp_path / "head"
     taftcache.run(recipe(path, tangent={"train": "head"}))

@@ -110,6 +110,13 @@ class Scorer:
             return None, f"the store caches the {config.rows} of a sample, which holds no attention over the image"
         if not isinstance(self.base.tail, ClassRowTail):
             return None, f"this model's tail has no class row ({config.path}): {config.why}"
+        spec = self.base.spec
+        for drawn, part, setting in (
+            (spec.reset_block, "last block", "tangent.reset_block"),
+            (spec.class_token == "reset", "class token", "tangent.class_token"),
+        ):
+            if drawn:
+                return None, f"its {part} was drawn from a seed ({setting}), so it attends at random before training"
         return _array(self.state(tokens).phi[0]), ""
 
     def tangent(self, tokens: NDArray[Any], layout: Layout, delta: torch.Tensor) -> NDArray[np.float32]:
