@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 # Steps of 256 rows that the principal axes are computed from.
 AXES_STEPS = 32
 # The stages of the background work, in order.
-WORK = ("rows", "held-out predictions", "predictions", "head path", "neighbours")
+WORK = ("rows", "held-out predictions", "predictions", "head path", "influence", "neighbours")
 NONE = -1
 
 
@@ -49,8 +49,8 @@ class Atlas:
     Arrays over the table's rows [n], filled as the work goes on: ``place`` [n,2] along the principal axes (NaN until
     known), ``neighbours`` [n,2] or None, ``norm`` (of the sample's vector), classes ``base``, ``model`` (by the store's
     best, whose name is the atlas's ``model``), ``own`` (by the component of its own shard) and ``head``, -1 where
-    unknown, ``margin`` of the best model's true class over the best other one, and ``moved``, the most by which
-    forgetting a training row can move its shard's component.
+    unknown, ``margin`` of the best model's true class over the best other one, and ``moved``, how far its shard's
+    component moves without a training row, exactly; NaN where that has no closed form.
 
     Use ``start`` for a thread, or ``work`` to wait; ``version`` grows whenever something was added.
     """
@@ -93,10 +93,10 @@ class Atlas:
 
     def work(self, skip: tuple[str, ...] = ()) -> None:
         """Do every stage but those in ``skip``; what fails says so in its note, and the rest goes on."""
-        jobs: dict[str, Callable[[StageProgress], None]] = dict(
-            zip(WORK, (self._rows, self._held_out, self._predictions, self._head_path, self._neighbours), strict=True)
-        )
-        for name, job in jobs.items():
+        jobs: tuple[Callable[[StageProgress], None], ...] = (
+            self._rows, self._held_out, self._predictions, self._head_path, self._influence, self._neighbours
+        )  # fmt: skip
+        for name, job in zip(WORK, jobs, strict=True):
             if not self._stop.is_set() and name not in skip:
                 begin, progress = time.perf_counter(), self.progress[name]
                 try:
@@ -175,7 +175,7 @@ class Atlas:
         progress.done = progress.total
 
     def _predictions(self, progress: StageProgress) -> None:
-        """Base, best model and own component on every training row, and what each row can have moved."""
+        """Base, best model and own component on every training row."""
         from taftcache.stages.look.scoring import margins
 
         table, scorer = self.table, self.scorer()
@@ -187,17 +187,14 @@ class Atlas:
             if shard.role == "held-out":
                 continue
             tokens = table.reader.tokens(shard.name, rows)
-            z, changes = scorer.logits(tokens, list(others.values()))
+            own = component_of(shard.name)
+            models = others | ({"own": own} if own in scorer.models else {})
+            z, changes = scorer.logits(tokens, list(models.values()))
             self.classes_by["base"][here] = z.argmax(1)
-            for column, change in zip(others, changes, strict=True):
+            for column, change in zip(models, changes, strict=True):
                 self.classes_by[column][here] = (z + change).argmax(1)
                 if column == "model":
                     self.margin[here] = margins(z + change, table.label[here])
-            own = component_of(shard.name)
-            if own in scorer.models:
-                change, bound = scorer.weigh(tokens, shard.labels[rows], own)
-                self.classes_by["own"][here] = (z + change).argmax(1)
-                self.moved[here] = bound
             progress.done += len(tokens)
 
     def _head_path(self, progress: StageProgress) -> None:
@@ -205,6 +202,20 @@ class Atlas:
 
         self.path = head_path(self.table, self.scorer(), self._stop)
         progress.done = progress.total = len(self.path)
+
+    def _influence(self, progress: StageProgress) -> None:
+        from taftcache.stages.look.leaving import moved_by_each
+
+        table = self.table
+        shards = [shard for shard in table.shards if shard.role == "train"]
+        progress.total = len(shards)
+        for shard, moves in moved_by_each(self.store, self.scorer(), shards):
+            if self._stop.is_set():
+                return
+            if moves is not None:
+                start = table.start(table.shards.index(shard))
+                self.moved[start : start + shard.rows] = moves
+            progress.done += 1
 
     def _neighbours(self, progress: StageProgress) -> None:
         assert self.vectors is not None

@@ -71,6 +71,9 @@ export function judged(predictions) {
   return { right, rows: labels.length, accuracy: right / labels.length, counts, of };
 }
 
+// Whether a stage of the background work has ended.
+export const ready = (stage) => Boolean(state.stages[stage]?.ready);
+
 // What stands where the result of a stage of the background work is not there.
 export function waiting(stage) {
   const s = state.stages[stage];

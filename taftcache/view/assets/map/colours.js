@@ -1,15 +1,17 @@
 // The rows of the map in groups of one colour.
 import { classColour, css, PALETTE, RAMP } from "../charts.js";
 import { short } from "../numbers.js";
-import { className, shardName, state, UNKNOWN } from "../state.js";
+import { className, ready, shardName, state, UNKNOWN } from "../state.js";
 
-export const colours = () => [
+export const colours = () => ALL.filter(([name]) => name !== "moved" || state.columns.moved || !ready("influence"));
+
+const ALL = [
   ["class", "class"],
   ["shard", "shard"],
   ["model", "prediction"],
   ["error", "right or wrong"],
   ["margin", "margin"],
-  ["moved", "influence (bound)"],
+  ["moved", "influence"],
   ["norm", "norm of the vector"],
 ];
 
@@ -17,7 +19,7 @@ export const colours = () => [
 export function groups(rows) {
   const column = { class: state.label, shard: state.shard, error: state.columns.model }[state.colour];
   const known = column || state.columns[state.colour];
-  if (!known) return [["not known yet", css("--quiet"), rows]];
+  if (!known) return [["not known", css("--quiet"), rows]];
   if (state.colour === "error") return byRight(rows, known);
   return ["class", "shard", "model"].includes(state.colour) ? byName(rows, known) : bySize(rows, known);
 }

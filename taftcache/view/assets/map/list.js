@@ -38,7 +38,8 @@ function columns(select) {
     ["shard", (row) => shardName(state.shard[row])],
     ["prediction", prediction],
     ["margin", (row) => short(margin && margin[row]), true],
-    ["influence ≤", (row) => short(moved && moved[row]), true],
+    // how far its shard's component moves without it; absent where only a loose bound is known
+    ...(moved ? [["influence", (row) => short(moved[row]), true]] : []),
   ];
 }
 
