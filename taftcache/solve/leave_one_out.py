@@ -149,7 +149,7 @@ def _kernel_moves(problem: Problem) -> Tensor:
     s = torch.linalg.solve(own, (M @ t).view(K, N).T)
     inner = own - ridge * (by_row @ by_row.mT)
     Gc = matrix @ c - ridge * c
-    squares = torch.einsum("nk,nkl,nl->n", s, inner, s) + 2 * (s * (M @ Gc).view(K, N).T).sum(1) + c @ Gc
+    squares: Tensor = torch.einsum("nk,nkl,nl->n", s, inner, s) + 2 * (s * (M @ Gc).view(K, N).T).sum(1) + c @ Gc
     return squares.clamp_min(0).sqrt()
 
 

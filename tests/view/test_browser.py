@@ -106,6 +106,74 @@ def test_a_lasso_filters_the_table(browse, server, atlas):
     assert int(page.tab.get_attribute("#chosen", "data-count")) == everyone
 
 
+def changed(page, **changes):
+    """The page asks the server, and gets the overview with parts of it changed."""
+
+    def answer(route):
+        body = route.fetch().json()
+        for change in changes.values():
+            change(body)
+        route.fulfill(json=body)
+
+    page.tab.route("**/overview*", answer)
+    return page
+
+
+NAMES = [f"a_dish_of_some_kind_{k:03d}" for k in range(101)]
+# [x, y, wide, high, turned] of every class name that a chart draws.
+LABELS = """(node) => echarts.getInstanceByDom(node).getZr().storage.getDisplayList(true)
+  .filter((one) => one.type === "tspan" && one.style.text.startsWith("a_dish")).map((one) => {
+    const r = one.getBoundingRect(), m = one.transform || [1, 0, 0, 1, 0, 0];
+    const [x, y] = [r.x, r.y].map((_, k) => m[k] * r.x + m[2 + k] * r.y + m[4 + k]);
+    return [x, y, r.width, r.height, m[1] !== 0];
+  })"""
+
+
+def overprinted(labels) -> list[tuple[list[float], list[float]]]:
+    """Pairs of names that touch; turned by 60 degrees, they lie beside one another when far enough apart."""
+
+    def touch(a, b):
+        if a[4]:
+            return abs(a[0] - b[0]) * 0.866 < a[3]
+        return a[0] < b[0] + b[2] and b[0] < a[0] + a[2] and a[1] < b[1] + b[3] and b[1] < a[1] + a[3]
+
+    return [(a, b) for k, a in enumerate(labels) for b in labels[:k] if touch(a, b)]
+
+
+@pytest.mark.parametrize("size", [WIDE, NARROW], ids=str)
+def test_a_hundred_names_do_not_overprint(browse, server, size):
+    page = changed(
+        browse(*size), names=lambda body: body["report"].update(classes=NAMES, rows_per_class=dict.fromkeys(NAMES, 6))
+    )
+    page.open(server.url)
+    for view in ("overview", "classes"):
+        page.go(view)
+        node = page.tab.wait_for_selector("main .chart[_echarts_instance_]")
+        labels = page.tab.evaluate(LABELS, node)
+        assert len(labels) > 4
+        assert overprinted(labels) == [], view
+        assert min(x for x, *_ in labels) >= 0, view
+
+
+@pytest.mark.parametrize("explained", [(0.15, 0.04), (0.15, 0.06)], ids=str)
+def test_the_map_opens_on_neighbours_where_axes_say_little(browse, server, explained):
+    page = changed(browse(), axes=lambda body: body.update(explained=explained)).open(server.url + "#map")
+    few = sum(explained) < 0.2
+    page.until(f"document.getElementById('axes').textContent.includes('{'t-SNE' if few else 'principal'}')")
+    assert page.tab.input_value("#space") == ("neighbours" if few else "pca")
+    page.tab.select_option("#space", "pca")
+    assert "of the variance" in page.tab.inner_text("#axes")
+
+
+def test_one_is_no_plural(browse, server):
+    page = browse().open(server.url)
+    assert "1\nledger entry" in page.tab.inner_text("main .cards")
+    page.go("ledger")
+    assert "1 entry in one chain" in page.tab.inner_text("main")
+    assert ": 1 sample" in page.tab.inner_text("main summary")
+    assert "1 samples" not in page.tab.inner_text("main summary")
+
+
 @pytest.mark.law("What the page's map hides is not selected")
 def test_a_class_hidden_in_the_legend_is_not_selected(browse, server, atlas):
     page = browse().open(server.url + "#map")

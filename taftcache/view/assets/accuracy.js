@@ -1,7 +1,7 @@
 // Accuracies with their 95 % intervals.
 import { chart, percentAxis } from "./charts.js";
 import { h } from "./elements.js";
-import { count, percent } from "./numbers.js";
+import { counted, percent } from "./numbers.js";
 
 const NORMAL = 1.959963984540054; // of the 95 %
 
@@ -18,7 +18,7 @@ export function accuracyLine({ right, rows, accuracy }, whose) {
   const [low, high] = interval(right, rows).map((v) => percent(v, 1));
   return [
     h("span", { class: "big", id: "accuracy" }, percent(accuracy)),
-    ` of ${count(rows)} held-out rows right (95 % interval ${low} to ${high}): ${whose}`,
+    ` of ${counted(rows, "held-out row")} right (95 % interval ${low} to ${high}): ${whose}`,
   ];
 }
 

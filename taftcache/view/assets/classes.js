@@ -1,8 +1,8 @@
 // Confusion and accuracy of each class, by model.
 import { accuracyLine } from "./accuracy.js";
-import { chart, css, dropCharts } from "./charts.js";
+import { chart, css, dropCharts, namesAxis, widest } from "./charts.js";
 import { choice, h, scrolled, table } from "./elements.js";
-import { count, percent } from "./numbers.js";
+import { count, counted, noun, percent } from "./numbers.js";
 import { className, judged, modelTitle, state, waiting } from "./state.js";
 
 export function classesView(main) {
@@ -88,26 +88,27 @@ function confusionChart(node, result) {
   const classes = state.overview.report.classes,
     K = classes.length,
     cells = [];
-  node.style.height = Math.min(560, Math.max(320, 60 + 26 * Math.min(K, 20))) + "px";
   for (let y = 0; y < K; y++)
     for (let p = 0; p < K; p++) {
       const rows = result.counts[y * K + p];
       if (rows) cells.push([p, y, rows / result.of[y]]);
     }
   const pairs = cells.filter(([p, y]) => p !== y).length;
-  const axis = {
-    type: "category",
-    data: classes,
-    splitLine: { show: false },
-    axisLabel: { color: css("--text"), hideOverlap: true },
-  };
+  const high = Math.min(560, Math.max(320, 60 + 26 * Math.min(K, 20))),
+    bare = { splitLine: { show: false } };
+  node.style.height = high + "px";
   const label =
-    `Confusion of ${modelTitle(state.model)}: ${pairs} pairs of classes are taken for one another; ` +
+    `Confusion of ${modelTitle(state.model)}: ${counted(pairs, "pair")} of classes ${noun(pairs, "is", "are")} taken ` +
+    "for one another; " +
     "the table beside lists them";
   chart(node, label, {
-    grid: { left: 8, right: 12, top: 8, bottom: 30, containLabel: true },
-    xAxis: { ...axis, name: "predicted" },
-    yAxis: { ...axis, inverse: true },
+    grid: { left: 8, right: 8 + widest(classes) / 2, top: 8, bottom: 30, containLabel: true },
+    xAxis: {
+      ...namesAxis(classes, widest(classes) + 16, node.clientWidth - widest(classes) - 30),
+      ...bare,
+      name: "predicted",
+    },
+    yAxis: { ...namesAxis(classes, 16, high - 60), ...bare, inverse: true },
     visualMap: { show: false, min: 0, max: 1, inRange: { color: [css("--panel"), css("--fill")] } },
     tooltip: {
       renderMode: "richText",

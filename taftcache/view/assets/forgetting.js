@@ -1,6 +1,6 @@
 // What forgetting one sample would change: the bound, and the solve without it.
 import { h } from "./elements.js";
-import { percent, short } from "./numbers.js";
+import { counted, noun, percent, short } from "./numbers.js";
 import { ask, source } from "./source.js";
 import { className } from "./state.js";
 
@@ -64,10 +64,10 @@ function showAnswer(place, found, answer) {
   const changed =
     answer.changed === null
       ? "."
-      : `; ${answer.changed} of ${answer.held_out} held-out predictions change, ` +
+      : `; ${answer.changed} of ${answer.held_out} held-out predictions ${noun(answer.changed, "changes", "change")}, ` +
         `accuracy ${percent(answer.accuracy[0])} to ${percent(answer.accuracy[1])}.`;
   const text =
-    `Solved in ${answer.passes} passes: the component moves by ${short(answer.moved)} ` +
+    `Solved in ${counted(answer.passes, "pass", "passes")}: the component moves by ${short(answer.moved)} ` +
     `(exact to ${short(answer.distance_bound)}). In the mean of the components, the logit of its class goes from ` +
     `${z("before")} to ${z("after")}, its class from ${best("before")} to ${best("after")}${changed}`;
   place.replaceChildren(h("p", {}, text));

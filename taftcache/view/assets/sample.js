@@ -1,7 +1,7 @@
 // One sample: picture, attention, models, neighbours, and what forgetting it would change.
 import { h, judgement, scrolled, table } from "./elements.js";
 import { forgetting } from "./forgetting.js";
-import { percent, short } from "./numbers.js";
+import { counted, percent, short } from "./numbers.js";
 import { source } from "./source.js";
 import { className, modelTitle, shardName, state } from "./state.js";
 
@@ -24,7 +24,7 @@ export async function showSample(side, id, select) {
 function details(found, select) {
   const role = found.role === "held-out" ? " (held out)" : "";
   const rows =
-    `${found.rows.count} cached rows, norm ${short(found.rows.mean)} on average, ` +
+    `${counted(found.rows.count, "cached row")}, norm ${short(found.rows.mean)} on average, ` +
     `${short(found.rows.largest)} at most; max |x| ${short(found.max_abs)}`;
   return [
     found.picture

@@ -18,7 +18,7 @@ export const state = {
   lasso: null,
   hidden: new Set(), // names in the map's legend
   colour: "class",
-  space: "pca",
+  space: null, // until one is chosen: see placed()
   filters: { class: "", shard: "", only: "", text: "" },
   out: new Set(),
   model: null,

@@ -1,6 +1,6 @@
 // The map itself: a scatter of the rows that pass, moved by mouse and keyboard.
 import { chart, css } from "../charts.js";
-import { count } from "../numbers.js";
+import { counted } from "../numbers.js";
 import { className, state } from "../state.js";
 import { groups } from "./colours.js";
 import { passing, places } from "./rows.js";
@@ -39,7 +39,7 @@ export function mapChart(node, toggled) {
       series.push(ring(x[state.selected], y[state.selected]));
     made.setOption({ tooltip: { formatter: tooltip }, legend: legend(shown), series }, { replaceMerge: ["series"] });
     if (!state.lasso) made.dispatchAction({ type: "brush", areas: [] });
-    const label = `Map of ${count(drawn.length)} samples, coloured by ${state.colour}; the table below lists them.`;
+    const label = `Map of ${counted(drawn.length, "sample")}, coloured by ${state.colour}; the table below lists them.`;
     node.setAttribute("aria-label", label);
     node.dataset.points = drawn.length;
   }

@@ -34,7 +34,7 @@ export function mapControls(on) {
     "div",
     { class: "tools" },
     colour,
-    choice("space", "Places", SPACES, state.space, space),
+    choice("space", "Places", SPACES, null, space),
     select("class", "Class", [["", "all"], ...state.overview.report.classes.map((c, k) => [k, c])]),
     select("shard", "Shard", [["", "all"], ...state.overview.shards.map((s, k) => [k, s.name])]),
     select("only", "Show", ONLY),

@@ -1,6 +1,6 @@
 // The samples that the map's filters and lasso leave, in a table.
 import { h, judgement, scrolled, table } from "../elements.js";
-import { count, short } from "../numbers.js";
+import { count, counted, short } from "../numbers.js";
 import { className, shardName, state, UNKNOWN } from "../state.js";
 
 const LISTED = 200;
@@ -14,7 +14,7 @@ export function sampleList(select) {
   function fill(rows) {
     listed = rows;
     said.textContent =
-      `${count(rows.length)} of ${count(state.ids.length)} samples` +
+      `${count(rows.length)} of ${counted(state.ids.length, "sample")}` +
       (state.lasso ? " inside the lasso" : "") +
       (state.hidden.size ? `, without ${state.hidden.size} hidden in the legend` : "") +
       (rows.length > LISTED ? `; the first ${LISTED} are listed` : "");

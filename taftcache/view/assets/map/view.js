@@ -2,12 +2,12 @@
 import { h } from "../elements.js";
 import { percent } from "../numbers.js";
 import { showSample } from "../sample.js";
-import { modelTitle, state } from "../state.js";
+import { modelTitle, ready, state } from "../state.js";
 import { mapChart } from "./chart.js";
 import { clearFilters, mapControls } from "./controls.js";
 import { mapLasso } from "./lasso.js";
 import { sampleList } from "./list.js";
-import { chosen } from "./rows.js";
+import { chosen, placed, space } from "./rows.js";
 
 const HELP =
   "Wheel or + − to zoom, drag or arrow keys to move, 0 to see all; the lasso or the filters choose samples for the table.";
@@ -30,7 +30,12 @@ export function mapView(main) {
   const map = mapChart(place, fill),
     lasso = mapLasso(map.made, controls.lasso, fill);
 
+  let where = placed();
+
   function draw() {
+    if (where !== placed()) state.lasso = null; // the points have moved
+    where = placed();
+    document.getElementById("space").value = space();
     map.draw();
     axes.textContent = axesText();
     fill();
@@ -65,10 +70,12 @@ export function mapView(main) {
 
 // What the places mean, and whether all are known.
 function axesText() {
-  if (state.space === "neighbours")
-    return state.columns.nx
+  if (space() === "neighbours")
+    return placed() === "neighbours"
       ? "Neighbours stay together (t-SNE of a part of the rows, the others between their nearest of those); distances far apart mean nothing."
-      : "The neighbour embedding is being made; principal axes meanwhile.";
+      : ready("neighbours")
+        ? "There is no neighbour embedding here; these are principal axes."
+        : "The neighbour embedding is being made; principal axes meanwhile.";
   const explained = state.overview.explained;
   return (
     `Each point is a sample: ${state.overview.vectors}, along the two principal axes` +
