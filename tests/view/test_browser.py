@@ -125,7 +125,7 @@ LABELS = """(node) => echarts.getInstanceByDom(node).getZr().storage.getDisplayL
   .filter((one) => one.type === "tspan" && one.style.text.startsWith("a_dish")).map((one) => {
     const r = one.getBoundingRect(), m = one.transform || [1, 0, 0, 1, 0, 0];
     const [x, y] = [r.x, r.y].map((_, k) => m[k] * r.x + m[2 + k] * r.y + m[4 + k]);
-    return [x, y, r.width, r.height, m[1] !== 0];
+    return [x, y, r.width, Math.max(r.height, 12), Math.abs(m[1]) > 0.1];
   })"""
 
 

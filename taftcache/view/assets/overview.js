@@ -92,7 +92,7 @@ function rowsChart(place, r) {
   const made = chart(place, `Rows per class in ${counted(S, "shard")}`, {
     grid: { left, right: 18, top: 36, bottom: 30, containLabel: true },
     xAxis: names(1),
-    yAxis: { type: "value", name: "rows", minInterval: 1 },
+    yAxis: { type: "value", minInterval: 1 },
     ...(K > 40 ? { dataZoom: [{ type: "inside" }] } : {}),
     series: r.shards.map((x, k) => ({
       name: x.name,
