@@ -140,7 +140,7 @@ def overprinted(labels) -> list[tuple[list[float], list[float]]]:
     return [(a, b) for k, a in enumerate(labels) for b in labels[:k] if touch(a, b)]
 
 
-@pytest.mark.parametrize("size", [WIDE, NARROW], ids=str)
+@pytest.mark.parametrize("size", [WIDE, pytest.param(NARROW, marks=pytest.mark.full)], ids=str)
 def test_a_hundred_names_do_not_overprint(browse, server, size):
     page = changed(
         browse(*size), names=lambda body: body["report"].update(classes=NAMES, rows_per_class=dict.fromkeys(NAMES, 6))
