@@ -10,6 +10,13 @@ and a prediction j·Δw, j = J_k(x), moves by (J̃_n v)ᵀ (I − J̃_n A⁻¹ J
 one solve and one pass for all rows, where the K×K leverages J̃_n A⁻¹ J̃_nᵀ are known. They are, exactly, for the head
 alone and where the kernel of the rows fits (there I − J̃_n A⁻¹ J̃_nᵀ = λ' [(J̃J̃ᵀ + λ'I)⁻¹]_nn). Elsewhere they are
 left out, which is the first-order influence function, and says so.
+
+How far Δw itself moves (``moves``) has the same two closed forms. With the kernel G = J̃J̃ᵀ, M = (G + λ'I)⁻¹, the
+scaled residuals t at Δw = 0 and s_n = M_nn⁻¹ (Mt)_n,
+
+    Δw₋ₙ − Δw = J̃ᵀ(M E_n s_n + c)    with c = (G + λI)⁻¹t − Mt, the same for all rows,
+
+so that ‖Δw₋ₙ − Δw‖² = s_nᵀ (MGM)_nn s_n + 2 s_nᵀ (MGc)_n + cᵀGc, in which MG = I − λ'M.
 """
 
 from __future__ import annotations
@@ -107,6 +114,43 @@ def leave_one_out(
     change = (image * solved).sum(1) + shift
     relative = (left.norm() / direction.norm().clamp_min(1e-300)).item()
     return RowInfluence(change, method, relative, moved.stats.get("passes", 0) + passes + operator.passes)
+
+
+def moves(problem: Problem) -> Tensor | None:
+    """‖Δw₋ₙ − Δw‖ [N]: how far the optimum moves without each row in turn, exactly; None where it has no closed form.
+
+    Args:
+        problem: in float64, without weights, over the rows that Δw was solved from.
+    """
+    operator = problem.operator
+    if not problem.loss.quadratic:
+        return None
+    if operator.layout == operator.base.head_layout:
+        return HeadPath(problem).moves()
+    return _kernel_moves(problem) if dual_fits(problem) else None
+
+
+def _kernel_moves(problem: Problem) -> Tensor:
+    operator, N, K = problem.operator, problem.operator.rows, problem.operator.classes
+    ridge = problem.ridge * (N - 1) / N
+    roots, residuals = [], []
+    for state, labels in operator.blocks():
+        roots.append(problem.diagonal(labels, state.logits).sqrt())
+        residuals.append(problem.loss.gradient(state.logits, labels) / (N * roots[-1]))
+    root, t = (torch.cat(parts).T.reshape(-1) for parts in (roots, residuals))
+    matrix = kernel(problem).mul_(root[:, None]).mul_(root[None, :])
+    matrix.diagonal().add_(problem.ridge)
+    whole = torch.cholesky_solve(t[:, None], torch.linalg.cholesky(matrix))[:, 0]
+    matrix.diagonal().add_(ridge - problem.ridge)
+    M = torch.cholesky_inverse(torch.linalg.cholesky(matrix))
+    c = (ridge - problem.ridge) * (M @ whole)  # (G + λ)⁻¹t − Mt, without their difference
+    by_row = M.view(K, N, K * N).transpose(0, 1)  # [N,K,KN]
+    own = torch.diagonal(M.view(K, N, K, N), dim1=1, dim2=3).permute(2, 0, 1)  # M_nn [N,K,K]
+    s = torch.linalg.solve(own, (M @ t).view(K, N).T)
+    inner = own - ridge * (by_row @ by_row.mT)
+    Gc = matrix @ c - ridge * c
+    squares: Tensor = torch.einsum("nk,nkl,nl->n", s, inner, s) + 2 * (s * (M @ Gc).view(K, N).T).sum(1) + c @ Gc
+    return squares.clamp_min(0).sqrt()
 
 
 def _head(problem: Problem, direction: Tensor) -> tuple[Tensor, Tensor, int]:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import StoreError, TaftcacheError
-from taftcache.names import HEAD, MEAN, component_of
+from taftcache.names import HEAD, component_of, model_of
 from taftcache.stages.look.row_table import RowTable
 from taftcache.stages.look.vectors import cut_of, first_row_stands, has_tail, sample_vectors
 from taftcache.view.embedding import Axes, neighbour_map, principal_axes
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 # Steps of 256 rows that the principal axes are computed from.
 AXES_STEPS = 32
 # The stages of the background work, in order.
-WORK = ("rows", "held-out predictions", "predictions", "head path", "neighbours")
+WORK = ("rows", "held-out predictions", "predictions", "head path", "influence", "neighbours")
 NONE = -1
 
 
@@ -47,16 +47,17 @@ class Atlas:
     """The rows of a store with their places on the map and what the models say of them.
 
     Arrays over the table's rows [n], filled as the work goes on: ``place`` [n,2] along the principal axes (NaN until
-    known), ``neighbours`` [n,2] or None, ``norm`` (of the sample's vector), classes ``base``, ``mean``, ``own`` (by the
-    component of its own shard) and ``head``, -1 where unknown, ``margin`` of the mean's true class over the best other
-    one, and ``moved``, the most by which forgetting a training row can move its shard's component.
+    known), ``neighbours`` [n,2] or None, ``norm`` (of the sample's vector), classes ``base``, ``model`` (by the store's
+    best, whose name is the atlas's ``model``), ``own`` (by the component of its own shard) and ``head``, -1 where
+    unknown, ``margin`` of the best model's true class over the best other one, and ``moved``, how far its shard's
+    component moves without a training row, exactly; NaN where that has no closed form.
 
     Use ``start`` for a thread, or ``work`` to wait; ``version`` grows whenever something was added.
     """
 
     def __init__(self, store: FeatureStore) -> None:
         cut_of(store)  # refused before anything is computed
-        self.store = store
+        self.store, self.model = store, model_of(store.objects())
         self.table = RowTable.of(store)
         n = len(self.table)
         if n == 0:
@@ -68,7 +69,7 @@ class Atlas:
         self.place = np.full((n, 2), np.nan, np.float32)
         self.neighbours: NDArray[np.float32] | None = None
         self.norm = np.full(n, np.nan, np.float32)
-        self.classes_by = {name: np.full(n, NONE, np.int32) for name in ("base", "mean", "own", "head")}
+        self.classes_by = {name: np.full(n, NONE, np.int32) for name in ("base", "model", "own", "head")}
         self.margin = np.full(n, np.nan, np.float32)
         self.moved = np.full(n, np.nan, np.float32)
         self.held_out: HeldOutLogits | None = None
@@ -92,10 +93,10 @@ class Atlas:
 
     def work(self, skip: tuple[str, ...] = ()) -> None:
         """Do every stage but those in ``skip``; what fails says so in its note, and the rest goes on."""
-        jobs: dict[str, Callable[[StageProgress], None]] = dict(
-            zip(WORK, (self._rows, self._held_out, self._predictions, self._head_path, self._neighbours), strict=True)
-        )
-        for name, job in jobs.items():
+        jobs: tuple[Callable[[StageProgress], None], ...] = (
+            self._rows, self._held_out, self._predictions, self._head_path, self._influence, self._neighbours
+        )  # fmt: skip
+        for name, job in zip(WORK, jobs, strict=True):
             if not self._stop.is_set() and name not in skip:
                 begin, progress = time.perf_counter(), self.progress[name]
                 try:
@@ -165,52 +166,56 @@ class Atlas:
         start = self.table.start(self.table.shards.index(shard))
         where = start + kept.rows
         self.classes_by["base"][where] = kept.base.argmax(1)
-        if HEAD in kept.others:
-            self.classes_by["head"][where] = kept.others[HEAD]
-        if kept.components:
-            self._score_mean(where, kept.base + kept.tangents.mean(0))
+        for column, name in (("model", self.model), ("head", HEAD)):
+            if name in kept.others:
+                self.classes_by[column][where] = kept.others[name]
+        if self.model in kept.margins:
+            self.margin[where] = kept.margins[self.model]
         self.held_out = kept
         progress.done = progress.total
 
     def _predictions(self, progress: StageProgress) -> None:
-        """Base, mean and own component on every training row, and what each row can have moved."""
+        """Base, best model and own component on every training row."""
+        from taftcache.stages.look.scoring import margins
+
         table, scorer = self.table, self.scorer()
-        others = [name for name in (MEAN, HEAD) if name in scorer.models]
+        others = {column: name for column, name in (("model", self.model), ("head", HEAD)) if name in scorer.models}
         progress.total = int((~table.held_out).sum())
         for here, shard, rows in table.steps():
             if self._stop.is_set():
                 return
             if shard.role == "held-out":
                 continue
-            tokens, where = table.reader.tokens(shard.name, rows), np.arange(here.start, here.stop)
-            z, changes = scorer.logits(tokens, others)
-            self.classes_by["base"][here] = z.argmax(1)
-            for name, change in zip(others, changes, strict=True):
-                if name == MEAN:
-                    self._score_mean(where, z + change)
-                else:
-                    self.classes_by["head"][here] = (z + change).argmax(1)
+            tokens = table.reader.tokens(shard.name, rows)
             own = component_of(shard.name)
-            if own in scorer.models:
-                change, bound = scorer.weigh(tokens, shard.labels[rows], own)
-                self.classes_by["own"][here] = (z + change).argmax(1)
-                self.moved[here] = bound
-            progress.done += len(where)
-
-    def _score_mean(self, where: NDArray[np.int64], z: NDArray[np.float32]) -> None:
-        labels = self.table.label[where]
-        rows = np.arange(len(z))
-        true = z[rows, labels].copy()
-        self.classes_by["mean"][where] = z.argmax(1)
-        z = z.copy()
-        z[rows, labels] = -np.inf
-        self.margin[where] = true - z.max(1)
+            models = others | ({"own": own} if own in scorer.models else {})
+            z, changes = scorer.logits(tokens, list(models.values()))
+            self.classes_by["base"][here] = z.argmax(1)
+            for column, change in zip(models, changes, strict=True):
+                self.classes_by[column][here] = (z + change).argmax(1)
+                if column == "model":
+                    self.margin[here] = margins(z + change, table.label[here])
+            progress.done += len(tokens)
 
     def _head_path(self, progress: StageProgress) -> None:
         from taftcache.stages.look.head_path import head_path
 
         self.path = head_path(self.table, self.scorer(), self._stop)
         progress.done = progress.total = len(self.path)
+
+    def _influence(self, progress: StageProgress) -> None:
+        from taftcache.stages.look.leaving import moved_by_each
+
+        table = self.table
+        shards = [shard for shard in table.shards if shard.role == "train"]
+        progress.total = len(shards)
+        for shard, moves in moved_by_each(self.store, self.scorer(), shards):
+            if self._stop.is_set():
+                return
+            if moves is not None:
+                start = table.start(table.shards.index(shard))
+                self.moved[start : start + shard.rows] = moves
+            progress.done += 1
 
     def _neighbours(self, progress: StageProgress) -> None:
         assert self.vectors is not None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Iterable
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,9 +19,6 @@ from taftcache.view.atlas import NONE, Atlas
 from taftcache.view.embedding import nearest
 from taftcache.view.pictures import Pictures, patch_grid
 
-if TYPE_CHECKING:
-    from taftcache.stages.look.scoring import Scorer
-
 NEIGHBOURS = 8
 
 
@@ -33,11 +30,12 @@ def packed(array: NDArray[Any]) -> dict[str, str]:
 
 
 def overview(atlas: Atlas) -> dict[str, Any]:
-    """What ``taftcache inspect`` reports, what the map is made of, and the ledger."""
+    """What ``taftcache inspect`` reports, the best model, what the map is made of, and the ledger."""
     report = inspect(atlas.store)
     axes = atlas.axes
     return {
         "report": {**asdict(report), "store": str(report.store)},
+        "model": atlas.model,
         "shards": [{"name": s.name, "role": s.role} for s in atlas.table.shards],
         "vectors": describe_vectors(atlas.store),
         "explained": [] if axes is None else [float(x) for x in axes.explained],
@@ -160,7 +158,7 @@ def sample(atlas: Atlas, name: str, pictures: Pictures) -> dict[str, Any]:
         if shard.role == "train" and scorer.is_private(own):
             out["private"] = f"{own} is private: {UNCOVERED}."
         elif shard.role == "train" and own in scorer.models:
-            out["forget"] = forgetting(scorer, tokens, shard, row)
+            out["forget"] = forgetting(atlas, tokens, shard, row)
     return out
 
 
@@ -175,15 +173,17 @@ def neighbours(atlas: Atlas, row: int) -> list[dict[str, Any]]:
     ]
 
 
-def forgetting(scorer: Scorer, tokens: NDArray[Any], shard: Shard, row: int) -> dict[str, Any]:
-    """How far forgetting a training row can move its shard's component and the mean; bounds are None where unknown."""
-    own = component_of(shard.name)
+def forgetting(atlas: Atlas, tokens: NDArray[Any], shard: Shard, row: int) -> dict[str, Any]:
+    """How far forgetting a training row moves its shard's component, and can move it and the mean; None: unknown."""
+    scorer, own, table = atlas.scorer(), component_of(shard.name), atlas.table
+    moved = float(atlas.moved[table.start(table.shards.index(shard)) + row])
     members = sum(is_component(name) for name in scorer.models)
     bound = float(scorer.weigh(tokens, shard.labels[row : row + 1], own)[1][0])
     known = np.isfinite(bound)
     return {
         "component": own,
         "norm": scorer.norm(own),
+        "moved": moved if np.isfinite(moved) else None,
         "bound": bound if known else None,
         "composed_bound": bound / members if known else None,
         "rows": shard.rows,

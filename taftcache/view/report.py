@@ -106,11 +106,13 @@ def _remedy(error: OSError, place: Path) -> str:
 
 
 def telling(atlas: Atlas, count: int = DETAILED) -> list[str]:
-    """Ids worth a look: held-out rows with the smallest margins, then training rows with the most influence."""
-    held = np.flatnonzero(atlas.table.held_out & (atlas.classes_by["mean"] != NONE))
+    """Ids worth a look: held-out rows with the smallest margins, then training rows with the most influence, or where
+    that is not known with the smallest margins too."""
+    held = np.flatnonzero(atlas.table.held_out & (atlas.classes_by["model"] != NONE))
     wrong = held[np.argsort(atlas.margin[held], kind="stable")][: count // 2]
-    known = np.flatnonzero(np.isfinite(atlas.moved))
-    strong = known[np.argsort(-atlas.moved[known], kind="stable")][: count - len(wrong)]
+    telling = atlas.moved if np.isfinite(atlas.moved).any() else np.where(atlas.table.held_out, np.nan, -atlas.margin)
+    known = np.flatnonzero(np.isfinite(telling))
+    strong = known[np.argsort(-telling[known], kind="stable")][: count - len(wrong)]
     rows = [*wrong, *strong] or range(min(count, len(atlas.table)))
     return [atlas.table.ids[k] for k in rows]
 

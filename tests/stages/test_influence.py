@@ -12,9 +12,10 @@ from taftcache.cache.store import FeatureStore
 from taftcache.errors import StoreError, UnknownSample
 from taftcache.model.component import read_base, read_component
 from taftcache.objective.objective import Objective
+from taftcache.objective.problem import Problem
 from taftcache.objective.rsl import RSL
 from taftcache.solve.inverses import dual
-from taftcache.solve.leave_one_out import leave_one_out
+from taftcache.solve.leave_one_out import leave_one_out, moves
 from taftcache.stages.train import record
 from taftcache.tangent.operator import TangentOperator
 from taftcache.tangent.rows import ArrayRows
@@ -50,6 +51,7 @@ def test_closed_form_is_solving_without_the_row(problem, train, alpha):
     found = leave_one_out(base, [rows], Objective(loss=loss, ridge=RIDGE, train=train), direction, delta=whole.value)
     assert found.method == "closed form"
     assert found.residual < 1e-7
+    moved = moves(Problem(TangentOperator(base, [rows], trained=layout, dtype=torch.float64), loss, RIDGE))
     for n in (0, 7, 19):
         keep = [k for k in range(20) if k != n]
         without = minimised(
@@ -57,6 +59,7 @@ def test_closed_form_is_solving_without_the_row(problem, train, alpha):
         )
         change = (direction @ (without.value - whole.value)).item()
         assert found.change[n].item() == pytest.approx(change, rel=1e-6, abs=1e-9)
+        assert moved[n].item() == pytest.approx((without.value - whole.value).norm().item(), rel=1e-6)
 
 
 def test_first_order_ranks_as_the_closed_form_does(problem, monkeypatch):

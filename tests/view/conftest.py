@@ -22,9 +22,10 @@ CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
 
 @pytest.fixture(scope="session")
 def seen(tmp_path_factory) -> Path:
-    """Sixty digits in three shards and a held-out one, through every stage, one forgotten. Not to be written to."""
-    path = tmp_path_factory.mktemp("seen") / "store"
-    taftcache.run(recipe(path, store={"shards": 3}, forget={"samples": ["digits/0500"]}))
+    """Sixty digits in three shards and a held-out one, through every stage, with an exact model, one forgotten. Not to
+    be written to."""
+    path, forget = tmp_path_factory.mktemp("seen") / "store", {"samples": ["digits/0500"], "mode": "resolve"}
+    taftcache.run(recipe(path, store={"shards": 3}, compose={"mode": "exact"}, forget=forget))
     return path
 
 

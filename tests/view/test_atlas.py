@@ -65,11 +65,24 @@ def test_predictions_are_those_of_evaluate(atlas, seen):
         here = slice(here.start, here.start + shard.rows)
         for column, name in (
             ("base", "base model untouched"),
-            ("mean", "models/mean"),
+            ("model", "models/exact"),
             ("own", f"components/{shard.name}"),
         ):
             right = (atlas.classes_by[column][here] == atlas.table.label[here]).mean()
             assert right == pytest.approx(own[name]), (shard.name, column)
+
+
+@pytest.mark.law("The page's predictions and margins are those of the store's best model")
+def test_the_model_of_the_page_is_the_best(atlas):
+    assert payload.overview(atlas)["model"] == taftcache.evaluate(atlas.store).best == "models/exact"
+    table = atlas.table
+    for k, shard in enumerate(table.shards):
+        z, change = atlas.scorer().logits(shard.tokens(slice(0, shard.rows)), ["models/exact"])
+        z, rows, here = z + change[0], np.arange(shard.rows), table.start(k) + np.arange(shard.rows)
+        assert (atlas.classes_by["model"][here] == z.argmax(1)).all()
+        true = z[rows, shard.labels].copy()
+        z[rows, shard.labels] = -np.inf
+        np.testing.assert_allclose(atlas.margin[here], true - z.max(1), rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.law("Accuracies on the page are those of the command line")
@@ -97,15 +110,15 @@ def test_summed_logits_are_the_composed_components(atlas, out):
 
 @pytest.mark.law("What the page says of leaving a sample out is what forgetting it does; its bound is true")
 def test_the_bound_is_the_gradient_without_the_row(atlas):
-    """‖∇F₋ₙ(Δw)‖/λ, recomputed in float64 over the other rows, is what ``moved`` says."""
+    """‖∇F₋ₙ(Δw)‖/λ, recomputed in float64 over the other rows."""
     for shard in atlas.store.shards[:2]:
-        start = atlas.table.start(atlas.table.shards.index(shard))
         for row in (0, shard.rows - 1):
             problem, component = exact(atlas.store, shard, without=row)
             _, gradient = problem.evaluate(component.delta)
             bound = gradient.norm().item() / problem.ridge
-            assert atlas.moved[start + row] == pytest.approx(bound, rel=1e-3)
-            assert atlas.moved[start + row] >= bound * (1 - 1e-4)
+            said = payload.forgetting(atlas, shard.tokens(slice(row, row + 1)), shard, row)["bound"]
+            assert said == pytest.approx(bound, rel=1e-3)
+            assert said >= bound * (1 - 1e-4)
 
 
 @pytest.mark.law("What the page says of leaving a sample out is what forgetting it does; its bound is true")
@@ -120,9 +133,22 @@ def test_leaving_out_is_what_forgetting_does(atlas, seen, tmp_path):
         after.work(skip=("head path", "neighbours"))
     assert answer.moved == pytest.approx(certificate["moved"], rel=1e-4)
     assert answer.distance_bound == pytest.approx(certificate["distance_bound"], rel=0.5, abs=1e-6)
-    assert answer.moved <= atlas.moved[atlas.table.find(name)]
+    assert answer.moved == pytest.approx(atlas.moved[atlas.table.find(name)], rel=1e-4)
     assert answer.accuracy[1] == after.held_out.accuracy(after.held_out.predictions())
     assert answer.accuracy[0] == atlas.held_out.accuracy(atlas.held_out.predictions())
+
+
+def test_influence_is_exact_or_absent(atlas, monkeypatch):
+    assert (np.isfinite(atlas.moved) == ~atlas.table.held_out).all()
+    assert "moved" in payload.columns(atlas)["columns"]
+    monkeypatch.setattr("taftcache.stages.look.leaving.KERNEL_WORK", 1.0)
+    made = Atlas(atlas.store)
+    made.work(skip=("rows", "held-out predictions", "predictions", "head path", "neighbours"))
+    assert "moved" not in payload.columns(made)["columns"]
+    assert "kernel" in made.progress["influence"].note
+    said = payload.forgetting(made, atlas.store.shards[0].tokens(slice(0, 1)), atlas.store.shards[0], 0)
+    assert said["moved"] is None
+    assert said["bound"] > 0
 
 
 def test_rows_without_one_are_the_others(atlas):
@@ -199,6 +225,21 @@ def test_attention_is_that_of_the_tail(atlas):
     assert found["picture"]
 
 
+@pytest.mark.parametrize(
+    ("tangent", "why"),
+    [({"reset_block": True}, "its last block was drawn from a seed"),
+     ({"class_token": "reset"}, "its class token was drawn from a seed")],
+    ids=str,
+)  # fmt: skip
+def test_attention_of_what_starts_anew_is_not_shown(tmp_path, tangent, why):
+    path = tmp_path / "anew"
+    taftcache.extract(recipe(path, tangent=tangent, data={"source": "digits", "limit": 20}))
+    with FeatureStore(path) as store:
+        found = payload.sample(Atlas(store), store.sample_ids()[0], Pictures(store))
+    assert found["attention"] is None
+    assert found["why_no_attention"].startswith(why)
+
+
 def test_a_store_of_features_says_why_there_is_no_attention(tmp_path):
     path = tmp_path / "head"
     taftcache.run(recipe(path, tangent={"train": "head"}))
@@ -206,9 +247,11 @@ def test_a_store_of_features_says_why_there_is_no_attention(tmp_path):
         made = Atlas(store)
         made.work(skip=("neighbours",))
         found = payload.sample(made, made.table.ids[0], Pictures(store))
+        left = without_row(made, store.shards[1], 3)
     assert found["attention"] is None
     assert "feature" in found["why_no_attention"]
     assert set(found["models"]) == {"base", "components/000", "components/001", "models/head", "models/mean"}
+    assert left.moved == pytest.approx(made.moved[made.table.find(store.shards[1].sample_ids[3])], rel=1e-5)
     assert np.isfinite(made.moved[~made.table.held_out]).all()
 
 

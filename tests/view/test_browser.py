@@ -67,7 +67,7 @@ def test_every_view_at_every_size(browse, server, size, scheme):
 
 def test_the_map_draws_every_sample_in_every_colour(browse, server, atlas):
     page = browse().open(server.url + "#map")
-    for colour in ("class", "shard", "mean", "error", "margin", "moved", "norm"):
+    for colour in ("class", "shard", "model", "error", "margin", "moved", "norm"):
         page.tab.select_option("#colour", colour)
         assert page.tab.evaluate(POINTS) == len(atlas.table), colour
     page.tab.select_option("#space", "neighbours")
@@ -75,7 +75,7 @@ def test_the_map_draws_every_sample_in_every_colour(browse, server, atlas):
     page.tab.select_option("#class", "3")
     assert page.tab.evaluate(POINTS) == (atlas.table.label == 3).sum()
     page.tab.select_option("#only", "wrong")
-    wrong = (atlas.table.label == 3) & (atlas.classes_by["mean"] != 3)
+    wrong = (atlas.table.label == 3) & (atlas.classes_by["model"] != 3)
     assert int(page.tab.get_attribute("#chosen", "data-count")) == wrong.sum()
 
 
@@ -106,6 +106,92 @@ def test_a_lasso_filters_the_table(browse, server, atlas):
     assert int(page.tab.get_attribute("#chosen", "data-count")) == everyone
 
 
+def changed(page, **changes):
+    """The page asks the server, and gets the overview with parts of it changed."""
+
+    def answer(route):
+        body = route.fetch().json()
+        for change in changes.values():
+            change(body)
+        route.fulfill(json=body)
+
+    page.tab.route("**/overview*", answer)
+    return page
+
+
+NAMES = [f"a_dish_of_some_kind_{k:03d}" for k in range(101)]
+# [x, y, wide, high, turned] of every class name that a chart draws.
+LABELS = """(node) => echarts.getInstanceByDom(node).getZr().storage.getDisplayList(true)
+  .filter((one) => one.type === "tspan" && one.style.text.startsWith("a_dish")).map((one) => {
+    const r = one.getBoundingRect(), m = one.transform || [1, 0, 0, 1, 0, 0];
+    const [x, y] = [r.x, r.y].map((_, k) => m[k] * r.x + m[2 + k] * r.y + m[4 + k]);
+    return [x, y, r.width, Math.max(r.height, 12), Math.abs(m[1]) > 0.1];
+  })"""
+
+
+def overprinted(labels) -> list[tuple[list[float], list[float]]]:
+    """Pairs of names that touch; turned by 60 degrees, they lie beside one another when far enough apart."""
+
+    def touch(a, b):
+        if a[4]:
+            return abs(a[0] - b[0]) * 0.866 < a[3]
+        return a[0] < b[0] + b[2] and b[0] < a[0] + a[2] and a[1] < b[1] + b[3] and b[1] < a[1] + a[3]
+
+    return [(a, b) for k, a in enumerate(labels) for b in labels[:k] if touch(a, b)]
+
+
+@pytest.mark.parametrize("size", [WIDE, pytest.param(NARROW, marks=pytest.mark.full)], ids=str)
+def test_a_hundred_names_do_not_overprint(browse, server, size):
+    page = changed(
+        browse(*size), names=lambda body: body["report"].update(classes=NAMES, rows_per_class=dict.fromkeys(NAMES, 6))
+    )
+    page.open(server.url)
+    for view in ("overview", "classes"):
+        page.go(view)
+        node = page.tab.wait_for_selector("main .chart[_echarts_instance_]")
+        labels = page.tab.evaluate(LABELS, node)
+        assert len(labels) > 4
+        assert overprinted(labels) == [], view
+        assert min(x for x, *_ in labels) >= 0, view
+
+
+@pytest.mark.parametrize("explained", [(0.15, 0.04), (0.15, 0.06)], ids=str)
+def test_the_map_opens_on_neighbours_where_axes_say_little(browse, server, explained):
+    page = changed(browse(), axes=lambda body: body.update(explained=explained)).open(server.url + "#map")
+    few = sum(explained) < 0.2
+    page.until(f"document.getElementById('axes').textContent.includes('{'t-SNE' if few else 'principal'}')")
+    assert page.tab.input_value("#space") == ("neighbours" if few else "pca")
+    page.tab.select_option("#space", "pca")
+    assert "of the variance" in page.tab.inner_text("#axes")
+
+
+def test_one_is_no_plural(browse, server):
+    page = browse().open(server.url)
+    assert "1\nledger entry" in page.tab.inner_text("main .cards")
+    page.go("ledger")
+    assert "1 entry in one chain" in page.tab.inner_text("main")
+    assert ": 1 sample" in page.tab.inner_text("main summary")
+    assert "1 samples" not in page.tab.inner_text("main summary")
+
+
+@pytest.mark.law("What the page's map hides is not selected")
+def test_a_class_hidden_in_the_legend_is_not_selected(browse, server, atlas):
+    page = browse().open(server.url + "#map")
+    shown = [atlas.table.ids[k] for k in (atlas.table.label != 3).nonzero()[0]]
+    page.tab.evaluate(f"""{MAP}.dispatchAction({{ type: "legendToggleSelect", name: "3" }})""")
+    assert int(page.tab.get_attribute("#chosen", "data-count")) == len(shown)
+    assert "1 hidden in the legend" in page.tab.inner_text("#chosen")
+    page.tab.fill("#search", "digits")  # what is drawn anew hides the same
+    with page.tab.expect_download() as saved:
+        page.tab.click("text=Save the ids as a file")
+    assert saved.value.path().read_text().split() == shown
+    page.tab.click("#clear")
+    assert int(page.tab.get_attribute("#chosen", "data-count")) == len(atlas.table)
+    page.tab.evaluate(f"""{MAP}.dispatchAction({{ type: "legendToggleSelect", name: "3" }})""")
+    page.tab.select_option("#colour", "model")  # the names of another colour's groups
+    assert int(page.tab.get_attribute("#chosen", "data-count")) == len(atlas.table)
+
+
 @pytest.mark.law("Accuracies on the page are those of the command line")
 def test_the_sliders_accuracy_is_the_command_lines(browse, server, seen):
     page = browse().open(server.url + "#shards")
@@ -118,6 +204,32 @@ def test_the_sliders_accuracy_is_the_command_lines(browse, server, seen):
     page.tab.uncheck("input[value='000']")
     page.composed(1)
     assert right(page) == evaluated(seen, ["000", "001"])
+
+
+@pytest.mark.law("Accuracies on the page are those of the command line")
+def test_accuracies_have_their_intervals(browse, server, seen):
+    with FeatureStore(seen) as store:
+        report = taftcache.evaluate(store)
+    said = {name: (f"{100 * report.accuracy[name]:.2f} %", *(f"{100 * v:.1f} %" for v in interval))
+            for name, interval in report.intervals.items()}  # fmt: skip
+    page = browse().open(server.url)
+    text = page.tab.inner_text("#best")
+    assert all(part in text for part in said["models/exact"]), text
+    assert "exact, all shards" in text
+    page.go("classes")
+    assert page.tab.input_value("#model") == "models/exact"
+    for name in ("models/exact", "components/001"):
+        page.tab.select_option("#model", name)
+        text = page.tab.inner_text("#main p")
+        assert all(part in text for part in said[name]), text
+    page.go("shards")
+    page.until("document.querySelectorAll('main [_echarts_instance_]').length == 2")
+    alone = page.tab.evaluate("""echarts.getInstanceByDom(document.getElementById("alone")).getOption()
+      .series.map((one) => [one.type, one.data])""")
+    assert [kind for kind, _ in alone] == ["custom", "custom"]
+    for k, (_, *found) in enumerate(alone[0][1]):
+        name = f"components/{k:03d}"
+        assert found == pytest.approx([report.accuracy[name], *report.intervals[name]])
 
 
 def test_a_sample_is_shown_whole(browse, server, atlas):

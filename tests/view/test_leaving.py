@@ -109,6 +109,7 @@ def test_a_page_says_where_there_is_no_bound(asked):
         shown = payload.sample(atlas, store.shards[0].sample_ids[0], Pictures(store))
         influence = shown["forget"]
     json.dumps(shown, default=float, allow_nan=False)
+    assert influence["moved"] is None
     assert (influence["bound"] is None) == (influence["composed_bound"] is None) == (setting in ("balanced", "prior"))
 
 

@@ -113,6 +113,23 @@ class HeadPath:
         """h [N,K] of each row and class, or [N,1] where all classes have the same; in one pass."""
         return torch.cat([block.leverage[:, 0] for block in self._blocks([ridge])])
 
+    def moves(self) -> Tensor:
+        """‖W₋ₙ − W(λ)‖ [N] of every row at the problem's λ, in one pass; see ``taftcache.solve.leave_one_out``."""
+        problem, N = self._problem, self._problem.operator.rows
+        ridge = problem.ridge * (N - 1) / N
+        inverse = 1 / (self._values + ridge)  # [C,d+1]
+        shift = self._right * (1 / (self._values + problem.ridge) - inverse)  # of W(λ') − W(λ), in the basis V
+        head, found = self.weights(ridge).T, []
+        for x, base, labels, curvature, leverage in self._blocks([ridge]):
+            residual = x @ head + problem.loss.gradient(base, labels) / curvature
+            step = curvature / N * residual / (1 - leverage[:, 0]).clamp_min(1e-12)  # [b,K]
+            squares = shift.square().sum().expand(len(labels)).clone()
+            for c, (V, each) in enumerate(zip(self._vectors, inverse, strict=True)):
+                y, k = (x @ V) * each, slice(None) if len(inverse) == 1 else slice(c, c + 1)
+                squares += step[:, k].square().sum(1) * y.square().sum(1) + 2 * (step[:, k] * (y @ shift[k].T)).sum(1)
+            found.append(squares.clamp_min(0).sqrt())
+        return torch.cat(found)
+
     def correct(self, operator: TangentOperator, ridges: Sequence[float]) -> Tensor:
         """How many of an operator's rows each W(λ) gives their own class [L], in one pass over them."""
         heads = self.heads(ridges).flatten(0, 1).T  # [d+1,L·K]

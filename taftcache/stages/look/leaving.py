@@ -6,23 +6,35 @@ which solves as the store's recipe says, whatever its objective, solver and prio
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import torch
+from numpy.typing import NDArray
 
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
-from taftcache.errors import RecipeError, UnknownSample
+from taftcache.errors import RecipeError, StoreError, UnknownSample
 from taftcache.model.component import Component, read_component
 from taftcache.names import EXACT, HEAD, MEAN, WEIGHTED, component_of, is_component
+from taftcache.objective.problem import Problem
 from taftcache.privacy.statement import META
+from taftcache.solve.leave_one_out import moves
 from taftcache.stages.look.row_table import STEP_ROWS
 from taftcache.stages.look.scoring import HeldOutLogits, Scorer
-from taftcache.stages.progress import Progress
+from taftcache.stages.progress import Progress, Silent
 from taftcache.stages.train.record import settings_of
 from taftcache.stages.train.solving import SolveOptions, solve_component
+from taftcache.tangent.operator import TangentOperator
 from taftcache.tangent.rows import RowSubset
 from taftcache.tangent.spec import Train
+
+Moves = NDArray[np.float64]
+
+
+# (N·K)³ summed over the shards whose kernels are inverted for a page: some ten seconds of one core.
+KERNEL_WORK = 4 * 4096.0**3
 
 
 class Without(RowSubset):
@@ -122,6 +134,34 @@ class ModelParts:
                 got="trained privately",
                 do="its promise bounds the influence of any sample: taftcache inspect says epsilon and delta",
             )
+
+
+def moved_by_each(store: FeatureStore, scorer: Scorer, shards: Sequence[Shard]) -> Iterator[tuple[Shard, Moves | None]]:
+    """Each of ``shards`` with ‖Δw₋ₙ − Δw‖ [N] of its component for each of its rows, or None where there is no closed
+    form: an objective that is not quadratic, with weights, a ball or a prior, and a private component.
+
+    Raises:
+        StoreError: without the closed form of the head alone, the kernels would take more than ``KERNEL_WORK``.
+    """
+    classes = len(store.classes)
+    weighed = [shard for shard in shards if scorer.is_weighed(component_of(shard.name)) and scorer.loss.quadratic]
+    kernels = [s for s in weighed if scorer.components[component_of(s.name)].layout != scorer.base.head_layout]
+    if sum((shard.rows * classes) ** 3 for shard in kernels) > KERNEL_WORK:
+        raise StoreError(
+            "no exact influence of every sample: the shards' kernels are too large to invert for a page",
+            got=f"{max(shard.rows for shard in kernels)} rows of {classes} classes in a shard, {len(kernels)} shards",
+            do="choose a sample and solve without it",
+        )
+    for shard in shards:
+        yield shard, _moves(store, component_of(shard.name), shard) if shard in weighed else None
+
+
+def _moves(store: FeatureStore, name: str, shard: Shard) -> Moves | None:
+    parts = ModelParts(store, name, Silent())
+    component = parts.model
+    operator = TangentOperator(parts.base, [shard], trained=component.layout, dtype=torch.float64)
+    found = moves(Problem(operator, parts.settings.loss, component.meta["certificate"]["ridge"]))
+    return None if found is None else np.asarray(found.cpu().numpy())
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -110,6 +110,13 @@ class Scorer:
             return None, f"the store caches the {config.rows} of a sample, which holds no attention over the image"
         if not isinstance(self.base.tail, ClassRowTail):
             return None, f"this model's tail has no class row ({config.path}): {config.why}"
+        spec = self.base.spec
+        for drawn, part, setting in (
+            (spec.reset_block, "last block", "tangent.reset_block"),
+            (spec.class_token == "reset", "class token", "tangent.class_token"),
+        ):
+            if drawn:
+                return None, f"its {part} was drawn from a seed ({setting}), so it attends at random before training"
         return _array(self.state(tokens).phi[0]), ""
 
     def tangent(self, tokens: NDArray[Any], layout: Layout, delta: torch.Tensor) -> NDArray[np.float32]:
@@ -147,7 +154,7 @@ class HeldOutLogits:
     """Base logits [n,K] and each component's tangent [S,n,K] on the held-out rows, so that any mean is a sum away.
 
     rows: which of the held-out shard's ``of`` rows these are (all, unless that would not fit in memory).
-    others: predictions [n] of the store's other models.
+    others: predictions [n] of the store's other models. margins: theirs [n], see ``margins``.
     """
 
     rows: NDArray[np.int64]
@@ -157,6 +164,7 @@ class HeldOutLogits:
     tangents: NDArray[np.float32]
     components: list[str]
     others: dict[str, NDArray[np.int64]]
+    margins: dict[str, NDArray[np.float32]]
 
     def logits(self, without: Iterable[str] = ()) -> NDArray[np.float32]:
         """Logits [n,K] of the mean of all components but those of the shards named ``without``.
@@ -186,12 +194,14 @@ def held_out_logits(store: FeatureStore, scorer: Scorer, shard: Shard, reader: R
     base = np.empty((count, len(store.classes)), np.float32)
     tangents = np.empty((len(components), *base.shape), np.float32)
     found = {name: np.empty(count, np.int64) for name in others}
+    ahead = {name: np.empty(count, np.float32) for name in others}
     for k in range(0, count, STEP_ROWS):
         here = slice(k, min(k + STEP_ROWS, count))
         z, changes = scorer.logits(reader.tokens(shard.name, rows[here]), [*components, *others])
         base[here], tangents[:, here] = z, changes[: len(components)]
         for name, change in zip(others, changes[len(components) :], strict=True):
             found[name][here] = (z + change).argmax(1)
+            ahead[name][here] = margins(z + change, shard.labels[rows[here]])
     return HeldOutLogits(
         rows=rows,
         of=shard.rows,
@@ -200,7 +210,15 @@ def held_out_logits(store: FeatureStore, scorer: Scorer, shard: Shard, reader: R
         tangents=tangents,
         components=components,
         others=found,
+        margins=ahead,
     )
+
+
+def margins(logits: NDArray[np.float32], labels: NDArray[np.int32]) -> NDArray[np.float32]:
+    """By how much the logit of each row's class is above the largest other one [n], of logits [n,K]."""
+    rows, others = np.arange(len(logits)), logits.copy()
+    others[rows, labels] = -np.inf
+    return np.asarray(logits[rows, labels] - others.max(1))
 
 
 def kept_components(components: Sequence[str], without: Iterable[str]) -> list[str]:

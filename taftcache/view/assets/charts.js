@@ -53,6 +53,25 @@ export function chart(node, label, option) {
   return made;
 }
 
+const LONGEST_NAME = 110; // px; a longer one ends in dots
+
+// About how many px the longest of some names takes.
+export const widest = (names) => Math.min(LONGEST_NAME, 7 * Math.max(...names.map((name) => name.length)));
+
+// An axis of names in `room` px, each of which takes `each`: as many of them as there is room for.
+export const namesAxis = (names, each, room, rotate = 0) => ({
+  type: "category",
+  data: names,
+  axisLabel: {
+    color: css("--text"),
+    rotate,
+    width: LONGEST_NAME,
+    overflow: "truncate",
+    interval: Math.max(1, Math.ceil((names.length * each) / Math.max(room, 1))) - 1,
+    hideOverlap: true,
+  },
+});
+
 // An axis of accuracies, which are fractions.
 export const percentAxis = (digits) => ({
   type: "value",

@@ -1,7 +1,8 @@
 // Confusion and accuracy of each class, by model.
-import { chart, css, dropCharts } from "./charts.js";
+import { accuracyLine } from "./accuracy.js";
+import { chart, css, dropCharts, namesAxis, widest } from "./charts.js";
 import { choice, h, scrolled, table } from "./elements.js";
-import { count, percent } from "./numbers.js";
+import { count, counted, noun, percent } from "./numbers.js";
 import { className, judged, modelTitle, state, waiting } from "./state.js";
 
 export function classesView(main) {
@@ -11,7 +12,7 @@ export function classesView(main) {
   }
   const names = Object.keys(state.held.models),
     place = h("div", {});
-  if (!names.includes(state.model)) state.model = names[0];
+  if (!names.includes(state.model)) state.model = names.find((name) => name === state.overview.model) || names[0];
   const results = Object.fromEntries(names.map((name) => [name, judged(state.held.models[name])]));
   const options = names.map((name) => [name, modelTitle(name)]);
   const model = choice("model", "Model", options, state.model, (name) => {
@@ -34,12 +35,7 @@ function parts(results, matrix) {
   const result = results[state.model],
     pairs = confusions(result);
   return [
-    h(
-      "p",
-      {},
-      h("span", { class: "big", id: "accuracy" }, percent(result.accuracy)),
-      ` of ${count(result.rows)} held-out rows: ${modelTitle(state.model)}`,
-    ),
+    h("p", {}, accuracyLine(result, modelTitle(state.model))),
     h(
       "div",
       { class: "columns" },
@@ -92,26 +88,27 @@ function confusionChart(node, result) {
   const classes = state.overview.report.classes,
     K = classes.length,
     cells = [];
-  node.style.height = Math.min(560, Math.max(320, 60 + 26 * Math.min(K, 20))) + "px";
   for (let y = 0; y < K; y++)
     for (let p = 0; p < K; p++) {
       const rows = result.counts[y * K + p];
       if (rows) cells.push([p, y, rows / result.of[y]]);
     }
   const pairs = cells.filter(([p, y]) => p !== y).length;
-  const axis = {
-    type: "category",
-    data: classes,
-    splitLine: { show: false },
-    axisLabel: { color: css("--text"), hideOverlap: true },
-  };
+  const high = Math.min(560, Math.max(320, 60 + 26 * Math.min(K, 20))),
+    bare = { splitLine: { show: false } };
+  node.style.height = high + "px";
   const label =
-    `Confusion of ${modelTitle(state.model)}: ${pairs} pairs of classes are taken for one another; ` +
+    `Confusion of ${modelTitle(state.model)}: ${counted(pairs, "pair")} of classes ${noun(pairs, "is", "are")} taken ` +
+    "for one another; " +
     "the table beside lists them";
   chart(node, label, {
-    grid: { left: 8, right: 12, top: 8, bottom: 30, containLabel: true },
-    xAxis: { ...axis, name: "predicted" },
-    yAxis: { ...axis, inverse: true },
+    grid: { left: 8, right: 8 + widest(classes) / 2, top: 8, bottom: 30, containLabel: true },
+    xAxis: {
+      ...namesAxis(classes, widest(classes) + 16, node.clientWidth - widest(classes) - 30),
+      ...bare,
+      name: "predicted",
+    },
+    yAxis: { ...namesAxis(classes, 16, high - 60), ...bare, inverse: true },
     visualMap: { show: false, min: 0, max: 1, inRange: { color: [css("--panel"), css("--fill")] } },
     tooltip: {
       renderMode: "richText",

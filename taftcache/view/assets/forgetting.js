@@ -1,6 +1,6 @@
 // What forgetting one sample would change: the bound, and the solve without it.
 import { h } from "./elements.js";
-import { percent, short } from "./numbers.js";
+import { counted, noun, percent, short } from "./numbers.js";
 import { ask, source } from "./source.js";
 import { className } from "./state.js";
 
@@ -27,10 +27,12 @@ export function forgetting(found) {
   return [...out, h("p", {}, button, h("span", { class: "quiet" }, " on the side; the store is not changed"))];
 }
 
-function bounds({ norm, bound, composed_bound: composed }) {
+function bounds({ norm, moved, bound, composed_bound: composed }) {
+  if (moved !== null)
+    return `Without it, its shard's component, of norm ${short(norm)}, moves by ${short(moved)}: exact, in closed form.`;
   if (bound === null) return `Its shard's component has norm ${short(norm)}; this objective has no bound by the ridge.`;
   return (
-    `Its shard's component, of norm ${short(norm)}, moves by at most ${short(bound)}; the composed model by at most ` +
+    `Its shard's component, of norm ${short(norm)}, moves by at most ${short(bound)}; the mean of the components by at most ` +
     `${short(composed)}. These bounds are proved by the ridge, and are loose.`
   );
 }
@@ -62,11 +64,11 @@ function showAnswer(place, found, answer) {
   const changed =
     answer.changed === null
       ? "."
-      : `; ${answer.changed} of ${answer.held_out} held-out predictions change, ` +
+      : `; ${answer.changed} of ${answer.held_out} held-out predictions ${noun(answer.changed, "changes", "change")}, ` +
         `accuracy ${percent(answer.accuracy[0])} to ${percent(answer.accuracy[1])}.`;
   const text =
-    `Solved in ${answer.passes} passes: the component moves by ${short(answer.moved)} ` +
-    `(exact to ${short(answer.distance_bound)}). Composed, the logit of its class goes from ` +
+    `Solved in ${counted(answer.passes, "pass", "passes")}: the component moves by ${short(answer.moved)} ` +
+    `(exact to ${short(answer.distance_bound)}). In the mean of the components, the logit of its class goes from ` +
     `${z("before")} to ${z("after")}, its class from ${best("before")} to ${best("after")}${changed}`;
   place.replaceChildren(h("p", {}, text));
 }

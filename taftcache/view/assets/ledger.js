@@ -1,5 +1,6 @@
 // What was forgotten, in order.
 import { h } from "./elements.js";
+import { counted } from "./numbers.js";
 import { state } from "./state.js";
 
 export function ledgerView(main) {
@@ -10,7 +11,7 @@ export function ledgerView(main) {
       "p",
       {},
       entries.length
-        ? `${entries.length} entries in one chain of digests, the newest first; checked when this was read.`
+        ? `${counted(entries.length, "entry", "entries")} in one chain of digests, the newest first; checked when this was read.`
         : "Empty: nothing was forgotten yet.",
     ),
     ...entries.map(details).reverse(),
@@ -18,7 +19,7 @@ export function ledgerView(main) {
 }
 
 function details(entry) {
-  const samples = entry.samples ? `: ${entry.samples} samples` : "";
+  const samples = entry.samples ? `: ${counted(entry.samples, "sample")}` : "";
   return h(
     "details",
     {},

@@ -1,8 +1,11 @@
 // Numbers in words.
 const missing = (x) => x === null || x === undefined || Number.isNaN(x);
 
-export const percent = (x) => (missing(x) ? "–" : (100 * x).toFixed(2) + " %");
+export const percent = (x, digits = 2) => (missing(x) ? "–" : (100 * x).toFixed(digits) + " %");
 export const count = (x) => x.toLocaleString("en-US");
+// "1 row", "2 rows"; `noun` is the word alone.
+export const noun = (n, one, more = one + "s") => (n === 1 ? one : more);
+export const counted = (n, one, more) => count(n) + " " + noun(n, one, more);
 export const short = (x) =>
   missing(x)
     ? "–"

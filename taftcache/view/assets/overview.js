@@ -1,14 +1,17 @@
 // What the store holds.
-import { chart, classColour, css } from "./charts.js";
+import { accuracyLine } from "./accuracy.js";
+import { chart, classColour, namesAxis } from "./charts.js";
 import { card, h, scrolled, table } from "./elements.js";
-import { bytes, count, percent, short } from "./numbers.js";
-import { state } from "./state.js";
+import { bytes, count, counted, noun, percent, short } from "./numbers.js";
+import { judged, modelTitle, state, waiting } from "./state.js";
 
 export function overviewView(main) {
   const r = state.overview.report,
+    best = h("div", { id: "best" }),
     place = h("div", { class: "chart" });
   main.append(
     h("h1", {}, "Overview"),
+    best,
     cards(r),
     h("p", {}, origin(r)),
     h("p", { class: "mono quiet" }, "root " + r.root_digest),
@@ -21,6 +24,17 @@ export function overviewView(main) {
     ...activations(r),
   );
   rowsChart(place, r);
+  const refresh = () => best.replaceChildren(accuracy());
+  refresh();
+  return { refresh };
+}
+
+// Of the store's best model, once the held-out rows are scored.
+function accuracy() {
+  const { model } = state.overview,
+    found = state.held && state.held.models[model];
+  if (!found) return waiting("held-out predictions");
+  return h("p", {}, accuracyLine(judged(found), modelTitle(model)));
 }
 
 const SHARD_COLUMNS = [
@@ -41,17 +55,20 @@ const CHANNEL_COLUMNS = [
   ["times the median", (x) => short(x.ratio), true],
 ];
 
+// A number over its noun.
+const figure = (n, one, more) => card(noun(n, one, more), count(n));
+
 const cards = (r) =>
   h(
     "div",
     { class: "cards" },
-    card("training rows", count(r.rows)),
-    card("held-out rows", count(r.held_out_rows)),
-    card("classes", count(r.classes.length)),
-    card("training shards", count(r.shards.filter((x) => x.role === "train").length)),
+    figure(r.rows, "training row"),
+    figure(r.held_out_rows, "held-out row"),
+    figure(r.classes.length, "class", "classes"),
+    figure(r.shards.filter((x) => x.role === "train").length, "training shard"),
     card("on disk", bytes(r.bytes)),
     card("as " + r.dtype, r.cut.shape.join(" × ")),
-    card("ledger entries", count(r.ledger_entries)),
+    figure(r.ledger_entries, "ledger entry", "ledger entries"),
     card("forgotten", count(r.forgotten)),
   );
 
@@ -67,13 +84,15 @@ function origin(r) {
 function rowsChart(place, r) {
   const K = r.classes.length,
     S = r.shards.length;
-  chart(place, `Rows per class in ${S} shards`, {
-    xAxis: {
-      type: "category",
-      data: r.classes,
-      axisLabel: { color: css("--text"), rotate: K > 12 ? 60 : 0, hideOverlap: true },
-    },
-    yAxis: { type: "value", name: "rows" },
+  const turned = K > 12,
+    left = turned ? 60 : 12;
+  // the names of the part of the classes that is shown, zoomed in or not
+  const names = (part) =>
+    namesAxis(r.classes, turned ? 18 : 0, part * (place.clientWidth - left - 30), turned ? 60 : 0);
+  const made = chart(place, `Rows per class in ${counted(S, "shard")}`, {
+    grid: { left, right: 18, top: 36, bottom: 30, containLabel: true },
+    xAxis: names(1),
+    yAxis: { type: "value", minInterval: 1 },
     ...(K > 40 ? { dataZoom: [{ type: "inside" }] } : {}),
     series: r.shards.map((x, k) => ({
       name: x.name,
@@ -82,6 +101,10 @@ function rowsChart(place, r) {
       color: classColour(k, S),
       data: r.classes.map((_, c) => x.rows_per_class[c] || 0),
     })),
+  });
+  made.on("datazoom", () => {
+    const [{ start, end }] = made.getOption().dataZoom;
+    made.setOption({ xAxis: names(100 / Math.max(end - start, 1)) });
   });
 }
 
@@ -93,8 +116,8 @@ function activations(r) {
     `${short(gathered.headroom)} times larger before ${r.dtype} overflows; mean norm ` +
     `${short(gathered.mean_token_norm)}. NaN, infinities and overflow are refused at extraction.`;
   const some =
-    `From a sample of ${count(s.rows)} of ${count(s.of)} samples: norms ${short(q["0"])} to ${short(q["100"])}, ` +
-    `the middle one ${short(q["50"])}; ${s.outlier_channels} outlier channels; ${percent(s.zeros)} zeros, ` +
+    `From a sample of ${count(s.rows)} of ${counted(s.of, "sample")}: norms ${short(q["0"])} to ${short(q["100"])}, ` +
+    `the middle one ${short(q["50"])}; ${counted(s.outlier_channels, "outlier channel")}; ${percent(s.zeros)} zeros, ` +
     `${percent(s.subnormal)} too small for full precision, ${s.not_finite} not finite.`;
   return [
     h("h2", {}, "Activations"),

@@ -1,7 +1,7 @@
 // One sample: picture, attention, models, neighbours, and what forgetting it would change.
 import { h, judgement, scrolled, table } from "./elements.js";
 import { forgetting } from "./forgetting.js";
-import { percent, short } from "./numbers.js";
+import { counted, percent, short } from "./numbers.js";
 import { source } from "./source.js";
 import { className, modelTitle, shardName, state } from "./state.js";
 
@@ -24,7 +24,7 @@ export async function showSample(side, id, select) {
 function details(found, select) {
   const role = found.role === "held-out" ? " (held out)" : "";
   const rows =
-    `${found.rows.count} cached rows, norm ${short(found.rows.mean)} on average, ` +
+    `${counted(found.rows.count, "cached row")}, norm ${short(found.rows.mean)} on average, ` +
     `${short(found.rows.largest)} at most; max |x| ${short(found.max_abs)}`;
   return [
     found.picture
@@ -42,9 +42,11 @@ function details(found, select) {
 // What the columns say, where a report holds no more.
 function brief(id) {
   const row = state.ids.indexOf(id),
-    { mean, margin } = state.columns;
-  const composed = mean ? `; composed model: ${className(mean[row])}, margin ${short(margin && margin[row])}` : "";
-  return h("p", {}, `class ${className(state.label[row])}, shard ${shardName(state.shard[row])}${composed}`);
+    { model, margin } = state.columns;
+  const said = model
+    ? `; ${modelTitle(state.overview.model)}: ${className(model[row])}, margin ${short(margin && margin[row])}`
+    : "";
+  return h("p", {}, `class ${className(state.label[row])}, shard ${shardName(state.shard[row])}${said}`);
 }
 
 // null where the picture cannot be had.
@@ -54,7 +56,7 @@ function picture(id, size, kind) {
   return h("img", { class: kind, src: place, alt: "picture of " + id, onerror: (e) => e.target.remove() });
 }
 
-const ORDER = ["base", "models/mean", "models/head", "models/exact"];
+const ORDER = ["models/exact", "models/weighted", "models/mean", "models/head", "base"];
 
 function models(found) {
   const rows = Object.entries(found.models);

@@ -1,7 +1,8 @@
 // Shards taken out of the composition, and what each contributes.
+import { accuracyDots, accuracyLine } from "./accuracy.js";
 import { chart, PALETTE, percentAxis } from "./charts.js";
 import { h } from "./elements.js";
-import { count, percent } from "./numbers.js";
+import { percent } from "./numbers.js";
 import { source } from "./source.js";
 import { judged, state, waiting } from "./state.js";
 
@@ -14,7 +15,7 @@ export function shardsView(main) {
     return;
   }
   const names = state.held.components,
-    alone = h("div", { class: "chart" }),
+    alone = h("div", { class: "chart", id: "alone" }),
     curve = h("div", { class: "chart" });
   const [range, shown, boxes, update] = subtraction(names);
   main.append(
@@ -84,23 +85,20 @@ function box(name, toggle) {
 }
 
 function showResult(node, result, of) {
-  node.replaceChildren(
-    h("span", { class: "big", id: "accuracy" }, percent(result.accuracy)),
-    ` of ${count(result.rows)} held-out rows right, ${of}`,
-  );
+  node.replaceChildren(...accuracyLine(result, of));
   node.dataset.right = result.right;
   node.dataset.rows = result.rows;
 }
 
-const TOOLTIP = { trigger: "axis", renderMode: "richText", valueFormatter: percent };
+const TOOLTIP = { trigger: "axis", renderMode: "richText", valueFormatter: (v) => percent(v) };
 
 async function curves(names, curve, alone) {
   const S = names.length,
     fewer = [],
     without = [];
-  const accuracy = async (out) => judged(await source.compose(out)).accuracy;
-  for (let k = 0; k < S; k++) fewer.push(await accuracy(names.slice(S - k)));
-  for (const name of names) without.push(S > 1 ? await accuracy([name]) : NaN);
+  const composed = async (out) => judged(await source.compose(out));
+  for (let k = 0; k < S; k++) fewer.push((await composed(names.slice(S - k))).accuracy);
+  if (S > 1) for (const name of names) without.push(await composed([name]));
   if (!curve.isConnected) return;
   chart(curve, `Accuracy falls from ${percent(fewer[0])} with all shards to ${percent(fewer[S - 1])} with one`, {
     xAxis: { type: "value", name: "shards subtracted", minInterval: 1, max: S - 1 },
@@ -108,17 +106,13 @@ async function curves(names, curve, alone) {
     tooltip: TOOLTIP,
     series: [{ name: "composed", type: "line", data: fewer.map((v, k) => [k, v]), color: PALETTE[0], symbolSize: 7 }],
   });
-  const own = names.map((name) => judged(state.held.models["components/" + name]).accuracy);
+  const own = names.map((name) => judged(state.held.models["components/" + name])),
+    [low, high] = [Math.min, Math.max].map((of) => percent(of(...own.map((one) => one.accuracy))));
   const label =
-    `Accuracy of each shard's component alone, ${percent(Math.min(...own))} to ${percent(Math.max(...own))}, ` +
-    "and of the composition without it";
-  chart(alone, label, {
-    xAxis: { type: "category", data: names, name: "shard" },
-    yAxis: percentAxis(1),
-    tooltip: TOOLTIP,
-    series: [
-      { name: "alone", type: "bar", data: own, color: PALETTE[0] },
-      { name: "all but it", type: "bar", data: without, color: PALETTE[1] },
-    ],
-  });
+    `Accuracy of each shard's component alone, ${low} to ${high}, and of the composition without it, ` +
+    "with 95 % intervals";
+  accuracyDots(alone, label, names, [
+    ["alone", PALETTE[0], own],
+    ["all but it", PALETTE[1], without],
+  ]);
 }

@@ -16,11 +16,12 @@ export const state = {
   // chosen: filled by the views
   selected: null,
   lasso: null,
+  hidden: new Set(), // names in the map's legend
   colour: "class",
-  space: "pca",
+  space: null, // until one is chosen: see placed()
   filters: { class: "", shard: "", only: "", text: "" },
   out: new Set(),
-  model: "models/mean",
+  model: null,
 };
 
 export async function loadRows() {
@@ -48,7 +49,8 @@ export const shardName = (k) => state.overview.shards[k].name;
 
 const TITLES = {
   base: "base model",
-  "models/mean": "composed",
+  "models/mean": "mean of the shards",
+  "models/weighted": "weighted sum of the shards",
   "models/head": "head only",
   "models/exact": "exact, all shards",
 };
@@ -68,6 +70,9 @@ export function judged(predictions) {
   }
   return { right, rows: labels.length, accuracy: right / labels.length, counts, of };
 }
+
+// Whether a stage of the background work has ended.
+export const ready = (stage) => Boolean(state.stages[stage]?.ready);
 
 // What stands where the result of a stage of the background work is not there.
 export function waiting(stage) {

@@ -1,7 +1,7 @@
 // Certificates, convergence, and the regularisation path of the head.
 import { chart, classColour, css, PALETTE, percentAxis } from "./charts.js";
 import { h, scrolled, table } from "./elements.js";
-import { count, percent, short } from "./numbers.js";
+import { count, counted, percent, short } from "./numbers.js";
 import { modelTitle, state, waiting } from "./state.js";
 
 const PROOF =
@@ -81,7 +81,7 @@ const COLUMNS = [
 const powers = () => ({ color: css("--text"), formatter: (v) => v.toExponential(0) });
 
 function convergenceChart(place, solves) {
-  chart(place, `Residual by pass of ${solves.length} solves`, {
+  chart(place, `Residual by pass of ${counted(solves.length, "solve")}`, {
     xAxis: { type: "value", name: "passes over the rows", minInterval: 1 },
     yAxis: { type: "log", axisLabel: powers() },
     tooltip: { trigger: "axis", renderMode: "richText" },
@@ -124,7 +124,7 @@ function pathChart(place, points) {
       axisLabel: powers(),
     },
     yAxis: percentAxis(0),
-    tooltip: { trigger: "axis", renderMode: "richText", valueFormatter: percent },
+    tooltip: { trigger: "axis", renderMode: "richText", valueFormatter: (v) => percent(v) },
     series: [line("held_out", "held out", PALETTE[0]), line("train", "training rows", PALETTE[1]), here],
   });
 }

@@ -1,6 +1,6 @@
 // The map itself: a scatter of the rows that pass, moved by mouse and keyboard.
 import { chart, css } from "../charts.js";
-import { count } from "../numbers.js";
+import { counted } from "../numbers.js";
 import { className, state } from "../state.js";
 import { groups } from "./colours.js";
 import { passing, places } from "./rows.js";
@@ -8,11 +8,18 @@ import { passing, places } from "./rows.js";
 const hidden = { show: false };
 const BARE = { type: "value", scale: true, axisLine: hidden, axisTick: hidden, axisLabel: hidden, splitLine: hidden };
 
-// In node, which must be in the document. Returns {made: the chart, draw: the rows it drew, rowAt: of an event}.
-export function mapChart(node) {
-  let shown = [];
+// In node, which must be in the document; toggled() is called when the legend hides or shows a group. Returns {made:
+// the chart, draw: draws, seen: the rows that are drawn and not hidden, rowAt: of an event}.
+export function mapChart(node, toggled) {
+  let shown = [],
+    drawn = [];
   const made = chart(node, "", blank());
   moveByKeys(made, node);
+  made.on("legendselectchanged", ({ selected }) => {
+    // the library remembers names of other colours too
+    state.hidden = new Set(shown.map(([name]) => name).filter((name) => !selected[name]));
+    toggled();
+  });
 
   function rowAt(event) {
     if (!/^g\d+$/.test(event.seriesId || "")) return null;
@@ -23,25 +30,31 @@ export function mapChart(node) {
     return row === null ? "" : state.ids[row] + "\n" + className(state.label[row]);
   }
   function draw() {
-    const [x, y] = places(),
-      rows = x ? passing().filter((row) => !Number.isNaN(x[row])) : [];
-    shown = groups(rows);
-    const size = rows.length > 30000 ? 2 : rows.length > 5000 ? 3 : 5;
+    const [x, y] = places();
+    drawn = x ? passing().filter((row) => !Number.isNaN(x[row])) : [];
+    shown = groups(drawn);
+    const size = drawn.length > 30000 ? 2 : drawn.length > 5000 ? 3 : 5;
     const series = shown.map(([name, colour, part], k) => scatter("g" + k, name, colour, size, points(part, x, y)));
     if (state.selected !== null && x && !Number.isNaN(x[state.selected]))
       series.push(ring(x[state.selected], y[state.selected]));
-    made.setOption(
-      { tooltip: { formatter: tooltip }, legend: { data: shown.map(([name]) => name) }, series },
-      { replaceMerge: ["series"] },
-    );
+    made.setOption({ tooltip: { formatter: tooltip }, legend: legend(shown), series }, { replaceMerge: ["series"] });
     if (!state.lasso) made.dispatchAction({ type: "brush", areas: [] });
-    const label = `Map of ${count(rows.length)} samples, coloured by ${state.colour}; the table below lists them.`;
+    const label = `Map of ${counted(drawn.length, "sample")}, coloured by ${state.colour}; the table below lists them.`;
     node.setAttribute("aria-label", label);
-    node.dataset.points = rows.length;
-    return rows;
+    node.dataset.points = drawn.length;
   }
-  return { made, draw, rowAt };
+  function seen() {
+    if (!state.hidden.size) return drawn;
+    const gone = new Set(shown.filter(([name]) => state.hidden.has(name)).flatMap(([, , part]) => part));
+    return drawn.filter((row) => !gone.has(row));
+  }
+  return { made, draw, seen, rowAt };
 }
+
+const legend = (shown) => ({
+  data: shown.map(([name]) => name),
+  selected: Object.fromEntries(shown.map(([name]) => [name, !state.hidden.has(name)])),
+});
 
 const blank = () => ({
   grid: { left: 8, right: 8, top: 40, bottom: 8, containLabel: true },

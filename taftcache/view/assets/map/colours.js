@@ -1,25 +1,27 @@
 // The rows of the map in groups of one colour.
 import { classColour, css, PALETTE, RAMP } from "../charts.js";
 import { short } from "../numbers.js";
-import { className, shardName, state, UNKNOWN } from "../state.js";
+import { className, ready, shardName, state, UNKNOWN } from "../state.js";
 
-export const COLOURS = [
+export const colours = () => ALL.filter(([name]) => name !== "moved" || state.columns.moved || !ready("influence"));
+
+const ALL = [
   ["class", "class"],
   ["shard", "shard"],
-  ["mean", "prediction (composed)"],
-  ["error", "right or wrong (composed)"],
-  ["margin", "margin (composed)"],
-  ["moved", "influence (bound)"],
+  ["model", "prediction"],
+  ["error", "right or wrong"],
+  ["margin", "margin"],
+  ["moved", "influence"],
   ["norm", "norm of the vector"],
 ];
 
 // By the colour that is chosen, each group a series: [name, colour, rows].
 export function groups(rows) {
-  const column = { class: state.label, shard: state.shard, error: state.columns.mean }[state.colour];
+  const column = { class: state.label, shard: state.shard, error: state.columns.model }[state.colour];
   const known = column || state.columns[state.colour];
-  if (!known) return [["not known yet", css("--quiet"), rows]];
+  if (!known) return [["not known", css("--quiet"), rows]];
   if (state.colour === "error") return byRight(rows, known);
-  return ["class", "shard", "mean"].includes(state.colour) ? byName(rows, known) : bySize(rows, known);
+  return ["class", "shard", "model"].includes(state.colour) ? byName(rows, known) : bySize(rows, known);
 }
 
 function byName(rows, column) {
@@ -31,13 +33,13 @@ function byName(rows, column) {
   );
 }
 
-function byRight(rows, mean) {
+function byRight(rows, found) {
   const kinds = [
     ["unknown", css("--quiet")],
     ["right", PALETTE[0]],
     ["wrong", PALETTE[3]],
   ];
-  const kind = (row) => (mean[row] === UNKNOWN ? 0 : mean[row] === state.label[row] ? 1 : 2);
+  const kind = (row) => (found[row] === UNKNOWN ? 0 : found[row] === state.label[row] ? 1 : 2);
   return split(rows, kind).map(([k, part]) => [...kinds[k], part]);
 }
 

@@ -1,7 +1,7 @@
 // What the map shows, to choose: colour, places, filters; lasso and clear.
 import { choice, h } from "../elements.js";
 import { state } from "../state.js";
-import { COLOURS } from "./colours.js";
+import { colours } from "./colours.js";
 
 const SPACES = [
   ["pca", "principal axes"],
@@ -23,8 +23,9 @@ export function mapControls(on) {
   };
   const filter = (key) => unlasso((value) => (state.filters[key] = value));
   const select = (key, label, options) => choice(key, label, options, state.filters[key], filter(key));
-  const colour = choice("colour", "Colour", COLOURS, state.colour, (value) => {
+  const colour = choice("colour", "Colour", colours(), state.colour, (value) => {
     state.colour = value;
+    state.hidden.clear();
     on.change();
   });
   const space = unlasso((value) => (state.space = value));
@@ -33,7 +34,7 @@ export function mapControls(on) {
     "div",
     { class: "tools" },
     colour,
-    choice("space", "Places", SPACES, state.space, space),
+    choice("space", "Places", SPACES, null, space),
     select("class", "Class", [["", "all"], ...state.overview.report.classes.map((c, k) => [k, c])]),
     select("shard", "Shard", [["", "all"], ...state.overview.shards.map((s, k) => [k, s.name])]),
     select("only", "Show", ONLY),
@@ -61,6 +62,7 @@ function search(input, enter) {
 // Every sample again.
 export function clearFilters() {
   state.lasso = null;
+  state.hidden.clear();
   state.filters = { class: "", shard: "", only: "", text: "" };
   for (const id of ["class", "shard", "only", "search"]) document.getElementById(id).value = "";
 }

@@ -1,6 +1,6 @@
 // The samples that the map's filters and lasso leave, in a table.
 import { h, judgement, scrolled, table } from "../elements.js";
-import { count, short } from "../numbers.js";
+import { count, counted, short } from "../numbers.js";
 import { className, shardName, state, UNKNOWN } from "../state.js";
 
 const LISTED = 200;
@@ -14,8 +14,9 @@ export function sampleList(select) {
   function fill(rows) {
     listed = rows;
     said.textContent =
-      `${count(rows.length)} of ${count(state.ids.length)} samples` +
+      `${count(rows.length)} of ${counted(state.ids.length, "sample")}` +
       (state.lasso ? " inside the lasso" : "") +
+      (state.hidden.size ? `, without ${state.hidden.size} hidden in the legend` : "") +
       (rows.length > LISTED ? `; the first ${LISTED} are listed` : "");
     said.dataset.count = rows.length;
     const mark = (line, row) => line.setAttribute("aria-selected", row === state.selected);
@@ -28,16 +29,17 @@ export function sampleList(select) {
 }
 
 function columns(select) {
-  const { mean, margin, moved } = state.columns;
-  const composed = (row) =>
-    mean && mean[row] !== UNKNOWN ? judgement(mean[row] === state.label[row], className(mean[row])) : "–";
+  const { model, margin, moved } = state.columns;
+  const prediction = (row) =>
+    model && model[row] !== UNKNOWN ? judgement(model[row] === state.label[row], className(model[row])) : "–";
   return [
     ["sample", (row) => h("button", { class: "link", type: "button", onclick: () => select(row) }, state.ids[row])],
     ["class", (row) => className(state.label[row])],
     ["shard", (row) => shardName(state.shard[row])],
-    ["composed", composed],
+    ["prediction", prediction],
     ["margin", (row) => short(margin && margin[row]), true],
-    ["influence ≤", (row) => short(moved && moved[row]), true],
+    // how far its shard's component moves without it; absent where only a loose bound is known
+    ...(moved ? [["influence", (row) => short(moved[row]), true]] : []),
   ];
 }
 

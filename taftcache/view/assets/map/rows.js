@@ -1,26 +1,39 @@
 // Which rows the map shows, and where.
-import { state, UNKNOWN } from "../state.js";
+import { ready, state, UNKNOWN } from "../state.js";
 
 // Rows that pass the filters: class, shard, right or wrong, text of the id.
 export function passing() {
   const { class: k, shard, only, text } = state.filters,
     rows = [];
-  const mean = state.columns.mean,
+  const found = state.columns.model,
     wanted = text.toLowerCase();
   for (let row = 0; row < state.ids.length; row++) {
     if (k !== "" && state.label[row] !== +k) continue;
     if (shard !== "" && state.shard[row] !== +shard) continue;
-    if (only && (!mean || mean[row] === UNKNOWN || (mean[row] === state.label[row]) !== (only === "right"))) continue;
+    if (only && (!found || found[row] === UNKNOWN || (found[row] === state.label[row]) !== (only === "right")))
+      continue;
     if (wanted && !state.ids[row].toLowerCase().includes(wanted)) continue;
     rows.push(row);
   }
   return rows;
 }
 
+// Of the variance: where the two axes say less, the map opens on neighbours.
+const TELLING = 0.2;
+
+// Where the points are to be: "pca" or "neighbours".
+export function space() {
+  const { explained } = state.overview,
+    little = explained.length > 0 && explained.reduce((sum, v) => sum + v) < TELLING;
+  return state.space ?? (little && (state.columns.nx || !ready("neighbours")) ? "neighbours" : "pca");
+}
+
+// Where they are: the neighbour embedding takes a while.
+export const placed = () => (space() === "neighbours" && state.columns.nx ? "neighbours" : "pca");
+
 // Columns of both coordinates in the space that is chosen, once it is known.
 export function places() {
-  const own = state.space === "neighbours" && state.columns.nx;
-  return own ? [state.columns.nx, state.columns.ny] : [state.columns.x, state.columns.y];
+  return placed() === "neighbours" ? [state.columns.nx, state.columns.ny] : [state.columns.x, state.columns.y];
 }
 
 // Those of rows that are inside the lasso.

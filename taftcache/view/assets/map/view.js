@@ -2,12 +2,12 @@
 import { h } from "../elements.js";
 import { percent } from "../numbers.js";
 import { showSample } from "../sample.js";
-import { state } from "../state.js";
+import { modelTitle, ready, state } from "../state.js";
 import { mapChart } from "./chart.js";
 import { clearFilters, mapControls } from "./controls.js";
 import { mapLasso } from "./lasso.js";
 import { sampleList } from "./list.js";
-import { chosen } from "./rows.js";
+import { chosen, placed, space } from "./rows.js";
 
 const HELP =
   "Wheel or + − to zoom, drag or arrow keys to move, 0 to see all; the lasso or the filters choose samples for the table.";
@@ -18,21 +18,27 @@ export function mapView(main) {
     side = h("aside", { class: "side", "aria-label": "Sample" }),
     list = sampleList(select);
   const controls = mapControls({ change: draw, enter, lasso: () => lasso.arm(true), clear });
-  const below = [h("p", { class: "quiet" }, HELP), list.said, list.node];
+  const whose = `Predictions and margins are of the store's best model: ${modelTitle(state.overview.model)}.`;
+  const below = [h("p", { class: "quiet" }, HELP), h("p", { class: "quiet" }, whose), list.said, list.node];
   main.append(
     h("h1", {}, "Map of the samples"),
     axes,
     controls.node,
     h("div", { class: "atlas" }, h("div", {}, place, ...below), side),
   );
-  const map = mapChart(place);
-  let rows = [];
-  const lasso = mapLasso(map.made, controls.lasso, () => list.fill(chosen(rows)));
+  const fill = () => list.fill(chosen(map.seen()));
+  const map = mapChart(place, fill),
+    lasso = mapLasso(map.made, controls.lasso, fill);
+
+  let where = placed();
 
   function draw() {
-    rows = map.draw();
-    axes.textContent = axesText(rows.length);
-    list.fill(chosen(rows));
+    if (where !== placed()) state.lasso = null; // the points have moved
+    where = placed();
+    document.getElementById("space").value = space();
+    map.draw();
+    axes.textContent = axesText();
+    fill();
   }
   function select(row) {
     state.selected = row;
@@ -63,15 +69,17 @@ export function mapView(main) {
 }
 
 // What the places mean, and whether all are known.
-function axesText(drawn) {
-  if (state.space === "neighbours")
-    return state.columns.nx
+function axesText() {
+  if (space() === "neighbours")
+    return placed() === "neighbours"
       ? "Neighbours stay together (t-SNE of a part of the rows, the others between their nearest of those); distances far apart mean nothing."
-      : "The neighbour embedding is being made; principal axes meanwhile.";
+      : ready("neighbours")
+        ? "There is no neighbour embedding here; these are principal axes."
+        : "The neighbour embedding is being made; principal axes meanwhile.";
   const explained = state.overview.explained;
   return (
     `Each point is a sample: ${state.overview.vectors}, along the two principal axes` +
     (explained.length ? ` (${percent(explained[0])} and ${percent(explained[1] ?? 0)} of the variance).` : ".") +
-    (drawn < state.ids.length && state.columns.x === undefined ? " Being read." : "")
+    (state.columns.x === undefined ? " Being read." : "")
   );
 }

@@ -1,0 +1,60 @@
+// Accuracies with their 95 % intervals.
+import { chart, percentAxis } from "./charts.js";
+import { h } from "./elements.js";
+import { counted, percent } from "./numbers.js";
+
+const NORMAL = 1.959963984540054; // of the 95 %
+
+// Wilson's interval of a fraction, which `taftcache evaluate` gives too.
+export function interval(right, rows) {
+  const p = right / rows,
+    z2 = NORMAL ** 2 / rows;
+  const half = NORMAL * Math.sqrt((p * (1 - p) + z2 / 4) / rows);
+  return [p + z2 / 2 - half, p + z2 / 2 + half].map((v) => v / (1 + z2));
+}
+
+// A fraction right of held-out rows in words, with whose predictions they are.
+export function accuracyLine({ right, rows, accuracy }, whose) {
+  const [low, high] = interval(right, rows).map((v) => percent(v, 1));
+  return [
+    h("span", { class: "big", id: "accuracy" }, percent(accuracy)),
+    ` of ${counted(rows, "held-out row")} right (95 % interval ${low} to ${high}): ${whose}`,
+  ];
+}
+
+// Groups [name, colour, results] of results by name as dots with their intervals, side by side.
+export function accuracyDots(place, label, names, groups) {
+  const series = groups.map(([name, color, results], k) => ({
+    name,
+    type: "custom",
+    itemStyle: { color },
+    renderItem: (_, api) => dot(api, k - (groups.length - 1) / 2),
+    encode: { x: 0, y: [1, 2, 3] },
+    data: results.map(({ right, rows, accuracy }, at) => [at, accuracy, ...interval(right, rows)]),
+  }));
+  const line = ({ marker, seriesName, data: [, accuracy, low, high] }) =>
+    `${marker} ${seriesName}: ${percent(accuracy)}, ${percent(low, 1)} to ${percent(high, 1)}`;
+  const formatter = (found) => [names[found[0].dataIndex], ...found.map(line)].join("\n");
+  chart(place, label, {
+    xAxis: { type: "category", data: names, name: "shard" },
+    yAxis: percentAxis(0),
+    tooltip: { trigger: "axis", renderMode: "richText", formatter },
+    series,
+  });
+}
+
+// One dot on its interval; side is where it stands among the groups.
+function dot(api, side) {
+  const by = side * Math.min(14, 0.4 * api.size([1, 0])[0]),
+    at = (dim) => api.coord([api.value(0), api.value(dim)]),
+    [x, y] = at(1),
+    color = api.visual("color");
+  return {
+    type: "group",
+    x: by,
+    children: [
+      { type: "line", shape: { x1: x, y1: at(2)[1], x2: x, y2: at(3)[1] }, style: { stroke: color, lineWidth: 2 } },
+      { type: "circle", shape: { cx: x, cy: y, r: 4.5 }, style: { fill: color } },
+    ],
+  };
+}
