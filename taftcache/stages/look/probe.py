@@ -51,22 +51,26 @@ def no_probe(store: FeatureStore) -> str | None:
     return None
 
 
+def untouched_base(store: FeatureStore, settings: Settings) -> Base:
+    """The network before anything is reset, where the store keeps its tail's whole input; else its own base point."""
+    if settings.base.config.rows == "tokens":
+        return read_base(store, TangentSpec(blocks=settings.recipe.tangent.blocks))
+    return settings.base
+
+
 def linear_probe(
     store: FeatureStore, settings: Settings, held_out: Shard, progress: Progress | None = None
 ) -> tuple[Probe, NDArray[np.bool_]]:
     """The probe over all training rows of the store, and which of the held-out rows [n] it gets right.
 
-    The features are what the pre-trained head saw, of the network before anything is reset; where the store keeps less
-    than its tail's whole input, of the base point that its rows were made with.
+    The features are what the head of ``untouched_base`` sees.
     """
     from sklearn.linear_model import LogisticRegression
     from sklearn.pipeline import Pipeline, make_pipeline
     from sklearn.preprocessing import StandardScaler
 
     begin = time.perf_counter()
-    base = settings.base
-    if base.config.rows == "tokens":
-        base = read_base(store, TangentSpec(blocks=settings.recipe.tangent.blocks))
+    base = untouched_base(store, settings)
     with (progress or Silent()).task("linear probe", len(INVERSE_RIDGES) + 1) as task, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of few rows a class, and of MOST_STEPS steps: it is the probe all the same
         features, labels = _features(base, store.shards)

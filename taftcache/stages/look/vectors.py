@@ -9,6 +9,8 @@ from numpy.typing import NDArray
 
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import FormatError
+from taftcache.stages.look.row_table import RowTable
+from taftcache.stages.progress import Progress
 from taftcache.tangent.spec import TAIL
 
 
@@ -50,3 +52,13 @@ def describe_vectors(store: FeatureStore) -> str:
 def sample_vectors(rows: NDArray[Any], first: bool) -> NDArray[np.float32]:
     """One vector [b,d] of each sample's cached rows [b,t,d]: row 0, or the mean of all rows."""
     return np.asarray(rows[:, 0], np.float32) if first else rows.mean(1, dtype=np.float32)
+
+
+def all_vectors(store: FeatureStore, table: RowTable, progress: Progress) -> NDArray[np.float32]:
+    """``sample_vectors`` of every row of the store's table [n,d], in one pass."""
+    first, parts = first_row_stands(store), [np.empty((0, cut_of(store)["shape"][1]), np.float32)]
+    with progress.task("vectors", len(table)) as task:
+        for _, shard, rows in table.steps():
+            parts.append(sample_vectors(table.reader.tokens(shard.name, rows), first))
+            task.advance(len(parts[-1]))
+    return np.concatenate(parts)
