@@ -55,7 +55,7 @@ def inspect(
         int | None, typer.Option("--top", min=1, help="rows that these three list; 20 by default", show_default=False)
     ] = None,
     threshold: Annotated[
-        float | None, typer.Option("--threshold", help="the least cosine of --duplicates; 0.99 by default")
+        float | None, typer.Option("--threshold", help="the least similarity of --duplicates; 0.95 by default")
     ] = None,
     as_json: Json = False,
 ) -> None:

@@ -149,7 +149,7 @@ def show_duplicates(report: DuplicatesReport) -> None:
     OUT.print(
         stacked(
             f"{report.store}: {report.rows} rows, each with every other",
-            f"cosine of {report.vectors}, from the mean of all: {report.threshold:g} and more",
+            f"similarity of {report.threshold:g} and more: 1 is the same, 0 is as two rows at random",
         )
     )
     _pairs(report.leaks, report.leaks_found, "of a training row with a held-out one")
@@ -163,7 +163,6 @@ def show_outliers(report: OutliersReport) -> None:
     OUT.print(
         stacked(
             f"{report.store}: {report.rows} rows by the distance of the {rank}, in medians of their class",
-            f"distance of {report.vectors}",
         )
     )
     table = plain_table("sample", "class", "times the median", "distance", "shard")
@@ -236,7 +235,7 @@ def _pairs(pairs: list[Pair], found: int, where: str) -> None:
     OUT.print(f"{found} {'pair' if found == 1 else 'pairs'} {where}")
     if not pairs:
         return
-    table = plain_table("sample", "class", "shard", "sample", "class", "shard", "cosine")
+    table = plain_table("sample", "class", "shard", "sample", "class", "shard", "similarity")
     for p in pairs:
         (a, b), (x, y), (s, t) = p.samples, p.labels, p.shards
         table.add_row(a, x, s, b, y, t, f"{p.similarity:.4f}")

@@ -13,7 +13,7 @@ from taftcache.cache.store import FeatureStore
 from taftcache.errors import RecipeError, StoreError
 from taftcache.stages.look.inspection import private_notes
 from taftcache.stages.look.row_table import RowTable
-from taftcache.stages.look.vectors import all_vectors, describe_vectors
+from taftcache.stages.look.vectors import mean_vectors
 from taftcache.stages.progress import Progress, Silent
 
 NEIGHBOUR = 10
@@ -36,14 +36,13 @@ class Outlier:
 class OutliersReport:
     """Rows by their distance to the k-th nearest training row over their class's median, the largest first.
 
-    neighbour: k. vectors: what of a row is compared. rows: how many rows were. notes: what the promise of private
+    neighbour: k. rows: how many rows were. notes: what the promise of private
     models does not cover of all this.
     """
 
     store: Path
     root_digest: str
     neighbour: int
-    vectors: str
     rows: int
     outliers: list[Outlier]
     notes: list[str] = field(default_factory=list)
@@ -54,8 +53,8 @@ def outliers(
 ) -> OutliersReport:
     """Rank rows by how far their k-th nearest training row is, of any class, relative to the class's median.
 
-    Up to k − 1 outliers that are alike do not hide each other. Takes time in N²; holds the vectors of all rows in
-    float32 (4·N·d bytes).
+    Up to k − 1 outliers that are alike do not hide each other. Takes time in N²; holds the means
+    of the rows that are cached of each sample, which are compared (4·N·d bytes).
 
     Args:
         store: an open store.
@@ -74,7 +73,7 @@ def outliers(
     if train < 2:
         raise StoreError("a row alone has no neighbours", got=f"{train} training rows")
     k = min(neighbour, train - 1)
-    distances = _distances(all_vectors(store, table, progress), train, k, progress)
+    distances = _distances(mean_vectors(table, progress), train, k, progress)
     times = _relative(distances, table.label, ~held)
     listed = []
     for n in np.argsort(-times, kind="stable")[:top].tolist():
@@ -93,7 +92,6 @@ def outliers(
         store=store.path,
         root_digest=store.root_digest,
         neighbour=k,
-        vectors=describe_vectors(store),
         rows=len(table),
         outliers=listed,
         notes=private_notes(store),
@@ -116,7 +114,9 @@ def _distances(vectors: NDArray[np.float32], train: int, k: int, progress: Progr
     return found
 
 
-def _relative(distances: NDArray[np.float64], label: NDArray[np.int32], train: NDArray[np.bool_]) -> NDArray[np.float64]:
+def _relative(
+    distances: NDArray[np.float64], label: NDArray[np.int32], train: NDArray[np.bool_]
+) -> NDArray[np.float64]:
     """Distances [n] over the median of their class's training rows; over that of all where a class has none, or 0."""
     median = float(np.median(distances[train])) or 1.0
     found = distances / median

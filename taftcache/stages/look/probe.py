@@ -73,7 +73,7 @@ def linear_probe(
     base = untouched_base(store, settings)
     with (progress or Silent()).task("linear probe", len(INVERSE_RIDGES) + 1) as task, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of few rows a class, and of MOST_STEPS steps: it is the probe all the same
-        features, labels = _features(base, store.shards)
+        features, labels = head_features(base, store.shards)
         step = -(-features.size // MOST_VALUES)
         features, labels = features[::step], labels[::step]
 
@@ -85,7 +85,7 @@ def linear_probe(
         choosing = _choosing(len(labels))
         scores = [fitted(C, ~choosing).score(features[choosing], labels[choosing]) for C in INVERSE_RIDGES]
         best = INVERSE_RIDGES[int(np.argmax(scores))]
-        predicted = fitted(best, np.ones(len(labels), bool)).predict(_features(base, [held_out])[0])
+        predicted = fitted(best, np.ones(len(labels), bool)).predict(head_features(base, [held_out])[0])
         right: NDArray[np.bool_] = np.equal(predicted, held_out.labels)
     seconds = time.perf_counter() - begin
     return Probe(accuracy=float(right.mean()), C=best, rows=len(labels), seconds=seconds), right
@@ -96,6 +96,7 @@ def _choosing(rows: int) -> NDArray[np.bool_]:
     return np.equal(np.arange(rows) % EVERY, 0)
 
 
-def _features(base: Base, shards: Sequence[Shard]) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+def head_features(base: Base, shards: Sequence[Shard]) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """What the head of ``base`` sees of the rows of shards [n,d], and their labels [n]."""
     blocks = list(TangentOperator(base, shards).blocks())
-    return (torch.cat([b.feature for b, _ in blocks]).numpy(), torch.cat([y for _, y in blocks]).numpy())
+    return torch.cat([b.feature for b, _ in blocks]).numpy(), torch.cat([y for _, y in blocks]).numpy()

@@ -89,7 +89,9 @@ def suspects(store: FeatureStore, top: int = 20, progress: Progress | None = Non
     else:
         method, blocks = _by_head(store, settings, progress)
     says, margins = (np.concatenate(part) for part in zip(*map(_judged, *zip(*blocks, strict=True)), strict=True))
-    ids = [(name, shard.name, k) for shard in store.shards for name, k in zip(shard.sample_ids, shard.labels, strict=True)]
+    ids = [
+        (name, shard.name, k) for shard in store.shards for name, k in zip(shard.sample_ids, shard.labels, strict=True)
+    ]
     listed = [
         Suspect(
             sample=ids[n][0],
@@ -153,7 +155,7 @@ def _by_head(
     base, objective = untouched_base(store, settings), settings.objective(store.shards, "head")
     if objective.radius is not None or not objective.loss.quadratic:
         raise SolveError(
-            f"{missing}, and a head has exact leave-one-out for a square loss without a ball alone",
+            f"{missing}, and a head has no exact leave-one-out but for a square loss without a ball",
             got=f"{objective.loss}" if objective.radius is None else f"radius {objective.radius:g}",
             do="train more than one shard",
         )

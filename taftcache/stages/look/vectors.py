@@ -54,11 +54,11 @@ def sample_vectors(rows: NDArray[Any], first: bool) -> NDArray[np.float32]:
     return np.asarray(rows[:, 0], np.float32) if first else rows.mean(1, dtype=np.float32)
 
 
-def all_vectors(store: FeatureStore, table: RowTable, progress: Progress) -> NDArray[np.float32]:
-    """``sample_vectors`` of every row of the store's table [n,d], in one pass."""
-    first, parts = first_row_stands(store), [np.empty((0, cut_of(store)["shape"][1]), np.float32)]
+def mean_vectors(table: RowTable, progress: Progress) -> NDArray[np.float32]:
+    """The mean of each sample's cached rows [n,d], for every row of a store's table, in one pass."""
+    found = np.empty((len(table), table.shards[0].tokens_shape[1] if table.shards else 0), np.float32)
     with progress.task("vectors", len(table)) as task:
-        for _, shard, rows in table.steps():
-            parts.append(sample_vectors(table.reader.tokens(shard.name, rows), first))
-            task.advance(len(parts[-1]))
-    return np.concatenate(parts)
+        for here, shard, rows in table.steps():
+            found[here] = sample_vectors(table.reader.tokens(shard.name, rows), first=False)
+            task.advance(here.stop - here.start)
+    return found
