@@ -19,6 +19,7 @@ from taftcache.objective.problem import Problem
 from taftcache.solve.methods.head import HeadPath
 from taftcache.stages.look import duplicates as twins
 from taftcache.stages.look import outliers as far
+from taftcache.stages.look import suspects as judging
 from taftcache.stages.look.probe import untouched_base
 from taftcache.stages.look.row_table import RowTable
 from taftcache.stages.look.scoring import Scorer
@@ -67,6 +68,12 @@ def test_rows_are_judged_by_the_other_shards(three):
     assert report.disagreeing == sum(s.says != s.label for s in report.suspects)
     assert report.rows == len(expected)
     assert "other shards" in report.method
+
+
+def test_a_margin_is_over_the_best_other_class():
+    logits = torch.tensor([[-3.0, -1.0, -2.0], [-3.0, -1.0, -2.0], [5.0, 4.0, 1.0]])
+    says, found = judging._judged(logits, torch.tensor([0, 1, 1]))
+    assert (says.tolist(), found.tolist()) == ([1, 1, 0], [-2.0, 1.0, -1.0])
 
 
 def test_a_subtracted_shard_judges_nobody(three, tmp_path):
