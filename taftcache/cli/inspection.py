@@ -99,16 +99,17 @@ def _rank(store: Path, asked: list[str], top: int | None, threshold: float | Non
         raise RecipeError("these options cannot stand beside each other", got=" ".join(asked), do=asked[0])
     if threshold is not None and asked != ["--duplicates"]:
         raise RecipeError("--threshold has no part in this", got=asked[0], do="--duplicates --threshold")
-    limit = {} if top is None else {"top": top}
+    limit = top or 20
     with taftcache.FeatureStore(store) as opened, bars(as_json) as progress:
         if asked == ["--suspects"]:
-            print_report(taftcache.suspects(opened, progress=progress, **limit), as_json, show_suspects)
+            print_report(taftcache.suspects(opened, limit, progress), as_json, show_suspects)
         elif asked == ["--outliers"]:
-            print_report(taftcache.outliers(opened, progress=progress, **limit), as_json, show_outliers)
+            print_report(taftcache.outliers(opened, limit, progress=progress), as_json, show_outliers)
         else:
-            least = {} if threshold is None else {"threshold": threshold}
-            found = taftcache.duplicates(opened, progress=progress, **limit, **least)
-            print_report(found, as_json, show_duplicates)
+            from taftcache.stages.look.duplicates import THRESHOLD
+
+            least = THRESHOLD if threshold is None else threshold
+            print_report(taftcache.duplicates(opened, limit, least, progress), as_json, show_duplicates)
 
 
 @commands.command()
