@@ -36,8 +36,7 @@ class Outlier:
 class OutliersReport:
     """Rows by their distance to the k-th nearest training row over their class's median, the largest first.
 
-    neighbour: k. rows: how many rows were. notes: what the promise of private
-    models does not cover of all this.
+    neighbour: k. rows: how many were compared. notes: what the promise of private models does not cover.
     """
 
     store: Path
@@ -53,8 +52,8 @@ def outliers(
 ) -> OutliersReport:
     """Rank rows by how far their k-th nearest training row is, of any class, relative to the class's median.
 
-    Up to k − 1 outliers that are alike do not hide each other. Takes time in N²; holds the means
-    of the rows that are cached of each sample, which are compared (4·N·d bytes).
+    Up to k − 1 outliers that are alike do not hide each other. Compared are the means of each sample's cached rows
+    (4·N·d bytes, which are held), every one with every training row: time grows with N².
 
     Args:
         store: an open store.
