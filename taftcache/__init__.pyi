@@ -57,11 +57,14 @@ from taftcache.stages.files.verification import verify as verify
 from taftcache.stages.forget.auditing import audit as audit
 from taftcache.stages.forget.forgetting import destroy_key as destroy_key
 from taftcache.stages.forget.forgetting import forget as forget
+from taftcache.stages.look.duplicates import duplicates as duplicates
 from taftcache.stages.look.evaluation import evaluate as evaluate
 from taftcache.stages.look.influence import query_influence as query_influence
 from taftcache.stages.look.influence import sample_influence as sample_influence
 from taftcache.stages.look.inspection import inspect as inspect
+from taftcache.stages.look.outliers import outliers as outliers
 from taftcache.stages.look.prediction import predict as predict
+from taftcache.stages.look.suspects import suspects as suspects
 from taftcache.stages.run import run as run
 from taftcache.stages.train.composing import compose as compose
 from taftcache.stages.train.private_training import train_private as train_private

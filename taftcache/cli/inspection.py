@@ -15,13 +15,16 @@ from taftcache.terminal.console import bars, complain
 from taftcache.terminal.inspection import (
     show_address,
     show_class,
+    show_duplicates,
     show_inspect,
+    show_outliers,
     show_query_influence,
     show_report,
     show_sample,
     show_sample_influence,
     show_samples,
     show_shard,
+    show_suspects,
 )
 
 commands = typer.Typer()
@@ -41,15 +44,40 @@ def inspect(
         str | None, typer.Option("--class", metavar="NAME", help="one class: its rows in every shard")
     ] = None,
     ids: Annotated[bool, typer.Option("--ids", help="list the ids (of the shard, of the class), one a line")] = False,
+    suspects: Annotated[
+        bool, typer.Option("--suspects", help="training rows whose label others contradict, the worst first")
+    ] = False,
+    duplicates: Annotated[
+        bool, typer.Option("--duplicates", help="rows nearly the same, and those both in training and held out")
+    ] = False,
+    outliers: Annotated[bool, typer.Option("--outliers", help="rows far from all others, the farthest first")] = False,
+    top: Annotated[
+        int | None, typer.Option("--top", min=1, help="rows that these three list; 20 by default", show_default=False)
+    ] = None,
+    threshold: Annotated[
+        float | None, typer.Option("--threshold", help="the least similarity of --duplicates; 0.95 by default")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Show what is in a store, a shard, a class or a sample.
 
     Shards, rows, classes, activations, components with certificates, integrity, ledger. Read from manifests and a
-    sample of rows, so it is instant at any size. With --ids the samples, for scripts.
+    sample of rows, so it is instant at any size. With --ids the samples, for scripts. --suspects, --duplicates and
+    --outliers read all rows, and rank what may be wrong with the data.
 
     Example: taftcache inspect stores/quickstart --class 7
     """
+    if suspects or duplicates or outliers:
+        chosen = {"--suspects": suspects, "--duplicates": duplicates, "--outliers": outliers}
+        others = {"--sample": sample, "--shard": shard, "--class": label, "--ids": ids}
+        _rank(store, [name for name, given in {**chosen, **others}.items() if given], top, threshold, as_json)
+        return
+    if top is not None or threshold is not None:
+        raise RecipeError(
+            "--top and --threshold have nothing to list",
+            got="neither --suspects, --duplicates nor --outliers",
+            do="name one of the three",
+        )
     from taftcache.stages.look import inspection as stage
 
     with taftcache.FeatureStore(store) as opened:
@@ -63,6 +91,25 @@ def inspect(
             print_report(stage.inspect_class(opened, label), as_json, show_class)
         else:
             print_report(stage.inspect(opened), as_json, show_inspect)
+
+
+def _rank(store: Path, asked: list[str], top: int | None, threshold: float | None, as_json: bool) -> None:
+    """What ``inspect`` lists of rows that may be wrong; the first of ``asked`` is what is looked for."""
+    if len(asked) > 1:
+        raise RecipeError("these options cannot stand beside each other", got=" ".join(asked), do=asked[0])
+    if threshold is not None and asked != ["--duplicates"]:
+        raise RecipeError("--threshold has no part in this", got=asked[0], do="--duplicates --threshold")
+    limit = top or 20
+    with taftcache.FeatureStore(store) as opened, bars(as_json) as progress:
+        if asked == ["--suspects"]:
+            print_report(taftcache.suspects(opened, limit, progress), as_json, show_suspects)
+        elif asked == ["--outliers"]:
+            print_report(taftcache.outliers(opened, limit, progress=progress), as_json, show_outliers)
+        else:
+            from taftcache.stages.look.duplicates import THRESHOLD
+
+            least = THRESHOLD if threshold is None else threshold
+            print_report(taftcache.duplicates(opened, limit, least, progress), as_json, show_duplicates)
 
 
 @commands.command()

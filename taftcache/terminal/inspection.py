@@ -13,9 +13,12 @@ from taftcache.terminal.text import certified, plain_table, readable_size
 if TYPE_CHECKING:
     from rich.text import Text
 
+    from taftcache.stages.look.duplicates import DuplicatesReport, Pair
     from taftcache.stages.look.influence import QueryInfluence, SampleInfluence
     from taftcache.stages.look.inspection import ClassReport, InspectReport, SampleReport, ShardReport
+    from taftcache.stages.look.outliers import OutliersReport
     from taftcache.stages.look.statistics import Activations
+    from taftcache.stages.look.suspects import SuspectsReport
     from taftcache.view.report import PageReport
 
 
@@ -126,6 +129,49 @@ def show_samples(rows: list[dict[str, str]]) -> None:
         print_row(row["sample"], row["shard"], row["label"])
 
 
+def show_suspects(report: SuspectsReport) -> None:
+    """Training rows whose labels may be wrong."""
+    OUT.print(
+        stacked(
+            f"{report.store}: {report.disagreeing} of {report.rows} training rows get another class than their label",
+            f"judged by {report.method}",
+        )
+    )
+    table = plain_table("sample", "label", "says", "margin", "shard")
+    for s in report.suspects:
+        table.add_row(s.sample, s.label, s.says, f"{s.margin:+.3f}", s.shard)
+    OUT.print(table)
+    print_notes(report.notes)
+
+
+def show_duplicates(report: DuplicatesReport) -> None:
+    """Rows that are nearly the same, leaks first."""
+    OUT.print(
+        stacked(
+            f"{report.store}: {report.rows} rows, each with every other",
+            f"similarity of {report.threshold:g} and more: 1 is the same, 0 is as two rows at random",
+        )
+    )
+    _pairs(report.leaks, report.leaks_found, "of a training row with a held-out one")
+    _pairs(report.pairs, report.pairs_found, "among training rows, or among held-out ones")
+    print_notes(report.notes)
+
+
+def show_outliers(report: OutliersReport) -> None:
+    """Rows far from all others."""
+    rank = "nearest training row" if report.neighbour == 1 else f"{report.neighbour}th nearest training row"
+    OUT.print(
+        stacked(
+            f"{report.store}: {report.rows} rows by the distance of the {rank}, in medians of their class",
+        )
+    )
+    table = plain_table("sample", "class", "times the median", "distance", "shard")
+    for o in report.outliers:
+        table.add_row(o.sample, o.label, f"{o.times:.2f}", f"{o.distance:.4g}", o.shard)
+    OUT.print(table)
+    print_notes(report.notes)
+
+
 def show_address(url: str, notes: list[str]) -> None:
     """Where the page is, and what it does not show."""
     print_notes(notes)
@@ -182,6 +228,18 @@ def _activations(a: Activations, dtype: str) -> Text:
         f"  {s['outlier_channels']} outlier channels; the largest {worst} the median's",
         f"  {100 * s['zeros']:.2g} % zeros, {100 * s['subnormal']:.2g} % subnormal, {s['not_finite']} not finite",
     )
+
+
+def _pairs(pairs: list[Pair], found: int, where: str) -> None:
+    """How many pairs there are, and those that are listed."""
+    OUT.print(f"{found} {'pair' if found == 1 else 'pairs'} {where}")
+    if not pairs:
+        return
+    table = plain_table("sample", "class", "shard", "sample", "class", "shard", "similarity")
+    for p in pairs:
+        (a, b), (x, y), (s, t) = p.samples, p.labels, p.shards
+        table.add_row(a, x, s, b, y, t, f"{p.similarity:.4f}")
+    OUT.print(table)
 
 
 def _privacy(models: list[dict[str, Any]]) -> None:

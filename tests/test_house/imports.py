@@ -102,7 +102,7 @@ HOMES = {
     "timm": {"backbone"},
     "torchvision": {"backbone"},
     "h5py": {"backbone", "cache"},
-    "sklearn": {"backbone.sources", "estimator", "stages.look.probe", "view.embedding"},
+    "sklearn": {"backbone.sources", "estimator", "stages.look.outliers", "stages.look.probe", "view.embedding"},
     "scipy": {"backbone.sources", "stages.look.evaluation"},
     "pyarrow": {"stages.files.sample_files", "stages.forget.byproducts", "backbone.sources.columns"},
     "dask": {"remote"},

@@ -142,26 +142,34 @@ class HeadPath:
 
     def leave_one_out(self, ridges: Sequence[float]) -> list[LeaveOneOut]:
         """Mean loss, and accuracy where targets are classes, of predictions made without the row itself."""
-        problem, L = self._problem, len(ridges)
-        heads = self.heads(ridges).flatten(0, 1).T  # [d+1,L·K]
-        losses = torch.zeros(L, dtype=torch.float64, device=heads.device)
+        losses = torch.zeros(len(ridges), dtype=torch.float64, device=self._values.device)
         correct = torch.zeros_like(losses)
         classes = True
-        for x, base, labels, curvature, leverage in self._blocks(ridges):
-            # Where a row alone decides a direction, h is 1 up to rounding: λ > 0 keeps it below.
-            held = 1 / (1 - leverage).clamp_min(1e-12)
-            change = (x @ heads).view(len(labels), L, -1)
-            away = problem.loss.gradient(base, labels) / curvature  # from the target
-            residual = change.add_(away[:, None]).mul_(held)
+        for labels, curvature, residual, target in self._left_out(ridges):
             losses += 0.5 * (curvature[:, None] * residual.square()).sum((0, 2))  # ℓ = ½ Σ D (z − target)²
             classes = not labels.is_floating_point()
             if classes:
-                correct += (residual.add_((base - away)[:, None]).argmax(2) == labels[:, None]).sum(0)
-        rows = problem.operator.rows
+                correct += (residual.add_(target[:, None]).argmax(2) == labels[:, None]).sum(0)
+        rows = self._problem.operator.rows
         return [
             LeaveOneOut(ridge, loss / rows, right / rows if classes else None)
             for ridge, loss, right in zip(ridges, losses.tolist(), correct.tolist(), strict=True)
         ]
+
+    def left_out_logits(self, ridge: float) -> Iterator[tuple[Tensor, Tensor]]:
+        """Logits [b,K] of every row by the head without that row, and labels [b], block by block in one pass."""
+        for labels, _, residual, target in self._left_out([ridge]):
+            yield residual[:, 0].add_(target), labels
+
+    def _left_out(self, ridges: Sequence[float]) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:
+        """Labels [b], D [b,K or 1], and what predictions made without the row are off by [b,L,K] from targets [b,K]."""
+        heads = self.heads(ridges).flatten(0, 1).T  # [d+1,L·K]
+        for x, base, labels, curvature, leverage in self._blocks(ridges):
+            # Where a row alone decides a direction, h is 1 up to rounding: λ > 0 keeps it below.
+            held = 1 / (1 - leverage).clamp_min(1e-12)
+            change = (x @ heads).view(len(labels), len(ridges), -1)
+            away = self._problem.loss.gradient(base, labels) / curvature  # from the target
+            yield labels, curvature, change.add_(away[:, None]).mul_(held), base - away
 
     def _blocks(self, ridges: Sequence[float]) -> Iterator[_Block]:
         """The rows with their leverages at every λ, in one pass."""

@@ -34,8 +34,6 @@ LISTED = (
     "ridge_choice",
     META,
 )
-# What a page about rows says where their shard's component is private.
-UNCOVERED = "its promise bounds what it holds of any sample, but does not cover what is shown of the row itself"
 # Rows of a sample's predictions, and missing files, that are named.
 NAMED = 10
 
@@ -250,6 +248,17 @@ def inspect_sample(store: FeatureStore, sample: str) -> SampleReport:
         moved_bound=bound,
         notes=notes,
     )
+
+
+def private_parts(store: FeatureStore) -> list[str]:
+    """Names of components and models that make a promise of privacy."""
+    return [name for name, ref in store.objects().items() if is_model(name) and META in ref.meta]
+
+
+def private_notes(store: FeatureStore) -> list[str]:
+    """What a page about rows says in a store with private parts; nothing in another."""
+    parts = private_parts(store)
+    return [f"{', '.join(parts)} private: {UNCOVERED}"] if parts else []
 
 
 def list_samples(store: FeatureStore, shard: str | None = None, label: str | None = None) -> list[dict[str, str]]:

@@ -51,25 +51,29 @@ def no_probe(store: FeatureStore) -> str | None:
     return None
 
 
+def untouched_base(store: FeatureStore, settings: Settings) -> Base:
+    """The network before anything is reset, where the store keeps its tail's whole input; else its own base point."""
+    if settings.base.config.rows == "tokens":
+        return read_base(store, TangentSpec(blocks=settings.recipe.tangent.blocks))
+    return settings.base
+
+
 def linear_probe(
     store: FeatureStore, settings: Settings, held_out: Shard, progress: Progress | None = None
 ) -> tuple[Probe, NDArray[np.bool_]]:
     """The probe over all training rows of the store, and which of the held-out rows [n] it gets right.
 
-    The features are what the pre-trained head saw, of the network before anything is reset; where the store keeps less
-    than its tail's whole input, of the base point that its rows were made with.
+    The features are what the head of ``untouched_base`` sees.
     """
     from sklearn.linear_model import LogisticRegression
     from sklearn.pipeline import Pipeline, make_pipeline
     from sklearn.preprocessing import StandardScaler
 
     begin = time.perf_counter()
-    base = settings.base
-    if base.config.rows == "tokens":
-        base = read_base(store, TangentSpec(blocks=settings.recipe.tangent.blocks))
+    base = untouched_base(store, settings)
     with (progress or Silent()).task("linear probe", len(INVERSE_RIDGES) + 1) as task, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of few rows a class, and of MOST_STEPS steps: it is the probe all the same
-        features, labels = _features(base, store.shards)
+        features, labels = head_features(base, store.shards)
         step = -(-features.size // MOST_VALUES)
         features, labels = features[::step], labels[::step]
 
@@ -81,7 +85,7 @@ def linear_probe(
         choosing = _choosing(len(labels))
         scores = [fitted(C, ~choosing).score(features[choosing], labels[choosing]) for C in INVERSE_RIDGES]
         best = INVERSE_RIDGES[int(np.argmax(scores))]
-        predicted = fitted(best, np.ones(len(labels), bool)).predict(_features(base, [held_out])[0])
+        predicted = fitted(best, np.ones(len(labels), bool)).predict(head_features(base, [held_out])[0])
         right: NDArray[np.bool_] = np.equal(predicted, held_out.labels)
     seconds = time.perf_counter() - begin
     return Probe(accuracy=float(right.mean()), C=best, rows=len(labels), seconds=seconds), right
@@ -92,6 +96,7 @@ def _choosing(rows: int) -> NDArray[np.bool_]:
     return np.equal(np.arange(rows) % EVERY, 0)
 
 
-def _features(base: Base, shards: Sequence[Shard]) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+def head_features(base: Base, shards: Sequence[Shard]) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """What the head of ``base`` sees of the rows of shards [n,d], and their labels [n]."""
     blocks = list(TangentOperator(base, shards).blocks())
-    return (torch.cat([b.feature for b, _ in blocks]).numpy(), torch.cat([y for _, y in blocks]).numpy())
+    return torch.cat([b.feature for b, _ in blocks]).numpy(), torch.cat([y for _, y in blocks]).numpy()

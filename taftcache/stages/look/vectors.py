@@ -9,6 +9,8 @@ from numpy.typing import NDArray
 
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import FormatError
+from taftcache.stages.look.row_table import RowTable
+from taftcache.stages.progress import Progress
 from taftcache.tangent.spec import TAIL
 
 
@@ -50,3 +52,13 @@ def describe_vectors(store: FeatureStore) -> str:
 def sample_vectors(rows: NDArray[Any], first: bool) -> NDArray[np.float32]:
     """One vector [b,d] of each sample's cached rows [b,t,d]: row 0, or the mean of all rows."""
     return np.asarray(rows[:, 0], np.float32) if first else rows.mean(1, dtype=np.float32)
+
+
+def mean_vectors(table: RowTable, progress: Progress) -> NDArray[np.float32]:
+    """The mean of each sample's cached rows [n,d], for every row of a store's table, in one pass."""
+    found = np.empty((len(table), table.shards[0].tokens_shape[1] if table.shards else 0), np.float32)
+    with progress.task("vectors", len(table)) as task:
+        for here, shard, rows in table.steps():
+            found[here] = sample_vectors(table.reader.tokens(shard.name, rows), first=False)
+            task.advance(here.stop - here.start)
+    return found

@@ -1,0 +1,151 @@
+"""Rows that are nearly the same: within the training or held-out rows, and across them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from taftcache.cache.store import FeatureStore
+from taftcache.errors import RecipeError
+from taftcache.stages.look.inspection import private_notes
+from taftcache.stages.look.row_table import RowTable
+from taftcache.stages.look.vectors import mean_vectors
+from taftcache.stages.progress import Progress, Silent
+
+THRESHOLD = 0.95
+BLOCK = 2048  # rows: two blocks of them have 16 MiB of similarities
+ROUNDING = 1e-5  # of a similarity in float32, for rows a few lengths from the mean
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pair:
+    """Two rows and their ``similarity``: ids, classes, shards, and roles ("train" or "held-out")."""
+
+    samples: tuple[str, str]
+    similarity: float
+    labels: tuple[str, str]
+    shards: tuple[str, str]
+    roles: tuple[str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DuplicatesReport:
+    """Pairs of rows whose similarity reaches ``threshold``, the largest first.
+
+    leaks, pairs: of a training row with a held-out one, and of rows of one role; leaks_found, pairs_found: how many
+    there are, listed or not. rows: how many were compared. notes: what the promise of private models does not cover.
+    """
+
+    store: Path
+    root_digest: str
+    threshold: float
+    rows: int
+    leaks_found: int
+    pairs_found: int
+    leaks: list[Pair]
+    pairs: list[Pair]
+    notes: list[str] = field(default_factory=list)
+
+
+def duplicates(
+    store: FeatureStore, top: int = 20, threshold: float = THRESHOLD, progress: Progress | None = None
+) -> DuplicatesReport:
+    """Compare every row with every other, by the means x of their cached rows.
+
+    Similarity is 1 − ‖x − y‖² / E‖x − y‖², E over two rows at random: 1 for the same rows, 0 for rows as far apart as
+    any two. It is a cosine from the mean of all rows, with one length for all in place of each row's own, which would
+    call rows alike that lie far out on the same side. Takes time in N²; holds the means (4·N·d bytes) and the
+    similarities of two blocks of rows.
+
+    Args:
+        store: an open store.
+        top: how many pairs to list, of each kind.
+        threshold: the least similarity of a pair, above 0 and at most 1.
+        progress: shown the reading, and the blocks.
+
+    Raises:
+        RecipeError: a threshold out of range.
+    """
+    if not 0 < threshold <= 1:
+        raise RecipeError("the threshold is no similarity of a pair", got=f"{threshold:g}", do=f"{THRESHOLD}")
+    progress, table = progress or Silent(), RowTable.of(store)
+    scaled = _scaled(mean_vectors(table, progress))
+    kinds = (_Best(top), _Best(top))
+    held = table.held_out
+    for first, second, alike in _reaching(scaled, threshold, progress):
+        across = held[first] != held[second]
+        for kind, chosen in zip(kinds, (across, ~across), strict=True):
+            kind.add(first[chosen], second[chosen], alike[chosen])
+    leaks, pairs = ([_pair(store, table, *found) for found in kind.listed()] for kind in kinds)
+    return DuplicatesReport(
+        store=store.path,
+        root_digest=store.root_digest,
+        threshold=threshold,
+        rows=len(table),
+        leaks_found=kinds[0].count,
+        pairs_found=kinds[1].count,
+        leaks=leaks,
+        pairs=pairs,
+        notes=private_notes(store),
+    )
+
+
+def _scaled(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Vectors [n,d] from their mean, their mean square length 1; zeros where all are the same."""
+    moved = vectors - vectors.mean(0, dtype=np.float64).astype(np.float32) if len(vectors) else vectors
+    length = float(np.sqrt(np.square(moved, dtype=np.float64).sum() / max(len(moved), 1)))
+    return moved / np.float32(length or 1)
+
+
+def _reaching(
+    scaled: NDArray[np.float32], threshold: float, progress: Progress
+) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]]:
+    """Rows (first < second) whose similarity reaches the threshold, and that, for every pair of blocks."""
+    starts = range(0, len(scaled), BLOCK)
+    half = np.square(scaled).sum(1) / 2
+    with progress.task("duplicates", len(starts) * (len(starts) + 1) // 2) as task:
+        for i in starts:
+            for j in range(i, len(scaled), BLOCK):
+                here, there = slice(i, i + BLOCK), slice(j, j + BLOCK)
+                found = scaled[here] @ scaled[there].T
+                found += 1 - half[here, None]
+                found -= half[there]
+                first, second = np.nonzero(found >= threshold - ROUNDING)
+                if i == j:
+                    first, second = first[first < second], second[first < second]
+                yield first + i, second + j, np.minimum(found[first, second], 1)
+                task.advance()
+
+
+class _Best:
+    """The most similar pairs among all that were added, ``top`` of them, and how many there were."""
+
+    def __init__(self, top: int) -> None:
+        self._top, self.count = top, 0
+        self._first = self._second = np.empty(0, np.int64)
+        self._alike = np.empty(0, np.float32)
+
+    def add(self, first: NDArray[np.int64], second: NDArray[np.int64], alike: NDArray[np.float32]) -> None:
+        self.count += len(first)
+        first, second = np.concatenate([self._first, first]), np.concatenate([self._second, second])
+        alike = np.concatenate([self._alike, alike])
+        kept = np.lexsort((second, first, -alike))[: self._top]
+        self._first, self._second, self._alike = first[kept], second[kept], alike[kept]
+
+    def listed(self) -> Iterator[tuple[int, int, float]]:
+        yield from zip(self._first.tolist(), self._second.tolist(), self._alike.tolist(), strict=True)
+
+
+def _pair(store: FeatureStore, table: RowTable, first: int, second: int, alike: float) -> Pair:
+    shards = [table.shards[table.shard[n]] for n in (first, second)]
+    return Pair(
+        samples=(table.ids[first], table.ids[second]),
+        similarity=alike,
+        labels=(store.classes[table.label[first]], store.classes[table.label[second]]),
+        shards=(shards[0].name, shards[1].name),
+        roles=(shards[0].role, shards[1].role),
+    )

@@ -1,0 +1,125 @@
+"""Rows that are like no others: far from their neighbours, for their class."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.neighbors import NearestNeighbors
+
+from taftcache.cache.store import FeatureStore
+from taftcache.errors import RecipeError, StoreError
+from taftcache.stages.look.inspection import private_notes
+from taftcache.stages.look.row_table import RowTable
+from taftcache.stages.look.vectors import mean_vectors
+from taftcache.stages.progress import Progress, Silent
+
+NEIGHBOUR = 10
+STEP = 4096  # rows whose neighbours are asked for at once
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outlier:
+    """A row: ``distance`` to its k-th nearest training row, and how many ``times`` its class's median that is."""
+
+    sample: str
+    label: str
+    times: float
+    distance: float
+    shard: str
+    role: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutliersReport:
+    """Rows by their distance to the k-th nearest training row over their class's median, the largest first.
+
+    neighbour: k. rows: how many were compared. notes: what the promise of private models does not cover.
+    """
+
+    store: Path
+    root_digest: str
+    neighbour: int
+    rows: int
+    outliers: list[Outlier]
+    notes: list[str] = field(default_factory=list)
+
+
+def outliers(
+    store: FeatureStore, top: int = 20, neighbour: int = NEIGHBOUR, progress: Progress | None = None
+) -> OutliersReport:
+    """Rank rows by how far their k-th nearest training row is, of any class, relative to the class's median.
+
+    Up to k − 1 outliers that are alike do not hide each other. Compared are the means of each sample's cached rows
+    (4·N·d bytes, which are held), every one with every training row: time grows with N².
+
+    Args:
+        store: an open store.
+        top: how many to list.
+        neighbour: k; at most the training rows but one.
+        progress: shown the reading and the search.
+
+    Raises:
+        RecipeError: k below 1. StoreError: fewer than two training rows.
+    """
+    progress, table = progress or Silent(), RowTable.of(store)
+    held = table.held_out
+    train = len(table) - int(held.sum())
+    if neighbour < 1:
+        raise RecipeError("there is no such neighbour", got=f"neighbour = {neighbour}", do=f"{NEIGHBOUR}")
+    if train < 2:
+        raise StoreError("a row alone has no neighbours", got=f"{train} training rows")
+    k = min(neighbour, train - 1)
+    distances = _distances(mean_vectors(table, progress), train, k, progress)
+    times = _relative(distances, table.label, ~held)
+    listed = []
+    for n in np.argsort(-times, kind="stable")[:top].tolist():
+        shard = table.shards[table.shard[n]]
+        listed.append(
+            Outlier(
+                sample=table.ids[n],
+                label=store.classes[table.label[n]],
+                times=float(times[n]),
+                distance=float(distances[n]),
+                shard=shard.name,
+                role=shard.role,
+            )
+        )
+    return OutliersReport(
+        store=store.path,
+        root_digest=store.root_digest,
+        neighbour=k,
+        rows=len(table),
+        outliers=listed,
+        notes=private_notes(store),
+    )
+
+
+def _distances(vectors: NDArray[np.float32], train: int, k: int, progress: Progress) -> NDArray[np.float64]:
+    """Euclidean distance of each row [n] to its k-th nearest among the first ``train`` rows, itself left out."""
+    search = NearestNeighbors(algorithm="brute").fit(vectors[:train])
+    found = np.empty(len(vectors), np.float64)
+    with progress.task("outliers", len(vectors)) as task:
+        for start in range(0, len(vectors), STEP):
+            here = np.arange(start, min(start + STEP, len(vectors)))
+            distance, near = search.kneighbors(vectors[here], k + 1)
+            # without the row itself where it is found (copies may fill its place, and then the last one goes)
+            own = near == here[:, None]
+            own[~own.any(1), -1] = True
+            found[here] = distance[~own].reshape(len(here), k)[:, -1]
+            task.advance(len(here))
+    return found
+
+
+def _relative(
+    distances: NDArray[np.float64], label: NDArray[np.int32], train: NDArray[np.bool_]
+) -> NDArray[np.float64]:
+    """Distances [n] over the median of their class's training rows; over that of all where a class has none, or 0."""
+    median = float(np.median(distances[train])) or 1.0
+    found = distances / median
+    for k in np.unique(label[train]):
+        if own := float(np.median(distances[train & (label == k)])):
+            found[label == k] = distances[label == k] / own
+    return found

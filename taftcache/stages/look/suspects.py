@@ -1,0 +1,184 @@
+"""Labels that may be wrong: training rows in order of their margin under a model that did not see them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from taftcache.backbone.device import resolve_device
+from taftcache.cache.store import FeatureStore
+from taftcache.errors import SolveError, StoreError
+from taftcache.model.component import Component, read_component
+from taftcache.model.composition import compose
+from taftcache.names import component_of
+from taftcache.objective.problem import Problem
+from taftcache.solve.choosing import choose_ridge
+from taftcache.solve.methods.head import HeadPath
+from taftcache.stages.look.inspection import private_notes, private_parts
+from taftcache.stages.look.probe import untouched_base
+from taftcache.stages.progress import Progress, Silent
+from taftcache.stages.train.record import settings_of, subtracted
+from taftcache.stages.train.settings import Settings
+from taftcache.tangent.operator import TangentOperator
+
+OTHER_SHARDS = "the mean of the other shards' components"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Suspect:
+    """A training row: its label, what a model that did not see it ``says``, and the label's margin under that model.
+
+    margin: the logit of the label less the largest other one; below 0 where the model says another class.
+    """
+
+    sample: str
+    label: str
+    says: str
+    margin: float
+    shard: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class SuspectsReport:
+    """The training rows of least margin, the least first.
+
+    method: which model judges a row. rows: how many were judged. disagreeing: how many it gives another class.
+    notes: what the promise of private models does not cover of all this.
+    """
+
+    store: Path
+    root_digest: str
+    method: str
+    rows: int
+    disagreeing: int
+    suspects: list[Suspect]
+    notes: list[str] = field(default_factory=list)
+
+
+def suspects(store: FeatureStore, top: int = 20, progress: Progress | None = None) -> SuspectsReport:
+    """Rank training rows by the margin of their labels, out of sample, in one pass over the rows.
+
+    A row is judged by the mean of the components of the shards that it is not in. Where there are none (one shard, or
+    before training), by the head of the untouched network's features, solved over all rows but itself: exact
+    leave-one-out, its λ the one with the least loss on rows left out. That takes six passes.
+
+    Args:
+        store: an open store.
+        top: how many to list.
+        progress: shown the passes.
+
+    Raises:
+        StoreError: no training rows, one class alone, or a single private component. SolveError: the head has no exact
+        leave-one-out either, with a loss that is not quadratic or a ball.
+    """
+    progress = progress or Silent()
+    if not store.shards or len(store.classes) < 2:
+        raise StoreError(
+            "no label can be told from others", got=f"{len(store.shards)} training shards, {len(store.classes)} classes"
+        )
+    settings = settings_of(store)
+    judges = _judges(store, settings)
+    if judges is not None:
+        method, blocks = OTHER_SHARDS, _by_judges(store, settings, judges, progress)
+    else:
+        method, blocks = _by_head(store, settings, progress)
+    says, margins = (np.concatenate(part) for part in zip(*map(_judged, *zip(*blocks, strict=True)), strict=True))
+    ids = [
+        (name, shard.name, k) for shard in store.shards for name, k in zip(shard.sample_ids, shard.labels, strict=True)
+    ]
+    listed = [
+        Suspect(
+            sample=ids[n][0],
+            label=store.classes[ids[n][2]],
+            says=store.classes[says[n]],
+            margin=float(margins[n]),
+            shard=ids[n][1],
+        )
+        for n in np.argsort(margins, kind="stable")[:top]
+    ]
+    return SuspectsReport(
+        store=store.path,
+        root_digest=store.root_digest,
+        method=method,
+        rows=len(ids),
+        disagreeing=int((says != np.array([k for _, _, k in ids])).sum()),
+        suspects=listed,
+        notes=private_notes(store),
+    )
+
+
+def _judges(store: FeatureStore, settings: Settings) -> list[Component] | None:
+    """For each training shard, the mean of the others' components; None where one has none."""
+    left = subtracted(store)
+    names = [component_of(shard.name) for shard in store.shards if shard.name not in left]
+    parts = {name: read_component(store, name, settings.base) for name in names if name in store.objects()}
+    judges = []
+    for shard in store.shards:
+        others = {name: part for name, part in parts.items() if name != component_of(shard.name)}
+        if not others:
+            return None
+        judges.append(compose(others))
+    return judges
+
+
+def _by_judges(
+    store: FeatureStore, settings: Settings, judges: list[Component], progress: Progress
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Logits [b,K] and labels [b] of all training rows, each shard's by its judge."""
+    base, device = settings.base, resolve_device(settings.recipe.device)
+    with progress.task("suspects", sum(shard.rows for shard in store.shards)) as task:
+        for shard, judge in zip(store.shards, judges, strict=True):
+            operator = TangentOperator(base, [shard], device=device)
+            direction = base.tail.bind(judge.layout.views(judge.delta.to(device=device, dtype=operator.dtype)))
+            for state, labels in operator.blocks():
+                yield state.logits + operator.tangent(state, direction), labels
+                task.advance(len(labels))
+
+
+def _by_head(
+    store: FeatureStore, settings: Settings, progress: Progress
+) -> tuple[str, Iterator[tuple[Tensor, Tensor]]]:
+    """How the rows are judged by a head that was solved without them, and logits and labels like ``_by_judges``."""
+    missing = "no shard's rows are judged by another shard's component"
+    if private := private_parts(store):
+        raise StoreError(
+            f"{missing}, and a head of all rows would read those of private components without noise",
+            got=", ".join(private),
+            do="train more than one shard",
+        )
+    base, objective = untouched_base(store, settings), settings.objective(store.shards, "head")
+    if objective.radius is not None or not objective.loss.quadratic:
+        raise SolveError(
+            f"{missing}, and a head has no exact leave-one-out but for a square loss without a ball",
+            got=f"{objective.loss}" if objective.radius is None else f"radius {objective.radius:g}",
+            do="train more than one shard",
+        )
+    with progress.task("leave-one-out of the head", 3) as task:
+        ridge = choose_ridge(base, store.shards, objective, arithmetic=settings.arithmetic).ridge
+        task.advance()
+        operator = TangentOperator(
+            base,
+            store.shards,
+            trained=base.head_layout,
+            dtype=torch.float64,
+            device=settings.arithmetic.device,
+            memory=settings.arithmetic.memory,
+        )
+        path = HeadPath(Problem.of(objective, operator))
+        task.advance()
+        blocks = list(path.left_out_logits(ridge))
+        task.advance()
+    return f"the head solved without the row (exact leave-one-out, λ = {ridge:.1e})", iter(blocks)
+
+
+def _judged(logits: Tensor, labels: Tensor) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """The class that logits [b,K] say [b], and the margin of the labels [b]."""
+    own = logits.gather(1, labels[:, None].long())[:, 0]
+    others = logits.scatter(1, labels[:, None].long(), -torch.inf).amax(1)
+    return logits.argmax(1).cpu().numpy(), (own - others).double().cpu().numpy()

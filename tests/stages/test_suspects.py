@@ -1,0 +1,237 @@
+"""What is listed as wrong, against what is computed from the rows in another way; and what is refused."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import taftcache
+from taftcache.cache.store import FeatureStore
+from taftcache.cli import main
+from taftcache.errors import RecipeError, SolveError, StoreError
+from taftcache.objective.problem import Problem
+from taftcache.solve.methods.head import HeadPath
+from taftcache.stages.look import duplicates as twins
+from taftcache.stages.look import outliers as far
+from taftcache.stages.look import suspects as judging
+from taftcache.stages.look.probe import untouched_base
+from taftcache.stages.look.row_table import RowTable
+from taftcache.stages.look.scoring import Scorer
+from taftcache.stages.look.vectors import mean_vectors
+from taftcache.stages.progress import Silent
+from taftcache.stages.train.record import settings_of
+from taftcache.tangent.operator import TangentOperator
+from taftcache.tangent.rows import ArrayRows
+from tests.stages.making import open_store, recipe
+
+
+@pytest.fixture(scope="module")
+def three(tmp_path_factory) -> Path:
+    """Sixty digits in three trained shards and a held-out one. Not to be written to."""
+    path = tmp_path_factory.mktemp("three") / "store"
+    taftcache.run(recipe(path, store={"shards": 3}, tangent={"train": "head"}))
+    return path
+
+
+@pytest.fixture(scope="module")
+def untrained(tmp_path_factory) -> Path:
+    """Thirty digits in one shard without a component. Not to be written to."""
+    path = tmp_path_factory.mktemp("untrained") / "store"
+    taftcache.extract(recipe(path, store={"shards": 1}, data={"source": "digits", "limit": 30}))
+    return path
+
+
+def margins(logits: np.ndarray, labels: np.ndarray) -> list[float]:
+    return [z[k] - np.delete(z, k).max() for z, k in zip(logits, labels, strict=True)]
+
+
+@pytest.mark.law("A label is judged by components that did not see its row")
+def test_rows_are_judged_by_the_other_shards(three):
+    with FeatureStore(three) as store:
+        report, scorer, expected = taftcache.suspects(store, 1000), Scorer(store), {}
+        for shard in store.shards:
+            others = [f"components/{s.name}" for s in store.shards if s.name != shard.name]
+            z, changes = scorer.logits(shard.tokens(slice(0, shard.rows)), others)
+            logits = z + changes.mean(0)
+            for name, k, says, margin in zip(
+                shard.sample_ids, shard.labels, logits.argmax(1), margins(logits, shard.labels), strict=True
+            ):
+                expected[name] = (store.classes[k], store.classes[says], pytest.approx(margin, abs=1e-4), shard.name)
+    assert {s.sample: (s.label, s.says, s.margin, s.shard) for s in report.suspects} == expected
+    assert [s.margin for s in report.suspects] == sorted(s.margin for s in report.suspects)
+    assert report.disagreeing == sum(s.says != s.label for s in report.suspects)
+    assert report.rows == len(expected)
+    assert "other shards" in report.method
+
+
+def test_a_margin_is_over_the_best_other_class():
+    logits = torch.tensor([[-3.0, -1.0, -2.0], [-3.0, -1.0, -2.0], [5.0, 4.0, 1.0]])
+    says, found = judging._judged(logits, torch.tensor([0, 1, 1]))
+    assert (says.tolist(), found.tolist()) == ([1, 1, 0], [-2.0, 1.0, -1.0])
+
+
+def test_a_subtracted_shard_judges_nobody(three, tmp_path):
+    path = shutil.copytree(three, tmp_path / "store")
+    with open_store(path) as store:
+        with store.transaction() as change:
+            change.update(plan={**store.manifest.plan, "subtracted": ["002"]})
+        report, scorer, shard = taftcache.suspects(store, 1000), Scorer(store), store.shard("000")
+        z, changes = scorer.logits(shard.tokens(slice(0, shard.rows)), ["components/001"])
+    found = {s.sample: s.margin for s in report.suspects}
+    assert [found[name] for name in shard.sample_ids] == pytest.approx(margins(z + changes[0], shard.labels), abs=1e-4)
+
+
+@pytest.mark.law("Leave-one-out is solving without the row")
+def test_without_components_a_row_is_judged_by_a_head_solved_without_it(untrained):
+    with FeatureStore(untrained) as store:
+        report, (shard,) = taftcache.suspects(store, 1000), store.shards
+        found, made = {s.sample: s.margin for s in report.suspects}, settings_of(store)
+        base, objective = untouched_base(store, made), made.objective(store.shards, "head")
+        ridge = float(report.method.rpartition("= ")[2].rstrip(")"))
+        tokens, labels = shard.tokens(slice(0, shard.rows)), np.asarray(shard.labels)
+        for n in (0, shard.rows // 2, shard.rows - 1):
+            keep = np.arange(shard.rows) != n
+            operator = TangentOperator(
+                base, [ArrayRows(tokens[keep], labels[keep])], trained=base.head_layout, dtype=torch.float64
+            )
+            # λN stays as it is
+            head = HeadPath(Problem.of(objective, operator)).weights(ridge * shard.rows / (shard.rows - 1))
+            row = TangentOperator(base, [ArrayRows(tokens[[n]], labels[[n]])], dtype=torch.float64)
+            ((state, _),) = row.blocks()
+            z = state.logits + torch.cat([state.feature, state.feature.new_ones(1, 1)], 1) @ head.T
+            (margin,) = margins(z.numpy(), labels[[n]])
+            assert found[shard.sample_ids[n]] == pytest.approx(margin, rel=0.05, abs=1e-3)  # λ is told to two digits
+    assert "leave-one-out" in report.method
+
+
+@pytest.mark.parametrize(
+    ("objective", "error"), [({"loss": "cross_entropy"}, "square loss"), ({"radius": 1.0}, "square loss")]
+)
+def test_where_nobody_can_judge_that_is_said(untrained, tmp_path, monkeypatch, objective, error):
+    with FeatureStore(untrained) as store:
+        made = settings_of(store)
+        asked = replace(made, recipe=recipe(untrained, objective=objective))
+        monkeypatch.setattr("taftcache.stages.look.suspects.settings_of", lambda store: asked)
+        with pytest.raises(SolveError, match=error):
+            taftcache.suspects(store)
+
+
+def test_a_private_component_alone_is_not_gone_round(trained, tmp_path):
+    path = shutil.copytree(trained, tmp_path / "store")
+    with open_store(path) as store:
+        assert "does not cover" in taftcache.suspects(store).notes[0]
+        with store.transaction() as change:
+            change.drop("components/000")
+        with pytest.raises(StoreError, match="without noise"):
+            taftcache.suspects(store)
+        for look in (taftcache.duplicates, taftcache.outliers):
+            assert "components/001" in look(store).notes[0]
+
+
+@pytest.mark.parametrize("block", [7, 2048])
+def test_pairs_are_those_of_plain_distances(finished, monkeypatch, block):
+    monkeypatch.setattr(twins, "BLOCK", block)
+    with FeatureStore(finished) as store:
+        table = RowTable.of(store)
+        rows = mean_vectors(table, Silent()).astype(np.float64)
+        report = taftcache.duplicates(store, 10_000, threshold=0.5)
+        few = taftcache.duplicates(store, 2, threshold=0.5)
+    squares = np.square(rows[:, None] - rows).sum(2)
+    similarity, held = 1 - squares / squares.mean(), table.held_out
+    for found, kind, shorter in (
+        (report.leaks, held[:, None] != held, few.leaks),
+        (report.pairs, held[:, None] == held, few.pairs),
+    ):
+        expected = {(table.ids[i], table.ids[j]) for i, j in np.argwhere((similarity >= 0.5) & kind) if i < j}
+        assert {pair.samples for pair in found} == expected
+        assert [p.similarity for p in found] == sorted((p.similarity for p in found), reverse=True)
+        assert shorter == found[:2]
+        for pair in found:
+            i, j = (table.places[name] for name in pair.samples)
+            assert pair.similarity == pytest.approx(similarity[i, j], abs=1e-4)
+            assert pair.roles == tuple("held-out" if held[n] else "train" for n in (i, j))
+            assert pair.shards == tuple(table.shards[table.shard[n]].name for n in (i, j))
+    assert (few.leaks_found, few.pairs_found) == (len(report.leaks), len(report.pairs))
+    assert few.leaks_found > 2
+
+
+@pytest.mark.parametrize("vectors", [np.ones((3, 4)), np.eye(4)[[0, 1, 1, 2]], np.zeros((2, 3)), np.empty((0, 3))])
+def test_copies_are_found_wherever_they_lie(vectors):
+    """Also where all rows are the same."""
+    found = [
+        pair
+        for i, j, _ in twins._reaching(twins._scaled(vectors.astype(np.float32)), 1.0, Silent())
+        for pair in zip(i.tolist(), j.tolist(), strict=True)
+    ]
+    n = len(vectors)
+    assert found == [(i, j) for i in range(n) for j in range(i + 1, n) if (vectors[i] == vectors[j]).all()]
+
+
+@pytest.mark.parametrize("step", [5, 4096])
+def test_outliers_are_those_of_plain_distances(finished, monkeypatch, step):
+    monkeypatch.setattr(far, "STEP", step)
+    with FeatureStore(finished) as store:
+        table = RowTable.of(store)
+        x = mean_vectors(table, Silent()).astype(np.float64)
+        report = taftcache.outliers(store, 1000, neighbour=3)
+    train = np.flatnonzero(~table.held_out)
+    all_distances = np.linalg.norm(x[:, None] - x, axis=2)
+    np.fill_diagonal(all_distances, np.inf)
+    third = np.sort(all_distances[:, train], axis=1)[:, 2]
+    median = {k: np.median(third[train][table.label[train] == k]) for k in np.unique(table.label[train])}
+    whole = np.median(third[train])
+    assert len(report.outliers) == len(table)
+    for o in report.outliers:
+        n = table.places[o.sample]
+        assert o.distance == pytest.approx(third[n], rel=1e-3)
+        assert o.times == pytest.approx(third[n] / median.get(table.label[n], whole), rel=2e-3)
+        assert (o.role == "held-out") == table.held_out[n]
+    assert [o.times for o in report.outliers] == sorted((o.times for o in report.outliers), reverse=True)
+
+
+def test_many_copies_leave_distances_finite():
+    copies = np.zeros((6, 2), np.float32)
+    np.testing.assert_array_equal(far._distances(copies, 6, 3, Silent()), np.zeros(6))
+    found = far._relative(np.zeros(6), np.zeros(6, np.int32), np.ones(6, bool))
+    np.testing.assert_array_equal(found, np.zeros(6))
+
+
+@pytest.mark.parametrize("what", ["suspects", "duplicates", "outliers"])
+def test_the_command_lists_what_the_function_finds(three, capsys, what):
+    with pytest.raises(SystemExit, match="0"):
+        main(["inspect", str(three), f"--{what}", "--top", "3", "--json"])
+    printed = json.loads(capsys.readouterr().out)
+    with FeatureStore(three) as store:
+        found = getattr(taftcache, what)(store, 3)
+    assert printed["rows"] == found.rows
+    key = {"duplicates": "pairs"}.get(what, what)
+    assert len(printed[key]) == len(getattr(found, key)) <= 3
+    with pytest.raises(SystemExit, match="0"):
+        main(["inspect", str(three), f"--{what}", "--top", "3"])
+    out = capsys.readouterr().out
+    listed = getattr(found, key)
+    assert all((row.samples[0] if what == "duplicates" else row.sample) in out for row in listed)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--suspects", "--outliers"], "cannot stand beside"),
+        (["--suspects", "--ids"], "cannot stand beside"),
+        (["--outliers", "--threshold", "0.9"], "no part in this"),
+        (["--top", "3"], "nothing to list"),
+        (["--duplicates", "--threshold", "1.5"], "no similarity"),
+    ],
+)
+def test_options_that_mean_nothing_together(three, capsys, options, said):
+    with pytest.raises(SystemExit, match="2"):
+        main(["inspect", str(three), *options])
+    assert said in capsys.readouterr().err
+    with FeatureStore(three) as store, pytest.raises(RecipeError, match="neighbour"):
+        taftcache.outliers(store, neighbour=0)
