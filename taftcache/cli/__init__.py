@@ -155,9 +155,11 @@ def options(
 
 def main(argv: list[str] | None = None) -> None:
     """Entry point: errors of taftcache's own go to stderr without a traceback, each with its exit code."""
-    # Threads of linear algebra that spin while they wait take the cores that they wait for: beside other work on two
-    # cores a solve took ten times as long. Read when torch is loaded; who sets it otherwise is not overruled.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    # Threads of linear algebra that spin long while they wait take the cores that they wait for: beside other work a
+    # solve took several times as long. So they spin a hundredth of libgomp's default. Read when torch is loaded; who
+    # sets how to wait is not overruled.
+    if "OMP_WAIT_POLICY" not in os.environ:
+        os.environ.setdefault("GOMP_SPINCOUNT", "3000")
     # timm 1.0 decorates two layers with torch.jit.script, which is nothing that a user could act on.
     warnings.filterwarnings("ignore", r".torch\.jit\.script", FutureWarning)
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
