@@ -19,8 +19,7 @@ from taftcache.model.component import read_base, read_component
 from taftcache.model.meta import meta_of
 from taftcache.names import is_model
 from taftcache.recipe import parse_recipe
-from taftcache.stages.look import proving
-from taftcache.stages.look.evaluation import PROBE, _against
+from taftcache.stages.look.evaluation import PROBE, _against, _distance
 from taftcache.stages.look.probe import Probe
 from taftcache.tangent.operator import TangentOperator
 from taftcache.tangent.spec import TangentSpec
@@ -131,12 +130,12 @@ def test_labels_are_proven_by_model(default):
         assert all(0.9 < share <= 1 for share in report.proven.values())
         meta = dict(store.objects()["models/exact"].meta)
         loose = {**meta, "certificate": {**meta["certificate"], "distance_bound": 1e3 * report.rows}}
-        assert proving._distance({"models/exact": meta_of(loose)}, "models/exact") == 1e3 * report.rows
+        assert _distance({"models/exact": meta_of(loose)}, "models/exact") == 1e3 * report.rows
         parts = {name: meta_of(ref.meta) for name, ref in store.objects().items() if is_model(name)}
         both = [parts[f"components/{name}"].certified.distance_bound for name in ("000", "001")]
-        assert proving._distance(parts, "models/mean") == pytest.approx(sum(both) / 2)
+        assert _distance(parts, "models/mean") == pytest.approx(sum(both) / 2)
         del parts["components/001"]
-        assert proving._distance(parts, "models/mean") == float("inf")
+        assert _distance(parts, "models/mean") == float("inf")
 
 
 def test_forgetting_says_what_is_proven(default, tmp_path):

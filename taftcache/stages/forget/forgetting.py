@@ -21,7 +21,7 @@ from taftcache.stages.forget.receipt import receipt_of
 from taftcache.stages.forget.remaking import Remade, remake
 from taftcache.stages.forget.renewal import certificate_of
 from taftcache.stages.forget.request import Request, resolve_request
-from taftcache.stages.look.proving import held_out_rows, proven_shares
+from taftcache.stages.look.evaluation import held_out_rows, proven_shares
 from taftcache.stages.progress import Progress, Silent
 from taftcache.stages.signature import Signer, signed, signer_of
 from taftcache.stages.train.private_keys import KEYS, put_keys
