@@ -21,7 +21,7 @@ from taftcache.solve.inverses.class_kernel import class_kernel_fits
 from taftcache.solve.inverses.inverse import approximate_inverse
 from taftcache.solve.inverses.sampled import SampledInverse
 from taftcache.solve.methods.conjugate import Lazy, pcg
-from taftcache.solve.methods.head import HeadPath
+from taftcache.solve.methods.head import HeadPath, has_path
 from taftcache.solve.methods.newton import newton
 from taftcache.solve.methods.row_space import RowSpace
 from taftcache.solve.settings import ARITHMETIC, Arithmetic, Goal
@@ -96,16 +96,11 @@ def choose_ridge(
         raise SolveError("choosing a ridge needs a grid of λ above 0", got=f"grid {ridges}")
     if rows < 2:
         return RidgeChoice(ALONE, "default, for a row alone", [], 0)
-    if head and objective.loss.quadratic:
-        exact = _problem(base, sources, replace(objective, ridge=ridges[0]), arithmetic, torch.float64)
-        try:
-            errors = HeadPath(exact).leave_one_out(ridges)
-        except SolveError:
-            pass  # every class has its own D: validate like any other
-        else:
-            curve = [Point(e.ridge, e.loss, e.accuracy) for e in errors]
-            best = _best(curve)
-            return RidgeChoice(best, "leave-one-out", curve, 2, _end(best, ridges))
+    exact = _problem(base, sources, replace(objective, ridge=ridges[0]), arithmetic, torch.float64)
+    if head and has_path(exact):
+        curve = [Point(e.ridge, e.loss, e.accuracy) for e in HeadPath(exact).leave_one_out(ridges)]
+        best = _best(curve)
+        return RidgeChoice(best, "leave-one-out", curve, 2, _end(best, ridges))
     return _validated(base, sources, objective, arithmetic, ridges)
 
 

@@ -34,7 +34,7 @@ from taftcache.objective.rsl import RSL
 from taftcache.solve.directions import conjugate_directions
 from taftcache.solve.inverses.dual import dual_fits, kernel
 from taftcache.solve.inverses.kronecker import KroneckerPreconditioner
-from taftcache.solve.methods.head import HeadPath
+from taftcache.solve.methods.head import HeadPath, has_path
 from taftcache.solve.minimise import minimise
 from taftcache.solve.settings import GOAL, Arithmetic, Goal
 from taftcache.tangent.base import Base
@@ -99,7 +99,7 @@ def leave_one_out(
         roots.append(root)
         residuals.append(loss.gradient(state.logits + change, labels) / (N * root))
     root, rho = torch.cat(roots), torch.cat(residuals)
-    if trained == base.head_layout:
+    if trained == base.head_layout and has_path(problem):
         v, leverage, passes = _head(problem, direction)
         solved, method = rho / (1 - leverage), CLOSED
     elif dual_fits(problem):
@@ -125,7 +125,7 @@ def moves(problem: Problem) -> Tensor | None:
     operator = problem.operator
     if not problem.loss.quadratic:
         return None
-    if operator.layout == operator.base.head_layout:
+    if operator.layout == operator.base.head_layout and has_path(problem):
         return HeadPath(problem).moves()
     return _kernel_moves(problem) if dual_fits(problem) else None
 

@@ -48,6 +48,18 @@ def certified_head(problem: Problem, solution: Tensor, tolerance: float) -> Solu
     return replace(found, stats={**found.stats, "passes": problem.operator.passes})
 
 
+def has_path(problem: Problem) -> bool:
+    """Whether ``HeadPath`` serves the problem: a quadratic loss, one D for all classes or room for each one's."""
+    operator = problem.operator
+    if not problem.loss.quadratic or not operator.rows:
+        return False
+    state, labels = next(iter(operator.blocks()))
+    z = state.logits.double()
+    diagonal = problem.loss.hessian(z, labels, torch.ones_like(z))
+    shared = bool((diagonal == _common(diagonal, labels)).all())
+    return shared or len(list(_groups(operator.classes, state.feature.shape[1] + 1))) == 1
+
+
 class HeadPath:
     """The head for every λ from one eigendecomposition, its leverages, and its exact leave-one-out errors.
 

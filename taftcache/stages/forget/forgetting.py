@@ -107,8 +107,8 @@ def forget(
         plan = plan_forgetting(store, request, mode, cold)
         report = _estimate(store, plan) if dry_run else _carry_out(store, plan, signer, progress or Silent())
     shares = {}
-    if proven and report.renewed and not dry_run:
-        shares = proven_shares(store, settings_of(store), report.renewed, progress)
+    if proven and report.renewed and not dry_run and store.held_out is not None:  # it may have been what left
+        shares = proven_shares(store.held_out, store, settings_of(store), report.renewed, progress)
     return replace(report, proven=shares, seconds=time.perf_counter() - begin)
 
 

@@ -89,25 +89,14 @@ def resolve_warm(
         if choice.ridge != old.record.certified.ridge:
             return Warm(passes=choice.passes, failure="the rows that stay choose another λ")
         settings = settings.at(choice.ridge)
-    warm = _resolved(settings, before, shards, stays, old, progress)
+    known = old.dual is not None and old.dual.shape == (len(stays), settings.base.config.classes)
+    if known and all(settings.starts_at_zero(rows, settings.train) for rows in (before, shards)):
+        warm = _from_dual(settings, before, shards, stays, old, progress)
+    else:
+        warm = _from_value(settings, before, shards, old, progress)
     if warm.component is not None and choice is not None:
         warm.component.meta["ridge_choice"] = choice.as_dict()
     return warm
-
-
-def _resolved(
-    settings: Settings,
-    before: Sequence[Shard],
-    shards: Sequence[Shard],
-    stays: NDArray[np.bool_],
-    old: Component,
-    progress: Progress,
-) -> Warm:
-    """As ``resolve_warm``, at one λ."""
-    known = old.dual is not None and old.dual.shape == (len(stays), settings.base.config.classes)
-    if known and all(settings.starts_at_zero(rows, settings.train) for rows in (before, shards)):
-        return _from_dual(settings, before, shards, stays, old, progress)
-    return _from_value(settings, before, shards, old, progress)
 
 
 def _from_dual(

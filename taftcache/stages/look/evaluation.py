@@ -90,13 +90,7 @@ def evaluate(
     Raises:
         StoreError: the store has no held-out rows. RecipeError: no component is left.
     """
-    progress, rows = progress or Silent(), rows or store.held_out
-    if rows is None:
-        raise StoreError(
-            f"{store.path} has no held-out rows to measure an accuracy on",
-            got="training rows alone",
-            do="extract with data.test, or with data.held_out above 0",
-        )
+    progress, rows = progress or Silent(), rows or held_out_rows(store)
     settings = settings_of(store)
     names = [name for name in store.objects() if is_model(name)]
     components = [read_component(store, name, settings.base) for name in names]
@@ -120,23 +114,19 @@ def evaluate(
         best=best,
         intervals={name: _interval(hit) for name, hit in hits.items()},
         against=against,
-        proven=proven_shares(store, settings, models, progress) if proven else {},
+        proven=proven_shares(rows, store, settings, models, progress) if proven else {},
         notes=[] if reason is None else [f"no linear probe: {reason}"],
     )
 
 
 def proven_shares(
-    store: FeatureStore, settings: Settings, names: Sequence[str], progress: Progress | None = None
+    rows: Shard, store: FeatureStore, settings: Settings, names: Sequence[str], progress: Progress | None = None
 ) -> dict[str, float]:
-    """By model, the share of held-out rows whose class is provably that of the optimum, which a retrain would reach.
+    """By model, the share of ``rows`` whose class is provably that of the optimum, which a retrain would reach.
 
     The distance to the optimum is the certificate's; of a sum of components, Σ |μ| of theirs. A model without one
-    (a private component's, say) is left out. Costs K half passes over the held-out rows for each model.
-
-    Raises:
-        StoreError: the store has no held-out rows.
+    (a private component's, say) is left out. Costs K half passes over the rows for each model.
     """
-    rows = held_out_rows(store)
     said = {name: meta_of(ref.meta) for name, ref in store.objects().items() if is_model(name)}
     reach = {name: distance for name in names if (distance := _distance(said, name)) < inf}
     shares = {}
@@ -154,7 +144,7 @@ def held_out_rows(store: FeatureStore) -> Shard:
     """The held-out group; StoreError where there is none."""
     if store.held_out is None:
         raise StoreError(
-            f"{store.path} has no held-out rows to prove labels of",
+            f"{store.path} has no held-out rows to measure an accuracy on",
             got="training rows alone",
             do="extract with data.test, or with data.held_out above 0",
         )
