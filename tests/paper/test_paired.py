@@ -41,8 +41,11 @@ def test_what_seeds_add_has_their_degrees_of_freedom():
 
 
 @pytest.mark.law("The interval of a difference between two lines holds the truth about as often as it says")
-@pytest.mark.parametrize("spread", [(0.0, 0.3, 0.0), (0.0, 0.3, 0.5), (0.05, 0.3, 0.3), (0.2, 0.1, 0.2)])
-def test_coverage(spread):
+@pytest.mark.parametrize(
+    ("spread", "least"),
+    [((0.0, 0.3, 0.0), 0.93), ((0.0, 0.3, 0.5), 0.93), ((0.05, 0.3, 0.3), 0.93), ((0.2, 0.1, 0.2), 0.9)],
+)
+def test_coverage(spread, least):
     """Differences of rounds: a part of the seed, one of the row and one of both, cut into −1, 0, 1."""
     draw, rounds, s, n, truth = np.random.default_rng(0), 400, 3, 200, 0.05
     held = 0
@@ -54,7 +57,7 @@ def test_coverage(spread):
         ours = draw.random((s, n)) < chance
         low, high = paired(ours.astype(float), 1.0 - ours).interval
         held += low <= 100 * truth <= high
-    assert held >= 0.93 * rounds
+    assert least * rounds <= held <= 0.99 * rounds
 
 
 @pytest.mark.parametrize("of", [1, 20, 255, 300])
