@@ -1,34 +1,76 @@
-"""Write docs/results.md from reports of `taftcache compare … --out FOLDER`.
+"""Write docs/results.md from reports of `taftcache compare … --out FOLDER`, which `--run` makes first.
 
 python tools/make_results.py FOLDER [FOLDER …]
+python tools/make_results.py --run [FOLDER] [--only single|composed|private] [--recipe FILE]
 
 Reports of one store and backbone become one page; of a table or figure that is there twice the later one counts. Plots
-and CSV files are copied to docs/results/.
+and CSV files are copied to docs/results/. With `--run` the three groups of reports go to folders below FOLDER
+(stores/results by default), and models to FOLDER/models, so that the same command goes on where it was. Groups can run
+side by side, a process each with its `--only`; the page is of all that are there when one ends.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import shutil
-import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+import taftcache
 from taftcache.paper.comparison import TITLES, CompareReport, Figures
 from taftcache.paper.findings import findings
-from taftcache.paper.pages import about, figures
+from taftcache.paper.pages import about, figures, write_pages
+from taftcache.terminal.console import bars
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE, FILES = ROOT / "docs" / "results.md", ROOT / "docs" / "results"
+# What shares models is one group: those of all rows, those of shards, and those that noise protects.
+GROUPS = {
+    "single": ("table1", "figure2b", "figure2c", "figure2a", "table7"),
+    "composed": ("table2", "figure1a", "figure1b", "figure1c"),
+    "private": ("table3",),
+}
 
 
-def main(folders: list[str]) -> None:
+def main(words: Sequence[str] | None = None) -> None:
+    """Make the reports, where that was asked for, and the page."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folders", nargs="*", type=Path)
+    parser.add_argument("--run", action="store_true")
+    parser.add_argument("--only", choices=GROUPS, action="append")
+    parser.add_argument("--recipe", type=Path)
+    asked = parser.parse_args(words)
+    folders: list[Path] = asked.folders
+    if asked.run:
+        if len(folders) > 1:
+            parser.error("--run makes all reports in one folder")
+        (place,) = folders or [ROOT / "stores" / "results"]
+        for group in asked.only or GROUPS:
+            run(place, group, asked.recipe)
+        folders = [place / group for group in GROUPS if (place / group / "report.json").is_file()]
+    elif not folders or asked.only or asked.recipe:
+        parser.error("give folders of reports, or --run")
+    write(folders)
+
+
+def run(place: Path, group: str, recipe: Path | None = None) -> None:
+    """The reports of one group, each written as it is made; models stay in ``place / "models"``."""
+    names = GROUPS[group]
+    file = recipe or ROOT / "pipelines" / ("table3.toml" if group == "private" else "paper.toml")
+    made = taftcache.load_recipe(file, [f"compare.reports={list(names)}"])
+    with bars(False) as progress:
+        taftcache.compare(made, progress, lambda so_far: write_pages(so_far, place / group), place / "models")
+
+
+def write(folders: Sequence[Path]) -> None:
     """Write the page and copy the files beside it."""
-    runs = [read(Path(folder)) for folder in folders]
+    runs = [read(folder) for folder in folders]
     FILES.mkdir(exist_ok=True)
-    for folder in map(Path, folders):
+    for folder in folders:
         for file in [*folder.glob("*.svg"), *folder.glob("*.csv")]:
             shutil.copyfile(file, FILES / file.name)
     PAGE.write_text(page(runs), encoding="utf-8")
@@ -61,6 +103,10 @@ def page(runs: list[CompareReport]) -> str:
         f" from `{first.recipe['data']['train']}`.",
         "",
         "## What the figures say",
+        "",
+        "Each claim with the 95 % interval of its difference, for other held-out rows and other seeds"
+        " ([how](paper.md#intervals-and-verdicts)): it holds where the interval lies above zero, is contradicted where"
+        " it lies below, and is within noise between.",
         "",
         *(f"- {line}" for line in findings({name: newest[name][1].lines for name in there})),
         "",
@@ -97,6 +143,4 @@ def command(run: CompareReport, name: str) -> str:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) < 2:
-        raise SystemExit(__doc__)
-    main(sys.argv[1:])
+    main()

@@ -15,7 +15,9 @@ import taftcache
 from taftcache.cache.store import FeatureStore
 from taftcache.cli import main
 from taftcache.errors import FormatError, RecipeError, StoreError
+from taftcache.paper import figures as paper_figures
 from taftcache.paper import tables as paper_tables
+from taftcache.paper import trial as paper_trial
 from taftcache.paper.comparison import REPORTS, TITLES, compare
 from taftcache.paper.line import ReportLine
 from taftcache.paper.pages import page, write_pages
@@ -123,8 +125,8 @@ def test_what_reports_share_is_counted_once(place):
 
 @pytest.mark.law("A comparison goes on with models of the very settings and rows, undamaged, or trains them")
 def test_a_comparison_goes_on_where_it_was(place, tmp_path, monkeypatch):
-    small = {**SMALL, "shards": [2], "seeds": 1, "ridges": [1e-2, 1e-1], "reports": ["table2", "figure1c"]}
-    made = recipe(place, solver=QUICK, compare=small)
+    small = {**SMALL, "shards": [2], "seeds": 1, "ridges": [1e-2, 1e-1], "tokens": [False]}
+    made = recipe(place, solver=QUICK, compare={**small, "reports": ["table2", "figure1c"]})
 
     class Stopped(Exception):
         pass
@@ -275,6 +277,47 @@ def test_what_is_solved_anew_is_the_model_of_the_rows_that_remain(whole, place):
     assert one.passes == fitted.passes[0]
     assert found["TAFT", 3, 1].right.of == 3  # orders
     assert found["TAFT", 3, 1].passes is None
+
+
+def test_from_scratch_is_the_setting_that_one_model_chose(place, monkeypatch):
+    """What shards are best solved with is no measure of a full solve's time."""
+    chosen = {1: Setting("TAFT", 1e-1), 2: Setting("TAFT", 1e-2, True)}
+    made = recipe(place, solver=QUICK, compare={**SMALL, "shards": [2], "seeds": 1, "presets": ["exact"]})
+    asked = []
+    fit = Workbench.fit
+    monkeypatch.setattr(Workbench, "tuned", lambda self, criterion, preset, shards=1, **_: chosen[shards])
+    monkeypatch.setattr(
+        Workbench, "fit", lambda self, s, shards, *a, **k: asked.append((shards, *s)) or fit(self, s, shards, *a, **k)
+    )
+    with Workbench(made, Silent()) as work:
+        last = list(paper_figures.figure1c(work))[-1]
+    assert set(asked) == set(chosen.items())
+    assert last.seconds_all_shards == pytest.approx(2 * last.seconds_a_shard)
+    assert last.times_faster == pytest.approx(last.seconds_from_scratch / last.seconds_a_shard)
+
+
+@pytest.mark.law("A comparison trains, solves and measures on the recipe's device")
+def test_everything_runs_on_the_recipes_device(place, monkeypatch):
+    asked, seen = torch.device("cpu", 0), set()
+    monkeypatch.setattr(paper_trial, "resolve_device", lambda name: asked if name == "cpu" else None)
+    names = ("fine_tune", "predict", "train_tangents", "minimise", "ridge_path", "TangentOperator")
+
+    def watched(name, real):
+        def call(*arguments, **keys):
+            seen.add((name, keys["device"] if "arithmetic" not in keys else keys["arithmetic"].device))
+            return real(*arguments, **keys)
+
+        return call
+
+    for name in names:
+        monkeypatch.setattr(paper_trial, name, watched(name, getattr(paper_trial, name)))
+    with FeatureStore(place) as store:
+        trial = Trial(store, recipe(place, solver=QUICK, compare=SMALL), 2, 0, validate=True)
+        settings = [Setting("NLFT", 1e-2, preset="paper"), Setting("TAFT", 1e-2, preset="paper"), Setting("TAFT", 1e-1)]
+        fitted = trial.fit(settings)
+        trial.path(settings[2], [1e-1])
+        trial.soup(settings[0], fitted[settings[0]])
+    assert seen == {(name, asked) for name in names}
 
 
 def test_a_line_keeps_the_rows_that_were_right(whole, tmp_path):
