@@ -7,6 +7,10 @@ from statistics import mean, stdev
 from typing import Any, TypedDict
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from taftcache.paper.paired import Right
 
 
 class ReportLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -18,6 +22,7 @@ class ReportLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     seconds: processor time of one seed's models. gradient: the largest ‖∇F‖/‖∇F(0)‖ of their solves.
     from_scratch: accuracy in percent of one model over all rows that remain. seconds_a_shard, seconds_from_scratch,
         times_faster: processor time of a shard's model and of that one model, and their ratio.
+    right: which held-out rows got their own class, by seed; in report.json alone.
     setting: what was chosen, by name.
     """
 
@@ -36,12 +41,13 @@ class ReportLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     seconds_a_shard: float | None = None
     seconds_from_scratch: float | None = None
     times_faster: float | None = None
+    right: Right | None = None
     setting: dict[str, Any] = {}
 
     def figures(self) -> dict[str, Any]:
-        """What the line has, by name, without the setting."""
+        """What the line has, by name, without the setting and the single rows."""
         held = msgspec.structs.asdict(self)
-        return {name: value for name, value in held.items() if value is not None and name != "setting"}
+        return {name: value for name, value in held.items() if value is not None and name not in ("setting", "right")}
 
     def spread(self) -> str:
         """The accuracy as text."""
@@ -65,6 +71,18 @@ class Spread(TypedDict):
     std: float
 
 
+class Rows(Spread):
+    """The same, and the rows that they were counted from."""
+
+    right: Right
+
+
 def over_seeds(values: Sequence[float]) -> Spread:
     """Mean and standard deviation (n − 1) of accuracies in percent."""
     return {"accuracy": mean(values), "std": stdev(values) if len(values) > 1 else 0.0}
+
+
+def over_rows(counts: Sequence[NDArray[np.integer]], of: int = 1) -> Rows:
+    """The same from how many of ``of`` models gave each held-out row its own class [n], one array a seed."""
+    right = Right.counted(counts, of)
+    return {**over_seeds(right.accuracy()), "right": right}

@@ -23,6 +23,7 @@ from taftcache.names import is_component, is_model, model_of
 from taftcache.solve.labels import proven_labels
 from taftcache.stages.look.probe import Probe, linear_probe, no_probe
 from taftcache.stages.look.scoring import kept_components
+from taftcache.stages.paired import row_difference
 from taftcache.stages.progress import Progress, Silent
 from taftcache.stages.train.record import settings_of
 from taftcache.stages.train.settings import Settings
@@ -188,13 +189,13 @@ def _interval(right: NDArray[np.bool_]) -> tuple[float, float]:
 
 def _against(model: str, ours: NDArray[np.bool_], theirs: NDArray[np.bool_], probe: Probe) -> Against:
     """Both on the same rows, of which only those count that one of the two gets right and the other not."""
-    n, won, lost = len(ours), int((ours & ~theirs).sum()), int((theirs & ~ours).sum())
-    middle = (won - lost) / (n + 2)
-    half = _NORMAL * sqrt((won + lost + 1) / (n + 2) - middle**2) / sqrt(n + 2)
+    ahead = ours.astype(np.float64) - theirs
+    middle, variance = row_difference(ahead)
+    half = _NORMAL * sqrt(variance)
     low, high = middle - half, middle + half
     return Against(
         model=model,
-        ahead=(won - lost) / n,
+        ahead=float(ahead.mean()),
         interval=(low, high),
         verdict="ahead" if low > 0 else "behind" if high < 0 else "within noise",
         probe=probe,
