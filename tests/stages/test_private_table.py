@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -9,7 +11,11 @@ import taftcache
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import FormatError
 from taftcache.paper.fits import Fits
-from taftcache.paper.private_runs import PrivateRuns
+from taftcache.paper.private_runs import PrivateRuns, Run
+from taftcache.paper.private_table import KINDS
+from taftcache.privacy import trainer
+from taftcache.privacy.noise import SeededBits
+from taftcache.stages.progress import Silent
 from tests.stages.making import settings
 
 SMALL = {"epsilons": [8.0], "seeds": [0, 1]}
@@ -73,8 +79,18 @@ def test_both_networks_choose_from_the_same_settings(made):
     assert len(runs) == len(set(runs))
 
 
+def test_the_heads_regime_is_the_same_for_both_networks(opened, monkeypatch):
+    monkeypatch.setattr(trainer, "SystemBits", lambda: SeededBits(3))
+    runs = PrivateRuns(opened, settings(opened), Fits(), Silent(), 2)
+    run = Run(regime="head", network="tangent", mechanism="descent", epsilon=8.0, reset_block=False, rate=1e-3)
+    ours, theirs = (runs(replace(run, network=network), Silent()) for network in KINDS)
+    assert torch.equal(ours.right, theirs.right)
+    assert ours.figures == theirs.figures
+    assert 0 < ours.accuracy < 100
+
+
 def test_rows_to_choose_on_train_nothing_and_are_not_the_held_out_ones(opened):
-    runs = PrivateRuns(opened, settings(opened), Fits(), taftcache.stages.progress.Silent(), 1)
+    runs = PrivateRuns(opened, settings(opened), Fits(), Silent(), 1)
     (rows,), (tests,) = runs._apart
     whole, held_out = runs._whole
     assert rows.rows + tests.rows == sum(shard.rows for shard in whole)
