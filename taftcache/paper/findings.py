@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from statistics import mean
 
 from taftcache.paper.line import ReportLine
+from taftcache.paper.private_findings import private_findings
 
 
 def findings(reports: Mapping[str, Sequence[ReportLine]]) -> list[str]:
@@ -141,6 +142,7 @@ def _presets_of(lines: Sequence[ReportLine]) -> list[str]:
 READERS = {
     "table1": _table1,
     "table2": _table2,
+    "table3": private_findings,
     "figure1a": _figure1a,
     "figure1b": _figure1b,
     "figure1c": _figure1c,

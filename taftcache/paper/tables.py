@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from taftcache.paper.line import ReportLine, Tuned, over_seeds
+from taftcache.paper.line import ReportLine, Tuned, over_rows, over_seeds
 from taftcache.paper.private_table import private_table
 from taftcache.paper.trial import Preset, Setting
 from taftcache.paper.workbench import Criterion, Workbench
@@ -85,7 +85,7 @@ def table3(work: Workbench) -> Iterator[ReportLine]:
             method=name,
             preset=chosen.network,
             epsilon=chosen.epsilon,
-            **over_seeds([100 * a for a in cell.accuracy]),
+            **over_rows([seed.numpy() for seed in cell.right]),
             setting={
                 **chosen.describe(),
                 "claimed": figures["epsilon"],
