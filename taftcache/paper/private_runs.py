@@ -31,7 +31,7 @@ RUNS_OWN = {"epsilon", "multiplier", "mechanism", "budget", "seed", "train", "re
 
 
 @dataclass(frozen=True, kw_only=True)
-class Run:
+class PrivateRun:
     """One training with fresh noise.
 
     reset_block: PT = F. rate: multiplies the recipe's learning rate. seed: of the base point. validate: it is tested on
@@ -84,7 +84,7 @@ class PrivateRuns:
         self._progress, self._expected = progress, expected
         self._done, self._made, self._seconds = 0, 0, 0.0
 
-    def __call__(self, run: Run, task: Task) -> Made:
+    def __call__(self, run: PrivateRun, task: Task) -> Made:
         """A run from before, or made now."""
         key = {"private": asdict(run), **self._about}
         found = self.fits.get(key)
@@ -108,7 +108,7 @@ class PrivateRuns:
         minutes = self._seconds / self._made * (self._expected - self._done) / 60
         return f", about {minutes:.0f} min left"
 
-    def _run(self, run: Run) -> Made:
+    def _run(self, run: PrivateRun) -> Made:
         recipe, store = self.recipe, self.store
         spec = msgspec.structs.replace(recipe.tangent, seed=run.seed, reset_block=run.reset_block, train="full")
         base = read_base(store, spec)

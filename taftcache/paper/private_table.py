@@ -14,7 +14,7 @@ from torch import Tensor
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import StoreError
 from taftcache.paper.fits import Fits
-from taftcache.paper.private_runs import Kind, PrivateRuns, Run
+from taftcache.paper.private_runs import Kind, PrivateRuns, PrivateRun
 from taftcache.recipe import Recipe
 from taftcache.stages.progress import Progress, Silent, Task
 from taftcache.stages.train.record import adopt
@@ -32,10 +32,10 @@ class Cell:
     percent on the rows that were set aside for that.
     """
 
-    run: Run
+    run: PrivateRun
     figures: dict[str, Any]
     right: list[Tensor]
-    tried: list[tuple[Run, float]]
+    tried: list[tuple[PrivateRun, float]]
 
     @property
     def accuracy(self) -> list[float]:
@@ -115,21 +115,21 @@ def private_table(
     )
 
 
-def _cells(recipe: Recipe, regimes: Sequence[str], epsilons: Sequence[float]) -> Iterator[Run]:
+def _cells(recipe: Recipe, regimes: Sequence[str], epsilons: Sequence[float]) -> Iterator[PrivateRun]:
     """What is to be filled, each with the settings that it begins with."""
     plain = recipe.privacy.mechanism
     for regime in regimes:
         for network in KINDS if regime != "head" else KINDS[:1]:
             for mechanism in (plain, "least-squares") if regime == "head" else (plain,):
                 for epsilon in epsilons:
-                    yield Run(
+                    yield PrivateRun(
                         regime=regime, network=network, mechanism=mechanism, epsilon=epsilon,
                         reset_block=recipe.tangent.reset_block,
                     )  # fmt: skip
 
 
 def _choices(
-    cell: Run, recipe: Recipe, resets: Sequence[bool], rates: Sequence[float]
+    cell: PrivateRun, recipe: Recipe, resets: Sequence[bool], rates: Sequence[float]
 ) -> tuple[Sequence[bool], Sequence[float]]:
     """PT and rates that a cell chooses from: the same for both networks."""
     if cell.mechanism == "least-squares":
@@ -138,13 +138,18 @@ def _choices(
 
 
 def _cell(
-    runs: PrivateRuns, task: Task, cell: Run, resets: Sequence[bool], rates: Sequence[float], seeds: Sequence[int]
+    runs: PrivateRuns,
+    task: Task,
+    cell: PrivateRun,
+    resets: Sequence[bool],
+    rates: Sequence[float],
+    seeds: Sequence[int],
 ) -> Cell:
     """Choose, then train on all rows with every seed."""
     middle = rates[len(rates) // 2]
-    tried: dict[Run, float] = {}
+    tried: dict[PrivateRun, float] = {}
 
-    def best(candidates: Sequence[Run]) -> Run:
+    def best(candidates: Sequence[PrivateRun]) -> PrivateRun:
         if len(resets) * len(rates) > 1:
             for one in candidates:
                 if one not in tried:

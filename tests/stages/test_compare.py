@@ -18,7 +18,7 @@ from taftcache.paper.comparison import REPORTS, TITLES, compare
 from taftcache.paper.findings import findings
 from taftcache.paper.line import ReportLine
 from taftcache.paper.pages import page, write_pages
-from taftcache.paper.private_runs import Run
+from taftcache.paper.private_runs import PrivateRun
 from taftcache.paper.private_table import Cell, PrivateTableReport
 from taftcache.paper.trial import Setting, Trial
 from taftcache.paper.workbench import Workbench
@@ -310,7 +310,7 @@ def random_weights(file, shape):
 
 
 def test_private_table_as_a_report(place, monkeypatch):
-    full = Run(regime="full", network="tangent", mechanism="descent", epsilon=3.0, reset_block=True, rate=0.3)
+    full = PrivateRun(regime="full", network="tangent", mechanism="descent", epsilon=3.0, reset_block=True, rate=0.3)
     said = {"epsilon": 2.9999, "delta": 1e-5, "multiplier": 2.0, "learning_rate": 0.1}
     cells = [
         Cell(run=full, figures=said, right=rights(5, 7), tried=[(full, 55.0), (replace(full, rate=1.0), 50.0)]),

@@ -11,7 +11,7 @@ import taftcache
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import FormatError
 from taftcache.paper.fits import Fits
-from taftcache.paper.private_runs import PrivateRuns, Run
+from taftcache.paper.private_runs import PrivateRuns, PrivateRun
 from taftcache.paper.private_table import KINDS
 from taftcache.privacy import trainer
 from taftcache.privacy.noise import SeededBits
@@ -82,7 +82,7 @@ def test_both_networks_choose_from_the_same_settings(made):
 def test_the_heads_regime_is_the_same_for_both_networks(opened, monkeypatch):
     monkeypatch.setattr(trainer, "SystemBits", lambda: SeededBits(3))
     runs = PrivateRuns(opened, settings(opened), Fits(), Silent(), 2)
-    run = Run(regime="head", network="tangent", mechanism="descent", epsilon=8.0, reset_block=False, rate=1e-3)
+    run = PrivateRun(regime="head", network="tangent", mechanism="descent", epsilon=8.0, reset_block=False, rate=1e-3)
     ours, theirs = (runs(replace(run, network=network), Silent()) for network in KINDS)
     assert torch.equal(ours.right, theirs.right)
     assert ours.figures == theirs.figures
