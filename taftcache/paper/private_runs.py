@@ -26,6 +26,7 @@ from taftcache.stages.train.private_training import private_loss
 from taftcache.tangent.rows import RowSource
 
 Kind = Literal["tangent", "ordinary"]
+Regime = Literal["full", "bitfit", "layernorm", "head"]
 # Of the recipe's privacy and tangent sections: what a run names itself, and what only a store's budget reads.
 RUNS_OWN = {"epsilon", "multiplier", "mechanism", "budget", "seed", "train", "reset_block"}
 
@@ -38,7 +39,7 @@ class PrivateRun:
         the fifth of the training rows that settings are chosen on, and trained on the others.
     """
 
-    regime: str
+    regime: Regime
     network: Kind
     mechanism: Mechanism
     epsilon: float

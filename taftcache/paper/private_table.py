@@ -14,12 +14,12 @@ from torch import Tensor
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import StoreError
 from taftcache.paper.fits import Fits
-from taftcache.paper.private_runs import Kind, PrivateRuns, PrivateRun
+from taftcache.paper.private_runs import Kind, PrivateRun, PrivateRuns, Regime
 from taftcache.recipe import Recipe
 from taftcache.stages.progress import Progress, Silent, Task
 from taftcache.stages.train.record import adopt
 
-REGIMES = ("full", "bitfit", "layernorm", "head")
+REGIMES: tuple[Regime, ...] = ("full", "bitfit", "layernorm", "head")
 KINDS: tuple[Kind, ...] = ("tangent", "ordinary")
 
 
@@ -71,7 +71,7 @@ def private_table(
     *,
     epsilons: Sequence[float] = (1.0, 3.0, 8.0),
     seeds: Sequence[int] = (0, 1, 2),
-    regimes: Sequence[str] = REGIMES,
+    regimes: Sequence[Regime] = REGIMES,
     resets: Sequence[bool] = (False, True),
     rates: Sequence[float] = (0.3, 1.0, 3.0),
     progress: Progress | None = None,
@@ -115,7 +115,7 @@ def private_table(
     )
 
 
-def _cells(recipe: Recipe, regimes: Sequence[str], epsilons: Sequence[float]) -> Iterator[PrivateRun]:
+def _cells(recipe: Recipe, regimes: Sequence[Regime], epsilons: Sequence[float]) -> Iterator[PrivateRun]:
     """What is to be filled, each with the settings that it begins with."""
     plain = recipe.privacy.mechanism
     for regime in regimes:

@@ -11,7 +11,7 @@ import taftcache
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import FormatError
 from taftcache.paper.fits import Fits
-from taftcache.paper.private_runs import PrivateRuns, PrivateRun
+from taftcache.paper.private_runs import PrivateRun, PrivateRuns
 from taftcache.paper.private_table import KINDS
 from taftcache.privacy import trainer
 from taftcache.privacy.noise import SeededBits
