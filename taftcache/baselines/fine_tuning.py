@@ -24,6 +24,7 @@ def fine_tune(
     *,
     train: Train = "full",
     seed: int = 0,
+    device: torch.device | str = "cpu",
     on_epoch: Callable[[int, float], None] | None = None,
 ) -> Tensor:
     """The change of the weights [P] after cross-entropy training of f_{w+Δw} itself, in float32.
@@ -31,6 +32,7 @@ def fine_tune(
     Args:
         sources: their rows are held in memory.
         seed: of the order of the rows.
+        device: where the network runs; the rows stay where they are.
         on_epoch: called after each epoch with its number from 1 and the mean loss.
 
     Raises:
@@ -41,7 +43,7 @@ def fine_tune(
         raise SolveError("no rows to train on: fine-tuning needs at least one row", got="sources without rows")
     tokens = torch.from_numpy(np.concatenate([block.tokens for block in blocks]))
     labels = torch.from_numpy(np.concatenate([block.labels for block in blocks]).astype(np.int64))
-    base = base.to(torch.float32)
+    base = base.to(torch.float32, device)
     layout, tail = base.trained(train), base.tail
     start = layout.flatten(base.state, torch.float32)
     adam, gradient = Adam(start.clone()), torch.zeros_like(start)
@@ -51,11 +53,12 @@ def fine_tune(
     for epoch in range(schedule.epochs):
         total = 0.0
         for few in torch.split(torch.randperm(len(labels), generator=generator), schedule.batch):
+            own = labels[few].to(device)
             # The network's gradient at w + Δw is Jᵀ there: the closed form costs a fraction of autograd's graph.
-            state = tail.value(weights, tokens[few].float())
+            state = tail.value(weights, tokens[few].to(device).float())
             chances = torch.log_softmax(state.logits, 1)
-            total -= chances.gather(1, labels[few][:, None]).sum().item()
-            cotangent = chances.exp_().scatter_add_(1, labels[few][:, None], torch.full((len(few), 1), -1.0))
+            total -= chances.gather(1, own[:, None]).sum().item()
+            cotangent = chances.exp_().scatter_add_(1, own[:, None], torch.full((len(few), 1), -1.0, device=device))
             gradient.zero_()
             tail.adjoint(weights, state, cotangent.div_(len(few)), out)
             adam.step(gradient, schedule.rate_at(epoch))
@@ -79,9 +82,8 @@ def logits(base: Base, layout: Layout, delta: Tensor, rows: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def predict(base: Base, layout: Layout, delta: Tensor, rows: RowSource) -> Tensor:
-    """Logits [N,K] of all ``rows``, in float32."""
-    base, delta = base.to(torch.float32), delta.float()
-    return torch.cat(
-        [logits(base, layout, delta, torch.from_numpy(np.array(b.tokens))) for b in rows.blocks(BLOCK_ROWS)]
-    )
+def predict(base: Base, layout: Layout, delta: Tensor, rows: RowSource, device: torch.device | str = "cpu") -> Tensor:
+    """Logits [N,K] of all ``rows``, in float32 on ``device``."""
+    base, delta = base.to(torch.float32, device), delta.to(device, torch.float32)
+    blocks = (torch.from_numpy(np.array(block.tokens)).to(device) for block in rows.blocks(BLOCK_ROWS))
+    return torch.cat([logits(base, layout, delta, tokens) for tokens in blocks])

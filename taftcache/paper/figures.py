@@ -7,16 +7,20 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from statistics import mean
 
-from taftcache.paper.line import ReportLine, over_seeds
+import numpy as np
+from numpy.typing import NDArray
+
+from taftcache.paper.line import ReportLine, cost, over_rows
 from taftcache.paper.tables import line
-from taftcache.paper.trial import Preset, Setting, Trial
+from taftcache.paper.trial import Fitted, Preset, Setting, Trial, percent
+from taftcache.paper.uncomposed import of_all_rows, of_shards
 from taftcache.paper.workbench import Criterion, Workbench
 
 LOSSES = {"RSL": "rsl", "CE": "cross_entropy", "MSE": "mse"}
 
 
 def figure1a(work: Workbench) -> Iterator[ReportLine]:
-    """TAFT as shards are subtracted."""
+    """TAFT as shards are subtracted, beside what is solved anew over the rows that remain."""
     yield from _subtracted(work, _tangent(work))
 
 
@@ -29,33 +33,42 @@ def figure1c(work: Workbench) -> Iterator[ReportLine]:
     """Rows forgotten uniformly; every shard solved again, against one model over all rows that remain."""
     work.check_shards(work.spec.shards)
     for preset in work.spec.presets:
+        best = work.tuned("TAFT", preset, tokens=work.tokens())  # one model over all rows has settings of its own
         for shards in work.spec.shards:
             setting = work.tuned("TAFT", preset, shards)
             for fraction in (0.0, *work.spec.forgotten):
-                found = defaultdict(list)
-                for seed in work.seeds():
-                    split = work.trial(shards, seed)
-                    ids = sorted(i for part in split.parts for i in part)
-                    gone = random.Random(seed).sample(ids, round(fraction * len(ids)))
-                    left = Trial(split.store, work.recipe, shards, seed, without=gone) if gone else split
-                    key = fraction or None
-                    fitted = work.fit([setting], shards, seed, trial=left, key=key)[setting]
-                    whole = [sorted(i for part in left.parts for i in part)]
-                    # What was forgotten does not depend on the number of shards, and neither does this model.
-                    alone = work.fit([setting], 1, seed, trial=left, parts=whole, key=("whole", key))[setting]
-                    found["accuracy"].append(left.taft(fitted, range(len(left.parts))))
-                    found["scratch"].append(left.taft(alone, [0]))
-                    found["seconds"].append(mean(fitted.seconds))
-                    found["seconds_scratch"].append(alone.seconds[0])
-                yield ReportLine(
-                    method="TAFT", preset=preset, shards=shards, forgotten=fraction,
-                    **over_seeds(found["accuracy"]),
-                    from_scratch=mean(found["scratch"]),
-                    seconds_a_shard=mean(found["seconds"]),
-                    seconds_from_scratch=mean(found["seconds_scratch"]),
-                    times_faster=mean(found["seconds_scratch"]) / mean(found["seconds"]),
-                    setting=setting.describe(),
-                )  # fmt: skip
+                yield _forgotten(work, preset, shards, fraction, setting, best)
+
+
+def _forgotten(
+    work: Workbench, preset: Preset, shards: int, fraction: float, setting: Setting, best: Setting
+) -> ReportLine:
+    """One point of Figure 1c."""
+    found, scratch = [], []
+    fits: list[Fitted] = []
+    wholes: list[Fitted] = []
+    for seed in work.seeds():
+        split = work.trial(shards, seed)
+        ids = sorted(i for part in split.parts for i in part)
+        gone = set(random.Random(seed).sample(ids, round(fraction * len(ids))))
+        left = Trial(split.store, work.recipe, shards, seed, without=sorted(gone)) if gone else split
+        fits.append(work.fit([setting], shards, seed, trial=left, key=fraction or None)[setting])
+        # What was forgotten does not depend on the number of shards, and neither does this model.
+        kept = [i for i in ids if i not in gone] if gone else None
+        wholes.append(work.one_model(best, seed, kept, ("forgotten", fraction) if gone else None))
+        found.append(left.taft(fits[-1], range(len(left.parts))))
+        scratch.append(percent(left.taft(wholes[-1], [0])))
+    each, alone = mean(mean(f.seconds) for f in fits), mean(f.seconds[0] for f in wholes)
+    return ReportLine(
+        method="TAFT", preset=preset, shards=shards, forgotten=fraction,
+        **over_rows(found),
+        from_scratch=mean(scratch),
+        seconds_a_shard=each,
+        seconds_all_shards=mean(sum(f.seconds) for f in fits),
+        seconds_from_scratch=alone,
+        times_faster=alone / each,
+        setting=setting.describe(),
+    )  # fmt: skip
 
 
 def figure2a(work: Workbench) -> Iterator[ReportLine]:
@@ -95,22 +108,48 @@ def _tangent(work: Workbench) -> list[tuple[Criterion, Preset]]:
 
 
 def _subtracted(work: Workbench, methods: Sequence[tuple[Criterion, Preset]]) -> Iterator[ReportLine]:
-    """Accuracy after k shards are gone, the mean over random orders in which they go."""
+    """After k shards are gone: the mean over random orders in which they go; of what is solved anew, one a seed."""
     work.check_shards(work.spec.shards)
     for shards in work.spec.shards:
         steps = sorted({min(round(k * shards / 10), shards - 1) for k in range(10)})
-        values: dict[tuple[int, Criterion, Preset], list[float]] = defaultdict(list)
-        settings = {(m, p): work.tuned(m, p, shards) for m, p in methods}
+        orders = [random.Random(n).sample(range(shards), shards) for n in range(work.spec.orders)]
+        members: dict[tuple[str, Preset], tuple[Criterion, Setting]] = {
+            (method, preset): (method, work.tuned(method, preset, shards)) for method, preset in methods
+        }
+        members |= {(name, "exact"): ("TAFT", setting) for name, setting in of_shards(work, shards).items()}
+        counts: dict[tuple[int, str, Preset], list[NDArray[np.int64]]] = defaultdict(list)
         for seed in work.seeds():
-            orders = [random.Random(n).sample(range(shards), shards) for n in range(work.spec.orders)]
-            for (method, preset), setting in settings.items():
+            for (name, preset), (criterion, setting) in members.items():
                 fitted = work.fit([setting], shards, seed)[setting]
                 trial = work.trial(shards, seed)
                 for k in steps:
-                    some = [work.score(method, trial, setting, fitted, order[k:]) for order in orders]
-                    values[k, method, preset].append(mean(some))
-        for (k, method, preset), found in sorted(values.items()):
+                    some = [work.right(criterion, trial, setting, fitted, order[k:]) for order in orders]
+                    counts[k, name, preset].append(np.sum(some, axis=0))
+        for (k, name, preset), found in sorted(counts.items(), key=lambda item: item[0]):
             yield ReportLine(
-                method=method, preset=preset, shards=shards, removed=k, **over_seeds(found),
-                setting=settings[method, preset].describe(),
+                method=name, preset=preset, shards=shards, removed=k, **over_rows(found, len(orders)),
+                setting=members[name, preset][1].describe(),
             )  # fmt: skip
+        yield from _solved_anew(work, shards, steps, orders)
+
+
+def _solved_anew(
+    work: Workbench, shards: int, steps: Sequence[int], orders: Sequence[Sequence[int]]
+) -> Iterator[ReportLine]:
+    """The exact model and the exact head of the rows that remain after k shards are gone, in one order a seed."""
+    settings = of_all_rows(work)
+    found: dict[tuple[str, int], list[NDArray[np.bool_]]] = defaultdict(list)
+    fits: dict[tuple[str, int], list[Fitted]] = defaultdict(list)
+    for seed in work.seeds() if settings else ():
+        parts, order = work.trial(shards, seed).parts, orders[seed % len(orders)]
+        for k in steps:
+            kept = [i for shard in order[k:] for i in parts[shard]] if k else None
+            key = ("without", shards, *sorted(order[:k])) if k else None
+            for name, setting in settings.items():
+                fits[name, k].append(work.one_model(setting, seed, kept, key))
+                found[name, k].append(work.trial(1, seed).taft(fits[name, k][-1], [0]))
+    for (name, k), right in found.items():
+        yield ReportLine(
+            method=name, preset="exact", shards=shards, removed=k,
+            **over_rows(right), **cost(fits[name, k]), setting=settings[name].describe(),
+        )  # fmt: skip

@@ -1,152 +1,276 @@
-"""What a comparison's figures say of the paper's claims, each with the figures that it was read from."""
+"""What a comparison's figures say of the paper's claims, each with its interval, its verdict and its figures."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from statistics import mean
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from json import dumps
+from typing import Any
+
+import numpy as np
 
 from taftcache.paper.line import ReportLine
+from taftcache.paper.paired import Paired, paired
 from taftcache.paper.private_findings import private_findings
+from taftcache.paper.uncomposed import EXACT, HEAD, HEADS
+
+Lines = Sequence[ReportLine]
+Reports = Mapping[str, Lines]
+
+PARAGON = {10: "84.3 against 81.3", 25: "84.3 against 78.5", 50: "84.3 against 75.7"}
+SOUPS = {10: "81.3 against 72.2", 25: "78.5 against 65.5", 50: "75.7 against 62.2"}
+DEPTHS = {"1": "84.3 against 85.0", "7": "84.5 against 85.5"}
+LOSSES = {"CE": "+1.5 on average", "MSE": "+9.0 on average"}
+SWITCHES = {
+    "figure2b": ("PT=T", "PT=F", "+1.5 on average, −0 near ImageNet"),
+    "figure2c": ("CLS=F", "CLS=T", "+0.8 Aircraft, +3.1 Cars"),
+}
+BALLS = {1.0: ("RSL", "CE", "+10.0 on average of three"), 10.0: ("CE", "RSL", "+3.5 on average of three")}
 
 
-def findings(reports: Mapping[str, Sequence[ReportLine]]) -> list[str]:
-    """One sentence a claim, for the reports that are there; what the paper found stands in brackets."""
-    found: list[str] = []
-    for name, read in READERS.items():
-        if name in reports:
-            found += read(reports[name])
-    return [*found, *_presets(reports)]
+def findings(reports: Reports) -> list[str]:
+    """One sentence a claim, for the reports that are there; what the paper found stands in brackets.
+
+    A claim holds where the 95 % interval of its difference lies above zero, is contradicted where that lies below, and
+    is within noise between (``taftcache.paper.paired``). No pair of models is counted twice.
+    """
+    read = (
+        _exact,
+        _depths,
+        _composed,
+        _dropped,
+        _ensemble,
+        _forgotten,
+        _losses,
+        _balls,
+        _switches,
+        private_findings,
+        _presets,
+    )
+    return [sentence for each in read for sentence in each(reports)]
 
 
-def _table1(lines: Sequence[ReportLine]) -> Iterator[str]:
-    at = {(line.method, line.preset): line for line in lines}
-    for (method, preset), line in at.items():
-        if method.startswith("TAFT-") and ("FC", preset) in at:
-            yield _claim(f"{method} above FC ({preset})", line, at["FC", preset], "84.3 against 81.6")
-
-
-def _table2(lines: Sequence[ReportLine]) -> Iterator[str]:
-    soups = {line.shards: line for line in lines if line.method == "Soup"}
-    papers = {10: "81.3 against 72.2", 25: "78.5 against 65.5", 50: "75.7 against 62.2"}
-    for line in lines:
-        if line.method == "TAFT" and line.shards in soups:
+def _exact(reports: Reports) -> Iterator[str]:
+    """What the mean of components leaves on the table, first of all."""
+    lines = reports.get("table2", ())
+    whole = {line.method: line for line in lines if line.method in (EXACT, HEAD)}
+    if len(whole) < 2:
+        return
+    exact, head = whole[EXACT], whole[HEAD]
+    for line in (line for line in lines if (line.method, line.preset) == ("TAFT", "exact")):
+        many = f"the mean of {line.shards} components"
+        beside = PARAGON.get(line.shards or 1, "")
+        yield _claim(f"The exact model of all rows above {many}", exact, line, beside, costs=True)
+        yield _claim(f"{many.capitalize()} above the exact head of all rows", line, head, costs=True)
+        for heads in lines:
+            if (heads.method, heads.shards) == (HEADS, line.shards):
+                yield _claim(f"{many.capitalize()} above the mean of {line.shards} heads", line, heads, costs=True)
+    yield _claim("The exact model of all rows above the exact head of all rows", exact, head, costs=True)
+    lines = reports.get("figure1a", ())
+    for (shards, k), at in _by_removal(lines).items():
+        if shards == _most_shards(lines) and 2 * k in (shards, shards - 1) and EXACT in at and ("TAFT", "exact") in at:
             yield _claim(
-                f"composed TAFT above soup at {line.shards} shards ({line.preset})", line, soups[line.shards],
-                papers.get(line.shards or 1, ""),
+                f"{k} of {shards} shards dropped: the exact model of what remains above the mean of what remains",
+                at[EXACT], at["TAFT", "exact"],
             )  # fmt: skip
+            yield f"{k} of {shards} shards dropped, the exact model: {_fall(at[EXACT], exact)} [−4.0 of the mean]."
 
 
-def _figure1a(lines: Sequence[ReportLine]) -> Iterator[str]:
-    shards = _most_shards(lines)
+def _depths(reports: Reports) -> Iterator[str]:
+    at = {(line.method, line.preset): line for line in reports.get("table1", ())}
+    for (method, preset), line in at.items():
+        name, _, depth = method.partition("-")
+        if name == "TAFT" and (other := at.get((f"NLFT-{depth}", "paper"))):
+            yield _claim(f"{method} above {other.method} ({preset})", line, other, DEPTHS.get(depth, ""))
+        if name == "TAFT" and (other := at.get(("FC", preset))):
+            yield _claim(f"{method} above FC ({preset})", line, other, "84.3 against 81.6" if depth == "1" else "")
+
+
+def _composed(reports: Reports) -> Iterator[str]:
+    lines = reports.get("table2", ())
+    soups = {line.shards: line for line in lines if line.method == "Soup"}
+    deep = [line for line in reports.get("table1", ()) if line.method.startswith("TAFT-")]
+    one = {line.preset: line for line in deep if line.depth is None}
+    for line in (line for line in lines if line.method == "TAFT"):
+        what = f"composed TAFT of {line.shards} shards"
+        if line.shards in soups:
+            yield _claim(
+                f"{what} above soup ({line.preset})", line, soups[line.shards], SOUPS.get(line.shards or 1, "")
+            )
+        if line.preset in one and line.preset != "exact":  # of which the first sentences tell
+            beside = PARAGON.get(line.shards or 1, "")
+            yield _claim(f"one model of all rows above {what} ({line.preset})", one[line.preset], line, beside)
+
+
+def _dropped(reports: Reports) -> Iterator[str]:
+    lines = [line for line in reports.get("figure1a", ()) if line.method == "TAFT"]
     for preset in _presets_of(lines):
-        mine = {line.removed or 0: line.accuracy for line in lines if (line.shards, line.preset) == (shards, preset)}
+        shards = _most_shards(lines)
+        mine = {line.removed or 0: line for line in lines if (line.shards, line.preset) == (shards, preset)}
         half = min(mine, key=lambda k: abs(k - shards / 2))
-        yield (
-            f"{half} of {shards} shards dropped ({preset}): {mine[half]:.1f} after {mine[0]:.1f},"
-            f" {mine[half] - mine[0]:+.1f} [−4.0]."
-        )
+        yield f"{half} of {shards} shards dropped ({preset}): {_fall(mine[half], mine[0])} [−4.0]."
 
 
-def _figure1b(lines: Sequence[ReportLine]) -> Iterator[str]:
-    for preset in _presets_of([line for line in lines if line.method == "TAFT"]):
-        for shards in sorted({line.shards or 1 for line in lines}):
-            here = [line for line in lines if line.shards == shards]
-            ours = {line.removed: line.accuracy for line in here if (line.method, line.preset) == ("TAFT", preset)}
-            theirs = {line.removed: line.accuracy for line in here if line.method == "SISA"}
-            gaps = [ours[k] - theirs[k] for k in ours if k in theirs]
-            if gaps:
-                yield (
-                    f"TAFT − SISA at {shards} shards ({preset}): {mean(gaps):+.1f} on average over the shards removed,"
-                    f" from {min(gaps):+.1f} to {max(gaps):+.1f} [+11.0 on average, above everywhere]."
-                )
-
-
-def _figure1c(lines: Sequence[ReportLine]) -> Iterator[str]:
-    shards = _most_shards(lines)
-    before = {line.preset: line for line in lines if line.shards == shards and not line.forgotten}
-    for line in lines:
-        if line.shards == shards and line.forgotten:
+def _ensemble(reports: Reports) -> Iterator[str]:
+    """TAFT against SISA, by the number of shards: on average over those removed, and point by point."""
+    at = _by_removal(reports.get("figure1b", ()))
+    presets = [key[1] for found in at.values() for key in found if key[0] == "TAFT"]
+    for preset in dict.fromkeys(presets):
+        for shards in sorted({shards for shards, _ in at}):
+            pairs = [
+                (found["TAFT", preset], found["SISA", "paper"])
+                for (m, _), found in at.items()
+                if m == shards and ("TAFT", preset) in found and ("SISA", "paper") in found
+            ]
+            if not pairs:
+                continue
+            gaps = [ours.accuracy - theirs.accuracy for ours, theirs in pairs]
+            each = [found for pair in pairs if (found := compared(*pair))]
+            ours, theirs = (_average([pair[side] for pair in pairs]) for side in (0, 1))
+            mean = paired(ours, theirs) if ours is not None and theirs is not None else None
+            said = f"{mean.verdict}, {mean.text()}" if mean else f"{sum(gaps) / len(gaps):+.1f}"
             yield (
-                f"{100 * line.forgotten:.0f} % forgotten, {shards} shards solved again ({line.preset}):"
-                f" {line.accuracy:.1f} after {before[line.preset].accuracy:.1f}; from scratch {line.from_scratch:.1f},"
-                f" in {line.times_faster:.0f} times the processor time of one shard [50 times; −6.2 at 50 %]."
+                f"TAFT above SISA on average over the shards removed, {shards} shards ({preset}): {said}, from"
+                f" {min(gaps):+.1f} to {max(gaps):+.1f}; {_tally(each)} [+11.0 on average, above everywhere]."
             )
 
 
-def _figure2a(lines: Sequence[ReportLine]) -> Iterator[str]:
+def _forgotten(reports: Reports) -> Iterator[str]:
+    lines = reports.get("figure1c", ())
+    before = {(line.preset, line.shards): line for line in lines if not line.forgotten}
+    for line in lines:
+        if line.shards == _most_shards(lines) and line.forgotten:
+            yield (
+                f"{100 * line.forgotten:.0f} % of the rows forgotten uniformly ({line.preset}): no shard is as it was,"
+                f" and all {line.shards} solved again take {line.seconds_all_shards or 0:.1f} s against"
+                f" {line.seconds_from_scratch:.1f} s from scratch, which is {line.times_faster:.0f} times one shard's"
+                f" [50 times]; {_fall(line, before[line.preset, line.shards])} [−6.2 at 50 %], from scratch"
+                f" {line.from_scratch:.1f}."
+            )
+
+
+def _losses(reports: Reports) -> Iterator[str]:
+    lines = reports.get("figure2a", ())
     for preset in _presets_of(lines):
         at = {line.method: line for line in lines if line.preset == preset}
-        for other, paper in (("CE", "+1.5 on average"), ("MSE", "+9.0 on average")):
-            yield _claim(f"RSL at least {other} ({preset})", at["RSL"], at[other], paper)
+        for other, beside in LOSSES.items():
+            yield _claim(f"RSL above {other} ({preset})", at["RSL"], at[other], beside)
 
 
-def _switch(low: str, high: str, paper: str) -> Callable[[Sequence[ReportLine]], Iterator[str]]:
-    def read(lines: Sequence[ReportLine]) -> Iterator[str]:
+def _balls(reports: Reports) -> Iterator[str]:
+    at = {(line.method, line.radius, line.preset): line for line in reports.get("table7", ())}
+    for preset in _presets_of(reports.get("table7", ())):
+        for radius, (above, below, beside) in BALLS.items():
+            if (above, radius, preset) in at and (below, radius, preset) in at:
+                what = f"{above} above {below} at R = {radius:g} ({preset})"
+                yield _claim(what, at[above, radius, preset], at[below, radius, preset], beside)
+
+
+def _switches(reports: Reports) -> Iterator[str]:
+    for name, (low, high, beside) in SWITCHES.items():
+        lines = reports.get(name, ())
         for preset in _presets_of(lines):
             at = {line.method: line for line in lines if line.preset == preset}
             if low in at and high in at:
-                change = at[high].accuracy - at[low].accuracy
-                both = f"{at[high].spread()} against {at[low].spread()}"
-                yield f"{high} against {low} ({preset}): {both}, {change:+.1f} [{paper}]."
-
-    return read
+                yield _claim(f"{high} above {low} ({preset})", at[high], at[low], beside)
 
 
-def _presets(reports: Mapping[str, Sequence[ReportLine]]) -> list[str]:
-    """Whether "exact" is at least "paper" wherever both have a figure, by how much, and at which cost."""
-    cells, seconds, worse = 0, {"paper": 0.0, "exact": 0.0}, []
+@dataclass(frozen=True)
+class _Pair:
+    where: str
+    exact: ReportLine
+    paper: ReportLine
+
+
+def _presets(reports: Reports) -> Iterator[str]:
+    """Whether "exact" is above "paper" wherever both have a model, each pair once, and at which cost."""
+    pairs: dict[Any, _Pair] = {}
     for name, lines in reports.items():
-        if name == "table3":
-            continue
         at = {(line.preset, *_place(line)): line for line in lines}
         for (preset, *rest), line in at.items():
-            if preset == "exact" and ("paper", *rest) in at:
-                cells += 1
-                other = at[("paper", *rest)]
-                for which, one in (("exact", line), ("paper", other)):
-                    seconds[which] += one.seconds or 0.0
-                if line.accuracy < other.accuracy:
-                    worse.append((line.accuracy - other.accuracy, name, rest, line, other))
-    if not cells:
-        return []
-    found = [f"The exact preset is at least the paper's in {cells - len(worse)} of {cells} cells."]
-    if seconds["paper"]:
-        times = seconds["exact"] / seconds["paper"]
-        found.append(f"Its models of one seed, without choosing, took {times:.2f} times the paper's processor time.")
-    for gap, name, rest, line, other in sorted(worse, key=lambda cell: cell[0])[:8]:
-        where = ", ".join(str(part) for part in rest if part is not None)
-        within = "within" if -gap <= max(line.std, other.std) else "beyond"
-        found.append(f"Below it: {name}, {where}: {line.spread()} against {other.spread()}, {within} one deviation.")
-    return found
+            other = at.get(("paper", *rest))
+            if preset == "exact" and other is not None:
+                where = ", ".join([name, *(str(part) for part in rest if part is not None)])
+                pairs.setdefault((_model(line), _model(other)), _Pair(where, line, other))
+    if not pairs:
+        return
+    found = [(pair, compared(pair.exact, pair.paper)) for pair in pairs.values()]
+    yield f"The exact preset above the paper's: {_tally([one for _, one in found if one])}."
+    timed = [pair for pair in pairs.values() if pair.exact.seconds and pair.paper.seconds]
+    if timed:
+        times = sum(pair.exact.seconds or 0 for pair in timed) / sum(pair.paper.seconds or 0 for pair in timed)
+        yield f"Its models of one seed, without choosing, took {times:.2f} times the paper's processor time."
+    for pair, one in found:
+        if one is not None and one.verdict == "contradicted":
+            yield f"Below it: {pair.where}: {pair.exact.spread()} against {pair.paper.spread()}, {one.text()}."
 
 
-def _claim(what: str, line: ReportLine, other: ReportLine, paper: str) -> str:
-    gap = line.accuracy - other.accuracy
-    verdict = "holds" if gap >= 0 else "does not hold"
+def compared(ours: ReportLine, theirs: ReportLine) -> Paired | None:
+    """The paired difference; None where a line does not keep its rows, or has others or other seeds."""
+    if ours.right is None or theirs.right is None:
+        return None
+    mine, other = ours.right.shares(), theirs.right.shares()
+    return paired(mine, other) if mine.shape == other.shape else None
+
+
+def _claim(what: str, line: ReportLine, other: ReportLine, paper: str = "", costs: bool = False) -> str:
+    """That one line is above another, what its interval says of it, and what both took."""
+    found = compared(line, other)
+    gap = f"{found.verdict}, {found.text()}" if found else f"{line.accuracy - other.accuracy:+.1f}, rows not comparable"
+    took = f", {_cost(line)} against {_cost(other)}" if costs else ""
     beside = f" [{paper}]" if paper else ""
-    return f"{what}: {verdict}, {line.spread()} against {other.spread()}, {gap:+.1f}{beside}."
+    return f"{what}: {gap}, {line.spread()} against {other.spread()}{took}{beside}."
+
+
+def _fall(line: ReportLine, before: ReportLine) -> str:
+    """An accuracy after another, and the interval of the difference."""
+    found = compared(line, before)
+    gap = found.text() if found else f"{line.accuracy - before.accuracy:+.1f}"
+    return f"{line.accuracy:.1f} after {before.accuracy:.1f}, {gap}"
+
+
+def _tally(found: Sequence[Paired]) -> str:
+    """How many hold, are within noise, are contradicted."""
+    count = Counter(one.verdict for one in found)
+    return (
+        f"of {len(found)} pairs {count['holds']} hold, {count['within noise']} are within noise,"
+        f" {count['contradicted']} are contradicted"
+    )
+
+
+def _cost(line: ReportLine) -> str:
+    return f"{line.seconds or 0:.1f} s and {line.passes or 0:.0f} passes"
+
+
+def _average(lines: Lines) -> np.ndarray | None:
+    """Shares right [seeds, rows], the mean over lines."""
+    shares = [line.right.shares() for line in lines if line.right is not None]
+    return np.mean(shares, axis=0) if len(shares) == len(lines) else None
+
+
+def _by_removal(lines: Lines) -> dict[tuple[int, int], dict[Any, ReportLine]]:
+    """Number of shards and how many are gone → lines by method and preset; what is solved anew by method alone."""
+    found: dict[tuple[int, int], dict[Any, ReportLine]] = {}
+    for line in lines:
+        key = line.method if line.method in (EXACT, HEAD) else (line.method, line.preset)
+        found.setdefault((line.shards or 1, line.removed or 0), {})[key] = line
+    return found
 
 
 def _place(line: ReportLine) -> tuple[str | float | None, ...]:
     return line.method, line.shards, line.removed, line.forgotten, line.radius
 
 
-def _most_shards(lines: Sequence[ReportLine]) -> int:
-    return max(line.shards or 1 for line in lines)
+def _model(line: ReportLine) -> tuple[Any, ...]:
+    """What decides a line's models, whatever a report calls them: tables and figures share many."""
+    setting = dumps(line.setting, sort_keys=True)
+    return line.depth, line.shards or 1, line.removed or 0, line.forgotten or 0.0, line.radius, setting
 
 
-def _presets_of(lines: Sequence[ReportLine]) -> list[str]:
+def _most_shards(lines: Lines) -> int:
+    return max((line.shards or 1 for line in lines), default=1)
+
+
+def _presets_of(lines: Lines) -> list[str]:
     return list(dict.fromkeys(line.preset for line in lines))
-
-
-READERS = {
-    "table1": _table1,
-    "table2": _table2,
-    "table3": private_findings,
-    "figure1a": _figure1a,
-    "figure1b": _figure1b,
-    "figure1c": _figure1c,
-    "figure2a": _figure2a,
-    "figure2b": _switch("PT=T", "PT=F", "+1.5 on average, −0 near ImageNet"),
-    "figure2c": _switch("CLS=F", "CLS=T", "+0.8 Aircraft, +3.1 Cars"),
-}

@@ -7,27 +7,31 @@ from statistics import mean, stdev
 from typing import Any, TypedDict
 
 import msgspec
-import numpy as np
 from numpy.typing import NDArray
 
 from taftcache.paper.paired import Right
+from taftcache.paper.trial import Fitted
 
 
 class ReportLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One accuracy of a report. What a report does not vary or measure is None, and is left out of every file.
 
-    method, preset: by the paper's names. shards, removed, forgotten, radius, epsilon: what the report varies; a
-        number of shards, shards gone, the part of the rows that was forgotten, R of a ball, ε.
+    method, preset: by the paper's names. depth: in blocks, where it is not the recipe's own.
+    shards, removed, forgotten, radius, epsilon: what the report varies; a number of shards, shards gone, the part of
+        the rows that was forgotten, R of a ball, ε.
     accuracy, std: mean and standard deviation (n − 1) over the seeds, in percent.
-    seconds: processor time of one seed's models. gradient: the largest ‖∇F‖/‖∇F(0)‖ of their solves.
-    from_scratch: accuracy in percent of one model over all rows that remain. seconds_a_shard, seconds_from_scratch,
-        times_faster: processor time of a shard's model and of that one model, and their ratio.
+    seconds, passes: processor time and passes over all rows that one seed's models took. gradient: the largest
+        ‖∇F‖/‖∇F(0)‖ of their solves.
+    from_scratch: accuracy in percent of one model over all rows that remain. seconds_a_shard, seconds_all_shards,
+        seconds_from_scratch: processor time of a shard's model, of all shards' and of that one model.
+        times_faster: the last by the first.
     right: which held-out rows got their own class, by seed; in report.json alone.
     setting: what was chosen, by name.
     """
 
     method: str
     preset: str
+    depth: int | str | None = None
     shards: int | None = None
     removed: int | None = None
     forgotten: float | None = None
@@ -36,9 +40,11 @@ class ReportLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     accuracy: float
     std: float
     seconds: float | None = None
+    passes: float | None = None
     gradient: float | None = None
     from_scratch: float | None = None
     seconds_a_shard: float | None = None
+    seconds_all_shards: float | None = None
     seconds_from_scratch: float | None = None
     times_faster: float | None = None
     right: Right | None = None
@@ -77,12 +83,29 @@ class Rows(Spread):
     right: Right
 
 
+class Cost(TypedDict):
+    """What a line's models took."""
+
+    seconds: float
+    passes: float
+    gradient: float | None
+
+
 def over_seeds(values: Sequence[float]) -> Spread:
     """Mean and standard deviation (n − 1) of accuracies in percent."""
     return {"accuracy": mean(values), "std": stdev(values) if len(values) > 1 else 0.0}
 
 
-def over_rows(counts: Sequence[NDArray[np.integer]], of: int = 1) -> Rows:
+def over_rows(counts: Sequence[NDArray[Any]], of: int = 1) -> Rows:
     """The same from how many of ``of`` models gave each held-out row its own class [n], one array a seed."""
     right = Right.counted(counts, of)
     return {**over_seeds(right.accuracy()), "right": right}
+
+
+def cost(fits: Sequence[Fitted]) -> Cost:
+    """Of the models of each seed; a pass over a shard is its part of a pass over all rows."""
+    return {
+        "seconds": round(mean(sum(f.seconds) for f in fits), 1),
+        "passes": round(mean(mean(f.passes) for f in fits), 1),
+        "gradient": max((f.gradient for f in fits if f.gradient is not None), default=None),
+    }

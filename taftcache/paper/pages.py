@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import inf
 from pathlib import Path
 from typing import Any
 
 from taftcache.paper.comparison import CompareReport, Figures
 from taftcache.paper.findings import findings
 from taftcache.paper.line import ReportLine
+from taftcache.paper.uncomposed import EXACT, HEAD, HEADS
 from taftcache.report.markdown import bullets, picture, section
 from taftcache.report.plots import bars, curves
 from taftcache.report.tables import columns_of, comma_separated, markdown_table
@@ -24,7 +26,7 @@ COLUMNS = {
     "figure2b": ("method",),
     "figure2c": ("method",),
 }
-ORDER = ["NLFT-7", "TAFT-7", "NLFT-1", "TAFT-1", "FC", "Soup", "TAFT"]
+ORDER = ["NLFT-7", "TAFT-7", "NLFT-1", "TAFT-1", "FC", "Soup", "TAFT", HEADS, HEAD, EXACT]
 KEYS = ("preset", "method", "shards", "removed", "forgotten", "radius", "epsilon")
 
 
@@ -86,16 +88,17 @@ def figures(made: Figures) -> list[str]:
     columns = COLUMNS.get(made.report)
     text = _pivot(lines, columns) if columns else _plain(lines)
     # Lines of one setting have one text, which is shown once.
-    settings = dict.fromkeys(_origin(line) for line in lines)
+    settings = dict.fromkeys(_origin(line, costs=columns is not None) for line in lines)
     return [*text, "", "<details><summary>settings</summary>", "", *bullets(settings), "", "</details>"]
 
 
-def _origin(line: ReportLine) -> str:
-    """What a line is of, the setting that made it, its cost and its proof."""
+def _origin(line: ReportLine, costs: bool) -> str:
+    """What a line is of, the setting that made it, and where its table does not say them its cost and its proof."""
     where = ", ".join([line.preset, line.method, *([] if line.shards is None else [f"shards {line.shards}"])])
     where += f", R = {line.radius:g}" if line.radius is not None else ""
-    cost = f"; {line.seconds:.1f} s" if line.seconds is not None else ""
-    proof = f"; ‖∇F‖ ≤ {line.gradient:.1e} ‖∇F(0)‖" if line.gradient is not None else ""
+    cost = f"; {line.seconds:.1f} s" if costs and line.seconds is not None else ""
+    cost += f", {line.passes:.0f} passes" if cost and line.passes is not None else ""
+    proof = f"; ‖∇F‖ ≤ {line.gradient:.1e} ‖∇F(0)‖" if costs and line.gradient is not None else ""
     return f"{where}: {_setting(line.setting)}{cost}{proof}"
 
 
@@ -166,7 +169,7 @@ def _pivot(lines: Sequence[ReportLine], columns: Sequence[str]) -> list[str]:
     for line in lines:
         rows.setdefault(_values(line, rest), {})[_values(line, columns)] = line.spread()
     names = [
-        ", ".join(f"{v} shards" if k == "shards" else str(v) for k, v in zip(columns, head, strict=True))
+        ", ".join(f"{v} shards" if k == "shards" else str(v) for k, v in zip(columns, head, strict=True) if v)
         for head in heads
     ]
     table = ([*map(_cell, at), *(cells.get(head, "") for head in heads)] for at, cells in rows.items())
@@ -185,12 +188,13 @@ def _values(line: ReportLine, keys: Sequence[str]) -> tuple[Any, ...]:
 
 def _order(line: ReportLine) -> tuple[Any, ...]:
     place = ORDER.index(line.method) if line.method in ORDER else len(ORDER)
-    numbers = (line.shards, line.radius, line.epsilon, line.removed, line.forgotten)
+    last = 0 if line.shards is not None or line.method not in (EXACT, HEAD) else inf  # they are of no number of shards
+    numbers = (line.shards or last, line.radius, line.epsilon, line.removed, line.forgotten)
     return (*(float(number or 0) for number in numbers), place, line.preset == "exact")
 
 
 def _name(line: ReportLine) -> str:
-    return line.method if line.method == "SISA" else f"{line.method}, {line.preset}"
+    return line.method if line.method in ("SISA", EXACT, HEAD, HEADS) else f"{line.method}, {line.preset}"
 
 
 def _setting(setting: Mapping[str, Any]) -> str:

@@ -6,8 +6,9 @@ import zlib
 from base64 import b64decode, b64encode
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from math import sqrt
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
@@ -32,8 +33,8 @@ class Right(msgspec.Struct, frozen=True, kw_only=True):
     seeds: list[str]
 
     @staticmethod
-    def counted(counts: Sequence[NDArray[np.integer]], of: int = 1) -> Right:
-        """From counts [n], one array a seed."""
+    def counted(counts: Sequence[NDArray[Any]], of: int = 1) -> Right:
+        """From counts [n], or who was right of one model, one array a seed."""
         packed = [zlib.compress(np.asarray(each, _kind(of)).tobytes(), 9) for each in counts]
         return Right(rows=len(counts[0]), of=of, seeds=[b64encode(each).decode() for each in packed])
 
@@ -97,9 +98,6 @@ def paired(ours: NDArray[np.floating], theirs: NDArray[np.floating]) -> Paired:
             got=f"seeds and rows {ours.shape} and {theirs.shape}",
             do="make both reports again, with the same seeds, from one store",
         )
-    # The quantile's second of loading is spent where there is something to compare.
-    from scipy.stats import t
-
     apart = np.asarray(ours - theirs, np.float64)
     s, n = apart.shape
     middle, by_rows = row_difference(apart.mean(0))
@@ -109,13 +107,21 @@ def paired(ours: NDArray[np.floating], theirs: NDArray[np.floating]) -> Paired:
         both = float(np.square(rest).sum()) / max(1, (s - 1) * (n - 1)) / (s * n)
         by_seeds = max(0.0, float(apart.mean(1).var(ddof=1)) / s - both)
     parts = ((by_rows, n - 1), (by_seeds, s - 1))
-    half = sqrt(sum(part * float(t.ppf((1 + LEVEL) / 2, max(1, freedom))) ** 2 for part, freedom in parts))
+    half = sqrt(sum(part * _quantile(max(1, freedom)) ** 2 for part, freedom in parts))
     low, high = 100 * (middle - half), 100 * (middle + half)
     return Paired(
         ahead=100 * float(apart.mean()),
         interval=(low, high),
         verdict="holds" if low > 0 else "contradicted" if high < 0 else "within noise",
     )
+
+
+@cache
+def _quantile(freedom: int) -> float:
+    """Student's, of both sides at ``LEVEL``."""
+    from scipy.stats import t
+
+    return float(t.ppf((1 + LEVEL) / 2, freedom))
 
 
 def _kind(of: int) -> np.dtype[np.unsignedinteger]:

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from taftcache.paper.line import ReportLine
 from taftcache.paper.paired import Paired, paired
 
 
-def private_findings(lines: Sequence[ReportLine]) -> Iterator[str]:
+def private_findings(reports: Mapping[str, Sequence[ReportLine]]) -> Iterator[str]:
     """One sentence a regime and ε, how many of them say what, and one on the best for each ε.
 
     Lines whose single rows were not kept say nothing.
     """
-    lines = [line for line in lines if line.right is not None]
+    lines = [line for line in reports.get("table3", ()) if line.right is not None]
     at = {(line.method, line.epsilon, line.preset): line for line in lines}
     pairs = [
         (line, at[line.method, line.epsilon, "ordinary"])

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from taftcache.paper.line import ReportLine, Tuned, over_rows, over_seeds
+from taftcache.paper.line import ReportLine, Tuned, cost, over_rows
 from taftcache.paper.private_table import private_table
 from taftcache.paper.trial import Preset, Setting
+from taftcache.paper.uncomposed import of_all_rows, of_shards
 from taftcache.paper.workbench import Criterion, Workbench
 
 
@@ -28,12 +29,16 @@ def table1(work: Workbench) -> Iterator[ReportLine]:
 
 
 def table2(work: Workbench) -> Iterator[ReportLine]:
-    """Composed models: TAFT against Soup."""
+    """Composed models: TAFT against Soup, beside the mean of heads and what needs no composition."""
     work.check_shards(work.spec.shards)
+    for name, setting in of_all_rows(work).items():
+        yield line(work, name, "exact", setting)
     for shards in work.spec.shards:
         for preset in work.spec.presets:
             yield line(work, "TAFT", preset, work.tuned("TAFT", preset, shards), shards=shards)
         yield line(work, "Soup", "paper", work.tuned("Soup", "paper", shards), shards=shards)
+        for name, setting in of_shards(work, shards).items():
+            yield line(work, name, "exact", setting, shards=shards)
 
 
 def table7(work: Workbench) -> Iterator[ReportLine]:
@@ -107,19 +112,19 @@ def line(
     radius: float | None = None,
 ) -> ReportLine:
     """One figure of a table: what it is, accuracy over seeds, its cost, and the setting that made it."""
-    values, fits = [], []
+    found, fits = [], []
     criterion: Criterion = "Soup" if name == "Soup" else "TAFT"
     for seed in work.seeds():
         fitted = work.fit([setting], shards, seed, depth)[setting]
-        values.append(work.score(criterion, work.trial(shards, seed, depth), setting, fitted, range(shards)))
+        found.append(work.right(criterion, work.trial(shards, seed, depth), setting, fitted, range(shards)))
         fits.append(fitted)
     return ReportLine(
         method=name,
         preset=preset,
         shards=shards if shards > 1 else None,
         radius=radius,
-        **over_seeds(values),
-        seconds=round(sum(sum(f.seconds) for f in fits) / len(fits), 1),
-        gradient=max((f.gradient for f in fits if f.gradient is not None), default=None),
+        depth=depth if depth != work.depth else None,
+        **over_rows(found),
+        **cost(fits),
         setting=setting.describe(),
     )

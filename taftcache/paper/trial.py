@@ -12,8 +12,10 @@ from typing import Any, Literal
 import msgspec
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+from taftcache.backbone.device import resolve_device
 from taftcache.baselines.adam import Schedule
 from taftcache.baselines.fine_tuning import fine_tune, predict
 from taftcache.baselines.sisa import sisa
@@ -99,7 +101,9 @@ class Chosen(ArrayRows):
 
 @dataclass(frozen=True)
 class Fitted:
-    """Every shard's model: the mean Δw [P], logits on the test rows [m,n,K], processor seconds and passes by shard.
+    """Every shard's model: the mean Δw [P], logits on the test rows [m,n,K], seconds and passes by shard.
+
+    seconds: of the processor; of the clock where another device computes.
 
     gradient: the largest ‖∇F‖/‖∇F(0)‖ of the solves, in float64; None of what was not solved.
     """
@@ -130,6 +134,8 @@ class Trial:
         without: Sequence[str] = (),
     ) -> None:
         self.store, self.recipe, self.seed = store, recipe, seed
+        self.device = resolve_device(recipe.device)
+        self._arithmetic = Arithmetic(memory=recipe.memory_bytes, device=self.device)
         ids = store.sample_ids()
         apart = held_out(ids, 0.2, 10**6 + seed) if validate else set()
         gone = {*apart, *without}
@@ -173,6 +179,7 @@ class Trial:
             groups[setting if alone else (setting.method, setting.reset_block, setting.reset_token)].append(setting)
         found: dict[Setting, Fitted] = {}
         parts = self.parts if parts is None else parts
+        clock = time.process_time if self.device.type == "cpu" else time.perf_counter
         for group in groups.values():
             base, train = self.base(group[0]), self._train(group[0])
             total = torch.zeros(len(group), base.trained(train).size, dtype=torch.float64)
@@ -182,9 +189,9 @@ class Trial:
             gradients: list[float | None] = []
             for part in parts:
                 rows = Chosen(self.store, part)
-                begin = time.process_time()
+                begin = clock()
                 deltas, took, gradient = self._solve(base, group, rows)
-                seconds.append((time.process_time() - begin) / len(group))
+                seconds.append((clock() - begin) / len(group))
                 passes.append(took)
                 gradients.append(gradient)
                 total += deltas
@@ -206,13 +213,13 @@ class Trial:
         for part in self.parts:
             deltas, _ = ridge_path(
                 base, [Chosen(self.store, part)], Objective(loss=self.loss(setting), train=train), ridges,
-                arithmetic=Arithmetic(memory=self.recipe.memory_bytes),
+                arithmetic=self._arithmetic,
             )  # fmt: skip
             total = torch.stack(deltas) if total is None else total + torch.stack(deltas)
         assert total is not None
         found = self._logits(setting, base, total / len(self.parts))
         loss = self.loss(setting)
-        return [(loss.value(z.double(), self.labels).mean().item(), self.accuracy(z.argmax(1))) for z in found]
+        return [(loss.value(z.double(), self.labels).mean().item(), percent(self.right(z.argmax(1)))) for z in found]
 
     def loss(self, setting: Setting) -> Loss:
         """ℓ of a setting's tangent models, with the paper's α where none is named."""
@@ -223,19 +230,20 @@ class Trial:
         return "head" if setting.method == "FC" else self.recipe.tangent.train
 
     def _solve(self, base: Base, group: Sequence[Setting], rows: Chosen) -> tuple[Tensor, int, float | None]:
-        """Δw [settings,P], passes over the rows, and the relative gradient of a solve."""
+        """Δw [settings,P] in memory, passes over the rows, and the relative gradient of a solve."""
         first, recipe, spec = group[0], self.recipe, self.recipe.compare
         train = self._train(first)
         schedule = Schedule(first.strength, spec.epochs, spec.batch)
         if first.method == "NLFT":
-            delta = fine_tune(base, [rows], schedule, train=train, seed=self.seed)
-            return delta[None], spec.epochs, None
+            delta = fine_tune(base, [rows], schedule, train=train, seed=self.seed, device=self.device)
+            return delta[None].cpu(), spec.epochs, None
         if first.preset == "paper":
             runs = [Run(self.loss(s), s.strength, 0.0 if s.radius else spec.decay, s.radius) for s in group]
             trained = train_tangents(
-                base, [rows], runs, schedule, train=train, seed=self.seed, memory=recipe.memory_bytes
-            )
-            return torch.stack(trained), spec.epochs, None
+                base, [rows], runs, schedule, train=train, seed=self.seed, memory=recipe.memory_bytes,
+                device=self.device,
+            )  # fmt: skip
+            return torch.stack(trained).cpu(), spec.epochs, None
         solver = recipe.solver
         tolerance = solver.tolerance
         if first.reset_token or (first.loss == "cross_entropy" and not first.radius):
@@ -248,15 +256,15 @@ class Trial:
                 loss=self.loss(first), ridge=0.0 if first.radius else first.strength, radius=first.radius, train=train
             ),
             goal=Goal(tolerance=tolerance, max_passes=solver.max_passes),
-            arithmetic=Arithmetic(memory=recipe.memory_bytes),
+            arithmetic=self._arithmetic,
         )  # fmt: skip
-        return solution.value[None], solution.stats["passes"], solution.certificate.relative_gradient
+        return solution.value[None].cpu(), solution.stats["passes"], solution.certificate.relative_gradient
 
     def _logits(self, setting: Setting, base: Base, deltas: Tensor) -> Tensor:
         """Logits [s,n,K] of the test rows for every Δw [s,P], in one pass."""
         if setting.method == "NLFT":
             layout = base.trained(self._train(setting))
-            return predict(base, layout, deltas[0], self.test)[None]
+            return predict(base, layout, deltas[0], self.test, device=self.device)[None].cpu()
         return self.tangent_logits(base, deltas, self._train(setting))
 
     def tangent_logits(self, base: Base, deltas: Tensor, train: Train | None = None) -> Tensor:
@@ -265,30 +273,38 @@ class Trial:
         key = (base.spec, str(train))
         if key not in self._tests:
             memory = self.recipe.memory_bytes // 2
-            self._tests[key] = TangentOperator(base, [self.test], trained=base.trained(train), memory=memory)
+            self._tests[key] = TangentOperator(
+                base, [self.test], trained=base.trained(train), device=self.device, memory=memory
+            )
         operator = self._tests[key]
         directions = [operator.direction(delta) for delta in deltas]
         found = [
             torch.stack([state.logits + operator.tangent(state, direction) for direction in directions])
             for state, _ in operator.blocks()
         ]
-        return torch.cat(found, 1)
+        return torch.cat(found, 1).cpu()
 
-    def accuracy(self, labels: Tensor) -> float:
-        """Top-1 in percent."""
-        return 100 * (labels == self.labels).double().mean().item()
+    def right(self, labels: Tensor) -> NDArray[np.bool_]:
+        """Which test rows [n] these labels are right of."""
+        found: NDArray[np.bool_] = (labels == self.labels).numpy()
+        return found
 
-    def taft(self, fitted: Fitted, kept: Sequence[int]) -> float:
-        """The composed tangent model of some shards: by linearity, the mean of their logits."""
-        return self.accuracy(fitted.logits[list(kept)].mean(0).argmax(1))
+    def taft(self, fitted: Fitted, kept: Sequence[int]) -> NDArray[np.bool_]:
+        """Which the composed tangent model of some shards gets right: by linearity, the mean of their logits."""
+        return self.right(fitted.logits[list(kept)].mean(0).argmax(1))
 
-    def soup(self, setting: Setting, fitted: Fitted) -> float:
-        """The soup of all shards' fine-tuned networks."""
-        return self.accuracy(self._logits(setting, self.base(setting), fitted.mean[None])[0].argmax(1))
+    def soup(self, setting: Setting, fitted: Fitted) -> NDArray[np.bool_]:
+        """Which the soup of all shards' fine-tuned networks gets right."""
+        return self.right(self._logits(setting, self.base(setting), fitted.mean[None])[0].argmax(1))
 
-    def sisa(self, fitted: Fitted, kept: Sequence[int], rule: Literal["vote", "mean"] = "vote") -> float:
-        """The ensemble of some shards' fine-tuned networks."""
-        return self.accuracy(sisa(fitted.logits[list(kept)], rule))
+    def sisa(self, fitted: Fitted, kept: Sequence[int], rule: Literal["vote", "mean"] = "vote") -> NDArray[np.bool_]:
+        """Which the ensemble of some shards' fine-tuned networks gets right."""
+        return self.right(sisa(fitted.logits[list(kept)], rule))
+
+
+def percent(right: NDArray[np.bool_]) -> float:
+    """Top-1 accuracy in percent."""
+    return 100 * float(right.mean())
 
 
 def bases(settings: Sequence[Setting], resets: Sequence[bool], tokens: Sequence[bool]) -> list[Setting]:

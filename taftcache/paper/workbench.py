@@ -13,13 +13,16 @@ from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
+from taftcache.backbone.device import resolve_device
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import RecipeError, StoreError
 from taftcache.paper.fits import Fits
 from taftcache.paper.line import Tuned
-from taftcache.paper.trial import Fitted, Method, Preset, Setting, Trial, bases
+from taftcache.paper.trial import Fitted, Method, Preset, Setting, Trial, bases, percent
 from taftcache.recipe import Recipe
 from taftcache.stages.extract.extraction import extract
 from taftcache.stages.progress import Progress
@@ -179,11 +182,20 @@ class Workbench:
         solved = setting.preset == "exact" and setting.method != "NLFT"
         how = recipe.solver if solved else {"epochs": spec.epochs, "batch": spec.batch, "decay": spec.decay}
         about = {"store": self.store(depth).root_digest, "alpha": recipe.objective.alpha, "tangent": recipe.tangent}
+        device = resolve_device(recipe.device).type  # decides a model's last digits and its seconds
+        about |= {} if device == "cpu" else {"device": device}
         plain: dict[str, Any] = msgspec.to_builtins({**about, "how": how, "taftcache": version("taftcache")})
         return plain
 
-    def score(self, criterion: Criterion, trial: Trial, setting: Setting, fitted: Fitted, kept: Sequence[int]) -> float:
-        """Accuracy in percent of what a criterion makes of some shards' models."""
+    def one_model(self, setting: Setting, seed: int, ids: Sequence[str] | None = None, key: object = None) -> Fitted:
+        """One model of all rows: Table 1's; or of these ids, with a name for them."""
+        parts = None if ids is None else [sorted(ids)]
+        return self.fit([setting], 1, seed, parts=parts, key=key)[setting]
+
+    def right(
+        self, criterion: Criterion, trial: Trial, setting: Setting, fitted: Fitted, kept: Sequence[int]
+    ) -> NDArray[np.bool_]:
+        """Which test rows [n] are right by what a criterion makes of some shards' models."""
         if criterion == "Soup":
             return trial.soup(setting, fitted)
         if criterion == "SISA":
@@ -243,7 +255,7 @@ class Workbench:
     def _paper(self, criterion: Criterion, grid: Sequence[Setting], shards: int, depth: int | str) -> Tried:
         found = self.fit(grid, shards, 0, depth, validate=True)
         trial = self.trial(shards, 0, depth, validate=True)
-        scores = {s: self.score(criterion, trial, s, f, range(shards)) for s, f in found.items()}
+        scores = {s: percent(self.right(criterion, trial, s, f, range(shards))) for s, f in found.items()}
         return {s: (scores[s], {"accuracy": round(scores[s], 2)}) for s in grid}
 
     def _exact(
@@ -253,7 +265,7 @@ class Workbench:
         for at in bases([template], resets, tokens):
             if template.radius is not None:  # a ball has no λ
                 made = self.fit([at], shards, 0, depth, validate=True)[at]
-                accuracy = self.trial(shards, 0, depth, validate=True).taft(made, range(shards))
+                accuracy = percent(self.trial(shards, 0, depth, validate=True).taft(made, range(shards)))
                 tried[at] = (accuracy, {"accuracy": round(accuracy, 2)})
             else:
                 path = self._path(at, shards, depth)

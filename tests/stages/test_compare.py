@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import csv
 import json
+import random
 from dataclasses import replace
 
+import msgspec
+import numpy as np
 import pytest
 import torch
 
@@ -15,12 +18,12 @@ from taftcache.cli import main
 from taftcache.errors import FormatError, RecipeError, StoreError
 from taftcache.paper import tables as paper_tables
 from taftcache.paper.comparison import REPORTS, TITLES, compare
-from taftcache.paper.findings import findings
 from taftcache.paper.line import ReportLine
 from taftcache.paper.pages import page, write_pages
 from taftcache.paper.private_runs import PrivateRun
 from taftcache.paper.private_table import Cell, PrivateTableReport
 from taftcache.paper.trial import Setting, Trial
+from taftcache.paper.uncomposed import EXACT, HEAD, HEADS
 from taftcache.paper.workbench import Workbench
 from taftcache.stages.progress import Silent
 from taftcache.tangent.operator import TangentOperator
@@ -58,8 +61,9 @@ def test_every_report_has_its_figures(whole):
         assert {line.preset for line in made.lines} == {"paper", "exact"}
     methods = {name: {line.method for line in lines(whole, name)} for name in ALL}
     assert methods["table1"] == {"NLFT-1", "TAFT-1", "FC"}
-    assert methods["table2"] == {"TAFT", "Soup"}
-    assert methods["figure1b"] == {"TAFT", "SISA"}
+    assert methods["table2"] == {"TAFT", "Soup", HEADS, HEAD, EXACT}
+    assert methods["figure1a"] == {"TAFT", HEADS, HEAD, EXACT}
+    assert methods["figure1b"] == {"TAFT", "SISA", HEADS, HEAD, EXACT}
     assert methods["figure2a"] == {"RSL", "CE", "MSE"}
     assert methods["figure2b"] == {"PT=T", "PT=F"}
     assert methods["figure2c"] == {"CLS=T", "CLS=F"}
@@ -83,6 +87,13 @@ def test_reports_agree_where_they_say_the_same(whole):
             assert composed == at("figure1a", removed=0, **same) == at("figure1b", removed=0, **same)
             assert composed == at("figure1c", forgotten=0.0, **same)
         assert at("table1", method="TAFT-1", preset=preset) == at("figure2a", method="RSL", preset=preset)
+    for name in (EXACT, HEAD):  # whatever the number of shards: of all rows there is one such model
+        (all_rows,) = at("table2", method=name)
+        assert {all_rows} == {*at("figure1a", method=name, removed=0), *at("figure1b", method=name, removed=0)}
+    assert at("table2", method=EXACT) == at("table1", method="TAFT-1", preset="exact")
+    scratch = {x.from_scratch for x in lines(whole, "figure1c") if x.forgotten == 0.0}
+    assert scratch == {*at("table1", method="TAFT-1")}  # and from scratch is as good as one model gets
+    assert at("table2", method=HEADS, shards=2) == at("figure1a", method=HEADS, shards=2, removed=0)
 
 
 @pytest.mark.law("Rows that choose a setting train nothing; what reports share is trained once")
@@ -114,7 +125,7 @@ def test_what_reports_share_is_counted_once(place):
 
 @pytest.mark.law("A comparison goes on with models of the very settings and rows, undamaged, or trains them")
 def test_a_comparison_goes_on_where_it_was(place, tmp_path, monkeypatch):
-    small = {**SMALL, "shards": [2], "ridges": [1e-2, 1e-1], "reports": ["table2", "figure1c"]}
+    small = {**SMALL, "shards": [2], "seeds": 1, "ridges": [1e-2, 1e-1], "reports": ["table2", "figure1c"]}
     made = recipe(place, solver=QUICK, compare=small)
 
     class Stopped(Exception):
@@ -128,8 +139,9 @@ def test_a_comparison_goes_on_where_it_was(place, tmp_path, monkeypatch):
     there = len(list(tmp_path.iterdir()))
     assert there > 0
     calls = []
-    fit = Trial.fit
-    monkeypatch.setattr(Trial, "fit", lambda self, s, parts=None: calls.append(parts) or fit(self, s, parts))
+    fit, path = Trial.fit, Trial.path
+    monkeypatch.setattr(Trial, "fit", lambda self, s, parts=None: calls.extend(s) or fit(self, s, parts))
+    monkeypatch.setattr(Trial, "path", lambda self, s, ridges: calls.append(s) or path(self, s, ridges))
     second = compare(made, keep=tmp_path)
     assert second.kept == there
     assert len(calls) == len(list(tmp_path.iterdir())) - there > 0
@@ -197,7 +209,7 @@ def test_the_mean_of_logits_is_the_composed_model(place):
         direct = trial.tangent_logits(base, fitted.mean[None])[0]
         assert torch.allclose(fitted.logits.mean(0), direct, atol=1e-4)
         operator = TangentOperator(base, [trial.test])
-        assert trial.taft(fitted, range(3)) == trial.accuracy(direct.argmax(1))
+        assert np.array_equal(trial.taft(fitted, range(3)), trial.right(direct.argmax(1)))
         assert sum(s.rows for s in operator.sources) == len(trial.labels)
 
 
@@ -252,26 +264,30 @@ def test_pages_say_what_was_measured(whole, tmp_path):
     ) + " |"  # fmt: skip
 
 
-def test_findings_are_the_figures():
-    def line(method, preset, accuracy, **keys):
-        return ReportLine(method=method, preset=preset, accuracy=accuracy, std=0.5, **keys)
+def test_what_is_solved_anew_is_the_model_of_the_rows_that_remain(whole, place):
+    """One order a seed, the rows of the shards that are gone left out, solved cold."""
+    found = {(x.method, x.shards, x.removed): x for x in lines(whole, "figure1a") if x.preset == "exact"}
+    one = found[EXACT, 3, 1]
+    setting = Setting("TAFT", one.setting["ridge"], one.setting["PT"] == "F", reset_token=one.setting["CLS"] == "T")
+    with FeatureStore(place) as store:
+        split = Trial(store, recipe(place, solver=QUICK), 3, 0)
+        order = random.Random(0).sample(range(3), 3)
+        fitted = split.fit([setting], [sorted(i for shard in order[1:] for i in split.parts[shard])])[setting]
+        assert np.array_equal(split.taft(fitted, [0]), one.right.shares()[0])
+    assert one.passes == fitted.passes[0]
+    assert found["TAFT", 3, 1].right.of == 3  # orders
+    assert found["TAFT", 3, 1].passes is None
 
-    said = findings(
-        {
-            "table1": [
-                line("TAFT-1", "paper", 80.0, seconds=8.0),
-                line("FC", "paper", 81.0, seconds=1.0),
-                line("TAFT-1", "exact", 79.0, seconds=2.0),
-            ],
-            "table2": [line("TAFT", "paper", 70.0, shards=50), line("Soup", "paper", 60.0, shards=50)],
-        }
-    )
-    assert said[0].startswith("TAFT-1 above FC (paper): does not hold, 80.0 ± 0.5 against 81.0 ± 0.5, -1.0")
-    assert "at 50 shards (paper): holds" in said[1]
-    assert "+10.0" in said[1]
-    assert said[2] == "The exact preset is at least the paper's in 0 of 1 cells."
-    assert "took 0.25 times the paper's processor time" in said[3]
-    assert "79.0 ± 0.5 against 80.0 ± 0.5, beyond one deviation" in said[4]
+
+def test_a_line_keeps_the_rows_that_were_right(whole, tmp_path):
+    write_pages(whole, tmp_path)
+    kept = msgspec.json.decode((tmp_path / "report.json").read_bytes(), type=dict)
+    for made, written in zip(whole.reports, kept["reports"], strict=True):
+        for line, raw in zip(made.lines, written["lines"], strict=True):
+            assert line.right.rows == whole.held_out
+            assert line.accuracy == pytest.approx(100 * line.right.shares().mean(), abs=1e-9)
+            assert msgspec.convert(raw, ReportLine) == line
+        assert "right" not in (tmp_path / f"{made.report}.csv").read_text().splitlines()[0]
 
 
 def test_any_folder_and_any_backbone(tmp_path):
