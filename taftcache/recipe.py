@@ -174,6 +174,7 @@ class CompareSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     orders: random orders in which shards are subtracted.
     forgotten: fractions of the rows that "figure1c" forgets.
     epsilons: of "table3".
+    private_rates: multiples of the private learning rate that both networks of "table3" choose from.
     """
 
     reports: tuple[Report, ...] = ()
@@ -193,6 +194,7 @@ class CompareSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     orders: Count = 20
     forgotten: tuple[Annotated[float, msgspec.Meta(gt=0, lt=1)], ...] = (0.1, 0.25, 0.5)
     epsilons: Annotated[tuple[Positive, ...], msgspec.Meta(min_length=1)] = (1.0, 3.0, 8.0)
+    private_rates: Annotated[tuple[Positive, ...], msgspec.Meta(min_length=1)] = (0.3, 1.0, 3.0)
 
 
 class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -12,6 +12,7 @@ import numpy as np
 
 from taftcache.paper.line import ReportLine
 from taftcache.paper.paired import Paired, paired
+from taftcache.paper.private_findings import private_findings
 from taftcache.paper.uncomposed import EXACT, HEAD, HEADS
 
 Lines = Sequence[ReportLine]
@@ -34,7 +35,19 @@ def findings(reports: Reports) -> list[str]:
     A claim holds where the 95 % interval of its difference lies above zero, is contradicted where that lies below, and
     is within noise between (``taftcache.paper.paired``). No pair of models is counted twice.
     """
-    read = (_exact, _depths, _composed, _dropped, _ensemble, _forgotten, _losses, _balls, _switches, _presets)
+    read = (
+        _exact,
+        _depths,
+        _composed,
+        _dropped,
+        _ensemble,
+        _forgotten,
+        _losses,
+        _balls,
+        _switches,
+        private_findings,
+        _presets,
+    )
     return [sentence for each in read for sentence in each(reports)]
 
 

@@ -1,47 +1,46 @@
-"""The paper's Table 3 on any store: private fine-tuning of the tangent model beside that of the network itself."""
+"""The paper's Table 3 on any store: private training of the tangent model beside that of the network itself."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from importlib.metadata import version
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import mean, stdev
-from typing import Any, Literal
+from typing import Any
 
-import msgspec
+from torch import Tensor
 
-from taftcache.backbone.device import resolve_device
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import StoreError
-from taftcache.model.component import read_base
 from taftcache.paper.fits import Fits
-from taftcache.privacy.network import Network, OrdinaryNetwork, TangentNetwork, accuracy
-from taftcache.privacy.trainer import train_privately
+from taftcache.paper.private_runs import Kind, PrivateRun, PrivateRuns, Regime
 from taftcache.recipe import Recipe
-from taftcache.stages.progress import Progress, Silent
-from taftcache.stages.train.private_training import private_loss
+from taftcache.stages.progress import Progress, Silent, Task
 from taftcache.stages.train.record import adopt
 
-Kind = Literal["tangent", "ordinary"]
-REGIMES = ("full", "bitfit", "layernorm", "head")
+REGIMES: tuple[Regime, ...] = ("full", "bitfit", "layernorm", "head")
 KINDS: tuple[Kind, ...] = ("tangent", "ordinary")
-STATED = ("epsilon", "delta", "multiplier", "learning_rate")  # by a run's statement
 
 
-@dataclass(kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Cell:
-    """One regime, network and ε: held-out accuracy by seed of the base point, every run with fresh noise."""
+    """One regime, network and ε: held-out accuracy by seed of the base point, every run with fresh noise.
 
-    regime: str
-    network: Kind
-    mechanism: str
-    epsilon: float
-    delta: float
-    multiplier: float
-    learning_rate: float | None
-    accuracy: list[float] = field(default_factory=list)
+    epsilon: what was asked for. figures: what the statement of the first seed's run says. right: by seed, which
+    held-out rows got their own class [n]. run: what was chosen; tried: what else was, each with its accuracy in
+    percent on the rows that were set aside for that.
+    """
+
+    run: PrivateRun
+    figures: dict[str, Any]
+    right: list[Tensor]
+    tried: list[tuple[PrivateRun, float]]
+
+    @property
+    def accuracy(self) -> list[float]:
+        """By seed."""
+        return [float(seed.double().mean()) for seed in self.right]
 
     @property
     def mean(self) -> float:
@@ -56,7 +55,7 @@ class Cell:
 
 @dataclass(frozen=True, kw_only=True)
 class PrivateTableReport:
-    """All cells, in the order in which they were first run."""
+    """All cells: by regime, network, mechanism and ε."""
 
     store: Path
     root_digest: str
@@ -72,96 +71,92 @@ def private_table(
     *,
     epsilons: Sequence[float] = (1.0, 3.0, 8.0),
     seeds: Sequence[int] = (0, 1, 2),
-    regimes: Sequence[str] = REGIMES,
+    regimes: Sequence[Regime] = REGIMES,
+    resets: Sequence[bool] = (False, True),
+    rates: Sequence[float] = (0.3, 1.0, 3.0),
     progress: Progress | None = None,
     fits: Fits | None = None,
 ) -> PrivateTableReport:
     """Train every cell on all training rows and test it on the held-out ones; nothing is written to the store.
 
-    The head's regime is linear whatever the network, so it runs once; beside plain descent it runs with least squares
-    on noisy sufficient statistics. A table compares settings on the same rows: it is no private release of them.
+    Both networks start alike, as ``privacy.logits`` says ("tangent": with the head at zero), and choose from the same
+    settings on a fifth of the training rows of seed 0, by accuracy: PT at the middle rate, then the rate. ε counts no
+    such choice. The head's regime is linear whatever the network, so it runs once, at the recipe's own PT; beside plain
+    descent it runs with least squares on noisy sufficient statistics, which has no rate. A table compares settings on
+    the same rows: it is no private release of them.
 
     Args:
+        resets: PT = F, to choose from. rates: multiples of the recipe's learning rate, to choose from.
         fits: runs from before, which are not run again; each new run is kept there.
 
     Raises:
         StoreError: the store has no held-out rows.
+        IdentityError: its rows are too reduced for another PT than the recipe's.
     """
     progress = progress or Silent()
     begin = time.perf_counter()
     recipe = recipe or adopt(store, None)
     if store.held_out is None:
         raise StoreError(f"a table needs held-out rows, but {store.path} has none", do="extract with data.test")
-    cells: dict[tuple[str, ...], Cell] = {}
-    runs = [
-        (seed, regime, kind, mechanism, epsilon)
-        for seed in seeds
-        for regime in regimes
-        for kind in (KINDS if regime != "head" else KINDS[:1])
-        for mechanism in (
-            (recipe.privacy.mechanism, "least-squares") if regime == "head" else (recipe.privacy.mechanism,)
-        )
-        for epsilon in epsilons
-    ]
-    fits, about = fits or Fits(), _about(store, recipe)
-    with progress.task("private table", len(runs)) as task:
-        for seed, regime, kind, mechanism, epsilon in runs:
-            key = (regime, kind, mechanism, f"{epsilon:g}")
-            place = {"private": [*key, seed], **about}
-            if (known := fits.get(place)) is None:
-                known = {}, _run(store, recipe, seed, regime, kind, mechanism, epsilon)
-                fits.put(place, *known)
-            figures = known[1]
-            if key not in cells:
-                stated = {name: figures[name] for name in STATED}
-                cells[key] = Cell(regime=regime, network=kind, mechanism=mechanism, **stated)
-            cells[key].accuracy.append(figures["accuracy"])
-            task.advance()
-            task.note(f"{' '.join(key)}: {figures['accuracy']:.3f}")
+    cells = list(_cells(recipe, regimes, epsilons))
+    choices = {cell: _choices(cell, recipe, resets, rates) for cell in cells}
+    searched = sum(len(r) + len(f) - 1 for r, f in choices.values() if len(r) * len(f) > 1)
+    expected = searched + len(cells) * len(seeds)
+    runs = PrivateRuns(store, recipe, fits or Fits(), progress, expected)
+    with progress.task("private table", expected) as task:
+        made = [_cell(runs, task, cell, *choices[cell], seeds) for cell in cells]
     return PrivateTableReport(
         store=store.path,
         root_digest=store.root_digest,
         rows=sum(shard.rows for shard in store.shards),
         held_out=store.held_out.rows,
-        cells=list(cells.values()),
+        cells=made,
         seconds=time.perf_counter() - begin,
     )
 
 
-def _run(
-    store: FeatureStore, recipe: Recipe, seed: int, regime: Any, kind: Kind, mechanism: Any, epsilon: float
-) -> dict[str, Any]:
-    """One cell with one seed: its accuracy, and what its statement says."""
-    base = read_base(store, msgspec.structs.replace(recipe.tangent, seed=seed, train="full"))
-    layout, device = base.trained(regime), resolve_device(recipe.device)
-    assert store.held_out is not None
-    network: Network
-    test: Network
-    if kind == "tangent":
-        memory = recipe.memory_bytes
-        network = TangentNetwork(base, store.shards, layout, device=device, memory=memory)
-        test = TangentNetwork(base, [store.held_out], layout, device=device)
-    else:
-        network = OrdinaryNetwork(base, store.shards, layout, device=device)
-        test = OrdinaryNetwork(base, [store.held_out], layout, device=device)
-    logits = recipe.privacy.logits if kind == "tangent" else "full"
-    spec = msgspec.structs.replace(recipe.privacy, mechanism=mechanism, epsilon=epsilon, multiplier=None, logits=logits)
-    trained = train_privately(
-        base, network, private_loss(recipe, base.config.classes), spec, shards=[shard.name for shard in store.shards]
-    )
-    statement = trained.statement
-    return {
-        "accuracy": accuracy(test, trained.delta),
-        "epsilon": statement.epsilon,
-        "delta": statement.delta,
-        "multiplier": statement.releases[0].multiplier,
-        "learning_rate": trained.stats.get("learning_rate"),
-    }
+def _cells(recipe: Recipe, regimes: Sequence[Regime], epsilons: Sequence[float]) -> Iterator[PrivateRun]:
+    """What is to be filled, each with the settings that it begins with."""
+    plain = recipe.privacy.mechanism
+    for regime in regimes:
+        for network in KINDS if regime != "head" else KINDS[:1]:
+            for mechanism in (plain, "least-squares") if regime == "head" else (plain,):
+                for epsilon in epsilons:
+                    yield PrivateRun(
+                        regime=regime, network=network, mechanism=mechanism, epsilon=epsilon,
+                        reset_block=recipe.tangent.reset_block,
+                    )  # fmt: skip
 
 
-def _about(store: FeatureStore, recipe: Recipe) -> dict[str, Any]:
-    """What decides a run beside its place in the table."""
-    settings = {"privacy": recipe.privacy, "tangent": recipe.tangent, "objective": recipe.objective}
-    held = {**settings, "store": store.root_digest, "taftcache": version("taftcache")}
-    plain: dict[str, Any] = msgspec.to_builtins(held)
-    return plain
+def _choices(
+    cell: PrivateRun, recipe: Recipe, resets: Sequence[bool], rates: Sequence[float]
+) -> tuple[Sequence[bool], Sequence[float]]:
+    """PT and rates that a cell chooses from: the same for both networks."""
+    if cell.mechanism == "least-squares":
+        rates = (1.0,)
+    return ((recipe.tangent.reset_block,) if cell.regime == "head" else tuple(resets)), sorted(rates)
+
+
+def _cell(
+    runs: PrivateRuns,
+    task: Task,
+    cell: PrivateRun,
+    resets: Sequence[bool],
+    rates: Sequence[float],
+    seeds: Sequence[int],
+) -> Cell:
+    """Choose, then train on all rows with every seed."""
+    middle = rates[len(rates) // 2]
+    tried: dict[PrivateRun, float] = {}
+
+    def best(candidates: Sequence[PrivateRun]) -> PrivateRun:
+        if len(resets) * len(rates) > 1:
+            for one in candidates:
+                if one not in tried:
+                    tried[one] = runs(replace(one, validate=True), task).accuracy
+        return max(candidates, key=lambda one: tried.get(one, 0.0))
+
+    chosen = best([replace(cell, reset_block=reset, rate=middle) for reset in resets])
+    chosen = best([replace(chosen, rate=rate) for rate in rates])
+    made = [runs(replace(chosen, seed=seed), task) for seed in seeds]
+    return Cell(run=chosen, figures=made[0].figures, right=[one.right for one in made], tried=list(tried.items()))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from taftcache.paper.line import ReportLine, cost, over_rows, over_seeds
+from taftcache.paper.line import ReportLine, Tuned, cost, over_rows
 from taftcache.paper.private_table import private_table
 from taftcache.paper.trial import Preset, Setting
 from taftcache.paper.uncomposed import of_all_rows, of_shards
@@ -68,16 +68,36 @@ def table3(work: Workbench) -> Iterator[ReportLine]:
         work.recipe,
         epsilons=work.spec.epsilons,
         seeds=list(work.seeds()),
+        resets=work.spec.resets,
+        rates=work.spec.private_rates,
         progress=work.progress,
         fits=work.fits,
     )
     for cell in report.cells:
+        chosen, figures = cell.run, cell.figures
+        name = chosen.regime if chosen.mechanism != "least-squares" else f"{chosen.regime}, least squares"
+        if cell.tried:
+            work.settings.append(
+                Tuned(
+                    method=f"{name}, {chosen.network}, ε = {chosen.epsilon:g}",
+                    depth=work.depth,
+                    shards=1,
+                    chosen=chosen.describe(),
+                    tried=[{**one.describe(), "accuracy": round(found, 2)} for one, found in cell.tried],
+                )
+            )
         yield ReportLine(
-            method=cell.regime if cell.mechanism != "least-squares" else f"{cell.regime}, least squares",
-            preset=cell.network,
-            epsilon=round(cell.epsilon, 3),
-            **over_seeds([100 * a for a in cell.accuracy]),
-            setting={"delta": cell.delta, "noise": cell.multiplier, "rate": cell.learning_rate},
+            method=name,
+            preset=chosen.network,
+            epsilon=chosen.epsilon,
+            **over_rows([seed.numpy() for seed in cell.right]),
+            setting={
+                **chosen.describe(),
+                "claimed": figures["epsilon"],
+                "delta": figures["delta"],
+                "noise": figures["multiplier"],
+                "learning rate": figures["learning_rate"],
+            },
         )
 
 

@@ -116,10 +116,15 @@ def moved(base: Base, layout: Layout, delta: Tensor) -> dict[str, Tensor]:
     return state
 
 
+def right(network: Network, delta: Tensor) -> Tensor:
+    """Whether the largest logit at Δw [P] is the label's: bool [n], on the CPU."""
+    found = [(b.logits.argmax(1) == b.labels)[b.live].cpu() for b in network.batches(delta)]
+    return torch.cat(found) if found else torch.zeros(0, dtype=torch.bool)
+
+
 def accuracy(network: Network, delta: Tensor) -> float:
     """Share of rows whose largest logit at Δw [P] is their label's."""
-    right = sum(int(((b.logits.argmax(1) == b.labels) & b.live).sum()) for b in network.batches(delta))
-    return right / network.rows
+    return int(right(network, delta).sum()) / network.rows
 
 
 def _labels(labels: NDArray[Any], device: torch.device | str) -> Tensor:

@@ -35,7 +35,8 @@ class PrivacySpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     learning_rate: of the mean gradient of norm C; "auto" asks for no tuning.
     momentum: of the heavy ball.
     loss: "cross-entropy" or "rsl" with the kappa and alpha of [objective].
-    logits: "tangent" learns from J Δw alone, as the paper does, "full" from f + J Δw.
+    logits: "tangent" learns from J Δw alone, as the paper does, which is starting with the head at zero, "full" from
+        f + J Δw.
     budget: epsilon that all private trainings of a shard may spend together; epsilon by default. The first one fixes it
         for the store, with delta and relation.
     """

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import random
+from dataclasses import replace
 
 import msgspec
 import numpy as np
@@ -21,6 +22,7 @@ from taftcache.paper import trial as paper_trial
 from taftcache.paper.comparison import REPORTS, TITLES, compare
 from taftcache.paper.line import ReportLine
 from taftcache.paper.pages import page, write_pages
+from taftcache.paper.private_runs import PrivateRun
 from taftcache.paper.private_table import Cell, PrivateTableReport
 from taftcache.paper.trial import Setting, Trial
 from taftcache.paper.uncomposed import EXACT, HEAD, HEADS
@@ -367,28 +369,40 @@ def random_weights(file, shape):
 
 
 def test_private_table_as_a_report(place, monkeypatch):
+    full = PrivateRun(regime="full", network="tangent", mechanism="descent", epsilon=3.0, reset_block=True, rate=0.3)
+    said = {"epsilon": 2.9999, "delta": 1e-5, "multiplier": 2.0, "learning_rate": 0.1}
     cells = [
+        Cell(run=full, figures=said, right=rights(5, 7), tried=[(full, 55.0), (replace(full, rate=1.0), 50.0)]),
+        Cell(run=replace(full, network="ordinary"), figures=said, right=rights(5, 5), tried=[]),
         Cell(
-            regime="full", network="tangent", mechanism="gaussian", epsilon=3.0, delta=1e-5, multiplier=2.0,
-            learning_rate=0.1, accuracy=[0.5, 0.7],
-        ),
-        Cell(
-            regime="head", network="tangent", mechanism="least-squares", epsilon=3.0, delta=1e-5, multiplier=1.0,
-            learning_rate=None, accuracy=[0.4, 0.4],
+            run=replace(full, regime="head", mechanism="least-squares", rate=1.0), figures=said, right=rights(4, 4),
+            tried=[],
         ),
     ]  # fmt: skip
 
-    def table(store, recipe, *, epsilons, seeds, progress, fits):
-        assert (epsilons, seeds) == ((3.0,), [0, 1])
+    def table(store, recipe, *, epsilons, seeds, resets, rates, progress, fits):
+        assert (epsilons, seeds, resets, rates) == ((3.0,), [0, 1], (True,), (0.5,))
         return PrivateTableReport(
             store=store.path, root_digest=store.root_digest, rows=48, held_out=12, cells=cells, seconds=0.0
         )
 
     monkeypatch.setattr(paper_tables, "private_table", table)
-    made = compare(recipe(place, compare={**SMALL, "reports": ["table3"]}))
-    found = {line.method: (line.accuracy, line.preset) for line in made.reports[0].lines}
-    assert found == {"full": (pytest.approx(60.0), "tangent"), "head, least squares": (40.0, "tangent")}
-    assert "| epsilon | full, tangent | head, least squares, tangent |" in page(made)
+    made = compare(recipe(place, compare={**SMALL, "resets": [True], "private_rates": [0.5], "reports": ["table3"]}))
+    found = {(line.method, line.preset): line.accuracy for line in made.reports[0].lines}
+    assert found == {
+        ("full", "tangent"): pytest.approx(60.0),
+        ("full", "ordinary"): pytest.approx(50.0),
+        ("head, least squares", "tangent"): pytest.approx(40.0),
+    }
+    (tuned,) = made.reports[0].settings
+    assert tuned.chosen == {"PT": "F", "rate": 0.3}
+    assert [one["accuracy"] for one in tuned.tried] == [55.0, 50.0]
+    assert "| epsilon | full, tangent | full, ordinary | head, least squares, tangent |" in page(made)
+
+
+def rights(*counts):
+    """Which of ten held-out rows were right, by seed."""
+    return [(torch.arange(10) < count).byte() for count in counts]
 
 
 def test_command(place, tmp_path, capsys):

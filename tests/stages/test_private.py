@@ -8,11 +8,8 @@ from pathlib import Path
 import pytest
 
 import taftcache
-from taftcache.cache.store import FeatureStore
 from taftcache.cli import main
 from taftcache.errors import RecipeError
-from taftcache.paper import private_table as private_comparison
-from taftcache.paper.fits import Fits
 from taftcache.privacy.noise import SeededBits
 from taftcache.privacy.statement import EVENT, META, audit_statement
 from taftcache.recipe import parse_recipe, recipe_values
@@ -124,35 +121,6 @@ def test_other_mechanisms(store, mechanism):
         if mechanism != "sampled-descent":
             with pytest.raises(RecipeError, match="head alone"):
                 taftcache.train_private(opened, settings(opened, train="full", mechanism=mechanism), ["001"])
-
-
-def test_the_table_trains_both_networks_and_writes_nothing(store):
-    with FeatureStore(store) as opened:
-        before = opened.root_digest
-        report = taftcache.private_table(
-            opened, settings(opened), epsilons=[8.0], seeds=[0, 1], regimes=["layernorm", "head"]
-        )
-        assert [(cell.regime, cell.network) for cell in report.cells] == [
-            ("layernorm", "tangent"),
-            ("layernorm", "ordinary"),
-            ("head", "tangent"),
-            ("head", "tangent"),
-        ]
-        assert all(len(cell.accuracy) == 2 and 0 <= cell.mean <= 1 for cell in report.cells)
-        assert opened.root_digest == before
-
-
-def test_a_table_trains_no_cell_twice(store, tmp_path, monkeypatch):
-    with FeatureStore(store) as opened:
-        recipe, which = settings(opened), {"epsilons": [8.0], "seeds": [0, 1], "regimes": ["head"]}
-        first = taftcache.private_table(opened, recipe, **which, fits=Fits(tmp_path))
-        runs = []
-        run = private_comparison._run
-        monkeypatch.setattr(private_comparison, "_run", lambda *cell: runs.append(cell) or run(*cell))
-        again = taftcache.private_table(opened, recipe, **which, fits=Fits(tmp_path))
-        assert (again.cells, runs) == (first.cells, [])
-        taftcache.private_table(opened, settings(opened, steps=recipe.privacy.steps + 1), **which, fits=Fits(tmp_path))
-        assert len(runs) == 4
 
 
 def test_commands(store: Path, capsys):

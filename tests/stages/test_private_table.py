@@ -1,0 +1,128 @@
+"""The private table on tiny data: what is run, with which settings, and what is kept; not who wins."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+import taftcache
+from taftcache.cache.store import FeatureStore
+from taftcache.errors import FormatError
+from taftcache.paper.fits import Fits
+from taftcache.paper.private_runs import PrivateRun, PrivateRuns
+from taftcache.paper.private_table import KINDS
+from taftcache.privacy import trainer
+from taftcache.privacy.noise import SeededBits
+from taftcache.stages.progress import Silent
+from tests.stages.making import settings
+
+SMALL = {"epsilons": [8.0], "seeds": [0, 1]}
+
+
+@pytest.fixture(scope="module")
+def opened(finished):
+    with FeatureStore(finished) as store:
+        yield store
+
+
+@pytest.fixture(scope="module")
+def made(opened, tmp_path_factory):
+    """A table of two regimes, where its runs are kept, and what was run in order."""
+    folder, runs = tmp_path_factory.mktemp("runs"), []
+    train = PrivateRuns._run
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(PrivateRuns, "_run", lambda self, run: runs.append(run) or train(self, run))
+        report = taftcache.private_table(
+            opened, settings(opened), regimes=["layernorm", "head"], **SMALL, fits=Fits(folder)
+        )
+    return report, folder, runs
+
+
+def test_the_table_trains_both_networks_and_writes_nothing(opened, made):
+    report = made[0]
+    assert [(cell.run.regime, cell.run.network, cell.run.mechanism) for cell in report.cells] == [
+        ("layernorm", "tangent", "descent"),
+        ("layernorm", "ordinary", "descent"),
+        ("head", "tangent", "descent"),
+        ("head", "tangent", "least-squares"),
+    ]
+    for cell in report.cells:
+        assert [len(seed) for seed in cell.right] == [report.held_out] * 2
+        assert all(torch.isin(seed, torch.tensor([0, 1])).all() for seed in cell.right)
+        assert 0 <= cell.mean <= 1
+        assert cell.figures["epsilon"] <= 8.0
+    assert opened.root_digest == report.root_digest == FeatureStore(opened.path).root_digest
+
+
+@pytest.mark.law("Both networks of a private comparison choose from the same settings, on rows that no figure is of")
+def test_both_networks_choose_from_the_same_settings(made):
+    report, _, runs = made
+    for cell in report.cells:
+        own = [r for r in runs if (r.regime, r.network, r.mechanism) == _place(cell.run)]
+        searched = [r for r in own if r.validate]
+        assert [(r.reset_block, r.rate, r.seed, r.validate) for r in own if not r.validate] == [
+            (cell.run.reset_block, cell.run.rate, seed, False) for seed in SMALL["seeds"]
+        ]
+        if cell.run.mechanism == "least-squares":
+            assert searched == []
+        elif cell.run.regime == "head":
+            assert {(r.reset_block, r.rate) for r in searched} == {(False, 0.3), (False, 1.0), (False, 3.0)}
+        else:
+            pt = cell.run.reset_block
+            asked = {(False, 1.0), (True, 1.0), (pt, 0.3), (pt, 3.0)}
+            assert {(r.reset_block, r.rate) for r in searched} == asked
+            scores = {(run.reset_block, run.rate): found for run, found in cell.tried}
+            assert scores[pt, 1.0] == max(scores[False, 1.0], scores[True, 1.0])
+            assert scores[pt, cell.run.rate] == max(scores[pt, rate] for rate in (0.3, 1.0, 3.0))
+    assert len(runs) == len(set(runs))
+
+
+def test_the_heads_regime_is_the_same_for_both_networks(opened, monkeypatch):
+    monkeypatch.setattr(trainer, "SystemBits", lambda: SeededBits(3))
+    runs = PrivateRuns(opened, settings(opened), Fits(), Silent(), 2)
+    run = PrivateRun(regime="head", network="tangent", mechanism="descent", epsilon=8.0, reset_block=False, rate=1e-3)
+    ours, theirs = (runs(replace(run, network=network), Silent()) for network in KINDS)
+    assert torch.equal(ours.right, theirs.right)
+    assert ours.figures == theirs.figures
+    assert 0 < ours.accuracy < 100
+
+
+def test_rows_to_choose_on_train_nothing_and_are_not_the_held_out_ones(opened):
+    runs = PrivateRuns(opened, settings(opened), Fits(), Silent(), 1)
+    (rows,), (tests,) = runs._apart
+    whole, held_out = runs._whole
+    assert rows.rows + tests.rows == sum(shard.rows for shard in whole)
+    assert 0 < tests.rows < rows.rows
+    trained, chosen_on = ({row.tobytes() for row in source.tokens} for source in (rows, tests))
+    measured_on = {row.tobytes() for block in held_out[0].blocks(64) for row in block.tokens}
+    assert not trained & chosen_on
+    assert not measured_on & (trained | chosen_on)
+
+
+def test_a_table_trains_nothing_twice(opened, made, monkeypatch):
+    report, folder, _ = made
+    recipe, runs = settings(opened), []
+    run = PrivateRuns._run
+    monkeypatch.setattr(PrivateRuns, "_run", lambda self, one: runs.append(one) or run(self, one))
+    which = {**SMALL, "regimes": ["layernorm", "head"]}
+    again = taftcache.private_table(opened, recipe, **which, fits=Fits(folder))
+    assert runs == []
+    assert [(c.run, c.figures, c.accuracy, c.tried) for c in again.cells] == [
+        (c.run, c.figures, c.accuracy, c.tried) for c in report.cells
+    ]
+    taftcache.private_table(
+        opened, settings(opened, steps=recipe.privacy.steps + 1), epsilons=[8.0], seeds=[0], regimes=["head"],
+        rates=[1.0], fits=Fits(folder),
+    )  # fmt: skip
+    assert [(run.mechanism, run.validate) for run in runs] == [("descent", False), ("least-squares", False)]
+    taftcache.private_table(opened, settings(opened, budget=99.0), **which, fits=Fits(folder))
+    assert len(runs) == 2  # a budget decides nothing here
+    next(folder.iterdir()).write_bytes(b"torn")
+    with pytest.raises(FormatError):
+        taftcache.private_table(opened, recipe, **which, fits=Fits(folder))
+
+
+def _place(run):
+    return run.regime, run.network, run.mechanism
