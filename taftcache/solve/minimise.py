@@ -16,15 +16,15 @@ from taftcache.objective.problem import Problem
 from taftcache.solve.inverses.class_kernel import class_kernel_fits
 from taftcache.solve.inverses.dual import DualInverse, dual_fits
 from taftcache.solve.inverses.inverse import approximate_inverse
-from taftcache.solve.methods.ball import constrained_gap, solve_in_ball
+from taftcache.solve.methods.ball import solve_in_ball
 from taftcache.solve.methods.conjugate import Lazy, pcg
 from taftcache.solve.methods.head import solve_head
 from taftcache.solve.methods.newton import newton
 from taftcache.solve.methods.projected import projected_gradient
 from taftcache.solve.methods.row_space import Restart, RowSpace
-from taftcache.solve.proof import bracket, certified, prove
+from taftcache.solve.proof import bracket, looked_at, prove
 from taftcache.solve.settings import ARITHMETIC, GOAL, Arithmetic, Goal, OnPass
-from taftcache.solve.solution import Certificate, Solution, Status
+from taftcache.solve.solution import Solution, Status
 from taftcache.tangent.base import Base
 from taftcache.tangent.rows import RowSource
 
@@ -86,13 +86,17 @@ def minimise(
     problems = _Problems(base, sources, objective, arithmetic)
     exact, radius = problems.exact, objective.radius
     if method in ("projected", "accelerated") or (not objective.loss.quadratic and radius is not None):
-        return projected_gradient(
-            exact, goal, radius=radius, start=_value(start), accelerate=method != "projected", on_pass=on_pass
+        accelerate = method != "projected"
+        found = projected_gradient(
+            exact, goal, radius=radius, start=_value(start), accelerate=accelerate, on_pass=on_pass
         )
+        return prove(found, exact, goal.tolerance, radius=radius)
     if not objective.loss.quadratic:
-        return newton(problems.inner(arithmetic.dtype), exact, goal, start=_value(start), on_pass=on_pass)
+        inner = problems.inner(arithmetic.dtype)
+        return prove(newton(inner, exact, goal, start=_value(start), on_pass=on_pass), exact, goal.tolerance)
     if radius is not None:
-        return solve_in_ball(problems.inner(arithmetic.dtype), exact, radius, goal, on_pass=on_pass)
+        found = solve_in_ball(problems.inner(arithmetic.dtype), exact, radius, goal, on_pass=on_pass)
+        return prove(found, exact, goal.tolerance, radius=radius)
     if exact.operator.layout == base.head_layout:
         return solve_head(exact, goal.tolerance)
     return _solve_quadratic(problems, method, goal, start, on_pass)
@@ -126,28 +130,21 @@ def certify(
     value = value.to(exact.operator.device, torch.float64)
     head = exact.operator.layout == base.head_layout
     if radius is not None or head or not objective.loss.quadratic or method not in ("auto", "conjugate"):
-        found = certified(exact, value, goal.tolerance, {})
-        if radius is None:
-            return found
-        gap, left = constrained_gap(exact.ridge, exact.evaluate(value)[1], value, radius)
-        gap += 1e-14 * abs(found.certificate.objective)
-        return replace(found, certificate=replace(found.certificate, gradient=left, constrained=gap))
+        return prove(looked_at(exact, value, {}), exact, goal.tolerance, radius=radius)
     by_rows = method == "auto" and through_rows(exact)
     if dual is not None:
         space = RowSpace(exact, exact, goal.max_passes)
         space.look(value, dual)
         solution = space.solution(Status.stalled)
     else:
-        at_zero, (found_value, gradient) = exact.evaluate(torch.zeros_like(value))[1], exact.evaluate(value)
-        norms = gradient.norm().item(), at_zero.norm().item()
-        certificate = Certificate(*norms, exact.ridge, found_value, exact.operator.rows)
-        solution = Solution(value, Status.stalled, certificate, {"passes": 2}, (at_zero, gradient))
+        solution = looked_at(exact, value, {})
     inverse = _inverse(problems, by_rows)[1]
     if dual is not None or not by_rows:
-        return prove(solution, exact, inverse, goal.tolerance, goal.proof_passes)
-    proven = prove(solution, exact, None, goal.tolerance)
+        return prove(solution, exact, goal.tolerance, inverse=inverse, passes=goal.proof_passes)
+    proven = prove(solution, exact, goal.tolerance)
     certificate, passes = proven.certificate, max(BRACKET_PASSES, goal.proof_passes)
-    least, most = bracket(exact, gradient, inverse, passes, certificate.rounding)
+    assert solution.gradients is not None
+    least, most = bracket(exact, solution.gradients[1], inverse, passes, certificate.rounding)
     stats = {**proven.stats, "energy_at_least": least}
     return replace(proven, certificate=replace(certificate, tightened=most), stats=stats)
 
@@ -216,7 +213,7 @@ def _solve_quadratic(
         solution = space.solution(space.run(tolerance))
         if solution.status is Status.stalled:  # kernels of very unlike sizes drown λ in float32
             solution = _continued(solution, inner, exact, inverse, goal, on_pass)
-    return prove(solution, exact, inverse, tolerance, goal.proof_passes)
+    return prove(solution, exact, tolerance, inverse=inverse, passes=goal.proof_passes)
 
 
 def _inverse(problems: _Problems, by_rows: bool) -> tuple[Problem, Lazy]:

@@ -42,7 +42,7 @@ def breaches(seed: int) -> tuple[list[str], float | None]:
     inverse = [None, Plain(), Scaled()][seed % 3]
     goal = Goal(tolerance=tolerance, max_passes=passes)
     solution = pcg(narrow if seed % 2 else wide, wide, inverse or Plain(), goal)
-    solution = prove(solution, wide, inverse, tolerance, passes=0 if seed % 5 == 0 else 12)
+    solution = prove(solution, wide, tolerance, inverse=inverse, passes=0 if seed % 5 == 0 else 12)
     c, x = solution.certificate, fractions(solution.value)
     gradient = exact.gradient(x)
     step = exact.solve(gradient)  # Δw − Δw*

@@ -5,32 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import torch
-from torch import Tensor
 
 from taftcache.objective.problem import Problem
 from taftcache.solve.inverses.krylov import KrylovPath
+from taftcache.solve.proof import constrained_gap
 from taftcache.solve.settings import GOAL, Goal, OnPass
 from taftcache.solve.solution import Certificate, Solution, Status
-
-
-def constrained_gap(ridge: float, gradient: Tensor, value: Tensor, radius: float) -> tuple[float, float]:
-    """Bounds on F − F* over the ball at a feasible Δw, and the norm of what is left of the optimality condition.
-
-    With ν ≥ 0 the multiplier that fits best and v = ∇F + νΔw, weak duality gives
-    F − F* ≤ ‖v‖²/(2(λ + ν)) + ν(R² − ‖Δw‖²)/2; without curvature, ∇F·Δw + R‖∇F‖ is the bound of Frank and Wolfe.
-    """
-    square = (value @ value).item()
-    nu = max(0.0, -(gradient @ value).item() / square) if square > 0 else 0.0
-    left = (gradient + nu * value).norm().item()
-    linear = max(0.0, (gradient @ value).item()) + max(
-        0.0, radius * gradient.norm().item() + min(0.0, (gradient @ value).item())
-    )
-    slack = nu / 2 * max(0.0, radius**2 - square)
-    curved = left**2 / (2 * (ridge + nu)) + slack if ridge + nu > 0 else linear
-    inside = gradient.norm().item()
-    if square < radius**2 * (1 - 1e-6):  # the ball does not bind: its multiplier is zero
-        left = inside
-    return min(linear, curved, inside**2 / (2 * ridge) if ridge > 0 else linear), left
 
 
 def solve_in_ball(
@@ -56,8 +36,8 @@ def solve_in_ball(
     """
     operator = exact.operator
     zero = torch.zeros(operator.layout.size, dtype=torch.float64, device=operator.device)
-    objective, gradient = exact.evaluate(zero)
-    scale, passes = gradient.norm().item(), 1
+    objective, at_zero = exact.evaluate(zero)
+    gradient, scale, passes = at_zero, at_zero.norm().item(), 1
     value, status = zero, Status.converged
     gap, left = constrained_gap(exact.ridge, gradient, zero, radius)
     unregularised = replace(problem, ridge=0.0)
@@ -91,8 +71,6 @@ def solve_in_ball(
                 break
     except KeyboardInterrupt:
         status = Status.interrupted
-    certificate = Certificate(
-        left, scale, exact.ridge, objective, operator.rows, constrained=gap + 1e-14 * abs(objective)
-    )
+    certificate = Certificate(left, scale, exact.ridge, objective, operator.rows, constrained=gap)
     stats = {"solver": "krylov path", "passes": passes, "norm": value.norm().item(), "radius": radius}
-    return Solution(value, status, certificate, stats)
+    return Solution(value, status, certificate, stats, (at_zero, gradient))
