@@ -84,28 +84,10 @@ def prove(
     return replace(solution, certificate=certificate, status=status, stats=stats)
 
 
-def looked_at(problem: Problem, value: Tensor, stats: Mapping[str, Any], status: Status = Status.stalled) -> Solution:
-    """Any Δw [P] as a solution that ``prove`` can take, from its float64 gradient and that of zero, in two passes.
-
-    Raises:
-        SolveError: a gradient that is not finite.
-    """
-    objective, gradient = problem.evaluate(value)
-    at_zero = problem.evaluate(torch.zeros_like(value))[1]
-    norm = gradient.norm().item()
-    if not isfinite(norm):
-        raise SolveError("the gradient is not finite", got=f"F = {objective}")
-    certificate = Certificate(
-        norm, at_zero.norm().item(), problem.ridge, objective, problem.operator.rows, quadratic=problem.loss.quadratic
-    )
-    passes = stats.get("passes", 0) + 2
-    return Solution(value, status, certificate, {**stats, "passes": passes}, (at_zero, gradient))
-
-
-def certified(
+def looked_at(
     problem: Problem, value: Tensor, tolerance: float, stats: Mapping[str, Any], above: Status = Status.stalled
 ) -> Solution:
-    """Any Δw [P] as a proven solution, from the rows alone, in four passes.
+    """Any Δw [P] as a solution that ``prove`` can take, from its float64 gradient and that of zero, in two passes.
 
     Args:
         problem: in float64.
@@ -117,11 +99,23 @@ def certified(
     Raises:
         SolveError: a gradient that is not finite.
     """
-    solution = looked_at(problem, value, stats, above)
-    certificate = solution.certificate
-    if certificate.gradient <= tolerance * certificate.gradient_at_zero:
-        solution = replace(solution, status=Status.converged)
-    proven = prove(solution, problem, tolerance)
+    objective, gradient = problem.evaluate(value)
+    at_zero = problem.evaluate(torch.zeros_like(value))[1]
+    norm, scale = gradient.norm().item(), at_zero.norm().item()
+    if not isfinite(norm):
+        raise SolveError("the gradient is not finite", got=f"F = {objective}")
+    certificate = Certificate(
+        norm, scale, problem.ridge, objective, problem.operator.rows, quadratic=problem.loss.quadratic
+    )
+    status = Status.converged if norm <= tolerance * scale else above
+    return Solution(value, status, certificate, {**stats, "passes": stats.get("passes", 0) + 2}, (at_zero, gradient))
+
+
+def certified(
+    problem: Problem, value: Tensor, tolerance: float, stats: Mapping[str, Any], above: Status = Status.stalled
+) -> Solution:
+    """Any Δw [P] as a proven solution, from the rows alone, in four passes; arguments as ``looked_at`` has them."""
+    proven = prove(looked_at(problem, value, tolerance, stats, above), problem, tolerance)
     return proven if proven.status is Status.converged else replace(proven, status=above)
 
 
