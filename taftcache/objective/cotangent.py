@@ -84,16 +84,13 @@ class LossGradient(_OfLoss):
 
 
 @dataclass(kw_only=True)
-class LossHessian(_OfLoss):
-    """ωD J v / N, with D at Δw = 0 or at logits: ``point`` has those of each block by its first row."""
+class _AtPoint(_OfLoss):
+    """With D at Δw = 0, or at logits: ``point`` has those of each block by its first row."""
 
     point: dict[int, Tensor] | None
 
-    def answer(self, logits: Tensor, change: Tensor | None, labels: Tensor) -> Tensor:
-        """For the tangent of v."""
-        assert change is not None
-        z = moved(logits, None, self.jvp_only) if self.point is None else self.point[self.start].to(change)
-        return self._mean(self.loss.hessian(z, labels, change), labels)
+    def _logits(self, logits: Tensor) -> Tensor:
+        return moved(logits, None, self.jvp_only) if self.point is None else self.point[self.start].to(logits)
 
     def part(self, start: int, rows: int) -> Self:
         """With the point of those rows alone: a block never spans two sources."""
@@ -104,17 +101,35 @@ class LossHessian(_OfLoss):
 
 
 @dataclass(kw_only=True)
-class Scattered(_OfLoss):
-    """The terms of the gradient of a quadratic loss under random signs, and of its Hessian product."""
+class LossHessian(_AtPoint):
+    """ωD J v / N."""
+
+    def answer(self, logits: Tensor, change: Tensor | None, labels: Tensor) -> Tensor:
+        """For the tangent of v."""
+        assert change is not None
+        return self._mean(self.loss.hessian(self._logits(logits), labels, change), labels)
+
+
+@dataclass(kw_only=True)
+class Scattered(_AtPoint):
+    """The terms of the gradient under random signs, and of the Hessian's product that moves it.
+
+    Of a loss that is not quadratic they are those at the point: what z itself may be off by passes through D, and what
+    cancels in ∂ℓ is as large as in ∂ℓ of equal logits (of cross-entropy p and one, where p − 1 may be nothing).
+    """
 
     seed: int
 
     def answer(self, logits: Tensor, change: Tensor | None, labels: Tensor) -> Tensor:
         """The signs of a block depend on the seed and on where it begins."""
         assert change is not None
-        z = moved(logits, None, self.jvp_only)
+        z = self._logits(logits)
         signs = random_signs(z, (self.seed << 40) + self.start)
-        return self._mean(signs * self.loss.gradient(z, labels) + self.loss.hessian(z, labels, change), labels)
+        terms = self.loss.gradient(z, labels)
+        if self.point is not None:
+            terms = terms.abs() + self.loss.gradient(torch.zeros_like(z), labels).abs()
+            change = change + signs.roll(1, 0) * z
+        return self._mean(signs * terms + self.loss.hessian(z, labels, change), labels)
 
 
 @dataclass(kw_only=True)

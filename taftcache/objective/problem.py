@@ -69,24 +69,21 @@ class Problem:
         For large P, fresh memory for the result costs as much as the product. D is that of Δw = 0 unless
         ``at`` moved it.
         """
-        point = None
-        if self.point is not None:
-            starts = accumulate((len(z) for z in self.point), initial=0)
-            point = dict(zip(starts, self.point, strict=False))
         vector = vector.to(self.operator.device, self.operator.dtype)
-        product = LossHessian(point=point, **self._terms)
+        product = LossHessian(point=self._points(), **self._terms)
         return self.operator.accumulate(vector, product, torch.mul(vector, self.ridge, out=out))
 
     def scattered(self, delta: Tensor, seed: int) -> Tensor:
-        """∇F(Δw) of a quadratic F with the terms of its sums under random signs [P], in one pass.
+        """∇F(Δw) with the terms of its sums under random signs [P], in one pass.
 
         Nothing cancels in it but by chance: times the unit of rounding it has the size of what rounding puts wrong
-        in ∇F(Δw), where terms do cancel.
+        in ∇F(Δw), where terms do cancel. Of a loss that is not quadratic, the problem is the one that ``at`` gives.
         """
         operator = self.operator
         delta = delta.to(operator.device, operator.dtype)
         delta = delta * random_signs(delta, seed)
-        return operator.accumulate(delta, Scattered(seed=seed, **self._terms), self.ridge * delta)
+        scattered = Scattered(seed=seed, point=self._points(), **self._terms)
+        return operator.accumulate(delta, scattered, self.ridge * delta)
 
     def at(self, delta: Tensor) -> tuple[float, Tensor, Problem]:
         """F, ∇F and the problem whose Hessian is that of Δw, in one pass; holds N·K logits."""
@@ -117,6 +114,12 @@ class Problem:
     @property
     def _terms(self) -> dict[str, Any]:
         return {"loss": self.loss, "weights": self.weights, "rows": self.operator.rows, "jvp_only": self.jvp_only}
+
+    def _points(self) -> dict[int, Tensor] | None:
+        """The point's logits by the first row of their block."""
+        if self.point is None:
+            return None
+        return dict(zip(accumulate((len(z) for z in self.point), initial=0), self.point, strict=False))
 
     def _point(self, start: int, count: int) -> Tensor:
         assert self.point is not None

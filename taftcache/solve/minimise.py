@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import replace
 from math import inf, prod
 from typing import Literal
@@ -16,15 +17,15 @@ from taftcache.objective.problem import Problem
 from taftcache.solve.inverses.class_kernel import class_kernel_fits
 from taftcache.solve.inverses.dual import DualInverse, dual_fits
 from taftcache.solve.inverses.inverse import approximate_inverse
-from taftcache.solve.methods.ball import constrained_gap, solve_in_ball
+from taftcache.solve.methods.ball import solve_in_ball
 from taftcache.solve.methods.conjugate import Lazy, pcg
 from taftcache.solve.methods.head import solve_head
 from taftcache.solve.methods.newton import newton
 from taftcache.solve.methods.projected import projected_gradient
 from taftcache.solve.methods.row_space import Restart, RowSpace
-from taftcache.solve.proof import bracket, certified, prove
+from taftcache.solve.proof import bracket, looked_at, prove
 from taftcache.solve.settings import ARITHMETIC, GOAL, Arithmetic, Goal, OnPass
-from taftcache.solve.solution import Certificate, Solution, Status
+from taftcache.solve.solution import Solution, Status
 from taftcache.tangent.base import Base
 from taftcache.tangent.rows import RowSource
 
@@ -85,17 +86,23 @@ def minimise(
     """
     problems = _Problems(base, sources, objective, arithmetic)
     exact, radius = problems.exact, objective.radius
-    if method in ("projected", "accelerated") or (not objective.loss.quadratic and radius is not None):
-        return projected_gradient(
-            exact, goal, radius=radius, start=_value(start), accelerate=method != "projected", on_pass=on_pass
+    if method in ("projected", "accelerated"):
+        accelerate = method == "accelerated"
+        found = projected_gradient(
+            exact, goal, radius=radius, start=_value(start), accelerate=accelerate, on_pass=on_pass
         )
-    if not objective.loss.quadratic:
-        return newton(problems.inner(arithmetic.dtype), exact, goal, start=_value(start), on_pass=on_pass)
-    if radius is not None:
-        return solve_in_ball(problems.inner(arithmetic.dtype), exact, radius, goal, on_pass=on_pass)
-    if exact.operator.layout == base.head_layout:
-        return solve_head(exact, goal.tolerance)
-    return _solve_quadratic(problems, method, goal, start, on_pass)
+        return prove(found, exact, goal.tolerance, radius=radius)
+    if radius is None:
+        found, inverse = _without_ball(problems, method, goal, start, on_pass)
+        # From dual vectors the goal was a distance, which they know themselves.
+        tolerance = inf if isinstance(start, Restart) else goal.tolerance
+        passes = 0 if inverse is None else goal.proof_passes
+        return prove(found, exact, tolerance, inverse=inverse, passes=passes)
+
+    def solve(ridge: float, goal: Goal, last: Solution | None) -> Solution:
+        return _without_ball(problems.at(ridge), method, goal, last, on_pass)[0]
+
+    return prove(solve_in_ball(solve, exact, radius, goal), exact, goal.tolerance, radius=radius)
 
 
 def certify(
@@ -126,28 +133,21 @@ def certify(
     value = value.to(exact.operator.device, torch.float64)
     head = exact.operator.layout == base.head_layout
     if radius is not None or head or not objective.loss.quadratic or method not in ("auto", "conjugate"):
-        found = certified(exact, value, goal.tolerance, {})
-        if radius is None:
-            return found
-        gap, left = constrained_gap(exact.ridge, exact.evaluate(value)[1], value, radius)
-        gap += 1e-14 * abs(found.certificate.objective)
-        return replace(found, certificate=replace(found.certificate, gradient=left, constrained=gap))
+        return prove(looked_at(exact, value, goal.tolerance, {}), exact, goal.tolerance, radius=radius)
     by_rows = method == "auto" and through_rows(exact)
     if dual is not None:
         space = RowSpace(exact, exact, goal.max_passes)
         space.look(value, dual)
         solution = space.solution(Status.stalled)
     else:
-        at_zero, (found_value, gradient) = exact.evaluate(torch.zeros_like(value))[1], exact.evaluate(value)
-        norms = gradient.norm().item(), at_zero.norm().item()
-        certificate = Certificate(*norms, exact.ridge, found_value, exact.operator.rows)
-        solution = Solution(value, Status.stalled, certificate, {"passes": 2}, (at_zero, gradient))
+        solution = looked_at(exact, value, goal.tolerance, {})
     inverse = _inverse(problems, by_rows)[1]
     if dual is not None or not by_rows:
-        return prove(solution, exact, inverse, goal.tolerance, goal.proof_passes)
-    proven = prove(solution, exact, None, goal.tolerance)
+        return prove(solution, exact, goal.tolerance, inverse=inverse, passes=goal.proof_passes)
+    proven = prove(solution, exact, goal.tolerance)
     certificate, passes = proven.certificate, max(BRACKET_PASSES, goal.proof_passes)
-    least, most = bracket(exact, gradient, inverse, passes, certificate.rounding)
+    assert solution.gradients is not None
+    least, most = bracket(exact, solution.gradients[1], inverse, passes, certificate.rounding)
     stats = {**proven.stats, "energy_at_least": least}
     return replace(proven, certificate=replace(certificate, tightened=most), stats=stats)
 
@@ -174,12 +174,21 @@ class _Problems:
         whole = rows * row if rows * row <= arithmetic.memory // 4 else 0
         self._memory = arithmetic.memory - whole
         self.exact = self._made(torch.float64, whole)
+        self._inner: dict[torch.dtype, Problem] = {}
         if objective.weights is not None:
             objective.weights.check(self.exact.operator.rows, self.exact.operator.classes)
 
     def inner(self, dtype: torch.dtype) -> Problem:
         """In ``dtype``, its rows in the memory that is left."""
-        return self._made(dtype, self._memory)
+        if dtype not in self._inner:
+            self._inner[dtype] = self._made(dtype, self._memory)
+        return replace(self._inner[dtype], ridge=self.exact.ridge)
+
+    def at(self, ridge: float) -> _Problems:
+        """The same rows under another λ."""
+        other = copy(self)
+        other.exact = replace(self.exact, ridge=ridge)
+        return other
 
     def _made(self, dtype: torch.dtype, memory: int) -> Problem:
         how, layout = self.arithmetic, self._layout
@@ -187,36 +196,48 @@ class _Problems:
         return Problem.of(self._objective, J)
 
 
-def _value(start: Tensor | Restart | None) -> Tensor | None:
+def _value(start: Tensor | Restart | Solution | None) -> Tensor | None:
     """Δw to begin from; SolveError for dual vectors, which serve in the space of the rows alone."""
     if isinstance(start, Restart):
         raise SolveError(
             "cannot resume from dual vectors: this solve does not go through the space of the rows",
             got="a problem solved elsewhere",
         )
-    return start
+    return start.value if isinstance(start, Solution) else start
 
 
-def _solve_quadratic(
-    problems: _Problems, method: Method, goal: Goal, start: Tensor | Restart | None, on_pass: OnPass | None
-) -> Solution:
-    """Conjugate gradients on the rows or on the parameters, then the proof."""
+def _without_ball(
+    problems: _Problems,
+    method: Method,
+    goal: Goal,
+    start: Tensor | Restart | Solution | None,
+    on_pass: OnPass | None,
+) -> tuple[Solution, Lazy | None]:
+    """The minimiser by the method that fits, not proven yet, and about H⁻¹ where a closer proof can use it.
+
+    A solution of the same rows as ``start`` lends its dual vectors where it has them, else its Δw.
+    """
     exact = problems.exact
-    by_rows = method == "auto" and not isinstance(start, Tensor) and through_rows(exact)
+    if not exact.loss.quadratic:
+        inner = problems.inner(problems.arithmetic.dtype)
+        return newton(inner, exact, goal, start=_value(start), on_pass=on_pass), None
+    if exact.operator.layout == exact.operator.base.head_layout:
+        return solve_head(exact, goal.tolerance), None
+    dual = start.dual if isinstance(start, Solution) else None
+    from_value = isinstance(start, Tensor) or (isinstance(start, Solution) and dual is None)
+    by_rows = method == "auto" and not from_value and through_rows(exact)
     inner, inverse = _inverse(problems, by_rows)
-    tolerance = goal.tolerance
     if not by_rows:
-        solution = pcg(inner, exact, inverse, goal, start=_value(start), on_pass=on_pass)
-    elif isinstance(start, Restart):
-        space = RowSpace(inner, exact, goal.max_passes, on_pass)
-        solution = space.solution(space.restart(start))
-        tolerance = inf  # the distance that was asked for is another goal
-    else:
-        space = RowSpace(inner, exact, goal.max_passes, on_pass)
-        solution = space.solution(space.run(tolerance))
-        if solution.status is Status.stalled:  # kernels of very unlike sizes drown λ in float32
-            solution = _continued(solution, inner, exact, inverse, goal, on_pass)
-    return prove(solution, exact, inverse, tolerance, goal.proof_passes)
+        return pcg(inner, exact, inverse, goal, start=_value(start), on_pass=on_pass), inverse
+    space = RowSpace(inner, exact, goal.max_passes, on_pass)
+    if isinstance(start, Restart):
+        return space.solution(space.restart(start)), inverse
+    if isinstance(start, Solution) and dual is not None:
+        space.look(start.value, dual)
+    solution = space.solution(space.run(goal.tolerance))
+    if solution.status is Status.stalled:  # kernels of very unlike sizes drown λ in float32
+        solution = _continued(solution, inner, exact, inverse, goal, on_pass)
+    return solution, inverse
 
 
 def _inverse(problems: _Problems, by_rows: bool) -> tuple[Problem, Lazy]:

@@ -1,6 +1,6 @@
-"""How far a quadratic problem is from its optimum: what rounding may have hidden, and a closer bound for a few passes.
+"""How far a Δw is from its problem's optimum: what rounding may have hidden, and closer bounds for a few passes.
 
-For any p, with q = −g − Hp recomputed in float64,
+Of a quadratic F, for any p, with q = −g − Hp recomputed in float64,
 
     ‖Δw − Δw*‖_H² = gᵀH⁻¹g = −gᵀp + pᵀq + qᵀH⁻¹q
 
@@ -16,6 +16,7 @@ their difference.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from itertools import islice
 from math import inf, isfinite, sqrt
@@ -45,13 +46,15 @@ class Quadratic(Protocol):
         """H v [P]."""
         ...
 
-    def scattered(self, delta: Tensor, seed: int) -> Tensor:
-        """See ``Problem.scattered``."""
-        ...
-
 
 def prove(
-    solution: Solution, problem: Quadratic, inverse: Inverse | None, tolerance: float, passes: int = 0
+    solution: Solution,
+    problem: Problem,
+    tolerance: float,
+    *,
+    radius: float | None = None,
+    inverse: Inverse | None = None,
+    passes: int = 0,
 ) -> Solution:
     """The solution with its bounds true in spite of rounding, and closer for ``passes`` products more.
 
@@ -61,15 +64,19 @@ def prove(
     Args:
         solution: with ``gradients``.
         problem: the same in float64.
-        inverse: about H⁻¹; see ``tighten``.
         tolerance: that was asked for.
-        passes: for ``tighten``.
+        radius: R of a ball that Δw is held to.
+        inverse: about H⁻¹; see ``tighten``.
+        passes: for ``tighten``, of a quadratic F without a ball.
     """
     assert solution.gradients is not None
     at_zero, gradient = solution.gradients
     error = rounding(problem, solution.value, at_zero, gradient)
     closer = tighten(problem, gradient, inverse, passes, error) if passes else None
     certificate = replace(solution.certificate, rounding=error, tightened=closer)
+    if radius is not None:
+        gap, left = constrained_gap(problem.ridge, gradient, solution.value, radius, error)
+        certificate = replace(certificate, gradient=left, constrained=gap)
     status = solution.status
     if status is Status.converged and certificate.gradient + error > tolerance * certificate.gradient_at_zero:
         status = Status.stalled
@@ -77,39 +84,78 @@ def prove(
     return replace(solution, certificate=certificate, status=status, stats=stats)
 
 
-def certified(
-    problem: Problem, value: Tensor, tolerance: float, stats: dict[str, Any], above: Status = Status.stalled
+def looked_at(
+    problem: Problem, value: Tensor, tolerance: float, stats: Mapping[str, Any], above: Status = Status.stalled
 ) -> Solution:
-    """Any Δw [P] as a solution, with the float64 gradient recomputed from the rows, in two passes.
+    """Any Δw [P] as a solution that ``prove`` can take, from its float64 gradient and that of zero, in two passes.
 
     Args:
         problem: in float64.
         value: Δw.
         tolerance: below which it is called converged, relative to the gradient at Δw = 0.
-        stats: figures of what found it.
+        stats: figures of what found it, the passes it took among them.
         above: its status otherwise.
 
     Raises:
         SolveError: a gradient that is not finite.
     """
     objective, gradient = problem.evaluate(value)
-    scale = problem.evaluate(torch.zeros_like(value))[1].norm().item()
-    norm = gradient.norm().item()
+    at_zero = problem.evaluate(torch.zeros_like(value))[1]
+    norm, scale = gradient.norm().item(), at_zero.norm().item()
     if not isfinite(norm):
         raise SolveError("the gradient is not finite", got=f"F = {objective}")
     certificate = Certificate(
         norm, scale, problem.ridge, objective, problem.operator.rows, quadratic=problem.loss.quadratic
     )
-    return Solution(value, Status.converged if norm <= tolerance * scale else above, certificate, stats)
+    status = Status.converged if norm <= tolerance * scale else above
+    return Solution(value, status, certificate, {**stats, "passes": stats.get("passes", 0) + 2}, (at_zero, gradient))
 
 
-def rounding(problem: Quadratic, value: Tensor, at_zero: Tensor, gradient: Tensor) -> float:
+def certified(
+    problem: Problem, value: Tensor, tolerance: float, stats: Mapping[str, Any], above: Status = Status.stalled
+) -> Solution:
+    """Any Δw [P] as a proven solution, from the rows alone, in four passes; arguments as ``looked_at`` has them."""
+    proven = prove(looked_at(problem, value, tolerance, stats, above), problem, tolerance)
+    return proven if proven.status is Status.converged else replace(proven, status=above)
+
+
+def constrained_gap(
+    ridge: float, gradient: Tensor, value: Tensor, radius: float, error: float = 0.0
+) -> tuple[float, float]:
+    """Bounds on F − F* over the ball at a feasible Δw, and the norm of what is left of the optimality condition.
+
+    With ν ≥ 0 the multiplier that fits best and v = ∇F + νΔw, weak duality gives
+    F − F* ≤ ‖v‖²/(2(λ + ν)) + ν(R² − ‖Δw‖²)/2; without curvature, ∇F·Δw + R‖∇F‖ is the bound of Frank and Wolfe.
+
+    Args:
+        ridge, gradient, value, radius: λ, ∇F [P], Δw [P] and R.
+        error: bound on the norm of the error in ∇F; every ν ≥ 0 makes the bound true, so ν has none.
+    """
+    square, along, size = (value @ value).item(), (gradient @ value).item(), gradient.norm().item()
+    nu = max(0.0, -along / square) if square > 0 else 0.0
+    left = (gradient + nu * value).norm().item()
+    unit = 8 * EPSILON  # of what rounds in these scalars themselves
+    linear = max(0.0, along) + max(0.0, radius * size + min(0.0, along))
+    linear += (error + unit * size) * (radius + square**0.5)
+    slack = nu / 2 * (max(0.0, radius**2 - square) + unit * radius**2)
+    off = error + unit * (size + nu * square**0.5)
+    curved = (left + off) ** 2 / (2 * (ridge + nu)) + slack if ridge + nu > 0 else linear
+    if square < radius**2 * (1 - 1e-6):  # the ball does not bind: its multiplier is zero
+        left = size
+    return min(linear, curved, (size + off) ** 2 / (2 * ridge) if ridge > 0 else linear), left
+
+
+def rounding(problem: Problem, value: Tensor, at_zero: Tensor, gradient: Tensor) -> float:
     """What float64 may have put wrong in ∇F(Δw), in two passes.
 
-    One is the other way of computing it, ∇F(0) + H Δw, which rounds on its own; the other the size of the terms that
-    cancel in it (``Problem.scattered``). Eight times the difference of the first, and 32 units in the last place of the
-    second, are allowed for.
+    Of a quadratic F one is the other way of computing it, ∇F(0) + H Δw, which rounds on its own; the other the size of
+    the terms that cancel in it (``Problem.scattered``). Eight times the difference of the first, and 32 units in the
+    last place of the second, are allowed for. Any other F has no second way: the first pass is for the logits at which
+    its terms are taken, and 64 units are allowed for.
     """
+    if not problem.loss.quadratic:
+        terms = gradient.norm() + problem.at(value)[2].scattered(value, seed=2).norm()
+        return float((64 * EPSILON * terms).item())
     product = problem.hessian(value)
     terms = at_zero.norm() + product.norm() + problem.scattered(value, seed=2).norm()
     return float((8 * (gradient - at_zero - product).norm() + 32 * EPSILON * terms).item())

@@ -53,7 +53,7 @@ RESPONSES = {
     "slope": lambda terms, z: LossGradient(keep=True, **terms),
     "bend": lambda terms, z: LossHessian(point=None, **terms),
     "bend at a point": lambda terms, z: LossHessian(point={k: z[k : k + BLOCK] for k in range(0, N, BLOCK)}, **terms),
-    "scattered": lambda terms, z: Scattered(seed=3, **terms),
+    "scattered": lambda terms, z: Scattered(seed=3, point=None, **terms),
     "given": lambda terms, z: Given(values=z),
 }
 

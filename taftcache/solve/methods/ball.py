@@ -1,98 +1,103 @@
-"""The ball ‖Δw‖ ≤ R for quadratic losses: the ridge that puts the minimiser on its surface."""
+"""The ball ‖Δw‖ ≤ R: the ridge that puts the minimiser on its surface, found by solving at a few."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
+from taftcache.errors import SolveError
 from taftcache.objective.problem import Problem
-from taftcache.solve.inverses.krylov import KrylovPath
-from taftcache.solve.settings import GOAL, Goal, OnPass
+from taftcache.solve.proof import constrained_gap
+from taftcache.solve.settings import Goal
 from taftcache.solve.solution import Certificate, Solution, Status
 
+COARSE = 1e-1  # tolerance of the first solves
+STEP = 10.0  # by which the ridge changes at most from one solve to the next
+PATIENCE = 4  # solves without progress after which rounding is taken to have stopped it
 
-def constrained_gap(ridge: float, gradient: Tensor, value: Tensor, radius: float) -> tuple[float, float]:
-    """Bounds on F − F* over the ball at a feasible Δw, and the norm of what is left of the optimality condition.
-
-    With ν ≥ 0 the multiplier that fits best and v = ∇F + νΔw, weak duality gives
-    F − F* ≤ ‖v‖²/(2(λ + ν)) + ν(R² − ‖Δw‖²)/2; without curvature, ∇F·Δw + R‖∇F‖ is the bound of Frank and Wolfe.
-    """
-    square = (value @ value).item()
-    nu = max(0.0, -(gradient @ value).item() / square) if square > 0 else 0.0
-    left = (gradient + nu * value).norm().item()
-    linear = max(0.0, (gradient @ value).item()) + max(
-        0.0, radius * gradient.norm().item() + min(0.0, (gradient @ value).item())
-    )
-    slack = nu / 2 * max(0.0, radius**2 - square)
-    curved = left**2 / (2 * (ridge + nu)) + slack if ridge + nu > 0 else linear
-    inside = gradient.norm().item()
-    if square < radius**2 * (1 - 1e-6):  # the ball does not bind: its multiplier is zero
-        left = inside
-    return min(linear, curved, inside**2 / (2 * ridge) if ridge > 0 else linear), left
+Solve = Callable[[float, Goal, Solution | None], Solution]
+"""The minimiser without a ball at another λ, to a goal, from the last solution."""
 
 
-def solve_in_ball(
-    problem: Problem,
-    exact: Problem,
-    radius: float,
-    goal: Goal = GOAL,
-    *,
-    on_pass: OnPass | None = None,
-) -> Solution:
-    """Minimise a quadratic F over ‖Δw‖ ≤ R from one Lanczos run.
+@dataclass(frozen=True)
+class _Held:
+    """A feasible Δw with F, ∇F, the bound on F − F* and what is left of the optimality condition."""
 
-    Over a Krylov space F is a small quadratic, and the ridge λ + ν at which its minimiser has the norm R is the root
-    of a scalar function (the secular equation), found to rounding at no further pass. The run is lengthened until the
-    float64 condition ∇F + νΔw = 0 holds to the tolerance.
+    value: Tensor
+    objective: float
+    gradient: Tensor
+    gap: float
+    left: float
+
+
+def solve_in_ball(solve: Solve, exact: Problem, radius: float, goal: Goal) -> Solution:
+    """Minimise F over ‖Δw‖ ≤ R by solving without the ball at λ + ν.
+
+    ‖Δw(s)‖ falls as s = λ + ν grows, and 1/‖Δw(s)‖ is nearly a line in s (the secular equation; Moré and Sorensen
+    1983), so that secants meet 1/R after a few solves, each of which goes on from the last and is only as accurate as
+    its distance from the surface deserves. The first s is one at which Δw is inside for certain, and the first
+    change is the chord to s = 0, which stays on that side. What counts is the float64 condition ∇F + νΔw = 0 of Δw
+    put on the surface.
 
     Args:
-        problem: products of the run.
-        exact: the same problem in float64.
+        solve: without the ball.
+        exact: the problem in float64, with its own λ, which may be zero.
         radius: R.
         goal: its tolerance is on the condition's left side, relative to ‖∇F(0)‖.
-        on_pass: called after each product.
+
+    Raises:
+        SolveError: a gradient that is not finite.
     """
-    operator = exact.operator
-    zero = torch.zeros(operator.layout.size, dtype=torch.float64, device=operator.device)
-    objective, gradient = exact.evaluate(zero)
-    scale, passes = gradient.norm().item(), 1
-    value, status = zero, Status.converged
-    gap, left = constrained_gap(exact.ridge, gradient, zero, radius)
-    unregularised = replace(problem, ridge=0.0)
-    path = KrylovPath(unregularised, gradient)
+    zero = torch.zeros(exact.operator.layout.size, dtype=torch.float64, device=exact.operator.device)
+    best = _held(exact, zero, radius)
+    at_zero, scale, passes, solves = best.gradient, best.gradient.norm().item(), 1, 0
+    if not torch.isfinite(at_zero).all():
+        raise SolveError("the gradient is not finite", got=f"F = {best.objective}")
     target = goal.tolerance * scale
-    try:
-        while left > target:
-            if passes + 2 > goal.max_passes:
-                status = Status.max_passes
-                break
-            steps = min(max(8, path.passes // 2), goal.max_passes - passes - 1)
-            for _ in range(steps):
-                if not path.step():
-                    break
-                passes += 1
-                shift = path.shift_for(radius, exact.ridge)
-                if on_pass is not None:
-                    on_pass(passes, path.residual(shift) / scale)
-                if path.residual(shift) <= 0.3 * target:
-                    break
-            candidate = path.solution(path.shift_for(radius, exact.ridge))
-            candidate *= min(1.0, radius / max(candidate.norm().item(), 1e-300))
-            new_objective, new_gradient = exact.evaluate(candidate)
-            passes += 1
-            new_gap, new_left = constrained_gap(exact.ridge, new_gradient, candidate, radius)
-            stuck = new_left > 0.5 * left and path.exhausted
-            if new_objective <= objective:
-                value, objective, gradient, gap, left = candidate, new_objective, new_gradient, new_gap, new_left
-            if stuck or (path.exhausted and left > target):
-                status = Status.stalled
-                break
-    except KeyboardInterrupt:
-        status = Status.interrupted
+    ridge, accuracy = max(exact.ridge, scale / radius), COARSE  # ‖Δw(s)‖ ≤ ‖∇F(0)‖/s
+    found: Solution | None = None
+    seen: list[tuple[float, float]] = [(0.0, 0.0)]
+    status, idle = Status.converged, 0
+    while best.left > target:
+        if passes + 5 > goal.max_passes:
+            status = Status.max_passes
+            break
+        found = solve(ridge, replace(goal, tolerance=accuracy, max_passes=goal.max_passes - passes - 1), found)
+        norm = max(found.value.norm().item(), 1e-300)
+        binds = norm > radius or (ridge > exact.ridge and norm > radius / 2)
+        held = _held(exact, found.value * (radius / norm) if binds else found.value, radius)
+        passes, solves = passes + found.stats["passes"] + 1, solves + 1
+        idle = 0 if held.left < 0.9 * best.left else idle + 1
+        best = held if held.objective <= best.objective else best
+        if found.status is Status.interrupted or idle == PATIENCE:
+            status = Status.interrupted if found.status is Status.interrupted else Status.stalled
+            break
+        seen = [seen[-1], (ridge, 1 / norm)]
+        away = abs(norm / radius - 1) if ridge > exact.ridge or norm > radius else 0.0
+        accuracy = max(0.2 * goal.tolerance, min(0.5 * accuracy, 0.1 * away))
+        ridge = _next(seen, radius, exact.ridge)
     certificate = Certificate(
-        left, scale, exact.ridge, objective, operator.rows, constrained=gap + 1e-14 * abs(objective)
-    )
-    stats = {"solver": "krylov path", "passes": passes, "norm": value.norm().item(), "radius": radius}
-    return Solution(value, status, certificate, stats)
+        best.left, scale, exact.ridge, best.objective, exact.operator.rows,
+        quadratic=exact.loss.quadratic, constrained=best.gap,
+    )  # fmt: skip
+    stats = {
+        "solver": "secular equation", "passes": passes, "solves": solves,
+        "norm": best.value.norm().item(), "radius": radius,
+    }  # fmt: skip
+    return Solution(best.value, status, certificate, stats, (at_zero, best.gradient))
+
+
+def _held(exact: Problem, value: Tensor, radius: float) -> _Held:
+    objective, gradient = exact.evaluate(value)
+    return _Held(value, objective, gradient, *constrained_gap(exact.ridge, gradient, value, radius))
+
+
+def _next(seen: list[tuple[float, float]], radius: float, least: float) -> float:
+    """Where the line through the last two (s, 1/‖Δw(s)‖) meets 1/R, not below ``least``."""
+    (before, low), (now, high) = seen
+    slope = (high - low) / (now - before) if now != before else 0.0
+    new = now + (1 / radius - high) / slope if slope > 0 else now * high * radius
+    return max(least, min(max(new, now / STEP), now * STEP))

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from taftcache.errors import SolveError
 from taftcache.objective.problem import Problem
-from taftcache.solve.proof import certified
+from taftcache.solve.proof import certified, looked_at
 from taftcache.solve.solution import Solution
 from taftcache.tangent.operator import TangentOperator
 
@@ -39,13 +39,12 @@ def solve_head(problem: Problem, tolerance: float = 1e-6) -> Solution:
         solution = torch.cat(
             [_solve_group(problem, group, moments.normal + ridge, moments.right) for group in _groups(K, size)]
         )
-    return certified_head(problem, solution, tolerance)
+    return looked_at(problem, _flat(problem, solution), tolerance, _closed(problem))
 
 
-def certified_head(problem: Problem, solution: Tensor, tolerance: float) -> Solution:
-    """The head [K, d+1] as a solution, with the float64 gradient recomputed from the rows."""
-    found = certified(problem, _flat(problem, solution), tolerance, {"solver": "closed form"})
-    return replace(found, stats={**found.stats, "passes": problem.operator.passes})
+def _closed(problem: Problem) -> dict[str, Any]:
+    """What a closed form says of itself before anyone looks at it."""
+    return {"solver": "closed form", "passes": problem.operator.passes}
 
 
 def has_path(problem: Problem) -> bool:
@@ -112,7 +111,8 @@ class HeadPath:
 
     def solution(self, ridge: float, tolerance: float = 1e-6) -> Solution:
         """The head at λ with its certificate."""
-        return certified_head(replace(self._problem, ridge=ridge), self.weights(ridge), tolerance)
+        problem = replace(self._problem, ridge=ridge)
+        return certified(problem, _flat(problem, self.weights(ridge)), tolerance, _closed(problem))
 
     def inverse(self, direction: Tensor, ridge: float) -> Tensor:
         """(Σ + λI)⁻¹ applied to each class's part of a direction [P] of the head: H(λ)⁻¹ j."""

@@ -52,8 +52,8 @@ def newton(
     """
     operator, tolerance, max_passes = exact.operator, goal.tolerance, goal.max_passes
     zero = torch.zeros(operator.layout.size, dtype=torch.float64, device=operator.device)
-    objective, gradient, local = exact.at(zero)
-    passes, rounds, scale = 1, 0, gradient.norm().item()
+    objective, at_zero, local = exact.at(zero)
+    gradient, passes, rounds, scale = at_zero, 1, 0, at_zero.norm().item()
     if not torch.isfinite(gradient).all():
         raise SolveError("the gradient is not finite", got=f"F = {objective}")
     x = zero
@@ -109,7 +109,8 @@ def newton(
     certificate = Certificate(
         gradient.norm().item(), scale, exact.ridge, objective, operator.rows, quadratic=exact.loss.quadratic
     )
-    return Solution(x, status, certificate, {"solver": "newton", "passes": passes, "rounds": rounds})
+    stats = {"solver": "newton", "passes": passes, "rounds": rounds}
+    return Solution(x, status, certificate, stats, (at_zero, gradient))
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from taftcache.errors import SolveError
 from taftcache.objective.problem import Problem
-from taftcache.solve.methods.ball import constrained_gap
+from taftcache.solve.proof import constrained_gap
 from taftcache.solve.settings import GOAL, Goal, OnPass
 from taftcache.solve.solution import Certificate, Solution, Status
 
@@ -47,8 +47,8 @@ def projected_gradient(
     operator = exact.operator
     zero = torch.zeros(operator.layout.size, dtype=torch.float64, device=operator.device)
     x = zero if start is None else project(start.to(zero), radius)
-    objective, gradient = exact.evaluate(zero)
-    passes, scale = 1, gradient.norm().item()
+    objective, at_zero = exact.evaluate(zero)
+    gradient, passes, scale = at_zero, 1, at_zero.norm().item()
     if not torch.isfinite(gradient).all():
         raise SolveError("the gradient is not finite", got=f"F = {objective}")
     if start is not None:
@@ -100,10 +100,11 @@ def projected_gradient(
         best.objective,
         operator.rows,
         quadratic=exact.loss.quadratic,
-        constrained=None if radius is None else gap + 1e-14 * abs(best.objective),
+        constrained=None if radius is None else gap,
     )
     name = "accelerated projected gradient" if accelerate else "projected gradient"
-    return Solution(best.value, status, certificate, {"solver": name, "passes": passes, "radius": radius})
+    stats = {"solver": name, "passes": passes, "radius": radius}
+    return Solution(best.value, status, certificate, stats, (at_zero, best.gradient))
 
 
 class _State:

@@ -200,5 +200,5 @@ def _by_schedule(
         on_epoch=lambda epoch: on_pass(epoch, nan),
     )  # fmt: skip
     steps = schedule.epochs * -(-exact.operator.rows // schedule.batch)
-    stats = {"solver": "adam", "passes": schedule.epochs + 2, "steps": steps}
+    stats = {"solver": "adam", "passes": schedule.epochs, "steps": steps}
     return certified(exact, delta, goal.tolerance, stats, above=Status.max_passes)
