@@ -108,16 +108,7 @@ class _Tangent(BaseEstimator):
             state, config = self.backbone
             return make_base(state, config, outputs, spec)
         d = rows.shape[2]
-        config = TailConfig(
-            path="feature",
-            start="feature",
-            blocks=(),
-            shape=(1, d),
-            rows="feature",
-            width=d,
-            classes=outputs,
-            parameters=(),
-        )
+        config = TailConfig.of_vectors(d, outputs)
         head = {"head.weight": torch.zeros(outputs, d), "head.bias": torch.zeros(outputs)}
         return Base(config, head, TangentSpec(blocks=0, train="head"))
 

@@ -61,7 +61,7 @@ MAY_IMPORT["stages.train"] = _STAGE | {"stages.extract"}
 MAY_IMPORT["stages.look"] = MAY_IMPORT["stages.train"] | {"stages.train"}
 MAY_IMPORT["stages.forget"] = MAY_IMPORT["stages.look"] | {"stages.look"}
 MAY_IMPORT["stages.files"] = _STORE | {"errors", "names", "consent", "recipe", "cache.write", "backbone", "model"}
-MAY_IMPORT["stages.files"] |= {"stages", "stages.extract", "stages.train", "stages.look"}
+MAY_IMPORT["stages.files"] |= {"backbone.sources", "tangent", "stages", "stages.extract", "stages.train", "stages.look"}
 MAY_IMPORT["stages"] = {"errors", "recipe", "backbone", "backbone.sources", "model"} | _STORE | _TANGENT
 MAY_IMPORT["stages"] |= {f"stages.{room}" for room in ("extract", "train", "look", "forget")}
 MAY_IMPORT["remote"] = _STAGE | {"stages.extract", "stages.train"}
@@ -104,7 +104,12 @@ HOMES = {
     "h5py": {"backbone", "cache"},
     "sklearn": {"backbone.sources", "estimator", "stages.look.outliers", "stages.look.probe", "view.embedding"},
     "scipy": {"backbone.sources", "stages.look.evaluation"},
-    "pyarrow": {"stages.files.sample_files", "stages.forget.byproducts", "backbone.sources.columns"},
+    "pyarrow": {
+        "stages.files.sample_files",
+        "stages.files.vector_files",
+        "stages.forget.byproducts",
+        "backbone.sources.columns",
+    },
     "dask": {"remote"},
     "distributed": {"remote"},
     "typer": {"cli"},
@@ -144,6 +149,7 @@ LATE: dict[str, str] = {
     "privacy.accountant": "dp-accounting is optional: most releases have a closed form",
     "report.plots": "leather is optional: reports without plots do without it",
     "stages.files.sample_files": "pyarrow is optional: npz and the projector's tables do without it",
+    "stages.files.vector_files": "pyarrow is optional: npy and npz files do without it",
     "stages.forget.byproducts": "pyarrow is optional: of other files an audit finds ids without it",
     "stages.look.evaluation": "scipy's statistics take a second to start, which only an evaluation needs",
     "stages.look.probe": "scikit-learn takes a second to start, and only a comparison needs it",
