@@ -40,7 +40,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "report": {"errors"},
     "consent": {"errors", "recipe", "cache", "cache.place"},
 }
-MAY_IMPORT["estimator"] = {"errors", "objective", "backbone", "backbone.cut", "backbone.sources"} | _TANGENT | _SOLVE
+_SOLVING = {"errors", "objective", "backbone", "backbone.cut", "backbone.sources"} | _TANGENT | _SOLVE
 MAY_IMPORT["model"] = (
     {"errors", "names", "consent", "recipe", "backbone", "backbone.cut", "backbone.sources"} | _STORE | _TANGENT
 )
@@ -49,14 +49,13 @@ MAY_IMPORT["teaching"] = (
     {"errors", "objective", "recipe", "recipe_files", "backbone", "model"} | _STORE | _TANGENT | _SOLVE
 )
 MAY_IMPORT["teaching.students"] = MAY_IMPORT["teaching"] | {"teaching", "backbone.sources", "report"}
-_BELOW = (
-    MAY_IMPORT["teaching.students"] | MAY_IMPORT["estimator"] | {"names", "consent", "model", "privacy", "baselines"}
-)
+_BELOW = MAY_IMPORT["teaching.students"] | _SOLVING | {"names", "consent", "model", "privacy", "baselines"}
 _STAGE = _BELOW | {"cache.write", "cache.place", "stages", "teaching.students"}
 MAY_IMPORT["stages.extract"] = (
     _STORE | {"errors", "names", "consent", "recipe", "cache.write", "cache.place", "stages"} | _TANGENT
 )
 MAY_IMPORT["stages.extract"] |= {"backbone", "backbone.cut", "backbone.sources"}
+MAY_IMPORT["estimator"] = _SOLVING | {"stages.extract"}
 MAY_IMPORT["stages.train"] = _STAGE | {"stages.extract"}
 MAY_IMPORT["stages.look"] = MAY_IMPORT["stages.train"] | {"stages.train"}
 MAY_IMPORT["stages.forget"] = MAY_IMPORT["stages.look"] | {"stages.look"}
@@ -110,7 +109,8 @@ HOMES = {
         "stages.forget.byproducts",
         "backbone.sources.columns",
     },
-    "dask": {"remote"},
+    "dask": {"remote", "cache.arrays"},
+    "xarray": {"cache.arrays"},
     "distributed": {"remote"},
     "typer": {"cli"},
     "rich": {"terminal"},
@@ -140,6 +140,7 @@ LATE: dict[str, str] = {
     "view.leaving": "the page is served before torch is loaded",
     "view.pictures": "a source of images may load timm, and the page is served before",
     "terminal.console": "rich's bars, which only a terminal shows",
+    "cache.arrays": "Dask and xarray are optional: a store is read without them",
     "cache.place.bucket": "obstore is optional: a store in a folder does without it",
     "cache.read.shard": "zarr takes a second to start, and only tools ask for a shard's group",
     "stages.files.verification": "`verify` starts without torch, which only a repair needs",
