@@ -69,7 +69,9 @@ class Rows:
         try:
             import dask.array as da
         except ImportError as error:
-            raise RecipeError("Dask is not installed", got=str(error), do="pip install 'taftcache[dask]'") from None
+            raise RecipeError(
+                "a Dask array needs Dask, which is not installed", got=str(error), do="pip install 'taftcache[dask]'"
+            ) from None
         array: Any = da
         shape, dtype = self._form()
         sizes = tuple(min(s.chunk_rows, s.rows - k) for s in self.shards for k in range(0, s.rows, s.chunk_rows))
@@ -89,7 +91,11 @@ class Rows:
         try:
             import xarray
         except ImportError as error:
-            raise RecipeError("xarray is not installed", got=str(error), do="pip install 'taftcache[xarray]'") from None
+            raise RecipeError(
+                "an xarray dataset needs xarray, which is not installed",
+                got=str(error),
+                do="pip install 'taftcache[xarray]'",
+            ) from None
         rows = self.to_dask()
         shards = np.repeat([shard.name for shard in self.shards], [shard.rows for shard in self.shards])
         labels = np.concatenate([shard.labels for shard in self.shards])

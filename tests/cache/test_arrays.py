@@ -98,10 +98,10 @@ def test_what_is_missing_is_said(path, monkeypatch):
         with pytest.raises(StoreError, match="no shard"):
             store.to_dask(["002"])
         monkeypatch.setitem(sys.modules, "xarray", None)
-        with pytest.raises(RecipeError, match="xarray is not installed"):
+        with pytest.raises(RecipeError, match="xarray, which is not installed"):
             store.to_xarray()
         monkeypatch.setitem(sys.modules, "dask.array", None)
-        with pytest.raises(RecipeError, match="Dask is not installed"):
+        with pytest.raises(RecipeError, match="Dask, which is not installed"):
             store.to_dask()
 
 

@@ -145,6 +145,9 @@ def test_a_store_of_vectors_is_looked_at_like_any_other(made, tmp_path):
         assert page.file.stat().st_size > 0
         np.save(tmp_path / "new.npy", 8 * x)
         found = taftcache.predict(store, [tmp_path / "new.npy"], top=2).predictions
+        np.save(tmp_path / "same.npy", x)
+        again = taftcache.predict(store, [tmp_path / "same.npy"], top=2).predictions
+        assert [p.logits for p in found] == [p.logits for p in again]
         right = [p.labels[0] == label for p, label in zip(found, LABELS, strict=True)]
         assert (found[1].image, len(found[1].labels), np.mean(right) > 0.8) == ("new/00000001", 2, True)
         np.save(tmp_path / "wide.npy", np.ones((2, D + 1)))
