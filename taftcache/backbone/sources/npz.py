@@ -76,4 +76,25 @@ def read_header(member: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]
         shape, columns_first, dtype = read(member)
     except (MemoryError, RecursionError, SyntaxError, tokenize.TokenError) as error:
         raise ValueError(f"a header that is not read: {type(error).__name__}") from error
+    if any(n < 0 for n in shape):
+        raise ValueError(f"a shape below zero: {list(shape)}")
     return shape, columns_first, dtype
+
+
+def mapped(file: Path, at: int = 0) -> np.ndarray[Any, Any]:
+    """The npy file that begins at byte ``at`` of a file, as a read-only map.
+
+    Raises:
+        ValueError: no npy file, one of Python objects (pickles), or one that is cut off. OSError: it cannot be read.
+    """
+    with file.open("rb") as stream:
+        stream.seek(at)
+        shape, columns_first, dtype = read_header(stream)
+        if dtype.hasobject:
+            raise ValueError("it holds Python objects (pickles), which are never read")
+        if math.prod(shape) * dtype.itemsize > file.stat().st_size - stream.tell():
+            raise ValueError(f"it has fewer bytes than {dtype} {list(shape)} takes")
+        if 0 in shape:
+            return np.empty(shape, dtype)
+        order: Any = "F" if columns_first else "C"
+        return np.memmap(file, dtype, "r", stream.tell(), shape, order)

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from taftcache.backbone.sources.arrays import check_expansion, label_indexes
 from taftcache.backbone.sources.columns import read_table
-from taftcache.backbone.sources.npz import FAULTS, read_header, read_member
+from taftcache.backbone.sources.npz import FAULTS, mapped, read_member
 from taftcache.cache.columns import Columns, NamedColumns
 from taftcache.cache.format.plan import check_ids
 from taftcache.errors import DataError
@@ -117,7 +117,7 @@ def _from_npy(path: Path, columns: Columns) -> Vectors:
         raise DataError(f"{path} has vectors alone, without labels", do="--labels labels.npy or --labels labels.csv")
     there = columns.within(())
     columns_of_it = _Beside(path, columns, {})
-    return Vectors.of(path, _mapped(path, 0), columns_of_it.labels(there), columns_of_it.ids(there))
+    return Vectors.of(path, mapped(path), columns_of_it.labels(there), columns_of_it.ids(there))
 
 
 def _from_npz(path: Path, columns: Columns) -> Vectors:
@@ -132,7 +132,7 @@ def _from_npz(path: Path, columns: Columns) -> Vectors:
         arrays = {name: read_member(archive, members[name]) for name in sorted(few | packed)}
         entry = members[names.tokens]
     beside = _Beside(path, columns, arrays)
-    values = arrays[names.tokens] if packed else _mapped(path, _start(path, entry))
+    values = arrays[names.tokens] if packed else mapped(path, _start(path, entry))
     return Vectors.of(path, values, beside.labels(names), beside.ids(names), arrays.get(names.classes))
 
 
@@ -145,23 +145,6 @@ def _start(path: Path, entry: zipfile.ZipInfo) -> int:
         stream.seek(entry.header_offset)
         name, more = _LOCAL.unpack(stream.read(_LOCAL.size))
         return entry.header_offset + _LOCAL.size + int(name) + int(more)
-
-
-def _mapped(path: Path, at: int) -> NDArray[Any]:
-    """The npy file that begins at byte ``at`` of a file, as a read-only map.
-
-    Raises:
-        ValueError: no npy file, one of Python objects (pickles), or one that is cut off.
-    """
-    with path.open("rb") as stream:
-        stream.seek(at)
-        shape, columns_first, dtype = read_header(stream)
-        if dtype.hasobject:
-            raise ValueError("it holds Python objects (pickles), which are never read")
-        if 0 in shape:
-            return np.empty(shape, dtype)
-        order: Any = "F" if columns_first else "C"
-        return np.memmap(path, dtype, "r", stream.tell(), shape, order)
 
 
 def _from_parquet(path: Path, columns: Columns, scratch: Path | None) -> Vectors:
@@ -255,7 +238,7 @@ class _Beside:
         if place is None:
             return self.arrays.get(name)
         if place.suffix == ".npy":
-            return np.array(_mapped(place, 0))
+            return np.array(mapped(place))
         table = read_table(place).columns
         own = getattr(Columns().within(table), what)
         if own not in table and len(table) == 1:

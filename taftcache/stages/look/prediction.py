@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from taftcache.backbone.sources.npz import FAULTS, mapped
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import Consent
 from taftcache.errors import DataError, StoreError
@@ -68,14 +69,14 @@ def predict(
 def _of_vectors(store: FeatureStore, file: Path, model: str, top: int, scaling: str) -> Iterator[Prediction]:
     """The classes of each row of a file, a few rows at a time."""
     try:
-        rows = np.load(file, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
+        rows = mapped(file)
+    except FAULTS as error:
         raise DataError(
             f"{file} cannot be read as vectors", got=str(error), do="write numbers [n, d] as .npy"
         ) from error
     width = store.identity["cut"]["shape"][1]
-    if not isinstance(rows, np.ndarray) or rows.ndim != 2 or rows.shape[1] != width or rows.dtype.kind not in "fiu":
-        got = f"{rows.dtype} {list(rows.shape)}" if isinstance(rows, np.ndarray) else "an archive"
+    if rows.ndim != 2 or rows.shape[1] != width or rows.dtype.kind not in "fiu":
+        got = f"{rows.dtype} {list(rows.shape)}"
         raise DataError(f"{file} has no vectors like the store's", got=got, do=f"numbers [n, {width}] as .npy")
     scorer = Scorer(store)
     if model not in scorer.models:
