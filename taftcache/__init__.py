@@ -9,6 +9,8 @@ from importlib.metadata import version
 from typing import Any
 
 NAMES = {
+    "backbone.spec": "BackboneSpec DataSpec PreprocessSpec",
+    "cache.columns": "Columns",
     "cache.store": "FeatureStore",
     "consent": "Consent",
     "errors": (
@@ -27,7 +29,8 @@ NAMES = {
     "objective.weights": "RowWeights",
     "paper.comparison": "compare",
     "paper.private_table": "private_table",
-    "recipe": "Recipe load_recipe",
+    "privacy.spec": "PrivacySpec",
+    "recipe": "ComposeSpec ObjectiveSpec PriorSpec Recipe SolverSpec StoreSpec load_recipe",
     "solve.minimise": "minimise",
     "solve.settings": "Arithmetic Goal",
     "stages.extract.appending": "append",
@@ -37,7 +40,8 @@ NAMES = {
     "stages.files.collection": "gc",
     "stages.files.components": "export_component import_component",
     "stages.files.copying": "convert copy",
-    "stages.files.exchange": "export import_",
+    "stages.files.exchange": "export",
+    "stages.files.importing": "import_ import_vectors",
     "stages.files.models": "export_model",
     "stages.files.trusting": "distrust trust",
     "stages.files.verification": "verify",
@@ -56,7 +60,9 @@ NAMES = {
     "stages.train.teaching": "teach",
     "stages.train.training": "train",
     "tangent.base": "make_base",
+    "tangent.config": "TailConfig",
     "tangent.operator": "TangentOperator",
+    "tangent.spec": "TangentSpec",
     "view.notebook": "StoreView",
     "view.report": "write_report",
 }

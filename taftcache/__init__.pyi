@@ -1,5 +1,9 @@
 # Made from the table in __init__.py by tools/make_docs.py.
 
+from taftcache.backbone.spec import BackboneSpec as BackboneSpec
+from taftcache.backbone.spec import DataSpec as DataSpec
+from taftcache.backbone.spec import PreprocessSpec as PreprocessSpec
+from taftcache.cache.columns import Columns as Columns
 from taftcache.cache.store import FeatureStore as FeatureStore
 from taftcache.consent import Consent as Consent
 from taftcache.errors import BackboneError as BackboneError
@@ -34,7 +38,13 @@ from taftcache.objective.squared_error import SquaredError as SquaredError
 from taftcache.objective.weights import RowWeights as RowWeights
 from taftcache.paper.comparison import compare as compare
 from taftcache.paper.private_table import private_table as private_table
+from taftcache.privacy.spec import PrivacySpec as PrivacySpec
+from taftcache.recipe import ComposeSpec as ComposeSpec
+from taftcache.recipe import ObjectiveSpec as ObjectiveSpec
+from taftcache.recipe import PriorSpec as PriorSpec
 from taftcache.recipe import Recipe as Recipe
+from taftcache.recipe import SolverSpec as SolverSpec
+from taftcache.recipe import StoreSpec as StoreSpec
 from taftcache.recipe import load_recipe as load_recipe
 from taftcache.solve.minimise import minimise as minimise
 from taftcache.solve.settings import Arithmetic as Arithmetic
@@ -49,7 +59,8 @@ from taftcache.stages.files.components import import_component as import_compone
 from taftcache.stages.files.copying import convert as convert
 from taftcache.stages.files.copying import copy as copy
 from taftcache.stages.files.exchange import export as export
-from taftcache.stages.files.exchange import import_ as import_
+from taftcache.stages.files.importing import import_ as import_
+from taftcache.stages.files.importing import import_vectors as import_vectors
 from taftcache.stages.files.models import export_model as export_model
 from taftcache.stages.files.trusting import distrust as distrust
 from taftcache.stages.files.trusting import trust as trust
@@ -71,7 +82,9 @@ from taftcache.stages.train.private_training import train_private as train_priva
 from taftcache.stages.train.teaching import teach as teach
 from taftcache.stages.train.training import train as train
 from taftcache.tangent.base import make_base as make_base
+from taftcache.tangent.config import TailConfig as TailConfig
 from taftcache.tangent.operator import TangentOperator as TangentOperator
+from taftcache.tangent.spec import TangentSpec as TangentSpec
 from taftcache.view.notebook import StoreView as StoreView
 from taftcache.view.report import write_report as write_report
 

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from PIL import Image
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_array, check_is_fitted, validate_data
-from torch import Tensor
+from torch import Tensor, nn
 
 from taftcache.backbone.cut.cut import Cut
 from taftcache.backbone.model import load_backbone
 from taftcache.backbone.preprocess import Preprocess
-from taftcache.backbone.sources.rgb import open_rgb, to_rgb
+from taftcache.backbone.sources.rgb import Picture, as_rgb
 from taftcache.backbone.spec import BackboneSpec
 from taftcache.errors import DataError
 from taftcache.objective.named import named_loss, true_class_weight
@@ -27,13 +28,31 @@ from taftcache.objective.weights import RowWeights, balanced
 from taftcache.solve.choosing import choose_ridge
 from taftcache.solve.minimise import minimise
 from taftcache.solve.settings import Arithmetic, Goal
+from taftcache.stages.extract.listing import SHARD, ImageList, cached_images
 from taftcache.tangent.base import Base, make_base
 from taftcache.tangent.config import TailConfig
 from taftcache.tangent.operator import TangentOperator
-from taftcache.tangent.rows import ArrayRows
+from taftcache.tangent.rows import ArrayRows, RowSource
 from taftcache.tangent.spec import TangentSpec
 
 IMAGES_AT_ONCE = 32
+
+
+class _Given(NamedTuple):
+    """Rows to solve over, the tail that they enter, and where each row stands in X."""
+
+    source: RowSource
+    state: Mapping[str, Tensor]
+    config: TailConfig
+    module: nn.Module | None = None
+    order: Sequence[int] | slice = slice(None)
+
+
+def backbone_of(name: str) -> BackboneSpec:
+    """The backbone of a word: "bundled", a file or folder of weights, or the name of a pretrained timm model."""
+    if name == "bundled" or name.endswith(".safetensors") or Path(name).expanduser().exists():
+        return BackboneSpec(weights=name)
+    return BackboneSpec(model=name, weights="pretrained")
 
 
 class _Tangent(BaseEstimator):
@@ -41,7 +60,7 @@ class _Tangent(BaseEstimator):
 
     def __init__(
         self,
-        backbone: BackboneSpec | tuple[Mapping[str, Tensor], TailConfig] | None = None,
+        backbone: str | BackboneSpec | tuple[Mapping[str, Tensor], TailConfig] | None = None,
         *,
         tangent: TangentSpec | None = None,
         loss: str = "rsl",
@@ -66,65 +85,76 @@ class _Tangent(BaseEstimator):
         self.memory = memory
         self.device = device
 
+    @property
+    def _spec(self) -> BackboneSpec | None:
+        """The backbone where X is images."""
+        return (
+            backbone_of(self.backbone)
+            if isinstance(self.backbone, str)
+            else (self.backbone if isinstance(self.backbone, BackboneSpec) else None)
+        )
+
     def _rows(self, X: Any) -> np.ndarray:
         """Rows [n,t,d] as a tail takes them: validated features, cached rows, or images through the backbone."""
         if self.backbone is None:
             features: np.ndarray = X[:, None, :]
             return features
-        if isinstance(self.backbone, BackboneSpec):
+        if self._spec is not None:
             return self._extracted(X)
         rows: np.ndarray = check_array(X, allow_nd=True, ensure_2d=False, dtype=[np.float16, np.float32, np.float64])
         if rows.ndim != 3:
             raise DataError(f"cached rows must be [n,t,d], not of {rows.ndim} dimensions", got=list(rows.shape))
         return rows
 
-    def _extracted(self, images: Sequence[Path | str | np.ndarray]) -> np.ndarray:
+    def _extracted(self, images: Sequence[Picture]) -> np.ndarray:
         cut = self._cut()
         transform = Preprocess(cut.backbone)
         out = []
         for k in range(0, len(images), IMAGES_AT_ONCE):
-            pixels = [transform(_picture(image)) for image in images[k : k + IMAGES_AT_ONCE]]
+            pixels = [transform(as_rgb(image)) for image in images[k : k + IMAGES_AT_ONCE]]
             out.append(cut.prefix(torch.stack(pixels).to(cut.device)).cpu().numpy())
         return np.concatenate(out)
 
     def _cut(self) -> Cut:
-        assert isinstance(self.backbone, BackboneSpec)
+        spec = self._spec
+        assert spec is not None
         known: tuple[BackboneSpec, Cut] | None = self.__dict__.get("_cut_of")
-        if known is None or known[0] != self.backbone:
-            loaded = load_backbone(self.backbone, device=self.device)
-            known = self.backbone, Cut(loaded, (self.tangent or TangentSpec()).blocks)
+        if known is None or known[0] != spec:
+            loaded = load_backbone(spec, device=self.device)
+            known = spec, Cut(loaded, (self.tangent or TangentSpec()).blocks)
             self._cut_of = known
         return known[1]
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in super().__getstate__().items() if name != "_cut_of"}
+        state = {name: value for name, value in super().__getstate__().items() if name != "_cut_of"}
+        if "base_" in state:
+            state["base_"] = replace(state["base_"], module=None)  # timm's code is not pickled, but loaded again
+        return state
 
-    def _base(self, rows: np.ndarray, outputs: int) -> Base:
-        spec = self.tangent or TangentSpec()
-        if isinstance(self.backbone, BackboneSpec):
+    @contextmanager
+    def _given(self, X: Any, targets: np.ndarray) -> Iterator[_Given]:
+        """The rows of X in memory, and the tail that they enter; of features, none."""
+        rows = ArrayRows(self._rows(X), targets)
+        if self.backbone is None:
+            yield _Given(rows, {}, TailConfig.of_vectors(rows.tokens.shape[2], 1))
+        elif self._spec is not None:
             cut = self._cut()
-            return make_base(cut.tail_state(), cut.tail_config(), outputs, spec)
-        if self.backbone is not None:
-            state, config = self.backbone
-            return make_base(state, config, outputs, spec)
-        d = rows.shape[2]
-        config = TailConfig(
-            path="feature",
-            start="feature",
-            blocks=(),
-            shape=(1, d),
-            rows="feature",
-            width=d,
-            classes=outputs,
-            parameters=(),
-        )
-        head = {"head.weight": torch.zeros(outputs, d), "head.bias": torch.zeros(outputs)}
-        return Base(config, head, TangentSpec(blocks=0, train="head"))
+            yield _Given(rows, cut.tail_state(), cut.tail_config(), cut.module())
+        else:
+            assert isinstance(self.backbone, tuple)
+            yield _Given(rows, *self.backbone)
 
-    def _solve(self, rows: np.ndarray, targets: np.ndarray, outputs: int, weights: RowWeights | None) -> None:
-        self.base_ = self._base(rows, outputs)
+    def _base(self, given: _Given, outputs: int) -> Base:
+        if self.backbone is None:
+            config = TailConfig.of_vectors(given.config.width, outputs)
+            head = {"head.weight": torch.zeros(outputs, config.width), "head.bias": torch.zeros(outputs)}
+            return Base(config, head, TangentSpec(blocks=0, train="head"))
+        return make_base(given.state, given.config, outputs, self.tangent or TangentSpec(), given.module)
+
+    def _solve(self, given: _Given, outputs: int, weights: RowWeights | None) -> None:
+        self.base_ = self._base(given, outputs)
         train = self.base_.spec.train
-        sources = [ArrayRows(rows, targets)]
+        sources = [given.source]
         loss = named_loss(self.loss, true_class_weight(self.alpha, outputs), self.kappa)
         objective = Objective(loss=loss, train=train, weights=weights, radius=self.radius)
         arithmetic = Arithmetic(memory=self.memory, device=self.device)
@@ -153,9 +183,15 @@ class _Tangent(BaseEstimator):
         check_is_fitted(self, "solution_")
         if self.backbone is None:
             X = validate_data(self, X, dtype=[np.float64, np.float32], reset=False)
-        rows = self._rows(X)
+        if self._spec is None:
+            return self._scored(self.base_, self._rows(X))
+        base = replace(self.base_.unreduced(), module=self._cut().module())  # whatever was kept of a row in fit
+        parts = range(0, len(X), IMAGES_AT_ONCE)
+        return np.concatenate([self._scored(base, self._rows(X[k : k + IMAGES_AT_ONCE])) for k in parts])
+
+    def _scored(self, base: Base, rows: np.ndarray) -> np.ndarray:
         operator = TangentOperator(
-            self.base_,
+            base,
             [ArrayRows(rows, np.zeros(len(rows), np.int64))],
             trained=self._layout,
             dtype=torch.float64,
@@ -169,9 +205,10 @@ class _Tangent(BaseEstimator):
 class TangentClassifier(ClassifierMixin, _Tangent):
     """A classifier that is linear in its weights around a base point, solved to its one optimum.
 
-    ``X`` is what ``backbone`` says: None takes features [n,d] and trains a linear head; a ``BackboneSpec`` takes image
-    files or uint8 arrays [h,w,3], runs the frozen layers at every ``fit`` and ``predict``, and trains as ``tangent``
-    says; a pair (state, config) of a cut's tail takes the rows [n,t,d] that enter it.
+    ``X`` is what ``backbone`` says: None takes features [n,d] and trains a linear head; a name ("bundled", a timm
+    model, a file of weights) or a ``BackboneSpec`` takes image files, PIL images or uint8 arrays [h,w,3], runs the
+    frozen layers over them, and trains as ``tangent`` says; a pair (state, config) of a cut's tail takes the rows
+    [n,t,d] that enter it. ``fit`` caches images in a store, which is gone afterwards unless it has a name.
 
     After ``fit``: ``classes_``, ``solution_`` with its certificate, ``ridge_``, ``ridge_choice_`` where ridge =
     "auto", ``coef_`` (the head [K,d] for features, else Δw [P]) and ``base_``.
@@ -184,11 +221,13 @@ class TangentClassifier(ClassifierMixin, _Tangent):
         class_weight: None, "balanced", or a mapping of classes to weights.
         tolerance, max_passes: when a solve ends; see ``minimise``.
         memory: bytes for prepared rows. device: where products run.
+        store: the folder of a store for the images of ``fit``, which a fit to the same ones reads again, and
+            ``taftcache view`` shows.
     """
 
     def __init__(
         self,
-        backbone: BackboneSpec | tuple[Mapping[str, Tensor], TailConfig] | None = None,
+        backbone: str | BackboneSpec | tuple[Mapping[str, Tensor], TailConfig] | None = None,
         *,
         tangent: TangentSpec | None = None,
         loss: str = "rsl",
@@ -201,6 +240,7 @@ class TangentClassifier(ClassifierMixin, _Tangent):
         max_passes: int = 1000,
         memory: int = 2 << 30,
         device: str = "cpu",
+        store: str | Path | None = None,
     ) -> None:
         super().__init__(
             backbone,
@@ -216,6 +256,7 @@ class TangentClassifier(ClassifierMixin, _Tangent):
             device=device,
         )
         self.class_weight = class_weight
+        self.store = store
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> TangentClassifier:
         """Solve over X [n,…] with classes y [n] of any kind; a weight of 2 counts like the row twice."""
@@ -223,7 +264,6 @@ class TangentClassifier(ClassifierMixin, _Tangent):
             X, y = validate_data(self, X, y, dtype=[np.float64, np.float32])
         check_classification_targets(y)
         self.classes_, labels = np.unique(y, return_inverse=True)
-        rows = self._rows(X)
         labels = labels.reshape(-1).astype(np.int64)
         K = max(2, len(self.classes_))  # one class alone still needs a logit to stand against
         by_class = None
@@ -233,12 +273,32 @@ class TangentClassifier(ClassifierMixin, _Tangent):
             given: Any = self.class_weight
             by_class = torch.tensor([float(given.get(c, 1.0)) for c in self.classes_.tolist()], dtype=torch.float64)
             by_class = torch.cat([by_class, by_class.new_ones(K - len(by_class))])
-        by_sample = None
-        if sample_weight is not None:
-            by_sample = _sample_weights(sample_weight, rows)
-        weights = None if by_class is None and by_sample is None else RowWeights(by_class, by_sample)
-        self._solve(rows, labels, K, weights)
+        by_sample = None if sample_weight is None else _sample_weights(sample_weight, X)
+        with self._given(X, labels) as given:
+            by_sample = None if by_sample is None else by_sample[given.order]
+            weights = None if by_class is None and by_sample is None else RowWeights(by_class, by_sample)
+            self._solve(given, K, weights)
         return self
+
+    @contextmanager
+    def _given(self, X: Any, targets: np.ndarray) -> Iterator[_Given]:
+        """Rows in memory, or of images in a store."""
+        spec = self._spec
+        if spec is None:
+            with super()._given(X, targets) as given:
+                yield given
+            return
+        listed = ImageList(X, targets.tolist(), [str(name) for name in self.classes_])
+        tangent = self.tangent or TangentSpec()
+        with ExitStack() as stack:
+            path = Path(self.store or Path(stack.enter_context(TemporaryDirectory()), "store"))
+            lasting = self.store is not None
+            store, frozen = cached_images(path, listed, spec, tangent, self.device, lasting=lasting)
+            stack.enter_context(store)
+            self._cut_of = spec, frozen.cut
+            shard, place = store.shard(SHARD), {item.id: k for k, item in enumerate(listed.items)}
+            order = [place[i] for i in shard.sample_ids]
+            yield _Given(shard, frozen.tail_state(), frozen.config, frozen.cut.module(), order)
 
     def decision_function(self, X: Any) -> np.ndarray:
         """Logits [n,K], or the difference of the two [n] where there are two classes."""
@@ -264,7 +324,7 @@ class TangentRegressor(RegressorMixin, _Tangent):
 
     def __init__(
         self,
-        backbone: BackboneSpec | tuple[Mapping[str, Tensor], TailConfig] | None = None,
+        backbone: str | BackboneSpec | tuple[Mapping[str, Tensor], TailConfig] | None = None,
         *,
         tangent: TangentSpec | None = None,
         ridge: float | str = 1e-4,
@@ -291,12 +351,10 @@ class TangentRegressor(RegressorMixin, _Tangent):
         if self.backbone is None:
             X, y = validate_data(self, X, y, dtype=[np.float64, np.float32], multi_output=True, y_numeric=True)
         values = np.asarray(y, dtype=np.float64)
-        rows = self._rows(X)
-        weights = None
-        if sample_weight is not None:
-            weights = RowWeights(by_sample=_sample_weights(sample_weight, rows))
+        weights = None if sample_weight is None else RowWeights(by_sample=_sample_weights(sample_weight, X))
         self._flat = values.ndim == 1
-        self._solve(rows, values, 1 if self._flat else values.shape[1], weights)
+        with self._given(X, values) as given:
+            self._solve(given, 1 if self._flat else values.shape[1], weights)
         if self._flat and self.backbone is None:
             self.coef_, self.intercept_ = self.coef_[0], self.intercept_[0]
         return self
@@ -312,14 +370,8 @@ class TangentRegressor(RegressorMixin, _Tangent):
         return tags
 
 
-def _sample_weights(given: Any, rows: np.ndarray) -> Tensor:
+def _sample_weights(given: Any, rows: Any) -> Tensor:
     """Weights with mean one: the loss is a weighted mean, so a row of weight 2 is that row twice."""
     checked = _check_sample_weight(given, rows, dtype=np.float64)
     total = checked.sum()
     return torch.from_numpy(checked * (len(checked) / total) if total > 0 else checked.copy())
-
-
-def _picture(image: Path | str | np.ndarray) -> Image.Image:
-    if isinstance(image, (str, Path)):
-        return open_rgb(image)
-    return to_rgb(Image.fromarray(np.asarray(image)))

@@ -1,9 +1,11 @@
 """Names that several rooms share, for modules that must load no heavy library.
 
-Objects of a store that are components and models, and what stands for a whole shard or class among the tombstones.
+Objects of a store that are components and models, what stands for a whole shard or class among the tombstones, and
+how the vectors of a store were scaled.
 """
 
-from collections.abc import Container
+from collections.abc import Container, Mapping
+from typing import Any
 
 COMPONENTS = "components/"
 _MODELS = "models/"
@@ -42,3 +44,10 @@ def component_of(shard: str) -> str:
 def shard_of(component: str) -> str:
     """The name of a component's shard ("components/000" to "000"); a shard's own name stays."""
     return component.removeprefix(COMPONENTS)
+
+
+def scaling_of(identity: Mapping[str, Any]) -> str | None:
+    """How the vectors that a store was made of were scaled, as its identity says; None for a store of anything else."""
+    imported = identity.get("imported")
+    scaling = imported.get("scaling") if isinstance(imported, dict) else None
+    return scaling if isinstance(scaling, str) else None

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pickle
+
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from sklearn.base import clone
 from sklearn.datasets import load_digits, make_regression
 from sklearn.linear_model import LogisticRegression, Ridge
@@ -13,9 +16,13 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
+from taftcache.backbone.cut.cut import Cut
 from taftcache.backbone.spec import BackboneSpec
-from taftcache.estimator import TangentClassifier, TangentRegressor
+from taftcache.cache.store import FeatureStore
+from taftcache.errors import StoreError, UnreadableImage
+from taftcache.estimator import TangentClassifier, TangentRegressor, backbone_of
 from taftcache.objective.rsl import RSL
+from taftcache.tangent.spec import TangentSpec
 from tests.solve.problems import case, labels, minimised, rows, tokens
 
 
@@ -81,3 +88,46 @@ def test_images_through_a_backbone():
     targets = load_digits().target[:40]
     assert mine.fit(pictures, targets).score(pictures, targets) > 0.9
     assert torch.isfinite(mine.solution_.value).all()
+
+
+def pictures(count: int = 40) -> tuple[list[np.ndarray], np.ndarray]:
+    images, labels = load_digits(return_X_y=True)
+    pixels = (images[:count].reshape(-1, 8, 8) * 15).astype(np.uint8)
+    return [np.repeat(image[:, :, None], 3, 2) for image in pixels], labels[:count]
+
+
+def test_files_through_a_named_backbone_and_a_store_of_their_own(tmp_path, monkeypatch):
+    """Paths, PIL images and arrays are one; a second fit to the same files runs no image; nothing else is left."""
+    arrays, targets = pictures()
+    images = [Image.fromarray(array) for array in arrays]
+    files = [tmp_path / f"{k}.png" for k in range(len(images))]
+    for file, image in zip(files, images, strict=True):
+        image.save(file)
+    mine = TangentClassifier(
+        "bundled", tangent=TangentSpec(train="bitfit"), ridge=1e-3, tolerance=1e-4, store=tmp_path / "store"
+    )
+    weights = np.linspace(0.5, 2, len(files))
+    mine.fit(files, targets, weights)
+    assert mine.score(files, targets) > 0.9
+    with FeatureStore(tmp_path / "store") as store:
+        assert sorted(store.sample_ids()) == sorted(map(str, files))
+    monkeypatch.setattr(Cut, "prefix", None)
+    again = clone(mine).fit([str(file) for file in files], targets, weights)
+    assert np.array_equal(again.coef_, mine.coef_)
+    monkeypatch.undo()
+    others = clone(mine).set_params(store=None).fit(images, targets, weights)
+    assert np.allclose(others.decision_function(arrays), mine.decision_function(files), rtol=1e-3, atol=1e-2)
+    loaded = pickle.loads(pickle.dumps(mine))
+    assert np.array_equal(loaded.predict(files), mine.predict(files))
+    with pytest.raises(StoreError, match="other images"):
+        clone(mine).fit(files[:30], targets[:30])
+    (tmp_path / "0.png").write_bytes(b"")
+    with pytest.raises(UnreadableImage, match=r"0\.png"):
+        clone(mine).set_params(store=None).fit(files, targets)
+
+
+def test_a_name_is_a_model_or_its_weights(tmp_path):
+    assert backbone_of("bundled") == BackboneSpec(weights="bundled")
+    assert backbone_of("deit_tiny_patch16_224") == BackboneSpec(model="deit_tiny_patch16_224", weights="pretrained")
+    assert backbone_of(str(tmp_path)) == BackboneSpec(weights=str(tmp_path))
+    assert clone(TangentClassifier("deit_tiny_patch16_224")).get_params()["backbone"] == "deit_tiny_patch16_224"

@@ -16,6 +16,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from taftcache.cache.columns import Columns
 from taftcache.cache.copying import BASE
 from taftcache.cache.format import layout
 from taftcache.cache.format.digest import canonical, digest, too_deep
@@ -81,16 +82,6 @@ def export(store: FeatureStore, file: str | os.PathLike[str], progress: OnProgre
     return place.stat().st_size
 
 
-@dataclass(frozen=True)
-class Columns:
-    """Where the features lie in a file that is not an export, as paths; ``ids`` and ``classes`` may be missing."""
-
-    tokens: str = "tokens"
-    labels: str = "labels"
-    ids: str = "sample_id"
-    classes: str = "classes"
-
-
 class FeatureFile:
     """An HDF5 file of features, open for reading: ``is_export`` or someone else's, then read by `Columns`.
 
@@ -131,10 +122,16 @@ class FeatureFile:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
 
-    def rows(self, tokens: h5py.Dataset, index: Sequence[int]) -> NDArray[Any]:
-        """Rows ``index`` of a dataset [n, t, d], or [n, d] as [n, 1, d], in that order."""
+    @property
+    def tokens_shape(self) -> tuple[int, int]:
+        """(t, d) of a row of a file that is not an export; t = 1 for a dataset [n, d]."""
+        shape = self.tokens.shape
+        return (int(shape[1]), int(shape[2])) if len(shape) == 3 else (1, int(shape[1]))
+
+    def take(self, index: Sequence[int]) -> NDArray[Any]:
+        """Rows ``index`` [b, t, d] of a file that is not an export, in that order."""
         with self._reading():
-            found = np.stack([tokens[i] for i in index])
+            found = np.stack([self.tokens[i] for i in index])
         return found if found.ndim == 3 else found[:, None, :]
 
     def block(self, tokens: h5py.Dataset, start: int, stop: int) -> NDArray[Any]:
@@ -174,7 +171,8 @@ class FeatureFile:
                 raise _bad(self.path, f"shards/{name} lacks role, digest or chunk_rows")
             self.shards[name] = ExportedShard(tokens, labels.astype(np.int64), ids, role, wanted, int(rows))
 
-    def _open_columns(self, columns: Columns) -> None:
+    def _open_columns(self, asked: Columns) -> None:
+        columns = asked.within(self._file)
         self.tokens, labels, ids = self._columns(columns.tokens, columns.labels, columns.ids)
         self.ids = ids or [f"{self.path.stem}/{k:08d}" for k in range(len(labels))]
         check_ids(self.ids)
@@ -381,5 +379,5 @@ def _typed(value: Any, kind: Any, name: str) -> Any:
 def _bad(path: Path, what: str) -> DataError:
     return DataError(
         f"cannot import {path}: {what}",
-        do="Name the datasets (--tokens, --labels, --ids), or write the file anew with plain arrays in it.",
+        do="Name the datasets (--vectors, --labels, --ids), or write the file anew with plain arrays in it.",
     )

@@ -8,6 +8,7 @@ from collections.abc import Collection, Sequence
 from types import TracebackType
 from typing import Any, Literal, Self
 
+from taftcache.cache.arrays import DaskRows, RowDataset, Rows
 from taftcache.cache.format import ledger
 from taftcache.cache.format.fault import Fault
 from taftcache.cache.format.identity import differences
@@ -15,7 +16,7 @@ from taftcache.cache.format.layout import resolve_chunk_rows
 from taftcache.cache.format.manifest import FILE, ROLES, Manifest, ObjectRef
 from taftcache.cache.format.naming import check_name
 from taftcache.cache.format.plan import check_ids
-from taftcache.cache.place.address import open_home
+from taftcache.cache.place.address import is_bucket, open_home
 from taftcache.cache.place.failure import cannot
 from taftcache.cache.place.lock import WriterLock
 from taftcache.cache.read.contents import MAKE, Contents, no_store, read_manifest
@@ -176,6 +177,36 @@ class FeatureStore:
     def has_shard(self, name: str) -> bool:
         """Whether there is a shard of that name."""
         return self._contents.has_shard(name)
+
+    def to_dask(self, shards: Sequence[str] | None = None) -> DaskRows:
+        """Rows of the training shards, or of those named, as Dask arrays: nothing is read before it is computed.
+
+        A block is a chunk of a shard, opened and verified by the process that computes it. IntegrityError there where
+        the shard has changed since. RecipeError: Dask is not installed.
+        """
+        return self._rows(shards).to_dask()
+
+    def to_xarray(self, shards: Sequence[str] | None = None) -> Any:
+        """`to_dask` as an ``xarray.Dataset`` of tokens [sample, token, feature], with ids, labels and shards.
+
+        RecipeError: xarray or Dask is not installed.
+        """
+        return self._rows(shards).to_xarray()
+
+    def dataset(self, shards: Sequence[str] | None = None) -> RowDataset:
+        """Rows of the training shards, or of those named, as a map-style dataset for torch's ``DataLoader``.
+
+        Items are (tokens [t,d], label, id). IntegrityError where a shard changes before it is first read.
+        """
+        rows = self._rows(shards)
+        return RowDataset(rows.parts, rows.classes)
+
+    def _rows(self, names: Sequence[str] | None) -> Rows:
+        shards = self.shards if names is None else [self.shard(name) for name in names]
+        if not shards:
+            raise StoreError(f"{self.path} has no rows", do="taftcache extract")
+        place = str(self.path) if is_bucket(self.path) else os.path.abspath(self.path)
+        return Rows(shards, place, self.classes, self.root_digest)
 
     def sample_ids(self) -> list[str]:
         """The ids of all training shards, shard after shard in row order."""

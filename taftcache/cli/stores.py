@@ -10,7 +10,7 @@ import typer
 import taftcache
 from taftcache.cli.options import Json, Overrides, StorePath, Target, print_report
 from taftcache.errors import RecipeError
-from taftcache.recipe import apply_overrides, load_recipe, parse_recipe
+from taftcache.recipe import load_recipe
 from taftcache.terminal.console import bars
 from taftcache.terminal.stores import (
     show_convert,
@@ -190,37 +190,65 @@ def export(
 
 @commands.command(name="import")
 def import_(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="an HDF5 file of features")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="features: .npy, .npz, .parquet or HDF5")],
     store: Annotated[Path, typer.Argument(metavar="STORE", help="the new store")],
     recipe: Annotated[
         Path | None,
         typer.Option("--recipe", help="a recipe whose backbone made the features: its tail goes on from them"),
     ] = None,
-    tokens: Annotated[str, typer.Option("--tokens", help="the dataset of floats [n, t, d] or [n, d]")] = "tokens",
-    labels: Annotated[str, typer.Option("--labels", help="the dataset of integers or texts [n]")] = "labels",
+    vectors: Annotated[
+        str | None,
+        typer.Option("--vectors", "--tokens", metavar="NAME", help="the dataset, array or column of numbers [n, d]"),
+    ] = None,
+    labels: Annotated[
+        str | None,
+        typer.Option(
+            "--labels", metavar="NAME|FILE", help="that of integers or texts [n], or a .npy, .csv or .tsv file of them"
+        ),
+    ] = None,
     ids: Annotated[
-        str, typer.Option("--ids", help="the dataset of ids [n]; rows are numbered without one")
-    ] = "sample_id",
-    classes: Annotated[str, typer.Option("--classes", help="the dataset of class names, if there is one")] = "classes",
+        str | None,
+        typer.Option("--ids", metavar="NAME|FILE", help="that of ids [n], or a file; rows are numbered without"),
+    ] = None,
+    classes: Annotated[
+        str | None, typer.Option("--classes", metavar="NAME", help="that of class names, if there is one")
+    ] = None,
+    test: Annotated[Path | None, typer.Option("--test", metavar="FILE", help="held-out rows, named alike")] = None,
+    held_out: Annotated[
+        float | None,
+        typer.Option("--holdout", metavar="PART", help="the part of the rows that is held out (default 0.2)"),
+    ] = None,
+    scaling: Annotated[
+        Literal["row", "none"],
+        typer.Option("--scaling", help="of vectors: each by its own root mean square, or as they are"),
+    ] = "row",
     set_: Overrides = None,
     as_json: Json = False,
 ) -> None:
     """Make a store of features that are there already.
 
-    Of an export, or of a file that someone else wrote. An export comes back with the bytes and digests of its shards.
-    For other files the recipe, or --set, says how rows are split into shards and held out. NaN, overflow, an id twice,
-    rows that were never written, links and plug-ins are refused.
+    Of vectors of your own, an export, or features that someone else extracted. An export in HDF5 comes back with the
+    bytes and digests of its shards. From vectors [n, d] a linear head is trained. Names are looked for (vectors,
+    features, embeddings, x; labels, y; ids) unless they are given. NaN, overflow, an id twice, rows that were never
+    written, pickles, links and plug-ins are refused.
 
-    Someone else's file: --tokens feats --labels y --ids name --set store.shards=8
+    HDF5 may also hold rows [n, t, d]; --recipe names the backbone that goes on from them.
+
+    Vectors alone: taftcache import clip.npy stores/clip --labels labels.csv --set store.shards=8
 
     Example: taftcache import features.h5 stores/imported
     """
-    from taftcache.cache.hdf5 import Columns
+    from taftcache.cache.columns import Columns
+    from taftcache.stages.files.importing import recipe_of_vectors
 
-    there = [*(set_ or []), f"store.path={store}"]
-    named = load_recipe(recipe, there, needs=("backbone",)) if recipe else None
-    asked = named or parse_recipe(apply_overrides({"name": store.name}, there))
+    there = [*(set_ or []), *([] if held_out is None else [f"data.held_out={held_out}"])]
+    if recipe is None:
+        asked = recipe_of_vectors(store, there)
+    else:
+        asked = load_recipe(recipe, [*there, f"store.path={store}"], needs=("backbone",))
     with bars(as_json) as progress:
-        columns = Columns(tokens, labels, ids, classes)
-        report = taftcache.import_(file, asked, progress, columns=columns, backbone=recipe is not None)
+        columns = Columns(tokens=vectors, labels=labels, ids=ids, classes=classes)
+        report = taftcache.import_(
+            file, asked, progress, columns=columns, backbone=recipe is not None, test=test, scaling=scaling
+        )
     print_report(report, as_json, show_import)

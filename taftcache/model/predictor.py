@@ -21,9 +21,9 @@ from taftcache.backbone.sources.base import unreadable
 from taftcache.backbone.sources.rgb import open_rgb
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import Consent, followed
-from taftcache.errors import CompositionError, IdentityError, RecipeError
+from taftcache.errors import BackboneError, CompositionError, IdentityError, RecipeError
 from taftcache.model.component import Component, read_base, read_component
-from taftcache.names import model_of
+from taftcache.names import model_of, scaling_of
 from taftcache.tangent.base import Base
 
 
@@ -69,11 +69,17 @@ class TangentModel(nn.Module):
 
         Raises:
             StoreError: no such model. UntrustedStore: only the store names the weights.
+            BackboneError: the store was made of vectors, without a backbone.
             IdentityError: the backbone at hand has other weights than the store's.
         """
         if not isinstance(store, FeatureStore):
             with FeatureStore(store) as opened:
                 return cls.load(opened, name, device, consent)
+        if scaling_of(store.identity) is not None:
+            raise BackboneError(
+                f"{store.path} was made of vectors, and has no backbone that takes images",
+                do="taftcache predict STORE vectors.npy, with vectors of the model that made its own",
+            )
         recipe = followed(store, "weights", consent)
         backbone = load_backbone(recipe.backbone, recipe.preprocess, device)
         made_with = str(store.identity.get("backbone", {}).get("weights_digest", "none named"))

@@ -52,6 +52,20 @@ class TailConfig(msgspec.Struct, frozen=True, kw_only=True):
     end: ClassRow | Readout | None = None
 
     @classmethod
+    def of_vectors(cls, width: int, classes: int) -> TailConfig:
+        """A head and nothing before it, on vectors [n,width] of any origin."""
+        return cls(
+            path="feature",
+            start="vectors",
+            blocks=(),
+            shape=(1, width),
+            rows="feature",
+            width=width,
+            classes=classes,
+            parameters=(),
+        )
+
+    @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> TailConfig:
         """From the JSON that a store keeps.
 

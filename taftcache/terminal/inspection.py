@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
+from taftcache.names import scaling_of
 from taftcache.terminal.console import OUT, print_notes, print_row, stacked
 from taftcache.terminal.text import certified, plain_table, readable_size
 
@@ -29,7 +30,9 @@ def show_inspect(report: InspectReport) -> None:
         stacked(
             f"{report.store}: {report.rows} training rows, {report.held_out_rows} held out, {len(report.classes)}"
             f" classes, {readable_size(report.bytes)}",
-            f"backbone  {b['model']} ({b['weights']}, {b['weights_digest'][:16]}), cut at {cut['start']}",
+            f"vectors   of {b['weights']}, scaled by {scaling}"
+            if (scaling := scaling_of(report.identity))
+            else f"backbone  {b['model']} ({b['weights']}, {b['weights_digest'][:16]}), cut at {cut['start']}",
             f"cached    the {cut['rows']} of a sample, {cut['shape'][0]}×{cut['shape'][1]} {report.dtype};"
             f" tangent by {report.tangent.get('path', 'nothing yet')}",
             f"plan      {report.plan['kind']}, seed {report.plan['seed']}; {report.skipped} skipped,"

@@ -10,9 +10,13 @@ from taftcache.terminal.text import readable_size
 if TYPE_CHECKING:  # some of these load torch, which `--help` does without
     from taftcache.stages.files.collection import CollectReport
     from taftcache.stages.files.copying import ConvertReport, CopyReport
-    from taftcache.stages.files.exchange import ExportReport, ImportReport
+    from taftcache.stages.files.exchange import ExportReport
+    from taftcache.stages.files.importing import ImportReport
     from taftcache.stages.files.trusting import TrustReport
     from taftcache.stages.files.verification import VerifyReport
+
+
+SCALED = {"row": "vectors, each divided by its root mean square", "none": "vectors as they are"}
 
 
 def show_trust(report: TrustReport) -> None:
@@ -92,15 +96,19 @@ def show_export(report: ExportReport) -> None:
 
 def show_import(report: ImportReport) -> None:
     """The store."""
-    came = "an export, shards as they were" if report.exported else "someone else's features"
+    came = "an export, shards as they were" if report.exported else "features of another tool"
+    if report.scaling is not None:
+        came = SCALED[report.scaling]
     shards = ", ".join(f"{name} {rows}" for name, rows in report.shards.items())
     OUT.print(
         stacked(
-            f"{report.file}: {came}",
+            f"{report.file or 'arrays'}: {came}",
             f"rows: {shards}; {report.tokens[0]}×{report.tokens[1]}, {report.classes} classes",
             f"store {report.store}: root {report.root_digest[:16]} ({report.seconds:.1f} s)",
         ),
         soft_wrap=True,
     )
-    if not report.trainable:
+    if report.scaling is not None:
+        OUT.print(f"next   taftcache train {report.store}; taftcache compose {report.store}")
+    elif not report.trainable:
         OUT.print("It has no base to train from: import with --recipe to name the backbone that made the features.")

@@ -13,6 +13,7 @@ from taftcache.backbone.spec import DataSpec
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import Consent, followed
 from taftcache.errors import TaftcacheError, UntrustedStore
+from taftcache.names import scaling_of
 
 # Longest side of a picture that is sent; larger ones are scaled down.
 LONGEST = 384
@@ -38,6 +39,8 @@ class Pictures:
                 f"no pictures: {error.fault} ({error.got});"
                 f" --images shows those of a folder or file of yours, taftcache trust {store.path} what it names"
             )
+        if scaling_of(store.identity) is not None:
+            self._spec, self.refused = None, "no pictures: the store was made of vectors"
         self._preprocess: dict[str, Any] = store.identity.get("preprocess", {})
         self._places: dict[str, tuple[Source, int]] | None = None
         self._why = self.refused

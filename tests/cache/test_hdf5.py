@@ -8,7 +8,8 @@ import h5py
 import numpy as np
 import pytest
 
-from taftcache.cache.hdf5 import Columns, FeatureFile, export, restore
+from taftcache.cache.columns import Columns
+from taftcache.cache.hdf5 import FeatureFile, export, restore
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import DataError, IdentityError, IntegrityError, RecipeError, StoreError
 
@@ -154,20 +155,20 @@ def test_someone_elses_features(tmp_path) -> None:
         assert not features.is_export
         assert features.ids == [f"id{k}" for k in range(6)]
         assert features.classes == ["0", "1", "2"]
-        assert np.array_equal(features.rows(features.tokens, [4, 1])[:, 0, 0], [24.0, 6.0])
+        assert np.array_equal(features.take([4, 1])[:, 0, 0], [24.0, 6.0])
     foreign(file, sample_id=None, labels=np.array([*"bbaabc"], dtype=h5py.string_dtype()), tokens=np.eye(6))
     with FeatureFile(file) as features:
         assert features.ids[0] == "others/00000000"
         assert features.classes == ["a", "b", "c"]
         assert features.labels.tolist() == [1, 1, 0, 0, 1, 2]
-        assert features.rows(features.tokens, [2]).shape == (1, 1, 6)
+        assert features.take([2]).shape == (1, 1, 6)
     with h5py.File(file, "w") as out:
         out["deep/feats"] = np.ones((2, 3, 4), ">f2")
         out["y"] = np.array([1, 0])
         out["names"] = np.array(["ant", "bee"], dtype=h5py.string_dtype())
     with FeatureFile(file, Columns("deep/feats", "y", "none", "names")) as features:
         assert features.classes == ["ant", "bee"]
-        assert features.rows(features.tokens, [0, 1]).dtype.kind == "f"
+        assert features.take([0, 1]).dtype.kind == "f"
 
 
 def sparse(f) -> None:

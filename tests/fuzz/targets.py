@@ -24,6 +24,7 @@ from PIL import Image
 from taftcache.backbone.sources.arrays import ArraySource
 from taftcache.backbone.sources.hdf5 import open_hdf5
 from taftcache.backbone.sources.npz import open_npz
+from taftcache.cache.columns import Columns
 from taftcache.cache.format.digest import SHORT, canonical, digest
 from taftcache.cache.format.manifest import CURVE
 from taftcache.cache.hdf5 import FeatureFile, export
@@ -34,6 +35,7 @@ from taftcache.model.component import Component
 from taftcache.model.folder import DESCRIPTION, read_description
 from taftcache.privacy.statement import EVENT, fixed_promise, spent_before
 from taftcache.recipe import load_recipe
+from taftcache.stages.files.vector_files import open_vectors
 from taftcache.tangent.parameters import Layout
 from tests.cache.hostile import read_all
 from tests.cache.making import create, fill, names
@@ -307,7 +309,7 @@ def hdf5(folder: Path) -> Target:
             _read(open_hdf5(folder / "a.h5", "images", "labels"))
         with FeatureFile(folder / "a.h5") as features:
             if not features.is_export:
-                features.rows(features.tokens, range(min(6, len(features.ids))))
+                features.take(range(min(6, len(features.ids))))
                 return
             for part in features.shards.values():
                 features.block(part.tokens, 0, 4)
@@ -316,6 +318,37 @@ def hdf5(folder: Path) -> Target:
 
     names = ("export.h5", "pictures.h5", "columns.h5")
     return Target(b"", _of_several([(folder / name).read_bytes() for name in names], run))
+
+
+def vectors(folder: Path) -> Target:
+    x, y, files = np.ones((6, 8), np.float32), np.arange(6) % 3, []
+    for write in (np.savez, np.savez_compressed):
+        buffer = io.BytesIO()
+        write(buffer, x=x, y=y, ids=np.array([f"id{k}" for k in range(6)]))
+        files.append((".npz", buffer.getvalue()))
+    np.save(folder / "y.npy", y)
+    buffer = io.BytesIO()
+    np.save(buffer, x)
+    files.append((".npy", buffer.getvalue()))
+    with suppress(ImportError):
+        import pyarrow as pa
+        from pyarrow import parquet
+
+        parquet.write_table(pa.table({"x": list(x), "y": y.tolist()}), folder / "x.parquet")
+        files.append((".parquet", (folder / "x.parquet").read_bytes()))
+    suffix = {data: name for name, data in files}
+
+    def run(data: bytes, chance: random.Random) -> None:
+        from tests.fuzz.mutating import mutated
+
+        valid = chance.choice(list(suffix))
+        file = folder / f"a{suffix[valid]}"
+        file.write_bytes(mutated(valid, chance))
+        labels = str(folder / "y.npy") if file.suffix == ".npy" else None
+        found = open_vectors(file, Columns(labels=labels), folder)
+        found.take(range(min(6, len(found.ids))))
+
+    return Target(b"", run)
 
 
 def _of_several(files: list[bytes], run: Run) -> Run:
@@ -330,6 +363,6 @@ TARGETS: dict[str, Callable[[Path], Target]] = {
     for made in (
         *(root_manifest, shard_manifest, ledger_entry, tombstone_file, journal),
         *(list_of_tombstones, list_of_skipped, list_of_points),
-        *(component, model_folder, recipe, npz, hdf5),
+        *(component, model_folder, recipe, npz, hdf5, vectors),
     )
 }

@@ -43,7 +43,7 @@ def others(finished, file, **changes) -> None:
 
 
 def columns():
-    from taftcache.cache.hdf5 import Columns
+    from taftcache.cache.columns import Columns
 
     return Columns("feats", "y", "names", "classes")
 

@@ -40,7 +40,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "report": {"errors"},
     "consent": {"errors", "recipe", "cache", "cache.place"},
 }
-MAY_IMPORT["estimator"] = {"errors", "objective", "backbone", "backbone.cut", "backbone.sources"} | _TANGENT | _SOLVE
+_SOLVING = {"errors", "objective", "backbone", "backbone.cut", "backbone.sources"} | _TANGENT | _SOLVE
 MAY_IMPORT["model"] = (
     {"errors", "names", "consent", "recipe", "backbone", "backbone.cut", "backbone.sources"} | _STORE | _TANGENT
 )
@@ -49,19 +49,18 @@ MAY_IMPORT["teaching"] = (
     {"errors", "objective", "recipe", "recipe_files", "backbone", "model"} | _STORE | _TANGENT | _SOLVE
 )
 MAY_IMPORT["teaching.students"] = MAY_IMPORT["teaching"] | {"teaching", "backbone.sources", "report"}
-_BELOW = (
-    MAY_IMPORT["teaching.students"] | MAY_IMPORT["estimator"] | {"names", "consent", "model", "privacy", "baselines"}
-)
+_BELOW = MAY_IMPORT["teaching.students"] | _SOLVING | {"names", "consent", "model", "privacy", "baselines"}
 _STAGE = _BELOW | {"cache.write", "cache.place", "stages", "teaching.students"}
 MAY_IMPORT["stages.extract"] = (
     _STORE | {"errors", "names", "consent", "recipe", "cache.write", "cache.place", "stages"} | _TANGENT
 )
 MAY_IMPORT["stages.extract"] |= {"backbone", "backbone.cut", "backbone.sources"}
+MAY_IMPORT["estimator"] = _SOLVING | {"stages.extract"}
 MAY_IMPORT["stages.train"] = _STAGE | {"stages.extract"}
 MAY_IMPORT["stages.look"] = MAY_IMPORT["stages.train"] | {"stages.train"}
 MAY_IMPORT["stages.forget"] = MAY_IMPORT["stages.look"] | {"stages.look"}
 MAY_IMPORT["stages.files"] = _STORE | {"errors", "names", "consent", "recipe", "cache.write", "backbone", "model"}
-MAY_IMPORT["stages.files"] |= {"stages", "stages.extract", "stages.train", "stages.look"}
+MAY_IMPORT["stages.files"] |= {"backbone.sources", "tangent", "stages", "stages.extract", "stages.train", "stages.look"}
 MAY_IMPORT["stages"] = {"errors", "recipe", "backbone", "backbone.sources", "model"} | _STORE | _TANGENT
 MAY_IMPORT["stages"] |= {f"stages.{room}" for room in ("extract", "train", "look", "forget")}
 MAY_IMPORT["remote"] = _STAGE | {"stages.extract", "stages.train"}
@@ -104,8 +103,14 @@ HOMES = {
     "h5py": {"backbone", "cache"},
     "sklearn": {"backbone.sources", "estimator", "stages.look.outliers", "stages.look.probe", "view.embedding"},
     "scipy": {"backbone.sources", "paper.paired", "stages.look.evaluation"},
-    "pyarrow": {"stages.files.sample_files", "stages.forget.byproducts", "backbone.sources.columns"},
-    "dask": {"remote"},
+    "pyarrow": {
+        "stages.files.sample_files",
+        "stages.files.vector_files",
+        "stages.forget.byproducts",
+        "backbone.sources.columns",
+    },
+    "dask": {"remote", "cache.arrays"},
+    "xarray": {"cache.arrays"},
     "distributed": {"remote"},
     "typer": {"cli"},
     "rich": {"terminal"},
@@ -135,6 +140,7 @@ LATE: dict[str, str] = {
     "view.leaving": "the page is served before torch is loaded",
     "view.pictures": "a source of images may load timm, and the page is served before",
     "terminal.console": "rich's bars, which only a terminal shows",
+    "cache.arrays": "Dask and xarray are optional: a store is read without them",
     "cache.place.bucket": "obstore is optional: a store in a folder does without it",
     "cache.read.shard": "zarr takes a second to start, and only tools ask for a shard's group",
     "stages.files.verification": "`verify` starts without torch, which only a repair needs",
@@ -145,6 +151,7 @@ LATE: dict[str, str] = {
     "privacy.accountant": "dp-accounting is optional: most releases have a closed form",
     "report.plots": "leather is optional: reports without plots do without it",
     "stages.files.sample_files": "pyarrow is optional: npz and the projector's tables do without it",
+    "stages.files.vector_files": "pyarrow is optional: npy and npz files do without it",
     "stages.forget.byproducts": "pyarrow is optional: of other files an audit finds ids without it",
     "stages.look.evaluation": "scipy's statistics take a second to start, which only an evaluation needs",
     "stages.look.probe": "scikit-learn takes a second to start, and only a comparison needs it",

@@ -16,7 +16,7 @@ from taftcache.backbone.sources.arrays import ArraySource, check_expansion
 from taftcache.errors import DataError
 
 _PACKED = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
-_FAULTS = (
+FAULTS = (
     *(OSError, EOFError, zipfile.BadZipFile, zlib.error),
     *(ValueError, OverflowError),  # a header that is none; UnicodeError is a ValueError
     RuntimeError,  # encrypted, or (as NotImplementedError) split over several disks
@@ -41,36 +41,60 @@ def open_npz(file: Path, image_key: str, label_key: str, prefix: str = "") -> Ar
                 needed = sum(entry.file_size for key, entry in members.items() if key in wanted)
                 check_expansion(file, needed, file.stat().st_size)
                 # Only what is used is inflated; other names are kept for the message that lists them.
-                arrays = {key: _array(archive, m) if key in wanted else np.empty(0) for key, m in members.items()}
+                arrays = {key: read_member(archive, m) if key in wanted else np.empty(0) for key, m in members.items()}
     except MemoryError as error:
         raise DataError(
             f"{file} needs more memory than there is", got=str(error), do="write HDF5, which is read image by image"
         ) from error
-    except _FAULTS as error:
+    except FAULTS as error:
         raise DataError(f"{file} cannot be read as npz without Python objects", got=str(error)) from error
     return ArraySource("npz", file, arrays, image_key, label_key, prefix)
 
 
-def _array(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> np.ndarray[Any, Any]:
+def read_member(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> np.ndarray[Any, Any]:
     """One array, whose header must say as many bytes as the archive has of it: only then is memory asked for."""
     if entry.compress_type not in _PACKED:
         raise ValueError(f"{entry.filename} is packed in a way that NumPy does not write")
     with archive.open(entry) as member:
-        shape, dtype = _header(member)
+        shape, _, dtype = read_header(member)
         if not dtype.hasobject and math.prod(shape) * dtype.itemsize != entry.file_size - member.tell():
             raise ValueError(f"{entry.filename} is {dtype} {list(shape)}, which its bytes are not")
     with archive.open(entry) as member:
         return np.asarray(npy.read_array(member, allow_pickle=False))
 
 
-def _header(member: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    """Shape and dtype; ValueError for whatever Python's own parser, which NumPy asks, has against the text."""
+def read_header(member: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Shape, whether columns come first, and dtype of the npy file that begins here.
+
+    ValueError for whatever Python's own parser, which NumPy asks, has against the text.
+    """
     version = npy.read_magic(member)
     if version not in ((1, 0), (2, 0)):
         raise ValueError(f"a header of unknown version {version}")
     read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
     try:
-        shape, _, dtype = read(member)
+        shape, columns_first, dtype = read(member)
     except (MemoryError, RecursionError, SyntaxError, tokenize.TokenError) as error:
         raise ValueError(f"a header that is not read: {type(error).__name__}") from error
-    return shape, dtype
+    if any(n < 0 for n in shape):
+        raise ValueError(f"a shape below zero: {list(shape)}")
+    return shape, columns_first, dtype
+
+
+def mapped(file: Path, at: int = 0) -> np.ndarray[Any, Any]:
+    """The npy file that begins at byte ``at`` of a file, as a read-only map.
+
+    Raises:
+        ValueError: no npy file, one of Python objects (pickles), or one that is cut off. OSError: it cannot be read.
+    """
+    with file.open("rb") as stream:
+        stream.seek(at)
+        shape, columns_first, dtype = read_header(stream)
+        if dtype.hasobject:
+            raise ValueError("it holds Python objects (pickles), which are never read")
+        if math.prod(shape) * dtype.itemsize > file.stat().st_size - stream.tell():
+            raise ValueError(f"it has fewer bytes than {dtype} {list(shape)} takes")
+        if 0 in shape:
+            return np.empty(shape, dtype)
+        order: Any = "F" if columns_first else "C"
+        return np.memmap(file, dtype, "r", stream.tell(), shape, order)

@@ -9,6 +9,15 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+Picture = str | Path | Image.Image | np.ndarray
+
+
+def as_rgb(picture: Picture) -> Image.Image:
+    """An image file, a PIL image or a uint8 array [h,w] or [h,w,3] in RGB, see ``to_rgb``."""
+    if isinstance(picture, str | Path):
+        return open_rgb(picture)
+    return to_rgb(picture if isinstance(picture, Image.Image) else Image.fromarray(np.asarray(picture)))
+
 
 def open_rgb(file: Path | str) -> Image.Image:
     """The image in a file, see ``to_rgb``; a pipe or device is an OSError, for to open it may wait forever."""

@@ -65,6 +65,11 @@ def append(recipe: Recipe, progress: Progress | None = None, *, new_shard: bool 
     begin = time.perf_counter()
     with FeatureStore(recipe.store_path, mode="a") as store:
         before = store.root_digest
+        if "imported" in store.identity:
+            raise StoreError(
+                f"cannot append images to {store.path}: its rows were imported",
+                do="import all rows into a new store",
+            )
         check_words(store, recipe, but=("data",))
         if not is_complete(store):
             raise StoreError(

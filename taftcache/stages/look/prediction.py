@@ -1,16 +1,23 @@
-"""From image files to classes."""
+"""From image files, or files of vectors, to classes."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
+from taftcache.backbone.sources.npz import FAULTS, mapped
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import Consent
+from taftcache.errors import DataError, StoreError
 from taftcache.model.folder import is_model_folder, open_model, read_description
 from taftcache.model.predictor import Prediction, TangentModel
-from taftcache.names import model_of
+from taftcache.names import model_of, scaling_of
+from taftcache.stages.look.row_table import STEP_ROWS
+from taftcache.stages.look.scoring import Scorer
+from taftcache.stages.scaling import scaled
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,9 +40,11 @@ def predict(
 ) -> PredictReport:
     """Classify image files end to end: preprocessing, frozen layers, base and Δw.
 
+    A store of vectors classifies every row of .npy files [n, d], scaled as its own were.
+
     Args:
         store: an open store, a store's folder, or a folder that ``export_model`` wrote (which holds one model).
-        images: image files.
+        images: image files, or .npy files of vectors.
         model: which of the store's models; the best that it has by default (``model_of``).
         top: classes for each image.
         device: where the model runs.
@@ -43,6 +52,10 @@ def predict(
     """
     if isinstance(store, FeatureStore):
         model = model or model_of(store.objects())
+        scaling = scaling_of(store.identity)
+        if scaling is not None:
+            found = [p for file in images for p in _of_vectors(store, Path(file).expanduser(), model, top, scaling)]
+            return PredictReport(store=store.path, root_digest=store.root_digest, model=model, predictions=found)
         predictions = TangentModel.load(store, model, device, consent).predict(images, top)
         return PredictReport(store=store.path, root_digest=store.root_digest, model=model, predictions=predictions)
     if not is_model_folder(store):
@@ -51,3 +64,27 @@ def predict(
     described = read_description(store)
     predictions = open_model(store, device).predict(images, top)
     return PredictReport(store=store, root_digest=described.root_digest, model=described.model, predictions=predictions)
+
+
+def _of_vectors(store: FeatureStore, file: Path, model: str, top: int, scaling: str) -> Iterator[Prediction]:
+    """The classes of each row of a file, a few rows at a time."""
+    try:
+        rows = mapped(file)
+    except FAULTS as error:
+        raise DataError(
+            f"{file} cannot be read as vectors", got=str(error), do="write numbers [n, d] as .npy"
+        ) from error
+    width = store.identity["cut"]["shape"][1]
+    if rows.ndim != 2 or rows.shape[1] != width or rows.dtype.kind not in "fiu":
+        got = f"{rows.dtype} {list(rows.shape)}"
+        raise DataError(f"{file} has no vectors like the store's", got=got, do=f"numbers [n, {width}] as .npy")
+    scorer = Scorer(store)
+    if model not in scorer.models:
+        raise StoreError(f"no model named {model} in {store.path}", got=model, do="taftcache train, then compose")
+    for at in range(0, len(rows), STEP_ROWS):
+        ids = [f"{file.stem}/{k:08d}" for k in range(at, min(at + STEP_ROWS, len(rows)))]
+        z, changes = scorer.logits(scaled(rows[at : at + STEP_ROWS, None, :], scaling, ids), [model])
+        logits = z + changes[0]
+        order = np.argsort(-logits, axis=1, kind="stable")[:, :top]
+        for i, best, values in zip(ids, order, logits, strict=True):
+            yield Prediction(i, [store.classes[k] for k in best], [float(values[k]) for k in best])

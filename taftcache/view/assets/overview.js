@@ -75,6 +75,7 @@ const cards = (r) =>
 function origin(r) {
   const { model, weights } = r.identity.backbone,
     why = r.tangent.why ? ` (${r.tangent.why})` : "";
+  if (model === "none") return `Vectors of ${weights}; tangent by ${r.tangent.path}.`;
   return (
     `${model} (${weights}), cut at ${r.cut.start}; the ${r.cut.rows} of each sample are cached; ` +
     `tangent by ${r.tangent.path || "nothing yet"}${why}.`

@@ -1,0 +1,47 @@
+"""Names under which other tools keep features, labels and ids."""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Where the features lie in a file that is not an export; None is the first of the usual names that is there.
+
+    Names of datasets (HDF5, as paths), of arrays (npz) or of columns (Parquet, CSV). ``ids`` and ``classes`` may be
+    missing. Labels and ids of npy, npz and Parquet files may be files of their own (.npy, .csv, .tsv).
+    """
+
+    tokens: str | None = None
+    labels: str | None = None
+    ids: str | None = None
+    classes: str | None = None
+
+    def within(self, there: Container[str]) -> NamedColumns:
+        """The names that are meant in a file that has ``there``; the first usual one where it has none."""
+        found = {field: getattr(self, field) or _first(usual, there) for field, usual in _USUAL.items()}
+        return NamedColumns(**found)
+
+
+@dataclass(frozen=True)
+class NamedColumns:
+    """``Columns`` of one file."""
+
+    tokens: str
+    labels: str
+    ids: str
+    classes: str
+
+
+_USUAL = {
+    "tokens": ("tokens", "vectors", "vector", "features", "embeddings", "x"),
+    "labels": ("labels", "label", "y"),
+    "ids": ("sample_id", "ids", "id"),
+    "classes": ("classes",),
+}
+
+
+def _first(usual: tuple[str, ...], there: Container[str]) -> str:
+    return next((name for name in usual if name in there), usual[0])

@@ -1,0 +1,334 @@
+"""Stores of features that are there already: an export comes back, and vectors of other tools become rows."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgspec
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from safetensors.torch import save
+
+from taftcache.backbone.files import file_digest
+from taftcache.backbone.reduction import Reduction
+from taftcache.cache.columns import Columns
+from taftcache.cache.hdf5 import FeatureFile, restore
+from taftcache.cache.store import FeatureStore
+from taftcache.consent import remember
+from taftcache.errors import DataError, RecipeError, StoreError
+from taftcache.recipe import Recipe, apply_overrides, parse_recipe
+from taftcache.stages.extract.extraction import create_store, load_frozen, plan_record, put_tail
+from taftcache.stages.extract.filling import RowCounts, RowSink, fill_missing
+from taftcache.stages.extract.plan import PlannedShard, plan_shards
+from taftcache.stages.files.vector_files import SUFFIXES, Vectors, open_vectors
+from taftcache.stages.progress import Progress, Silent
+from taftcache.stages.scaling import SCALINGS, Scaling, scaled
+from taftcache.tangent.config import TailConfig
+from taftcache.tangent.spec import TAIL
+
+_ROWS_AT_ONCE = 64
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImportReport:
+    """The store that was made of a file, or of arrays (``file`` is None).
+
+    exported: the file came from a store, whose bytes the shards have again. trainable: the store has a base, so that
+    stage 2 can go on from it. scaling: what was done to each vector; None where the rows are no vectors.
+    """
+
+    store: Path
+    root_digest: str
+    file: Path | None
+    exported: bool
+    shards: dict[str, int]
+    tokens: list[int]
+    classes: int
+    trainable: bool
+    scaling: Scaling | None
+    seconds: float
+
+
+class _Features(Protocol):
+    """Labelled rows that can be asked for singly; ``labels`` are indexes to ``classes``."""
+
+    @property
+    def path(self) -> Path: ...
+
+    @property
+    def ids(self) -> list[str]: ...
+
+    @property
+    def labels(self) -> NDArray[np.int64]: ...
+
+    @property
+    def classes(self) -> list[str]: ...
+
+    @property
+    def tokens_shape(self) -> tuple[int, int]: ...
+
+    def take(self, index: Sequence[int]) -> NDArray[Any]:
+        """Rows ``index`` [b, t, d], in that order."""
+        ...
+
+
+def import_(
+    file: Path | str,
+    recipe: Recipe,
+    progress: Progress | None = None,
+    *,
+    columns: Columns | None = None,
+    backbone: bool = False,
+    test: Path | str | None = None,
+    scaling: Scaling = "row",
+) -> ImportReport:
+    """Make a store of the features in a file: HDF5, npy, npz or Parquet.
+
+    A file that ``export`` wrote as HDF5 gives the shards that it came from, byte for byte, and its own settings. Any
+    other has vectors [n, d] (HDF5 also rows [n, t, d]), labels, and ids or none; ``recipe`` says how they are split
+    into shards and held out, the dtype, and where the store goes. The store of vectors trains a linear head.
+
+    Args:
+        columns: the names of datasets, arrays or columns in a file that is not an export; files of labels and ids.
+        backbone: the features are what extraction with this recipe would cache, and its backbone goes on from them:
+            its tail becomes the store's base. Rows [n, t, d] without it are a store that is not trained.
+        test: a file of held-out rows; without one, the recipe's part of the rows is held out.
+        scaling: "row" divides each vector by its root mean square, "none" leaves it as it is.
+
+    Raises:
+        DataError: what cannot be used: NaN, overflow, an id twice, rows that were never written, links, plug-ins.
+    """
+    progress, path = progress or Silent(), Path(file).expanduser()
+    begin = time.perf_counter()
+    with ExitStack() as stack:
+        features = _opened(stack, path, columns or Columns(), recipe.store_path)
+        if isinstance(features, FeatureFile) and features.is_export:
+            remember(recipe.store_path, recipe)
+            with progress.task("import", None) as task:
+                store = restore(features, recipe.store_path, lambda done, total: task.note(f"{done} of {total} rows"))
+            with store:
+                return _report(store, path, exported=True, begin=begin)
+        tested = (
+            None if test is None else _opened(stack, Path(test).expanduser(), columns or Columns(), recipe.store_path)
+        )
+        return _import(_Request(features, tested, recipe, backbone, scaling), path, progress, begin)
+
+
+def import_vectors(
+    x: ArrayLike,
+    y: ArrayLike,
+    store: Path | str,
+    *,
+    ids: Sequence[str] | None = None,
+    test: tuple[ArrayLike, ArrayLike] | None = None,
+    scaling: Scaling = "row",
+    overrides: Sequence[str] = (),
+    progress: Progress | None = None,
+) -> ImportReport:
+    """Make a store of vectors in memory, or mapped: a linear head can be trained, composed and forgotten on it.
+
+    Args:
+        x: numbers [n, d]. y: their classes [n], integers or texts.
+        store: the new store's place.
+        ids: of the samples [n], by which they are forgotten; they are numbered without.
+        test: x and y of held-out rows; without, a part of the rows is held out (``data.held_out``, a fifth).
+        scaling: as for ``import_``.
+        overrides: of the recipe, as on the command line: "store.shards=8", "data.held_out=0".
+
+    Raises:
+        DataError: what cannot be used, as for ``import_``.
+    """
+    begin = time.perf_counter()
+    features = Vectors.of(Path("rows"), np.asarray(x), y, ids)
+    tested = None if test is None else Vectors.of(Path("test"), np.asarray(test[0]), test[1], None)
+    recipe = recipe_of_vectors(store, overrides)
+    return _import(_Request(features, tested, recipe, False, scaling), None, progress or Silent(), begin)
+
+
+def recipe_of_vectors(store: Path | str, overrides: Sequence[str] = ()) -> Recipe:
+    """The recipe of an import that names no other."""
+    values = {"name": Path(store).name, "data": {"source": "digits"}}  # what a recipe has that names no images
+    return parse_recipe(apply_overrides(values, [*overrides, f"store.path={store}"]))
+
+
+def _opened(stack: ExitStack, path: Path, columns: Columns, target: Path) -> FeatureFile | Vectors:
+    """A file of features; what must be spooled goes to the disk that the store will lie on."""
+    if path.suffix not in SUFFIXES:
+        return stack.enter_context(FeatureFile(path, columns))
+    folder = target.absolute().parent
+    return open_vectors(path, columns, folder if folder.is_dir() else None)
+
+
+def _report(
+    store: FeatureStore, file: Path | None, *, exported: bool = False, scaling: Scaling | None = None, begin: float
+) -> ImportReport:
+    return ImportReport(
+        store=store.path,
+        root_digest=store.root_digest,
+        file=file,
+        exported=exported,
+        shards={ref.name: ref.rows for ref in store.manifest.shards},
+        tokens=list(store.shard(store.manifest.shards[0].name).tokens_shape),
+        classes=len(store.classes),
+        trainable=TAIL in store.objects(),
+        scaling=scaling,
+        seconds=time.perf_counter() - begin,
+    )
+
+
+@dataclass(frozen=True)
+class _Request:
+    """What is to be imported, and how."""
+
+    features: _Features
+    test: _Features | None
+    recipe: Recipe
+    backbone: bool
+    scaling: Scaling
+
+    @property
+    def of_vectors(self) -> bool:
+        """Whether the rows are vectors, for a head alone."""
+        return self.features.tokens_shape[0] == 1 and not self.backbone
+
+
+def _import(asked: _Request, file: Path | None, progress: Progress, begin: float) -> ImportReport:
+    """A store of features that someone else extracted."""
+    features, recipe = asked.features, asked.recipe
+    _check(asked)
+    if asked.of_vectors:
+        tangent = msgspec.structs.replace(recipe.tangent, blocks=0, train="head")
+        recipe = msgspec.structs.replace(recipe, tangent=tangent)
+    remember(recipe.store_path, recipe)
+    frozen = load_frozen(recipe, features.classes)[0] if asked.backbone else None
+    identity = _vector_identity(asked, file) if asked.of_vectors else _identity(features, recipe, frozen)
+    test = asked.test
+    shards = plan_shards(recipe, features.ids, None if test is None else test.ids)
+    if FeatureStore.exists(recipe.store_path):
+        store = FeatureStore(recipe.store_path, mode="a")
+    else:
+        store = create_store(recipe, identity, features.classes, len(shards))
+    with store:
+        store.check_identity(identity)
+        _check_plan(store, plan_record(recipe, len(shards)))
+        scaling = asked.scaling if asked.of_vectors else None
+        fill_missing(store, recipe, shards.values(), _Rows(features, test, scaling), progress)
+        if frozen is not None:
+            put_tail(store, frozen)
+        elif asked.of_vectors:
+            _put_head(store, features.tokens_shape[1])
+        return _report(store, file, scaling=scaling, begin=begin)
+
+
+def _check(asked: _Request) -> None:
+    """Refuse before anything is made.
+
+    Raises:
+        DataError: one class, or held-out rows that do not belong to the others. RecipeError: no such scaling.
+    """
+    features, test = asked.features, asked.test
+    if len(features.classes) < 2:
+        raise DataError(
+            f"cannot import {features.path}: it has {len(features.classes)} classes, and a classifier needs two",
+            got=str(features.classes),
+        )
+    if asked.scaling not in SCALINGS:
+        raise RecipeError(f"no scaling of vectors is called {asked.scaling!r}", do=" or ".join(SCALINGS))
+    if test is None:
+        return
+    if test.tokens_shape != features.tokens_shape:
+        raise DataError(
+            "the held-out rows have another shape than the others",
+            got=f"{list(test.tokens_shape)} in {test.path}, {list(features.tokens_shape)} in {features.path}",
+        )
+    if both := set(test.ids) & set(features.ids):
+        raise DataError(
+            "held-out rows have ids that others have, too",
+            got=f"{len(both)} ids, the first: {min(both)!r}",
+            do="give them ids of their own (--ids), or rename one file where ids are made of its name",
+        )
+
+
+def _check_plan(store: FeatureStore, plan: dict[str, Any]) -> None:
+    if store.manifest.plan != plan:
+        raise StoreError(
+            f"the import into {store.path} was begun with another plan",
+            got=f"{plan}, begun with {store.manifest.plan}",
+            do="put the old settings back, or import into a new folder",
+        )
+
+
+def _put_head(store: FeatureStore, width: int) -> None:
+    """Commit the description of a tail that is a head alone, unless it is there: it has no weights of its own."""
+    if TAIL not in store.objects():
+        with store.transaction() as change:
+            change.put(TAIL, save({}), TailConfig.of_vectors(width, len(store.classes)).as_dict())
+
+
+def _vector_identity(asked: _Request, file: Path | None) -> dict[str, Any]:
+    """What a store of vectors says its rows were made from: no digest of the file, for that would keep a trace of
+    every row that is forgotten later."""
+    name = "arrays" if file is None else file.name
+    return {
+        "imported": {"file": name, "scaling": asked.scaling},
+        "backbone": {"model": "none", "weights": name, "weights_digest": "none"},
+        "cut": {"start": "vectors", "rows": "feature", "shape": list(asked.features.tokens_shape)},
+        "dtype": asked.recipe.store.dtype,
+    }
+
+
+def _identity(features: _Features, recipe: Recipe, frozen: Reduction | None) -> dict[str, Any]:
+    """What the store says its rows were made from: the file, and the layers ``frozen`` where they are known.
+
+    Raises:
+        DataError: the layers make rows of another shape.
+    """
+    name, digest, shape = features.path.name, file_digest(features.path), features.tokens_shape
+    identity: dict[str, Any] = {
+        "imported": {"file": name, "digest": digest},
+        "backbone": {"model": "unknown", "weights": name, "weights_digest": digest},
+        "cut": {"start": "unknown", "rows": "features", "shape": list(shape)},
+        "dtype": recipe.store.dtype,
+    }
+    if frozen is None:
+        return identity
+    if tuple(frozen.tokens_shape) != shape:
+        raise DataError(
+            f"the rows of {features.path} have another shape than those the recipe's backbone would have cached",
+            got=f"{list(shape)} in the file, an extraction caches {list(frozen.tokens_shape)}",
+            do="name the backbone that made them",
+        )
+    return identity | {
+        "backbone": frozen.backbone.config,
+        "cut": {"start": frozen.config.start, "rows": frozen.rows, "shape": list(shape)},
+    }
+
+
+class _Rows:
+    """Rows that someone else made, those to train on and those held out, as they are stored."""
+
+    verb = "import"
+
+    def __init__(self, features: _Features, test: _Features | None, scaling: Scaling | None) -> None:
+        self._parts = {False: features, True: features if test is None else test}
+        self._place = {own: {i: k for k, i in enumerate(part.ids)} for own, part in self._parts.items()}
+        self._scaling: Scaling = scaling or "none"
+        self.tokens_shape = features.tokens_shape
+
+    def classes(self, shard: PlannedShard) -> Sequence[str]:
+        return self._parts[shard.from_test].classes
+
+    def run(self, shard: PlannedShard, sink: RowSink, on_rows: Callable[[int], None]) -> RowCounts:
+        """The shard's rows in steps of a few, for a file may be larger than memory."""
+        part, place, begin = self._parts[shard.from_test], self._place[shard.from_test], sink.consumed
+        for at in range(begin, len(shard.ids), _ROWS_AT_ONCE):
+            ids = shard.ids[at : at + _ROWS_AT_ONCE]
+            some = [place[i] for i in ids]
+            sink.append(scaled(part.take(some), self._scaling, ids), ids, part.labels[some].tolist())
+            on_rows(len(ids))
+        return RowCounts(len(shard.ids) - begin, 0)

@@ -1,0 +1,254 @@
+"""Labelled vectors of other tools, read row by row: npy, npz and Parquet files, and arrays in memory."""
+
+from __future__ import annotations
+
+import struct
+import tempfile
+import zipfile
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from taftcache.backbone.sources.arrays import check_expansion, label_indexes
+from taftcache.backbone.sources.columns import read_table
+from taftcache.backbone.sources.npz import FAULTS, mapped, read_member
+from taftcache.cache.columns import Columns, NamedColumns
+from taftcache.cache.format.plan import check_ids
+from taftcache.errors import DataError
+
+SUFFIXES = (".npy", ".npz", ".parquet", ".pq")
+_TABLES = (".csv", ".tsv")
+_ROWS_AT_ONCE = 4096
+_LOCAL = struct.Struct("<26xHH")  # of a zip member's own header: the lengths of its name and of what follows it
+
+
+@dataclass(frozen=True, kw_only=True)
+class Vectors:
+    """Vectors [n, d] with their ids, labels int64 [n] and the classes that these are indexes to.
+
+    ``values`` is mapped from a file where there is one, so that rows are read when they are asked for.
+    """
+
+    path: Path
+    values: NDArray[Any]
+    ids: list[str]
+    labels: NDArray[np.int64]
+    classes: list[str]
+
+    @classmethod
+    def of(
+        cls, path: Path, values: NDArray[Any], labels: ArrayLike, ids: Sequence[str] | None, names: Any = None
+    ) -> Vectors:
+        """Vectors of ``path`` (a file, or what stands for one in messages and ids), checked but for NaN.
+
+        Raises:
+            DataError: no numbers [n, d], labels or ids of another length, labels that are no classes, ids that are none
+                or come twice.
+        """
+        if values.ndim != 2 or not values.size or values.dtype.kind not in "fiu" or values.dtype.itemsize > 8:
+            raise DataError(
+                f"the vectors of {path} are not numbers [n, d]", got=f"{values.dtype} {list(values.shape)}", do=_NAME
+            )
+        given = np.asarray(labels)
+        if given.ndim != 1 or given.dtype.kind not in "USOiuT":
+            raise DataError(
+                f"the labels of {path} are not integers or texts [n]",
+                got=f"{given.dtype} {list(given.shape)}",
+                do=_NAME,
+            )
+        n = len(values)
+        known = [f"{path.stem}/{k:08d}" for k in range(n)] if ids is None else [str(i) for i in ids]
+        for what, count in (("labels", len(given)), ("ids", len(known))):
+            if count != n:
+                raise DataError(f"{path} has {n} vectors, but {count} {what}", do=_NAME)
+        check_ids(known)
+        classes, indexes = label_indexes(path, given, None if names is None else [str(name) for name in names])
+        found = np.array(indexes, np.int64)
+        if found.min() < 0 or found.max() >= len(classes):
+            raise DataError(
+                f"{path} has labels that are not among its classes",
+                got=f"labels from {found.min()} to {found.max()}, {len(classes)} classes",
+            )
+        return cls(path=path, values=values, ids=known, labels=found, classes=classes)
+
+    @property
+    def tokens_shape(self) -> tuple[int, int]:
+        """(1, d) of a row."""
+        return 1, self.values.shape[1]
+
+    def take(self, index: Sequence[int]) -> NDArray[Any]:
+        """Rows ``index`` [b, 1, d], in that order."""
+        found: NDArray[Any] = self.values[list(index)][:, None, :]
+        return found if found.dtype.kind == "f" else found.astype(np.float64)
+
+
+_NAME = "name the vectors, labels and ids: --vectors, --labels, --ids"
+
+
+def open_vectors(path: Path, columns: Columns, scratch: Path | None = None) -> Vectors:
+    """The vectors of a file, with labels and ids from it or from files that ``columns`` names.
+
+    An npy file and an uncompressed npz archive are mapped. A Parquet file, whose rows cannot be asked for singly, is
+    read once, group by group, into a nameless file below ``scratch``.
+
+    Raises:
+        DataError: no such file, damaged, with Python objects or without labels; and as ``Vectors.of`` says.
+    """
+    if not path.is_file():
+        raise DataError(f"cannot import {path}: it is not a file", do="correct the path")
+    try:
+        if path.suffix == ".npy":
+            return _from_npy(path, columns)
+        return _from_npz(path, columns) if path.suffix == ".npz" else _from_parquet(path, columns, scratch)
+    except MemoryError as error:
+        raise DataError(
+            f"{path} needs more memory than there is", got=str(error), do="write it as npy, or npz uncompressed"
+        ) from error
+    except FAULTS as error:
+        raise DataError(f"{path} cannot be read as {path.suffix[1:]}", got=str(error), do="write it again") from error
+
+
+def _from_npy(path: Path, columns: Columns) -> Vectors:
+    if columns.labels is None:
+        raise DataError(f"{path} has vectors alone, without labels", do="--labels labels.npy or --labels labels.csv")
+    there = columns.within(())
+    columns_of_it = _Beside(path, columns, {})
+    return Vectors.of(path, mapped(path), columns_of_it.labels(there), columns_of_it.ids(there))
+
+
+def _from_npz(path: Path, columns: Columns) -> Vectors:
+    with zipfile.ZipFile(path) as archive:
+        members = {entry.filename.removesuffix(".npy"): entry for entry in archive.infolist()}
+        names = columns.within(members)
+        few = {name for name in (names.labels, names.ids, names.classes) if name in members}
+        packed = {names.tokens} if members.get(names.tokens, _STORED).compress_type != zipfile.ZIP_STORED else set()
+        needed = sum(members[name].file_size for name in few | packed)
+        check_expansion(path, needed, path.stat().st_size)
+        _needs(path, names.tokens, members)
+        arrays = {name: read_member(archive, members[name]) for name in sorted(few | packed)}
+        entry = members[names.tokens]
+    beside = _Beside(path, columns, arrays)
+    values = arrays[names.tokens] if packed else mapped(path, _start(path, entry))
+    return Vectors.of(path, values, beside.labels(names), beside.ids(names), arrays.get(names.classes))
+
+
+_STORED = zipfile.ZipInfo()
+
+
+def _start(path: Path, entry: zipfile.ZipInfo) -> int:
+    """Where a member's bytes begin in its archive."""
+    with path.open("rb") as stream:
+        stream.seek(entry.header_offset)
+        name, more = _LOCAL.unpack(stream.read(_LOCAL.size))
+        return entry.header_offset + _LOCAL.size + int(name) + int(more)
+
+
+def _from_parquet(path: Path, columns: Columns, scratch: Path | None) -> Vectors:
+    try:
+        import pyarrow as pa
+        from pyarrow import parquet
+    except ImportError as error:
+        raise DataError(
+            f"{path} cannot be read without pyarrow", got=str(error), do="pip install 'taftcache[parquet]'"
+        ) from None
+    try:
+        with parquet.ParquetFile(path) as file:
+            there = file.schema_arrow.names
+            names = columns.within(there)
+            _needs(path, names.tokens, there)
+            few = [name for name in (names.labels, names.ids) if name in there]
+            table = file.read(columns=few)
+            beside = _Beside(path, columns, {name: table.column(name).to_pylist() for name in few})
+            labels, ids = beside.labels(names), beside.ids(names)
+            with tempfile.TemporaryFile(dir=scratch) as spool:  # of no name, so that a kill leaves nothing
+                values = _spooled(path, file, names.tokens, spool)
+    except pa.ArrowException as error:
+        raise DataError(f"{path} cannot be read as Parquet", got=str(error), do="write it again") from error
+    return Vectors.of(path, values, labels, ids)
+
+
+def _spooled(path: Path, file: Any, name: str, spool: IO[bytes]) -> NDArray[Any]:
+    """A column of lists as a map [n, d] of a file that is filled batch by batch."""
+    width, dtype = 0, np.dtype(np.float32)
+    for batch in file.iter_batches(batch_size=_ROWS_AT_ONCE, columns=[name]):
+        lists = batch.column(0)
+        if not str(lists.type).startswith(("list", "large_list", "fixed_size_list")):
+            raise DataError(f"the column {name} of {path} has no lists of numbers", got=str(lists.type), do=_NAME)
+        flat = lists.flatten()
+        values = np.asarray(flat.to_numpy(zero_copy_only=False))
+        lengths = set(lists.value_lengths().to_pylist())
+        width = width or len(values) // max(len(lists), 1)
+        if lengths != {width} or flat.null_count or values.dtype.kind not in "fiu":
+            raise DataError(
+                f"the vectors of {path} are not lists of one length without gaps",
+                got=f"{lists.type}, lengths {sorted(map(str, lengths))[:4]}, {flat.null_count} values missing",
+            )
+        dtype = values.dtype
+        spool.write(np.ascontiguousarray(values).tobytes())
+    if not width:
+        return np.empty((0, 0), dtype)
+    spool.flush()
+    return np.memmap(spool, dtype, "r", 0, (file.metadata.num_rows, width))
+
+
+def _needs(path: Path, name: str, there: Container[str]) -> None:
+    if name not in there:
+        listed = ", ".join(sorted(str(key) for key in there)) if isinstance(there, Mapping | list) else ""
+        raise DataError(f"{path} has no vectors named {name!r}", got=f"it holds: {listed:.300}", do=_NAME)
+
+
+@dataclass(frozen=True)
+class _Beside:
+    """Labels and ids: out of ``arrays`` of the file itself, or of a file that the caller named in their place."""
+
+    path: Path
+    columns: Columns
+    arrays: Mapping[str, Any]
+
+    def labels(self, names: NamedColumns) -> NDArray[Any]:
+        """Labels [n].
+
+        Raises:
+            DataError: there are none.
+        """
+        found = self._found(names.labels, "labels")
+        if found is None:
+            raise DataError(
+                f"{self.path} has no labels named {names.labels!r}",
+                got=f"it holds: {', '.join(sorted(self.arrays)) or 'vectors alone'}",
+                do="--labels NAME, or --labels FILE (.npy, .csv, .tsv)",
+            )
+        return np.asarray(found)
+
+    def ids(self, names: NamedColumns) -> list[str] | None:
+        """Ids [n]; None where there are none. A table that has the labels may have them, too."""
+        found = self._found(names.ids, "ids")
+        place = self._file(self.columns.labels)
+        if found is None and place is not None and place.suffix in _TABLES:
+            table = read_table(place).columns
+            found = table.get(Columns(ids=self.columns.ids).within(table).ids)
+        return None if found is None else [str(i) for i in np.asarray(found).tolist()]
+
+    def _found(self, name: str, what: str) -> Any:
+        place = self._file(name)
+        if place is None:
+            return self.arrays.get(name)
+        if place.suffix == ".npy":
+            return np.array(mapped(place))
+        table = read_table(place).columns
+        own = getattr(Columns().within(table), what)
+        if own not in table and len(table) == 1:
+            own = next(iter(table))
+        if own not in table:
+            raise DataError(f"{place} has no column named {own!r}", got=", ".join(table), do=f"call one {own}")
+        return table[own]
+
+    def _file(self, name: str | None) -> Path | None:
+        """The file that ``name`` is, where it is not the name of an array."""
+        if name is None or name in self.arrays or Path(name).suffix not in (".npy", *_TABLES):
+            return None
+        return Path(name).expanduser()

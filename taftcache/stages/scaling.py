@@ -1,0 +1,36 @@
+"""How vectors of other tools become rows: each by itself, so that no row holds anything of another.
+
+Statistics over the rows (a mean, deviations) would be a better match for a solver's λ, but they belong to the base
+point, which outlives a forget: they would keep a trace of every row that ever had a part in them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from taftcache.errors import DataError
+
+Scaling = Literal["row", "none"]
+SCALINGS: tuple[Scaling, ...] = ("row", "none")
+
+
+def scaled(rows: NDArray[Any], scaling: str, ids: Sequence[str]) -> NDArray[Any]:
+    """Rows [b, t, d] as they are stored: with "row", each divided by its root mean square (zeros stay zeros); with any
+    other word, as they are.
+
+    Raises:
+        DataError: a row with NaN or infinity, by its id.
+    """
+    if scaling != "row":
+        return rows
+    flat = np.ascontiguousarray(rows.reshape(len(rows), -1), np.float64)
+    largest = np.abs(flat).max(1, keepdims=True)  # divided by first, for squares of large numbers overflow
+    if (bad := ~np.isfinite(largest[:, 0])).any():
+        raise DataError(f"{ids[int(bad.argmax())]!r}: NaN or infinity in its vector", do="leave the sample out")
+    flat /= np.where(largest > 0, largest, 1)
+    size = np.sqrt(np.square(flat).mean(1, keepdims=True))
+    return (flat / np.where(size > 0, size, 1)).astype(np.float32).reshape(rows.shape)

@@ -1,0 +1,244 @@
+"""Vectors of other tools: every format gives the same store, it goes through every stage, and bad ones are refused."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+import taftcache
+from taftcache.cache.columns import Columns
+from taftcache.cache.store import FeatureStore
+from taftcache.errors import BackboneError, DataError, IdentityError, RecipeError, StoreError
+from taftcache.recipe import parse_recipe
+from taftcache.stages.files.importing import recipe_of_vectors
+from taftcache.stages.files.vector_files import open_vectors
+from taftcache.stages.look.inspection import inspect_sample
+from taftcache.stages.scaling import scaled
+from tests.stages.making import commits, open_store, tree
+
+N, D = 96, 6
+SMALL = ["store.shards=2", "store.chunk_rows=8", "device=cpu"]
+IDS = [f"clip/{k}" for k in range(N)]
+LABELS = np.array(["ant", "bee", "cat"])[np.arange(N) % 3]
+
+
+def vectors(n: int = N) -> np.ndarray:
+    """Three classes, of lengths over several powers of two."""
+    rng = np.random.default_rng(0)
+    rows = rng.standard_normal((n, D)) + 4.0 * np.eye(D)[np.arange(n) % 3]
+    return (rows * 2.0 ** rng.integers(-3, 4, (n, 1))).astype(np.float32)
+
+
+def finish(path: Path) -> Path:
+    with open_store(path) as store:
+        taftcache.train(store)
+        taftcache.compose(store)
+    return path
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory) -> Path:
+    """A store of vectors after every stage. Not to be written to."""
+    path = tmp_path_factory.mktemp("vectors") / "store"
+    report = taftcache.import_vectors(vectors(), LABELS, path, ids=IDS, overrides=SMALL)
+    assert (report.trainable, report.tokens, report.classes, report.file) == (True, [1, D], 3, None)
+    return finish(path)
+
+
+def shards(path: Path) -> dict[str, bytes]:
+    return {name: data for name, data in tree(path).items() if name.startswith("shards/")}
+
+
+def write(folder: Path, form: str) -> tuple[Path, Columns]:
+    """The vectors as a file of some form, and what must be said of it."""
+    x, ids = vectors(), np.array(IDS)
+    file = folder / form
+    if form == "own.npy":
+        np.save(file, np.asfortranarray(x))
+        lines = ["id,label", *(f"{i},{c}" for i, c in zip(IDS, LABELS, strict=True))]
+        (folder / "labels.csv").write_text("\n".join(lines) + "\n")
+        return file, Columns(labels=str(folder / "labels.csv"))
+    if form == "plain.npy":
+        np.save(file, x)
+        np.save(folder / "y.npy", LABELS)
+        np.save(folder / "i.npy", ids)
+        return file, Columns(labels=str(folder / "y.npy"), ids=str(folder / "i.npy"))
+    if form.endswith(".npz"):
+        (np.savez if form == "stored.npz" else np.savez_compressed)(file, x=x, y=LABELS, ids=ids)
+    elif form.endswith(".h5"):
+        with h5py.File(file, "w") as out:
+            out["embeddings"] = x
+            out["label"], out["id"] = LABELS.astype(h5py.string_dtype()), ids.astype(h5py.string_dtype())
+    else:
+        pa = pytest.importorskip("pyarrow")
+        from pyarrow import parquet
+
+        kind = pa.list_(pa.float32(), D) if form == "fixed.parquet" else pa.list_(pa.float32())
+        table = pa.table({"vector": pa.array(list(x), kind), "label": LABELS.tolist(), "id": IDS})
+        parquet.write_table(table, file, row_group_size=20)
+    return file, Columns()
+
+
+FORMS = ["own.npy", "plain.npy", "stored.npz", "packed.npz", "own.h5", "own.parquet", "fixed.parquet"]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_format_gives_the_same_rows(made, tmp_path, form):
+    file, columns = write(tmp_path, form)
+    asked = recipe_of_vectors(tmp_path / "s", SMALL)
+    report = taftcache.import_(file, asked, columns=columns)
+    assert (report.scaling, report.trainable) == ("row", True)
+    assert shards(tmp_path / "s") == shards(made)
+    assert taftcache.import_(file, asked, columns=columns).root_digest == report.root_digest
+    with FeatureStore(tmp_path / "s") as store:
+        assert store.identity["imported"] == {"file": form, "scaling": "row"}
+    with pytest.raises(IdentityError, match="other data"):
+        taftcache.import_(file, asked, columns=columns, scaling="none")
+
+
+def test_what_can_be_mapped_is_never_read_whole(tmp_path):
+    for form in ("plain.npy", "stored.npz", "own.parquet"):
+        assert isinstance(open_vectors(*write(tmp_path, form), tmp_path).values, np.memmap), form
+    assert {p.name for p in tmp_path.iterdir()} == {"plain.npy", "y.npy", "i.npy", "stored.npz", "own.parquet"}
+
+
+def test_a_row_is_scaled_by_itself_alone():
+    rows = vectors()[:, None, :]
+    whole = scaled(rows, "row", IDS)
+    alone = [scaled(rows[k : k + 1], "row", IDS[k : k + 1])[0] for k in range(N)]
+    assert np.array_equal(whole, alone)
+    assert np.allclose(np.square(whole).mean((1, 2)), 1, atol=1e-6)
+    assert np.array_equal(scaled(rows.astype(np.float64) * 2.0**600, "row", IDS), whole), "no square overflows"
+    assert not scaled(np.zeros((1, 1, D)), "row", ["zero"]).any()
+    assert scaled(rows, "none", IDS) is rows
+    with pytest.raises(DataError, match="'clip/1': NaN or infinity"):
+        scaled(np.stack([rows[0], rows[1] + np.inf]), "row", IDS)
+
+
+@pytest.mark.law("A store of vectors that forgot one is the store that never had it.")
+def test_a_forgotten_vector_leaves_no_trace(made, tmp_path):
+    path = shutil.copytree(made, tmp_path / "store")
+    with open_store(path) as store:
+        gone = store.shards[0].sample_ids[3]
+        report = taftcache.forget(store, [gone])
+        assert report.certificates["components/000"]["decisive"]
+    kept = np.array([i != gone for i in IDS])
+    ids = [i for i in IDS if i != gone]
+    taftcache.import_vectors(vectors()[kept], LABELS[kept], tmp_path / "never/store", ids=ids, overrides=SMALL)
+    finish(tmp_path / "never/store")
+    assert commits(path) == commits(tmp_path / "never/store")
+    assert taftcache.audit(path).findings == []
+
+
+def test_a_store_of_vectors_is_looked_at_like_any_other(made, tmp_path):
+    x = vectors()
+    with FeatureStore(made) as store:
+        scores = taftcache.evaluate(store, probe=True)
+        assert scores.accuracy["models/exact"] > 0.8
+        assert scores.accuracy["models/exact"] >= scores.accuracy["linear probe (scikit-learn)"] - 0.1
+        assert {"base", "models/exact"} <= inspect_sample(store, store.sample_ids()[0]).predictions.keys()
+        page = taftcache.write_report(store, tmp_path / "page.html", neighbours=False)
+        assert page.file.stat().st_size > 0
+        np.save(tmp_path / "new.npy", 8 * x)
+        found = taftcache.predict(store, [tmp_path / "new.npy"], top=2).predictions
+        np.save(tmp_path / "same.npy", x)
+        again = taftcache.predict(store, [tmp_path / "same.npy"], top=2).predictions
+        assert [p.logits for p in found] == [p.logits for p in again]
+        right = [p.labels[0] == label for p, label in zip(found, LABELS, strict=True)]
+        assert (found[1].image, len(found[1].labels), np.mean(right) > 0.8) == ("new/00000001", 2, True)
+        np.save(tmp_path / "wide.npy", np.ones((2, D + 1)))
+        for wrong in ("wide.npy", "page.html"):
+            with pytest.raises(DataError, match="vectors"):
+                taftcache.predict(store, [tmp_path / wrong])
+        with pytest.raises(BackboneError, match="made of vectors"):
+            taftcache.export_model(store, tmp_path / "model")
+        recipe = parse_recipe(store.manifest.recipe | {"store": store.manifest.recipe["store"] | {"path": str(made)}})
+    with pytest.raises(StoreError, match="rows were imported"):
+        taftcache.append(recipe)
+
+
+def test_held_out_rows_of_their_own(tmp_path):
+    x = vectors()
+    taftcache.import_vectors(x, LABELS, tmp_path / "s", test=(x[:9], LABELS[:9]), overrides=SMALL)
+    with FeatureStore(tmp_path / "s") as store:
+        assert sorted(store.held_out.sample_ids) == [f"test/{k:08d}" for k in range(9)]
+        assert len(store.sample_ids()) == N
+    for wrong, says in (((x[:3], ["dog"] * 3), "no class 'dog'"), ((x[:3, :4], LABELS[:3]), "another shape")):
+        with pytest.raises(DataError, match=says):
+            taftcache.import_vectors(x, LABELS, tmp_path / "t", test=wrong, overrides=SMALL)
+    file, columns = write(tmp_path, "stored.npz")
+    with pytest.raises(DataError, match="others have, too"):
+        taftcache.import_(file, recipe_of_vectors(tmp_path / "u", SMALL), columns=columns, test=file)
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "more", "says"),
+    [
+        (np.ones((4, 2, 2)), [0, 1, 0, 1], {}, "not numbers"),
+        (np.ones((4, 0)), [0, 1, 0, 1], {}, "not numbers"),
+        (np.array([["a", "b"]] * 4), [0, 1, 0, 1], {}, "not numbers"),
+        (np.ones((4, 2), bool), [0, 1, 0, 1], {}, "not numbers"),
+        (np.ones((4, 2)), [0, 1, 0], {}, "4 vectors, but 3 labels"),
+        (np.ones((4, 2)), [0.5, 1, 0, 1], {}, "not integers or texts"),
+        (np.ones((4, 2)), [0, 1, 0, 1], {"ids": ["a", "b"]}, "4 vectors, but 2 ids"),
+        (np.ones((4, 2)), [0, 1, 0, 1], {"ids": [*"abca"]}, "more than once"),
+        (np.ones((4, 2)), [0, 0, 0, 0], {}, "a classifier needs two"),
+        (np.full((4, 2), np.nan), [0, 1, 0, 1], {}, "NaN"),
+        (np.full((4, 2), 1e6), [0, 1, 0, 1], {"scaling": "none"}, "overflows float16"),
+    ],
+)
+def test_arrays_that_cannot_be_used(tmp_path, x, y, more, says):
+    with pytest.raises(DataError, match=says):
+        taftcache.import_vectors(x, y, tmp_path / "s", overrides=["store.shards=1", "data.held_out=0"], **more)
+    with pytest.raises(RecipeError, match="scaling"):
+        taftcache.import_vectors(np.ones((4, 2)), [0, 1, 0, 1], tmp_path / "s", scaling="all")
+
+
+def refuse(file: Path, says: str, columns: Columns | None = None) -> None:
+    with pytest.raises(DataError, match=says):
+        open_vectors(file, columns or Columns())
+
+
+def test_files_that_cannot_be_used(tmp_path):
+    x, file = vectors(), tmp_path / "f.npz"
+    refuse(tmp_path / "none.npy", "not a file")
+    np.save(tmp_path / "alone.npy", x)
+    refuse(tmp_path / "alone.npy", "without labels")
+    (tmp_path / "cut.npy").write_bytes((tmp_path / "alone.npy").read_bytes()[:-1])
+    np.save(tmp_path / "y.npy", LABELS)
+    refuse(tmp_path / "cut.npy", "cannot be read as npy", Columns(labels=str(tmp_path / "y.npy")))
+    np.save(tmp_path / "objects.npy", np.array([[{}, 1]] * 3, object), allow_pickle=True)
+    refuse(tmp_path / "objects.npy", "cannot be read as npy", Columns(labels=str(tmp_path / "y.npy")))
+    np.savez(file, x=x)
+    refuse(file, "no labels named 'labels'")
+    np.savez(file, a=x, y=LABELS)
+    refuse(file, "no vectors named 'tokens'")
+    refuse(file, "no vectors named 'b'", Columns(tokens="b"))
+    np.savez(file, x=x, y=np.array([[1]] * N, object))
+    refuse(file, "cannot be read as npz")
+    np.savez(file, x=x, y=np.arange(N) % 3, classes=np.array(["ant", "bee"]))
+    refuse(file, "not among its classes")
+    (tmp_path / "y.csv").write_text("kind,when\nant,1\n")
+    refuse(tmp_path / "alone.npy", "no column named 'labels'", Columns(labels=str(tmp_path / "y.csv")))
+
+
+def test_parquet_that_cannot_be_used(tmp_path):
+    pa = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    file = tmp_path / "f.parquet"
+    for column, says in (
+        ([[1.0, 2.0], [1.0]], "lists of one length"),
+        ([[1.0, None], [1.0, 2.0]], "lists of one length"),
+        ([None, [1.0, 2.0]], "lists of one length"),
+        ([["a"], ["b"]], "lists of one length"),
+        ([1.0, 2.0], "no lists of numbers"),
+    ):
+        parquet.write_table(pa.table({"vector": column, "label": [0, 1]}), file)
+        refuse(file, says)
+    file.write_bytes(b"PAR1")
+    refuse(file, "cannot be read as")
