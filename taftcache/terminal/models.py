@@ -10,6 +10,7 @@ from taftcache.terminal.text import readable_size
 if TYPE_CHECKING:
     from taftcache.stages.files.components import ComponentReport
     from taftcache.stages.files.models import ExportModelReport
+    from taftcache.stages.files.pushing import PushReport
 
 
 def show_export_model(report: ExportModelReport) -> None:
@@ -20,6 +21,14 @@ def show_export_model(report: ExportModelReport) -> None:
         OUT.print(f"next   taftcache predict {report.folder} IMAGE")
     else:
         OUT.print(f'next   timm.create_model("local-dir:{report.folder}", pretrained=True)')
+
+
+def show_push(report: PushReport) -> None:
+    """Where the model is on the hub, and how to have it from there."""
+    at = f", revision={report.revision!r}" if report.revision else ""
+    OUT.print(f"{report.name}: {report.url}, {len(report.files)} files, {readable_size(report.bytes)}", soft_wrap=True)
+    OUT.print(f"commit {report.commit}")
+    OUT.print(f'next   taftcache.from_pretrained("{report.name}"{at})')
 
 
 def show_component(report: ComponentReport) -> None:
