@@ -39,7 +39,7 @@ from taftcache.errors import CompositionError, FormatError, IntegrityError, Reci
 from taftcache.model.card import Origin, Score, card
 from taftcache.model.component import PRIVACY, Component, public_fields
 from taftcache.model.predictor import TangentModel
-from taftcache.model.programs import ONNX, PROGRAM, check_onnx, write_program
+from taftcache.model.programs import AGREEMENT, ONNX, PROGRAM, check_onnx, difference, write_program
 from taftcache.tangent.base import Base
 from taftcache.tangent.config import TailConfig
 from taftcache.tangent.selection import ROWS
@@ -177,11 +177,18 @@ def as_network(model: TangentModel) -> Backbone:
     """``model.merged()`` with its classes' names and its preprocessing where timm looks for them.
 
     Raises:
-        CompositionError: more than the head has moved.
+        CompositionError: more than the head has moved, or the network does not give the model's logits.
     """
     merged: Any = model.merged()
+    if not (apart := difference(model, lambda images: merged(images.to(model.cut.device)))) <= AGREEMENT:
+        raise CompositionError(
+            "the merged model gives other logits than the model",
+            got=f"{apart:.1e} of the largest apart",
+            do="save the tangent model itself",
+        )
     own = {k: v for k, v in merged.pretrained_cfg.items() if not k.startswith("test_")}  # of other sizes and crops
-    merged.pretrained_cfg = {**own, **model.transform.config, "label_names": model.classes}
+    names = {"num_classes": len(model.classes), "label_names": model.classes}
+    merged.pretrained_cfg = {**own, **model.transform.config, **names}
     return replace(model.cut.backbone, model=merged)
 
 

@@ -20,6 +20,7 @@ from huggingface_hub.errors import (
     RepositoryNotFoundError,
     RevisionNotFoundError,
 )
+from huggingface_hub.utils import validate_repo_id
 
 from taftcache.errors import FormatError, RecipeError, StoreUnreachable, TaftcacheError
 from taftcache.model.card import on_hub
@@ -61,6 +62,7 @@ def from_pretrained(name: str, *, revision: str | None = None, device: str = "au
         FormatError, IntegrityError, BackboneError: as ``open_model`` has them.
     """
     with _asking(name):
+        _check_name(name)
         folder = snapshot_download(name, revision=revision, allow_patterns=list(NEEDED))
     return open_model(folder, device)
 
@@ -82,6 +84,7 @@ def push_model(folder: Path, name: str, *, private: bool = False, revision: str 
     files = [*check_files(folder, described), DESCRIPTION]
     text = (folder / CARD).read_text("utf-8") if (folder / CARD).is_file() else ""
     with _asking(name):
+        _check_name(name)
         api = HfApi()
         api.create_repo(name, private=private or None, exist_ok=True)
         if private and not api.model_info(name).private:
@@ -118,6 +121,13 @@ def _asking(name: str) -> Iterator[None]:
         raise _refused(error, name) from error
 
 
+def _check_name(name: str) -> None:
+    """HFValidationError for what is no name on a hub; whose one without an owner is depends on who asks."""
+    if name.count("/") != 1:
+        raise HFValidationError(name)
+    validate_repo_id(name)
+
+
 def _refused(error: Exception, name: str) -> TaftcacheError:
     """What the client's ``error`` says of ``name``, by its kind and its HTTP status alone."""
     if isinstance(error, HFValidationError):
@@ -136,4 +146,6 @@ def _refused(error: Exception, name: str) -> TaftcacheError:
         return StoreUnreachable(fault, got=got, do="look the name up; hf auth login, or HF_TOKEN, says who is asking")
     if status is not None:
         return StoreUnreachable("the model hub answers with an error", got=got, do="try again later")
-    return StoreUnreachable("the model hub does not answer", got=got, do="look at the network, and at HF_ENDPOINT")
+    return StoreUnreachable(
+        "the model hub does not answer, or not as a hub does", got=got, do="look at the network, and at HF_ENDPOINT"
+    )

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
+from torch import Tensor
 from torch.export import ExportedProgram
 
 from taftcache.errors import BackboneError, RecipeError
@@ -15,14 +16,14 @@ from taftcache.model.predictor import TangentModel
 
 PROGRAM = "program.pt2"
 ONNX = "model.onnx"
-AGREEMENT = 1e-4  # of ONNX's logits with the model's, relative to the largest
+AGREEMENT = 1e-4  # of another form's logits with the model's, relative to the largest
 _LIBRARIES = ("onnx", "onnxscript")
 
 
 def write_program(
     model: TangentModel, exported: ExportedProgram, folder: Path, *, program: bool, onnx: bool
 ) -> dict[str, str]:
-    """Write ``model`` as its program ``exported`` and in ONNX; the files' names, and what the card says of them.
+    """Write ``exported``, the program of ``model``, and ONNX; the files' names, and what the card says of them.
 
     Raises:
         BackboneError: ONNX gives other logits.
@@ -39,7 +40,10 @@ def write_program(
             " torch alone."
         )
     if onnx:
-        apart, by = _write_onnx(model, exported, folder / ONNX)
+        names = {"input_names": ["images"], "output_names": ["logits"]}
+        written: Any = torch.onnx.export(exported, (), dynamo=True, verbose=False, **names)  # type: ignore[arg-type]
+        written.save(str(folder / ONNX), external_data=False)
+        apart, by = _checked(model, folder / ONNX)
         said[ONNX] = (
             f"is the whole model in ONNX: `images` are {takes}, `logits` come\nout. Run by {by} on random images its"
             f" logits were within {apart:.0e} of the largest."
@@ -57,16 +61,10 @@ def check_onnx() -> None:
         )
 
 
-def _write_onnx(model: TangentModel, exported: ExportedProgram, file: Path) -> tuple[float, str]:
-    """Write ``file``, run it, and say how far its logits are from the model's, and what ran it."""
-    names = {"input_names": ["images"], "output_names": ["logits"]}
-    written: Any = torch.onnx.export(exported, (), dynamo=True, verbose=False, **names)  # type: ignore[arg-type]
-    written.save(str(file), external_data=False)
-    # Another number of images than it was traced with, which must be free.
-    images = torch.randn(3, *model.transform.image_shape, generator=torch.Generator().manual_seed(0))
-    ours = model(images).cpu().numpy()
-    theirs, by = _run(file, images.numpy())
-    apart = float(np.abs(theirs - ours).max() / np.abs(ours).max())
+def _checked(model: TangentModel, file: Path) -> tuple[float, str]:
+    """Run the ONNX ``file``: how far its logits are from the model's, and what ran it; BackboneError for too far."""
+    by, run = _runner(file)
+    apart = difference(model, run)
     if not apart <= AGREEMENT:
         raise BackboneError(
             "the model in ONNX gives other logits than the model",
@@ -76,14 +74,24 @@ def _write_onnx(model: TangentModel, exported: ExportedProgram, file: Path) -> t
     return apart, by
 
 
-def _run(file: Path, images: np.ndarray) -> tuple[np.ndarray, str]:
-    """Logits of the model in ``file``, by onnxruntime where it is installed, otherwise by onnx's own evaluator."""
+@torch.no_grad()
+def difference(model: TangentModel, run: Callable[[Tensor], Any]) -> float:
+    """How far the logits of ``run``, of random images [n,3,h,w], are from the model's, relative to the largest."""
+    # Another number of images than programs are traced with, for it must be free.
+    images = torch.randn(3, *model.transform.image_shape, generator=torch.Generator().manual_seed(0))
+    ours, theirs = model(images).cpu(), torch.as_tensor(run(images)).cpu()
+    return float((theirs - ours).abs().max() / ours.abs().max())
+
+
+def _runner(file: Path) -> tuple[str, Callable[[Tensor], Any]]:
+    """onnxruntime where it is installed, otherwise onnx's own evaluator; its name, and from images to logits."""
+    runner: Any
     if find_spec("onnxruntime") is not None:
         import onnxruntime
 
-        session: Any = onnxruntime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
-        return session.run(None, {"images": images})[0], "onnxruntime"
-    from onnx.reference import ReferenceEvaluator
+        by, runner = "onnxruntime", onnxruntime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
+    else:
+        from onnx.reference import ReferenceEvaluator
 
-    evaluator: Any = ReferenceEvaluator(str(file))
-    return evaluator.run(None, {"images": images})[0], "onnx's reference evaluator"
+        by, runner = "onnx's reference evaluator", ReferenceEvaluator(str(file))
+    return by, lambda images: runner.run(None, {"images": images.numpy()})[0]
