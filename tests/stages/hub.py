@@ -10,8 +10,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from threading import Thread
 from typing import Any
+
+import pytest
+from huggingface_hub import constants
 
 TOKEN = "hf_ofTheOwner"
 REPO = r"/api/models/([^/]+/[^/]+)"
@@ -164,3 +168,17 @@ def serve() -> Iterator[Hub]:
         finally:
             server.shutdown()
             thread.join()
+
+
+@contextmanager
+def asked(place: Path) -> Iterator[Hub]:
+    """A hub that huggingface_hub asks in place of its own, with a user who is known there; ``place`` keeps copies."""
+    with serve() as hub, pytest.MonkeyPatch.context() as patch:
+        template = hub.url + "/{repo_id}/resolve/{revision}/{filename}"
+        patch.setattr(constants, "ENDPOINT", hub.url)
+        patch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+        patch.setattr(constants, "HF_HUB_CACHE", str(place / "fetched"))
+        patch.setattr(constants, "HF_TOKEN_PATH", str(place / "no-token"))
+        patch.setattr(constants, "HF_HUB_DISABLE_XET", True)
+        patch.setenv("HF_TOKEN", TOKEN)
+        yield hub

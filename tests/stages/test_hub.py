@@ -10,6 +10,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -35,11 +36,9 @@ from taftcache.model.folder import as_network, open_model, save_merged, save_mod
 from taftcache.model.predictor import TangentModel
 from taftcache.tangent.base import make_base
 from taftcache.tangent.spec import TangentSpec
-from tests.stages.hub import TOKEN, Hub, serve
+from tests.stages.hub import TOKEN, Hub, asked, serve
 from tests.stages.test_model_hostile import make_first_format
 
-# huggingface_hub's own way of sending a large file, which its HTTP library wants otherwise.
-pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=<...>' to upload:DeprecationWarning")
 VIT = {"img_size": 32, "patch_size": 16, "embed_dim": 12, "depth": 1, "num_heads": 2}
 RESNET = {"layers": (1, 1, 1, 1), "channels": (4, 4, 8, 8), "stem_width": 4}
 
@@ -170,17 +169,8 @@ def test_the_snippets_run(folders, images, tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def hub(tmp_path, monkeypatch) -> Any:
-    """A hub that huggingface_hub asks in place of its own, with a user who is known there."""
-    with serve() as hub:
-        monkeypatch.setattr(constants, "ENDPOINT", hub.url)
-        monkeypatch.setattr(
-            constants, "HUGGINGFACE_CO_URL_TEMPLATE", hub.url + "/{repo_id}/resolve/{revision}/{filename}"
-        )
-        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "fetched"))
-        monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "no-token"))
-        monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
-        monkeypatch.setenv("HF_TOKEN", TOKEN)
+def hub(tmp_path) -> Iterator[Hub]:
+    with asked(tmp_path) as hub:
         yield hub
 
 
@@ -189,7 +179,7 @@ def test_there_and_back(hub, folders, tmp_path, capsys):
     folder = shutil.copytree(folders["tangent"], tmp_path / "model")
     (folder / "rows.h5").write_text("nobody's business")
     (folder / "backbone" / "notes.txt").write_text("nobody's business")
-    with pytest.raises(SystemExit, match="^0$"):
+    with pytest.raises(SystemExit, match=r"^0$"):
         main(["push", str(folder), "me/digits", "--private"])
     said = capsys.readouterr()
     assert TOKEN not in said.out + said.err
