@@ -94,11 +94,17 @@ class _Display:
 
 
 class _Log(Silent):
-    """For a file or pipe: a line on stderr when a task ends that took long, and nothing of any other."""
+    """For a file or pipe: a line on stderr when the first task of its kind begins, and when one ends that took long."""
+
+    def __init__(self) -> None:
+        self._kinds: set[str] = set()
 
     @contextmanager
     def task(self, name: str, total: int | None) -> Iterator[Silent]:
-        begin = time.monotonic()
+        begin, kind = time.monotonic(), name.partition(" ")[0]
+        if kind not in self._kinds:
+            self._kinds.add(kind)
+            ERR.print(f"{time.strftime('%H:%M:%S')} {name} …", soft_wrap=True)
         yield self
         took = time.monotonic() - begin
         if took >= LONG:
