@@ -20,7 +20,6 @@ from huggingface_hub.errors import (
     RepositoryNotFoundError,
     RevisionNotFoundError,
 )
-from huggingface_hub.utils import validate_repo_id
 
 from taftcache.errors import FormatError, RecipeError, StoreUnreachable, TaftcacheError
 from taftcache.model.card import on_hub
@@ -62,7 +61,6 @@ def from_pretrained(name: str, *, revision: str | None = None, device: str = "au
         FormatError, IntegrityError, BackboneError: as ``open_model`` has them.
     """
     with _asking(name):
-        _check_name(name)
         folder = snapshot_download(name, revision=revision, allow_patterns=list(NEEDED))
     return open_model(folder, device)
 
@@ -77,14 +75,13 @@ def push_model(folder: Path, name: str, *, private: bool = False, revision: str 
     described = read_description(folder)
     if described.format != FORMATS[-1]:
         raise FormatError(
-            "the model was exported by an earlier release: timm would load its frozen backbone in its place",
+            "cannot push what an earlier release exported: timm would load its frozen backbone",
             got=f"format {described.format}",
             do="export it again from its store",
         )
     files = [*check_files(folder, described), DESCRIPTION]
     text = (folder / CARD).read_text("utf-8") if (folder / CARD).is_file() else ""
     with _asking(name):
-        _check_name(name)
         api = HfApi()
         api.create_repo(name, private=private or None, exist_ok=True)
         if private and not api.model_info(name).private:
@@ -112,20 +109,15 @@ def push_model(folder: Path, name: str, *, private: bool = False, revision: str 
 
 @contextmanager
 def _asking(name: str) -> Iterator[None]:
-    """Errors of the hub and of its client as one of ours."""
+    """Errors of the hub and of its client as one of ours. A name needs its owner: without, it depends on who asks."""
     try:
+        if name.count("/") != 1:
+            raise HFValidationError(name)
         yield
     except TaftcacheError:
         raise
     except Exception as error:  # the client's own, its HTTP library's, and those of sockets
         raise _refused(error, name) from error
-
-
-def _check_name(name: str) -> None:
-    """HFValidationError for what is no name on a hub; whose one without an owner is depends on who asks."""
-    if name.count("/") != 1:
-        raise HFValidationError(name)
-    validate_repo_id(name)
 
 
 def _refused(error: Exception, name: str) -> TaftcacheError:
@@ -142,10 +134,10 @@ def _refused(error: Exception, name: str) -> TaftcacheError:
         if isinstance(error, RepositoryNotFoundError):
             fault = "the model hub has no such model, or does not show it to this user"
         else:
-            fault = "the model hub refuses this user"
+            fault = "the model hub does not let this user in"
         return StoreUnreachable(fault, got=got, do="look the name up; hf auth login, or HF_TOKEN, says who is asking")
     if status is not None:
-        return StoreUnreachable("the model hub answers with an error", got=got, do="try again later")
+        return StoreUnreachable("the model hub failed", got=got, do="try again later")
     return StoreUnreachable(
         "the model hub does not answer, or not as a hub does", got=got, do="look at the network, and at HF_ENDPOINT"
     )

@@ -248,16 +248,16 @@ def test_a_hub_that_refuses_is_one_line(hub: Hub, folders, monkeypatch, capsys):
         assert "Traceback" not in said.err
         return json.loads(said.out)["fault"]
 
-    assert told("others/digits") == "the model hub refuses this user"
+    assert told("others/digits") == "the model hub does not let this user in"
     with pytest.raises(StoreUnreachable, match="no such revision"):
         taftcache.from_pretrained("me/digits", revision="none")
     with pytest.raises(StoreUnreachable, match="no such model"):
         taftcache.from_pretrained("me/nothing")
     monkeypatch.setattr(hub, "broken", True)
-    assert told("me/digits") == "the model hub answers with an error"
+    assert told("me/digits") == "the model hub failed"
     monkeypatch.setattr(hub, "broken", False)
     monkeypatch.delenv("HF_TOKEN")
-    assert told("me/digits") == "the model hub refuses this user"
+    assert told("me/digits") == "the model hub does not let this user in"
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
     assert told("me/digits") == "the model hub does not answer, or not as a hub does"
 
