@@ -282,6 +282,7 @@ def test_onnx_without_its_libraries_names_the_extra(monkeypatch, tmp_path):
     assert not (tmp_path / "model").exists()
 
 
+@pytest.mark.full
 def test_onnx_gives_the_model_s_logits(monkeypatch, tmp_path):
     """By onnxruntime, or by onnx itself; and a file that gives others is refused."""
     pytest.importorskip("onnxscript")
