@@ -7,12 +7,13 @@ hub answers, for that may quote the request.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, snapshot_download
+from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, constants, snapshot_download
 from huggingface_hub.errors import (
     HfHubHTTPError,
     HFValidationError,
@@ -20,6 +21,7 @@ from huggingface_hub.errors import (
     RepositoryNotFoundError,
     RevisionNotFoundError,
 )
+from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
 
 from taftcache.errors import FormatError, RecipeError, StoreUnreachable, TaftcacheError
 from taftcache.model.card import on_hub
@@ -110,7 +112,12 @@ def push_model(folder: Path, name: str, *, private: bool = False, revision: str 
 @contextmanager
 def _asking(name: str) -> Iterator[None]:
     """Errors of the hub and of its client as one of ours. A name needs its owner: without, it depends on who asks."""
+    # The client's bars are for a terminal; whoever set its variable has decided.
+    quiet = not sys.stderr.isatty() and constants.HF_HUB_DISABLE_PROGRESS_BARS is None
+    quiet = quiet and not are_progress_bars_disabled()
     try:
+        if quiet:
+            disable_progress_bars()
         if name.count("/") != 1:
             raise HFValidationError(name)
         yield
@@ -118,6 +125,9 @@ def _asking(name: str) -> Iterator[None]:
         raise
     except Exception as error:  # the client's own, its HTTP library's, and those of sockets
         raise _refused(error, name) from error
+    finally:
+        if quiet:
+            enable_progress_bars()
 
 
 def _refused(error: Exception, name: str) -> TaftcacheError:

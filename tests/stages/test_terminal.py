@@ -107,17 +107,19 @@ def test_bars_take_no_markup(monkeypatch):
     assert "[bold]b[/bold]" in stream.getvalue()
 
 
-def test_a_log_says_what_begins(monkeypatch):
-    """One line a kind of work, not one a shard."""
+def test_a_log_says_what_is_under_way(monkeypatch):
+    """One line a kind of work, not one a shard; none of what is done at once."""
     stream = io.StringIO()
     made = console._Console(stderr=True)
     made.file = stream
     monkeypatch.setattr(console, "ERR", made)
-    with console.bars() as progress:
-        for name in ("extract 000", "extract 001", "evaluate"):
-            with progress.task(name, 2):
-                assert name.partition(" ")[0] in stream.getvalue()
-    assert [line.partition(" ")[2] for line in stream.getvalue().splitlines()] == ["extract 000 …", "evaluate …"]
+    for seconds, said in ((3600.0, []), (0.0, ["extract 000 …", "solve 000 …"])):
+        monkeypatch.setattr(console, "SOON", seconds)
+        with console.bars() as progress:
+            for name in ("extract 000", "extract 001", "solve 000"):
+                with progress.task(name, 2) as task:
+                    task.note("1 pass") if name == "solve 000" else task.advance()
+        assert [line.partition(" ")[2] for line in stream.getvalue().splitlines()] == said
 
 
 def test_the_next_commands_are_quoted(finished, tmp_path, capsys):
