@@ -30,6 +30,7 @@ from taftcache.estimator import TangentRegressor as TangentRegressor
 from taftcache.model.component import Component as Component
 from taftcache.model.folder import open_model as open_model
 from taftcache.model.folder import save_model as save_model
+from taftcache.model.hub import from_pretrained as from_pretrained
 from taftcache.model.predictor import TangentModel as TangentModel
 from taftcache.objective.cross_entropy import CrossEntropy as CrossEntropy
 from taftcache.objective.objective import Objective as Objective
@@ -62,6 +63,7 @@ from taftcache.stages.files.exchange import export as export
 from taftcache.stages.files.importing import import_ as import_
 from taftcache.stages.files.importing import import_vectors as import_vectors
 from taftcache.stages.files.models import export_model as export_model
+from taftcache.stages.files.pushing import push as push
 from taftcache.stages.files.trusting import distrust as distrust
 from taftcache.stages.files.trusting import trust as trust
 from taftcache.stages.files.verification import verify as verify

@@ -12,7 +12,7 @@
     │   ├── IntegrityError    5    damage: names shard, array, chunk and file
     │   ├── StaleStore        5    an old copy with rows that were forgotten since
     │   ├── StoreLocked       5    another process is writing
-    │   ├── StoreUnreachable  5    an object store that does not answer, or refuses
+    │   ├── StoreUnreachable  5    an object store or a model hub that does not answer, or refuses
     │   ├── StoreWriteError   5    disk full or an I/O error; the last commit is intact
     │   ├── UntrustedStore    5    it names files of this machine that its user did not allow it
     │   └── UnknownSample     5    no row of that id
@@ -110,7 +110,7 @@ class StoreLocked(StoreError):
 
 
 class StoreUnreachable(StoreError):
-    """The object store does not answer, or does not let the bucket be read."""
+    """The object store or the model hub does not answer, or does not let the bucket or the model be read."""
 
 
 class StoreWriteError(StoreError):

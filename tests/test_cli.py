@@ -27,7 +27,7 @@ from tests.stages.test_damage import chunk_of, flip
 
 COMMANDS = [name for name, command in get_command(app).commands.items() if not command.hidden]
 # One serves until it is ended; the others' reports are read in tests/stages/test_private.py and tests/teaching/.
-ELSEWHERE = {"view", "teach"}
+ELSEWHERE = {"view", "teach", "push"}
 
 
 @dataclass

@@ -9,7 +9,7 @@ import typer
 
 import taftcache
 from taftcache.cli.options import AllowHub, Json, Model, StorePath, Weights, consent_to, print_report
-from taftcache.terminal.models import show_component, show_export_model
+from taftcache.terminal.models import show_component, show_export_model, show_push
 
 commands = typer.Typer()
 
@@ -19,11 +19,12 @@ def export_model(
     store: StorePath,
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="a new folder for the model")],
     model: Model = None,
-    merged: Annotated[
-        bool, typer.Option("--merged", help="an ordinary timm model, where only the head has moved")
-    ] = False,
+    merged: Annotated[bool, typer.Option("--merged", help="timm's files alone, where only the head has moved")] = False,
     program: Annotated[
         bool, typer.Option("--program", help="also as a torch.export program, which needs torch alone")
+    ] = False,
+    onnx: Annotated[
+        bool, typer.Option("--onnx", help="also in ONNX, run and compared; pip install 'taftcache[onnx]'")
     ] = False,
     weights: Weights = None,
     allow_hub: AllowHub = False,
@@ -31,14 +32,38 @@ def export_model(
 ) -> None:
     """Save one model for use without its store.
 
-    Weights as safetensors, a description, a model card.
+    Weights as safetensors, a description, a model card. Where the head alone has moved, timm loads the folder, too.
 
     Example: taftcache export-model stores/quickstart digits-model --program
     """
     with taftcache.FeatureStore(store) as opened:
         allowed = consent_to(weights=weights, hub=allow_hub)
-        report = taftcache.export_model(opened, folder, model, merged=merged, program=program, consent=allowed)
+        report = taftcache.export_model(
+            opened, folder, model, merged=merged, program=program, onnx=onnx, consent=allowed
+        )
     print_report(report, as_json, show_export_model)
+
+
+@commands.command()
+def push(
+    folder: Annotated[Path, typer.Argument(metavar="MODEL", help="a folder that export-model wrote")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="on the hub, user/name")],
+    private: Annotated[bool, typer.Option("--private", help="for its owner alone; refused where it is public")] = False,
+    revision: Annotated[
+        str | None, typer.Option("--revision", metavar="BRANCH", help="a branch, made where it is not there")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Put an exported model on the model hub.
+
+    Through huggingface_hub: hf auth login, or HF_TOKEN, says who you are. The files of an exported model go there,
+    and nothing else that lies in the folder. Models of earlier pushes stay in the hub's history, with whatever was
+    forgotten since.
+
+    Example: taftcache push digits-model me/digits --private
+    """
+    report = taftcache.push(folder, name, private=private, revision=revision)
+    print_report(report, as_json, show_push)
 
 
 @commands.command(name="export-component")

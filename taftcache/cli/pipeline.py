@@ -161,7 +161,12 @@ def extract(
     """
     made = read_recipe(recipe, set_, device)
     if dry_run:
-        print_report(taftcache.estimate(made), as_json, show_estimate)
+        from taftcache.stages.extract.room import check_room
+
+        costs = taftcache.estimate(made)
+        if not taftcache.FeatureStore.exists(costs.store):
+            check_room(costs.store, costs.bytes)
+        print_report(costs, as_json, show_estimate)
         return
     with bars(as_json) as progress, connected(workers, scheduler, progress) as cluster:
         report = taftcache.extract(made, progress, cluster)

@@ -1,16 +1,22 @@
 """One tangent model as a folder: safetensors, JSON and a model card, to be loaded without its store.
 
-config.json, model.safetensors   the frozen backbone, in timm's own layout
-tangent.safetensors              base/<name>: tensors of the base point that differ from the backbone's,
-                                 delta/<name>: Δw; timm's names, float32
-taftcache.json                   what the tail is, classes, preprocessing, certificate or promise, digests
-README.md                        the model card
-program.pt2                      on request, the whole model as a torch.export program
+backbone/config.json, model.safetensors   the frozen network, in timm's own layout
+config.json                               names no architecture of timm's, so that timm refuses the folder
+tangent.safetensors                       base/<name>: tensors of the base point that differ from the network's,
+                                          delta/<name>: Δw; timm's names, float32
+taftcache.json                            what the tail is, classes, preprocessing, certificate or promise, digests
+README.md                                 the model card
+program.pt2, model.onnx                   on request, the whole model as a torch.export program or in ONNX
+
+Where the head alone has moved, the network is not below ``backbone/`` but beside the rest, with the moved head: the
+folder is then a checkpoint of timm's, too. Folders of format 1 have the frozen network there, whatever has moved.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -24,14 +30,16 @@ from torch import Tensor
 
 from taftcache.backbone.cut.cut import Cut
 from taftcache.backbone.files import WEIGHTS_NAME, file_digest
-from taftcache.backbone.model import Backbone, load_backbone
+from taftcache.backbone.model import Backbone, load_backbone, weights_digest
 from taftcache.backbone.preprocess import Preprocess
 from taftcache.backbone.saved import save_backbone
 from taftcache.backbone.spec import BackboneSpec, PreprocessSpec
 from taftcache.cache.format.digest import plain
-from taftcache.errors import FormatError, IntegrityError, RecipeError, StoreWriteError
+from taftcache.errors import CompositionError, FormatError, IntegrityError, RecipeError, StoreWriteError
+from taftcache.model.card import Origin, Score, card
 from taftcache.model.component import PRIVACY, Component, public_fields
 from taftcache.model.predictor import TangentModel
+from taftcache.model.programs import AGREEMENT, ONNX, PROGRAM, check_onnx, difference, write_program
 from taftcache.tangent.base import Base
 from taftcache.tangent.config import TailConfig
 from taftcache.tangent.selection import ROWS
@@ -40,7 +48,12 @@ from taftcache.tangent.spec import TangentSpec
 DESCRIPTION = "taftcache.json"
 WEIGHTS = "tangent.safetensors"
 CARD = "README.md"
-PROGRAM = "program.pt2"
+CONFIG = "config.json"
+BACKBONE = "backbone"
+NETWORKS = {f"{place}{name}" for place in ("", f"{BACKBONE}/") for name in (CONFIG, WEIGHTS_NAME)}
+FORMATS = (1, 2)
+# Stands where timm looks for the name of an architecture: its error quotes it.
+NOT_TIMM = "a tangent model, which timm cannot build; use taftcache.open_model or taftcache.from_pretrained"
 
 
 class Description(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,7 +86,10 @@ def save_model(
     *,
     name: str,
     root_digest: str = "",
+    dataset: str | None = None,
+    score: Score | None = None,
     program: bool = False,
+    onnx: bool = False,
 ) -> list[str]:
     """Write ``model`` into an empty or new folder; the names of its files.
 
@@ -82,45 +98,98 @@ def save_model(
         folder: where to.
         name: what the store called it ("models/mean").
         root_digest: of that store; left out of a private model, for it is a digest of the rows.
+        dataset: for the model card, a public dataset's name, never a path.
+        score: for the model card, how well the model does on rows that it was not trained on.
         program: also write the torch.export program.
+        onnx: also write the model in ONNX, and run it on random images to compare.
 
     Raises:
-        StoreWriteError: the folder holds something already. RecipeError: a program of a tail that cannot be traced.
+        StoreWriteError: the folder holds something already. RecipeError: a program of a tail that cannot be traced, or
+        ONNX without its libraries. BackboneError: ONNX gives other logits than the model.
     """
-    exported = model.program() if program else None  # what can fail comes before anything is written
+    if onnx:
+        check_onnx()
+    exported = model.program() if program or onnx else None  # what can fail comes before anything is written
     folder = _new(folder)
-    save_backbone(model.cut.backbone, folder)
-    frozen = model.backbone.state_dict()
+    extras = {} if exported is None else write_program(model, exported, folder, program=program, onnx=onnx)
+    network = None
+    with suppress(CompositionError):
+        network = as_network(model)
+    frozen = (network or model.cut.backbone).model.state_dict()
+    _write_network(model, network, folder)
     tensors = {
         f"base/{n}": t.contiguous() for n, t in model.base.state.items() if n not in frozen or not _equal(t, frozen[n])
     }
     views = model.component.layout.views(model.component.delta.to(torch.float32))
     tensors |= {f"delta/{n}": t.contiguous() for n, t in views.items()}
     save_file(tensors, folder / WEIGHTS)
+    root_digest = "" if PRIVACY in model.component.meta else root_digest
+    origin = Origin(name=name, root_digest=root_digest, dataset=dataset, score=score)
+    described = _described(model, folder, origin, weights_digest(frozen))
+    (folder / CARD).write_text(card(origin, model, extras, native=network is not None), "utf-8")
+    # Last: a folder without it is not a model.
+    (folder / DESCRIPTION).write_bytes(msgspec.json.format(msgspec.json.encode(described), indent=2) + b"\n")
+    return files_in(folder)
+
+
+def _described(model: TangentModel, folder: Path, origin: Origin, weights: str) -> Description:
+    """What ``taftcache.json`` says; ``weights`` is the digest of the network in the folder."""
     preprocess = model.transform.description()
-    described = Description(
-        format=1,
-        model=name,
+    return Description(
+        format=FORMATS[-1],
+        model=origin.name,
         classes=model.classes,
         backbone=model.cut.backbone.name,
-        weights_digest=model.cut.backbone.weights_digest,
+        weights_digest=weights,
         preprocess=msgspec.convert({k: preprocess[k] for k in PreprocessSpec.__struct_fields__}, PreprocessSpec),
         tangent=model.base.spec,
         tail=model.base.config.as_dict(),
         base_digest=model.component.base_digest,
         digest=file_digest(folder / WEIGHTS),
         component=public_fields(model.component.meta),
-        root_digest="" if PRIVACY in model.component.meta else root_digest,
+        root_digest=origin.root_digest,
         versions={library: version(library) for library in ("taftcache", "torch", "timm")},
+        files={name: file_digest(folder / name) for name in files_in(folder) if name != WEIGHTS},
     )
-    if exported is not None:
-        torch.export.save(exported, folder / PROGRAM)
-    files = {path.name: file_digest(path) for path in sorted(folder.iterdir()) if path.name != WEIGHTS}
-    described = msgspec.structs.replace(described, files=files)
-    (folder / CARD).write_text(_card(described, model, program), "utf-8")
-    # Last: a folder without it is not a model.
-    (folder / DESCRIPTION).write_bytes(msgspec.json.format(msgspec.json.encode(described), indent=2) + b"\n")
-    return sorted(path.name for path in folder.iterdir())
+
+
+def _write_network(model: TangentModel, network: Backbone | None, folder: Path) -> None:
+    """The model as a network of timm's where it is one; otherwise its frozen one, out of timm's sight."""
+    if network is not None:
+        save_backbone(network, folder)
+        return
+    save_backbone(model.cut.backbone, folder / BACKBONE)
+    config = {
+        "library_name": "taftcache",
+        "architecture": NOT_TIMM,
+        "num_classes": len(model.classes),
+        "label_names": model.classes,
+    }
+    (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n", "utf-8")
+
+
+def files_in(folder: Path) -> list[str]:
+    """The names of the files below ``folder``, in order."""
+    return sorted(file.relative_to(folder).as_posix() for file in folder.rglob("*") if file.is_file())
+
+
+def as_network(model: TangentModel) -> Backbone:
+    """``model.merged()`` with its classes' names and its preprocessing where timm looks for them.
+
+    Raises:
+        CompositionError: more than the head has moved, or the network does not give the model's logits.
+    """
+    merged: Any = model.merged()
+    if not (apart := difference(model, lambda images: merged(images.to(model.cut.device)))) <= AGREEMENT:
+        raise CompositionError(
+            "the merged model gives other logits than the model",
+            got=f"{apart:.1e} of the largest apart",
+            do="save the tangent model itself",
+        )
+    own = {k: v for k, v in merged.pretrained_cfg.items() if not k.startswith("test_")}  # of other sizes and crops
+    names = {"num_classes": len(model.classes), "label_names": model.classes}
+    merged.pretrained_cfg = {**own, **model.transform.config, **names}
+    return replace(model.cut.backbone, model=merged)
 
 
 def read_description(folder: Path | str) -> Description:
@@ -134,9 +203,9 @@ def read_description(folder: Path | str) -> Description:
         plain(described.component, DESCRIPTION)
     except (OSError, msgspec.DecodeError, RecipeError, RecursionError, UnicodeDecodeError) as error:
         raise FormatError(f"no saved model at {folder}", got=str(error).splitlines()[0]) from error
-    if described.format != 1:
+    if described.format not in FORMATS:
         raise FormatError(
-            f"the saved model has format {described.format}, but this release reads format 1",
+            f"the saved model has format {described.format}, which this release does not know",
             got=f"format {described.format}",
             do="use a newer release",
         )
@@ -144,16 +213,15 @@ def read_description(folder: Path | str) -> Description:
 
 
 def save_merged(model: TangentModel, folder: Path | str) -> list[str]:
-    """Write ``model.merged()`` in timm's layout, for ``timm.create_model("local-dir:…", pretrained=True)``.
+    """Write ``model.merged()`` in timm's layout alone, for ``timm.create_model("local-dir:…", pretrained=True)``.
 
     Raises:
         CompositionError: more than the head has moved. StoreWriteError: the folder holds something already.
     """
-    merged: Any = model.merged()
-    merged.pretrained_cfg = {**merged.pretrained_cfg, "label_names": model.classes}
+    network = as_network(model)
     folder = _new(folder)
-    save_backbone(replace(model.cut.backbone, model=merged), folder)
-    return sorted(path.name for path in folder.iterdir())
+    save_backbone(network, folder)
+    return files_in(folder)
 
 
 def open_model(folder: Path | str, device: str = "auto") -> TangentModel:
@@ -168,11 +236,12 @@ def open_model(folder: Path | str, device: str = "auto") -> TangentModel:
     folder = Path(folder)
     described = read_description(folder)
     try:
-        _check_files(folder, described)
+        check_files(folder, described)
         tensors = load_file(folder / WEIGHTS)
-        backbone = load_backbone(BackboneSpec(weights=f"local-dir:{folder.absolute()}"), described.preprocess, device)
+        network = (folder / BACKBONE if f"{BACKBONE}/{WEIGHTS_NAME}" in described.files else folder).absolute()
+        backbone = load_backbone(BackboneSpec(weights=f"local-dir:{network}"), described.preprocess, device)
         if backbone.weights_digest != described.weights_digest:
-            raise _changed(folder, WEIGHTS_NAME)
+            raise _changed(network, WEIGHTS_NAME)
         return _assembled(described, tensors, backbone)
     except (OSError, SafetensorError) as error:
         raise FormatError(f"no saved model at {folder}", got=str(error)) from error
@@ -232,13 +301,20 @@ def _digests(base: Base) -> set[str]:
     }
 
 
-def _check_files(folder: Path, described: Description) -> None:
-    """IntegrityError for a file that is not there, or not as it was saved."""
-    if described.files.keys() - {WEIGHTS, WEIGHTS_NAME, "config.json", PROGRAM}:
+def check_files(folder: Path, described: Description) -> list[str]:
+    """IntegrityError for a file that is not there, or not as it was saved; the names of those that are.
+
+    The program and ONNX may be left out, for nothing here reads them.
+    """
+    extra = {PROGRAM, ONNX}
+    if described.files.keys() - {WEIGHTS, *NETWORKS, *extra}:
         raise _unfit("its description names other files than a model has")
-    for name, digest in {**described.files, WEIGHTS: described.digest}.items():
-        if not (folder / name).is_file() or file_digest(folder / name) != digest:
+    files = {**described.files, WEIGHTS: described.digest}
+    there = [name for name in files if name not in extra or (folder / name).exists()]
+    for name in there:
+        if not (folder / name).is_file() or file_digest(folder / name) != files[name]:
             raise _changed(folder, name)
+    return there
 
 
 def _changed(folder: Path, name: str) -> IntegrityError:
@@ -265,84 +341,3 @@ def _new(folder: Path | str) -> Path:
 
 def _equal(a: torch.Tensor, b: torch.Tensor) -> bool:
     return a.shape == b.shape and torch.equal(a.cpu(), b.cpu().to(a.dtype))
-
-
-def _card(described: Description, model: TangentModel, program: bool) -> str:
-    """The model card: front matter that model hubs read, then what a reader must know."""
-    config = model.base.config
-    classes = ", ".join(described.classes[:20]) + (" …" if len(described.classes) > 20 else "")
-    what = (
-        "What was trained, Δw, comes of noisy sums over the rows."
-        if PRIVACY in described.component
-        else "What was trained, Δw, is the one minimiser of a convex problem."
-    )
-    reset = "re-initialised from a seed" if model.base.spec.reset_block else "at its pre-trained weights"
-    lines = [
-        "---",
-        "library_name: timm",
-        "tags: [image-classification, tangent-model, taftcache]",
-        "---",
-        f"# {described.model} on {described.backbone}",
-        "",
-        "A *tangent* model: the backbone's frozen layers, then the first-order expansion of its last part around a",
-        f"base point, f(x) + J(x) Δw. {what}",
-        "",
-        f"- Backbone: `{described.backbone}`; the tail begins at `{config.start}`, last block {reset}.",
-        f"- Trained: {model.component.layout.size:,} numbers in {len(model.component.layout.shapes)} tensors.",
-        f"- Classes ({len(described.classes)}): {classes}",
-        f"- {_made(described.component)}",
-        *([f"- From a store with root digest `{described.root_digest[:16]}`."] if described.root_digest else []),
-        "",
-        "```python",
-        "from taftcache import open_model",
-        "",
-        f'model = open_model("{Path(described.model).name}")  # this folder',
-        'print(model.predict(["image.jpg"]))',
-        "```",
-        "",
-        '`timm.create_model("local-dir:…", pretrained=True)` on this folder gives the backbone alone, without Δw.',
-    ]
-    if program:
-        lines += [
-            "",
-            f'`{PROGRAM}` is the whole model as a program: `torch.export.load("{PROGRAM}").module()` takes',
-            f"normalised images [n, {', '.join(map(str, model.transform.image_shape))}] and needs torch alone.",
-        ]
-    unsaid = ["What it does not say: accuracy on your data; whether samples were forgotten (the store's ledger does)"]
-    if PRIVACY in described.component:
-        lines += ["", "## Privacy", "", *_promise(described.component[PRIVACY])]
-        unsaid[-1] += "."
-    else:
-        unsaid[-1] += ";"
-        unsaid.append("anything about privacy. Whoever holds an earlier version can see what changed.")
-    return "\n".join([*lines, "", *unsaid, ""])
-
-
-def _made(meta: Mapping[str, Any]) -> str:
-    """How Δw came about, in a sentence."""
-    if PRIVACY in meta:
-        parts = f" Composed of {len(meta['coefficients'])} components." if "coefficients" in meta else ""
-        rows = f" Trained on about {meta['rows']} cached samples." if "rows" in meta else ""
-        return f"Trained with differential privacy, see below.{rows}{parts}"
-    if certificate := meta.get("certificate"):
-        return (
-            f"Trained on {meta['rows']} cached samples; gradient {certificate['relative_gradient']:.1e} of its start in"
-            f" float64, so the distance to the one optimum is at most {certificate['distance_bound']:.1e}."
-        )
-    return f"Composed of {len(meta.get('members', {}))} components; each has its certificate in the store."
-
-
-def _promise(said: Mapping[str, Any]) -> list[str]:
-    """What a private model promises, and what is not covered, as lines of the model card."""
-    if not said["private"]:
-        return ["None: its noise came from a seed, so whoever knows that can take the noise off."]
-    one = "one row more or less" if said["relation"] == "add-remove" else "another row in place of one"
-    lines = [
-        f"(ε, δ) = ({said['epsilon']:.4g}, {said['delta']:g}): with {one} in the data (`{said['relation']}`), the",
-        f"probability of any outcome is at most e^{said['epsilon']:.4g} times as large, plus {said['delta']:g}.",
-    ]
-    if "tuning" in said:
-        lines.append(f"How the settings were chosen: {said['tuning']}.")
-    if "composition" in said:
-        lines.append(f"Composition: {said['composition']}.")
-    return [*lines, "", "Not covered:", "", *(f"- {text}" for text in said["not_covered"])]

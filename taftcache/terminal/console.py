@@ -44,7 +44,7 @@ class _Console(Console):
 
 OUT = _Console()
 ERR = _Console(stderr=True)
-LONG = 20.0  # seconds of a task that a log has a line for
+SOON, LONG = 2.0, 20.0  # seconds after which a log says that a task is under way, and that it has ended
 
 
 def complain(*texts: str) -> None:
@@ -94,15 +94,38 @@ class _Display:
 
 
 class _Log(Silent):
-    """For a file or pipe: a line on stderr when a task ends that took long, and nothing of any other."""
+    """For a file or pipe: a line on stderr once the first task of a kind is under way, and when a long one ends.
+
+    What is done at once has no line, so that a script's stderr has errors alone.
+    """
+
+    def __init__(self) -> None:
+        self._kinds: set[str] = set()
+        self._name, self._begin = "", 0.0
 
     @contextmanager
     def task(self, name: str, total: int | None) -> Iterator[Silent]:
-        begin = time.monotonic()
+        begin = self._begin = time.monotonic()
+        self._name = name
         yield self
         took = time.monotonic() - begin
         if took >= LONG:
-            ERR.print(f"{time.strftime('%H:%M:%S')} {name}: {took:.0f} s", soft_wrap=True)
+            self._line(f"{name}: {took:.0f} s")
+
+    def advance(self, steps: int = 1) -> None:
+        """See ``Silent``; the task is still under way."""
+        kind = self._name.partition(" ")[0]
+        if kind not in self._kinds and time.monotonic() - self._begin >= SOON:
+            self._kinds.add(kind)
+            self._line(f"{self._name} …")
+
+    def note(self, text: str) -> None:
+        """See ``advance``."""
+        self.advance()
+
+    @staticmethod
+    def _line(text: str) -> None:
+        ERR.print(f"{time.strftime('%H:%M:%S')} {text}", soft_wrap=True)
 
 
 @contextmanager

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 from typing import TYPE_CHECKING
 
 from taftcache.terminal.console import OUT
@@ -10,6 +12,7 @@ from taftcache.terminal.text import readable_size
 if TYPE_CHECKING:
     from taftcache.stages.files.components import ComponentReport
     from taftcache.stages.files.models import ExportModelReport
+    from taftcache.stages.files.pushing import PushReport
 
 
 def show_export_model(report: ExportModelReport) -> None:
@@ -17,9 +20,18 @@ def show_export_model(report: ExportModelReport) -> None:
     OUT.print(f"{report.model} of {report.store}: {report.folder}, {readable_size(report.bytes)}")
     OUT.print(f"files  {', '.join(report.files)}")
     if "taftcache.json" in report.files:
-        OUT.print(f"next   taftcache predict {report.folder} IMAGE")
+        OUT.print(f"next   taftcache predict {shlex.quote(str(report.folder))} IMAGE", soft_wrap=True)
     else:
-        OUT.print(f'next   timm.create_model("local-dir:{report.folder}", pretrained=True)')
+        name = json.dumps(f"local-dir:{report.folder}", ensure_ascii=False)
+        OUT.print(f"next   timm.create_model({name}, pretrained=True)", soft_wrap=True)
+
+
+def show_push(report: PushReport) -> None:
+    """Where the model is on the hub, and how to have it from there."""
+    at = f", revision={json.dumps(report.revision)}" if report.revision else ""
+    OUT.print(f"{report.name}: {report.url}, {len(report.files)} files, {readable_size(report.bytes)}", soft_wrap=True)
+    OUT.print(f"commit {report.commit}")
+    OUT.print(f'next   taftcache.from_pretrained("{report.name}"{at})')
 
 
 def show_component(report: ComponentReport) -> None:

@@ -48,11 +48,12 @@ def show_run(report: RunReport) -> None:
     if report.idle:
         OUT.print(f"Nothing to do: every stage was done before ({report.seconds:.1f} s to make sure).")
     OUT.print(f"store  {report.store}   root {report.root_digest[:16]}", soft_wrap=True)
+    place = shlex.quote(str(report.store))
     OUT.print(
         stacked(
-            f"next   taftcache inspect {report.store}",
-            f"       taftcache verify {report.store}",
-            f"       taftcache forget {report.store} --sample ID",
+            f"next   taftcache inspect {place}",
+            f"       taftcache verify {place}",
+            f"       taftcache forget {place} --sample ID",
         ),
         soft_wrap=True,
     )

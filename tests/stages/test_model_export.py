@@ -6,6 +6,8 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
+from typing import Any
 
 import pytest
 import timm
@@ -13,7 +15,7 @@ import torch
 
 import taftcache
 from taftcache.cache.store import FeatureStore
-from taftcache.errors import CompositionError, FormatError, IntegrityError, StoreError, StoreWriteError
+from taftcache.errors import CompositionError, FormatError, IntegrityError, RecipeError, StoreError, StoreWriteError
 from taftcache.model.folder import open_model
 from taftcache.model.predictor import TangentModel
 from tests.stages.making import recipe
@@ -53,17 +55,35 @@ def test_a_saved_model_gives_the_same_logits(store, tmp_path):
     assert torch.equal(here(x), there(x))
     assert there.classes == here.classes
     assert there.component.meta["members"] == here.component.meta["members"]
-    assert report.files == ["README.md", "config.json", "model.safetensors", "taftcache.json", "tangent.safetensors"]
+    assert report.files == [
+        "README.md", "backbone/config.json", "backbone/model.safetensors", "config.json", "taftcache.json",
+        "tangent.safetensors",
+    ]  # fmt: skip
 
 
-def test_the_frozen_backbone_loads_with_timm_alone(store, tmp_path):
+@pytest.fixture(scope="module")
+def exported(store, tmp_path_factory):
+    """The store's model as a folder. Not to be written to."""
+    folder = tmp_path_factory.mktemp("exported") / "model"
     with FeatureStore(store) as opened:
-        taftcache.export_model(opened, tmp_path / "model")
-    model = timm.create_model(f"local-dir:{tmp_path / 'model'}", pretrained=True).eval()
+        taftcache.export_model(opened, folder)
+    return folder
+
+
+def timms(folder, **options) -> Any:
+    """What timm makes of a folder."""
+    return timm.create_model(f"local-dir:{folder}", pretrained=True, **options).eval()
+
+
+@pytest.mark.law("timm refuses a tangent model's folder; of one that it loads the logits agree")
+def test_timm_refuses_a_tangent_model(store, exported):
+    for options in ({}, {"num_classes": 10}):
+        with pytest.raises(RuntimeError, match=r"a tangent model.*use taftcache\.open_model"):
+            timms(exported, **options)
     ours = TangentModel.load(store, device="cpu")
     x = pictures(ours)
     with torch.no_grad():
-        assert torch.equal(model(x), ours.backbone(x))
+        assert torch.equal(timms(exported / "backbone")(x), ours.backbone(x))
 
 
 @pytest.mark.law("A saved model gives the store's own logits, and needs neither store nor solver")
@@ -88,6 +108,7 @@ def test_the_program_needs_torch_alone(store, tmp_path):
         taftcache.export_model(opened, tmp_path / "model", program=True)
     model = TangentModel.load(store, device="cpu")
     program = torch.export.load(tmp_path / "model" / "program.pt2").module()
+    assert str(Path(torch.__file__).parent).encode() not in (tmp_path / "model" / "program.pt2").read_bytes()
     for n in (1, 2, 7):
         x = pictures(model, n)
         assert torch.allclose(program(x), model(x), rtol=1e-4, atol=1e-4)
@@ -95,20 +116,25 @@ def test_the_program_needs_torch_alone(store, tmp_path):
 
 def test_a_moved_head_merges_into_an_ordinary_model(store, tmp_path):
     head = TangentModel.load(store, "models/head", "cpu")
-    x = pictures(head)
     if "class_token" in str(head.base.spec) and head.base.spec.class_token == "reset":
         with pytest.raises(CompositionError, match="cls_token"):
             head.merged()
         return
     with FeatureStore(store) as opened:
         report = taftcache.export_model(opened, tmp_path / "plain", "models/head", merged=True)
+        with pytest.raises(RecipeError, match="without a program"):
+            taftcache.export_model(opened, tmp_path / "no", "models/head", merged=True, onnx=True)
     assert report.files == ["config.json", "model.safetensors"]
-    plain = timm.create_model(f"local-dir:{tmp_path / 'plain'}", pretrained=True).eval()
-    with torch.no_grad():
-        assert torch.allclose(plain(x), head(x), rtol=1e-4, atol=1e-4)
-        assert torch.allclose(head.merged()(x), head(x), rtol=1e-4, atol=1e-4)
+    agree(timms(tmp_path / "plain"), head)
+    agree(head.merged(), head)
     with pytest.raises(CompositionError, match="other tensors moved"):
         TangentModel.load(store, device="cpu").merged()
+
+
+@torch.no_grad()
+def agree(network: torch.nn.Module, model: TangentModel) -> None:
+    x = pictures(model)
+    assert torch.allclose(network(x), model(x), rtol=1e-5, atol=1e-5)
 
 
 def test_nothing_is_overwritten_and_damage_is_found(store, tmp_path):
@@ -120,15 +146,15 @@ def test_nothing_is_overwritten_and_damage_is_found(store, tmp_path):
         with pytest.raises(StoreError, match="no model named"):
             taftcache.export_model(opened, tmp_path / "other", "models/none")
     assert not (tmp_path / "other").exists()
-    for name in ("tangent.safetensors", "model.safetensors"):
+    for name in ("tangent.safetensors", "backbone/model.safetensors", "config.json"):
         whole = (folder / name).read_bytes()
         (folder / name).write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
         with pytest.raises(IntegrityError):
             open_model(folder, "cpu")
         (folder / name).write_bytes(whole)
     described = json.loads((folder / "taftcache.json").read_text())
-    (folder / "taftcache.json").write_text(json.dumps({**described, "format": 2}))
-    with pytest.raises(FormatError, match="format 2"):
+    (folder / "taftcache.json").write_text(json.dumps({**described, "format": 9}))
+    with pytest.raises(FormatError, match="format 9"):
         open_model(folder, "cpu")
     (folder / "taftcache.json").unlink()
     with pytest.raises(FormatError):

@@ -55,6 +55,15 @@ def rewrite(folder: Path, change: Callable[[dict[str, torch.Tensor]], Any]) -> N
     describe(folder, lambda d: None)
 
 
+def make_first_format(folder: Path) -> None:
+    """As releases before format 2 wrote it: the frozen backbone lies where timm looks."""
+    for name in ("config.json", "model.safetensors"):
+        (folder / "backbone" / name).replace(folder / name)
+    (folder / "backbone").rmdir()
+    files = {name: file_digest(folder / name) for name in ("config.json", "model.safetensors")}
+    describe(folder, lambda d: d.update(format=1, files=files))
+
+
 def nested(depth: int) -> Any:
     value: Any = 0
     for _ in range(depth):
@@ -85,6 +94,8 @@ DESCRIPTIONS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "no preprocessing": lambda d: d.pop("preprocess"),
     "another input size": lambda d: d["preprocess"].update(input_size=[3, 7, 7]),
     "other weights": lambda d: d.update(weights_digest="0" * 64),
+    "no backbone among the files": lambda d: d["files"].pop("backbone/model.safetensors"),
+    "no files": lambda d: d.pop("files"),
     "a list": lambda d: d.update(component=[]),
 }
 TENSORS: dict[str, Callable[[dict[str, torch.Tensor]], Any]] = {
@@ -111,7 +122,9 @@ def test_what_does_not_fit_is_refused(model, spoil, change):
         open_model(model, "cpu")
 
 
-@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "tangent.safetensors"])
+@pytest.mark.parametrize(
+    "name", ["config.json", "backbone/config.json", "backbone/model.safetensors", "tangent.safetensors"]
+)
 def test_every_file_is_verified(model, name):
     whole = (model / name).read_bytes()
     (model / name).write_bytes(whole + b" ")
@@ -133,14 +146,17 @@ def test_every_file_is_verified(model, name):
     ],
 )
 def test_a_backbone_that_cannot_be_built(model, config):
-    (model / "config.json").write_text(config)
+    (model / "backbone" / "config.json").write_text(config)
     describe(model, lambda d: None)
     with pytest.raises(REFUSALS):
         open_model(model, "cpu")
 
 
-def test_a_folder_of_an_earlier_release_opens(model):
-    describe(model, lambda d: d.pop("files"))
+@pytest.mark.parametrize("digests", [True, False])
+def test_a_folder_of_an_earlier_release_opens(model, digests):
+    make_first_format(model)
+    if not digests:
+        describe(model, lambda d: d.pop("files"))
     assert open_model(model, "cpu").classes == [str(k) for k in range(10)]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import io
+import shlex
 import shutil
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from rich.table import Table
 from taftcache.cache.format.manifest import FILE, Manifest
 from taftcache.cli import main
 from taftcache.terminal import console
+from tests.stages.making import toml
 
 # ESC with a colour, BEL, CR, backspace, a C1 control, a title, a link, right-to-left override, DEL, markup and emoji
 EVIL = "\nFORGED line"
@@ -103,6 +105,34 @@ def test_bars_take_no_markup(monkeypatch):
     for code in ("\x07", "\x1b]", "\x9b", "\u202e"):
         assert code not in stream.getvalue()
     assert "[bold]b[/bold]" in stream.getvalue()
+
+
+def test_a_log_says_what_is_under_way(monkeypatch):
+    """One line a kind of work, not one a shard; none of what is done at once."""
+    stream = io.StringIO()
+    made = console._Console(stderr=True)
+    made.file = stream
+    monkeypatch.setattr(console, "ERR", made)
+    for seconds, said in ((3600.0, []), (0.0, ["extract 000 …", "solve 000 …"])):
+        monkeypatch.setattr(console, "SOON", seconds)
+        with console.bars() as progress:
+            for name in ("extract 000", "extract 001", "solve 000"):
+                with progress.task(name, 2) as task:
+                    task.note("1 pass") if name == "solve 000" else task.advance()
+        assert [line.partition(" ")[2] for line in stream.getvalue().splitlines()] == said
+
+
+def test_the_next_commands_are_quoted(finished, tmp_path, capsys):
+    path = shutil.copytree(finished, tmp_path / "it's a store")
+    with pytest.raises(SystemExit):
+        main(["export-model", str(path), str(tmp_path / "a model")])
+    said = capsys.readouterr().out
+    (line,) = [line for line in said.splitlines() if line.startswith("next")]
+    assert shlex.split(line)[1:] == ["taftcache", "predict", str(tmp_path / "a model"), "IMAGE"]
+    with pytest.raises(SystemExit):
+        main(["run", str(toml(tmp_path / "tiny.toml", path))])
+    said = capsys.readouterr().out.partition("\nnext")[2]
+    assert [shlex.split(line)[2] for line in said.splitlines()] == [str(path)] * 3
 
 
 def test_everything_is_printed_by_the_console():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import subprocess
 import sys
 
@@ -11,9 +12,12 @@ import pytest
 
 import taftcache
 from taftcache.cache.store import FeatureStore
+from taftcache.cli import main
 from taftcache.errors import RecipeError, StoreWriteError, UnreadableImage
+from taftcache.recipe import load_recipe
 from taftcache.stages.files.exchange import FORMATS
 from taftcache.stages.writing import whole, writable
+from tests.stages.making import toml
 
 KINDS = [*FORMATS, "model", "component"]
 
@@ -123,3 +127,17 @@ def test_a_terminal_that_knows_ascii_only(finished, words):
     )
     assert (run.returncode, run.stderr) == (0, "")
     assert "\\u" in run.stdout or "\\x" in run.stdout
+
+
+@pytest.mark.parametrize("command", ["extract", "extract --dry-run"])
+def test_a_store_that_the_disk_has_no_room_for_is_not_begun(command, tmp_path, monkeypatch, capsys):
+    file = toml(tmp_path / "tiny.toml", tmp_path / "store", data={"source": "digits", "limit": 40}, store={"shards": 1})
+    needed = taftcache.estimate(load_recipe(file)).bytes
+    for free in (needed - 1, needed):
+        monkeypatch.setattr(shutil, "disk_usage", lambda place, free=free: shutil._ntuple_diskusage(free, 0, free))
+        with pytest.raises(SystemExit) as ended:
+            main([*command.split(), str(file)])
+        assert ended.value.code == (5 if free < needed else 0)
+        if free < needed:
+            assert "too little space" in capsys.readouterr().err
+            assert not (tmp_path / "store").exists()

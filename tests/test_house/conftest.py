@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from msgspec.structs import replace
 
 from taftcache import extract, load_recipe, run
 from taftcache.backbone.sources.digits import DigitsSource
+from tests.stages.hub import asked
 from tests.stages.making import write_images
 from tests.test_house.pages import ROOT
 
@@ -56,11 +58,12 @@ def made(tmp_path_factory) -> Path:
 
 
 @pytest.fixture
-def workplace(made, tmp_path, monkeypatch) -> Path:
-    """A copy to change, as the current folder; there recipes of the digits mean the first ``FEW``."""
+def workplace(made, tmp_path, monkeypatch) -> Iterator[Path]:
+    """A copy to change, as the current folder; there recipes of the digits mean the first ``FEW``; and a model hub."""
     shutil.copytree(made, tmp_path, dirs_exist_ok=True)
     shutil.copytree(ROOT / "stores/golden", tmp_path / "stores/golden")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(SOURCE, FewDigits)
     monkeypatch.setattr("taftcache.recipe_files.PLACES", (tmp_path / "pipelines",))
-    return tmp_path
+    with asked(tmp_path):
+        yield tmp_path

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,10 +14,9 @@ from taftcache.backbone.preprocess import Preprocess
 from taftcache.backbone.reduction import Reduction
 from taftcache.backbone.sources.base import Source
 from taftcache.backbone.sources.opening import open_source
-from taftcache.cache.format.layout import resolve_chunk_rows
-from taftcache.cache.place.address import is_bucket
 from taftcache.recipe import Recipe
 from taftcache.stages.extract.extraction import load_frozen, plan_images, run_frozen
+from taftcache.stages.extract.room import bytes_of, free_bytes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,15 +65,13 @@ def estimate(recipe: Recipe, batches: int = 2) -> EstimateReport:
     seconds = _timed(model, recipe, source, tried)
     rows = {name: len(shard.ids) for name, shard in shards.items()}
     speed = tried / seconds
-    chunk = resolve_chunk_rows(recipe.store.chunk_rows, model[0].tokens_shape, recipe.store.dtype)
-    written = sum(-(-count // chunk) * chunk for count in rows.values())  # a shard's last chunk is filled up
     return EstimateReport(
         store=recipe.store_path,
         rows=rows,
         classes=len(source.classes),
         kept=model[0].describe(),
-        bytes=written * model[0].bytes_per_sample,
-        free_bytes=_free(recipe.store_path),
+        bytes=bytes_of(rows.values(), model[0], recipe),
+        free_bytes=free_bytes(recipe.store_path),
         tried=tried,
         images_per_second=speed,
         seconds=sum(rows.values()) / speed,
@@ -88,10 +84,3 @@ def _timed(model: tuple[Reduction, Preprocess], recipe: Recipe, source: Source, 
     begin = time.perf_counter()
     run_frozen(model, recipe, source, order, _Counted(), unreadable=recipe.data.unreadable)
     return max(time.perf_counter() - begin, 1e-9)
-
-
-def _free(path: Path) -> int | None:
-    if is_bucket(path):
-        return None
-    there = next(place for place in (path.absolute(), *path.absolute().parents) if place.is_dir())
-    return shutil.disk_usage(there).free

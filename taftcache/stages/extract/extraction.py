@@ -32,6 +32,7 @@ from taftcache.recipe import Recipe, recipe_values
 from taftcache.stages.executor import Executor, RowEngines
 from taftcache.stages.extract.filling import RowCounts, RowSink, fill_missing
 from taftcache.stages.extract.plan import HELD_OUT, PlannedShard, plan_shards
+from taftcache.stages.extract.room import bytes_of, check_room
 from taftcache.stages.progress import Progress, Silent
 from taftcache.tangent.config import TailConfig
 from taftcache.tangent.selection import select
@@ -85,6 +86,7 @@ def extract(recipe: Recipe, progress: Progress | None = None, cluster: Executor 
         model = load_frozen(recipe, classes)
         identity = made_from(recipe, *model)
         if there is None:
+            check_room(path, bytes_of((len(shard.ids) for shard in shards.values()), model[0], recipe))
             store = stack.enter_context(create_store(recipe, identity, classes, len(shards)))
         else:
             there.check_identity(identity)

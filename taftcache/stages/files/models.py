@@ -7,9 +7,13 @@ from pathlib import Path
 
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import Consent
+from taftcache.errors import RecipeError
+from taftcache.model.component import PRIVACY
 from taftcache.model.folder import save_merged, save_model
 from taftcache.model.predictor import TangentModel
 from taftcache.names import model_of
+from taftcache.recipe import parse_recipe
+from taftcache.stages.look.evaluation import held_out_score
 from taftcache.stages.train.private_claims import check_claim
 from taftcache.stages.writing import whole, writable
 
@@ -33,20 +37,22 @@ def export_model(
     *,
     merged: bool = False,
     program: bool = False,
+    onnx: bool = False,
     device: str = "cpu",
     consent: Consent | None = None,
 ) -> ExportModelReport:
     """Write one of the store's models into a new folder that loads without the store.
 
     A private model's folder says what is promised, and nothing that its promise does not cover: not the store's root
-    digest either, which is a digest of all rows.
+    digest either, which is a digest of all rows, and no accuracy, for no promise covers held-out rows.
 
     Args:
         store: an open store.
         folder: where to.
         model: its name in the store; the best that it has by default (``model_of``).
-        merged: an ordinary timm model in timm's layout instead, where only the head has moved.
+        merged: timm's files alone, where only the head has moved.
         program: beside the weights, the whole model as a torch.export program.
+        onnx: beside the weights, the whole model in ONNX, which is run and compared.
         device: where the program is traced.
         consent: as for ``predict``.
 
@@ -55,15 +61,41 @@ def export_model(
         nothing to merge. FormatError: the model's claim of privacy does not follow from its noise.
     """
     folder, model = Path(folder), model or model_of(store.objects())
+    if merged and (program or onnx):
+        raise RecipeError(
+            "a merged model has timm's files alone, without a program or ONNX",
+            got="merged with " + ("program" if program else "onnx"),
+            do="leave one of them out",
+        )
     writable(folder, folder=True)
     loaded = TangentModel.load(store, model, device, consent)
     check_claim(store, model, loaded.component.meta)
+    score = None if merged or PRIVACY in loaded.component.meta else held_out_score(store, model, consent)
     with whole(folder, folder=True) as partial:
         if merged:
             files = save_merged(loaded, partial)
         else:
-            files = save_model(loaded, partial, name=model, root_digest=store.root_digest, program=program)
+            files = save_model(
+                loaded,
+                partial,
+                name=model,
+                root_digest=store.root_digest,
+                dataset=_public_dataset(store),
+                score=score,
+                program=program,
+                onnx=onnx,
+            )
     size = sum((folder / file).stat().st_size for file in files)
     return ExportModelReport(
         store=store.path, root_digest=store.root_digest, model=model, folder=folder, files=files, bytes=size
     )
+
+
+def _public_dataset(store: FeatureStore) -> str | None:
+    """The name of the dataset where it is a public one; a folder's or a file's name is its owner's."""
+    data = parse_recipe(store.manifest.recipe, str(store.path)).data
+    if data.source == "digits":
+        return "digits"
+    if data.source == "published":
+        return data.train
+    return (data.train or "").removeprefix("hfds/") if data.source == "timm" and "hfds/" in (data.train or "") else None

@@ -15,11 +15,14 @@ from numpy.typing import NDArray
 from taftcache.backbone.device import resolve_device
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
+from taftcache.consent import Consent
 from taftcache.errors import StoreError
-from taftcache.model.component import Component, read_component
+from taftcache.model.card import Score
+from taftcache.model.component import Component, read_base, read_component
 from taftcache.model.composition import compose
 from taftcache.model.meta import ComponentMeta, meta_of
 from taftcache.names import is_component, is_model, model_of
+from taftcache.recipe import parse_recipe
 from taftcache.solve.labels import proven_labels
 from taftcache.stages.look.probe import Probe, linear_probe, no_probe
 from taftcache.stages.look.scoring import kept_components
@@ -27,6 +30,7 @@ from taftcache.stages.paired import row_difference
 from taftcache.stages.progress import Progress, Silent
 from taftcache.stages.train.record import settings_of
 from taftcache.stages.train.settings import Settings
+from taftcache.tangent.base import Base
 from taftcache.tangent.operator import TangentOperator
 
 UNTOUCHED = "base model untouched"
@@ -101,7 +105,7 @@ def evaluate(
         kept = kept_components(every, without)
         components.append(compose({name: components[names.index(name)] for name in kept}))
         names.append(f"mean of {len(kept)} of {len(every)} components")
-    hits = _hits(settings, rows, dict(zip(names, components, strict=True)), progress)
+    hits = _hits(settings.base, settings.recipe.device, rows, dict(zip(names, components, strict=True)), progress)
     against, reason = None, no_probe(store) if probe else None
     if probe and reason is None and best in hits:
         fitted, hits[PROBE] = linear_probe(store, settings, rows, progress)
@@ -118,6 +122,21 @@ def evaluate(
         proven=proven_shares(rows, store, settings, models, progress) if proven else {},
         notes=[] if reason is None else [f"no linear probe: {reason}"],
     )
+
+
+def held_out_score(store: FeatureStore, name: str, consent: Consent | None = None) -> Score | None:
+    """How well one model does on the held-out rows, in one pass; None where there are none.
+
+    Raises:
+        StoreError: no such model. UntrustedStore: as ``read_base`` has it.
+    """
+    if store.held_out is None:
+        return None
+    recipe = parse_recipe(store.manifest.recipe, str(store.path))
+    base = read_base(store, recipe.tangent, consent=consent)
+    component = read_component(store, name, base)
+    right = _hits(base, recipe.device, store.held_out, {name: component}, Silent())[name]
+    return Score(accuracy=float(right.mean()), interval=_interval(right), level=LEVEL, rows=len(right))
 
 
 def proven_shares(
@@ -161,13 +180,13 @@ def _distance(said: Mapping[str, ComponentMeta], name: str) -> float:
 
 
 def _hits(
-    settings: Settings, rows: Shard, components: Mapping[str, Component], progress: Progress
+    base: Base, device: str, rows: Shard, components: Mapping[str, Component], progress: Progress
 ) -> dict[str, NDArray[np.bool_]]:
     """Which rows [N] the untouched network and each model give their own class, in one pass."""
-    base, device = settings.base, resolve_device(settings.recipe.device)
-    operator = TangentOperator(base, [rows], device=device)
+    operator = TangentOperator(base, [rows], device=resolve_device(device))
     directions = [
-        base.tail.bind(c.layout.views(c.delta.to(device=device, dtype=operator.dtype))) for c in components.values()
+        base.tail.bind(c.layout.views(c.delta.to(device=operator.device, dtype=operator.dtype)))
+        for c in components.values()
     ]
     right: dict[str, list[NDArray[np.bool_]]] = {name: [] for name in (UNTOUCHED, *components)}
     with progress.task("evaluate", rows.rows) as task:

@@ -1,0 +1,208 @@
+"""The model card of a saved model: front matter that model hubs read, then what a reader must know."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from taftcache.backbone.model import Backbone
+from taftcache.model.component import PRIVACY, public_fields
+from taftcache.model.predictor import TangentModel
+
+HERE = 'open_model(".")'  # in the snippet; a copy on a hub says where it is
+TIMM_HERE = "local-dir:."
+
+
+@dataclass(frozen=True, kw_only=True)
+class Score:
+    """Top-1 accuracy on ``rows`` held-out rows, with Wilson's interval at ``level``."""
+
+    accuracy: float
+    interval: tuple[float, float]
+    level: float
+    rows: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Origin:
+    """What the card says of a model beyond the model itself; what is None or empty is left out.
+
+    name: what the store called it. root_digest: of that store. dataset: a public dataset's name, never a path.
+    score: how well it does on rows that it was not trained on.
+    """
+
+    name: str
+    root_digest: str = ""
+    dataset: str | None = None
+    score: Score | None = None
+
+
+def card(origin: Origin, model: TangentModel, extras: Mapping[str, str], *, native: bool) -> str:
+    """The text of README.md.
+
+    Args:
+        origin: where the model comes from.
+        model: the model.
+        extras: further files of the folder, and what they are.
+        native: whether the folder's config.json and model.safetensors are this model as an ordinary timm model.
+    """
+    config, meta = model.base.config, public_fields(model.component.meta)
+    classes = ", ".join(model.classes[:20]) + (" …" if len(model.classes) > 20 else "")
+    what = (
+        "What was trained, Δw, comes of noisy sums over the rows."
+        if PRIVACY in meta
+        else "What was trained, Δw, is the one minimiser of a convex problem."
+    )
+    reset = "re-initialised from a seed" if model.base.spec.reset_block else "at its pre-trained weights"
+    lines = [
+        *_front_matter(origin, model, native),
+        f"# {origin.name} on {model.cut.backbone.name}",
+        "",
+        "A *tangent* model: the backbone's frozen layers, then the first-order expansion of its last part around a",
+        f"base point, f(x) + J(x) Δw. {what}",
+        "",
+        f"- Backbone: `{model.cut.backbone.name}`; the tail begins at `{config.start}`, last block {reset}.",
+        f"- Trained: {model.component.layout.size:,} numbers in {len(model.component.layout.shapes)} tensors.",
+        f"- Classes ({len(model.classes)}): {classes}",
+        f"- {_made(meta)}",
+        *_scored(origin.score),
+        *([f"- From a store with root digest `{origin.root_digest[:16]}`."] if origin.root_digest else []),
+        "",
+        *_use(native),
+        *(line for name, text in extras.items() for line in ("", f"`{name}` {text}")),
+    ]
+    unsaid = ["What it does not say: accuracy on your data; whether samples were forgotten (the store's ledger does)"]
+    if PRIVACY in meta:
+        lines += ["", "## Privacy", "", *_promise(meta[PRIVACY])]
+        unsaid[-1] += "."
+    else:
+        unsaid[-1] += ";"
+        unsaid.append("anything about privacy. Whoever holds an earlier version can see what changed.")
+    return "\n".join([*lines, "", *unsaid, ""])
+
+
+def on_hub(text: str, name: str) -> str:
+    """A card whose snippets load the model from the hub, where it is called ``name``, in place of their own folder."""
+    text = text.replace("import open_model", "import from_pretrained")
+    return text.replace(HERE, f'from_pretrained("{name}")').replace(TIMM_HERE, f"hf-hub:{name}")
+
+
+def _front_matter(origin: Origin, model: TangentModel, native: bool) -> list[str]:
+    """The lines between the two ``---``. A value is JSON, which is YAML, too."""
+    said = _published(model.cut.backbone)
+    fields: dict[str, Any] = {
+        "library_name": "timm" if native else "taftcache",
+        "pipeline_tag": "image-classification",
+        "tags": ["image-classification", "tangent-model", "taftcache", *(["timm"] if native else [])],
+        **({"license": said["license"]} if said.get("license") else {}),
+    }
+    if hub := said.get("hf_hub_id"):
+        fields |= {"base_model": hub, "base_model_relation": "finetune"}
+    if origin.dataset:
+        fields["datasets"] = [origin.dataset]
+    if origin.score:
+        fields["model-index"] = [{"name": origin.name, "results": [_result(origin.score, origin.dataset)]}]
+    return ["---", *(f"{key}: {json.dumps(value, ensure_ascii=False)}" for key, value in fields.items()), "---"]
+
+
+def _published(backbone: Backbone) -> Mapping[str, Any]:
+    """What timm says of these weights; nothing of a file of weights whose owner named no published ones."""
+    named = backbone.config["weights"] in ("pretrained", "bundled", "folder") or "." in backbone.name
+    cfg: Any = backbone.model.pretrained_cfg
+    return dict(cfg) if named else {}
+
+
+def _result(score: Score, dataset: str | None) -> dict[str, Any]:
+    """A result as a hub's model index has it; the interval stands among the metric's arguments."""
+    metric = {
+        "type": "accuracy",
+        "name": "top-1 accuracy",
+        "value": round(score.accuracy, 6),
+        "args": {
+            "rows": score.rows,
+            "interval": [round(bound, 6) for bound in score.interval],
+            "level": score.level,
+            "method": "Wilson",
+        },
+    }
+    name = dataset or "held-out rows"
+    return {
+        "task": {"type": "image-classification"},
+        "dataset": {"type": name if dataset else "image-classification", "name": name},
+        "metrics": [metric],
+    }
+
+
+def _scored(score: Score | None) -> Sequence[str]:
+    if score is None:
+        return []
+    low, high = score.interval
+    return [
+        f"- Top-1 accuracy on {score.rows} held-out rows: {score.accuracy:.1%}"
+        f" ({low:.1%} to {high:.1%}, Wilson's interval at {score.level:.0%})."
+    ]
+
+
+def _use(native: bool) -> list[str]:
+    """How to load it, as snippets that run where the folder is."""
+    lines = [
+        "```python",
+        "from taftcache import open_model",
+        "",
+        f"model = {HERE}",
+        'print(model.predict(["image.jpg"], top=1)[0].labels)',
+        "```",
+        "",
+    ]
+    if not native:
+        return [
+            *lines,
+            "timm cannot load this model, for it is no network with other weights, and refuses to. The folder",
+            "`backbone` has the frozen layers alone.",
+        ]
+    return [
+        *lines,
+        "Its head alone has moved, so it is also an ordinary timm model, which agrees up to float32 rounding:",
+        "",
+        "```python",
+        "import timm",
+        "from PIL import Image",
+        "",
+        f'network = timm.create_model("{TIMM_HERE}", pretrained=True).eval()',
+        "transform = timm.data.create_transform(**timm.data.resolve_model_data_config(network))",
+        'logits = network(transform(Image.open("image.jpg").convert("RGB"))[None])',
+        'print(network.pretrained_cfg["label_names"][logits.argmax()])',
+        "```",
+    ]
+
+
+def _made(meta: Mapping[str, Any]) -> str:
+    """How Δw came about, in a sentence."""
+    if PRIVACY in meta:
+        parts = f" Composed of {len(meta['coefficients'])} components." if "coefficients" in meta else ""
+        rows = f" Trained on about {meta['rows']} cached samples." if "rows" in meta else ""
+        return f"Trained with differential privacy, see below.{rows}{parts}"
+    if certificate := meta.get("certificate"):
+        return (
+            f"Trained on {meta['rows']} cached samples; gradient {certificate['relative_gradient']:.1e} of its start in"
+            f" float64, so the distance to the one optimum is at most {certificate['distance_bound']:.1e}."
+        )
+    return f"Composed of {len(meta.get('members', {}))} components; each has its certificate in the store."
+
+
+def _promise(said: Mapping[str, Any]) -> list[str]:
+    """What a private model promises, and what is not covered, as lines of the model card."""
+    if not said["private"]:
+        return ["None: its noise came from a seed, so whoever knows that can take the noise off."]
+    one = "one row more or less" if said["relation"] == "add-remove" else "another row in place of one"
+    lines = [
+        f"(ε, δ) = ({said['epsilon']:.4g}, {said['delta']:g}): with {one} in the data (`{said['relation']}`), the",
+        f"probability of any outcome is at most e^{said['epsilon']:.4g} times as large, plus {said['delta']:g}.",
+    ]
+    if "tuning" in said:
+        lines.append(f"How the settings were chosen: {said['tuning']}.")
+    if "composition" in said:
+        lines.append(f"Composition: {said['composition']}.")
+    return [*lines, "", "Not covered:", "", *(f"- {text}" for text in said["not_covered"])]

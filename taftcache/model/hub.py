@@ -1,0 +1,153 @@
+"""A saved model on a model hub, there and back, through huggingface_hub.
+
+What goes there is a list: the files that the model's description names, with the bytes that it names, the description
+and the card. Who asks is the hub client's business (``hf auth login``, or HF_TOKEN); errors quote nothing that the
+hub answers, for that may quote the request.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, constants, snapshot_download
+from huggingface_hub.errors import (
+    HfHubHTTPError,
+    HFValidationError,
+    LocalTokenNotFoundError,
+    RepositoryNotFoundError,
+    RevisionNotFoundError,
+)
+from huggingface_hub.utils.tqdm import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
+
+from taftcache.errors import FormatError, RecipeError, StoreUnreachable, TaftcacheError
+from taftcache.model.card import on_hub
+from taftcache.model.folder import (
+    CARD,
+    DESCRIPTION,
+    FORMATS,
+    NETWORKS,
+    WEIGHTS,
+    check_files,
+    open_model,
+    read_description,
+)
+from taftcache.model.predictor import TangentModel
+from taftcache.model.programs import ONNX, PROGRAM
+
+NEEDED = (CARD, DESCRIPTION, WEIGHTS, *sorted(NETWORKS))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pushed:
+    """Where a model lies now: its page, the commit that it is, and the names of its files."""
+
+    url: str
+    commit: str
+    files: list[str]
+
+
+def from_pretrained(name: str, *, revision: str | None = None, device: str = "auto") -> TangentModel:
+    """The model that ``push`` put on the model hub as ``name`` ("user/name"), verified as ``open_model`` does.
+
+    Args:
+        name: on the hub that HF_ENDPOINT names.
+        revision: a branch, a tag or a commit; the newest of the main branch by default.
+        device: where it runs.
+
+    Raises:
+        RecipeError: no name of a hub's. StoreUnreachable: the hub does not answer, or has no such model for this user.
+        FormatError, IntegrityError, BackboneError: as ``open_model`` has them.
+    """
+    with _asking(name):
+        folder = snapshot_download(name, revision=revision, allow_patterns=list(NEEDED))
+    return open_model(folder, device)
+
+
+def push_model(folder: Path, name: str, *, private: bool = False, revision: str | None = None) -> Pushed:
+    """Put the saved model in ``folder`` on the model hub as ``name``, in one commit; the stage ``push`` says more.
+
+    Raises:
+        FormatError, IntegrityError: not a saved model, or not as it was saved. RecipeError: no name of a hub's, or a
+        public one where a private one is asked for. StoreUnreachable: the hub does not answer, or refuses.
+    """
+    described = read_description(folder)
+    if described.format != FORMATS[-1]:
+        raise FormatError(
+            "cannot push what an earlier release exported: timm would load its frozen backbone",
+            got=f"format {described.format}",
+            do="export it again from its store",
+        )
+    files = [*check_files(folder, described), DESCRIPTION]
+    text = (folder / CARD).read_text("utf-8") if (folder / CARD).is_file() else ""
+    with _asking(name):
+        api = HfApi()
+        api.create_repo(name, private=private or None, exist_ok=True)
+        if private and not api.model_info(name).private:
+            raise RecipeError(
+                f"{name} is public on the model hub already",
+                got="a private one is asked for",
+                do="choose another name, or make it private on its page",
+            )
+        if revision is not None:
+            api.create_branch(name, branch=revision, exist_ok=True)
+        operations = [CommitOperationAdd(file, str(folder / file)) for file in files]
+        operations += [CommitOperationAdd(CARD, on_hub(text, name).encode())] if text else []
+        # What an earlier model left there would be taken for this one's.
+        left = {*NEEDED, PROGRAM, ONNX} - {operation.path_in_repo for operation in operations}
+        gone = sorted(left.intersection(api.list_repo_files(name, revision=revision)))
+        done = api.create_commit(
+            name,
+            [*operations, *map(CommitOperationDelete, gone)],
+            commit_message=f"{described.model} by taftcache {described.versions.get('taftcache', '')}",
+            revision=revision,
+        )
+    names = sorted(operation.path_in_repo for operation in operations)
+    return Pushed(url=str(done.repo_url), commit=done.oid, files=names)
+
+
+@contextmanager
+def _asking(name: str) -> Iterator[None]:
+    """Errors of the hub and of its client as one of ours. A name needs its owner: without, it depends on who asks."""
+    # The client's bars are for a terminal; whoever set its variable has decided.
+    quiet = not sys.stderr.isatty() and constants.HF_HUB_DISABLE_PROGRESS_BARS is None
+    quiet = quiet and not are_progress_bars_disabled()
+    try:
+        if quiet:
+            disable_progress_bars()
+        if name.count("/") != 1:
+            raise HFValidationError(name)
+        yield
+    except TaftcacheError:
+        raise
+    except Exception as error:  # the client's own, its HTTP library's, and those of sockets
+        raise _refused(error, name) from error
+    finally:
+        if quiet:
+            enable_progress_bars()
+
+
+def _refused(error: Exception, name: str) -> TaftcacheError:
+    """What the client's ``error`` says of ``name``, by its kind and its HTTP status alone."""
+    if isinstance(error, HFValidationError):
+        return RecipeError("the model hub has no such names", got=name, do="write it as user/name")
+    status = error.response.status_code if isinstance(error, HfHubHTTPError) else None
+    got = f"{name}: {type(error).__name__}" + (f", HTTP {status}" if status else "")
+    if isinstance(error, RevisionNotFoundError):
+        return StoreUnreachable(
+            "the model on the hub has no such revision", got=got, do="look at its branches and tags"
+        )
+    if isinstance(error, LocalTokenNotFoundError) or status in (401, 403, 404):
+        if isinstance(error, RepositoryNotFoundError):
+            fault = "the model hub has no such model, or does not show it to this user"
+        else:
+            fault = "the model hub does not let this user in"
+        return StoreUnreachable(fault, got=got, do="look the name up; hf auth login, or HF_TOKEN, says who is asking")
+    if status is not None:
+        return StoreUnreachable("the model hub failed", got=got, do="try again later")
+    return StoreUnreachable(
+        "the model hub does not answer, or not as a hub does", got=got, do="look at the network, and at HF_ENDPOINT"
+    )

@@ -1,0 +1,97 @@
+"""A model for runtimes that know neither us nor timm: a torch.export program, and ONNX that was run and compared."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.export import ExportedProgram
+
+from taftcache.errors import BackboneError, RecipeError
+from taftcache.model.predictor import TangentModel
+
+PROGRAM = "program.pt2"
+ONNX = "model.onnx"
+AGREEMENT = 1e-4  # of another form's logits with the model's, relative to the largest
+_LIBRARIES = ("onnx", "onnxscript")
+
+
+def write_program(
+    model: TangentModel, exported: ExportedProgram, folder: Path, *, program: bool, onnx: bool
+) -> dict[str, str]:
+    """Write ``exported``, the program of ``model``, and ONNX; the files' names, and what the card says of them.
+
+    Raises:
+        BackboneError: ONNX gives other logits.
+    """
+    for module in exported.graph_module.modules():
+        for node in module.graph.nodes if isinstance(module, torch.fx.GraphModule) else ():
+            node.meta.pop("stack_trace", None)  # paths of this machine
+    takes = f"normalised images [n, {', '.join(map(str, model.transform.image_shape))}]"
+    said = {}
+    if program:
+        torch.export.save(exported, folder / PROGRAM)
+        said[PROGRAM] = (
+            f'is the whole model as a program: `torch.export.load("{PROGRAM}").module()` takes\n{takes} and needs'
+            " torch alone."
+        )
+    if onnx:
+        names = {"input_names": ["images"], "output_names": ["logits"]}
+        written: Any = torch.onnx.export(exported, (), dynamo=True, verbose=False, **names)  # type: ignore[arg-type]
+        written.save(str(folder / ONNX), external_data=False)
+        apart, by = _checked(model, folder / ONNX)
+        said[ONNX] = (
+            f"is the whole model in ONNX: `images` are {takes}, `logits` come\nout. Run by {by} on random images its"
+            f" logits were within {apart:.0e} of the largest."
+        )
+    return said
+
+
+def check_onnx() -> None:
+    """RecipeError where the libraries that write ONNX are not installed: asked before long work."""
+    if missing := [library for library in _LIBRARIES if find_spec(library) is None]:
+        raise RecipeError(
+            "ONNX is written by libraries that are not installed",
+            got=f"no {' and no '.join(missing)}",
+            do="pip install 'taftcache[onnx]'",
+        )
+
+
+def _checked(model: TangentModel, file: Path) -> tuple[float, str]:
+    """Run the ONNX ``file``: how far its logits are from the model's, and what ran it; BackboneError for too far."""
+    by, run = _runner(file)
+    apart = difference(model, run)
+    if not apart <= AGREEMENT:
+        raise BackboneError(
+            "the model in ONNX gives other logits than the model",
+            got=f"{apart:.1e} of the largest apart, run by {by}",
+            do="save the model without ONNX",
+        )
+    return apart, by
+
+
+@torch.no_grad()
+def difference(model: TangentModel, run: Callable[[Tensor], Any]) -> float:
+    """How far the logits of ``run``, of random images [n,3,h,w], are from the model's, relative to the largest."""
+    # Another number of images than programs are traced with, for it must be free.
+    images = torch.randn(3, *model.transform.image_shape, generator=torch.Generator().manual_seed(0))
+    ours, theirs = model(images).cpu(), torch.as_tensor(run(images)).cpu()
+    return float((theirs - ours).abs().max() / ours.abs().max())
+
+
+def _runner(file: Path) -> tuple[str, Callable[[Tensor], Any]]:
+    """onnxruntime where it is installed, otherwise onnx's own evaluator; its name, and from images to logits."""
+    runner: Any
+    if find_spec("onnxruntime") is not None:
+        import onnxruntime
+
+        by, runner = "onnxruntime", onnxruntime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
+    else:
+        from onnx.reference import ReferenceEvaluator
+
+        by, runner = "onnx's reference evaluator", ReferenceEvaluator(str(file))
+    return by, lambda images: runner.run(None, {"images": images.numpy()})[0]

@@ -1,0 +1,46 @@
+"""A model that was exported, on a model hub."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from taftcache.model.hub import push_model
+
+
+@dataclass(frozen=True, kw_only=True)
+class PushReport:
+    """Where the model is now: name and page on the hub, commit, files and their bytes."""
+
+    folder: Path
+    name: str
+    revision: str | None
+    url: str
+    commit: str
+    files: list[str]
+    bytes: int
+
+
+def push(folder: Path | str, name: str, *, private: bool = False, revision: str | None = None) -> PushReport:
+    """Put a folder that ``export_model`` wrote on the model hub, for ``from_pretrained``.
+
+    The files that an exported model has go there, verified, and no other file of the folder. The snippets of the card
+    name the model on the hub. What an earlier push of the same name had stays in the hub's history: a sample that was
+    forgotten since is in the model of before, until that repository is deleted.
+
+    Args:
+        folder: an exported model's.
+        name: "user/name" on the hub that HF_ENDPOINT names (huggingface.co by default).
+        private: only for a name that is new, or private already.
+        revision: a branch, made where it is not there; the main one by default.
+
+    Raises:
+        FormatError, IntegrityError: not a saved model, or not as it was saved. RecipeError: no name of a hub's, or a
+        public one where a private one is asked for. StoreUnreachable: the hub does not answer, or refuses.
+    """
+    folder = Path(folder)
+    done = push_model(folder, name, private=private, revision=revision)
+    size = sum((folder / file).stat().st_size for file in done.files)
+    return PushReport(
+        folder=folder, name=name, revision=revision, url=done.url, commit=done.commit, files=done.files, bytes=size
+    )
