@@ -51,7 +51,7 @@ class DaskRows(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Rows:
+class ShardRows:
     """Rows of shards, one after another, of a store with the root digest ``root``."""
 
     shards: Sequence[Shard]
@@ -110,7 +110,7 @@ class Rows:
 
 
 def _read(parts: Sequence[ShardAt], block_info: Any = None) -> NDArray[Any]:
-    """One block of ``Rows.to_dask``: its shard is opened for it and let go, so that no process keeps rows."""
+    """One block of ``ShardRows.to_dask``: its shard is opened for it and let go, so that no process keeps rows."""
     start, stop = block_info[None]["array-location"][0]
     ends = list(accumulate(part.rows for part in parts))
     k = bisect_right(ends, start)

@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 from types import TracebackType
 from typing import Any, Literal, Self
 
-from taftcache.cache.arrays import DaskRows, RowDataset, Rows
+from taftcache.cache.arrays import DaskRows, RowDataset, ShardRows
 from taftcache.cache.format import ledger
 from taftcache.cache.format.fault import Fault
 from taftcache.cache.format.identity import differences
@@ -201,12 +201,12 @@ class FeatureStore:
         rows = self._rows(shards)
         return RowDataset(rows.parts, rows.classes)
 
-    def _rows(self, names: Sequence[str] | None) -> Rows:
+    def _rows(self, names: Sequence[str] | None) -> ShardRows:
         shards = self.shards if names is None else [self.shard(name) for name in names]
         if not shards:
             raise StoreError(f"{self.path} has no rows", do="taftcache extract")
         place = str(self.path) if is_bucket(self.path) else os.path.abspath(self.path)
-        return Rows(shards, place, self.classes, self.root_digest)
+        return ShardRows(shards, place, self.classes, self.root_digest)
 
     def sample_ids(self) -> list[str]:
         """The ids of all training shards, shard after shard in row order."""
