@@ -114,18 +114,13 @@ def train_privately(
     stats: dict[str, Any] = {"rows_said": round(size)}
     whitening = None
     if planned.moment is not None:
-        if not isinstance(network, TangentNetwork):
-            raise RecipeError(f"privacy.mechanism {spec.mechanism!r} trains tangent models only", got=type(network))
-        own = Grid(1.0, sensitivity, planned.moment.multiplier)
-        share = 1.0 if planned.step else 0.5
-        A, B = release_statistics(network, own, norm, bits, share)
-        level = noise_level(own, len(A), share)
+        moment = _moment(network, spec, planned, sensitivity, norm, bits)
         if planned.step is None:
-            weight = least_squares(A, B, level) / norm
             delta = without_head(base, network.layout)
+            weight = least_squares(moment.A, moment.B, moment.level) / norm
             network.layout.views(delta)[base.config.head_names[0]].add_(weight)
-            return Trained(delta, _statement(spec, planned.releases * runs, own, bits, shards), stats)
-        whitening = Whitening(network.layout, base.config.head_names[0], A / size, level / size)
+            return Trained(delta, _statement(spec, planned.releases * runs, moment.grid, bits, shards), stats)
+        whitening = Whitening(network.layout, base.config.head_names[0], moment.A / size, moment.level / size)
     assert planned.step is not None
     grid = Grid(spec.clip, sensitivity * spec.clip, planned.step.multiplier)
     rate = planned.step.rate
@@ -138,6 +133,26 @@ def train_privately(
     start = without_head(base, network.layout) if spec.logits == "tangent" else None
     delta = descend(network, loss, descent, bits, start=start, whitening=whitening, trace=trace, progress=progress)
     return Trained(delta, _statement(spec, planned.releases * runs, grid, bits, shards), stats)
+
+
+class _Moment(NamedTuple):
+    """The head's sufficient statistics A [d,d] and B [K,d] as released, their noise, and the grid that it lies on."""
+
+    A: Tensor
+    B: Tensor
+    level: float
+    grid: Grid
+
+
+def _moment(network: Network, spec: PrivacySpec, planned: Plan, sensitivity: float, norm: float, bits: Bits) -> _Moment:
+    """Release them; where a descent follows, A alone is needed and takes the whole of a row's weight."""
+    if not isinstance(network, TangentNetwork):
+        raise RecipeError(f"privacy.mechanism {spec.mechanism!r} trains tangent models only", got=type(network))
+    assert planned.moment is not None
+    grid = Grid(1.0, sensitivity, planned.moment.multiplier)
+    share = 1.0 if planned.step else 0.5
+    A, B = release_statistics(network, grid, norm, bits, share)
+    return _Moment(A, B, noise_level(grid, len(A), share), grid)
 
 
 def check_trained(base: Base, layout: Layout, spec: PrivacySpec, planned: Plan) -> None:

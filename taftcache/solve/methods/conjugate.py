@@ -58,63 +58,83 @@ def pcg(
     Raises:
         SolveError: a gradient that is not finite.
     """
-    zero = torch.zeros(problem.operator.layout.size, dtype=torch.float64, device=problem.operator.device)
-    x = zero if start is None else start.to(zero)
-    passes = rounds = 0
+    solve = _Refinement(problem, exact, preconditioner, goal, on_pass)
+    return solve.solution(solve.run(start))
 
-    def evaluate(at: Tensor) -> tuple[float, Tensor]:
-        nonlocal passes
-        passes += 1
-        objective, gradient = exact.evaluate(at)
+
+class _Refinement:
+    """Δw with F and ∇F there in float64, and the passes so far; the arguments are those of ``pcg``."""
+
+    def __init__(
+        self, problem: Problem, exact: Problem, preconditioner: Inverse, goal: Goal, on_pass: OnPass | None
+    ) -> None:
+        self._problem, self._exact, self._preconditioner = problem, exact, preconditioner
+        self._goal, self._on_pass = goal, on_pass
+        self._passes = self._rounds = 0
+        operator = problem.operator
+        self._x = torch.zeros(operator.layout.size, dtype=torch.float64, device=operator.device)
+        self._objective, self._gradient = self._evaluate(self._x)
+        self._at_zero, self._scale = self._gradient, self._gradient.norm().item()
+        self._target = goal.tolerance * self._scale
+
+    def run(self, start: Tensor | None) -> Status:
+        """Rounds until the float64 gradient is small enough, or as far as passes and rounding let it."""
+        try:
+            if start is not None:
+                x = start.to(self._x)
+                self._objective, self._gradient = self._evaluate(x)
+                self._x = x
+            while self._gradient.norm().item() > self._target:
+                if self._passes + 2 > self._goal.max_passes:
+                    return Status.max_passes
+                if (ended := self._round()) is not None:
+                    return ended
+        except KeyboardInterrupt:
+            return Status.interrupted
+        return Status.converged
+
+    def solution(self, status: Status) -> Solution:
+        """What was reached."""
+        norm, rows = self._gradient.norm().item(), self._problem.operator.rows
+        certificate = Certificate(norm, self._scale, self._problem.ridge, self._objective, rows)
+        stats = {"solver": "pcg", "passes": self._passes, "rounds": self._rounds}
+        return Solution(self._x, status, certificate, stats, (self._at_zero, self._gradient))
+
+    def _evaluate(self, at: Tensor) -> tuple[float, Tensor]:
+        self._passes += 1
+        objective, gradient = self._exact.evaluate(at)
         if not torch.isfinite(gradient).all():
             raise SolveError(
                 "the gradient is not finite",
                 got=f"F = {objective}",
                 do="lower objective.kappa, or look for extreme activations with taftcache inspect",
             )
-        return objective, gradient.to(zero)
+        return objective, gradient.to(at)
 
-    objective, gradient = evaluate(zero)
-    at_zero = gradient
-    scale = gradient.norm().item()
-    target = goal.tolerance * scale
-    status = Status.converged
-    try:
-        if start is not None:
-            objective, gradient = evaluate(x)
-        while (before := gradient.norm().item()) > target:
-            if passes + 2 > goal.max_passes:
-                status = Status.max_passes
-                break
-            rounds += 1
-            correction = _Round(problem, preconditioner, gradient)
-            reduction = max(0.5 * target / before, INNER_REDUCTION)
-            try:
-                for norm in correction.iterate(reduction, goal.max_passes - passes - 1):
-                    passes += 1
-                    if on_pass is not None:
-                        on_pass(passes, norm / scale)
-            except KeyboardInterrupt:
-                status = Status.interrupted
-            candidate = x + correction.p.to(x)
-            new_objective, new_gradient = evaluate(candidate)
-            # A quadratic falls along the whole of a CG run, though its gradient's norm need not.
-            if new_objective < objective or new_gradient.norm().item() < before:
-                x, objective, gradient = candidate, new_objective, new_gradient
-            if status is Status.interrupted:
-                break
-            if (
-                target < gradient.norm().item()
-                and passes < goal.max_passes
-                and new_gradient.norm().item() > 0.5 * before
-            ):
-                status = Status.stalled
-                break
-    except KeyboardInterrupt:
-        status = Status.interrupted
-    certificate = Certificate(gradient.norm().item(), scale, problem.ridge, objective, problem.operator.rows)
-    stats = {"solver": "pcg", "passes": passes, "rounds": rounds}
-    return Solution(x, status, certificate, stats, (at_zero, gradient))
+    def _round(self) -> Status | None:
+        """One run of conjugate gradients and the look at what it brought; how the solve ends, where it ends here."""
+        self._rounds += 1
+        before = self._gradient.norm().item()
+        correction = _Round(self._problem, self._preconditioner, self._gradient)
+        reduction = max(0.5 * self._target / before, INNER_REDUCTION)
+        interrupted = False
+        try:
+            for norm in correction.iterate(reduction, self._goal.max_passes - self._passes - 1):
+                self._passes += 1
+                if self._on_pass is not None:
+                    self._on_pass(self._passes, norm / self._scale)
+        except KeyboardInterrupt:
+            interrupted = True
+        candidate = self._x + correction.p.to(self._x)
+        objective, gradient = self._evaluate(candidate)
+        after = gradient.norm().item()
+        # A quadratic falls along the whole of a CG run, though its gradient's norm need not.
+        if objective < self._objective or after < before:
+            self._x, self._objective, self._gradient = candidate, objective, gradient
+        if interrupted:
+            return Status.interrupted
+        far = self._gradient.norm().item() > self._target
+        return Status.stalled if far and self._passes < self._goal.max_passes and after > 0.5 * before else None
 
 
 class _Round:

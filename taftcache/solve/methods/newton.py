@@ -50,67 +50,94 @@ def newton(
     Raises:
         SolveError: a gradient that is not finite.
     """
-    operator, tolerance, max_passes = exact.operator, goal.tolerance, goal.max_passes
-    zero = torch.zeros(operator.layout.size, dtype=torch.float64, device=operator.device)
-    objective, at_zero, local = exact.at(zero)
-    gradient, passes, rounds, scale = at_zero, 1, 0, at_zero.norm().item()
-    if not torch.isfinite(gradient).all():
-        raise SolveError("the gradient is not finite", got=f"F = {objective}")
-    x = zero
-    if start is not None:
-        x = start.to(zero)
-        objective, gradient, local = exact.at(x)
-        passes += 1
-    status, radius = Status.converged, inf
-    try:
-        while (norm := gradient.norm().item()) > tolerance * scale:
-            if passes + 5 > max_passes:
-                status = Status.max_passes
+    solve = _Newton(problem, exact, goal, on_pass)
+    return solve.solution(solve.run(start))
+
+
+class _Newton:
+    """Δw with F, ∇F and the problem's curvature there, and the passes so far; the arguments are those of ``newton``."""
+
+    def __init__(self, problem: Problem, exact: Problem, goal: Goal, on_pass: OnPass | None) -> None:
+        self._problem, self._exact, self._goal, self._on_pass = problem, exact, goal, on_pass
+        operator = exact.operator
+        self._x = torch.zeros(operator.layout.size, dtype=torch.float64, device=operator.device)
+        self._objective, self._gradient, self._local = exact.at(self._x)
+        self._at_zero, self._scale = self._gradient, self._gradient.norm().item()
+        self._passes, self._rounds, self._radius = 1, 0, inf
+        if not torch.isfinite(self._gradient).all():
+            raise SolveError("the gradient is not finite", got=f"F = {self._objective}")
+
+    def run(self, start: Tensor | None) -> Status:
+        """Steps until the float64 gradient is small enough, or as far as passes and rounding let it."""
+        if start is not None:
+            self._x = start.to(self._x)
+            self._objective, self._gradient, self._local = self._exact.at(self._x)
+            self._passes += 1
+        try:
+            while self._gradient.norm().item() > self._goal.tolerance * self._scale:
+                if self._passes + 5 > self._goal.max_passes:
+                    return Status.max_passes
+                inner = self._direction()
+                if not self._descend(inner):
+                    return Status.max_passes if self._passes >= self._goal.max_passes else Status.stalled
+                if self._on_pass is not None:
+                    self._on_pass(self._passes, self._gradient.norm().item() / self._scale)
+        except KeyboardInterrupt:
+            return Status.interrupted
+        return Status.converged
+
+    def solution(self, status: Status) -> Solution:
+        """What was reached."""
+        exact, norm = self._exact, self._gradient.norm().item()
+        certificate = Certificate(
+            norm, self._scale, exact.ridge, self._objective, exact.operator.rows, quadratic=exact.loss.quadratic
+        )
+        stats = {"solver": "newton", "passes": self._passes, "rounds": self._rounds}
+        return Solution(self._x, status, certificate, stats, (self._at_zero, self._gradient))
+
+    def _direction(self) -> _Step:
+        """Newton's step at Δw, within the trust region."""
+        self._rounds += 1
+        norm, gradient, tolerance = self._gradient.norm().item(), self._gradient, self._goal.tolerance
+        assert self._local.point is not None
+        dtype = self._problem.operator.dtype
+        curved = replace(self._problem, point=tuple(z.to(dtype) for z in self._local.point))
+        inverse = approximate_inverse(curved)
+        self._passes += 2
+        accuracy = max(min(0.1, (norm / self._scale) ** 0.5), 0.3 * tolerance * self._scale / norm, 1e-5)
+        if self._rounds == 1:
+            # F ≥ 0 falls by F at most; a whole Newton step promises ½∇FᵀM⁻¹∇F.
+            newest = (gradient @ inverse.apply(gradient.to(dtype)).to(gradient)).item()
+            self._radius = sqrt(newest) * min(1.0, 2 * self._objective / newest)
+        limit = self._goal.max_passes - self._passes - 2
+        inner = _inner(curved, inverse, gradient, accuracy, self._radius, limit)
+        self._passes += inner.passes
+        return inner
+
+    def _descend(self, inner: _Step) -> bool:
+        """Go along the step as far as F falls, and set the region by how well that was foretold; whether it fell."""
+        norm, objective, step = self._gradient.norm().item(), self._objective, 1.0
+        falling = (self._gradient @ inner.direction).item()
+        while True:
+            candidate = self._x + step * inner.direction
+            new_objective, new_gradient, new_local = self._exact.at(candidate)
+            self._passes += 1
+            # Close to the optimum F no longer resolves the fall, but the gradient does.
+            falls = new_objective <= objective + 1e-4 * step * falling or (
+                new_gradient.norm().item() < 0.9 * norm and new_objective <= objective + 1e-12 * abs(objective)
+            )
+            if falls or step < 1e-4 or self._passes >= self._goal.max_passes:
                 break
-            rounds += 1
-            assert local.point is not None
-            dtype = problem.operator.dtype
-            curved = replace(problem, point=tuple(z.to(dtype) for z in local.point))
-            inverse = approximate_inverse(curved)
-            passes += 2
-            accuracy = max(min(0.1, (norm / scale) ** 0.5), 0.3 * tolerance * scale / norm, 1e-5)
-            if rounds == 1:
-                # F ≥ 0 falls by F at most; a whole Newton step promises ½∇FᵀM⁻¹∇F.
-                newest = (gradient @ inverse.apply(gradient.to(dtype)).to(gradient)).item()
-                radius = sqrt(newest) * min(1.0, 2 * objective / newest)
-            inner = _inner(curved, inverse, gradient, accuracy, radius, max_passes - passes - 2)
-            passes += inner.passes
-            direction, falling = inner.direction, (gradient @ inner.direction).item()
-            step = 1.0
-            while True:
-                candidate = x + step * direction
-                new_objective, new_gradient, new_local = exact.at(candidate)
-                passes += 1
-                # Close to the optimum F no longer resolves the fall, but the gradient does.
-                falls = new_objective <= objective + 1e-4 * step * falling or (
-                    new_gradient.norm().item() < 0.9 * norm and new_objective <= objective + 1e-12 * abs(objective)
-                )
-                if falls or step < 1e-4 or passes >= max_passes:
-                    break
-                step /= 2
-            if not falls:
-                status = Status.max_passes if passes >= max_passes else Status.stalled
-                break
-            kept = (objective - new_objective) / inner.fall if step == 1 else 0.0
-            if kept < 0.25:
-                radius = 0.5 * step * inner.length
-            elif kept > 0.75 and inner.cut:
-                radius = GROWTH * inner.length
-            x, objective, gradient, local = candidate, new_objective, new_gradient, new_local
-            if on_pass is not None:
-                on_pass(passes, gradient.norm().item() / scale)
-    except KeyboardInterrupt:
-        status = Status.interrupted
-    certificate = Certificate(
-        gradient.norm().item(), scale, exact.ridge, objective, operator.rows, quadratic=exact.loss.quadratic
-    )
-    stats = {"solver": "newton", "passes": passes, "rounds": rounds}
-    return Solution(x, status, certificate, stats, (at_zero, gradient))
+            step /= 2
+        if not falls:
+            return False
+        kept = (objective - new_objective) / inner.fall if step == 1 else 0.0
+        if kept < 0.25:
+            self._radius = 0.5 * step * inner.length
+        elif kept > 0.75 and inner.cut:
+            self._radius = GROWTH * inner.length
+        self._x, self._objective, self._gradient, self._local = candidate, new_objective, new_gradient, new_local
+        return True
 
 
 @dataclass(frozen=True)

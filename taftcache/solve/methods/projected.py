@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
@@ -44,76 +46,102 @@ def projected_gradient(
     Raises:
         SolveError: a gradient that is not finite.
     """
-    operator = exact.operator
-    zero = torch.zeros(operator.layout.size, dtype=torch.float64, device=operator.device)
-    x = zero if start is None else project(start.to(zero), radius)
-    objective, at_zero = exact.evaluate(zero)
-    gradient, passes, scale = at_zero, 1, at_zero.norm().item()
-    if not torch.isfinite(gradient).all():
-        raise SolveError("the gradient is not finite", got=f"F = {objective}")
-    if start is not None:
-        objective, gradient = exact.evaluate(x)
-        passes += 1
-    status, lipschitz, momentum = Status.converged, 1.0, 1.0
-    best = _State(x, objective, gradient)
-    ahead, value_ahead, gradient_ahead = x, objective, gradient
-    try:
-        while _left(exact, best, radius)[1] > goal.tolerance * scale:
-            if passes + 2 > goal.max_passes:
-                status = Status.max_passes
-                break
-            while True:
-                new = project(ahead - gradient_ahead / lipschitz, radius)
-                step = new - ahead
-                new_value, new_gradient = exact.evaluate(new)
-                passes += 1
-                model = value_ahead + (gradient_ahead @ step).item() + 0.5 * lipschitz * (step @ step).item()
-                curved = ((new_gradient - gradient_ahead) @ step).item() <= lipschitz * (step @ step).item()
-                if new_value <= model or curved or passes >= goal.max_passes:
-                    break
-                lipschitz *= 2
-            uphill = (gradient_ahead @ (new - best.value)).item() > 0
-            last = best.value
-            if new_value <= best.objective:
-                best = _State(new, new_value, new_gradient)
-            if on_pass is not None:
-                on_pass(passes, _left(exact, best, radius)[1] / scale)
-            if not accelerate or uphill or new_value > best.objective:
-                momentum, lipschitz = 1.0, lipschitz * (0.9 if not accelerate else 1.0)
-                ahead, value_ahead, gradient_ahead = best.value, best.objective, best.gradient
-                if uphill and accelerate:
-                    continue
-            else:
-                following = (1 + (1 + 4 * momentum**2) ** 0.5) / 2
-                ahead = best.value + (momentum - 1) / following * (best.value - last)
-                momentum, lipschitz = following, 0.95 * lipschitz
-                if momentum > 2 or not torch.equal(ahead, best.value):
-                    value_ahead, gradient_ahead = exact.evaluate(ahead)
-                    passes += 1
-    except KeyboardInterrupt:
-        status = Status.interrupted
-    gap, left = _left(exact, best, radius)
-    certificate = Certificate(
-        left,
-        scale,
-        exact.ridge,
-        best.objective,
-        operator.rows,
-        quadratic=exact.loss.quadratic,
-        constrained=None if radius is None else gap,
-    )
-    name = "accelerated projected gradient" if accelerate else "projected gradient"
-    stats = {"solver": name, "passes": passes, "radius": radius}
-    return Solution(best.value, status, certificate, stats, (at_zero, best.gradient))
+    solve = _Projected(exact, goal, radius, accelerate, on_pass)
+    return solve.solution(solve.run(start))
 
 
-class _State:
-    def __init__(self, value: Tensor, objective: float, gradient: Tensor) -> None:
-        self.value, self.objective, self.gradient = value, objective, gradient
+class _State(NamedTuple):
+    """Δw [P] with F and ∇F there."""
+
+    value: Tensor
+    objective: float
+    gradient: Tensor
 
 
-def _left(exact: Problem, at: _State, radius: float | None) -> tuple[float, float]:
-    if radius is None:
-        norm = at.gradient.norm().item()
-        return norm**2 / (2 * exact.ridge), norm
-    return constrained_gap(exact.ridge, at.gradient, at.value, radius)
+class _Projected:
+    """The best Δw, where the next step begins from, L and the passes so far; arguments as in ``projected_gradient``."""
+
+    def __init__(
+        self, exact: Problem, goal: Goal, radius: float | None, accelerate: bool, on_pass: OnPass | None
+    ) -> None:
+        self._exact, self._goal, self._radius, self._accelerate = exact, goal, radius, accelerate
+        self._on_pass = on_pass
+        operator = exact.operator
+        self._passes, self._lipschitz, self._momentum = 0, 1.0, 1.0
+        zero = torch.zeros(operator.layout.size, dtype=torch.float64, device=operator.device)
+        self._best = self._ahead = self._evaluate(zero)
+        self._at_zero, self._scale = self._best.gradient, self._best.gradient.norm().item()
+        if not torch.isfinite(self._at_zero).all():
+            raise SolveError("the gradient is not finite", got=f"F = {self._best.objective}")
+
+    def run(self, start: Tensor | None) -> Status:
+        """Steps until what is left of the optimality condition is small enough, or the passes are spent."""
+        if start is not None:
+            self._best = self._ahead = self._evaluate(project(start.to(self._at_zero), self._radius))
+        try:
+            while self._left()[1] > self._goal.tolerance * self._scale:
+                if self._passes + 2 > self._goal.max_passes:
+                    return Status.max_passes
+                self._step()
+        except KeyboardInterrupt:
+            return Status.interrupted
+        return Status.converged
+
+    def solution(self, status: Status) -> Solution:
+        """What was reached."""
+        exact, best = self._exact, self._best
+        gap, left = self._left()
+        certificate = Certificate(
+            left, self._scale, exact.ridge, best.objective, exact.operator.rows,
+            quadratic=exact.loss.quadratic, constrained=None if self._radius is None else gap,
+        )  # fmt: skip
+        name = "accelerated projected gradient" if self._accelerate else "projected gradient"
+        stats = {"solver": name, "passes": self._passes, "radius": self._radius}
+        return Solution(best.value, status, certificate, stats, (self._at_zero, best.gradient))
+
+    def _evaluate(self, value: Tensor) -> _State:
+        self._passes += 1
+        return _State(value, *self._exact.evaluate(value))
+
+    def _step(self) -> None:
+        """One step from where v is, and where v goes next."""
+        ahead, last, new = self._ahead, self._best, self._tried()
+        uphill = (ahead.gradient @ (new.value - last.value)).item() > 0
+        if new.objective <= last.objective:
+            self._best = new
+        if self._on_pass is not None:
+            self._on_pass(self._passes, self._left()[1] / self._scale)
+        best = self._best
+        if not self._accelerate or uphill or new.objective > best.objective:
+            self._momentum = 1.0
+            self._lipschitz *= 0.9 if not self._accelerate else 1.0
+            self._ahead = best
+            return
+        following = (1 + (1 + 4 * self._momentum**2) ** 0.5) / 2
+        value = best.value + (self._momentum - 1) / following * (best.value - last.value)
+        self._momentum, self._lipschitz = following, 0.95 * self._lipschitz
+        if self._momentum > 2 or not torch.equal(value, best.value):
+            self._ahead = self._evaluate(value)
+        else:
+            self._ahead = self._ahead._replace(value=value)
+
+    def _tried(self) -> _State:
+        """The step from v under the least of L, 2L, 4L … that bounds the curvature on the way."""
+        ahead = self._ahead
+        while True:
+            new = self._evaluate(project(ahead.value - ahead.gradient / self._lipschitz, self._radius))
+            step = new.value - ahead.value
+            square = (step @ step).item()
+            model = ahead.objective + (ahead.gradient @ step).item() + 0.5 * self._lipschitz * square
+            curved = ((new.gradient - ahead.gradient) @ step).item() <= self._lipschitz * square
+            if new.objective <= model or curved or self._passes >= self._goal.max_passes:
+                return new
+            self._lipschitz *= 2
+
+    def _left(self) -> tuple[float, float]:
+        """A bound on F − F*, and the norm of what is left of the optimality condition."""
+        best = self._best
+        if self._radius is None:
+            norm = best.gradient.norm().item()
+            return norm**2 / (2 * self._exact.ridge), norm
+        return constrained_gap(self._exact.ridge, best.gradient, best.value, self._radius)
