@@ -1,0 +1,164 @@
+"""How cost grows with rows and with classes: each stage of a run in a process of its own, and the exponent of each.
+
+    python benchmarks/growth.py [--rows N …] [--classes K …] [--full] [--keep FOLDER] [--json]
+
+Rows: CIFAR-10 through the bundled backbone where TAFTCACHE_DATA names it, else generated images of ten classes.
+Classes: 2,000 generated images, each its class's picture and noise. The store has ten shards, and a recipe's defaults
+but ``tangent.reset_block``, which pipelines/cifar10.toml sets too, and a tolerance of 10⁻³. Seconds are the
+processor's, those of all threads together; memory is the largest resident size of the stage's process, libraries
+included (``start`` is a process that only loads them and opens the store). An exponent is the slope of log seconds
+against log size between the two largest sizes, with the seconds of ``start`` taken off. --full: 1,000 to 50,000 rows
+and 10 to 1,000 classes, about two hours on two cores.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from math import log
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from taftcache.cache.store import FeatureStore
+from taftcache.names import EXACT
+
+IMAGES = 2000  # of the stores that differ in classes
+HELD_OUT = 500
+COMMAND = "from taftcache.cli import main; main()"
+
+
+def generated(file: Path, images: int, classes: int) -> None:
+    """An npz file of small pictures: that of the class under noise."""
+    g = np.random.default_rng(0)
+    pictures, labels = g.integers(0, 256, (classes, 32, 32, 3)), np.arange(images) % classes
+    noisy = 0.5 * pictures[labels] + 0.5 * g.integers(0, 256, (images, 32, 32, 3))
+    np.savez(file, images=noisy.astype(np.uint8), labels=labels)
+
+
+def recipe(folder: Path, rows: int, classes: int | None) -> list[str]:
+    """Arguments that make a recipe of one size; ``classes`` None for CIFAR-10."""
+    if classes is None:
+        data = Path(os.environ["TAFTCACHE_DATA"])
+        train, test = data / "cifar10_train_jpeg.npz", data / "cifar10_test_jpeg.npz"
+    else:
+        train, test = folder / "train.npz", folder / "test.npz"
+        generated(train, rows, classes)
+        generated(test, HELD_OUT, classes)
+    text = f"""
+[data]
+source = "npz"
+train = "{train}"
+test = "{test}"
+limit = {rows}
+
+[backbone]
+weights = "bundled"
+
+[store]
+path = "{folder / "store"}"
+shards = 10
+
+[tangent]
+reset_block = true
+
+[solver]
+tolerance = 1e-3
+"""
+    (folder / "size.toml").write_text(text, encoding="utf-8")
+    return [str(folder / "size.toml")]
+
+
+def stage(arguments: list[str]) -> dict[str, float]:
+    """Processor seconds and largest memory of one command, which must end well."""
+    process = subprocess.Popen([sys.executable, "-c", COMMAND, *arguments, "--json"], stdout=subprocess.DEVNULL)
+    _, status, used = os.wait4(process.pid, 0)
+    if status:
+        raise SystemExit(f"taftcache {' '.join(arguments)} ended with {os.waitstatus_to_exitcode(status)}")
+    return {"seconds": round(used.ru_utime + used.ru_stime, 2), "memory": used.ru_maxrss * 1024}
+
+
+def size(folder: Path, rows: int, classes: int | None) -> dict[str, Any]:
+    """Every stage of one store; stages that an earlier run measured are not repeated."""
+    folder.mkdir(parents=True, exist_ok=True)
+    kept = folder / "figures.json"
+    found: dict[str, Any] = json.loads(kept.read_text("utf-8")) if kept.is_file() else {}
+    if "page" in found:
+        return found
+    (toml,), store = recipe(folder, rows, classes), str(folder / "store")
+    runs = {
+        "extract": ["extract", toml],
+        "train": ["train", store],
+        "exact": ["compose", store],
+        "start": ["inspect", store, "--shard", "000"],
+        "inspect": ["inspect", store],
+        "evaluate": ["evaluate", store],
+        "forget": ["forget", store],
+        "page": ["report", store, "--out", str(folder / "page.html")],
+    }
+    for name, arguments in runs.items():
+        if name in found:
+            continue
+        if name == "forget":
+            with FeatureStore(store) as opened:
+                arguments = [*arguments, "--sample", opened.shards[0].sample_ids[0]]
+        found[name] = stage(arguments)
+        with FeatureStore(store) as opened:
+            found["rows"], found["classes"] = sum(s.rows for s in opened.shards), len(opened.classes)
+            solved = [r.meta["stats"]["passes"] for n, r in opened.objects().items() if n.startswith("components/")]
+            if name == "train":
+                found[name]["passes"] = max(solved)
+            elif name in ("exact", "forget"):
+                found[name]["passes"] = opened.objects()[EXACT].meta["stats"]["passes"]
+            found["bytes"] = sum(p.stat().st_size for p in Path(store).rglob("*") if p.is_file())
+        kept.write_text(json.dumps(found), encoding="utf-8")
+    return found
+
+
+def exponents(sizes: list[dict[str, Any]], by: str) -> dict[str, float]:
+    """The slope of each stage's seconds between the two largest sizes; of stages that take half a second or more."""
+    small, large = sizes[-2:]
+    found = {}
+    for name in ("extract", "train", "exact", "inspect", "evaluate", "forget", "page"):
+        low, high = (one[name]["seconds"] - one["start"]["seconds"] for one in (small, large))
+        if low > 0.5 and high > 0.5:
+            found[name] = round(log(high / low) / log(large[by] / small[by]), 2)
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, nargs="*")
+    parser.add_argument("--classes", type=int, nargs="*")
+    parser.add_argument("--full", action="store_true", help="the sizes that the documentation shows")
+    parser.add_argument("--keep", type=Path, help="where stores and figures stay, so that a run can go on")
+    parser.add_argument("--json", action="store_true", help="print nothing but the figures as JSON")
+    args = parser.parse_args()
+    rows = args.rows or ([1000, 4000, 16000, 50000] if args.full else [500, 1000, 2000])
+    classes = args.classes or ([10, 100, 1000] if args.full else [10, 40])
+    real = "TAFTCACHE_DATA" in os.environ
+    with tempfile.TemporaryDirectory() as scratch:
+        place = args.keep or Path(scratch)
+        by_rows = [size(place / f"rows-{n}", n, None if real else 10) for n in rows]
+        by_classes = [size(place / f"classes-{k}", IMAGES, k) for k in classes]
+    figures = {"data": "CIFAR-10" if real else "generated", "cores": os.cpu_count()}
+    for name, sizes in {"rows": by_rows, "classes": by_classes}.items():
+        figures[name] = {"sizes": sizes, "exponents": exponents(sizes, name) if len(sizes) > 1 else {}}
+    if args.json:
+        print(json.dumps(figures, indent=2))
+        return
+    for name in ("rows", "classes"):
+        print(f"\n{name:>9} | seconds of the processor (memory in MiB)")
+        for one in figures[name]["sizes"]:
+            cells = [f"{s} {v['seconds']:.1f} ({v['memory'] >> 20})" for s, v in one.items() if isinstance(v, dict)]
+            print(f"{one[name]:>9} | {', '.join(cells)}")
+        print(f"exponents | {', '.join(f'{s} {e:.2f}' for s, e in figures[name]['exponents'].items())}")
+
+
+if __name__ == "__main__":
+    main()
