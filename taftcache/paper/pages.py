@@ -145,10 +145,10 @@ Curves = tuple[dict[str, list[Point]], dict[str, str]]
 
 
 def _subtracted(lines: Sequence[ReportLine]) -> Curves:
-    """Accuracy over the number of shards removed; TAFT's lines first, so that their colours are always the same."""
+    """Accuracy over the number of shards removed; SISA last, so that the others' colours are those of Figure 1a."""
     shown: dict[str, list[Point]] = {}
     families: dict[str, str] = {}
-    for line in sorted(lines, key=lambda line: line.method != "TAFT"):
+    for line in sorted(lines, key=lambda line: (line.method != "TAFT", line.method == "SISA", line.preset != "paper")):
         shown.setdefault(_name(line), []).append((float(line.removed or 0), line.accuracy, line.std))
         families[_name(line)] = line.method
     return shown, families
