@@ -4,16 +4,16 @@ python tools/make_results.py FOLDER [FOLDER …]
 python tools/make_results.py --run [FOLDER] [--only single|composed|private] [--recipe FILE]
 
 Reports of one store and backbone become one page; of a table or figure that is there twice the later one counts. Plots
-and CSV files are copied to docs/results/. With `--run` the three groups of reports go to folders below FOLDER
-(stores/results by default), and models to FOLDER/models, so that the same command goes on where it was. Groups can run
-side by side, a process each with its `--only`; the page is of all that are there when one ends.
+and CSV files are drawn and written anew from each report.json, to docs/results/. With `--run` the three groups of
+reports go to folders below FOLDER (stores/results by default), and models to FOLDER/models, so that the same command
+goes on where it was. Groups can run side by side, a process each with its `--only`; the page is of all that are there
+when one ends.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ import msgspec
 import taftcache
 from taftcache.paper.comparison import TITLES, CompareReport, Figures
 from taftcache.paper.findings import findings
-from taftcache.paper.pages import about, figures, write_pages
+from taftcache.paper.pages import about, figures, write_figures, write_pages
 from taftcache.terminal.console import bars
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -67,12 +67,11 @@ def run(place: Path, group: str, recipe: Path | None = None) -> None:
 
 
 def write(folders: Sequence[Path]) -> None:
-    """Write the page and copy the files beside it."""
+    """Write the page and the files beside it; nothing is computed."""
     runs = [read(folder) for folder in folders]
-    FILES.mkdir(exist_ok=True)
-    for folder in folders:
-        for file in [*folder.glob("*.svg"), *folder.glob("*.csv")]:
-            shutil.copyfile(file, FILES / file.name)
+    for run in runs:
+        for made in run.reports:
+            write_figures(made, run, FILES)
     PAGE.write_text(page(runs), encoding="utf-8")
 
 

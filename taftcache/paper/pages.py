@@ -12,7 +12,7 @@ from taftcache.paper.findings import findings
 from taftcache.paper.line import ReportLine
 from taftcache.paper.uncomposed import EXACT, HEAD, HEADS
 from taftcache.report.markdown import bullets, picture, section
-from taftcache.report.plots import bars, curves
+from taftcache.report.plots import Point, curves, dots
 from taftcache.report.tables import columns_of, comma_separated, markdown_table
 from taftcache.report.write import write_bytes, write_json
 
@@ -34,14 +34,17 @@ def write_pages(report: CompareReport, folder: Path) -> list[Path]:
     """report.md, report.json, and for each table and figure a CSV file and its plots; the files in that order."""
     folder.mkdir(parents=True, exist_ok=True)
     files = [folder / "report.md", folder / "report.json"]
-    plots = {made.report: plot(made, folder) for made in report.reports}
-    write_bytes(files[0], page(report, {k: [p.name for p in v] for k, v in plots.items()}).encode())
+    figures = {made.report: write_figures(made, report, folder) for made in report.reports}
+    write_bytes(files[0], page(report, {name: [p.name for p in made[1:]] for name, made in figures.items()}).encode())
     write_json(files[1], report)
-    for made in report.reports:
-        file = folder / f"{made.report}.csv"
-        write_bytes(file, every_figure(made, report).encode())
-        files += [file, *plots[made.report]]
-    return files
+    return [*files, *(file for made in figures.values() for file in made)]
+
+
+def write_figures(made: Figures, report: CompareReport, folder: Path) -> list[Path]:
+    """The CSV file of a table or figure, and its plots: of a new report, or of one that was read."""
+    file = folder / f"{made.report}.csv"
+    write_bytes(file, every_figure(made, report).encode())
+    return [file, *plot(made, folder)]
 
 
 def page(report: CompareReport, plots: Mapping[str, Sequence[str]] | None = None) -> str:
@@ -114,52 +117,58 @@ def every_figure(made: Figures, report: CompareReport) -> str:
 
 
 def plot(made: Figures, folder: Path) -> list[Path]:
-    """The plots of a figure; none of a table."""
-    title = made.title.partition(":")[0]
+    """The plots of a figure, with one standard deviation over the seeds; none of a table."""
+    accuracy = "accuracy, per cent"
     if made.report in ("figure1a", "figure1b"):
         return [
             curves(
                 folder / f"{made.report}-{shards}.svg",
-                f"{title}, {shards} shards",
                 "shards removed",
-                "accuracy, per cent",
-                _subtracted([line for line in made.lines if line.shards == shards]),
+                accuracy,
+                *_subtracted([line for line in made.lines if line.shards == shards]),
+                title=f"{shards} shards",
             )
             for shards in sorted({line.shards or 1 for line in made.lines})
         ]
+    file = folder / f"{made.report}.svg"
     if made.report == "figure1c":
-        file, shown = folder / f"{made.report}.svg", _forgotten(made.lines)
-        return [curves(file, title, "per cent of the rows forgotten", "accuracy, per cent", shown)]
+        return [curves(file, "per cent of the rows forgotten", accuracy, *_forgotten(made.lines))]
     if made.report.startswith("figure2"):
         methods = list(dict.fromkeys(line.method for line in made.lines))
         ordered = sorted(made.lines, key=lambda line: methods.index(line.method))
-        values = {f"{_name(line)}: {line.accuracy:.1f}": line.accuracy for line in ordered}
-        presets = dict(zip(values, (line.preset for line in ordered), strict=True))
-        return [bars(folder / f"{made.report}.svg", title, "accuracy, per cent", values, presets)]
+        values = {_name(line): (line.accuracy, line.std) for line in ordered}
+        return [dots(file, accuracy, values, {_name(line): line.preset for line in ordered})]
     return []
 
 
-Curves = dict[str, list[tuple[float, float]]]
+Curves = tuple[dict[str, list[Point]], dict[str, str]]
 
 
 def _subtracted(lines: Sequence[ReportLine]) -> Curves:
-    """Accuracy over the number of shards removed; TAFT's lines first, so that their colours are always the same."""
-    shown: Curves = {}
-    for line in sorted(lines, key=lambda line: line.method != "TAFT"):
-        shown.setdefault(_name(line), []).append((float(line.removed or 0), line.accuracy))
-    return shown
+    """Accuracy over the number of shards removed; SISA last, so that the others' colours are those of Figure 1a."""
+    shown: dict[str, list[Point]] = {}
+    families: dict[str, str] = {}
+    for line in sorted(lines, key=lambda line: (line.method != "TAFT", line.method == "SISA", line.preset != "paper")):
+        shown.setdefault(_name(line), []).append((float(line.removed or 0), line.accuracy, line.std))
+        families[_name(line)] = line.method
+    return shown, families
 
 
 def _forgotten(lines: Sequence[ReportLine]) -> Curves:
     """Accuracy over the part of the rows that was forgotten: of every number of shards, and of one shard."""
-    shown: Curves = {}
+    shown: dict[str, list[Point]] = {}
+    families: dict[str, str] = {}
+    for line in sorted(lines, key=lambda line: line.shards or 1):
+        name = f"{line.shards} shards, {line.preset}"
+        shown.setdefault(name, []).append((100 * (line.forgotten or 0.0), line.accuracy, line.std))
+        families[name] = f"{line.shards} shards"
     for line in lines:
-        at = 100 * (line.forgotten or 0.0)
-        shown.setdefault(f"{line.shards} shards, {line.preset}", []).append((at, line.accuracy))
-        whole = shown.setdefault(f"1 shard, {line.preset}", [])  # from scratch; a longer name has no room
-        if line.from_scratch is not None and all(x != at for x, _ in whole):
-            whole.append((at, line.from_scratch))
-    return shown
+        at, name = 100 * (line.forgotten or 0.0), f"1 shard, {line.preset}"  # from scratch; a longer name has no room
+        whole = shown.setdefault(name, [])
+        if line.from_scratch is not None and all(x != at for x, *_ in whole):
+            whole.append((at, line.from_scratch, 0.0))
+        families[name] = "1 shard"
+    return shown, families
 
 
 def _pivot(lines: Sequence[ReportLine], columns: Sequence[str]) -> list[str]:

@@ -28,21 +28,20 @@ class Axes(NamedTuple):
 
 
 def principal_axes(vectors: NDArray[np.float32], count: int = 2) -> Axes:
-    """The first principal axes of vectors [n,d], each with its largest entry positive."""
+    """The first principal axes of vectors [n,d], n of them at most, each with its largest entry positive."""
+    from sklearn.decomposition import PCA
+
     wide = np.asarray(vectors, np.float64)
-    centre = wide.mean(0)
-    wide = wide - centre
-    values, found = np.linalg.eigh(wide.T @ wide / max(len(wide), 1))
-    order = np.argsort(-values)[:count]
-    axes = found.T[order]
-    axes = axes * np.sign(axes[np.arange(len(axes)), np.abs(axes).argmax(1)])[:, None]
-    total = float(values.sum())
-    return Axes(centre, axes, np.maximum(values[order], 0) / total if total > 0 else np.zeros(len(order)))
+    wide = np.repeat(wide, 2, 0) if len(wide) == 1 else wide  # of one row PCA knows no variance
+    with np.errstate(invalid="ignore"):  # of equal rows each axis has 0/0 of the variance
+        found = PCA(min(count, *wide.shape), svd_solver="covariance_eigh").fit(wide)
+    return Axes(found.mean_, found.components_, np.nan_to_num(found.explained_variance_ratio_))
 
 
 def neighbour_map(vectors: NDArray[np.float16], seed: int = 0) -> NDArray[np.float32]:
     """A map [n,2] that keeps neighbours together: t-SNE of ``ANCHORS`` vectors, the others between their nearest."""
     from sklearn.manifold import TSNE
+    from sklearn.neighbors import NearestNeighbors
 
     n = len(vectors)
     chosen = np.sort(np.random.default_rng(seed).permutation(n)[:ANCHORS])
@@ -51,9 +50,10 @@ def neighbour_map(vectors: NDArray[np.float16], seed: int = 0) -> NDArray[np.flo
     anchors = axes.project(few)
     perplexity = min(30.0, max(2.0, (len(chosen) - 1) / 3))
     placed = TSNE(init="pca", perplexity=perplexity, random_state=seed, n_jobs=1).fit_transform(anchors)
+    search = NearestNeighbors(n_neighbors=min(ANCHOR_NEIGHBOURS, len(anchors)), algorithm="brute").fit(anchors)
     out = np.empty((n, 2), np.float32)
     for k in range(0, n, _SLICE):
-        near, distance = _nearest_anchors(axes.project(vectors[k : k + _SLICE].astype(np.float32)), anchors)
+        distance, near = search.kneighbors(axes.project(vectors[k : k + _SLICE].astype(np.float32)))
         weight = 1 / (distance + 1e-3 * (distance.mean() + 1e-12))
         out[k : k + _SLICE] = (placed[near] * (weight / weight.sum(1, keepdims=True))[..., None]).sum(1)
     out[chosen] = placed
@@ -62,6 +62,7 @@ def neighbour_map(vectors: NDArray[np.float16], seed: int = 0) -> NDArray[np.flo
 
 def nearest(vectors: NDArray[np.float16], centre: NDArray[np.float64], row: int, count: int) -> list[tuple[int, float]]:
     """(row, cosine around ``centre``) of the ``count`` vectors [n,d] nearest to ``row``, without itself."""
+    # By hand: NearestNeighbors would hold all vectors in float32 for this one row, and take twice the time.
     middle = np.asarray(centre, np.float32)
     mine = vectors[row].astype(np.float32) - middle
     cosine = np.empty(len(vectors), np.float32)
@@ -72,12 +73,3 @@ def nearest(vectors: NDArray[np.float16], centre: NDArray[np.float64], row: int,
     count = min(count, len(vectors) - 1)
     best = np.argpartition(-cosine, count - 1)[:count] if count else np.empty(0, np.int64)
     return [(int(k), float(cosine[k])) for k in best[np.argsort(-cosine[best])]]
-
-
-def _nearest_anchors(
-    vectors: NDArray[np.float32], anchors: NDArray[np.float32]
-) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-    squared = (vectors**2).sum(1)[:, None] + (anchors**2).sum(1) - 2 * vectors @ anchors.T
-    count = min(ANCHOR_NEIGHBOURS, len(anchors))
-    near = np.argpartition(squared, count - 1, axis=1)[:, :count]
-    return near, np.sqrt(np.maximum(np.take_along_axis(squared, near, 1), 0))

@@ -49,7 +49,11 @@ def test_one_command_makes_reports_and_page(maker, tmp_path, monkeypatch, capsys
     }  # fmt: skip
     monkeypatch.setattr(Trial, "fit", None)  # all models are there
     maker.main(["--run", str(tmp_path / "made"), *asked])
+    plots = {file: file.read_bytes() for file in maker.FILES.glob("*.svg")}
+    for file in plots:
+        (tmp_path / "made" / "single" / file.name).write_text("of an earlier release")
     maker.main([str(tmp_path / "made" / "single"), str(tmp_path / "made" / "composed")])
+    assert {file: file.read_bytes() for file in plots} == plots  # drawn from report.json, not copied
     assert maker.PAGE.read_text().partition("## Where it ran")[0] == text.partition("## Where it ran")[0]
 
 

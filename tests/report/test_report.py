@@ -5,11 +5,13 @@ from __future__ import annotations
 import csv
 import os
 import sys
+from xml.etree import ElementTree
 
+import matplotlib
 import pytest
 
 from taftcache.errors import RecipeError, StoreWriteError
-from taftcache.report.plots import bars, check_plots
+from taftcache.report.plots import COLOURS, check_plots, curves, dots
 from taftcache.report.tables import columns_of, comma_separated, markdown_table
 from taftcache.report.write import write_bytes
 
@@ -43,9 +45,41 @@ def test_a_file_is_the_old_one_where_a_write_fails(tmp_path, monkeypatch):
 
 
 def test_a_missing_plot_library_is_named_before_the_work(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "leather", None)
-    for call in (check_plots, lambda: bars(tmp_path / "a.svg", "title", "x", {"one": 1.0})):
-        with pytest.raises(RecipeError, match="leather is not installed") as error:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    for call in (check_plots, lambda: dots(tmp_path / "a.svg", "x", {"one": (1.0, 0.0)})):
+        with pytest.raises(RecipeError, match="matplotlib is not installed") as error:
             call()
         assert "taftcache[plots]" in error.value.do
     assert not list(tmp_path.iterdir())
+
+
+LINES = {"one": [(x, 80.0 + x, 0.5) for x in range(4)], "two": [(0, 85.0, 0.0), (3, 84.0, 0.0)]}
+
+
+def texts(file):
+    return [part.text for part in ElementTree.parse(file).iter("{http://www.w3.org/2000/svg}text")]
+
+
+def test_a_plot_of_the_same_numbers_has_the_same_bytes_whatever_ones_own_settings(tmp_path):
+    first = curves(tmp_path / "a.svg", "shards", "accuracy", LINES).read_bytes()
+    with matplotlib.rc_context({"svg.fonttype": "path", "font.size": 20, "svg.hashsalt": None, "axes.grid": False}):
+        assert curves(tmp_path / "b.svg", "shards", "accuracy", LINES).read_bytes() == first
+
+
+def test_a_plot_says_in_text_what_it_shows(tmp_path):
+    said = texts(curves(tmp_path / "a.svg", "shards", "accuracy", LINES, title="10 shards"))
+    assert {"10 shards", "shards", "one", "two", "accuracy, ± deviation over seeds"} <= {*said}
+    ticks = said[: said.index("shards")]
+    assert ticks == ["0", "1", "2", "3"]
+    said = texts(dots(tmp_path / "b.svg", "accuracy", {"one": (90.12, 0.0), "two": (91.0, 0.0)}))
+    assert {"accuracy", "one", "two", "90.1", "91.0"} <= {*said}
+    assert min(float(tick) for tick in said[: said.index("accuracy")]) > 80
+
+
+def test_what_deviates_has_a_band_and_a_family_one_colour(tmp_path):
+    drawn = curves(tmp_path / "a.svg", "x", "y", LINES, {"one": "both", "two": "both"}).read_text()
+    assert drawn.count("fill-opacity: 0.15") == 1
+    assert COLOURS[0] in drawn
+    assert COLOURS[1] not in drawn
+    assert "stroke-dasharray" in drawn
+    assert COLOURS[1] in curves(tmp_path / "b.svg", "x", "y", LINES).read_text()

@@ -255,7 +255,7 @@ def test_pages_say_what_was_measured(whole, tmp_path):
     assert {p.name for p in plots} == {
         *(f"figure1{x}-{n}.svg" for x in "ab" for n in (2, 3)), "figure1c.svg", *(f"figure2{x}.svg" for x in "abc"),
     }  # fmt: skip
-    assert all(p.read_text().startswith("<svg") and f"]({p.name})" in text for p in plots)
+    assert all("<svg" in p.read_text() and f"]({p.name})" in text for p in plots)
     kept = json.loads((tmp_path / "report.json").read_text())
     assert kept["recipe"]["compare"]["epochs"] == 1
     assert len(kept["reports"]) == len(ALL)

@@ -299,7 +299,7 @@ def test_the_report_says_all_it_was_asked_for(teachers, tmp_path):
     text = (tmp_path / "report.md").read_text()
     assert all(title.lower() in text.lower() for title in report.tables)
     assert len(report.plots) == 5
-    assert all(plot.read_text().startswith("<svg") and plot.name in text for plot in report.plots)
+    assert all("<svg" in plot.read_text() and plot.name in text for plot in report.plots)
     assert json.loads((tmp_path / "report.json").read_text())["tables"] == report.tables
     assert teach(recipe).trained == 0
 

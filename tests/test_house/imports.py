@@ -117,7 +117,7 @@ HOMES = {
     "distributed": {"remote"},
     "typer": {"cli"},
     "rich": {"terminal"},
-    "leather": {"report.plots"},
+    "matplotlib": {"report.plots"},
     "cryptography": {"stages.signature"},
     "dp_accounting": {"privacy.accountant"},
     "torch": {
@@ -139,7 +139,7 @@ HOMES = {
 LATE: dict[str, str] = {
     "cli": "`--help` and completion start without torch",
     "view.atlas": "the page is served before torch is loaded",
-    "view.embedding": "scikit-learn takes a second to start, and the map is shown before",
+    "view.embedding": "scikit-learn takes a second to start, and the page is served before",
     "view.leaving": "the page is served before torch is loaded",
     "view.pictures": "a source of images may load timm, and the page is served before",
     "terminal.console": "rich's bars, which only a terminal shows",
@@ -153,7 +153,7 @@ LATE: dict[str, str] = {
     "model.programs": "onnx and onnxruntime are optional: other forms of a model do without them",
     "paper.paired": "scipy's statistics take a second to start, which a report without findings need not wait for",
     "privacy.accountant": "dp-accounting is optional: most releases have a closed form",
-    "report.plots": "leather is optional: reports without plots do without it",
+    "report.plots": "matplotlib is optional: reports without plots do without it",
     "stages.files.sample_files": "pyarrow is optional: npz and the projector's tables do without it",
     "stages.files.vector_files": "pyarrow is optional: npy and npz files do without it",
     "stages.forget.byproducts": "pyarrow is optional: of other files an audit finds ids without it",

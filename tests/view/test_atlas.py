@@ -213,6 +213,16 @@ def test_axes_of_equal_rows_are_no_error():
     axes = principal_axes(np.ones((5, 3), np.float32))
     assert axes.explained.tolist() == [0, 0]
     assert not axes.project(np.ones((2, 3), np.float32)).any()
+    alone = principal_axes(np.array([[1, 2, 3]], np.float32))
+    assert alone.centre.tolist() == [1, 2, 3]
+    assert not alone.explained.any()
+
+
+def test_axes_point_where_their_largest_entry_is_positive():
+    """So that a map has one orientation on every machine."""
+    vectors = np.random.default_rng(0).standard_normal((50, 6)).astype(np.float32)
+    axes = principal_axes(vectors, 6).axes
+    assert (axes[np.arange(6), np.abs(axes).argmax(1)] > 0).all()
 
 
 def test_attention_is_that_of_the_tail(atlas):

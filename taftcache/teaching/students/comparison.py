@@ -53,8 +53,7 @@ def compare(students: Students) -> Comparison:
             {
                 "student trained with": TITLES[prior],
                 "beta": choice.beta,
-                "accuracy": mean(values),
-                "deviation": stdev(values) if len(values) > 1 else None,
+                **_over_seeds(values),
                 "seeds": len(values),
                 "error / STL": _ratio(1 - mean(values), 1 - mean(o.accuracy for o in found["none"])),
                 "tried on held-out rows": choice.accuracy,
@@ -86,6 +85,11 @@ def compare(students: Students) -> Comparison:
 
 def _seeds(students: Students, prior: PriorName, beta: float, **changes: Any) -> list[StudentOutcome]:
     return [students.outcome(students.settings(prior, beta, seed, **changes)) for seed in students.recipe.train.seeds]
+
+
+def _over_seeds(values: Sequence[float]) -> Row:
+    """Mean and standard deviation (n − 1) of one accuracy a seed."""
+    return {"accuracy": mean(values), "deviation": stdev(values) if len(values) > 1 else None}
 
 
 def energy(students: Students, settings: StudentSettings, outcomes: Sequence[StudentOutcome]) -> list[Row]:
@@ -163,7 +167,7 @@ def costs(students: Students, notes: list[str]) -> list[Row]:
 
 
 def curve(students: Students, key: str, values: Sequence[int], priors: Sequence[PriorName]) -> list[Row]:
-    """Accuracy (mean over seeds) of every prior at each value of ``noise``, ``per_class`` or ``repeat``.
+    """Accuracy (mean and deviation over seeds) of every prior at each value of ``noise``, ``per_class`` or ``repeat``.
 
     β is chosen anew at each point, as it would be by someone who has only that data.
     """
@@ -172,7 +176,7 @@ def curve(students: Students, key: str, values: Sequence[int], priors: Sequence[
         for prior in dict.fromkeys(["none", *priors]):
             beta = students.choose(prior, **{key: value}).beta
             outcomes = _seeds(students, prior, beta, **{key: value})
-            row: Row = {key: value, "prior": prior, "beta": beta, "accuracy": mean(o.accuracy for o in outcomes)}
+            row: Row = {key: value, "prior": prior, "beta": beta, **_over_seeds([o.accuracy for o in outcomes])}
             if outcomes[0].energy is not None:
                 slices = students.features(students.settings(prior, beta, seed, **{key: value})).slices
                 shares = [_shares(slices, outcome) for outcome in outcomes]

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from taftcache.report.markdown import bullets, picture, section
-from taftcache.report.plots import bars, curves, profile
+from taftcache.report.plots import Point, curves, dots
 from taftcache.report.tables import columns_of, markdown_table
 from taftcache.report.write import write_bytes, write_json
 from taftcache.teaching.recipe import TeachingRecipe
@@ -51,10 +51,14 @@ def write_page(
 def _energy_plots(folder: Path, tables: Tables, energies: Mapping[str, Sequence[float]]) -> list[Path]:
     if not tables.get("energy"):
         return []
-    shares = {row["teacher"]: 100 * row["share of energy"] for row in tables["energy"]}
+    shares = {row["teacher"]: (100 * row["share of energy"], 0.0) for row in tables["energy"]}
+    ranked = {
+        name: [(float(rank), value, 0.0) for rank, value in enumerate(sorted(values, reverse=True), 1)]
+        for name, values in energies.items()
+    }
     return [
-        bars(folder / "energy-by-teacher.svg", "Energy by teacher", "per cent of the energy", shares),
-        profile(folder / "energy-by-feature.svg", "Energy by feature", "per cent", energies),
+        dots(folder / "energy-by-teacher.svg", "per cent of the energy", shares, least=0),
+        curves(folder / "energy-by-feature.svg", "feature, by rank in its teacher", "per cent of the energy", ranked),
     ]
 
 
@@ -64,11 +68,11 @@ def _curve_plots(folder: Path, tables: Tables) -> list[Path]:
     for title, key in CURVES.items():
         rows = tables.get(title, [])
         if len({row[key] for row in rows}) > 1:
-            lines: dict[str, list[tuple[float, float]]] = {}
+            lines: dict[str, list[Point]] = {}
             for row in rows:
-                lines.setdefault(row["prior"], []).append((float(row[key]), 100 * row["accuracy"]))
-            file = folder / f"{key.replace('_', '-')}.svg"
-            plots.append(curves(file, f"Accuracy and {title}", title, "accuracy, per cent", lines))
+                point = (float(row[key]), 100 * row["accuracy"], 100 * (row["deviation"] or 0.0))
+                lines.setdefault(row["prior"], []).append(point)
+            plots.append(curves(folder / f"{key.replace('_', '-')}.svg", title, "accuracy, per cent", lines))
     return plots
 
 
