@@ -63,6 +63,7 @@ def short(data: dict[str, Any]) -> str:
         "",
         f"Held-out accuracy with its 95 % interval, and what taftcache's on the same rows says of it; seconds on"
         f" {TITLES[first]}, choices of rates and the pass through the frozen layers included."
+        " taftcache's shard is its component alone; the exact model is renewed as where a sample goes."
         " [How, and all figures](docs/benchmarks.md#beside-a-probe-lora-and-fine-tuning).",
     ]
     return "\n".join(text)
