@@ -2,8 +2,35 @@
 
 from __future__ import annotations
 
+from math import sqrt
+from typing import Literal, NamedTuple
+
 import numpy as np
 from numpy.typing import NDArray
+
+_NORMAL = 1.959963984540054  # of 95 %
+
+
+class RowVerdict(NamedTuple):
+    """By how much the first of two models is the more accurate, the 95 % interval of that, and what it says."""
+
+    ahead: float
+    interval: tuple[float, float]
+    verdict: Literal["ahead", "within noise", "behind"]
+
+
+def row_verdict(ours: NDArray[np.bool_], theirs: NDArray[np.bool_]) -> RowVerdict:
+    """Two models on the same rows [n], from which rows each of them gets right.
+
+    Only those rows count that one of the two gets right and the other not.
+    """
+    ahead = ours.astype(np.float64) - theirs
+    middle, variance = row_difference(ahead)
+    half = _NORMAL * sqrt(variance)
+    low, high = middle - half, middle + half
+    return RowVerdict(
+        float(ahead.mean()), (low, high), "ahead" if low > 0 else "behind" if high < 0 else "within noise"
+    )
 
 
 def row_difference(ahead: NDArray[np.floating]) -> tuple[float, float]:

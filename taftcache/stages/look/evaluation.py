@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from math import inf, sqrt
+from math import inf
 from pathlib import Path
 from typing import Literal
 
@@ -26,7 +26,7 @@ from taftcache.recipe import parse_recipe
 from taftcache.solve.labels import proven_labels
 from taftcache.stages.look.probe import Probe, linear_probe, no_probe
 from taftcache.stages.look.scoring import kept_components
-from taftcache.stages.paired import row_difference
+from taftcache.stages.paired import row_verdict
 from taftcache.stages.progress import Progress, Silent
 from taftcache.stages.train.record import settings_of
 from taftcache.stages.train.settings import Settings
@@ -36,7 +36,6 @@ from taftcache.tangent.operator import TangentOperator
 UNTOUCHED = "base model untouched"
 PROBE = "linear probe (scikit-learn)"
 LEVEL = 0.95
-_NORMAL = 1.959963984540054  # of the level
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,7 +116,7 @@ def evaluate(
         rows=rows.rows,
         accuracy={name: float(hit.mean()) for name, hit in hits.items()},
         best=best,
-        intervals={name: _interval(hit) for name, hit in hits.items()},
+        intervals={name: accuracy_interval(hit) for name, hit in hits.items()},
         against=against,
         proven=proven_shares(rows, store, settings, models, progress) if proven else {},
         notes=[] if reason is None else [f"no linear probe: {reason}"],
@@ -132,11 +131,15 @@ def held_out_score(store: FeatureStore, name: str, consent: Consent | None = Non
     """
     if store.held_out is None:
         return None
+    right = rows_right(store, name, store.held_out, consent)
+    return Score(accuracy=float(right.mean()), interval=accuracy_interval(right), level=LEVEL, rows=len(right))
+
+
+def rows_right(store: FeatureStore, name: str, rows: Shard, consent: Consent | None = None) -> NDArray[np.bool_]:
+    """Which of ``rows`` [n] one model gives their own class; the errors are those of ``held_out_score``."""
     recipe = parse_recipe(store.manifest.recipe, str(store.path))
     base = read_base(store, recipe.tangent, consent=consent)
-    component = read_component(store, name, base)
-    right = _hits(base, recipe.device, store.held_out, {name: component}, Silent())[name]
-    return Score(accuracy=float(right.mean()), interval=_interval(right), level=LEVEL, rows=len(right))
+    return _hits(base, recipe.device, rows, {name: read_component(store, name, base)}, Silent())[name]
 
 
 def proven_shares(
@@ -198,8 +201,8 @@ def _hits(
     return {name: np.concatenate(found) for name, found in right.items()}
 
 
-def _interval(right: NDArray[np.bool_]) -> tuple[float, float]:
-    """Of the accuracy, Wilson's at ``LEVEL``."""
+def accuracy_interval(right: NDArray[np.bool_]) -> tuple[float, float]:
+    """Of an accuracy, Wilson's at ``LEVEL``, from which rows [n] were right."""
     from scipy.stats import binomtest
 
     found = binomtest(int(right.sum()), len(right)).proportion_ci(LEVEL, method="wilson")
@@ -207,15 +210,6 @@ def _interval(right: NDArray[np.bool_]) -> tuple[float, float]:
 
 
 def _against(model: str, ours: NDArray[np.bool_], theirs: NDArray[np.bool_], probe: Probe) -> Against:
-    """Both on the same rows, of which only those count that one of the two gets right and the other not."""
-    ahead = ours.astype(np.float64) - theirs
-    middle, variance = row_difference(ahead)
-    half = _NORMAL * sqrt(variance)
-    low, high = middle - half, middle + half
-    return Against(
-        model=model,
-        ahead=float(ahead.mean()),
-        interval=(low, high),
-        verdict="ahead" if low > 0 else "behind" if high < 0 else "within noise",
-        probe=probe,
-    )
+    """The two on the same rows."""
+    ahead, interval, verdict = row_verdict(ours, theirs)
+    return Against(model=model, ahead=ahead, interval=interval, verdict=verdict, probe=probe)

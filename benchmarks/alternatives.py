@@ -1,0 +1,205 @@
+"""Beside taftcache: a linear probe, LoRA, and fine-tuning of the last block and of the whole network.
+
+    python benchmarks/alternatives.py [--data NAME …] [--full] [--only METHOD …] [--keep FOLDER] [--json]
+
+All start from the same pre-trained network with a new head, have the same training and held-out rows and the same
+preprocessing. NAME is digits (scikit-learn's, through the bundled ViT; what runs without a switch), caltech101 or
+cifar10 (both through DeiT-tiny, from TAFTCACHE_DATA; ``--full`` is both). Of CIFAR-10 there are 3,000 training and
+2,000 held-out images, and not the bundled ViT, which was trained on CIFAR-10.
+
+probe: scikit-learn's logistic regression on the untouched features, C from four. last block: the last block, the final
+norm and the head, from the store's tokens, which are cached for it too. lora: peft's, rank 8 on every qkv, α 16, and
+the head. all: every weight. The last three are AdamW in float32, batches of 32, with a warm-up over a tenth of the
+steps and a cosine to zero. The rate is the best on a training row in five, at half of the epochs, of three and of up to
+two more beyond the end at which the best one lies; ``at_end`` says where it still does. Nothing is augmented unless
+``--augment`` says that lora and all see each image flipped and shifted at random. taftcache: the recipe as it is (its
+last block is drawn anew), in ten shards; its exact model of all rows.
+
+Seconds are of the clock and of the processor: ``prepare`` (features or decoded images), ``choose`` and ``train``. Then
+what a removal costs. taftcache solves one shard again, or forgets one sample in all of its models by either mode. The
+probe is fitted again to the cached features. The other three have one model of all rows and no shards, so that what
+one shard or one sample did leaves them only by a training from the start, at the rate that was chosen before.
+
+``--keep FOLDER`` keeps what each method gave, and each training of a choice; what was measured with the same settings
+is not measured again. LoRA needs peft (``pip install 'taftcache[bench]'``) and is left out without it. Beside other
+processes set GOMP_SPINCOUNT=3000, as taftcache's commands do: threads that wait for each other take processor time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import sys
+import tempfile
+import warnings
+from collections.abc import Sequence
+from dataclasses import asdict
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from rivals import BATCH, DATA, RIVALS, SHARDS, Case, added, rival, timed
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+import taftcache
+from taftcache import FeatureStore
+from taftcache.names import component_of, model_of
+from taftcache.stages.look.evaluation import accuracy_interval, rows_right
+from taftcache.stages.look.probe import MOST_STEPS, head_features, linear_probe, untouched_base
+from taftcache.stages.paired import row_verdict
+from taftcache.stages.progress import Silent
+from taftcache.stages.train.record import settings_of
+from taftcache.stages.train.solving import solve_component
+
+METHODS = ("probe", *RIVALS, "taftcache")
+
+
+def probe(case: Case) -> dict[str, Any]:
+    """What ``evaluate --probe`` fits, and one fit more without the first row."""
+    with FeatureStore(case.recipe.store_path) as store:
+        settings = settings_of(store)
+        assert store.held_out is not None
+        (found, right), seconds = timed(partial(linear_probe, store, settings, store.held_out))
+        features, labels = head_features(untouched_base(store, settings), store.shards)
+    fit = make_pipeline(StandardScaler(), LogisticRegression(C=found.C, max_iter=MOST_STEPS)).fit
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # as in the probe itself
+        _, refit = timed(lambda: fit(features[1:], labels[1:]))
+    again = {"how": "a fit at the chosen C, from the cached features", **refit}
+    choose = {kind: seconds[kind] - refit[kind] for kind in refit}
+    return {
+        "right": right.astype(int).tolist(),
+        "chosen": {"C": found.C},
+        "seconds": {"prepare": case.prepared["tokens"], "choose": choose, "train": refit},
+        "shard": again,
+        "sample": again,
+    }
+
+
+def ours(case: Case) -> dict[str, Any]:
+    """Training and composition of a copy of the store, one shard again, and a sample forgotten by both modes."""
+    path = case.folder / "trained"
+    shutil.rmtree(path, ignore_errors=True)
+    shutil.copytree(case.recipe.store_path, path)
+    with FeatureStore(path, mode="a") as store:
+        assert store.held_out is not None
+        _, seconds = timed(lambda: (taftcache.train(store), taftcache.compose(store)))
+        name = model_of(store.objects())
+        right = rows_right(store, name, store.held_out)
+        shard, settings = store.shards[0], settings_of(store)
+        again = partial(solve_component, settings, [shard], settings.train, Silent(), label=component_of(shard.name))
+        _, alone = timed(again)
+        sample = shard.sample_ids[0]
+    forget = {mode: forgotten(path, sample, mode) for mode in ("retrain", "resolve")}
+    return {
+        "right": right.astype(int).tolist(),
+        "chosen": {"model": name},
+        "seconds": {"prepare": case.prepared["tokens"], "choose": added(), "train": seconds},
+        "shard": {"how": "its component alone, solved again", **alone},
+        "sample": {"how": "forget --mode resolve: rows, component, head, mean and exact model", **forget["resolve"]},
+        "sample_retrain": {"how": "forget --mode retrain: all of these from zero", **forget["retrain"]},
+    }
+
+
+def forgotten(path: Path, sample: str, mode: Any) -> dict[str, float]:
+    """Seconds of one removal, on a copy."""
+    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+        copy = shutil.copytree(path, Path(folder) / "store")
+        with FeatureStore(copy, mode="a") as store:
+            return timed(lambda: taftcache.forget(store, [sample], mode=mode))[1]
+
+
+def measured(name: str, place: Path, args: argparse.Namespace) -> dict[str, Any]:
+    """The methods that are asked for, and those that were measured before with the same settings."""
+    case = Case(name, place, args)
+    found: dict[str, Any] = {}
+    for method in METHODS:
+        kept, work = case.kept, partial(probe if method == "probe" else ours, case)
+        if method in RIVALS:
+            kept = kept.having(
+                **asdict(RIVALS[method]), epochs=case.epochs, augment=args.augment, seed=args.seed, batch=BATCH
+            )
+            work = partial(rival, case, method, kept)
+        if method in args.only:
+            print(f"{name}: {method}", file=sys.stderr, flush=True)
+            found[method] = kept.once(method, lambda work=work: {**work(), "threads": torch.get_num_threads()})
+        elif (before := kept.get(method)) is not None:
+            found[method] = before
+    held = int(case.held.sum())
+    about = {"rows": len(case.ids) - held, "held_out": held, "classes": case.classes, "backbone": case.backbone}
+    return {**about, "shards": SHARDS, "methods": compared(found)}
+
+
+def compared(found: dict[str, Any]) -> dict[str, Any]:
+    """Of each method the accuracy with its interval, and taftcache against it, in place of which rows were right."""
+    right: dict[str, NDArray[np.bool_]] = {m: np.array(of["right"], bool) for m, of in found.items()}
+    report = {}
+    for method, of in found.items():
+        low, high = accuracy_interval(right[method])
+        report[method] = {"accuracy": [float(right[method].mean()), low, high]}
+        if method != "taftcache" and "taftcache" in right:
+            ahead, interval, verdict = row_verdict(right["taftcache"], right[method])
+            report[method]["taftcache_against_it"] = {"ahead": [ahead, *interval], "verdict": verdict}
+        report[method] |= {key: value for key, value in of.items() if key != "right"}
+    return report
+
+
+def show(name: str, found: dict[str, Any]) -> None:
+    """One data set, for people."""
+    print(f"{name}, {found['backbone']}: {found['rows']} training rows, {found['held_out']} held out")
+    for method, of in found["methods"].items():
+        value, low, high = (100 * x for x in of["accuracy"])
+        clock, processor = (sum(part[kind] for part in of["seconds"].values()) for kind in ("clock", "processor"))
+        print(f"  {method:<11}{value:6.2f} %  ({low:.1f} to {high:.1f})  {clock:8.1f} s, processor {processor:.1f} s")
+        if against := of.get("taftcache_against_it"):
+            ahead, low, high = (100 * x for x in against["ahead"])
+            print(f"  {'':<11}taftcache: {ahead:+.2f} points ({low:+.1f} to {high:+.1f}), {against['verdict']}")
+        print(f"  {'':<11}one shard again {of['shard']['clock']:.1f} s, one sample out {of['sample']['clock']:.1f} s")
+
+
+def arguments(words: Sequence[str] | None) -> argparse.Namespace:
+    """What is asked for; exits where it cannot be had."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", nargs="+", choices=DATA)
+    parser.add_argument("--full", action="store_true", help="caltech101 and cifar10")
+    parser.add_argument("--only", nargs="+", choices=METHODS, default=list(METHODS))
+    parser.add_argument("--epochs", type=int, help="of lora and all; the last block has three times as many")
+    parser.add_argument("--augment", action="store_true", help="flip and shift the images of lora and all")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help="of the recipe")
+    parser.add_argument("--keep", type=Path, metavar="FOLDER", help="go on there where a run before was stopped")
+    parser.add_argument("--json", action="store_true")
+    args = parser.parse_args(words)
+    args.data = args.data or (["caltech101", "cifar10"] if args.full else ["digits"])
+    if set(args.data) != {"digits"} and not os.environ.get("TAFTCACHE_DATA"):
+        parser.error("TAFTCACHE_DATA does not name the folder of caltech101 and cifar10")
+    if "lora" in args.only and find_spec("peft") is None:
+        args.only.remove("lora")
+        print("lora is left out, for peft is missing: pip install 'taftcache[bench]'", file=sys.stderr)
+    return args
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    """Print the report."""
+    args = arguments(words)
+    report: dict[str, Any] = {"threads": torch.get_num_threads(), "torch": torch.__version__, "data": {}}
+    with tempfile.TemporaryDirectory() as folder:
+        for name in args.data:
+            report["data"][name] = measured(name, args.keep or Path(folder), args)
+            if not args.json:
+                show(name, report["data"][name])
+    if args.json:
+        json.dump(report, sys.stdout, indent=1)
+        print()
+
+
+if __name__ == "__main__":
+    main()
