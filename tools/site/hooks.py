@@ -18,6 +18,7 @@ from reference import contents, reference_pages
 ROOT = Path(__file__).resolve().parents[2]
 FONT = "STIXTwoMath-Regular.ttf"
 FORMULA = re.compile(r'<(div|span) class="arithmatex">\\([\[(])(.*?)\\[\])]</\1>', re.DOTALL)
+NOTEBOOK = re.compile(r"(\]\([\w./]*)\.ipynb\b")
 CELL = re.compile(r"<td>.*?</td>")
 LINK = re.compile(r"\]\(([^)\s#]+)(?:#[^)\s]*)?\)")
 
@@ -75,7 +76,7 @@ def page_text(place: str) -> str:
     if notebook.is_file():
         return notebook_text(json.loads(notebook.read_text(encoding="utf-8")), notebook.name)
     text = (ROOT / place).read_text(encoding="utf-8").replace("<details>", "<details markdown>")
-    text = re.sub(r"(\]\((?:docs/)?notebooks/\w+)\.ipynb", r"\1.md", text)
+    text = NOTEBOOK.sub(r"\1.md", text)
     return f"---\nhide: [navigation]\n---\n{text}" if place == "README.md" else text  # the tabs are enough there
 
 
@@ -84,7 +85,7 @@ def notebook_text(notebook: dict[str, Any], name: str) -> str:
     parts = []
     for cell in notebook["cells"]:
         text = "".join(cell["source"])
-        parts.append(text if cell["cell_type"] == "markdown" else f"```python\n{text}\n```")
+        parts.append(NOTEBOOK.sub(r"\1.md", text) if cell["cell_type"] == "markdown" else f"```python\n{text}\n```")
         parts += [shown(output) for output in cell.get("outputs", ())]
     parts.insert(1, f"*This page is a notebook: [{name}]({name}).*")
     return "\n\n".join(parts)

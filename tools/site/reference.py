@@ -35,8 +35,8 @@ AREAS = (
         "store",
         "The store",
         "Rows go in, are read and verified, move elsewhere, and come out in other formats.",
-        "FeatureStore cache.read.shard.Shard extract append import_ import_vectors Columns export copy convert verify gc trust distrust "
-        "Consent",
+        "FeatureStore cache.read.shard.Shard extract append import_ import_vectors Columns export copy convert verify "
+        "gc trust distrust Consent",
     ),
     Area(
         "training",
@@ -57,7 +57,9 @@ AREAS = (
         "evaluate inspect suspects duplicates outliers sample_influence query_influence StoreView write_report "
         "compare private_table",
     ),
-    Area("forgetting", "Forgetting", "Samples leave with a receipt, and an audit checks it.", "forget audit destroy_key"),
+    Area(
+        "forgetting", "Forgetting", "Samples leave with a receipt, and an audit checks it.", "forget audit destroy_key"
+    ),
     Area(
         "solver",
         "The solver",
