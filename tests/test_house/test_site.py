@@ -116,5 +116,5 @@ def _places(nav):
 
 def _shown(cell):
     """What a cell shows on any machine: figures, and so verdicts, differ with its arithmetic."""
-    outputs = json.dumps(cell.get("outputs"), ensure_ascii=False)
+    outputs = json.dumps(cell.get("outputs"), ensure_ascii=False, sort_keys=True)
     return re.sub(r"-?\d+(?:\.\d+)?(?:e[-+]\d+)?|within noise|ahead|behind", "#", outputs)
