@@ -10,7 +10,7 @@ SCRIPTS := taftcache/view/assets
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-full check format docs clean
+.PHONY: help demo test test-full check format docs notebooks clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -37,9 +37,13 @@ format: .venv/installed-dev ## put the formatting right
 	$(BIN)/ruff format .
 	$(BIN)/oxfmt $(SCRIPTS)
 
-docs: .venv/installed-dev ## write the generated pages anew
+docs: .venv/installed-docs ## write the generated pages anew, and build the site of all pages in build/site
 	$(BIN)/python tools/make_docs.py
 	$(BIN)/python tools/make_docs.py --output
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --config-file tools/site/mkdocs.yml
+
+notebooks: .venv/installed-docs ## run the notebooks anew, and keep what they show
+	$(BIN)/python tools/make_notebooks.py
 
 clean: ## remove .venv and caches; stores are kept
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis dist build
@@ -59,3 +63,7 @@ clean: ## remove .venv and caches; stores are kept
 .venv/installed-dev: .venv/made pyproject.toml
 	$(PIP) install --editable '.[dev]'
 	@touch .venv/installed $@
+
+.venv/installed-docs: .venv/made pyproject.toml
+	$(PIP) install --editable '.[dev,docs]'
+	@touch .venv/installed .venv/installed-dev $@

@@ -27,7 +27,7 @@ class TangentSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     blocks: the tail is the model's last k blocks, final norm and head (0: the head alone), or what begins at the
         module of this timm name ("blocks.10", "stages.3").
     train: "full" (all of the tail), "bitfit" (its biases and the head), "layernorm" (affines of its
-        normalisations and the head), "head", or timm names and globs (["*.mlp.*", "head.*"]).
+        normalisations and the head), "head", or timm names and globs (``["*.mlp.*", "head.*"]``).
     reset_block: PT = F, the last block is re-initialised from ``seed``.
     reset_norm: the final norm too, as the authors' release does.
     class_token: CLS = T ("reset"): a fresh token at the tail's input, shared by all samples and trained.

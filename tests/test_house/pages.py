@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import shlex
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NamedTuple
 from urllib.request import urlopen
 
@@ -112,3 +114,13 @@ def links(page: str) -> set[str]:
     found = re.findall(r"\]\(([^)\s]+)\)|(?:src|href)=\"([^\"]+)\"", page)
     targets = {(a or b).partition("#")[0] for a, b in found}
     return {t for t in targets if t and not re.match(r"[a-z]+:", t)}
+
+
+def load_tool(name: str) -> ModuleType:
+    """A script of ``tools/`` as a module."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "tools" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import shutil
 import subprocess
@@ -13,7 +12,7 @@ import pytest
 from taftcache import load_recipe
 from taftcache.errors import RecipeError
 from taftcache.teaching.recipe import load_teaching
-from tests.test_house.pages import PAGES, ROOT, BlockOf, blocks, links, try_block
+from tests.test_house.pages import PAGES, ROOT, BlockOf, blocks, links, load_tool, try_block
 
 
 def _text(name):
@@ -72,13 +71,13 @@ def test_tests_that_a_page_names_exist(name):
 
 
 def test_generated_pages_are_current():
-    maker = _tool("make_docs")
+    maker = load_tool("make_docs")
     for path, text in maker.pages().items():
         assert path.read_text(encoding="utf-8") == text, f"{path.name} is out of date: make docs"
 
 
 def test_every_key_of_a_recipe_is_listed():
-    rows = re.findall(r"^\| `(\w+)` \| .* \| (.*) \|$", _tool("make_docs").recipe_keys(), re.MULTILINE)
+    rows = re.findall(r"^\| `(\w+)` \| .* \| (.*) \|$", load_tool("make_docs").recipe_keys(), re.MULTILINE)
     assert len(rows) > 30
     assert {key for key, _ in rows} >= {"train", "shards", "kappa", "tolerance"}
 
@@ -107,12 +106,3 @@ def test_an_unfit_python_is_refused_in_words(tmp_path):
     assert done.returncode != 0
     assert "needs Python 3.11 or newer" in done.stdout
     assert not (tmp_path / ".venv").exists()
-
-
-def _tool(name):
-    spec = importlib.util.spec_from_file_location(name, ROOT / "tools" / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module

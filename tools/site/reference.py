@@ -1,0 +1,125 @@
+"""The pages of the Python reference: every public name once, in the area where one looks for it."""
+
+from __future__ import annotations
+
+import inspect
+import types
+from importlib import import_module
+from typing import Any, NamedTuple, get_args, get_type_hints
+
+import taftcache
+
+
+class Area(NamedTuple):
+    """One page: its file's stem, its title, a sentence, and its names in the order in which one meets them.
+
+    A name with dots is none of the public ones; it is what one of them gives.
+    """
+
+    stem: str
+    title: str
+    text: str
+    names: str
+
+
+AREAS = (
+    Area(
+        "recipes",
+        "Recipes and runs",
+        "A recipe says which images, which model and what is minimised. Its keys with their defaults: "
+        "[the guide](../guide.md#all-keys).",
+        "load_recipe init_recipe estimate run Recipe DataSpec BackboneSpec PreprocessSpec StoreSpec TangentSpec "
+        "ObjectiveSpec PriorSpec SolverSpec ComposeSpec PrivacySpec",
+    ),
+    Area(
+        "store",
+        "The store",
+        "Rows go in, are read and verified, move elsewhere, and come out in other formats.",
+        "FeatureStore cache.read.shard.Shard extract append import_ import_vectors Columns export copy convert verify "
+        "gc trust distrust Consent",
+    ),
+    Area(
+        "training",
+        "Training and composing",
+        "One component for each shard, models that are made of components, and components that travel.",
+        "train compose train_private teach Component export_component import_component",
+    ),
+    Area(
+        "models",
+        "Models",
+        "A model that was trained: used here, as a folder of its own, on a hub.",
+        "TangentModel predict open_model save_model export_model push from_pretrained",
+    ),
+    Area(
+        "looking",
+        "Looking",
+        "How good the models are, what the rows say, which samples matter, and the paper's tables.",
+        "evaluate inspect suspects duplicates outliers sample_influence query_influence StoreView write_report "
+        "compare private_table",
+    ),
+    Area(
+        "forgetting", "Forgetting", "Samples leave with a receipt, and an audit checks it.", "forget audit destroy_key"
+    ),
+    Area(
+        "solver",
+        "The solver",
+        "It knows nothing of stores and images: rows, a base point and an objective go in, a certified Δw comes out.",
+        "minimise Objective RSL SquaredError CrossEntropy RowWeights Goal Arithmetic make_base TangentOperator "
+        "TailConfig",
+    ),
+    Area(
+        "estimators",
+        "scikit-learn",
+        "The same solver behind scikit-learn's interface.",
+        "TangentClassifier TangentRegressor",
+    ),
+    Area(
+        "errors",
+        "Errors",
+        "One tree. The exit code that a command ends with stands in [the command line](../cli.md#exit-codes).",
+        "TaftcacheError RecipeError DataError UnreadableImage UnknownSample BackboneError SolveError CompositionError "
+        "StoreError StoreNotFound FormatError IdentityError IntegrityError StaleStore StoreLocked StoreUnreachable "
+        "StoreWriteError UntrustedStore ClusterError",
+    ),
+)
+
+
+def reference_pages() -> dict[str, str]:
+    """Place in the repository → text in Markdown, as mkdocstrings reads it."""
+    return {f"docs/api/{area.stem}.md": _page(area) for area in AREAS}
+
+
+def contents() -> dict[str, str]:
+    """Title → place, for the site's navigation."""
+    return {area.title: f"docs/api/{area.stem}.md" for area in AREAS}
+
+
+def _page(area: Area) -> str:
+    lines = [f"# {area.title}", "", area.text, ""]
+    told: set[str] = set()
+    for name in area.names.split():
+        home, _, own = f"taftcache.{name}".rpartition(".")
+        thing = getattr(import_module(home), own)
+        lines += [*_entry(thing, 2), ""]
+        for report in _returned(thing):
+            if report.__qualname__ not in told:
+                told.add(report.__qualname__)
+                lines += [*_entry(report, 3), ""]
+    return "\n".join(lines)
+
+
+def _entry(thing: Any, level: int) -> list[str]:
+    return [f"::: {thing.__module__}.{thing.__qualname__}", "    options:", f"      heading_level: {level}"]
+
+
+def _returned(verb: Any) -> list[type]:
+    """The package's own classes that a function returns and that are no public names: what its report holds."""
+    if not isinstance(verb, types.FunctionType):
+        return []
+    result = get_type_hints(verb).get("return")
+    parts = [result, *get_args(result)]
+    return [
+        part
+        for part in parts
+        if inspect.isclass(part) and part.__module__.startswith("taftcache") and part.__name__ not in taftcache.__all__
+    ]
