@@ -126,12 +126,9 @@ def page(runs: list[CompareReport]) -> str:
 
 
 def missing(there: list[str]) -> list[str]:
-    """What was not run, or stands elsewhere."""
-    names = [name for name in TITLES if name not in there and name != "table3"]
-    text = [f"Not run for this page: {', '.join(names)}."] if names else []
-    if "table3" not in there:
-        text.append("Table 3, made one regime at a time: [Private training](privacy.md#the-papers-table-3).")
-    return [" ".join(text), ""] if text else []
+    """What was not run."""
+    names = [name for name in TITLES if name not in there]
+    return [f"Not run for this page: {', '.join(names)}.", ""] if names else []
 
 
 def command(run: CompareReport, name: str) -> str:
