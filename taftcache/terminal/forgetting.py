@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from taftcache.stages.forget.forgetting import ForgetReport
 
 
+LOOSE = ", which this certificate is too loose to prove: train with a smaller solver.tolerance"
+
+
 def show_forget(report: ForgetReport) -> None:
     """What a request changed and what it proves."""
     OUT.print(stacked(*forgotten_lines(report)))
@@ -70,7 +73,8 @@ def forgotten_lines(report: ForgetReport) -> list[str]:
         lines.append(f"about {passes or 'no'} passes; {readable_size(report.bytes)} rewritten; nothing was changed")
     for name, c in report.certificates.items():
         moved = "" if c["moved"] is None else f"; the removal moved it by {c['moved']:.1e}"
-        lines.append(f"{name}: {certified(c)}{moved}")
+        loose = "" if c["decisive"] is not False else LOOSE
+        lines.append(f"{name}: {certified(c)}{moved}{loose}")
     for name, share in report.proven.items():
         lines.append(f"{name}: {100 * share:.1f} % of held-out labels are provably those of a full retrain")
     return [*lines, *(f"note: {note}" for note in report.notes)]

@@ -17,12 +17,13 @@ from taftcache.errors import RecipeError, StoreError, UnknownSample
 from taftcache.model.component import Component, read_base, read_component
 from taftcache.model.composition import compose
 from taftcache.recipe import parse_recipe
-from taftcache.stages.forget import renewal, request
+from taftcache.stages.forget import forgetting, renewal, request
 from taftcache.stages.forget.request import read_ids
 from taftcache.stages.look import inspection
 from taftcache.stages.progress import Silent
 from taftcache.stages.train import record
 from taftcache.stages.train.solving import SolveOptions, solve_component
+from taftcache.terminal.forgetting import forgotten_lines
 from tests.stages.making import commits, open_store, recipe, tree
 
 EXACT = {"compose": {"mode": "exact"}}
@@ -92,6 +93,15 @@ def test_cold_is_never_seen_for_the_exact_model_too(images, tmp_path, mode):
         (source / name).unlink()
     taftcache.run(recipe(tmp_path / "never", **sections))
     assert commits(tmp_path / "forgot") == commits(tmp_path / "never")
+
+
+@pytest.mark.parametrize("decisive", [True, False, None])
+def test_a_loose_certificate_is_said(decisive, tmp_path):
+    figures = {"relative_gradient": 1e-2, "distance_bound": 0.5, "moved": 0.7, "decisive": decisive}
+    report = forgetting.ForgetReport(
+        store=tmp_path, root_before="", root_digest="", certificates={"components/000": figures}
+    )
+    assert ("too loose to prove" in forgotten_lines(report)[-1]) == (decisive is False)
 
 
 @pytest.mark.law("A warm re-solve is within a tenth of what the removal moved, or is solved cold")
