@@ -16,6 +16,10 @@ from taftcache.solve.solution import Certificate, Solution, Status
 
 COARSE = 1e-1  # tolerance of the first solves
 STEP = 10.0  # by which the ridge changes at most from one solve to the next
+# Of the target, where Δw is inside at a ridge that the problem does not have: a small gradient is a stop on the way to
+# the surface there, and F can still be many times its least value.
+INSIDE = 0.1
+NEAR = 0.9  # of R, from where on Δw is put on the surface
 PATIENCE = 4  # solves without progress after which rounding is taken to have stopped it
 
 Solve = Callable[[float, Goal, Solution | None], Solution]
@@ -56,19 +60,20 @@ def solve_in_ball(solve: Solve, exact: Problem, radius: float, goal: Goal) -> So
     at_zero, scale, passes, solves = best.gradient, best.gradient.norm().item(), 1, 0
     if not torch.isfinite(at_zero).all():
         raise SolveError("the gradient is not finite", got=f"F = {best.objective}")
-    target = goal.tolerance * scale
+    target, least = goal.tolerance * scale, goal.tolerance * scale
     ridge, accuracy = max(exact.ridge, scale / radius), COARSE  # ‖Δw(s)‖ ≤ ‖∇F(0)‖/s
     found: Solution | None = None
     seen: list[tuple[float, float]] = [(0.0, 0.0)]
     status, idle = Status.converged, 0
-    while best.left > target:
+    while best.left > least:
         if passes + 5 > goal.max_passes:
             status = Status.max_passes
             break
         found = solve(ridge, replace(goal, tolerance=accuracy, max_passes=goal.max_passes - passes - 1), found)
         norm = max(found.value.norm().item(), 1e-300)
-        binds = norm > radius or (ridge > exact.ridge and norm > radius / 2)
+        binds = norm > radius or (ridge > exact.ridge and norm > NEAR * radius)
         held = _held(exact, found.value * (radius / norm) if binds else found.value, radius)
+        least = target if binds or ridge == exact.ridge else INSIDE * target
         passes, solves = passes + found.stats["passes"] + 1, solves + 1
         idle = 0 if held.left < 0.9 * best.left else idle + 1
         best = held if held.objective <= best.objective else best
@@ -77,8 +82,10 @@ def solve_in_ball(solve: Solve, exact: Problem, radius: float, goal: Goal) -> So
             break
         seen = [seen[-1], (ridge, 1 / norm)]
         away = abs(norm / radius - 1) if ridge > exact.ridge or norm > radius else 0.0
-        accuracy = max(0.2 * goal.tolerance, min(0.5 * accuracy, 0.1 * away))
         ridge = _next(seen, radius, exact.ridge)
+        # Below what the ridge itself adds to the gradient, or the last Δw would pass for the next one.
+        pull = ridge * norm / scale if ridge > exact.ridge else accuracy
+        accuracy = max(0.2 * least / scale, min(0.5 * accuracy, 0.1 * away, 0.1 * pull))
     certificate = Certificate(
         best.left, scale, exact.ridge, best.objective, exact.operator.rows,
         quadratic=exact.loss.quadratic, constrained=best.gap,
