@@ -96,11 +96,12 @@ def choose_ridge(
         raise SolveError("choosing a ridge needs a grid of λ above 0", got=f"grid {ridges}")
     if rows < 2:
         return RidgeChoice(ALONE, "default, for a row alone", [], 0)
-    exact = _problem(base, sources, replace(objective, ridge=ridges[0]), arithmetic, torch.float64)
-    if head and has_path(exact):
-        curve = [Point(e.ridge, e.loss, e.accuracy) for e in HeadPath(exact).leave_one_out(ridges)]
-        best = _best(curve)
-        return RidgeChoice(best, "leave-one-out", curve, 2, _end(best, ridges))
+    if head:
+        exact = _problem(base, sources, replace(objective, ridge=ridges[0]), arithmetic, torch.float64)
+        if has_path(exact):
+            curve = [Point(e.ridge, e.loss, e.accuracy) for e in HeadPath(exact).leave_one_out(ridges)]
+            best = _best(curve)
+            return RidgeChoice(best, "leave-one-out", curve, 2, _end(best, ridges))
     return _validated(base, sources, objective, arithmetic, ridges)
 
 

@@ -28,12 +28,11 @@ Solve = Callable[[float, Goal, Solution | None], Solution]
 
 @dataclass(frozen=True)
 class _Held:
-    """A feasible Δw with F, ∇F, the bound on F − F* and what is left of the optimality condition."""
+    """A feasible Δw with F, ∇F and what is left of the optimality condition."""
 
     value: Tensor
     objective: float
     gradient: Tensor
-    gap: float
     left: float
 
 
@@ -60,7 +59,7 @@ def solve_in_ball(solve: Solve, exact: Problem, radius: float, goal: Goal) -> So
     at_zero, scale, passes, solves = best.gradient, best.gradient.norm().item(), 1, 0
     if not torch.isfinite(at_zero).all():
         raise SolveError("the gradient is not finite", got=f"F = {best.objective}")
-    target, least = goal.tolerance * scale, goal.tolerance * scale
+    least = target = goal.tolerance * scale
     ridge, accuracy = max(exact.ridge, scale / radius), COARSE  # ‖Δw(s)‖ ≤ ‖∇F(0)‖/s
     found: Solution | None = None
     seen: list[tuple[float, float]] = [(0.0, 0.0)]
@@ -86,10 +85,9 @@ def solve_in_ball(solve: Solve, exact: Problem, radius: float, goal: Goal) -> So
         # Below what the ridge itself adds to the gradient, or the last Δw would pass for the next one.
         pull = ridge * norm / scale if ridge > exact.ridge else accuracy
         accuracy = max(0.2 * least / scale, min(0.5 * accuracy, 0.1 * away, 0.1 * pull))
-    certificate = Certificate(
-        best.left, scale, exact.ridge, best.objective, exact.operator.rows,
-        quadratic=exact.loss.quadratic, constrained=best.gap,
-    )  # fmt: skip
+    certificate = Certificate(  # without the bound on F − F*, which the proof adds with what rounding may hide
+        best.left, scale, exact.ridge, best.objective, exact.operator.rows, quadratic=exact.loss.quadratic
+    )
     stats = {
         "solver": "secular equation", "passes": passes, "solves": solves,
         "norm": best.value.norm().item(), "radius": radius,
@@ -99,7 +97,7 @@ def solve_in_ball(solve: Solve, exact: Problem, radius: float, goal: Goal) -> So
 
 def _held(exact: Problem, value: Tensor, radius: float) -> _Held:
     objective, gradient = exact.evaluate(value)
-    return _Held(value, objective, gradient, *constrained_gap(exact.ridge, gradient, value, radius))
+    return _Held(value, objective, gradient, constrained_gap(exact.ridge, gradient, value, radius)[1])
 
 
 def _next(seen: list[tuple[float, float]], radius: float, least: float) -> float:

@@ -79,7 +79,7 @@ class _Projected:
         if start is not None:
             self._best = self._ahead = self._evaluate(project(start.to(self._at_zero), self._radius))
         try:
-            while self._left()[1] > self._goal.tolerance * self._scale:
+            while self._left() > self._goal.tolerance * self._scale:
                 if self._passes + 2 > self._goal.max_passes:
                     return Status.max_passes
                 self._step()
@@ -90,11 +90,9 @@ class _Projected:
     def solution(self, status: Status) -> Solution:
         """What was reached."""
         exact, best = self._exact, self._best
-        gap, left = self._left()
         certificate = Certificate(
-            left, self._scale, exact.ridge, best.objective, exact.operator.rows,
-            quadratic=exact.loss.quadratic, constrained=None if self._radius is None else gap,
-        )  # fmt: skip
+            self._left(), self._scale, exact.ridge, best.objective, exact.operator.rows, quadratic=exact.loss.quadratic
+        )
         name = "accelerated projected gradient" if self._accelerate else "projected gradient"
         stats = {"solver": name, "passes": self._passes, "radius": self._radius}
         return Solution(best.value, status, certificate, stats, (self._at_zero, best.gradient))
@@ -110,7 +108,7 @@ class _Projected:
         if new.objective <= last.objective:
             self._best = new
         if self._on_pass is not None:
-            self._on_pass(self._passes, self._left()[1] / self._scale)
+            self._on_pass(self._passes, self._left() / self._scale)
         best = self._best
         if not self._accelerate or uphill or new.objective > best.objective:
             self._momentum = 1.0
@@ -138,10 +136,9 @@ class _Projected:
                 return new
             self._lipschitz *= 2
 
-    def _left(self) -> tuple[float, float]:
-        """A bound on F − F*, and the norm of what is left of the optimality condition."""
+    def _left(self) -> float:
+        """The norm of what is left of the optimality condition."""
         best = self._best
         if self._radius is None:
-            norm = best.gradient.norm().item()
-            return norm**2 / (2 * self._exact.ridge), norm
-        return constrained_gap(self._exact.ridge, best.gradient, best.value, self._radius)
+            return float(best.gradient.norm().item())
+        return constrained_gap(self._exact.ridge, best.gradient, best.value, self._radius)[1]
