@@ -184,6 +184,7 @@ class Workbench:
         about = {"store": self.store(depth).root_digest, "alpha": recipe.objective.alpha, "tangent": recipe.tangent}
         device = resolve_device(recipe.device).type  # decides a model's last digits and its seconds
         about |= {} if device == "cpu" else {"device": device}
+        about |= {"head": "zero"} if setting.from_zero else {}
         plain: dict[str, Any] = msgspec.to_builtins({**about, "how": how, "taftcache": version("taftcache")})
         return plain
 

@@ -13,6 +13,7 @@ import taftcache
 from taftcache.cache.columns import Columns
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import BackboneError, DataError, IdentityError, RecipeError, StoreError
+from taftcache.model.component import read_base, read_component
 from taftcache.recipe import parse_recipe
 from taftcache.stages.files.importing import recipe_of_vectors
 from taftcache.stages.files.vector_files import open_vectors
@@ -117,6 +118,18 @@ def test_a_row_is_scaled_by_itself_alone():
     assert scaled(rows, "none", IDS) is rows
     with pytest.raises(DataError, match="'clip/1': NaN or infinity"):
         scaled(np.stack([rows[0], rows[1] + np.inf]), "row", IDS)
+
+
+@pytest.mark.law("A head that is solved for alone begins at zero: nothing drawn is left where rows say nothing.")
+def test_a_direction_that_no_row_has_moves_no_logit(tmp_path):
+    x = np.concatenate([vectors(), np.zeros((N, 2), np.float32)], 1)
+    taftcache.import_vectors(x, LABELS, tmp_path / "s", ids=IDS, overrides=[*SMALL, "data.held_out=0"])
+    with FeatureStore(finish(tmp_path / "s")) as store:
+        base = read_base(store, parse_recipe(store.manifest.recipe).tangent)
+        moved = read_component(store, "models/mean", base)
+    weight = base.state["head.weight"] + moved.layout.views(moved.delta)["head.weight"]
+    assert weight[:, :D].abs().min() > 0
+    assert not weight[:, D:].any()
 
 
 @pytest.mark.law("A store of vectors that forgot one is the store that never had it.")

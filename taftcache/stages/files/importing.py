@@ -152,7 +152,11 @@ def import_vectors(
 
 def recipe_of_vectors(store: Path | str, overrides: Sequence[str] = ()) -> Recipe:
     """The recipe of an import that names no other."""
-    values = {"name": Path(store).name, "data": {"source": "digits"}}  # what a recipe has that names no images
+    values = {
+        "name": Path(store).name,
+        "data": {"source": "digits"},  # what a recipe has that names no images
+        "tangent": {"blocks": 0, "train": "head", "init": "zero"},
+    }
     return parse_recipe(apply_overrides(values, [*overrides, f"store.path={store}"]))
 
 
