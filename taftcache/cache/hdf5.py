@@ -324,6 +324,7 @@ def restore(file: FeatureFile, path: str | os.PathLike[str], progress: OnProgres
                     dtype=part.tokens.dtype.name,
                     tokens_shape=part.tokens.shape[1:],
                     candidates=[*part.ids, *(s.id for s in left_out)],
+                    pad=True,
                 ) as writer:
                     for at in range(writer.consumed, len(part.ids), part.chunk_rows):
                         stop = min(at + part.chunk_rows, len(part.ids))
