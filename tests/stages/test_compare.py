@@ -34,7 +34,7 @@ from taftcache.tangent.operator import TangentOperator
 from tests.stages.making import recipe, toml, write_images
 
 SMALL = {
-    "shards": [2, 3], "seeds": 2, "epochs": 1, "ridges": [1e-1], "rates": [1e-2], "orders": 3,
+    "shards": [2, 3], "seeds": 2, "epochs": 1, "ridges": [1e-1], "head_ridges": [1e-1], "rates": [1e-2], "orders": 3,
     "forgotten": [0.5], "epsilons": [3.0],
 }  # fmt: skip
 QUICK = {"tolerance": 5e-3, "max_passes": 10}
