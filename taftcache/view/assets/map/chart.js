@@ -65,7 +65,6 @@ const blank = () => ({
     { type: "inside", yAxisIndex: 0, filterMode: "none" },
   ],
   // xAxisIndex ties the lasso to the axes: it stays where it was drawn when the map moves.
-  toolbox: { show: false },
   brush: {
     toolbox: [],
     xAxisIndex: 0,
