@@ -25,7 +25,7 @@ class Panel:
         # between single quotes, of which scripts and JSON have few: escaped double ones were a third of a panel
         text = self._page.decode().replace("&", "&amp;").replace("'", "&#39;")
         return (
-            f"<iframe srcdoc='{text}' sandbox=\"allow-scripts allow-downloads\" title=\"taftcache\""
+            f'<iframe srcdoc=\'{text}\' sandbox="allow-scripts allow-downloads" title="taftcache"'
             f' style="width:100%;height:{self._height}px;border:0"></iframe>'
         )
 

@@ -38,12 +38,12 @@ KERNEL_WORK = 4 * 4096.0**3
 
 
 class Without(RowSubset):
-    """A shard's rows but one: labels [n] and sample ids like a shard's, and a digest of no bytes on disk."""
+    """A shard's rows but some: labels [n] and sample ids like a shard's, and a digest of no bytes on disk."""
 
     digest = ""
 
-    def __init__(self, shard: Shard, row: int) -> None:
-        super().__init__([shard], np.delete(np.arange(shard.rows), row))
+    def __init__(self, shard: Shard, rows: int | Sequence[int]) -> None:
+        super().__init__([shard], np.delete(np.arange(shard.rows), np.asarray(rows, np.int64)))
         self.name = shard.name
         self.labels = np.asarray(shard.labels)[self.index]
         self.sample_ids = [shard.sample_ids[k] for k in self.index]
@@ -106,9 +106,9 @@ class ModelParts:
                 return part
         raise UnknownSample(f"shard {shard.name} has no part in the model", got="a sample that it was not made from")
 
-    def solve_without(self, part: ModelPart, shard: Shard, row: int) -> Component:
-        """The part's optimum without one row of ``shard``, from where the part is; nothing is written."""
-        sources = [Without(s, row) if s.name == shard.name else s for s in part.shards]
+    def solve_without(self, part: ModelPart, shard: Shard, rows: int | Sequence[int]) -> Component:
+        """The part's optimum without some rows of ``shard``, from where the part is; nothing is written."""
+        sources = [Without(s, rows) if s.name == shard.name else s for s in part.shards]
         return solve_component(
             self.settings,
             sources,  # type: ignore[arg-type]  # rows of a shard, without its files
