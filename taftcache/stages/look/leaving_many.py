@@ -26,8 +26,9 @@ from taftcache.stages.progress import Progress
 @dataclass(frozen=True, kw_only=True)
 class SolvedAgain:
     """One component without rows of its shard: ``moved`` by ‖Δw without them − Δw‖, of ``norm`` ‖Δw‖, exact to
-    ``distance_bound``."""
+    ``distance_bound``. ``ridge``: λ before and after, which "auto" chooses anew."""
 
+    ridge: tuple[float, float]
     status: str
     passes: int
     moved: float
@@ -113,6 +114,7 @@ def _check_classes(store: FeatureStore, leaving: Mapping[str, Sequence[int]]) ->
 
 def _solved(without: Component, part: ModelPart, delta: torch.Tensor) -> SolvedAgain:
     return SolvedAgain(
+        ridge=(part.component.meta["certificate"]["ridge"], without.meta["certificate"]["ridge"]),
         status=without.meta["status"],
         passes=without.meta["stats"]["passes"],
         moved=float(delta.norm()),
