@@ -124,7 +124,7 @@ def test_a_long_basket_stays_in_the_tab(browse, server, atlas):
 
     def answer(route):
         body = route.fetch().json()
-        route.fulfill(json={**body, "ids": [name + "x" * 400 for name in body["ids"]]})
+        route.fulfill(json={**body, "ids": [name + "x" * 500 for name in body["ids"]]})
 
     page.tab.route("**/ids*", answer)
     page.open(server.url + "#map")
@@ -132,7 +132,7 @@ def test_a_long_basket_stays_in_the_tab(browse, server, atlas):
     page.tab.click("#put")
     page.go("basket")
     count = (table.label == 3).sum()
-    assert count * 400 > 2000 > len(page.tab.url)
+    assert count * 500 > 2000 > len(page.tab.url)
     assert "stays in this tab" in page.tab.inner_text("main")
     page.tab.reload()
     page.tab.wait_for_selector("body[data-done]")
