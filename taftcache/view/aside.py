@@ -27,7 +27,7 @@ class Aside:
         and none runs."""
         with self._alone:
             if key in self._answers:
-                return dict(self._answers[key])
+                return self._answers[key]
             if self._busy:
                 return {"state": "busy", "sample": self._busy}
             self._busy = key
@@ -35,7 +35,7 @@ class Aside:
                 del self._answers[next(iter(self._answers))]
             begun = self._answers[key] = {"state": "working", self._count: 0}
         Thread(target=self._work, args=(key, job, begun), daemon=True).start()
-        return dict(begun)
+        return begun
 
     def _work(self, key: str, job: Job, begun: dict[str, Any]) -> None:
         try:

@@ -157,4 +157,4 @@ def _tangents(
     scorer: Scorer, tokens: NDArray[np.generic], steps: Sequence[tuple[ModelPart, torch.Tensor]]
 ) -> NDArray[np.float32]:
     """Σ J δ [b,K] over the changes of the components."""
-    return np.sum([scorer.tangent(tokens, part.component.layout, delta) for part, delta in steps], axis=0)
+    return np.asarray(sum(scorer.tangent(tokens, part.component.layout, delta) for part, delta in steps))

@@ -207,7 +207,7 @@ const marginAxis = (name, min, max) => ({
   min,
   max,
   nameLocation: "middle",
-  axisLabel: { formatter: short, color: css("--text") },
+  axisLabel: { formatter: short, color: css("--text"), showMinLabel: false, showMaxLabel: false },
 });
 
 // Margins before and after: above the diagonal a sample gained.

@@ -69,7 +69,7 @@ function models(found) {
   const columns = [
     ["model", ([name]) => modelTitle(name)],
     ["class", ([, z]) => judgement(best(z) === found.label, className(best(z)))],
-    ["logit of class", ([, z]) => z[found.label].toFixed(2), true],
+    ["logit", ([, z]) => z[found.label].toFixed(2), true],
     ["margin", ([, z]) => margin(z).toFixed(2), true],
   ];
   return [h("h3", {}, "Predictions"), scrolled(table("Predictions of every model", columns, rows), true)];

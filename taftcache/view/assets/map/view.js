@@ -46,9 +46,7 @@ export function mapView(main) {
   function select(row) {
     state.selected = row;
     draw();
-    showSample(side, state.ids[row], select);
-    // where the sample is not beside the map but below it
-    if (side.offsetTop > place.offsetTop + place.offsetHeight) side.scrollIntoView();
+    showSample(side, state.ids[row], select).then(() => intoView(side, place));
   }
   function enter() {
     if (list.first() !== undefined) select(list.first());
@@ -73,6 +71,11 @@ export function mapView(main) {
       lasso.again();
     },
   };
+}
+
+// A sample that is not beside the map but below it.
+function intoView(side, place) {
+  if (side.offsetTop > place.offsetTop + place.offsetHeight) side.scrollIntoView();
 }
 
 // What the places mean, and whether all are known.
