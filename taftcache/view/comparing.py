@@ -20,8 +20,7 @@ from taftcache.view.atlas import Atlas
 from taftcache.view.payload import packed
 
 if TYPE_CHECKING:
-    from taftcache.stages.look.comparison import Said
-    from taftcache.stages.look.scoring import Scorer
+    from taftcache.stages.look.scoring import Said, Scorer
 
 HERE, THERE = "here", "there"
 BASE = "base"
@@ -38,10 +37,10 @@ class Side:
 
     def say(self, model: str, report: Callable[[int], None]) -> Said:
         """What a model says of every row; computed once."""
-        from taftcache.stages.look.comparison import said_of
+        from taftcache.stages.look.scoring import said_of
 
         if model not in self.said:
-            found = said_of(self.scorer(), self.table, model, report)
+            found = said_of(self.scorer(), self.table, None if model == BASE else model, report)
             while len(self.said) >= KEPT:
                 del self.said[next(iter(self.said))]
             self.said[model] = found
@@ -96,7 +95,7 @@ class Comparisons:
     def _compare(
         self, pair: tuple[tuple[Side, str], tuple[Side, str]], report: Callable[[int], None]
     ) -> dict[str, Any]:
-        from taftcache.stages.look.comparison import changes_of
+        from taftcache.stages.look.evaluation import changes_of
 
         here = self.sides[HERE]
         other = next((side for side, _ in pair if side is not here), here)

@@ -16,8 +16,7 @@ from taftcache.view.aside import Aside
 from taftcache.view.atlas import Atlas
 
 if TYPE_CHECKING:
-    from taftcache.stages.look.leaving import RowLeftOut
-    from taftcache.stages.look.leaving_many import RowsLeftOut
+    from taftcache.stages.look.leaving import RowLeftOut, RowsLeftOut
 
 
 class SideSolves:
@@ -68,7 +67,7 @@ def without_row(atlas: Atlas, shard: Shard, row: int, report: Callable[[int], No
 
 def without_rows(atlas: Atlas, rows: Sequence[int], report: Callable[[int], None]) -> RowsLeftOut:
     """Solve the shards' components without rows of the table; ``report`` hears the passes taken so far."""
-    from taftcache.stages.look.leaving_many import leave_rows_out
+    from taftcache.stages.look.leaving import leave_rows_out
 
     table = atlas.table
     leaving: dict[str, list[int]] = {}
