@@ -91,6 +91,7 @@ def held_out(atlas: Atlas) -> dict[str, Any] | None:
         models[name] = (kept.base + kept.tangents[k]).argmax(1)
     return {
         "of": kept.of,
+        "rows": packed(kept.rows.astype(np.int32)),
         "labels": packed(kept.labels),
         "models": {name: packed(found.astype(np.int32)) for name, found in models.items()},
         "components": [shard_of(name) for name in kept.components],

@@ -74,6 +74,7 @@ MAY_IMPORT["view"] = _STORE | {
     "backbone.spec",
     "backbone.sources",
     "stages",
+    "stages.forget",
     "stages.look",
 }
 _REPORTS = {"stages", *(f"stages.{room}" for room in ("extract", "train", "look", "forget", "files"))}
@@ -139,6 +140,8 @@ HOMES = {
 LATE: dict[str, str] = {
     "cli": "`--help` and completion start without torch",
     "view.atlas": "the page is served before torch is loaded",
+    "view.basket": "the page is served before torch is loaded",
+    "view.comparing": "the page is served before torch is loaded",
     "view.embedding": "scikit-learn takes a second to start, and the page is served before",
     "view.leaving": "the page is served before torch is loaded",
     "view.pictures": "a source of images may load timm, and the page is served before",
