@@ -115,8 +115,13 @@ def test_a_row_is_scaled_by_itself_alone():
     assert np.array_equal(scaled(rows.astype(np.float64) * 2.0**600, "row", IDS), whole), "no square overflows"
     assert not scaled(np.zeros((1, 1, D)), "row", ["zero"]).any()
     assert scaled(rows, "none", IDS) is rows
-    with pytest.raises(DataError, match="'clip/1': NaN or infinity"):
-        scaled(np.stack([rows[0], rows[1] + np.inf]), "row", IDS)
+    given = rows.astype(np.float64)
+    given.flags.writeable = False
+    assert np.array_equal(scaled(given, "row", IDS), whole), "what was given is not changed"
+    for how in ("row", "none"):
+        assert scaled(np.ones((1, 1, D), np.int8), how, ["a"]).dtype.kind == "f"
+        with pytest.raises(DataError, match="'clip/1': NaN or infinity"):
+            scaled(np.stack([rows[0], rows[1] + np.inf]), how, IDS)
 
 
 @pytest.mark.law("A store of vectors that forgot one is the store that never had it.")
@@ -150,9 +155,22 @@ def test_a_store_of_vectors_is_looked_at_like_any_other(made, tmp_path):
         assert [p.logits for p in found] == [p.logits for p in again]
         right = [p.labels[0] == label for p, label in zip(found, LABELS, strict=True)]
         assert (found[1].image, len(found[1].labels), np.mean(right) > 0.8) == ("new/00000001", 2, True)
+        for dtype in ("<f8", ">f4"):
+            np.save(tmp_path / "same.npy", x.astype(dtype))
+            assert [p.logits for p in taftcache.predict(store, [tmp_path / "same.npy"], top=2).predictions] == [
+                p.logits for p in found
+            ]
         np.save(tmp_path / "wide.npy", np.ones((2, D + 1)))
-        for wrong in ("wide.npy", "page.html"):
-            with pytest.raises(DataError, match="vectors"):
+        np.save(tmp_path / "empty.npy", np.ones((0, D)))
+        np.save(tmp_path / "nan.npy", np.full((1, D), np.nan))
+        for wrong, says in (
+            ("wide.npy", "no vectors like"),
+            ("page.html", "cannot be read as vectors"),
+            ("empty.npy", "no vectors like"),
+            ("nan.npy", "'nan/00000000': NaN"),
+            ("gone.npy", "not a file"),
+        ):
+            with pytest.raises(DataError, match=says):
                 taftcache.predict(store, [tmp_path / wrong])
         with pytest.raises(BackboneError, match="made of vectors"):
             taftcache.export_model(store, tmp_path / "model")
