@@ -18,6 +18,12 @@ Scaling = Literal["row", "none"]
 SCALINGS: tuple[Scaling, ...] = ("row", "none")
 
 
+def check_finite(rows: NDArray[Any], ids: Sequence[str]) -> None:
+    """DataError for a row of [b, t, d] with NaN or infinity, by its id."""
+    if (bad := ~np.isfinite(rows).all((1, 2))).any():
+        raise DataError(f"{ids[int(bad.argmax())]!r}: NaN or infinity in its vector", do="leave the sample out")
+
+
 def scaled(rows: NDArray[Any], scaling: str, ids: Sequence[str]) -> NDArray[Any]:
     """Rows [b, t, d] as they are stored: with "row", each divided by its root mean square (zeros stay zeros); with any
     other word, as they are, but never integers.
@@ -25,8 +31,7 @@ def scaled(rows: NDArray[Any], scaling: str, ids: Sequence[str]) -> NDArray[Any]
     Raises:
         DataError: a row with NaN or infinity, by its id.
     """
-    if (bad := ~np.isfinite(rows).all((1, 2))).any():
-        raise DataError(f"{ids[int(bad.argmax())]!r}: NaN or infinity in its vector", do="leave the sample out")
+    check_finite(rows, ids)
     if scaling != "row":
         return rows if rows.dtype.kind == "f" else rows.astype(np.float64)
     flat = rows.reshape(len(rows), -1).astype(np.float64)
