@@ -12,23 +12,25 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.utils import check_consistent_length
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import _check_sample_weight, check_array, check_is_fitted, validate_data
+from sklearn.utils.validation import _check_sample_weight, _check_y, check_array, check_is_fitted, validate_data
 from torch import Tensor, nn
 
 from taftcache.backbone.cut.cut import Cut
+from taftcache.backbone.device import resolve_device
 from taftcache.backbone.model import load_backbone
 from taftcache.backbone.preprocess import Preprocess
-from taftcache.backbone.sources.rgb import Picture, as_rgb
+from taftcache.backbone.sources.rgb import Picture
 from taftcache.backbone.spec import BackboneSpec
-from taftcache.errors import DataError
+from taftcache.errors import DataError, RecipeError
 from taftcache.objective.named import named_loss, true_class_weight
 from taftcache.objective.objective import Objective
 from taftcache.objective.weights import RowWeights, balanced
 from taftcache.solve.choosing import choose_ridge
 from taftcache.solve.minimise import minimise
 from taftcache.solve.settings import Arithmetic, Goal
-from taftcache.stages.extract.listing import SHARD, ImageList, cached_images
+from taftcache.stages.extract.listing import SHARD, ImageList, cached_images, decoded, pictures_of
 from taftcache.tangent.base import Base, make_base
 from taftcache.tangent.config import TailConfig
 from taftcache.tangent.operator import TangentOperator
@@ -60,7 +62,7 @@ class _Tangent(BaseEstimator):
 
     def __init__(
         self,
-        backbone: str | BackboneSpec | tuple[Mapping[str, Tensor], TailConfig] | None = None,
+        backbone: str | Path | BackboneSpec | tuple[Mapping[str, Tensor], TailConfig] | None = None,
         *,
         tangent: TangentSpec | None = None,
         loss: str = "rsl",
@@ -87,11 +89,16 @@ class _Tangent(BaseEstimator):
 
     @property
     def _spec(self) -> BackboneSpec | None:
-        """The backbone where X is images."""
-        return (
-            backbone_of(self.backbone)
-            if isinstance(self.backbone, str)
-            else (self.backbone if isinstance(self.backbone, BackboneSpec) else None)
+        """The backbone where X is images; RecipeError where it is nothing that an estimator takes."""
+        given = self.backbone
+        if isinstance(given, str | Path):
+            return backbone_of(str(given))
+        if given is None or isinstance(given, BackboneSpec | tuple):
+            return given if isinstance(given, BackboneSpec) else None
+        raise RecipeError(
+            "the backbone is of no kind that an estimator takes",
+            got=repr(given)[:80],
+            do="None, a name, a path, a BackboneSpec or a pair (state, config)",
         )
 
     def _rows(self, X: Any) -> np.ndarray:
@@ -106,12 +113,12 @@ class _Tangent(BaseEstimator):
             raise DataError(f"cached rows must be [n,t,d], not of {rows.ndim} dimensions", got=list(rows.shape))
         return rows
 
-    def _extracted(self, images: Sequence[Picture]) -> np.ndarray:
-        cut = self._cut()
+    def _extracted(self, given: Sequence[Picture]) -> np.ndarray:
+        cut, images = self._cut(), pictures_of(given)
         transform = Preprocess(cut.backbone)
         out = []
         for k in range(0, len(images), IMAGES_AT_ONCE):
-            pixels = [transform(as_rgb(image)) for image in images[k : k + IMAGES_AT_ONCE]]
+            pixels = [transform(decoded(image)) for image in images[k : k + IMAGES_AT_ONCE]]
             out.append(cut.prefix(torch.stack(pixels).to(cut.device)).cpu().numpy())
         return np.concatenate(out)
 
@@ -155,9 +162,11 @@ class _Tangent(BaseEstimator):
         self.base_ = self._base(given, outputs)
         train = self.base_.spec.train
         sources = [given.source]
+        if isinstance(self.ridge, str) and self.ridge != "auto":
+            raise RecipeError("the ridge is not a number", got=self.ridge, do='a number above 0, or "auto"')
         loss = named_loss(self.loss, true_class_weight(self.alpha, outputs), self.kappa)
         objective = Objective(loss=loss, train=train, weights=weights, radius=self.radius)
-        arithmetic = Arithmetic(memory=self.memory, device=self.device)
+        arithmetic = Arithmetic(memory=self.memory, device=str(resolve_device(self.device)))
         self.ridge_ = self.ridge
         self.ridge_choice_ = None
         if self.ridge == "auto":
@@ -186,6 +195,7 @@ class _Tangent(BaseEstimator):
         if self._spec is None:
             return self._scored(self.base_, self._rows(X))
         base = replace(self.base_.unreduced(), module=self._cut().module())  # whatever was kept of a row in fit
+        X = pictures_of(X)
         parts = range(0, len(X), IMAGES_AT_ONCE)
         return np.concatenate([self._scored(base, self._rows(X[k : k + IMAGES_AT_ONCE])) for k in parts])
 
@@ -195,7 +205,7 @@ class _Tangent(BaseEstimator):
             [ArrayRows(rows, np.zeros(len(rows), np.int64))],
             trained=self._layout,
             dtype=torch.float64,
-            device=self.device,
+            device=resolve_device(self.device),
         )
         direction = operator.direction(self.solution_.value)
         blocks = (state.logits + operator.tangent(state, direction) for state, _ in operator.blocks())
@@ -227,7 +237,7 @@ class TangentClassifier(ClassifierMixin, _Tangent):
 
     def __init__(
         self,
-        backbone: str | BackboneSpec | tuple[Mapping[str, Tensor], TailConfig] | None = None,
+        backbone: str | Path | BackboneSpec | tuple[Mapping[str, Tensor], TailConfig] | None = None,
         *,
         tangent: TangentSpec | None = None,
         loss: str = "rsl",
@@ -262,6 +272,9 @@ class TangentClassifier(ClassifierMixin, _Tangent):
         """Solve over X [n,…] with classes y [n] of any kind; a weight of 2 counts like the row twice."""
         if self.backbone is None:
             X, y = validate_data(self, X, y, dtype=[np.float64, np.float32])
+        else:
+            y = _check_y(y, estimator=self)
+            check_consistent_length(X, y)
         check_classification_targets(y)
         self.classes_, labels = np.unique(y, return_inverse=True)
         labels = labels.reshape(-1).astype(np.int64)
@@ -271,6 +284,8 @@ class TangentClassifier(ClassifierMixin, _Tangent):
             by_class = balanced(torch.from_numpy(labels), K)
         elif self.class_weight is not None:
             given: Any = self.class_weight
+            if isinstance(given, str):
+                raise RecipeError("there are no class weights of that name", got=given, do='"balanced", or a mapping')
             by_class = torch.tensor([float(given.get(c, 1.0)) for c in self.classes_.tolist()], dtype=torch.float64)
             by_class = torch.cat([by_class, by_class.new_ones(K - len(by_class))])
         by_sample = None if sample_weight is None else _sample_weights(sample_weight, X)
@@ -324,7 +339,7 @@ class TangentRegressor(RegressorMixin, _Tangent):
 
     def __init__(
         self,
-        backbone: str | BackboneSpec | tuple[Mapping[str, Tensor], TailConfig] | None = None,
+        backbone: str | Path | BackboneSpec | tuple[Mapping[str, Tensor], TailConfig] | None = None,
         *,
         tangent: TangentSpec | None = None,
         ridge: float | str = 1e-4,
@@ -350,6 +365,9 @@ class TangentRegressor(RegressorMixin, _Tangent):
         """Solve over X [n,…] with values y [n] or [n,m]; a weight of 2 counts like the row twice."""
         if self.backbone is None:
             X, y = validate_data(self, X, y, dtype=[np.float64, np.float32], multi_output=True, y_numeric=True)
+        else:
+            y = _check_y(y, multi_output=True, y_numeric=True, estimator=self)
+            check_consistent_length(X, y)
         values = np.asarray(y, dtype=np.float64)
         weights = None if sample_weight is None else RowWeights(by_sample=_sample_weights(sample_weight, X))
         self._flat = values.ndim == 1

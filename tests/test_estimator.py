@@ -19,7 +19,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from taftcache.backbone.cut.cut import Cut
 from taftcache.backbone.spec import BackboneSpec
 from taftcache.cache.store import FeatureStore
-from taftcache.errors import StoreError, UnreadableImage
+from taftcache.errors import BackboneError, DataError, RecipeError, StoreError, UnreadableImage
 from taftcache.estimator import TangentClassifier, TangentRegressor, backbone_of
 from taftcache.objective.rsl import RSL
 from taftcache.tangent.spec import TangentSpec
@@ -124,6 +124,48 @@ def test_files_through_a_named_backbone_and_a_store_of_their_own(tmp_path, monke
     (tmp_path / "0.png").write_bytes(b"")
     with pytest.raises(UnreadableImage, match=r"0\.png"):
         clone(mine).set_params(store=None).fit(files, targets)
+
+
+def test_what_cannot_be_fitted_or_classified_is_said(tmp_path):
+    arrays, targets = pictures()
+    arrays, targets = arrays[:4], np.array([*"abab"])
+    mine = TangentClassifier("bundled", tangent=TangentSpec(blocks=0, train="head"), ridge=1.0).fit(arrays, targets)
+    file = tmp_path / "0.png"
+    Image.fromarray(arrays[0]).save(file)
+    assert mine.predict([file]).tolist() == mine.predict([str(file)]).tolist() == mine.predict(arrays[:1]).tolist()
+    (tmp_path / "text.png").write_text("text")
+    for images, says in (
+        (str(file), "not given as a list"),
+        ([], "no images"),
+        ([tmp_path / "none.png"], "none.png is missing"),
+        ([tmp_path / "text.png"], "text.png does not decode"),
+        ([np.zeros((8, 8, 3))], "in memory does not decode"),
+    ):
+        with pytest.raises(DataError, match=says):
+            mine.predict(images)
+        with pytest.raises(DataError, match=says):
+            clone(mine).fit(images, ["a"] * len(images))
+    for y, says in (
+        (targets[:3], "inconsistent numbers"),
+        (np.eye(4), "1d array"),
+        (np.array(["a", np.nan, "b", "a"], object), "NaN"),
+    ):
+        with pytest.raises(ValueError, match=says):
+            clone(mine).fit(arrays, y)
+    with pytest.raises(ValueError, match="NaN"):
+        TangentRegressor("bundled").fit(arrays, [np.nan] * 4)
+    for name, wrong, kind in (
+        ("ridge", "much", RecipeError),
+        ("class_weight", "much", RecipeError),
+        ("backbone", 3, RecipeError),
+        ("device", "gpu", RecipeError),
+    ):
+        with pytest.raises(kind):
+            clone(mine).set_params(**{name: wrong}).fit(arrays, targets)
+    X, y = digits()
+    with pytest.raises(BackboneError, match="unknown device"):
+        TangentClassifier(device="gpu").fit(X, y)
+    assert TangentClassifier(device="auto").fit(X, y).score(X, y) > 0.9
 
 
 def test_a_name_is_a_model_or_its_weights(tmp_path):
