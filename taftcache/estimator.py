@@ -38,6 +38,7 @@ from taftcache.tangent.rows import ArrayRows, RowSource
 from taftcache.tangent.spec import TangentSpec
 
 IMAGES_AT_ONCE = 32
+FRESH = TangentSpec(reset_block=True)  # what ``init`` writes into a recipe, too
 
 
 class _Given(NamedTuple):
@@ -68,7 +69,7 @@ class _Tangent(BaseEstimator):
         loss: str = "rsl",
         alpha: float | str = "auto",
         kappa: float = 15.0,
-        ridge: float | str = 1e-4,
+        ridge: float | str = "auto",
         radius: float | None = None,
         tolerance: float = 1e-6,
         max_passes: int = 1000,
@@ -101,6 +102,10 @@ class _Tangent(BaseEstimator):
             do="None, a name, a path, a BackboneSpec or a pair (state, config)",
         )
 
+    @property
+    def _expansion(self) -> TangentSpec:
+        return self.tangent or (TangentSpec() if self._spec is None else FRESH)
+
     def _rows(self, X: Any) -> np.ndarray:
         """Rows [n,t,d] as a tail takes them: validated features, cached rows, or images through the backbone."""
         if self.backbone is None:
@@ -128,7 +133,7 @@ class _Tangent(BaseEstimator):
         known: tuple[BackboneSpec, Cut] | None = self.__dict__.get("_cut_of")
         if known is None or known[0] != spec:
             loaded = load_backbone(spec, device=self.device)
-            known = spec, Cut(loaded, (self.tangent or TangentSpec()).blocks)
+            known = spec, Cut(loaded, (self.tangent or FRESH).blocks)
             self._cut_of = known
         return known[1]
 
@@ -156,12 +161,11 @@ class _Tangent(BaseEstimator):
             config = TailConfig.of_vectors(given.config.width, outputs)
             head = {"head.weight": torch.zeros(outputs, config.width), "head.bias": torch.zeros(outputs)}
             return Base(config, head, TangentSpec(blocks=0, train="head"))
-        return make_base(given.state, given.config, outputs, self.tangent or TangentSpec(), given.module)
+        return make_base(given.state, given.config, outputs, self._expansion, given.module)
 
     def _solve(self, given: _Given, outputs: int, weights: RowWeights | None) -> None:
         self.base_ = self._base(given, outputs)
-        train = self.base_.spec.train
-        sources = [given.source]
+        train, sources = self.base_.spec.train, [given.source]
         if isinstance(self.ridge, str) and self.ridge != "auto":
             raise RecipeError("the ridge is not a number", got=self.ridge, do='a number above 0, or "auto"')
         loss = named_loss(self.loss, true_class_weight(self.alpha, outputs), self.kappa)
@@ -225,14 +229,14 @@ class TangentClassifier(ClassifierMixin, _Tangent):
 
     Args:
         backbone: see above.
-        tangent: the expansion point and what is trained; ``TangentSpec()`` by default, the head alone for features.
+        tangent: what is trained, and from where. By default the last block, for images from a new start
+            (``reset_block``); for features the head alone.
         loss: "rsl", "mse" or "cross_entropy". alpha, kappa: of "rsl"; alpha = "auto" is √K for K classes.
-        ridge: λ beside the mean loss (biases included), or "auto". radius: of a ball ‖Δw‖ ≤ R.
-        class_weight: None, "balanced", or a mapping of classes to weights.
-        tolerance, max_passes: when a solve ends; see ``minimise``.
-        memory: bytes for prepared rows. device: where products run.
-        store: the folder of a store for the images of ``fit``, which a fit to the same ones reads again, and
-            ``taftcache view`` shows.
+        ridge: λ beside the mean loss (biases included); "auto" chooses it from the rows, some of them left out for it.
+        radius: of a ball ‖Δw‖ ≤ R. class_weight: None, "balanced", or a mapping of classes to weights.
+        tolerance, max_passes: when a solve ends; see ``minimise``. memory: bytes for prepared rows.
+        device: where products run. store: the folder of a store for the images of ``fit``, which a fit to the same
+            ones reads again.
     """
 
     def __init__(
@@ -243,7 +247,7 @@ class TangentClassifier(ClassifierMixin, _Tangent):
         loss: str = "rsl",
         alpha: float | str = "auto",
         kappa: float = 15.0,
-        ridge: float | str = 1e-4,
+        ridge: float | str = "auto",
         radius: float | None = None,
         class_weight: Mapping[Any, float] | str | None = None,
         tolerance: float = 1e-6,
@@ -304,11 +308,12 @@ class TangentClassifier(ClassifierMixin, _Tangent):
                 yield given
             return
         listed = ImageList(X, targets.tolist(), [str(name) for name in self.classes_])
-        tangent = self.tangent or TangentSpec()
         with ExitStack() as stack:
-            path = Path(self.store or Path(stack.enter_context(TemporaryDirectory()), "store"))
-            lasting = self.store is not None
-            store, frozen = cached_images(path, listed, spec, tangent, self.device, lasting=lasting)
+            path, lasting = (
+                Path(self.store or Path(stack.enter_context(TemporaryDirectory()), "store")),
+                bool(self.store),
+            )
+            store, frozen = cached_images(path, listed, spec, self._expansion, self.device, lasting=lasting)
             stack.enter_context(store)
             self._cut_of = spec, frozen.cut
             shard, place = store.shard(SHARD), {item.id: k for k, item in enumerate(listed.items)}
@@ -342,7 +347,7 @@ class TangentRegressor(RegressorMixin, _Tangent):
         backbone: str | Path | BackboneSpec | tuple[Mapping[str, Tensor], TailConfig] | None = None,
         *,
         tangent: TangentSpec | None = None,
-        ridge: float | str = 1e-4,
+        ridge: float | str = "auto",
         radius: float | None = None,
         tolerance: float = 1e-6,
         max_passes: int = 1000,
