@@ -138,7 +138,7 @@ class FeatureFile:
         """Rows ``index`` [b, t, d] of a file that is not an export, in that order."""
         with self._reading():
             if isinstance(index, range) and index.step == 1:
-                found = self.tokens[index.start : index.stop]
+                found = np.asarray(self.tokens[index.start : index.stop])
             else:
                 found = np.stack([self.tokens[i] for i in index])
         return found if found.ndim == 3 else found[:, None, :]

@@ -84,8 +84,10 @@ class Vectors:
 
     def take(self, index: Sequence[int]) -> NDArray[Any]:
         """Rows ``index`` [b, 1, d], in that order."""
-        run = isinstance(index, range) and index.step == 1  # read in one piece, and from a map not copied
-        found: NDArray[Any] = self.values[slice(index.start, index.stop) if run else list(index)][:, None, :]
+        here: Any = list(index)
+        if isinstance(index, range) and index.step == 1:  # read in one piece, and from a map not copied
+            here = slice(index.start, index.stop)
+        found: NDArray[Any] = self.values[here][:, None, :]
         return found if found.dtype.kind == "f" else found.astype(np.float64)
 
 
