@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from itertools import accumulate
 from typing import Any
 
@@ -14,6 +15,7 @@ from taftcache.tangent.base import Base
 from taftcache.tangent.factors import Direct, Factor
 from taftcache.tangent.feature import FeatureState, FeatureTail
 from taftcache.tangent.parameters import Layout
+from taftcache.tangent.precision import full_float32
 from taftcache.tangent.rows import Block, RowSource
 from taftcache.tangent.tail import State, Tail
 
@@ -65,6 +67,8 @@ class TangentOperator:
         self.rows = sum(source.rows for source in self.sources)
         self.passes = 0
         self.block_rows = min(BLOCK_ROWS, self._whole.block_rows)
+        # Only a GPU has another float32 to guard against, and small blocks on a CPU would notice the guard's time.
+        self._on_gpu = torch.device(device).type == "cuda"
         self._memory = memory
         self._kept: list[tuple[State, Tensor]] = []
 
@@ -91,7 +95,8 @@ class TangentOperator:
         # A cache hands out read-only views of mapped files; torch takes only memory that it may write.
         owned = np.ascontiguousarray(tokens) if tokens.flags.writeable else np.array(tokens)
         moved = torch.from_numpy(owned).to(self.device)
-        state = self._whole.value(self._all_weights, moved.to(self.dtype))
+        with self._products():
+            state = self._whole.value(self._all_weights, moved.to(self.dtype))
         return FeatureState(state.feature, state.logits) if self._head_alone else state
 
     def direction(self, vector: Tensor) -> Any:
@@ -100,11 +105,21 @@ class TangentOperator:
 
     def tangent(self, state: State, delta: Any) -> Tensor:
         """J Δw [b,K] on one prepared block, for a ``direction``."""
-        return self.tail.tangent(self.weights, state, delta)
+        with self._products():
+            return self.tail.tangent(self.weights, state, delta)
 
     def factors(self, state: State, r: Tensor) -> tuple[Sequence[Factor], list[Direct]]:
         """The gradients Jᵀ r of a block's rows one by one, in factored form, for r [b,K]."""
-        return self.tail.factors(self.layout, self.weights, state, r)
+        with self._products():
+            return self.tail.factors(self.layout, self.weights, state, r)
+
+    def adjoint(self, state: State, r: Tensor, out: Any) -> None:
+        """Add Jᵀ r to ``out``, which is in the tail's own form, in place, for r [b,K] on one prepared block."""
+        with self._products():
+            self.tail.adjoint(self.weights, state, r, out)
+
+    def _products(self) -> AbstractContextManager[None]:
+        return full_float32(self.device) if self._on_gpu else nullcontext()
 
     def matvec(self, vector: Tensor) -> Iterator[Tensor]:
         """J v block by block, each [b,K]."""
@@ -129,7 +144,7 @@ class TangentOperator:
         row, end = 0, next(ends, 0)
         for state, labels in self.blocks():
             change = None if delta is None else self.tangent(state, delta)
-            self.tail.adjoint(self.weights, state, cotangent(state.logits, change, labels), out)
+            self.adjoint(state, cotangent(state.logits, change, labels), out)
             row += len(labels)
             if row >= end and not alone:
                 onto.add_(total)

@@ -13,11 +13,12 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from taftcache.backbone.cut.cut import Cut
-from taftcache.backbone.device import full_float32, resolve_device
+from taftcache.backbone.device import resolve_device
 from taftcache.backbone.files import BUNDLED, expand_path, file_digest, weights_file
 from taftcache.backbone.model import load_backbone, weights_digest, wrap_model
 from taftcache.backbone.spec import BackboneSpec, PreprocessSpec
 from taftcache.errors import BackboneError, RecipeError
+from taftcache.tangent.precision import full_float32
 from tests.backbone.registry import SMALL, images, small_backbone
 
 
