@@ -72,7 +72,8 @@ class PretendedDevice(TorchFunctionMode):
         self._precise(name, tensors)
         kwargs.pop("pin_memory", None)
         result = func(*args, **kwargs)
-        if name not in ("item", "tolist"):
+        # What works in place returns a tensor that is where it was.
+        if name not in ("item", "tolist") and not (name.endswith("_") and not name.endswith("__")):
             for leaf in tree_leaves(result):
                 if isinstance(leaf, Tensor) and leaf.device.type == "cpu":
                     _mark(leaf, target)
@@ -220,6 +221,7 @@ def pretended_cuda() -> Iterator[PretendedDevice]:
 
     with ExitStack() as stack:
         stack.enter_context(patch.object(nn.Parameter, "__new__", parameter))
+        stack.enter_context(patch.object(Tensor, "record_stream", lambda *_: None))
         stack.enter_context(patch.object(functional, "jvp", jvp_there))
         stack.enter_context(patch.object(functional, "vjp", vjp_there))
         for name, value in faked.items():

@@ -18,6 +18,7 @@ from taftcache.tangent.parameters import Layout
 from taftcache.tangent.precision import full_float32
 from taftcache.tangent.rows import Block, RowSource
 from taftcache.tangent.tail import State, Tail
+from taftcache.tangent.transfer import transfer
 
 # Rows that share one product, at most: a tail that keeps much of each row takes fewer (``Tail.block_rows``). Part of
 # the result's bytes, so a constant and not a tuning knob: sums run over blocks of this size in row order, whatever
@@ -69,6 +70,7 @@ class TangentOperator:
         self.block_rows = min(BLOCK_ROWS, self._whole.block_rows)
         # Only a GPU has another float32 to guard against, and small blocks on a CPU would notice the guard's time.
         self._on_gpu = torch.device(device).type == "cuda"
+        self._transfer = transfer(device)
         self._memory = memory
         self._kept: list[tuple[State, Tensor]] = []
 
@@ -82,19 +84,17 @@ class TangentOperator:
         self.passes += 1
         yield from self._kept
         for block in self._read(skip=len(self._kept)):
-            labels = torch.from_numpy(_owned(block.labels)).to(self.device)
-            held = self.prepare(block.tokens), labels
+            held = self.prepare(block.tokens), self._transfer.put(_owned(block.labels))
             size = sum(tensor.numel() * tensor.element_size() for tensor in self.tail.tensors(held[0]))
             self._memory -= size
             if self._memory >= 0:  # what is kept is always a prefix: once one block does not fit, none will
                 self._kept.append(held)
             yield held
+            self._transfer.used()
 
     def prepare(self, tokens: np.ndarray) -> State:
         """The base model's state on rows [b,t,d] of any float dtype."""
-        # A cache hands out read-only views of mapped files; torch takes only memory that it may write.
-        owned = np.ascontiguousarray(tokens) if tokens.flags.writeable else np.array(tokens)
-        moved = torch.from_numpy(owned).to(self.device)
+        moved = self._transfer.put(tokens)
         with self._products():
             state = self._whole.value(self._all_weights, moved.to(self.dtype))
         return FeatureState(state.feature, state.logits) if self._head_alone else state
