@@ -97,7 +97,7 @@ def of_one_model(cut: Cut, source: FolderSource, device: str, quick: bool, scrat
     few = transform.normalise(pixels[:batch].to(device)).to(getattr(torch, cut.backbone.precision))
     repeats = max(1, min(n // batch, 8))
     bare = repeats * batch / seconds(lambda: forward_all(cut.frozen_rows, [few] * repeats), 3, device)
-    arrays = {"images": pixels.numpy(), "labels": np.zeros(n, np.int64)}
+    arrays = {"images": pixels.numpy(), "labels": np.arange(n) % 2}
     ready = ArraySource("npz", Path("memory.npz"), arrays, "images", "labels")
     # At crop_pct 1 images of the model's size pass through resizing and cropping as they are.
     as_is = Preprocess(replace(cut.backbone, data_config={**cut.backbone.data_config, "crop_pct": 1.0}))
@@ -313,7 +313,7 @@ def run_part(name: str, args: argparse.Namespace) -> dict[str, Any]:
             last = traceback.extract_tb(error.__traceback__)[-1]
             say(traceback.format_exc())
             where = f"{Path(last.filename).name}:{last.lineno}"
-            found = {"error": f"{type(error).__name__} at {where}: {str(error).splitlines()[:1]}"}
+            found = {"error": f"{type(error).__name__} at {where}: {str(error).partition(chr(10))[0]}"}
     return found | {"part_seconds": time.perf_counter() - begin}
 
 
