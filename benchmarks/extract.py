@@ -57,7 +57,7 @@ from taftcache.backbone.sources.arrays import ArraySource
 from taftcache.backbone.sources.base import Source
 from taftcache.backbone.sources.opening import open_source
 from taftcache.backbone.spec import BackboneSpec, DataSpec, PreprocessSpec
-from taftcache.tangent.precision import full_float32
+from taftcache.tangent.device import full_float32
 
 try:
     from taftcache.cache.store import FeatureStore

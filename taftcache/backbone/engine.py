@@ -28,7 +28,7 @@ from taftcache.backbone.pool import one_core_pool
 from taftcache.backbone.preprocess import Preprocess
 from taftcache.backbone.sources.base import Source, unreadable
 from taftcache.errors import UnreadableImage
-from taftcache.tangent.transfer import transfer
+from taftcache.tangent.device import transfer
 
 _GROUP = 8
 

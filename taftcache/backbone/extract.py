@@ -22,7 +22,7 @@ from taftcache.backbone.engine import CpuEngine, DeviceEngine, Engine, ImageBatc
 from taftcache.backbone.preprocess import Preprocess
 from taftcache.backbone.sources.base import Source
 from taftcache.errors import BackboneError, DataError, RecipeError
-from taftcache.tangent.precision import full_float32
+from taftcache.tangent.device import full_float32
 
 _WRITES_AHEAD = 2
 

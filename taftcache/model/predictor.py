@@ -26,7 +26,7 @@ from taftcache.errors import BackboneError, CompositionError, IdentityError, Rec
 from taftcache.model.component import Component, read_base, read_component
 from taftcache.names import model_of, scaling_of
 from taftcache.tangent.base import Base
-from taftcache.tangent.precision import full_float32
+from taftcache.tangent.device import full_float32
 
 
 @dataclass(frozen=True)

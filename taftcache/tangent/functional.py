@@ -17,9 +17,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from taftcache.errors import SolveError
 from taftcache.tangent.config import TailConfig
+from taftcache.tangent.device import full_float32
 from taftcache.tangent.factors import Direct, RankOne
 from taftcache.tangent.parameters import Layout
-from taftcache.tangent.precision import full_float32
 from taftcache.tangent.rules import linear_adjoint, linear_tangent
 
 # Rows go through the tail in pieces of about this many numbers, a few dozen times which is in use at once. Sums run

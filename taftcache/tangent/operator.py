@@ -12,13 +12,12 @@ import torch
 from torch import Tensor
 
 from taftcache.tangent.base import Base
+from taftcache.tangent.device import full_float32, transfer
 from taftcache.tangent.factors import Direct, Factor
 from taftcache.tangent.feature import FeatureState, FeatureTail
 from taftcache.tangent.parameters import Layout
-from taftcache.tangent.precision import full_float32
 from taftcache.tangent.rows import Block, RowSource
 from taftcache.tangent.tail import State, Tail
-from taftcache.tangent.transfer import transfer
 
 # Rows that share one product, at most: a tail that keeps much of each row takes fewer (``Tail.block_rows``). Part of
 # the result's bytes, so a constant and not a tuning knob: sums run over blocks of this size in row order, whatever

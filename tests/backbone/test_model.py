@@ -19,7 +19,7 @@ from taftcache.backbone.model import in_precision, load_backbone, weights_digest
 from taftcache.backbone.spec import BackboneSpec, PreprocessSpec
 from taftcache.errors import BackboneError, RecipeError
 from taftcache.recipe import parse_recipe, recipe_values
-from taftcache.tangent.precision import full_float32
+from taftcache.tangent.device import full_float32
 from tests.backbone.registry import SMALL, images, small_backbone
 
 

@@ -27,7 +27,7 @@ from taftcache.backbone.model import Backbone
 from taftcache.errors import BackboneError
 from taftcache.tangent.class_row.config import ClassRow
 from taftcache.tangent.config import Linearisation, TailConfig
-from taftcache.tangent.precision import full_float32
+from taftcache.tangent.device import full_float32
 
 AGREEMENT = 1e-5  # of prefix and rest with the whole model in float32, relative; a leak would be a NaN instead
 

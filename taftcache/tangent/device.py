@@ -1,9 +1,10 @@
-"""Between the host's memory and the device that computes: one step after the other, or copies beside computation."""
+"""The device that computes: float32 arithmetic that stays float32, and copies from and to the host beside it."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 import numpy as np
@@ -125,3 +126,23 @@ class Beside:
 def transfer(device: torch.device | str) -> Transfer:
     """The way to and from ``device``."""
     return Beside(device) if torch.device(device).type == "cuda" else InStep(device)
+
+
+@contextmanager
+def full_float32(device: torch.device | str) -> Iterator[None]:
+    """Products in float32 proper: no TF32, no bfloat16 shortcuts and no autocast, restored afterwards.
+
+    cuDNN convolutions use TF32 by default, and a program may have lowered the precision of matrix
+    products; either would put rounding of 1e-3 into features that are stored for good. Kernels of cuDNN whose sums
+    have no fixed order are left out too: the same run gives the same bytes.
+    """
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    try:
+        with (
+            torch.autocast(torch.device(device).type, enabled=False),
+            torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False),
+        ):
+            yield
+    finally:
+        torch.set_float32_matmul_precision(before)

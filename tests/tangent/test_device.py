@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from taftcache.tangent.transfer import AHEAD, Beside, InStep, transfer
+from taftcache.tangent.device import AHEAD, Beside, InStep, transfer
 from tests.pretended import a_gpu
 
 
