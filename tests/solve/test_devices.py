@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from taftcache.baselines.tangent_training import Run, Schedule, train_tangents
 from taftcache.objective.cotangent import Given
 from taftcache.objective.cross_entropy import CrossEntropy
 from taftcache.objective.objective import Objective
@@ -166,6 +167,15 @@ def looks(device: str, train: Any) -> Iterator[Any]:
 def test_looks_at_the_rows(train, gpu):
     for there, here in zip(looks("cuda", train), looks("cpu", train), strict=True):
         assert there == (pytest.approx(here, rel=1e-6) if REAL else here)
+
+
+@pytest.mark.parametrize("memory", [0, 1 << 30])
+def test_adams_schedules(memory, gpu):
+    def trained(device: str) -> Tensor:
+        run = Run(RSL5, 1e-3, ridge=1e-2, radius=0.5, weights=WEIGHTS)
+        return train_tangents(case().base, rows(), [run], Schedule(epochs=1), memory=memory, device=device)[0]
+
+    alike(trained("cuda"), trained("cpu"), 1e-3)
 
 
 @pytest.mark.parametrize("kind", [TangentNetwork, OrdinaryNetwork])
