@@ -169,6 +169,14 @@ def test_looks_at_the_rows(train, gpu):
         assert there == (pytest.approx(here, rel=1e-6) if REAL else here)
 
 
+def test_a_module_has_no_convolutions_in_tf32_whoever_calls_it():
+    base, seen = test_functional_tail.make(), []
+    base.module.register_forward_pre_hook(lambda *_: seen.append(torch.backends.cudnn.allow_tf32))
+    base.tail.value(base.tail.bind(base.state), test_functional_tail.tokens())
+    assert torch.backends.cudnn.allow_tf32
+    assert seen == [False]
+
+
 @pytest.mark.parametrize("memory", [0, 1 << 30])
 def test_adams_schedules(memory, gpu):
     def trained(device: str) -> Tensor:
@@ -206,7 +214,7 @@ def test_a_product_does_not_wait_for_the_device(gpu):
     assert {wait.partition(":")[0] for wait in gpu.waits} == {"objective/problem.py"}
 
 
-@pytest.mark.law("on a GPU products in float32 are not in TF32, whatever a program has set")
+@pytest.mark.law("on a GPU no pass over the rows computes float32 in TF32, whatever a program has set")
 def test_no_product_is_in_tf32(gpu):
     if gpu is None:
         pytest.skip("only a pretended device looks at every product")
@@ -216,6 +224,7 @@ def test_no_product_is_in_tf32(gpu):
         with pytest.raises(WrongDevice, match="TF32"):
             torch.ones(2, 2, device="cuda") @ torch.ones(2, 2, device="cuda")
         list(products(case().base, case().tokens, "cuda", torch.float32))
-        list(products(test_functional_tail.make(), test_functional_tail.tokens(), "cuda", torch.float32))
+        base, tokens = test_functional_tail.make(), test_functional_tail.tokens(torch.float32)
+        list(products(base, tokens, "cuda", torch.float32))
     finally:
         torch.set_float32_matmul_precision(before)
