@@ -48,7 +48,7 @@ import numpy as np
 import torch
 
 from taftcache.backbone.cut.cut import Cut
-from taftcache.backbone.device import full_float32, resolve_device
+from taftcache.backbone.device import resolve_device
 from taftcache.backbone.engine import CpuEngine, ImageBatch
 from taftcache.backbone.extract import default_batch, extract
 from taftcache.backbone.model import load_backbone, wrap_model
@@ -57,6 +57,7 @@ from taftcache.backbone.sources.arrays import ArraySource
 from taftcache.backbone.sources.base import Source
 from taftcache.backbone.sources.opening import open_source
 from taftcache.backbone.spec import BackboneSpec, DataSpec, PreprocessSpec
+from taftcache.tangent.device import full_float32
 
 try:
     from taftcache.cache.store import FeatureStore

@@ -23,13 +23,13 @@ import time
 from collections.abc import Callable
 
 import numpy as np
-import timm
 import torch
+from timm.models.vision_transformer import VisionTransformer
 from torch.func import functional_call, jvp, vjp
 
 from taftcache.objective.problem import Problem
 from taftcache.objective.rsl import RSL
-from taftcache.tangent.base import make_base
+from taftcache.tangent.base import Base, make_base
 from taftcache.tangent.class_row.config import ClassRow
 from taftcache.tangent.config import TailConfig
 from taftcache.tangent.operator import TangentOperator
@@ -57,14 +57,14 @@ def seconds(run: Callable[[], object], repeats: int, device: str) -> float:
     return statistics.median(times[1:])
 
 
-def machine_rates(device: str) -> tuple[float, float]:
+def machine_rates(device: str, side: int = 4096) -> tuple[float, float]:
     """Bytes a second of a copy (read and write counted) and float32 operations a second of a matrix product."""
-    source = torch.zeros(64 << 20, device=device)
+    source = torch.randn(4 * side * side, device=device)
     target = torch.empty_like(source)
-    a = torch.randn(4096, 4096, device=device)
+    a = torch.randn(side, side, device=device)
     out = torch.empty_like(a)
     copy = 2 * source.nbytes / seconds(lambda: target.copy_(source), 7, device)
-    gemm = 2 * 4096**3 / seconds(lambda: torch.matmul(a, a, out=out), 3, device)
+    gemm = 2 * side**3 / seconds(lambda: torch.matmul(a, a, out=out), 3, device)
     return copy, gemm
 
 
@@ -114,14 +114,11 @@ def main() -> None:
         )
 
 
-def measure(name: str, args: argparse.Namespace, copy: float, gemm: float) -> dict[str, float]:
-    """Both products at one shape, and how far apart their results are."""
-    shape, device = SHAPES[name] | ({"samples": args.samples} if args.samples else {}), args.device
-    n, t, d, H = (shape[k] for k in ("samples", "tokens", "width", "heads"))
+def made(shape: dict[str, int], classes: int, device: str) -> tuple[VisionTransformer, Base]:
+    """One block with norm and head of random weights, and the base point around it."""
+    t, d, H = (shape[k] for k in ("tokens", "width", "heads"))
     torch.manual_seed(0)
-    model = timm.models.vision_transformer.VisionTransformer(
-        img_size=16, patch_size=16, embed_dim=d, depth=1, num_heads=H, num_classes=args.classes
-    )
+    model = VisionTransformer(img_size=16, patch_size=16, embed_dim=d, depth=1, num_heads=H, num_classes=classes)
     model = model.to(device).eval()
     block = model.blocks[0]
     block.attn.fused_attn = False
@@ -134,11 +131,19 @@ def measure(name: str, args: argparse.Namespace, copy: float, gemm: float) -> di
         shape=(t, d),
         class_token=True,
         width=d,
-        classes=args.classes,
+        classes=classes,
         parameters=tuple(tail),
         end=end,
     )
-    base = make_base(tail, config, args.classes, TangentSpec())
+    return model, make_base(tail, config, classes, TangentSpec())
+
+
+def measure(name: str, args: argparse.Namespace, copy: float, gemm: float) -> dict[str, float]:
+    """Both products at one shape, and how far apart their results are."""
+    shape, device = SHAPES[name] | ({"samples": args.samples} if args.samples else {}), args.device
+    n, t, d = (shape[k] for k in ("samples", "tokens", "width"))
+    model, base = made(shape, args.classes, device)
+    block = model.blocks[0]
     tokens = torch.randn(n, t, d)
     labels = np.arange(n) % args.classes
     operator = TangentOperator(base, [ArrayRows(tokens.numpy(), labels)], device=device, memory=1 << 40)

@@ -1,9 +1,6 @@
-"""The device that a run asks for, and float32 arithmetic that stays float32 on it."""
+"""The device that a run asks for."""
 
 from __future__ import annotations
-
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import torch
 
@@ -34,22 +31,3 @@ def resolve_device(name: str) -> torch.device:
             do="choose one of those or 'auto'",
         )
     return device
-
-
-@contextmanager
-def full_float32(device: torch.device) -> Iterator[None]:
-    """Products in float32 proper: no TF32, no bfloat16 shortcuts and no autocast, restored afterwards.
-
-    cuDNN convolutions use TF32 by default, and a program may have lowered the precision of matrix
-    products; either would put rounding of 1e-3 into features that are stored for good.
-    """
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("highest")
-    try:
-        with (
-            torch.autocast(device.type, enabled=False),
-            torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False),
-        ):
-            yield
-    finally:
-        torch.set_float32_matmul_precision(before)

@@ -28,6 +28,7 @@ from taftcache.backbone.pool import one_core_pool
 from taftcache.backbone.preprocess import Preprocess
 from taftcache.backbone.sources.base import Source, unreadable
 from taftcache.errors import UnreadableImage
+from taftcache.tangent.device import transfer
 
 _GROUP = 8
 
@@ -87,6 +88,7 @@ class Work:
         self.cut, self.batch = cut, batch
         self._transform, self._source = transform, source
         self._dtype = torch.float16 if dtype == "float16" else torch.float32
+        self._transfer = transfer(cut.device)
 
     def decode(self, span: Sequence[int], stop: bool) -> ImageBatch:
         """Pixels of the images that decode; with ``stop``, of those before the first that does not."""
@@ -106,19 +108,20 @@ class Work:
 
     def forward(self, done: ImageBatch) -> None:
         """Replace the pixels by tokens."""
-        begin, n, cuda = time.perf_counter(), len(done.pixels), self.cut.device.type == "cuda"
+        begin, n = time.perf_counter(), len(done.pixels)
         if n == 0:
             empty = np.empty((0, *self.cut.tokens_shape), str(self._dtype).removeprefix("torch."))
             done.tokens = lambda: empty
             return
         with torch.inference_mode():
             shape = (self.batch, *self._transform.image_shape)
-            pixels = torch.empty(shape, dtype=torch.uint8, pin_memory=cuda)
+            pixels = self._transfer.host(shape, torch.uint8)
             torch.stack(done.pixels, out=pixels[:n])
             done.pixels = []
             pixels[n:] = pixels[0]
-            tokens = self.cut.prefix(self._transform.normalise(pixels.to(self.cut.device, non_blocking=True)))
-            done.tokens = _to_host(tokens[:n].to(self._dtype))
+            tokens = self.cut.prefix(self._transform.normalise(self._transfer.send(pixels)))
+            done.tokens = self._transfer.fetch(tokens[:n].to(self._dtype))
+            self._transfer.used()
         done.forward_seconds = time.perf_counter() - begin
 
     def _pixels(self, index: int) -> Tensor | UnreadableImage:
@@ -204,21 +207,3 @@ def _ahead(
 
 def _spans(order: Sequence[int], length: int) -> Iterator[Sequence[int]]:
     return (order[k : k + length] for k in range(0, len(order), length))
-
-
-def _to_host(tokens: Tensor) -> Callable[[], np.ndarray]:
-    """A function that waits for and returns the array."""
-    if tokens.device.type != "cuda":
-        array = tokens.cpu().numpy()
-        return lambda: array
-    # The copy runs behind the kernels; the writer's thread waits for it while the next batch is launched.
-    host = torch.empty(tokens.shape, dtype=tokens.dtype, pin_memory=True)
-    host.copy_(tokens, non_blocking=True)
-    done = torch.cuda.Event()
-    done.record()
-
-    def wait() -> np.ndarray:
-        done.synchronize()
-        return host.numpy()
-
-    return wait

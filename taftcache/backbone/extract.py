@@ -18,11 +18,11 @@ from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 
-from taftcache.backbone.device import full_float32
 from taftcache.backbone.engine import CpuEngine, DeviceEngine, Engine, ImageBatch, Prefix, Work
 from taftcache.backbone.preprocess import Preprocess
 from taftcache.backbone.sources.base import Source
 from taftcache.errors import BackboneError, DataError, RecipeError
+from taftcache.tangent.device import full_float32
 
 _WRITES_AHEAD = 2
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import difflib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import blake3
 import timm
@@ -22,15 +22,16 @@ from taftcache.backbone.spec import BackboneSpec, PreprocessSpec
 from taftcache.errors import BackboneError
 
 _AS_TRAINED = PreprocessSpec()
+Precision = Literal["float32", "bfloat16", "float16"]
 
 
 @dataclass(frozen=True)
 class Backbone:
-    """A frozen model in evaluation mode and float32.
+    """A frozen model in evaluation mode, its weights in float32.
 
     name: the timm architecture. weights_digest: BLAKE3 over the state (see ``weights_digest``).
     file_digest: BLAKE3 of the weights file, None without one. data_config: timm's resolved
-    preprocessing. config: what a store records, JSON only.
+    preprocessing. config: what a store records, JSON only. precision: of the frozen layers' arithmetic.
     """
 
     model: nn.Module
@@ -39,6 +40,7 @@ class Backbone:
     file_digest: str | None
     data_config: dict[str, Any]
     config: dict[str, Any]
+    precision: Precision = "float32"
 
     @property
     def device(self) -> torch.device:
@@ -81,9 +83,17 @@ def load_backbone(
     options = spec.model_args if kind not in ("bundled", "folder") else _folder_args(weights_folder(spec), spec)
     digest = None if path is None else file_digest(path)
     label = spec.model or architecture
-    return wrap_model(
+    made = wrap_model(
         model, label, preprocess, target, model_args=options, weights=kind, file_digest=digest, record=done
     )
+    return in_precision(made, spec.precision)
+
+
+def in_precision(backbone: Backbone, precision: Precision) -> Backbone:
+    """The same model, whose frozen layers compute in ``precision``; what a store records says so."""
+    if precision == "float32":  # says nothing, as before there was a choice
+        return backbone
+    return replace(backbone, precision=precision, config={**backbone.config, "precision": precision})
 
 
 def not_built(name: str, model_args: Mapping[str, Any], error: Exception, pretrained: bool = False) -> BackboneError:

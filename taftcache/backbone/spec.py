@@ -33,11 +33,14 @@ class BackboneSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     weights: "bundled" (the small ViT inside the package), "pretrained" (timm's hub), the path
         of a ``.safetensors`` file with timm's names, or a folder in timm's local-dir layout.
     model_args: passed on to ``timm.create_model``.
+    precision: of the frozen layers' arithmetic; weights and what is trained stay in float32. Half of the numbers are
+        some times as fast on a GPU, and what they round is stored for good.
     """
 
     model: str | None = None
     weights: str = "bundled"
     model_args: dict[str, Any] = {}
+    precision: Literal["float32", "bfloat16", "float16"] = "float32"
 
     def __post_init__(self) -> None:
         check_options(self.model_args)

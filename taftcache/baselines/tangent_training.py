@@ -124,7 +124,7 @@ class _Descent:
     def step(self, state: Any, labels: Tensor, rows: Tensor, epoch: int) -> None:
         """One of Adam's steps on the rows at these places [b], prepared as ``state``."""
         run, operator, rate = self.run, self._operator, self._schedule.rate_at(epoch)
-        change = operator.tail.tangent(operator.weights, state, self._direction)
+        change = operator.tangent(state, self._direction)
         z = change if run.jvp_only else state.logits + change
         if run.penalty == "ridge":
             torch.mul(self.value, run.ridge, out=self._gradient)
@@ -137,7 +137,7 @@ class _Descent:
         cotangent = run.loss.gradient(z, labels) / len(labels)
         if run.weights is not None:
             cotangent = cotangent * run.weights.picked(labels, rows, z)
-        operator.tail.adjoint(operator.weights, state, cotangent, self._out)
+        operator.adjoint(state, cotangent, self._out)
         self._adam.step(self._gradient, rate)
         if run.radius is not None:
             norm = self.value.norm().item()
@@ -152,11 +152,11 @@ class _Batches:
         self._operator, self._tokens, tail = operator, tokens, operator.tail
         one = operator.prepare(tokens[:1])
         size = sum(tensor.numel() * tensor.element_size() for tensor in tail.tensors(one))
-        fits = size * len(tokens) <= memory and tail.select(one, torch.arange(1)) is not None
+        fits = size * len(tokens) <= memory and tail.select(one, torch.arange(1, device=operator.device)) is not None
         self._whole = operator.prepare(tokens) if fits else None
 
     def state(self, rows: Tensor) -> Any:
         """Of the rows at these places."""
         if self._whole is None:
             return self._operator.prepare(self._tokens[rows.numpy()])
-        return self._operator.tail.select(self._whole, rows)
+        return self._operator.tail.select(self._whole, rows.to(self._operator.device))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from taftcache.errors import BackboneError, CompositionError, IdentityError, Rec
 from taftcache.model.component import Component, read_base, read_component
 from taftcache.names import model_of, scaling_of
 from taftcache.tangent.base import Base
+from taftcache.tangent.device import full_float32
 
 
 @dataclass(frozen=True)
@@ -111,14 +113,18 @@ class TangentModel(nn.Module):
 
     def _logits(self, images: Tensor) -> Tensor:
         w, delta = self._tail.bind(self._base.named()), self._tail.bind(self._delta.named())
-        value, change = self._tail.value_and_tangent(w, self.cut.prefix(images), delta)
-        return value + change
+        # A program that is traced says nothing of precision, and on a CPU it is the caller's own.
+        guarded = images.device.type == "cuda" and not torch.compiler.is_exporting()
+        with full_float32(images.device) if guarded else nullcontext():
+            value, change = self._tail.value_and_tangent(w, self.cut.prefix(images), delta)
+            return value + change
 
     @torch.no_grad()
     def tokens(self, images: Sequence[Path | str]) -> np.ndarray:
         """What the tail takes in, float32 [n,t,d], of image files; UnreadableImage for what does not decode."""
         stacked = torch.stack([self.transform(_open(name)) for name in images])
-        return self.cut.prefix(stacked.to(_device(self.backbone))).float().cpu().numpy()
+        with full_float32(device := _device(self.backbone)):
+            return self.cut.prefix(stacked.to(device)).float().cpu().numpy()
 
     def predict(self, images: Sequence[Path | str], top: int = 3, batch: int = 32) -> list[Prediction]:
         """The ``top`` classes of each image file.

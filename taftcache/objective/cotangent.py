@@ -29,7 +29,7 @@ class Cotangent(ABC):
     """
 
     start: int = 0
-    notes: list[tuple[float, Tensor | None, Tensor]] = field(default_factory=list)
+    notes: list[tuple[Tensor | float, Tensor | None, Tensor]] = field(default_factory=list)
 
     def __call__(self, logits: Tensor, change: Tensor | None, labels: Tensor) -> Tensor:
         """[b,K] for the base logits [b,K], their tangent [b,K] or None, and the labels of the next block."""
@@ -79,7 +79,8 @@ class LossGradient(_OfLoss):
         losses, gradient = self.loss.value(z.double(), labels), self.loss.gradient(z, labels)
         if self.weights is not None:
             losses = losses * self.weights.at(labels, self.start, losses)[:, 0]
-        self.notes.append((losses.sum().item(), z if self.keep else None, labels))
+        # A number would wait for the device at every block.
+        self.notes.append((losses.sum(), z if self.keep else None, labels))
         return self._mean(gradient, labels)
 
 

@@ -58,7 +58,7 @@ class Problem:
         gradient = operator.accumulate(delta, gradients, self.ridge * delta)
         value = 0.0
         for losses, z, labels in gradients.notes:
-            value += losses
+            value += float(losses)
             if seen is not None and z is not None:
                 seen(z, labels)
         return value / operator.rows + 0.5 * self.ridge * (delta @ delta).item(), gradient

@@ -109,7 +109,9 @@ def shard_sum(
     with _alone:
         operator = _operator(job, name, digest)
         total = operator.accumulate(None if vector is None else _tensor(vector, operator.device), cotangent)
-        notes = [(value, None if z is None else z.cpu().numpy(), y.cpu().numpy()) for value, z, y in cotangent.notes]
+        notes = [
+            (float(value), None if z is None else z.cpu().numpy(), y.cpu().numpy()) for value, z, y in cotangent.notes
+        ]
         return processor(torch.device(operator.device)), (total.cpu().numpy(), notes)
 
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from taftcache.backbone.device import full_float32
 from taftcache.backbone.engine import ImageBatch, Work
 from taftcache.backbone.extract import default_batch, make_engine
 from taftcache.backbone.preprocess import Preprocess
@@ -24,6 +23,7 @@ from taftcache.remote.jobs import RowJob
 from taftcache.remote.resident import resident
 from taftcache.remote.task import portable, processor
 from taftcache.stages.extract.extraction import load_frozen, made_from
+from taftcache.tangent.device import full_float32
 
 _GPU_BATCHES = 4  # of one task: decoding one batch overlaps with the pass of the one before
 

@@ -17,6 +17,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from taftcache.errors import SolveError
 from taftcache.tangent.config import TailConfig
+from taftcache.tangent.device import full_float32
 from taftcache.tangent.factors import Direct, RankOne
 from taftcache.tangent.parameters import Layout
 from taftcache.tangent.rules import linear_adjoint, linear_tangent
@@ -24,6 +25,7 @@ from taftcache.tangent.rules import linear_adjoint, linear_tangent
 # Rows go through the tail in pieces of about this many numbers, a few dozen times which is in use at once. Sums run
 # over pieces, so it is part of the result's bytes and no tuning knob.
 PIECE_NUMBERS = 1 << 21
+ON_GPU = 8  # times as many there: each piece is some hundred launches
 PREFIX = "model."  # of timm's names inside the module
 
 Named = dict[str, Tensor]
@@ -50,7 +52,7 @@ class FunctionalTail:
 
     def __init__(self, config: TailConfig, module: nn.Module) -> None:
         self.config, self.module = config, module
-        self._piece = max(1, PIECE_NUMBERS // torch.Size(config.shape).numel())
+        self._numbers = torch.Size(config.shape).numel()
         held = {f"{PREFIX}{name}" for name in (*config.parameters, *config.buffers)}
         tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
         self._constants = {name: tensor for name, tensor in tensors.items() if name not in held}
@@ -63,8 +65,8 @@ class FunctionalTail:
     def value(self, w: Named, rows: Tensor) -> FunctionalState:
         """The base model on ``rows`` [n,t,d]."""
         rows = _usable(rows)
-        with _exact(), torch.no_grad():
-            feature = torch.cat([self._run(w, {}, piece) for piece in torch.split(rows, self._piece)])
+        with _exact(rows), torch.no_grad():
+            feature = torch.cat([self._run(w, {}, piece) for piece in self._pieces(rows)])
         weight, bias = (w[name] for name in self.config.head_names)
         return FunctionalState(rows, feature, torch.addmm(bias, feature, weight.T))
 
@@ -80,8 +82,8 @@ class FunctionalTail:
                 du: Tensor = jvp(lambda p: self._run(w, p, piece), (at,), (moved,))[1]
                 return du
 
-            with _exact(), torch.no_grad():
-                du = torch.cat([change(piece) for piece in torch.split(state.rows, self._piece)])
+            with _exact(state.rows), torch.no_grad():
+                du = torch.cat([change(piece) for piece in self._pieces(state.rows)])
         out = linear_tangent(w[weight], state.feature, du, delta.get(weight), delta.get(bias))
         return torch.zeros_like(state.logits) if out is None else out
 
@@ -98,8 +100,8 @@ class FunctionalTail:
         if not at:
             return
         back = _usable(r @ w[weight])
-        for piece, g in zip(torch.split(state.rows, self._piece), torch.split(back, self._piece), strict=True):
-            with _exact():
+        for piece, g in zip(self._pieces(state.rows), self._pieces(back), strict=True):
+            with _exact(piece):
                 linearised: tuple[Any, ...] = vjp(lambda p, piece=piece: self._run(w, p, piece), at)
                 (gradients,) = linearised[1](g)
             for name, gradient in gradients.items():
@@ -123,6 +125,11 @@ class FunctionalTail:
     def tensors(self, state: FunctionalState) -> Iterator[Tensor]:
         """All that ``state`` holds in memory."""
         return iter(state)
+
+    def _pieces(self, rows: Tensor) -> tuple[Tensor, ...]:
+        """``rows``, or what belongs to them, as many at once as the device is to take."""
+        most = PIECE_NUMBERS * ON_GPU if rows.is_cuda else PIECE_NUMBERS
+        return torch.split(rows, max(1, most // self._numbers))
 
     def _run(self, w: Named, moving: Named, rows: Tensor) -> Tensor:
         """The head's input for a piece of rows, at the base point with ``moving`` in place of its namesakes."""
@@ -149,12 +156,12 @@ _NO_FACTORS = "a functional tail has no factored gradients; solvers ask `factore
 
 
 @contextmanager
-def _exact() -> Iterator[None]:
+def _exact(rows: Tensor) -> Iterator[None]:
     """Inside, derivatives of every kind exist: no inference mode, and attention that is written out.
 
-    Forward mode through fused attention raises NotImplementedError.
+    Forward mode through fused attention raises NotImplementedError. The model's own code has convolutions.
     """
-    with torch.inference_mode(False), sdpa_kernel(SDPBackend.MATH):
+    with torch.inference_mode(False), sdpa_kernel(SDPBackend.MATH), full_float32(rows.device):
         yield
 
 

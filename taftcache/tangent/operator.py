@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from itertools import accumulate
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor
 
 from taftcache.tangent.base import Base
+from taftcache.tangent.device import full_float32, transfer
 from taftcache.tangent.factors import Direct, Factor
 from taftcache.tangent.feature import FeatureState, FeatureTail
 from taftcache.tangent.parameters import Layout
@@ -65,6 +67,9 @@ class TangentOperator:
         self.rows = sum(source.rows for source in self.sources)
         self.passes = 0
         self.block_rows = min(BLOCK_ROWS, self._whole.block_rows)
+        # Only a GPU has another float32 to guard against, and small blocks on a CPU would notice the guard's time.
+        self._on_gpu = torch.device(device).type == "cuda"
+        self._transfer = transfer(device)
         self._memory = memory
         self._kept: list[tuple[State, Tensor]] = []
 
@@ -78,20 +83,19 @@ class TangentOperator:
         self.passes += 1
         yield from self._kept
         for block in self._read(skip=len(self._kept)):
-            labels = torch.from_numpy(_owned(block.labels)).to(self.device)
-            held = self.prepare(block.tokens), labels
+            held = self.prepare(block.tokens), self._transfer.put(_owned(block.labels))
             size = sum(tensor.numel() * tensor.element_size() for tensor in self.tail.tensors(held[0]))
             self._memory -= size
             if self._memory >= 0:  # what is kept is always a prefix: once one block does not fit, none will
                 self._kept.append(held)
             yield held
+            self._transfer.used()
 
     def prepare(self, tokens: np.ndarray) -> State:
         """The base model's state on rows [b,t,d] of any float dtype."""
-        # A cache hands out read-only views of mapped files; torch takes only memory that it may write.
-        owned = np.ascontiguousarray(tokens) if tokens.flags.writeable else np.array(tokens)
-        moved = torch.from_numpy(owned).to(self.device)
-        state = self._whole.value(self._all_weights, moved.to(self.dtype))
+        moved = self._transfer.put(tokens)
+        with self._products():
+            state = self._whole.value(self._all_weights, moved.to(self.dtype))
         return FeatureState(state.feature, state.logits) if self._head_alone else state
 
     def direction(self, vector: Tensor) -> Any:
@@ -100,11 +104,21 @@ class TangentOperator:
 
     def tangent(self, state: State, delta: Any) -> Tensor:
         """J Δw [b,K] on one prepared block, for a ``direction``."""
-        return self.tail.tangent(self.weights, state, delta)
+        with self._products():
+            return self.tail.tangent(self.weights, state, delta)
 
     def factors(self, state: State, r: Tensor) -> tuple[Sequence[Factor], list[Direct]]:
         """The gradients Jᵀ r of a block's rows one by one, in factored form, for r [b,K]."""
-        return self.tail.factors(self.layout, self.weights, state, r)
+        with self._products():
+            return self.tail.factors(self.layout, self.weights, state, r)
+
+    def adjoint(self, state: State, r: Tensor, out: Any) -> None:
+        """Add Jᵀ r to ``out``, which is in the tail's own form, in place, for r [b,K] on one prepared block."""
+        with self._products():
+            self.tail.adjoint(self.weights, state, r, out)
+
+    def _products(self) -> AbstractContextManager[None]:
+        return full_float32(self.device) if self._on_gpu else nullcontext()
 
     def matvec(self, vector: Tensor) -> Iterator[Tensor]:
         """J v block by block, each [b,K]."""
@@ -129,7 +143,7 @@ class TangentOperator:
         row, end = 0, next(ends, 0)
         for state, labels in self.blocks():
             change = None if delta is None else self.tangent(state, delta)
-            self.tail.adjoint(self.weights, state, cotangent(state.logits, change, labels), out)
+            self.adjoint(state, cotangent(state.logits, change, labels), out)
             row += len(labels)
             if row >= end and not alone:
                 onto.add_(total)

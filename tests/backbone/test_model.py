@@ -13,11 +13,13 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from taftcache.backbone.cut.cut import Cut
-from taftcache.backbone.device import full_float32, resolve_device
+from taftcache.backbone.device import resolve_device
 from taftcache.backbone.files import BUNDLED, expand_path, file_digest, weights_file
-from taftcache.backbone.model import load_backbone, weights_digest, wrap_model
+from taftcache.backbone.model import in_precision, load_backbone, weights_digest, wrap_model
 from taftcache.backbone.spec import BackboneSpec, PreprocessSpec
 from taftcache.errors import BackboneError, RecipeError
+from taftcache.recipe import parse_recipe, recipe_values
+from taftcache.tangent.device import full_float32
 from tests.backbone.registry import SMALL, images, small_backbone
 
 
@@ -243,3 +245,31 @@ def test_recipes_and_weight_files_need_neither_torch_nor_timm():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.law("frozen layers compute in half precision only where the store's identity says so")
+def test_precision_is_part_of_what_a_store_records():
+    torch.manual_seed(0)
+    full = wrap_model(timm.create_model("vit_tiny_patch16_224", img_size=32, depth=2, num_classes=4), "vit")
+    assert in_precision(full, "float32") is full
+    assert "precision" not in full.config
+    images = torch.randn(2, 3, 32, 32)
+    exact = Cut(full).prefix(images)
+    for precision, error in (("float16", 2e-3), ("bfloat16", 2e-2)):
+        half = in_precision(full, precision)
+        assert half.config == full.config | {"precision": precision}
+        cut = Cut(half)
+        rows = cut.prefix(images)
+        assert rows.dtype == torch.float32
+        assert 1e-5 < (rows - exact).norm() / exact.norm() < error
+        assert all(
+            torch.equal(a, b) for a, b in zip(cut.tail_state().values(), Cut(full).tail_state().values(), strict=True)
+        )
+        assert all(p.dtype == torch.float32 for p in half.model.parameters())
+
+
+def test_the_default_precision_leaves_no_trace_in_a_recipe():
+    said = parse_recipe({"backbone": {"precision": "float16"}})
+    assert recipe_values(said)["backbone"]["precision"] == "float16"
+    assert "precision" not in recipe_values(parse_recipe({}))["backbone"]
+    assert parse_recipe(recipe_values(said)) == said

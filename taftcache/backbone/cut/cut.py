@@ -6,6 +6,7 @@ Which way is decided from the model, and said: ``path`` and ``why`` of the descr
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from threading import local
 from typing import Any
@@ -22,11 +23,11 @@ from taftcache.backbone.cut.describe import DescribedTail, describe
 from taftcache.backbone.cut.locate import classifier_of, locate
 from taftcache.backbone.cut.remainder import PREFIX, Remainder
 from taftcache.backbone.cut.trace import feature, trace
-from taftcache.backbone.device import full_float32
 from taftcache.backbone.model import Backbone
 from taftcache.errors import BackboneError
 from taftcache.tangent.class_row.config import ClassRow
 from taftcache.tangent.config import Linearisation, TailConfig
+from taftcache.tangent.device import full_float32
 
 AGREEMENT = 1e-5  # of prefix and rest with the whole model in float32, relative; a leak would be a NaN instead
 
@@ -84,6 +85,9 @@ class Cut:
                 self._closed = self._describe()
             if isinstance(self._closed, DescribedTail):
                 self.buffers = tuple(self._closed.buffers)
+        self._dtype = getattr(torch, backbone.precision)
+        # The frozen layers in half precision are a copy: the tail, and what is looked at above, are float32's.
+        self._frozen = self._model if self._dtype == torch.float32 else copy.deepcopy(self._model).to(self._dtype)
 
     @property
     def device(self) -> torch.device:
@@ -101,15 +105,21 @@ class Cut:
         """Rows [n, t, d] that enter the tail, for preprocessed float32 images [n, 3, h, w].
 
         Bit-equal to what a forward pre-hook on the module sees; nothing after the cut is run. Several threads may call.
+        They are float32, whatever the backbone's precision.
         """
         if images.ndim != 4 or tuple(images.shape[1:]) != self._image_shape:
             raise BackboneError(
                 f"images have the shape {list(images.shape)}, but the model takes {['n', *self._image_shape]}"
             )
+        return self.frozen_rows(images.to(self._dtype)).float()
+
+    def frozen_rows(self, images: Tensor) -> Tensor:
+        """``prefix`` in the backbone's precision, for images in it."""
         with torch.no_grad():
             if type(self._model) is VisionTransformer and self.start in self._trace.blocks:
                 return self._before_block(images)
-            return self._input(images).reshape(len(images), *self.tokens_shape).contiguous()
+            rows = self._input(images, self._frozen)
+            return rows.reshape(len(images), *self.tokens_shape).contiguous()
 
     def replay(self, rows: Tensor) -> Tensor:
         """Logits [n, K] of the model's own tail and head on rows [n, t, d] (an oracle)."""
@@ -182,13 +192,13 @@ class Cut:
         biases = [head.bias for head in heads if head.bias is not None]
         return torch.cat([head.weight for head in heads], 1), sum(biases) / len(biases) if biases else None
 
-    def _input(self, images: Tensor) -> Tensor:
-        """What the cut's module is given."""
+    def _input(self, images: Tensor, model: nn.Module) -> Tensor:
+        """What the cut's module is given; ``model`` is the backbone's, or a copy of it with its hooks."""
         if not self.start:
-            return feature(self._model, images)
+            return feature(model, images)
         self._switch.on = True
         try:
-            feature(self._model, images)
+            feature(model, images)
         except _Reached as reached:
             return reached.rows
         finally:
@@ -197,7 +207,7 @@ class Cut:
 
     def _before_block(self, images: Tensor) -> Tensor:
         """``_input`` of a plain ViT without hooks and exceptions, which torch.export cannot trace."""
-        model: Any = self._model
+        model: Any = self._frozen
         x = model._pos_embed(model.patch_embed(images))
         rows: Tensor = model.blocks[: int(self.start.removeprefix("blocks."))](model.norm_pre(model.patch_drop(x)))
         return rows
@@ -255,7 +265,7 @@ class Cut:
             for parameter in parameters.values():
                 parameter.requires_grad_(True)
             with torch.enable_grad():
-                return set(_reached(self._input(images).sum(), parameters))
+                return set(_reached(self._input(images, self._model).sum(), parameters))
         finally:
             for parameter in parameters.values():
                 parameter.requires_grad_(False)

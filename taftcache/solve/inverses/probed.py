@@ -37,7 +37,7 @@ class ProbedPreconditioner:
                 curvatures = curvatures + probe.double().square().sum(0) / PROBES
                 gradient = torch.zeros(self._layout.size, dtype=operator.dtype, device=operator.device)
                 out = operator.tail.bind(self._layout.views(gradient))
-                operator.tail.adjoint(operator.weights, state, probe, out)
+                operator.adjoint(state, probe, out)
                 squares += gradient.double() ** 2
             seen += len(labels)
             if seen >= SAMPLE_ROWS:

@@ -35,8 +35,9 @@ from taftcache.tangent.rules import (
 )
 from taftcache.tangent.weights import Entry, TailWeights
 
-# Token products run over pieces of about this many bytes, so that the second read of a covariance
-# product finds the tokens in a shared cache; smaller pieces starve the threads.
+# On a CPU token products run over pieces of about this many bytes, so that the second read of a covariance
+# product finds the tokens in a shared cache; smaller pieces starve the threads. A GPU takes a block at a time: a piece
+# would be some microseconds of work, less than its launches.
 PIECE_BYTES = 16 << 20
 
 
@@ -290,7 +291,7 @@ def _rows(per_head: Tensor) -> Tensor:
 
 def _pieces(s: BlockState) -> list[slice]:
     """Row ranges whose tokens fit a core's cache."""
-    if torch.compiler.is_exporting():  # a program is traced for any number of rows
+    if torch.compiler.is_exporting() or s.u.is_cuda:  # a program is traced for any number of rows
         return [slice(None)]
     rows = max(1, PIECE_BYTES // (s.u[0].numel() * s.u.element_size()))
     return [slice(k, k + rows) for k in range(0, len(s.u), rows)]

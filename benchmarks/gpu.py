@@ -1,0 +1,364 @@
+"""All that is to be measured on a GPU, by one command of less than nine minutes.
+
+    python benchmarks/gpu.py [--part NAME …] [--quick] [--device cuda|cpu] [--scratch FOLDER] [--json]
+
+Parts: extract (stage 1 of ViT-L/16, DeiT-tiny and ConvNeXt-B from synthetic JPEG files to a committed store, beside the
+bare forward pass on images that are on the device), product (JᵀDJ·v, the kernel of the rows and Kronecker factors at
+ViT-L/16 with 4,096 rows, beside the least time that the device needs and beside torch.func), whole (6,000 images of 224
+pixels: extract, ten shards, the exact model, forget one sample) and agreement (the device against the CPU, and against
+itself a second time). Weights are random, and no file is read that the command did not draw.
+
+Without ``--part`` each runs in a process of its own with a limit of its own: one that fails or takes too long is
+reported by its error, and the others go on. Progress goes to stderr. ``--quick`` is everything at a size of nothing,
+for the command itself. ``tools/make_gpu.py`` writes docs/gpu.md's tables from the JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import timm
+import torch
+from extract import decode_all, forward_all, run_stage
+from PIL import Image
+from safetensors.torch import save_file
+from tangent import SHAPES, least, machine_rates, made, measure, seconds
+
+import taftcache
+from taftcache.backbone.cut.cut import Cut
+from taftcache.backbone.model import in_precision, wrap_model
+from taftcache.backbone.preprocess import Preprocess
+from taftcache.backbone.sources.arrays import ArraySource
+from taftcache.backbone.sources.folder import FolderSource
+from taftcache.cache.store import FeatureStore
+from taftcache.objective.objective import Objective
+from taftcache.objective.problem import Problem
+from taftcache.objective.rsl import RSL
+from taftcache.recipe import Recipe, parse_recipe
+from taftcache.solve.inverses.class_kernel import ClassKernel
+from taftcache.solve.inverses.kronecker import KroneckerPreconditioner
+from taftcache.solve.minimise import minimise
+from taftcache.solve.settings import Arithmetic, Goal
+from taftcache.tangent.operator import TangentOperator
+from taftcache.tangent.rows import ArrayRows
+
+TINY: dict[str, Any] = {"img_size": 32, "depth": 2, "num_classes": 4}
+MODELS: dict[str, dict[str, Any]] = {
+    "vit_large_patch16_224": {},
+    "deit_tiny_patch16_224": {},
+    "convnext_base": {},
+}
+LIMITS = {"extract": 170, "product": 90, "whole": 200, "agreement": 60}  # seconds, of nine minutes
+STEP = Callable[[str], None]
+
+
+def extract_part(device: str, quick: bool, scratch: Path, say: STEP) -> dict[str, Any]:
+    """Images a second of each model and precision: bare, from files, from memory, and decoding alone."""
+    count, side = (12, 40) if quick else (3072, 256)
+    say(f"drawing {count} images")
+    source = FolderSource(draw(scratch / "images", count, side, distinct=min(count, 250)))
+    found: dict[str, Any] = {"images": count, "writer_bytes_per_s": writer_rate(scratch, quick)}
+    for name, args in ({"vit_tiny_patch16_224": TINY} if quick else MODELS).items():
+        torch.manual_seed(0)
+        backbone = wrap_model(timm.create_model(name, **args), name, device=device)
+        for precision in ("float16", "bfloat16", "float32"):
+            say(f"{name} in {precision}")
+            cut = Cut(in_precision(backbone, precision))
+            found[f"{name} {precision}"] = of_one_model(cut, source, device, quick, scratch)
+    return found
+
+
+def of_one_model(cut: Cut, source: FolderSource, device: str, quick: bool, scratch: Path) -> dict[str, float]:
+    """Images a second; ``fraction`` is the product's from files over the bare pass's, or the decoders' if that is less.
+
+    The bare pass has no cast back to float32 and no copy to the host.
+    """
+    transform, batch = Preprocess(cut.backbone), 4 if quick else 128
+    args = SimpleNamespace(batch=batch, workers=None, no_store=False, scratch=scratch)
+    n = len(source.items)
+    begin = time.perf_counter()
+    pixels = decode_all(transform, source, os.cpu_count() or 1)
+    decoding = n / (time.perf_counter() - begin)
+    few = transform.normalise(pixels[:batch].to(device)).to(getattr(torch, cut.backbone.precision))
+    repeats = max(1, min(n // batch, 8))
+    bare = repeats * batch / seconds(lambda: forward_all(cut.frozen_rows, [few] * repeats), 3, device)
+    arrays = {"images": pixels.numpy(), "labels": np.arange(n) % 2}
+    ready = ArraySource("npz", Path("memory.npz"), arrays, "images", "labels")
+    # At crop_pct 1 images of the model's size pass through resizing and cropping as they are.
+    as_is = Preprocess(replace(cut.backbone, data_config={**cut.backbone.data_config, "crop_pct": 1.0}))
+    files = n / seconds(lambda: run_stage(cut, transform, source, args), 1, device)
+    memory = n / seconds(lambda: run_stage(cut, as_is, ready, args), 1, device)
+    return {
+        "bare": bare,
+        "files": files,
+        "memory": memory,
+        "decoding": decoding,
+        "fraction": files / min(bare, decoding),
+        "fraction_of_bare": files / bare,
+        "memory_fraction_of_bare": memory / bare,
+    }
+
+
+def draw(folder: Path, count: int, side: int, distinct: int, classes: int = 10) -> Path:
+    """So many JPEG files of smooth noise in a folder a class; ``distinct`` of them, in tens, differ."""
+    rng, files = np.random.default_rng(0), []
+    for k in range(count):
+        label = k % classes
+        path = folder / f"{label:02d}" / f"{k:05d}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if k < distinct:
+            coarse = rng.integers(0, 256, (8, 8, 3)).astype(np.float32)
+            coarse[:, :, label % 3] = 0.6 * coarse[:, :, label % 3] + 10 * label  # something to learn
+            picture = Image.fromarray(coarse.clip(0, 255).astype(np.uint8)).resize((side + side // 4, side))
+            picture.save(path, quality=90)
+            files.append(path)
+        else:
+            os.link(files[k % distinct // classes * classes + label], path)
+    return folder
+
+
+def writer_rate(scratch: Path, quick: bool) -> float:
+    """Bytes a second of rows in memory, ViT-L/16's tokens in float16, to a committed store."""
+    shape, rows = ((17, 64), 256) if quick else ((197, 1024), 4096)
+    data = np.random.default_rng(0).standard_normal((128, *shape)).astype(np.float16)
+    ids = [f"{k:06d}" for k in range(rows)]
+    begin = time.perf_counter()
+    with (
+        FeatureStore.create(scratch / "written", identity={}, classes=["a"], plan={}, recipe={}) as store,
+        store.writer("000", "train", tokens_shape=shape, candidates=ids) as writer,
+    ):
+        for at in range(0, rows, 128):
+            writer.append(data[: rows - at], ids[at : at + 128], np.zeros(min(128, rows - at), np.int64))
+        writer.commit()
+    return rows * data[0].nbytes / (time.perf_counter() - begin)
+
+
+def product_part(device: str, quick: bool, scratch: Path, say: STEP) -> dict[str, Any]:
+    """Seconds at ViT-L/16 with 4,096 rows, and how much of them the device cannot do without."""
+    name, n, classes = ("bundled", 32, 4) if quick else ("vit-large", 4096, 101)
+    shape = SHAPES[name] | {"samples": n}
+    say("roofs")
+    copy, gemm = machine_rates(device, 256 if quick else 8192)
+    found: dict[str, Any] = {"rows": n, "classes": classes, "copy_bytes_per_s": copy, "gemm_flop_per_s": gemm}
+    say("beside torch.func")  # in a block of rows: it takes forty times as much memory as the rows
+    few = SimpleNamespace(samples=8 if quick else 128, classes=classes, device=device, repeats=5, peer_repeats=2)
+    found["torch_func"] = measure(name, few, copy, gemm)  # type: ignore[arg-type]
+    base = made(shape, classes, device)[1]
+    tokens = np.random.default_rng(0).standard_normal((n, *base.config.shape), np.float32).astype(np.float16)
+    rows, v = [ArrayRows(tokens, np.arange(n) % classes)], torch.randn(base.layout.size, device=device)
+    moved, operations = least(shape, classes, base.layout.size)
+    roof = max(moved / copy, operations / gemm)
+    for where, memory in (("resident", 1 << 40), ("streamed", 0)):
+        say(f"products, rows {where}")
+        problem = Problem(TangentOperator(base, rows, device=device, memory=memory), RSL(), 1e-6)
+        out = torch.empty_like(v)
+        taken = seconds(lambda problem=problem, out=out: problem.hessian(v, out), 1 if quick else 5, device)
+        found[where] = {"seconds": taken, "least": roof, "fraction": roof / taken}
+        if where == "resident":
+            found |= built(problem, gemm, device, say)
+    found["torch_func"]["ratio_at_all_rows"] = (
+        found["torch_func"]["torch_func_s"] / few.samples * n / found["resident"]["seconds"]
+    )
+    return found
+
+
+def built(problem: Problem, gemm: float, device: str, say: STEP) -> dict[str, Any]:
+    """Seconds of the kernel of the rows and of Kronecker factors, and their products' least time alone.
+
+    What decompositions take is in the seconds and not in the least.
+    """
+    operator = problem.operator
+    state, n = next(iter(operator.blocks()))[0], operator.rows
+    factors = operator.factors(state, torch.ones_like(state.logits))[0]
+    sides = [(m.out.shape[1], m.out.shape[2], m.into.shape[2]) for m in factors]
+    scale = torch.full((n, operator.classes), 0.1, device=device)
+    gram = sum(2 * n * n * H * (o + i) for H, o, i in sides) / gemm
+    sampled = 2 * min(n, 1024)  # rows times probes
+    moments = sum(2 * sampled * H * (2 * o * o + 2 * i * i + o * i) for H, o, i in sides) / gemm
+    found = {}
+    for name, make, roof in (
+        ("kernel", lambda: ClassKernel(problem, scale), gram),
+        ("kronecker", lambda: KroneckerPreconditioner(problem), moments),
+    ):
+        say(name)
+        taken = seconds(make, 1, device)
+        found[name] = {"seconds": taken, "least": roof, "fraction": roof / taken}
+    return found
+
+
+def whole_part(device: str, quick: bool, scratch: Path, say: STEP) -> dict[str, Any]:
+    """Minutes and memory of extract, ten shards, the exact model and forgetting one sample."""
+    count, shards = (40, 2) if quick else (6000, 10)
+    name, args = ("vit_tiny_patch16_224", TINY) if quick else ("vit_large_patch16_224", {"num_classes": 10})
+    torch.manual_seed(0)
+    weights = timm.create_model(name, **args).state_dict()
+    save_file({k: t.contiguous() for k, t in weights.items()}, scratch / "w.safetensors")
+    say(f"drawing {count} images")
+    draw(scratch / "train", count, 32 if quick else 224, distinct=count)
+    recipe = parse_recipe(
+        {
+            "device": device,
+            "data": {"source": "folder", "train": str(scratch / "train"), "held_out": 0.2},
+            "backbone": {
+                "model": name,
+                "weights": str(scratch / "w.safetensors"),
+                "model_args": args,
+                "precision": "float32" if quick else "float16",
+            },
+            "store": {"path": str(scratch / "store"), "shards": shards},
+            "objective": {"ridge": 1e-3},
+            "solver": {"memory": "1GiB" if quick else "24GiB", "tolerance": 1e-4, "max_passes": 300},
+        }
+    )
+    found: dict[str, Any] = {"images": count, "shards": shards, "model": name}
+
+    def step(what: str, run: Callable[[], Any]) -> None:
+        say(what)
+        begin = time.perf_counter()
+        run()
+        found[f"{what}_seconds"] = time.perf_counter() - begin
+
+    step("extract", lambda: taftcache.extract(recipe))
+    with FeatureStore(scratch / "store", mode="a") as store:
+        step("train", lambda: taftcache.train(store))
+        step("compose", lambda: taftcache.compose(store))
+        step("forget", lambda: taftcache.forget(store, [store.shards[0].sample_ids[0]]))
+        found["store_bytes"] = store.nbytes
+    found["peak_host_bytes"] = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    if device == "cuda":
+        found["peak_device_bytes"] = torch.cuda.max_memory_allocated()
+    return found
+
+
+def agreement_part(device: str, quick: bool, scratch: Path, say: STEP) -> dict[str, Any]:
+    """How far products, solutions and rows are from the CPU's, beside what is allowed, and whether bytes repeat."""
+    shape, n, classes = SHAPES["bundled"], 24 if quick else 256, 4
+    base = made(shape, classes, "cpu")[1]
+    tokens = np.random.default_rng(1).standard_normal((n, *base.config.shape), np.float32)
+    rows, v = [ArrayRows(tokens, np.arange(n) % classes)], torch.randn(base.layout.size, dtype=torch.float64)
+    checks: dict[str, Any] = {}
+
+    def check(name: str, off: float, allowed: float) -> None:
+        checks[name] = {"off": off, "allowed": allowed, "holds": bool(off <= allowed)}
+
+    def product(where: str, dtype: torch.dtype) -> torch.Tensor:
+        problem = Problem(TangentOperator(base, rows, dtype=dtype, device=where), RSL(), 1e-6)
+        return problem.hessian(v.to(where, dtype)).cpu()
+
+    say("products")
+    exact = product("cpu", torch.float64)
+    for dtype, allowed in ((torch.float64, 1e-11), (torch.float32, 1e-5)):
+        off = (product(device, dtype).double() - exact).norm() / exact.norm()
+        check(f"product in {str(dtype)[6:]}", off.item(), allowed)
+    check("product twice", float((product(device, torch.float32) != product(device, torch.float32)).sum()), 0)
+
+    def solved(where: str) -> Any:
+        goal, how = Goal(tolerance=1e-5, max_passes=60 if quick else 300), Arithmetic(device=where)
+        return minimise(base, rows, Objective(loss=RSL(), ridge=1e-2), goal=goal, arithmetic=how)
+
+    say("solutions")
+    here, there, again = solved("cpu"), solved(device), solved(device)
+    apart = (there.value.cpu() - here.value).norm().item()
+    check("solution, within both certificates", apart, here.certificate.distance + there.certificate.distance)
+    check("solution twice", float((there.value != again.value).sum()), 0)
+    checks["certificate"] = {"gradient_dtype": str(there.value.dtype), "relative": there.certificate.relative_gradient}
+    say("stores")
+    stores = [store_of(scratch / name, where, quick) for name, where in (("a", device), ("b", device), ("c", "cpu"))]
+    check("rows twice", float((stores[0] != stores[1]).sum()), 0)
+    off = np.linalg.norm(stores[0].astype(np.float64) - stores[2]) / np.linalg.norm(stores[2].astype(np.float64))
+    check("rows against the CPU's", float(off), 1e-5)
+    return checks
+
+
+def store_of(path: Path, device: str, quick: bool) -> np.ndarray:
+    """The float32 rows of the digits, cached with the bundled model on ``device``."""
+    data = {"source": "digits", "limit": 24 if quick else 400}
+    recipe: Recipe = parse_recipe(
+        {"device": device, "data": data, "store": {"path": str(path), "shards": 1, "dtype": "float32"}}
+    )
+    taftcache.extract(recipe)
+    with FeatureStore(path) as store:
+        return np.concatenate([block.tokens for shard in store.shards for block in shard.blocks(64)])
+
+
+PARTS = {"extract": extract_part, "product": product_part, "whole": whole_part, "agreement": agreement_part}
+
+
+def run_part(name: str, args: argparse.Namespace) -> dict[str, Any]:
+    """The part's figures, or the line at which it failed."""
+    begin = time.perf_counter()
+
+    def say(what: str) -> None:
+        print(f"{time.perf_counter() - begin:6.1f} s  {name}: {what}", file=sys.stderr, flush=True)
+
+    with tempfile.TemporaryDirectory(dir=args.scratch, prefix="taftcache-gpu-") as scratch:
+        try:
+            found = PARTS[name](args.device, args.quick, Path(scratch), say)
+        except Exception as error:
+            last = traceback.extract_tb(error.__traceback__)[-1]
+            say(traceback.format_exc())
+            where = f"{Path(last.filename).name}:{last.lineno}"
+            found = {"error": f"{type(error).__name__} at {where}: {str(error).partition(chr(10))[0]}"}
+    return found | {"part_seconds": time.perf_counter() - begin}
+
+
+def apart(name: str, args: argparse.Namespace) -> dict[str, Any]:
+    """The part in a process of its own: a device that one part has broken is whole for the next."""
+    command = [sys.executable, __file__, "--part", name, "--device", args.device, "--json"]
+    command += ["--quick"] * args.quick + (["--scratch", str(args.scratch)] if args.scratch else [])
+    try:
+        out = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=LIMITS[name], check=False)
+        found: dict[str, Any] = json.loads(out.stdout)["parts"][name]
+    except subprocess.TimeoutExpired:
+        return {"error": f"not done after {LIMITS[name]} seconds"}
+    except (ValueError, KeyError):
+        return {"error": f"ended with exit code {out.returncode} and no figures"}
+    return found
+
+
+def machine(device: str) -> dict[str, Any]:
+    """What the figures belong to."""
+    gpu = device == "cuda"
+    return {
+        "device": torch.cuda.get_device_name() if gpu else platform.processor() or platform.machine(),
+        "memory_bytes": torch.cuda.get_device_properties(0).total_memory if gpu else None,
+        "cores": os.cpu_count(),
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda if gpu else None,
+        "timm": timm.__version__,
+    }
+
+
+def main(arguments: list[str] | None = None) -> dict[str, Any]:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--part", action="append", choices=PARTS, help="repeatable; all by default")
+    parser.add_argument("--quick", action="store_true", help="tiny sizes: says that the command works, not how fast")
+    parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"])
+    parser.add_argument("--scratch", type=Path, help="where images and stores are made (default: the system's)")
+    parser.add_argument("--json", action="store_true")
+    args = parser.parse_args(arguments)
+    names = args.part or list(PARTS)
+    run = run_part if len(names) == 1 else apart
+    report = {"machine": machine(args.device), "quick": args.quick, "parts": {name: run(name, args) for name in names}}
+    print(json.dumps(report, indent=2 if args.json else None))
+    return report
+
+
+if __name__ == "__main__":
+    main()

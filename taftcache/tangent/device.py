@@ -1,0 +1,148 @@
+"""The device that computes: float32 arithmetic that stays float32, and copies from and to the host beside it."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+AHEAD = 2  # of what was sent, how much may be in use on the device before the host waits: its memory is bounded
+
+
+class Transfer(Protocol):
+    """Tensors to one device and back, for one thread; with a device of the host's own, for any."""
+
+    def host(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        """Uninitialised memory of the host, to be filled and given to ``send``."""
+        ...
+
+    def send(self, host: Tensor) -> Tensor:
+        """``host`` on the device; it is not to be written to again."""
+        ...
+
+    def put(self, array: NDArray[Any]) -> Tensor:
+        """``array`` on the device, of the same shape and type; read-only arrays too."""
+        ...
+
+    def used(self) -> None:
+        """All that is to be computed from what was sent last has been asked for."""
+        ...
+
+    def fetch(self, tensor: Tensor) -> Callable[[], NDArray[Any]]:
+        """A function that waits for ``tensor``'s numbers and returns them; any thread may call it."""
+        ...
+
+
+class InStep:
+    """Each copy is done when the call returns."""
+
+    def __init__(self, device: torch.device | str) -> None:
+        self._device = device
+
+    def host(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        """See ``Transfer``."""
+        return torch.empty(shape, dtype=dtype)
+
+    def send(self, host: Tensor) -> Tensor:
+        """See ``Transfer``."""
+        return host.to(self._device)
+
+    def put(self, array: NDArray[Any]) -> Tensor:
+        """See ``Transfer``."""
+        # A cache hands out read-only views of mapped files; torch takes only memory that it may write.
+        owned = np.ascontiguousarray(array) if array.flags.writeable else np.array(array, order="C")
+        return torch.from_numpy(owned).to(self._device)
+
+    def used(self) -> None:
+        """See ``Transfer``."""
+
+    def fetch(self, tensor: Tensor) -> Callable[[], NDArray[Any]]:
+        """See ``Transfer``."""
+        array = tensor.cpu().numpy()
+        return lambda: array
+
+
+class Beside:
+    """On CUDA: copies run on streams of their own, beside the kernels of what was sent before.
+
+    Memory of the host is pinned; torch keeps it and gives it out again once the copies from it are done.
+    """
+
+    def __init__(self, device: torch.device | str) -> None:
+        self._device = torch.device(device)
+        self._in, self._out = torch.cuda.Stream(self._device), torch.cuda.Stream(self._device)
+        self._in_use: deque[torch.cuda.Event] = deque()
+
+    def host(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        """See ``Transfer``."""
+        return torch.empty(shape, dtype=dtype, pin_memory=True)
+
+    def send(self, host: Tensor) -> Tensor:
+        """See ``Transfer``; waits while what was sent ``AHEAD`` times ago is in use."""
+        if len(self._in_use) >= AHEAD:
+            self._in_use.popleft().synchronize()
+        with torch.cuda.stream(self._in):
+            there = host.to(self._device, non_blocking=True)
+        now = torch.cuda.current_stream(self._device)
+        now.wait_stream(self._in)
+        there.record_stream(now)  # its memory is not given out again before what now uses it is done
+        return there
+
+    def put(self, array: NDArray[Any]) -> Tensor:
+        """See ``Transfer``."""
+        host = self.host(array.shape, torch.from_numpy(np.empty(0, array.dtype)).dtype)
+        np.copyto(host.numpy(), array)
+        return self.send(host)
+
+    def used(self) -> None:
+        """See ``Transfer``."""
+        event = torch.cuda.Event()
+        event.record(torch.cuda.current_stream(self._device))
+        self._in_use.append(event)
+
+    def fetch(self, tensor: Tensor) -> Callable[[], NDArray[Any]]:
+        """See ``Transfer``."""
+        self._out.wait_stream(torch.cuda.current_stream(self._device))
+        host = self.host(tuple(tensor.shape), tensor.dtype)
+        with torch.cuda.stream(self._out):
+            host.copy_(tensor, non_blocking=True)
+        tensor.record_stream(self._out)
+        done = torch.cuda.Event()
+        done.record(self._out)
+
+        def wait() -> NDArray[Any]:
+            done.synchronize()
+            return host.numpy()
+
+        return wait
+
+
+def transfer(device: torch.device | str) -> Transfer:
+    """The way to and from ``device``."""
+    return Beside(device) if torch.device(device).type == "cuda" else InStep(device)
+
+
+@contextmanager
+def full_float32(device: torch.device | str) -> Iterator[None]:
+    """Products in float32 proper: no TF32, no bfloat16 shortcuts and no autocast, restored afterwards.
+
+    cuDNN convolutions use TF32 by default, and a program may have lowered the precision of matrix
+    products; either would put rounding of 1e-3 into features that are stored for good. Kernels of cuDNN whose sums
+    have no fixed order are left out too: the same run gives the same bytes.
+    """
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    try:
+        with (
+            torch.autocast(torch.device(device).type, enabled=False),
+            torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False),
+        ):
+            yield
+    finally:
+        torch.set_float32_matmul_precision(before)

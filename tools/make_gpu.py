@@ -1,0 +1,136 @@
+"""Write docs/gpu.md's tables from what ``benchmarks/gpu.py`` measured.
+
+python tools/make_gpu.py [REPORT.json …]
+
+The reports are those that the benchmark printed with ``--json``; of a part that is in two the later one counts, unless
+it failed there. Without a report the page says that nothing was measured.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+BEGIN, END = "<!-- gpu -->", "<!-- /gpu -->"
+NOTHING = "Not measured yet."
+PARTS = ("extract", "product", "whole", "agreement")
+
+
+def merged(reports: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Each part's figures with the machine that they belong to; what failed gives way to what did not."""
+    parts: dict[str, Any] = {}
+    for report in reports:
+        if report["quick"]:
+            raise SystemExit("a report of --quick says nothing of speed")
+        for name, found in report["parts"].items():
+            if "error" not in found or name not in parts:
+                parts[name] = {**found, "machine": report["machine"]}
+    return parts
+
+
+def page(parts: dict[str, Any]) -> str:
+    """A section a part."""
+    if not parts:
+        return NOTHING
+    text = []
+    for name in PARTS:
+        found = parts.get(name)
+        text += [f"### {TITLES[name]}", ""]
+        if found is None:
+            text += [NOTHING, ""]
+        elif "error" in found:
+            text += [f"Not measured: {found['error']}.", ""]
+        else:
+            text += [*WRITERS[name](found), "", machine(found["machine"]), ""]
+    return "\n".join(text).strip()
+
+
+def machine(found: dict[str, Any]) -> str:
+    """What the figures belong to."""
+    memory = "" if found["memory_bytes"] is None else f" with {found['memory_bytes'] / 2**30:.0f} GiB"
+    return f"On one {found['device']}{memory}, {found['cores']} cores; torch {found['torch']}, timm {found['timm']}."
+
+
+def extraction(found: dict[str, Any]) -> list[str]:
+    """Images a second, a row for each model and precision."""
+    rows = [
+        "| model, precision | bare forward, images/s | from files | from memory | decoding alone"
+        " | from files over the slower of bare and decoding | from memory over bare |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for name, of in found.items():
+        if isinstance(of, dict) and "bare" in of:
+            rates = " | ".join(f"{of[key]:,.0f}" for key in ("bare", "files", "memory", "decoding"))
+            rows.append(f"| {name} | {rates} | {of['fraction']:.2f} | {of['memory_fraction_of_bare']:.2f} |")
+    rate = found["writer_bytes_per_s"] / 1e9
+    return [*rows, "", f"{found['images']:,} JPEG files; the store's writer alone takes {rate:.2f} GB/s."]
+
+
+def products(found: dict[str, Any]) -> list[str]:
+    """Milliseconds, and the share of them that the device needs at least."""
+    rows = ["| | ms | least, ms | fraction |", "|---|---|---|---|"]
+    names = {"resident": "JᵀDJ·v, rows on the device", "streamed": "JᵀDJ·v, rows streamed from the host"}
+    names |= {"kernel": "kernel of the rows, decomposed", "kronecker": "Kronecker factors, decomposed"}
+    for key, title in names.items():
+        of = found[key]
+        rows.append(f"| {title} | {1e3 * of['seconds']:,.1f} | {1e3 * of['least']:,.1f} | {of['fraction']:.2f} |")
+    peer = found["torch_func"]
+    return [
+        *rows,
+        "",
+        f"ViT-L/16, {found['rows']:,} rows, {found['classes']} classes, float32; a copy moves"
+        f" {found['copy_bytes_per_s'] / 1e9:,.0f} GB/s and a matrix product does"
+        f" {found['gemm_flop_per_s'] / 1e12:,.1f} TFLOP/s here. `torch.func` takes {peer['ratio_vs_torch_func']:,.0f}"
+        f" times as long in a block of {peer['samples']} rows, {peer['ratio_at_all_rows']:,.0f} times at all of them.",
+    ]
+
+
+def whole(found: dict[str, Any]) -> list[str]:
+    """Seconds of each command, and memory."""
+    rows = ["| | seconds |", "|---|---|"]
+    titles = {"extract": "extract", "train": f"train {found['shards']} shards", "compose": "compose, the exact model"}
+    titles |= {"forget": "forget one sample"}
+    rows += [f"| {title} | {found[f'{key}_seconds']:,.1f} |" for key, title in titles.items()]
+    memory = f"{found['peak_host_bytes'] / 1e9:.1f} GB of the host"
+    if "peak_device_bytes" in found:
+        memory += f" and {found['peak_device_bytes'] / 1e9:.1f} GB of the device"
+    size = found["store_bytes"] / 1e9
+    return [*rows, "", f"{found['images']:,} images, {found['model']}; {memory} at most, a store of {size:.1f} GB."]
+
+
+def agreement(found: dict[str, Any]) -> list[str]:
+    """How far apart, and what is allowed."""
+    rows = ["| | off | allowed | |", "|---|---|---|---|"]
+    for name, of in found.items():
+        if isinstance(of, dict) and "holds" in of:
+            held = "holds" if of["holds"] else "**does not hold**"
+            rows.append(f"| {name} | {of['off']:.1e} | {of['allowed']:.1e} | {held} |")
+    return rows
+
+
+TITLES = {
+    "extract": "Extraction",
+    "product": "Products",
+    "whole": "From images to a forgotten sample",
+    "agreement": "Agreement with the CPU",
+}
+WRITERS = {"extract": extraction, "product": products, "whole": whole, "agreement": agreement}
+
+
+def main(files: Sequence[str]) -> None:
+    """Replace what stands between the page's marks."""
+    path = ROOT / "docs" / "gpu.md"
+    before, begin, rest = path.read_text(encoding="utf-8").partition(BEGIN)
+    _, end, after = rest.partition(END)
+    assert begin, "docs/gpu.md has no place for the tables"
+    assert end, "docs/gpu.md has no place for the tables"
+    table = page(merged([json.loads(Path(file).read_text(encoding="utf-8")) for file in files]))
+    path.write_text(f"{before}{BEGIN}\n\n{table}\n\n{END}{after}", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
