@@ -167,7 +167,8 @@ def recipes(folder: Path) -> str:
         "[the guide](../docs/guide.md), those of `teach/` in [its page](../docs/teaching.md). They are in the "
         "package, too, so their names do without a clone: `taftcache run quickstart` (`taftcache extract "
         "teachers/digits-bundled` for teachers, `taftcache teach teach/quick` for students). Change a value with "
-        "`--set section.key=value`.",
+        "`--set section.key=value`; share the work out among processes with `--workers N` ([when that pays]"
+        "(../docs/cluster.md)).",
         "",
         "| recipe | what it does | data | backbone or student |",
         "|---|---|---|---|",
