@@ -32,7 +32,7 @@ def full(data: dict[str, Any]) -> str:
     for name, found in data.items():
         text += [
             f"**{TITLES[name]}**, {found['backbone']}: {found['rows']:,} training rows of {found['classes']} classes,"
-            f" {found['held_out']:,} held out.",
+            f" {found['held_out']:,} held out; {cores(found)}.",
             "",
             "| | accuracy, % | taftcache against it, points | prepare | choose | train | one shard again"
             " | one sample out |",
@@ -50,7 +50,7 @@ def full(data: dict[str, Any]) -> str:
 def short(data: dict[str, Any]) -> str:
     """One table: every data set's accuracy, and what it costs on the first of them."""
     first = next(iter(data))
-    head = ["", *(f"{TITLES[name]}, %" for name in data), "seconds", "one shard again", "one sample out"]
+    head = ["", *(f"{TITLES[name]}, %" for name in data), "train", "retrain one shard", "forget one sample"]
     text = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
     for method, title in METHODS.items():
         there = [found["methods"].get(method) for found in data.values()]
@@ -61,12 +61,19 @@ def short(data: dict[str, Any]) -> str:
             text.append(f"| {' | '.join(cells)} |")
     text += [
         "",
-        f"Held-out accuracy with its 95 % interval, and what taftcache's on the same rows says of it; seconds on"
-        f" {TITLES[first]}, choices of rates and the pass through the frozen layers included."
-        " taftcache's shard is its component alone; the exact model is renewed as where a sample goes."
+        "Held-out accuracy with its 95 % interval, and whether it differs from taftcache's on the same rows by more than"
+        f" noise. Times are those on {TITLES[first]}, {cores(data[first])}, the choice of rates and the pass through the"
+        " frozen layers included. The others keep one model of all rows, so what a shard or a sample did leaves it"
+        " only by training again. taftcache's shard is its component alone; the exact model is renewed as for a sample."
         " [How, and all figures](docs/benchmarks.md#beside-a-probe-lora-and-fine-tuning).",
     ]
     return "\n".join(text)
+
+
+def cores(found: dict[str, Any]) -> str:
+    """On how many threads it ran."""
+    threads = sorted({of["threads"] for of in found["methods"].values()})
+    return "one thread" if threads == [1] else f"{' or '.join(map(str, threads))} threads"
 
 
 def listed(found: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
@@ -92,8 +99,8 @@ def said(of: dict[str, Any]) -> str:
     """The verdict alone, from where the other method stands."""
     if "taftcache_against_it" not in of:
         return ""
-    words = {"ahead": "behind taftcache", "behind": "ahead of taftcache", "within noise": "within noise"}
-    return f", {words[of['taftcache_against_it']['verdict']]}"
+    words = {"ahead": "behind taftcache", "behind": "ahead of taftcache", "within noise": "no different"}
+    return f" ({words[of['taftcache_against_it']['verdict']]})"
 
 
 def total(of: dict[str, Any]) -> float:
