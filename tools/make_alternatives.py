@@ -63,8 +63,9 @@ def short(data: dict[str, Any]) -> str:
         "",
         "Held-out accuracy with its 95 % interval, and whether it differs from taftcache's on the same rows by more"
         f" than noise. Times are those on {TITLES[first]}, {cores(data[first])}, the choice of rates and the pass"
-        " through the frozen layers included. The others keep one model of all rows, so what a shard or a sample did leaves it"
-        " only by training again. taftcache's shard is its component alone; the exact model is renewed as for a sample."
+        " through the frozen layers included. The others keep one model of all rows, so what a shard or a sample did"
+        " leaves it only by training again. taftcache's shard is its component alone; the exact model is renewed as"
+        " for a sample."
         " [How, and all figures](docs/benchmarks.md#beside-a-probe-lora-and-fine-tuning).",
     ]
     return "\n".join(text)
