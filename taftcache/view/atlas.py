@@ -91,6 +91,11 @@ class Atlas:
         if self._thread is not None:
             self._thread.join()
 
+    @property
+    def closing(self) -> bool:
+        """Whether what works on the store is to end."""
+        return self._stop.is_set()
+
     def work(self, skip: tuple[str, ...] = ()) -> None:
         """Do every stage but those in ``skip``; what fails says so in its note, and the rest goes on."""
         jobs: tuple[Callable[[StageProgress], None], ...] = (

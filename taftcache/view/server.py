@@ -24,6 +24,7 @@ from taftcache.consent import Consent
 from taftcache.errors import RecipeError, TaftcacheError, UnknownSample
 from taftcache.view import payload
 from taftcache.view.atlas import Atlas
+from taftcache.view.checks import Checks
 from taftcache.view.leaving import SideSolves
 from taftcache.view.page import live_page
 from taftcache.view.pictures import Pictures
@@ -85,7 +86,7 @@ class ViewServer:
         self._root = _root_of(store) if read_manifest(store.root).digest == store.root_digest else ""
         self.atlas = atlas
         self.pictures = Pictures(store, self._consent)
-        self.routes = _routes(atlas, self.pictures, SideSolves(atlas))
+        self.routes = _routes(atlas, self.pictures, SideSolves(atlas), Checks(atlas))
 
     def is_current(self) -> bool:
         """Whether the store is as it was when the page was made."""
@@ -173,7 +174,7 @@ def _reason(error: OSError | OverflowError) -> str:
 
 
 def _routes(
-    atlas: Atlas, pictures: Pictures, leaving: SideSolves
+    atlas: Atlas, pictures: Pictures, leaving: SideSolves, checks: Checks
 ) -> dict[str, Callable[[dict[str, str]], Answer | None]]:
     def one(value: Any) -> Answer:
         return "application/json", json.dumps(value).encode()
@@ -183,8 +184,7 @@ def _routes(
         if len(size) > 4 or not (size.isascii() and size.isdecimal()):
             raise ValueError(size)
         longest = int(size)
-        body = pictures.png(name, max(8, min(longest, 1024))) if name in atlas.table.places else None
-        return None if body is None else ("image/png", body)
+        return pictures.encoded(name, max(8, min(longest, 1024))) if name in atlas.table.places else None
 
     return {
         "": lambda query: None,  # the page itself, which needs a nonce
@@ -197,6 +197,8 @@ def _routes(
         "sample": lambda query: one(payload.sample(atlas, query.get("id", ""), pictures)),
         "leave-out": lambda query: one(leaving.ask(query.get("id", ""))),
         "picture": picture,
+        "pictures": lambda query: one({"why_not": pictures.why_not}),
+        "check": lambda query: one(checks.ask(query.get("name", ""))),
     }
 
 
@@ -258,10 +260,17 @@ class _Handler(BaseHTTPRequestHandler):
         return None if parts[2] in self.owner.routes else (HTTPStatus.NOT_FOUND, "")
 
     def _send(self, status: HTTPStatus, scripts: str, kind: str, body: bytes) -> None:
+        # a browser may keep pictures, but asks before each use: it is answered while the store is as it was
+        tag = f'"{digest(body)}"' if kind.startswith("image/") else ""
+        if tag and self.headers.get("If-None-Match") == tag:
+            status, body = HTTPStatus.NOT_MODIFIED, b""
         self.send_response(status)
         self.send_header("Content-Type", kind)
-        self.send_header("Content-Length", str(len(body)))
-        self.send_header("Cache-Control", "no-store")
+        if status != HTTPStatus.NOT_MODIFIED:
+            self.send_header("Content-Length", str(len(body)))
+        self.send_header("Cache-Control", "private, no-cache" if tag else "no-store")
+        if tag:
+            self.send_header("ETag", tag)
         self.send_header("X-Content-Type-Options", "nosniff")
         self.send_header("X-Frame-Options", "DENY")
         self.send_header("Referrer-Policy", "no-referrer")

@@ -139,6 +139,7 @@ HOMES = {
 LATE: dict[str, str] = {
     "cli": "`--help` and completion start without torch",
     "view.atlas": "the page is served before torch is loaded",
+    "view.checks": "the page is served before torch and scikit-learn are loaded",
     "view.embedding": "scikit-learn takes a second to start, and the page is served before",
     "view.leaving": "the page is served before torch is loaded",
     "view.pictures": "a source of images may load timm, and the page is served before",

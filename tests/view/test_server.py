@@ -219,3 +219,14 @@ def test_names_cannot_break_out_of_a_report():
     assert nasty not in page
     assert "connect-src" not in REPORT_POLICY
     assert REPORT_POLICY.startswith("default-src 'none'")
+
+
+def test_pictures_are_sent_once(server):
+    """Their digest stands in for the bytes that a browser has already."""
+    path = at(server, "picture?" + urlencode({"id": held_out(server), "size": "96"}))
+    status, body, headers = ask(server, path)
+    assert (status, headers["Cache-Control"], headers["Content-Type"]) == (200, "private, no-cache", "image/png")
+    assert ask(server, path, **{"If-None-Match": headers["ETag"]})[:2] == (304, b"")
+    assert ask(server, path, **{"If-None-Match": '"other"'})[:2] == (200, body)
+    assert ask(server, at(server, "overview"))[2]["Cache-Control"] == "no-store"
+    assert json.loads(ask(server, at(server, "pictures"))[1]) == {"why_not": ""}
