@@ -1,5 +1,6 @@
 // Views by the address's fragment; the background work's progress; light and dark.
 import { dropCharts } from "./charts.js";
+import { checksView } from "./checks.js";
 import { classesView } from "./classes.js";
 import { ledgerView } from "./ledger.js";
 import { mapView } from "./map/view.js";
@@ -13,6 +14,7 @@ import { trainingView } from "./training.js";
 const VIEWS = {
   overview: overviewView,
   map: mapView,
+  check: checksView,
   classes: classesView,
   shards: shardsView,
   training: trainingView,

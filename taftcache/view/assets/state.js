@@ -16,6 +16,7 @@ export const state = {
   // chosen: filled by the views
   selected: null,
   lasso: null,
+  picked: new Set(), // rows, in the grid and in lists
   hidden: new Set(), // names in the map's legend
   colour: "class",
   space: null, // until one is chosen: see placed()
@@ -41,7 +42,8 @@ export async function loadHeldOut() {
   if (!found) return;
   const models = {};
   for (const [name, packed] of Object.entries(found.models)) models[name] = unpack(packed);
-  state.held = { of: found.of, labels: unpack(found.labels), models, components: found.components };
+  const { of, components } = found;
+  state.held = { of, rows: unpack(found.rows), labels: unpack(found.labels), models, components };
 }
 
 export const className = (k) => state.overview.report.classes[k] ?? "–";

@@ -1,4 +1,5 @@
 // Which rows the map shows, and where.
+import { isPicked } from "../picked.js";
 import { ready, state, UNKNOWN } from "../state.js";
 
 // Rows that pass the filters: class, shard, right or wrong, text of the id.
@@ -10,7 +11,9 @@ export function passing() {
   for (let row = 0; row < state.ids.length; row++) {
     if (k !== "" && state.label[row] !== +k) continue;
     if (shard !== "" && state.shard[row] !== +shard) continue;
-    if (only && (!found || found[row] === UNKNOWN || (found[row] === state.label[row]) !== (only === "right")))
+    if (only === "picked") {
+      if (!isPicked(row)) continue;
+    } else if (only && (!found || found[row] === UNKNOWN || (found[row] === state.label[row]) !== (only === "right")))
       continue;
     if (wanted && !state.ids[row].toLowerCase().includes(wanted)) continue;
     rows.push(row);

@@ -6,8 +6,8 @@ import { modelTitle, ready, state } from "../state.js";
 import { mapChart } from "./chart.js";
 import { clearFilters, mapControls } from "./controls.js";
 import { mapLasso } from "./lasso.js";
-import { sampleList } from "./list.js";
 import { chosen, placed, space } from "./rows.js";
+import { byMouse, shownSamples } from "./shown.js";
 
 const HELP =
   "Wheel or + − to zoom, drag or arrow keys to move, 0 to see all; the lasso or the filters choose samples for the table.";
@@ -16,15 +16,21 @@ export function mapView(main) {
   const axes = h("p", { class: "quiet", id: "axes" }),
     place = h("div", { class: "map", id: "map", tabindex: "0" }),
     side = h("aside", { class: "side", "aria-label": "Sample" }),
-    list = sampleList(select);
+    list = shownSamples(select, draw);
   const controls = mapControls({ change: draw, enter, lasso: () => lasso.arm(true), clear });
   const whose = `Predictions and margins are of the store's best model: ${modelTitle(state.overview.model)}.`;
-  const below = [h("p", { class: "quiet" }, HELP), h("p", { class: "quiet" }, whose), list.said, list.node];
+  const below = [
+    list.picked,
+    h("p", { class: "quiet" }, HELP),
+    h("p", { class: "quiet" }, whose),
+    list.said,
+    list.node,
+  ];
   main.append(
     h("h1", {}, "Map of the samples"),
     axes,
     controls.node,
-    h("div", { class: "atlas" }, h("div", {}, place, ...below), side),
+    h("div", { class: "atlas" }, h("div", {}, list.beside(place), ...below), side),
   );
   const fill = () => list.fill(chosen(map.seen()));
   const map = mapChart(place, fill),
@@ -54,10 +60,7 @@ export function mapView(main) {
     lasso.arm(false);
     draw();
   }
-  map.made.on("click", (event) => {
-    const row = map.rowAt(event);
-    if (row !== null) select(row);
-  });
+  byMouse(map, place, select);
   if (state.selected === null) side.append(h("p", { class: "quiet" }, "Choose a sample on the map or in the table."));
   else showSample(side, state.ids[state.selected], select);
   draw();

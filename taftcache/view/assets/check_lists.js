@@ -1,0 +1,138 @@
+// The four lists: what each is about, its lines and its columns.
+import { interval } from "./accuracy.js";
+import { count, counted, noun, percent, short } from "./numbers.js";
+import { unpack } from "./source.js";
+import { className, modelTitle, shardName, state } from "./state.js";
+
+// A list is {said, notes, lines: [{rows, classes, …}], columns: [{title, value(line), show, number, samples}]}, or {why}
+// there is none; made(found) makes it from the server's answer.
+export const LISTS = {
+  suspects: {
+    title: "Suspected labels",
+    command: "--suspects",
+    about: "Training rows whose label a model that did not see them contradicts, the clearest first.",
+    made: suspects,
+  },
+  duplicates: {
+    title: "Near-duplicates and leaks",
+    command: "--duplicates",
+    about:
+      "Pairs of rows that are nearly the same. A pair of a training row and a held-out row is a leak, which flatters the accuracy.",
+    made: duplicates,
+  },
+  outliers: {
+    title: "Outliers",
+    command: "--outliers",
+    about: "Rows that are far from all training rows, for their class.",
+    made: outliers,
+  },
+  confused: {
+    title: "Confused classes",
+    command: "",
+    about: "Classes that held-out rows are taken for, by how many rows.",
+  },
+};
+
+const sample = { title: "sample", value: (line) => state.ids[line.rows[0]], samples: (line) => [line.rows[0]] };
+const label = { title: "class", value: (line) => className(line.classes[0]) };
+const shard = { title: "shard", value: (line) => shardName(state.shard[line.rows[0]]) };
+const figure = (title, key) => ({ title, value: (line) => line[key], show: (line) => short(line[key]), number: true });
+
+function suspects({ method, rows, disagreeing, notes, ...packed }) {
+  const row = unpack(packed.row),
+    says = unpack(packed.says),
+    margin = unpack(packed.margin);
+  const of = `${counted(disagreeing, "row")} of ${count(rows)} ${noun(disagreeing, "is", "are")} given another class`;
+  return {
+    said: `Judged by ${method}. ${of}; the margin is the logit of the label less the largest other one.`,
+    notes,
+    lines: [...row].map((r, k) => ({ rows: [r], classes: [state.label[r], says[k]], margin: margin[k] })),
+    columns: [
+      sample,
+      label,
+      { title: "others say", value: (line) => className(line.classes[1]) },
+      figure("margin", "margin"),
+      shard,
+    ],
+  };
+}
+
+function duplicates({ threshold, rows, leaks_found, pairs_found, leaks, notes, ...packed }) {
+  const first = unpack(packed.first),
+    second = unpack(packed.second),
+    alike = unpack(packed.similarity);
+  const both = (by) => (line) => {
+    const [a, b] = line.rows.map(by);
+    return a === b ? a : `${a}, ${b}`;
+  };
+  const kinds = `${counted(leaks_found, "leak")} and ${counted(pairs_found, "pair")} of rows of one role`;
+  return {
+    said: `Among ${counted(rows, "row")}: ${kinds}. The similarity is 1 for the same and 0 for two rows at random; listed is what reaches ${threshold}.`,
+    notes,
+    lines: [...first].map((a, k) => {
+      const pair = [a, second[k]];
+      return { rows: pair, classes: pair.map((r) => state.label[r]), alike: alike[k], leak: k < leaks };
+    }),
+    columns: [
+      { title: "kind", value: (line) => (line.leak ? "leak" : "pair") },
+      sample,
+      { title: "and", value: (line) => state.ids[line.rows[1]], samples: (line) => [line.rows[1]] },
+      { ...figure("similarity", "alike"), show: (line) => line.alike.toFixed(4) },
+      { title: "class", value: both((row) => className(state.label[row])) },
+      { title: "shard", value: both((row) => shardName(state.shard[row])) },
+    ],
+  };
+}
+
+function outliers({ neighbour, rows, notes, ...packed }) {
+  const row = unpack(packed.row),
+    times = unpack(packed.times),
+    distance = unpack(packed.distance);
+  return {
+    said: `${counted(rows, "row")} by the distance to the ${neighbour}-th nearest training row, in medians of the row's class.`,
+    notes,
+    lines: [...row].map((r, k) => ({ rows: [r], classes: [state.label[r]], times: times[k], distance: distance[k] })),
+    columns: [sample, label, figure("times the median", "times"), figure("distance", "distance"), shard],
+  };
+}
+
+// From the held-out rows, under the model that the page is about; null until they are known.
+export function confused() {
+  if (!state.held) {
+    const stage = state.stages["held-out predictions"];
+    return stage?.ready ? { why: stage.note || "there are no held-out rows" } : null;
+  }
+  const { models, labels, rows } = state.held,
+    model = state.overview.model in models ? state.overview.model : "base",
+    found = models[model];
+  const pairs = new Map(),
+    of = new Int32Array(state.overview.report.classes.length);
+  labels.forEach((k, n) => {
+    of[k]++;
+    if (found[n] === k) return;
+    const key = `${k} ${found[n]}`;
+    if (!pairs.has(key)) pairs.set(key, { classes: [k, found[n]], rows: [] });
+    pairs.get(key).rows.push(rows[n]);
+  });
+  const lines = [...pairs.values()].map((pair) => ({ ...pair, of: of[pair.classes[0]] }));
+  const wrong = lines.reduce((sum, line) => sum + line.rows.length, 0);
+  return {
+    said: `${counted(wrong, "row")} of ${counted(labels.length, "held-out row")} ${noun(wrong, "is", "are")} taken for another class by ${modelTitle(model)}.`,
+    notes: [],
+    lines: lines.sort((a, b) => b.rows.length - a.rows.length || share(b) - share(a)),
+    columns: CONFUSED,
+  };
+}
+
+const share = (line) => line.rows.length / line.of;
+const bound = (line, k) => interval(line.rows.length, line.of)[k];
+
+const CONFUSED = [
+  label,
+  { title: "taken for", value: (line) => className(line.classes[1]) },
+  { title: "rows", value: (line) => line.rows.length, number: true },
+  { title: "of the class", value: share, show: (line) => percent(share(line), 1), number: true },
+  { title: "at least", value: (line) => bound(line, 0), show: (line) => percent(bound(line, 0), 1), number: true },
+  { title: "at most", value: (line) => bound(line, 1), show: (line) => percent(bound(line, 1), 1), number: true },
+  { title: "samples", value: (line) => line.rows.map((row) => state.ids[row]).join(" "), samples: (line) => line.rows },
+];
