@@ -82,9 +82,8 @@ def columns(atlas: Atlas) -> dict[str, Any]:
 
 
 def held_out(atlas: Atlas) -> dict[str, Any] | None:
-    """Labels and every model's predictions on the held-out rows, and which rows of the table these are; None while, or
-    where, there are none."""
-    kept, table = atlas.held_out, atlas.table
+    """Labels and every model's predictions on the held-out rows; None while, or where, there are none."""
+    kept = atlas.held_out
     if kept is None:
         return None
     models = {"base": kept.base.argmax(1), **kept.others}
@@ -92,7 +91,7 @@ def held_out(atlas: Atlas) -> dict[str, Any] | None:
         models[name] = (kept.base + kept.tangents[k]).argmax(1)
     return {
         "of": kept.of,
-        "rows": packed(np.flatnonzero(table.held_out)[kept.rows].astype(np.int32)),
+        "rows": packed(kept.rows.astype(np.int32)),
         "labels": packed(kept.labels),
         "models": {name: packed(found.astype(np.int32)) for name, found in models.items()},
         "components": [shard_of(name) for name in kept.components],

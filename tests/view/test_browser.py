@@ -16,7 +16,7 @@ from taftcache.view.server import ViewServer
 
 pytestmark = pytest.mark.slow
 
-CHARTS = {"overview": 1, "map": 1, "classes": 1, "shards": 2, "training": 1, "ledger": 0}
+CHARTS = {"overview": 1, "map": 1, "check": 0, "classes": 1, "shards": 2, "training": 1, "ledger": 0}
 MAP = "echarts.getInstanceByDom(document.getElementById('map'))"
 POINTS = """() => echarts.getInstanceByDom(document.getElementById("map")).getOption().series
   .filter((one) => one.id !== "selected").reduce((sum, one) => sum + one.data.length / 2, 0)"""

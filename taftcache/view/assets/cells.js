@@ -12,7 +12,7 @@ const BEYOND = 2; // lines of cells above and below what is seen
 const REST_MS = 60; // without scrolling, until pictures are asked for
 const POOL = 600; // pictures that are kept until they are seen again
 
-// open(row) shows a sample; picked() is called when samples were picked. Returns {node, fill(rows), lay: after the room
+// open(row) shows a sample; picked() is called when one was put into the basket or taken out. Returns {node, fill(rows), lay: after the room
 // has changed, redraw: after anything else}.
 export function pictureCells({ open, picked }) {
   const filler = h("div", { class: "filler", role: "presentation" }),
@@ -55,7 +55,7 @@ export function pictureCells({ open, picked }) {
     const active = at.rows[at.active];
     at.rows = rows;
     at.active = Math.max(0, rows.indexOf(active));
-    const label = `Pictures of ${counted(rows.length, "sample")}: arrow keys to move, Enter to open, Space to pick`;
+    const label = `Pictures of ${counted(rows.length, "sample")}: arrow keys to move, Enter to open, Space to put in the basket`;
     node.setAttribute("aria-label", label);
     lay();
   }
@@ -133,7 +133,7 @@ function cellOf(row, image) {
       "aria-label": `${state.ids[row]}, class ${label}${said}`,
     },
     h("span", { class: "frame" }, image),
-    h("span", { class: "tick", title: "pick this sample" }, "✓"),
+    h("span", { class: "tick", title: "into the basket, or out of it" }, "✓"),
     h("span", { class: "name" }, label),
     h("span", { class: "name" }, known ? judgement(model[row] === state.label[row], className(model[row])) : "–"),
     h("span", { class: "name quiet" }, ahead),

@@ -4,8 +4,9 @@ import { count, counted, noun, percent, short } from "./numbers.js";
 import { unpack } from "./source.js";
 import { className, modelTitle, shardName, state } from "./state.js";
 
-// A list is {said, notes, lines: [{rows, classes, …}], columns: [{title, value(line), show, number, samples}]}, or {why}
-// there is none; made(found) makes it from the server's answer.
+// A list is {said, notes, lines: [{rows, classes, picks, …}], columns: [{title, value(line), show, number, samples}]},
+// or {why} there is none; made(found) makes it from the server's answer. rows are a line's samples, and picks those of
+// them that go into the basket.
 export const LISTS = {
   suspects: {
     title: "Suspected labels",
@@ -17,7 +18,8 @@ export const LISTS = {
     title: "Near-duplicates and leaks",
     command: "--duplicates",
     about:
-      "Pairs of rows that are nearly the same. A pair of a training row and a held-out row is a leak, which flatters the accuracy.",
+      "Pairs of rows that are nearly the same; of a training row and a held-out one it is a leak, which flatters the " +
+      "accuracy. What is saved or put in the basket of a pair is its first sample: without it the other stands alone.",
     made: duplicates,
   },
   outliers: {
@@ -38,15 +40,18 @@ const label = { title: "class", value: (line) => className(line.classes[0]) };
 const shard = { title: "shard", value: (line) => shardName(state.shard[line.rows[0]]) };
 const figure = (title, key) => ({ title, value: (line) => line[key], show: (line) => short(line[key]), number: true });
 
+// Lines of one sample each.
+const single = (rows, rest) => [...rows].map((row, k) => ({ rows: [row], picks: [row], ...rest(row, k) }));
+
 function suspects({ method, rows, disagreeing, notes, ...packed }) {
   const row = unpack(packed.row),
     says = unpack(packed.says),
     margin = unpack(packed.margin);
-  const of = `${counted(disagreeing, "row")} of ${count(rows)} ${noun(disagreeing, "is", "are")} given another class`;
+  const of = `${count(disagreeing)} of ${counted(rows, "row")} ${noun(disagreeing, "is", "are")} given another class`;
   return {
-    said: `Judged by ${method}. ${of}; the margin is the logit of the label less the largest other one.`,
+    said: `Judged by ${method}, ${of}. The margin is the logit of the label less the largest other one.`,
     notes,
-    lines: [...row].map((r, k) => ({ rows: [r], classes: [state.label[r], says[k]], margin: margin[k] })),
+    lines: single(row, (r, k) => ({ classes: [state.label[r], says[k]], margin: margin[k] })).slice(0, disagreeing),
     columns: [
       sample,
       label,
@@ -71,7 +76,7 @@ function duplicates({ threshold, rows, leaks_found, pairs_found, leaks, notes, .
     notes,
     lines: [...first].map((a, k) => {
       const pair = [a, second[k]];
-      return { rows: pair, classes: pair.map((r) => state.label[r]), alike: alike[k], leak: k < leaks };
+      return { rows: pair, picks: [a], classes: pair.map((r) => state.label[r]), alike: alike[k], leak: k < leaks };
     }),
     columns: [
       { title: "kind", value: (line) => (line.leak ? "leak" : "pair") },
@@ -91,7 +96,7 @@ function outliers({ neighbour, rows, notes, ...packed }) {
   return {
     said: `${counted(rows, "row")} by the distance to the ${neighbour}-th nearest training row, in medians of the row's class.`,
     notes,
-    lines: [...row].map((r, k) => ({ rows: [r], classes: [state.label[r]], times: times[k], distance: distance[k] })),
+    lines: single(row, (r, k) => ({ classes: [state.label[r]], times: times[k], distance: distance[k] })),
     columns: [sample, label, figure("times the median", "times"), figure("distance", "distance"), shard],
   };
 }
@@ -103,8 +108,10 @@ export function confused() {
     return stage?.ready ? { why: stage.note || "there are no held-out rows" } : null;
   }
   const { models, labels, rows } = state.held,
-    model = state.overview.model in models ? state.overview.model : "base",
-    found = models[model];
+    { model } = state.overview,
+    found = models[model],
+    start = state.shard.indexOf(state.overview.shards.findIndex(({ role }) => role === "held-out"));
+  if (!found) return { why: "nothing is trained yet" };
   const pairs = new Map(),
     of = new Int32Array(state.overview.report.classes.length);
   labels.forEach((k, n) => {
@@ -112,12 +119,12 @@ export function confused() {
     if (found[n] === k) return;
     const key = `${k} ${found[n]}`;
     if (!pairs.has(key)) pairs.set(key, { classes: [k, found[n]], rows: [] });
-    pairs.get(key).rows.push(rows[n]);
+    pairs.get(key).rows.push(start + rows[n]);
   });
-  const lines = [...pairs.values()].map((pair) => ({ ...pair, of: of[pair.classes[0]] }));
+  const lines = [...pairs.values()].map((pair) => ({ ...pair, picks: pair.rows, of: of[pair.classes[0]] }));
   const wrong = lines.reduce((sum, line) => sum + line.rows.length, 0);
   return {
-    said: `${counted(wrong, "row")} of ${counted(labels.length, "held-out row")} ${noun(wrong, "is", "are")} taken for another class by ${modelTitle(model)}.`,
+    said: `${count(wrong)} of ${counted(labels.length, "held-out row")} ${noun(wrong, "is", "are")} taken for another class (${modelTitle(model)}); the parts of a class have 95 % intervals.`,
     notes: [],
     lines: lines.sort((a, b) => b.rows.length - a.rows.length || share(b) - share(a)),
     columns: CONFUSED,

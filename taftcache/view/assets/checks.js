@@ -1,6 +1,6 @@
 // What may be wrong with the data: four lists, the worst first, made by the server when they are asked for.
 import { confused, LISTS } from "./check_lists.js";
-import { choice, h, scrolled } from "./elements.js";
+import { choice, h, scrolled, sorted, table } from "./elements.js";
 import { saveTable, saveText } from "./files.js";
 import { count, counted } from "./numbers.js";
 import { isPicked, pick, pickedBar } from "./picked.js";
@@ -10,18 +10,24 @@ import { ask, source } from "./source.js";
 import { state } from "./state.js";
 
 const LISTED = 200, // lines of a list that are in the document
-  THUMBS = 6, // samples of a line that are shown, where it has many
+  THUMBS = 5, // samples of a line that are shown, where it has many
   POLL_MS = 400,
   NARROW = 900; // px; below it a sample stands below the list
 // What is chosen here stays when another view is shown; found are the lists by name.
-const here = { name: "suspects", class: "", shard: "", sort: null, falling: false, found: {}, pictures: false };
+const here = { name: "suspects", class: "", shard: "", found: {}, pictures: false };
 
 export function checksView(main) {
-  const tabs = h("div", { class: "tools", role: "group", "aria-label": "Lists" }),
-    place = h("div", { id: "check" }),
+  const tabs = Object.entries(LISTS).map(([name, { title }]) =>
+    h("button", { type: "button", "data-name": name, onclick: () => choose(name) }, title),
+  );
+  const place = h("div", { id: "check" }),
     side = h("aside", { class: "side", "aria-label": "Sample" }),
     bar = pickedBar(draw);
-  main.append(h("h1", {}, "Check the data"), tabs, h("div", { class: "atlas" }, h("div", {}, bar.node, place), side));
+  main.append(
+    h("h1", {}, "Check the data"),
+    h("div", { class: "tools", role: "group", "aria-label": "Lists" }, tabs),
+    h("div", { class: "atlas" }, h("div", {}, bar.node, place), side),
+  );
   if (state.selected === null) side.append(h("p", { class: "quiet" }, "Choose a sample in the list."));
   else showSample(side, state.ids[state.selected], open);
 
@@ -33,18 +39,16 @@ export function checksView(main) {
     if (innerWidth < NARROW) side.scrollIntoView();
   }
   function choose(name) {
-    Object.assign(here, { name, sort: null, falling: false });
+    here.name = name;
     draw();
     fetchList(name, place, draw);
   }
   function draw() {
+    const { id } = document.activeElement;
     bar.update();
-    tabs.replaceChildren(
-      ...Object.entries(LISTS).map(([name, { title }]) =>
-        h("button", { type: "button", "aria-pressed": name === here.name, onclick: () => choose(name) }, title),
-      ),
-    );
-    place.replaceChildren(...listed({ open, draw }));
+    for (const tab of tabs) tab.setAttribute("aria-pressed", tab.dataset.name === here.name);
+    place.replaceChildren(...listed({ open, draw, picked: bar.update }));
+    if (id) document.getElementById(id)?.focus();
   }
   noPictures().then((why) => {
     here.pictures = !why;
@@ -53,7 +57,7 @@ export function checksView(main) {
   choose(here.name);
   return {
     refresh: () => {
-      if (here.name === "confused" && !here.found.confused) draw();
+      if (here.name === "confused" && place.querySelector("progress")) draw();
     },
   };
 }
@@ -93,16 +97,19 @@ function listed(on) {
   }
   if (!list) return [head, ...working({})];
   if (list.why) return [head, h("p", { class: "quiet", id: "why" }, "None: " + list.why)];
-  const lines = sorted(filtered(list.lines), list.columns);
+  const { title } = LISTS[here.name],
+    columns = columnsOf(list, on),
+    lines = filtered(list.lines);
   const shown =
-    counted(lines.length, "line") + (lines.length > LISTED ? `; the first ${LISTED} are shown, and all are saved` : "");
+    counted(lines.length, "line") +
+    (lines.length > LISTED ? `; the first ${LISTED} are shown, the headers sort all` : "");
   return [
     head,
     h("p", {}, list.said),
     ...list.notes.map((note) => h("p", { class: "quiet" }, note)),
-    tools(list, lines, on),
+    tools(list, lines, () => sorted(title, columns, lines), on),
     h("p", { id: "lines", role: "status", "data-count": lines.length }, shown),
-    lines.length ? tableOf(list, lines, on) : null,
+    lines.length ? scrolled(table(title, columns, lines, mark, LISTED), true) : null,
   ].filter((part) => part !== null);
 }
 
@@ -114,26 +121,15 @@ function filtered(lines) {
   );
 }
 
-// Lines by the column that was clicked, or as they came: the worst first.
-function sorted(lines, columns) {
-  const column = columns.find(({ title }) => title === here.sort);
-  if (!column) return lines;
-  const sign = here.falling ? -1 : 1,
-    value = column.value;
-  return lines.toSorted((a, b) => {
-    const [x, y] = [value(a), value(b)];
-    return sign * (typeof x === "number" ? x - y : String(x).localeCompare(String(y), "en", { numeric: true }));
-  });
-}
-
-function tools(list, lines, { draw }) {
+// now() gives the lines as the headers have sorted them.
+function tools(list, lines, now, { draw }) {
   const filter = (key) => (value) => {
     here[key] = value;
     draw();
   };
-  const rows = [...new Set(lines.flatMap((line) => line.rows))];
   const button = (text, onclick) => h("button", { type: "button", disabled: !lines.length, onclick }, text);
-  const values = (line) => list.columns.map(({ value }) => value(line));
+  const values = (line) => list.columns.map(({ value }) => value(line)),
+    saved = counted(distinct(lines).length, "id");
   return h(
     "div",
     { class: "tools" },
@@ -151,66 +147,54 @@ function tools(list, lines, { draw }) {
       here.shard,
       filter("shard"),
     ),
-    button(`Pick ${rows.length === 1 ? "the sample" : `all ${count(rows.length)} samples`}`, () => {
-      pick(rows, true);
+    button("Put those shown in the basket", () => {
+      pick(distinct(now().slice(0, LISTED)), true);
       draw();
     }),
-    button("Save the ids", () =>
+    button(`Save ${saved}`, () =>
       saveText(
         `${here.name}.txt`,
-        rows.map((row) => state.ids[row]),
+        distinct(now()).map((row) => state.ids[row]),
       ),
     ),
     button("Save as CSV", () =>
-      saveTable(`${here.name}.csv`, [...list.columns.map(({ title }) => title)], lines.map(values)),
+      saveTable(
+        `${here.name}.csv`,
+        list.columns.map(({ title }) => title),
+        now().map(values),
+      ),
     ),
   );
 }
 
-function tableOf(list, lines, on) {
-  const heads = list.columns.map(({ title, number }) =>
-    h(
-      "th",
-      { class: number ? "n" : "", scope: "col", "aria-sort": here.sort === title ? direction() : false },
-      h("button", { class: "sort", type: "button", onclick: () => sortBy(title, on) }, title + arrow(title)),
-    ),
-  );
-  const body = lines.slice(0, LISTED).map((line) => lineOf(list, line, on));
-  const inner = h(
-    "table",
-    { "aria-label": LISTS[here.name].title },
-    h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "pick"), heads)),
-    h("tbody", {}, body),
-  );
-  const node = scrolled(inner, true);
-  node.classList.add("high");
-  return node;
+const distinct = (lines) => [...new Set(lines.flatMap(({ picks }) => picks))];
+
+// The columns as a table takes them, the one that puts a line's samples into the basket before them.
+function columnsOf(list, on) {
+  const shown = list.columns.map(({ title, value, show = value, number, samples }) => [
+    title,
+    samples ? (line) => thumbs(samples(line), on.open) : show,
+    number,
+    value,
+  ]);
+  return [["", (line) => tickBox(line, on)], ...shown];
 }
 
-const direction = () => (here.falling ? "descending" : "ascending");
-const arrow = (title) => (here.sort === title ? (here.falling ? " ▼" : " ▲") : "");
-
-function sortBy(title, { draw }) {
-  here.falling = here.sort === title && !here.falling;
-  here.sort = title;
-  draw();
-}
-
-function lineOf(list, line, { open, draw }) {
-  const box = h("input", {
+function tickBox({ picks }, { picked }) {
+  return h("input", {
     type: "checkbox",
-    checked: line.rows.every(isPicked),
-    "aria-label": "pick " + line.rows.map((row) => state.ids[row]).join(" and "),
+    checked: picks.every(isPicked),
+    "aria-label": `put ${picks.map((row) => state.ids[row]).join(" and ")} in the basket`,
     onchange: (e) => {
-      pick(line.rows, e.target.checked);
-      draw();
+      pick(picks, e.target.checked);
+      picked();
     },
   });
-  const cells = list.columns.map(({ show, value, number, samples }) =>
-    h("td", { class: number ? "n" : "" }, samples ? thumbs(samples(line), open) : show ? show(line) : value(line)),
-  );
-  const chosen = line.rows.includes(state.selected);
-  return h("tr", { "data-rows": line.rows.join(" "), "aria-selected": String(chosen) }, h("td", {}, box), cells);
+}
+
+function mark(line, { rows }) {
+  line.dataset.rows = rows.join(" ");
+  line.setAttribute("aria-selected", rows.includes(state.selected));
 }
 
 // Buttons that open samples, with their pictures where there are any.
@@ -227,6 +211,6 @@ function thumbs(rows, open) {
     peeks(button, () => row);
     return button;
   };
-  const more = rows.length > THUMBS ? h("span", { class: "quiet" }, `and ${rows.length - THUMBS} more`) : null;
+  const more = rows.length > THUMBS ? h("span", { class: "quiet" }, `+ ${rows.length - THUMBS}`) : null;
   return h("div", { class: "thumbs" }, rows.slice(0, THUMBS).map(one), more);
 }

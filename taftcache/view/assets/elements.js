@@ -13,20 +13,69 @@ export function h(tag, attributes = {}, ...children) {
   return node;
 }
 
-// A table: columns are [title, value of a row, is a number]; onRow gets each line with its row.
-export function table(caption, columns, rows, onRow) {
-  const heads = columns.map(([title, , number]) => h("th", { class: number ? "n" : "", scope: "col" }, title));
-  const lines = rows.map((row) => {
-    const line = h(
-      "tr",
-      {},
-      columns.map(([, value, number]) => h("td", { class: number ? "n" : "" }, value(row))),
-    );
-    if (onRow) onRow(line, row);
-    return line;
-  });
-  return h("table", { "aria-label": caption }, h("thead", {}, h("tr", {}, heads)), h("tbody", {}, lines));
+// How tables are sorted, by caption: [title of the column, "up" or "down"]. The address keeps it.
+export const sorts = new Map();
+const listeners = [];
+export const onSort = (listener) => listeners.push(listener);
+
+// A table: columns are [title, value of a row, is a number, what of a row to sort by (else its text)]; onRow gets each
+// line with its row. A header sorts all rows, of which the first `most` are shown.
+export function table(caption, columns, rows, onRow, most = Infinity) {
+  const body = h("tbody"),
+    heads = columns.map((column) => header(column, turn));
+  function turn([title, , number]) {
+    const [by, way] = sorts.get(caption) || [],
+      first = number ? "down" : "up";
+    const next = by !== title ? first : way === first ? (first === "up" ? "down" : "up") : null;
+    if (next) sorts.set(caption, [title, next]);
+    else sorts.delete(caption);
+    fill();
+    for (const listener of listeners) listener(caption);
+  }
+  function fill() {
+    const [by, way] = sorts.get(caption) || [];
+    columns.forEach(([title], k) => {
+      if (title === by) heads[k].setAttribute("aria-sort", way === "up" ? "ascending" : "descending");
+      else heads[k].removeAttribute("aria-sort");
+    });
+    body.replaceChildren(...sorted(caption, columns, rows).slice(0, most).map(line));
+  }
+  function line(row) {
+    const cells = columns.map(([, value, number]) => h("td", { class: number ? "n" : "" }, value(row)));
+    const made = h("tr", {}, cells);
+    if (onRow) onRow(made, row);
+    return made;
+  }
+  fill();
+  return h("table", { "aria-label": caption }, h("thead", {}, h("tr", {}, heads)), body);
 }
+
+// A column without a title does not sort.
+function header(column, turn) {
+  const [title, , number] = column;
+  const button = title && h("button", { type: "button", class: "sort", onclick: () => turn(column) }, title);
+  return h("th", { class: number ? "n" : "", scope: "col" }, button);
+}
+
+const inOrder = new Intl.Collator("en", { numeric: true }).compare;
+const textOf = (value) => (value instanceof Node ? value.textContent : String(value ?? ""));
+
+// The rows of a table as its header has them; what is not known comes last, either way.
+export function sorted(caption, columns, rows) {
+  const [by, way] = sorts.get(caption) || [],
+    column = columns.find(([title]) => title === by);
+  if (!column) return rows;
+  const [, value, number, key] = column,
+    sign = way === "up" ? 1 : -1;
+  const keys = rows.map((row) => (key ? key(row) : number ? asNumber(textOf(value(row))) : textOf(value(row))));
+  const unknown = (v) => v === null || v === undefined || Number.isNaN(v);
+  const compare = typeof keys.find((v) => !unknown(v)) === "string" ? inOrder : (a, b) => a - b;
+  return [...rows.keys()]
+    .sort((a, b) => unknown(keys[a]) - unknown(keys[b]) || sign * compare(keys[a], keys[b]) || a - b)
+    .map((k) => rows[k]);
+}
+
+const asNumber = (text) => Number.parseFloat(text.replaceAll(",", ""));
 
 // A table that scrolls by itself, also by keyboard.
 export const scrolled = (inner, tall) =>
@@ -37,9 +86,23 @@ export const scrolled = (inner, tall) =>
       tabindex: "0",
       role: "region",
       "aria-label": inner.getAttribute("aria-label"),
+      onkeydown: byLines,
     },
     inner,
   );
+
+const STEPS = { ArrowDown: "nextElementSibling", ArrowUp: "previousElementSibling" };
+
+// From a button in a line of a table, up and down go to that of the next one.
+function byLines(event) {
+  const next = STEPS[event.key] && event.target.closest("tbody tr")?.[STEPS[event.key]]?.querySelector("button");
+  if (!next) return;
+  next.focus();
+  event.preventDefault();
+}
+
+// A button that looks like a link.
+export const link = (text, onclick) => h("button", { class: "link", type: "button", onclick }, text);
 
 export const card = (label, value) => h("div", { class: "card" }, h("b", {}, value), h("span", {}, label));
 

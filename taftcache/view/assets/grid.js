@@ -16,7 +16,7 @@ const ORDERS = [
 // What is chosen here stays when another view is shown.
 const order = { key: "", falling: false };
 
-// open(row) shows a sample, picked() is called when samples were picked, settled() once it is known whether there are
+// open(row) shows a sample, picked() is called when the basket has changed, settled() once it is known whether there are
 // pictures. Returns {node, fill(rows), redraw}; node is one line that says why where there are none.
 export function pictureGrid({ open, picked, settled }) {
   const node = h("section", { class: "pictures", "aria-label": "Pictures" }),
@@ -24,7 +24,10 @@ export function pictureGrid({ open, picked, settled }) {
   let rows = [];
   const tools = orderTools(() => cells.fill(ordered(rows)));
   noPictures().then((why) => {
-    if (why) node.replaceChildren(h("p", { class: "quiet", id: "no-pictures" }, "No grid of pictures: " + why));
+    if (why)
+      node.replaceChildren(
+        h("p", { class: "quiet", id: "no-pictures" }, `No grid of pictures: ${why.replace(/^no pictures: /, "")}.`),
+      );
     else {
       node.classList.add("there");
       node.replaceChildren(tools.node, cells.node);

@@ -45,7 +45,10 @@ function show(focus) {
     else link.removeAttribute("aria-current");
   shown = VIEWS[view](main) || null;
   main.dataset.view = view;
-  if (focus) main.focus();
+  if (focus) {
+    main.focus({ preventScroll: true }); // the navigation stays in sight
+    scrollTo(0, 0);
+  }
 }
 
 function showWork(text) {

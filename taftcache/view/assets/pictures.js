@@ -4,7 +4,7 @@ import { count } from "./numbers.js";
 import { ask, REPORT, source } from "./source.js";
 import { className, state } from "./state.js";
 
-const LARGE = 256; // px, of the picture beside the mouse
+const LARGE = 192; // px, of the picture beside the mouse
 const DELAY_MS = 90; // until it is asked for, so that a mouse that passes by asks for nothing
 const TINY = 64; // px; a picture of so few is shown in squares
 
@@ -93,5 +93,5 @@ export function peeks(node, row) {
   node.addEventListener("pointerleave", unpeek);
 }
 
-for (const kind of ["pointerdown", "keydown", "scroll", "hashchange"])
+for (const kind of ["pointerdown", "keydown", "scroll", "popstate"])
   addEventListener(kind, unpeek, { capture: true, passive: true });

@@ -16,11 +16,11 @@ export const state = {
   // chosen: filled by the views
   selected: null,
   lasso: null,
-  picked: new Set(), // rows, in the grid and in lists
   hidden: new Set(), // names in the map's legend
   colour: "class",
   space: null, // until one is chosen: see placed()
   filters: { class: "", shard: "", only: "", text: "" },
+  basket: new Set(), // rows to forget, perhaps
   out: new Set(),
   model: null,
 };
@@ -42,8 +42,13 @@ export async function loadHeldOut() {
   if (!found) return;
   const models = {};
   for (const [name, packed] of Object.entries(found.models)) models[name] = unpack(packed);
-  const { of, components } = found;
-  state.held = { of, rows: unpack(found.rows), labels: unpack(found.labels), models, components };
+  state.held = {
+    of: found.of,
+    rows: unpack(found.rows),
+    labels: unpack(found.labels),
+    models,
+    components: found.components,
+  };
 }
 
 export const className = (k) => state.overview.report.classes[k] ?? "–";

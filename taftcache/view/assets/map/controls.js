@@ -11,7 +11,7 @@ const ONLY = [
   ["", "all"],
   ["wrong", "wrong only"],
   ["right", "right only"],
-  ["picked", "picked only"],
+  ["basket", "basket only"],
 ];
 
 // on: change (something else is chosen), enter (in the search), lasso, clear. Returns {node, lasso: the button}.

@@ -1,6 +1,5 @@
 // The samples that the map's filters and lasso leave, in a table.
 import { h, judgement, scrolled, table } from "../elements.js";
-import { saveText } from "../files.js";
 import { count, counted, short } from "../numbers.js";
 import { peeks } from "../pictures.js";
 import { className, shardName, state, UNKNOWN } from "../state.js";
@@ -13,11 +12,6 @@ export function sampleList(select) {
   const said = h("p", { id: "chosen", role: "status", "aria-live": "polite" }),
     node = h("div", { id: "list" });
 
-  const save = () =>
-    saveText(
-      "ids.txt",
-      listed.map((row) => state.ids[row]),
-    );
   function fill(rows) {
     listed = rows;
     said.textContent =
@@ -32,7 +26,7 @@ export function sampleList(select) {
     };
     node.replaceChildren(
       scrolled(table("Samples", columns(select), rows.slice(0, LISTED), mark), true),
-      h("p", {}, h("button", { type: "button", onclick: save }, "Save the ids as a file")),
+      h("p", {}, h("button", { type: "button", onclick: () => save(listed) }, "Save the ids as a file")),
     );
   }
   return { said, node, fill, first: () => listed[0] };
@@ -51,4 +45,9 @@ function columns(select) {
     // how far its shard's component moves without it; absent where only a loose bound is known
     ...(moved ? [["influence", (row) => short(moved[row]), true]] : []),
   ];
+}
+
+function save(rows) {
+  const text = rows.map((row) => state.ids[row]).join("\n") + "\n";
+  h("a", { href: URL.createObjectURL(new Blob([text])), download: "ids.txt" }).click();
 }

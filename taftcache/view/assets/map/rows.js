@@ -11,7 +11,7 @@ export function passing() {
   for (let row = 0; row < state.ids.length; row++) {
     if (k !== "" && state.label[row] !== +k) continue;
     if (shard !== "" && state.shard[row] !== +shard) continue;
-    if (only === "picked") {
+    if (only === "basket") {
       if (!isPicked(row)) continue;
     } else if (only && (!found || found[row] === UNKNOWN || (found[row] === state.label[row]) !== (only === "right")))
       continue;

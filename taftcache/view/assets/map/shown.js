@@ -10,10 +10,10 @@ import { sampleList } from "./list.js";
 // with the pictures, picked, said, node: to place, fill(rows), first: row or undefined}.
 export function shownSamples(select, draw) {
   const list = sampleList(select),
-    bar = pickedBar(draw);
+    bar = pickedBar(draw, true);
   const picked = () => {
     bar.update();
-    if (state.filters.only === "picked") draw();
+    if (state.filters.only === "basket") draw();
   };
   // the map is as wide as the pictures leave it
   const pictures = pictureGrid({ open: select, picked, settled: () => dispatchEvent(new Event("resize")) });
