@@ -12,6 +12,7 @@ import numpy as np
 from taftcache.errors import TaftcacheError
 from taftcache.stages.progress import Silent
 from taftcache.view.atlas import Atlas
+from taftcache.view.late import importing
 from taftcache.view.payload import packed
 
 # The longest that a list can be; what is worst stands first.
@@ -91,7 +92,8 @@ class _Watched(Silent):
 
 
 def _suspects(atlas: Atlas, progress: Silent) -> dict[str, Any]:
-    from taftcache.stages.look.suspects import suspects
+    with importing:
+        from taftcache.stages.look.suspects import suspects
 
     report, classes = suspects(atlas.store, LISTED, progress), atlas.store.classes
     return {
@@ -106,7 +108,8 @@ def _suspects(atlas: Atlas, progress: Silent) -> dict[str, Any]:
 
 
 def _duplicates(atlas: Atlas, progress: Silent) -> dict[str, Any]:
-    from taftcache.stages.look.duplicates import duplicates
+    with importing:
+        from taftcache.stages.look.duplicates import duplicates
 
     report = duplicates(atlas.store, LISTED, progress=progress)
     pairs = [*report.leaks, *report.pairs]
@@ -124,7 +127,8 @@ def _duplicates(atlas: Atlas, progress: Silent) -> dict[str, Any]:
 
 
 def _outliers(atlas: Atlas, progress: Silent) -> dict[str, Any]:
-    from taftcache.stages.look.outliers import outliers
+    with importing:
+        from taftcache.stages.look.outliers import outliers
 
     report = outliers(atlas.store, LISTED, progress=progress)
     return {

@@ -13,6 +13,7 @@ from taftcache.errors import StoreError, TaftcacheError
 from taftcache.names import component_of
 from taftcache.stages.progress import Silent
 from taftcache.view.atlas import Atlas
+from taftcache.view.late import importing
 
 if TYPE_CHECKING:
     from taftcache.stages.look.leaving import RowLeftOut
@@ -70,7 +71,8 @@ class SideSolves:
 
 def without_row(atlas: Atlas, shard: Shard, row: int, report: Callable[[int], None] | None = None) -> RowLeftOut:
     """Solve the shard's component without one of its rows; ``report`` hears the passes taken so far."""
-    from taftcache.stages.look.leaving import ModelParts, leave_out
+    with importing:
+        from taftcache.stages.look.leaving import ModelParts, leave_out
 
     parts = ModelParts(atlas.store, component_of(shard.name), _Passes(report or (lambda passes: None)))
     return leave_out(atlas.scorer(), parts, shard, row, atlas.held_out)

@@ -15,6 +15,7 @@ from taftcache.cache.store import FeatureStore
 from taftcache.consent import Consent, followed
 from taftcache.errors import TaftcacheError, UntrustedStore
 from taftcache.names import scaling_of
+from taftcache.view.late import importing
 
 # Longest side of a picture that is sent; larger ones are scaled down.
 LONGEST = 384
@@ -93,7 +94,8 @@ class Pictures:
                 if self._spec.source == "timm":
                     self._why = "a timm dataset may be fetched from elsewhere, so it is opened by extraction alone"
                     return self._places
-                from taftcache.backbone.sources.opening import open_source
+                with importing:
+                    from taftcache.backbone.sources.opening import open_source
 
                 try:
                     for source in open_source(self._spec):

@@ -186,6 +186,10 @@ def _routes(
         longest = int(size)
         return pictures.encoded(name, max(8, min(longest, 1024))) if name in atlas.table.places else None
 
+    def reachable(query: dict[str, str]) -> Answer:
+        atlas.ready["rows"].wait()  # points first: what opens images takes seconds to import
+        return one({"why_not": pictures.why_not})
+
     return {
         "": lambda query: None,  # the page itself, which needs a nonce
         "progress": lambda query: one(payload.progress(atlas)),
@@ -197,7 +201,7 @@ def _routes(
         "sample": lambda query: one(payload.sample(atlas, query.get("id", ""), pictures)),
         "leave-out": lambda query: one(leaving.ask(query.get("id", ""))),
         "picture": picture,
-        "pictures": lambda query: one({"why_not": pictures.why_not}),
+        "pictures": reachable,
         "check": lambda query: one(checks.ask(query.get("name", ""))),
     }
 

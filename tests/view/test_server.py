@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import http.client
 import json
 import shutil
@@ -230,3 +231,15 @@ def test_pictures_are_sent_once(server):
     assert ask(server, path, **{"If-None-Match": '"other"'})[:2] == (200, body)
     assert ask(server, at(server, "overview"))[2]["Cache-Control"] == "no-store"
     assert json.loads(ask(server, at(server, "pictures"))[1]) == {"why_not": ""}
+
+
+def test_what_is_imported_late_waits_for_its_turn():
+    """Two threads that import timm from two ends at once find it half made; scikit-learn has no such circle."""
+    files = set(Path(taftcache.__file__).parent.joinpath("view").glob("*.py"))
+    for file in (file for file in files if file.name != "embedding.py"):
+        tree = ast.parse(file.read_text(encoding="utf-8"))
+        turns = [n for n in ast.walk(tree) if isinstance(n, ast.With) and ast.unparse(n.items[0]) == "importing"]
+        waiting = {id(n) for turn in turns for n in ast.walk(turn)}
+        late = [n for f in ast.walk(tree) if isinstance(f, ast.FunctionDef) for n in ast.walk(f)]
+        early = [n.lineno for n in late if isinstance(n, ast.Import | ast.ImportFrom) and id(n) not in waiting]
+        assert early == [], file.name

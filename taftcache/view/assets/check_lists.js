@@ -31,7 +31,7 @@ export const LISTS = {
   confused: {
     title: "Confused classes",
     command: "",
-    about: "Classes that held-out rows are taken for, by how many rows.",
+    about: "Held-out rows of one class that are taken for another, the pair of classes with most rows first.",
   },
 };
 
@@ -124,7 +124,7 @@ export function confused() {
   const lines = [...pairs.values()].map((pair) => ({ ...pair, picks: pair.rows, of: of[pair.classes[0]] }));
   const wrong = lines.reduce((sum, line) => sum + line.rows.length, 0);
   return {
-    said: `${count(wrong)} of ${counted(labels.length, "held-out row")} ${noun(wrong, "is", "are")} taken for another class (${modelTitle(model)}); the parts of a class have 95 % intervals.`,
+    said: `${count(wrong)} of ${counted(labels.length, "held-out row")} ${noun(wrong, "is", "are")} taken for another class (${modelTitle(model)}); the share of a class's rows has its 95 % interval.`,
     notes: [],
     lines: lines.sort((a, b) => b.rows.length - a.rows.length || share(b) - share(a)),
     columns: CONFUSED,
