@@ -312,7 +312,7 @@ def test_a_report_shows_the_same_without_a_server(browse, seen, atlas, tmp_path,
     page.tab.fill("#subtract", "2")
     page.composed(1)
     assert right(page) == evaluated(seen, ["001", "002"])
-    for view in ("classes", "training", "ledger", "overview"):
+    for view in ("check", "classes", "training", "ledger", "overview"):
         page.go(view)
     assert [url for url in page.asked if not url.startswith(("file:", "data:"))] == []
 
