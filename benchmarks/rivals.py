@@ -226,7 +226,9 @@ def trained(case: Case, method: str, rate: float, epochs: int, rows: Tensor, tes
             for few in torch.split(rows[torch.randperm(len(rows), generator=order)], BATCH):
                 inputs = case.batch(kind, few, order if case.args.augment else None)
                 optimiser.zero_grad()
-                nn.functional.cross_entropy(network(inputs), case.labels[few]).backward()
+                with torch.autocast("cpu", torch.bfloat16, enabled=case.args.bfloat16):
+                    loss = nn.functional.cross_entropy(network(inputs), case.labels[few])
+                loss.backward()
                 nn.utils.clip_grad_norm_(moved, LARGEST_NORM)
                 optimiser.step()
                 schedule.step()
@@ -273,6 +275,7 @@ def rival(case: Case, method: str, kept: Kept) -> dict[str, Any]:
         "chosen": {"rate": best, "scores": sorted(scores.items()), "at_end": best in (min(scores), max(scores))},
         "epochs": epochs,
         "augmented": case.args.augment and asked.rows == "pixels",
+        "bfloat16": case.args.bfloat16,
         "seconds": {
             "prepare": case.prepared[asked.rows],
             "choose": added(*(found["seconds"] for found in tried.values())),

@@ -12,23 +12,25 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.utils import check_consistent_length
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import _check_sample_weight, check_array, check_is_fitted, validate_data
+from sklearn.utils.validation import _check_sample_weight, _check_y, check_array, check_is_fitted, validate_data
 from torch import Tensor, nn
 
 from taftcache.backbone.cut.cut import Cut
+from taftcache.backbone.device import resolve_device
 from taftcache.backbone.model import load_backbone
 from taftcache.backbone.preprocess import Preprocess
-from taftcache.backbone.sources.rgb import Picture, as_rgb
+from taftcache.backbone.sources.rgb import Picture
 from taftcache.backbone.spec import BackboneSpec
-from taftcache.errors import DataError
+from taftcache.errors import DataError, RecipeError
 from taftcache.objective.named import named_loss, true_class_weight
 from taftcache.objective.objective import Objective
 from taftcache.objective.weights import RowWeights, balanced
 from taftcache.solve.choosing import choose_ridge
 from taftcache.solve.minimise import minimise
 from taftcache.solve.settings import Arithmetic, Goal
-from taftcache.stages.extract.listing import SHARD, ImageList, cached_images
+from taftcache.stages.extract.listing import SHARD, ImageList, cached_images, decoded, pictures_of
 from taftcache.tangent.base import Base, make_base
 from taftcache.tangent.config import TailConfig
 from taftcache.tangent.operator import TangentOperator
@@ -36,6 +38,7 @@ from taftcache.tangent.rows import ArrayRows, RowSource
 from taftcache.tangent.spec import TangentSpec
 
 IMAGES_AT_ONCE = 32
+FRESH = TangentSpec(reset_block=True)  # what ``init`` writes into a recipe, too
 
 
 class _Given(NamedTuple):
@@ -60,13 +63,13 @@ class _Tangent(BaseEstimator):
 
     def __init__(
         self,
-        backbone: str | BackboneSpec | tuple[Mapping[str, Tensor], TailConfig] | None = None,
+        backbone: str | Path | BackboneSpec | tuple[Mapping[str, Tensor], TailConfig] | None = None,
         *,
         tangent: TangentSpec | None = None,
         loss: str = "rsl",
         alpha: float | str = "auto",
         kappa: float = 15.0,
-        ridge: float | str = 1e-4,
+        ridge: float | str = "auto",
         radius: float | None = None,
         tolerance: float = 1e-6,
         max_passes: int = 1000,
@@ -87,12 +90,21 @@ class _Tangent(BaseEstimator):
 
     @property
     def _spec(self) -> BackboneSpec | None:
-        """The backbone where X is images."""
-        return (
-            backbone_of(self.backbone)
-            if isinstance(self.backbone, str)
-            else (self.backbone if isinstance(self.backbone, BackboneSpec) else None)
+        """The backbone where X is images; RecipeError where it is nothing that an estimator takes."""
+        given = self.backbone
+        if isinstance(given, str | Path):
+            return backbone_of(str(given))
+        if given is None or isinstance(given, BackboneSpec | tuple):
+            return given if isinstance(given, BackboneSpec) else None
+        raise RecipeError(
+            "the backbone is of no kind that an estimator takes",
+            got=repr(given)[:80],
+            do="None, a name, a path, a BackboneSpec or a pair (state, config)",
         )
+
+    @property
+    def _expansion(self) -> TangentSpec:
+        return self.tangent or (TangentSpec() if self._spec is None else FRESH)
 
     def _rows(self, X: Any) -> np.ndarray:
         """Rows [n,t,d] as a tail takes them: validated features, cached rows, or images through the backbone."""
@@ -106,12 +118,12 @@ class _Tangent(BaseEstimator):
             raise DataError(f"cached rows must be [n,t,d], not of {rows.ndim} dimensions", got=list(rows.shape))
         return rows
 
-    def _extracted(self, images: Sequence[Picture]) -> np.ndarray:
-        cut = self._cut()
+    def _extracted(self, given: Sequence[Picture]) -> np.ndarray:
+        cut, images = self._cut(), pictures_of(given)
         transform = Preprocess(cut.backbone)
         out = []
         for k in range(0, len(images), IMAGES_AT_ONCE):
-            pixels = [transform(as_rgb(image)) for image in images[k : k + IMAGES_AT_ONCE]]
+            pixels = [transform(decoded(image)) for image in images[k : k + IMAGES_AT_ONCE]]
             out.append(cut.prefix(torch.stack(pixels).to(cut.device)).cpu().numpy())
         return np.concatenate(out)
 
@@ -121,7 +133,7 @@ class _Tangent(BaseEstimator):
         known: tuple[BackboneSpec, Cut] | None = self.__dict__.get("_cut_of")
         if known is None or known[0] != spec:
             loaded = load_backbone(spec, device=self.device)
-            known = spec, Cut(loaded, (self.tangent or TangentSpec()).blocks)
+            known = spec, Cut(loaded, (self.tangent or FRESH).blocks)
             self._cut_of = known
         return known[1]
 
@@ -149,15 +161,16 @@ class _Tangent(BaseEstimator):
             config = TailConfig.of_vectors(given.config.width, outputs)
             head = {"head.weight": torch.zeros(outputs, config.width), "head.bias": torch.zeros(outputs)}
             return Base(config, head, TangentSpec(blocks=0, train="head"))
-        return make_base(given.state, given.config, outputs, self.tangent or TangentSpec(), given.module)
+        return make_base(given.state, given.config, outputs, self._expansion, given.module)
 
     def _solve(self, given: _Given, outputs: int, weights: RowWeights | None) -> None:
         self.base_ = self._base(given, outputs)
-        train = self.base_.spec.train
-        sources = [given.source]
+        train, sources = self.base_.spec.train, [given.source]
+        if isinstance(self.ridge, str) and self.ridge != "auto":
+            raise RecipeError("the ridge is not a number", got=self.ridge, do='a number above 0, or "auto"')
         loss = named_loss(self.loss, true_class_weight(self.alpha, outputs), self.kappa)
         objective = Objective(loss=loss, train=train, weights=weights, radius=self.radius)
-        arithmetic = Arithmetic(memory=self.memory, device=self.device)
+        arithmetic = Arithmetic(memory=self.memory, device=str(resolve_device(self.device)))
         self.ridge_ = self.ridge
         self.ridge_choice_ = None
         if self.ridge == "auto":
@@ -186,6 +199,7 @@ class _Tangent(BaseEstimator):
         if self._spec is None:
             return self._scored(self.base_, self._rows(X))
         base = replace(self.base_.unreduced(), module=self._cut().module())  # whatever was kept of a row in fit
+        X = pictures_of(X)
         parts = range(0, len(X), IMAGES_AT_ONCE)
         return np.concatenate([self._scored(base, self._rows(X[k : k + IMAGES_AT_ONCE])) for k in parts])
 
@@ -195,7 +209,7 @@ class _Tangent(BaseEstimator):
             [ArrayRows(rows, np.zeros(len(rows), np.int64))],
             trained=self._layout,
             dtype=torch.float64,
-            device=self.device,
+            device=resolve_device(self.device),
         )
         direction = operator.direction(self.solution_.value)
         blocks = (state.logits + operator.tangent(state, direction) for state, _ in operator.blocks())
@@ -215,25 +229,25 @@ class TangentClassifier(ClassifierMixin, _Tangent):
 
     Args:
         backbone: see above.
-        tangent: the expansion point and what is trained; ``TangentSpec()`` by default, the head alone for features.
+        tangent: what is trained, and from where. By default the last block, for images from a new start
+            (``reset_block``); for features the head alone.
         loss: "rsl", "mse" or "cross_entropy". alpha, kappa: of "rsl"; alpha = "auto" is √K for K classes.
-        ridge: λ beside the mean loss (biases included), or "auto". radius: of a ball ‖Δw‖ ≤ R.
-        class_weight: None, "balanced", or a mapping of classes to weights.
-        tolerance, max_passes: when a solve ends; see ``minimise``.
-        memory: bytes for prepared rows. device: where products run.
-        store: the folder of a store for the images of ``fit``, which a fit to the same ones reads again, and
-            ``taftcache view`` shows.
+        ridge: λ beside the mean loss (biases included); "auto" chooses it from the rows, some of them left out for it.
+        radius: of a ball ‖Δw‖ ≤ R. class_weight: None, "balanced", or a mapping of classes to weights.
+        tolerance, max_passes: when a solve ends; see ``minimise``. memory: bytes for prepared rows.
+        device: where products run. store: the folder of a store for the images of ``fit``, which a fit to the same
+            ones reads again.
     """
 
     def __init__(
         self,
-        backbone: str | BackboneSpec | tuple[Mapping[str, Tensor], TailConfig] | None = None,
+        backbone: str | Path | BackboneSpec | tuple[Mapping[str, Tensor], TailConfig] | None = None,
         *,
         tangent: TangentSpec | None = None,
         loss: str = "rsl",
         alpha: float | str = "auto",
         kappa: float = 15.0,
-        ridge: float | str = 1e-4,
+        ridge: float | str = "auto",
         radius: float | None = None,
         class_weight: Mapping[Any, float] | str | None = None,
         tolerance: float = 1e-6,
@@ -262,6 +276,9 @@ class TangentClassifier(ClassifierMixin, _Tangent):
         """Solve over X [n,…] with classes y [n] of any kind; a weight of 2 counts like the row twice."""
         if self.backbone is None:
             X, y = validate_data(self, X, y, dtype=[np.float64, np.float32])
+        else:
+            y = _check_y(y, estimator=self)
+            check_consistent_length(X, y)
         check_classification_targets(y)
         self.classes_, labels = np.unique(y, return_inverse=True)
         labels = labels.reshape(-1).astype(np.int64)
@@ -271,6 +288,8 @@ class TangentClassifier(ClassifierMixin, _Tangent):
             by_class = balanced(torch.from_numpy(labels), K)
         elif self.class_weight is not None:
             given: Any = self.class_weight
+            if isinstance(given, str):
+                raise RecipeError("there are no class weights of that name", got=given, do='"balanced", or a mapping')
             by_class = torch.tensor([float(given.get(c, 1.0)) for c in self.classes_.tolist()], dtype=torch.float64)
             by_class = torch.cat([by_class, by_class.new_ones(K - len(by_class))])
         by_sample = None if sample_weight is None else _sample_weights(sample_weight, X)
@@ -289,11 +308,12 @@ class TangentClassifier(ClassifierMixin, _Tangent):
                 yield given
             return
         listed = ImageList(X, targets.tolist(), [str(name) for name in self.classes_])
-        tangent = self.tangent or TangentSpec()
         with ExitStack() as stack:
-            path = Path(self.store or Path(stack.enter_context(TemporaryDirectory()), "store"))
-            lasting = self.store is not None
-            store, frozen = cached_images(path, listed, spec, tangent, self.device, lasting=lasting)
+            path, lasting = (
+                Path(self.store or Path(stack.enter_context(TemporaryDirectory()), "store")),
+                bool(self.store),
+            )
+            store, frozen = cached_images(path, listed, spec, self._expansion, self.device, lasting=lasting)
             stack.enter_context(store)
             self._cut_of = spec, frozen.cut
             shard, place = store.shard(SHARD), {item.id: k for k, item in enumerate(listed.items)}
@@ -324,10 +344,10 @@ class TangentRegressor(RegressorMixin, _Tangent):
 
     def __init__(
         self,
-        backbone: str | BackboneSpec | tuple[Mapping[str, Tensor], TailConfig] | None = None,
+        backbone: str | Path | BackboneSpec | tuple[Mapping[str, Tensor], TailConfig] | None = None,
         *,
         tangent: TangentSpec | None = None,
-        ridge: float | str = 1e-4,
+        ridge: float | str = "auto",
         radius: float | None = None,
         tolerance: float = 1e-6,
         max_passes: int = 1000,
@@ -350,6 +370,9 @@ class TangentRegressor(RegressorMixin, _Tangent):
         """Solve over X [n,…] with values y [n] or [n,m]; a weight of 2 counts like the row twice."""
         if self.backbone is None:
             X, y = validate_data(self, X, y, dtype=[np.float64, np.float32], multi_output=True, y_numeric=True)
+        else:
+            y = _check_y(y, multi_output=True, y_numeric=True, estimator=self)
+            check_consistent_length(X, y)
         values = np.asarray(y, dtype=np.float64)
         weights = None if sample_weight is None else RowWeights(by_sample=_sample_weights(sample_weight, X))
         self._flat = values.ndim == 1

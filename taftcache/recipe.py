@@ -164,7 +164,7 @@ class CompareSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     depths: of "table1": the last so many blocks, each from a store of its own; by default the recipe's own depth alone.
     shards: numbers of shards; the rows of the store are split anew for each.
     seeds: how many seeds of the split and the base point.
-    ridges: λ that "exact" chooses from.
+    ridges: λ that "exact" chooses from. head_ridges: for a head alone, whose best lie higher.
     rates: learning rates that "paper" and fine-tuning choose from.
     resets: whether the block is re-initialised (PT = F), chosen by every method.
     tokens: whether the class token is (CLS = T), chosen by every method of "table1" where there is one.
@@ -183,6 +183,9 @@ class CompareSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     shards: Annotated[tuple[Count, ...], msgspec.Meta(min_length=1)] = (10, 25, 50)
     seeds: Count = 3
     ridges: Annotated[tuple[Positive, ...], msgspec.Meta(min_length=1)] = (1e-2, 3e-3, 1e-3, 3e-4, 1e-4, 3e-5, 1e-5)
+    head_ridges: Annotated[tuple[Positive, ...], msgspec.Meta(min_length=1)] = (
+        1e-1, 3e-2, 1e-2, 3e-3, 1e-3, 3e-4, 1e-4, 3e-5, 1e-5,
+    )  # fmt: skip
     rates: Annotated[tuple[Positive, ...], msgspec.Meta(min_length=1)] = (1e-3, 1e-4)
     resets: Annotated[tuple[bool, ...], msgspec.Meta(min_length=1)] = (False, True)
     tokens: Annotated[tuple[bool, ...], msgspec.Meta(min_length=1)] = (False, True)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.stages.hub import TOKEN, serve
 from tests.stages.making import write_images
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -93,3 +94,27 @@ def test_the_first_hour(installed):
     asked = f"import taftcache; print(taftcache.open_model('model').predict([{str(image)!r}], top=1)[0].labels)"
     assert installed("python", "-c", asked).strip() == "['1']"
     installed("taftcache", "verify", "stores/pictures")
+
+
+@pytest.mark.full
+@pytest.mark.slow
+def test_vectors_and_a_hub_from_a_wheel(installed, monkeypatch):
+    few = ("data.limit=60", "store.shards=2", "store.path=stores/few", "solver.tolerance=1e-3", "forget.samples=[]")
+    installed("taftcache", "run", "quickstart", *(part for setting in few for part in ("--set", setting)))
+    installed("taftcache", "export", "stores/few", "vectors.npz", "--format", "npz")
+    installed("taftcache", "import", "vectors.npz", "stores/vectors", "--set", "store.shards=2")
+    installed("taftcache", "train", "stores/vectors")
+    installed("taftcache", "compose", "stores/vectors")
+    installed("python", "-c", "import numpy; numpy.save('new.npy', numpy.load('vectors.npz')['features'])")
+    found = json.loads(installed("taftcache", "predict", "stores/vectors", "new.npy", "--json"))["predictions"]
+    sample = installed("taftcache", "inspect", "stores/vectors", "--shard", "000", "--ids").split("\t")[0]
+    installed("taftcache", "forget", "stores/vectors", "--sample", sample)
+    assert "0 findings" in installed("taftcache", "audit", "stores/vectors")
+    with serve() as hub:
+        for key, value in {"ENDPOINT": hub.url, "TOKEN": TOKEN, "HUB_DISABLE_XET": "1"}.items():
+            monkeypatch.setenv(f"HF_{key}", value)
+        installed("taftcache", "export-model", "stores/few", "pushed")
+        installed("taftcache", "push", "pushed", "me/digits", "--private")
+        asked = "import taftcache; print(len(taftcache.from_pretrained('me/digits').classes))"
+        assert installed("python", "-c", asked).strip() == "10"
+    assert len(found) == 60

@@ -124,8 +124,9 @@ def remarks(found: dict[str, Any]) -> list[str]:
         if "rate" in chosen:
             tried = ", ".join(f"{rate:g}" for rate, _ in chosen["scores"])
             end = "; it lies at an end of them, so that another may be better" if chosen["at_end"] else ""
-            images = ", images flipped and shifted" if of["augmented"] else ""
-            lines.append(f"{METHODS[method]}: {of['epochs']} epochs, rate {chosen['rate']:g} of {tried}{end}{images}.")
+            how = ", images flipped and shifted" if of["augmented"] else ""
+            how += ", products in bfloat16" if of["bfloat16"] else ""
+            lines.append(f"{METHODS[method]}: {of['epochs']} epochs, rate {chosen['rate']:g} of {tried}{end}{how}.")
         elif "C" in chosen:
             lines.append(f"{METHODS[method]}: C = {chosen['C']:g}.")
         else:

@@ -187,7 +187,7 @@ def convert(
                     if writer.consumed == old.rows:
                         writer.append(old.tokens([]), [], [], left_out)
                     writer.commit()
-            _check_converted(made.shard(ref.name), old, dtype or old.dtype.name, rows)
+            _check_converted(made.shard(ref.name), old, dtype or old.dtype.name, min(rows, old.rows))
             done += ref.rows
         _memory(source, made)
     except BaseException:

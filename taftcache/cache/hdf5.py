@@ -25,7 +25,7 @@ from taftcache.cache.format.plan import check_ids
 from taftcache.cache.place.failure import cannot
 from taftcache.cache.read.verify import OnProgress
 from taftcache.cache.store import FeatureStore
-from taftcache.errors import DataError, FormatError, StoreWriteError
+from taftcache.errors import DataError, FormatError, StoreError, StoreWriteError
 
 FORMAT = "taftcache-features"
 VERSION = 1
@@ -93,6 +93,12 @@ class FeatureFile:
         self.path = Path(file)
         if not self.path.is_file():
             raise DataError(f"cannot import {self.path}: it is not a file", do="Correct the path.")
+        if not h5py.is_hdf5(self.path):
+            raise DataError(
+                f"cannot import {self.path}: it is not HDF5",
+                got=f"a file ending in {self.path.suffix or 'nothing'}",
+                do="HDF5, or vectors as .npy, .npz or .parquet",
+            )
         with self._reading():
             self._file = h5py.File(self.path, "r", rdcc_nbytes=_CACHE)
         try:
@@ -131,7 +137,10 @@ class FeatureFile:
     def take(self, index: Sequence[int]) -> NDArray[Any]:
         """Rows ``index`` [b, t, d] of a file that is not an export, in that order."""
         with self._reading():
-            found = np.stack([self.tokens[i] for i in index])
+            if isinstance(index, range) and index.step == 1:
+                found = np.asarray(self.tokens[index.start : index.stop])
+            else:
+                found = np.stack([self.tokens[i] for i in index])
         return found if found.ndim == 3 else found[:, None, :]
 
     def block(self, tokens: h5py.Dataset, start: int, stop: int) -> NDArray[Any]:
@@ -316,6 +325,12 @@ def restore(file: FeatureFile, path: str | os.PathLike[str], progress: OnProgres
         total, done = sum(len(part.ids) for part in file.shards.values()), 0
         for name, part in file.shards.items():
             left_out = [s for s in file.skipped if s.shard == name]
+            if store.has_shard(name) and store.shard(name).digest != part.digest:
+                raise StoreError(
+                    f"{store.path} holds other rows than {file.path}",
+                    got=f"shard {name} has digest {store.shard(name).digest[:16]}, exported was {part.digest[:16]}",
+                    do="import it into a new folder",
+                )
             if not store.has_shard(name):
                 with store.writer(
                     name,
@@ -324,6 +339,7 @@ def restore(file: FeatureFile, path: str | os.PathLike[str], progress: OnProgres
                     dtype=part.tokens.dtype.name,
                     tokens_shape=part.tokens.shape[1:],
                     candidates=[*part.ids, *(s.id for s in left_out)],
+                    pad=True,
                 ) as writer:
                     for at in range(writer.consumed, len(part.ids), part.chunk_rows):
                         stop = min(at + part.chunk_rows, len(part.ids))

@@ -318,12 +318,14 @@ class FeatureStore:
         tokens_shape: tuple[int, int],
         candidates: Sequence[str] | None = None,
         relearn: bool = False,
+        pad: bool = False,
     ) -> ShardWriter:
         """Write the shard ``name`` (role "train" or "held-out"), or go on where a killed run stopped.
 
         ``candidates``, the ids that are to become rows or be skipped, in order, make resuming exact and let the commit
         refuse a shard with some missing. Durable chunks of other candidates, shape or identity are thrown away.
-        ``relearn`` allows ids that were forgotten.
+        ``relearn`` allows ids that were forgotten. A shard of fewer rows than ``chunk_rows`` has one chunk of just
+        them, or with ``pad`` a whole one, as earlier releases wrote it.
         """
         committer = self.committer()
         check_name(name)
@@ -337,7 +339,7 @@ class FeatureStore:
         if candidates is not None:
             check_ids(candidates)
         rows = resolve_chunk_rows(chunk_rows, (t, d), dtype)
-        form = ShardForm(name=name, role=role, tokens_shape=(t, d), dtype=dtype, chunk_rows=rows)
+        form = ShardForm(name=name, role=role, tokens_shape=(t, d), dtype=dtype, chunk_rows=rows, pad=pad)
         return ShardWriter(committer, Header.of(self.manifest, form, candidates, relearn), candidates)
 
     def transaction(self) -> Transaction:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated
 
@@ -118,19 +119,26 @@ def view(
     port: Annotated[int, typer.Option("--port", min=0, max=65535, help="0 takes a free one")] = 0,
     browser: Annotated[bool, typer.Option("--browser/--no-browser", help="open the page in a browser")] = True,
     images: Images = None,
+    against: Annotated[
+        Path | None,
+        typer.Option("--against", metavar="STORE", help="another store, whose models are compared sample by sample"),
+    ] = None,
 ) -> None:
     """Look into a store on a page in the browser.
 
-    Map, samples, classes, shards, training, ledger. Ctrl-C ends it. Served to this machine alone, under an address with
-    a random token; the page loads nothing from elsewhere. From another machine: ssh -L PORT:127.0.0.1:PORT, with --port
-    PORT.
+    Map, samples, classes, shards, training, models compared, what forgetting would cost, ledger. Ctrl-C ends it. Served
+    to this machine alone, under an address with a random token; the page loads nothing from elsewhere. From another
+    machine: ssh -L PORT:127.0.0.1:PORT, with --port PORT.
 
     Example: taftcache view stores/quickstart
     """
     from taftcache.view.atlas import Atlas
     from taftcache.view.server import ViewServer
 
-    with taftcache.FeatureStore(store) as opened, ViewServer(Atlas(opened), port, consent_to(images)) as server:
+    with ExitStack() as stack:
+        opened = stack.enter_context(taftcache.FeatureStore(store))
+        other = None if against is None else stack.enter_context(taftcache.FeatureStore(against))
+        server = stack.enter_context(ViewServer(Atlas(opened), port, consent_to(images), other))
         try:
             show_address(server.url, [server.pictures.refused] if server.pictures.refused else [])
             if browser:

@@ -214,6 +214,9 @@ def import_(
         str | None, typer.Option("--classes", metavar="NAME", help="that of class names, if there is one")
     ] = None,
     test: Annotated[Path | None, typer.Option("--test", metavar="FILE", help="held-out rows, named alike")] = None,
+    test_labels: Annotated[
+        str | None, typer.Option("--test-labels", metavar="NAME|FILE", help="theirs, where --labels is a file")
+    ] = None,
     held_out: Annotated[
         float | None,
         typer.Option("--holdout", metavar="PART", help="the part of the rows that is held out (default 0.2)"),
@@ -249,6 +252,13 @@ def import_(
     with bars(as_json) as progress:
         columns = Columns(tokens=vectors, labels=labels, ids=ids, classes=classes)
         report = taftcache.import_(
-            file, asked, progress, columns=columns, backbone=recipe is not None, test=test, scaling=scaling
+            file,
+            asked,
+            progress,
+            columns=columns,
+            backbone=recipe is not None,
+            test=test,
+            test_labels=test_labels,
+            scaling=scaling,
         )
     print_report(report, as_json, show_import)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -49,7 +50,7 @@ def card(origin: Origin, model: TangentModel, extras: Mapping[str, str], *, nati
         native: whether the folder's config.json and model.safetensors are this model as an ordinary timm model.
     """
     config, meta = model.base.config, public_fields(model.component.meta)
-    classes = ", ".join(model.classes[:20]) + (" …" if len(model.classes) > 20 else "")
+    classes = ", ".join(map(_code, model.classes[:20])) + (" …" if len(model.classes) > 20 else "")
     what = (
         "What was trained, Δw, comes of noisy sums over the rows."
         if PRIVACY in meta
@@ -81,6 +82,15 @@ def card(origin: Origin, model: TangentModel, extras: Mapping[str, str], *, nati
         unsaid[-1] += ";"
         unsaid.append("anything about privacy. Whoever holds an earlier version can see what changed.")
     return "\n".join([*lines, "", *unsaid, ""])
+
+
+def _code(name: str) -> str:
+    """A name that whoever made the store chose, as code: no markup, no picture from elsewhere, no line of its own."""
+    shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in name)
+    if "`" not in shown:
+        return f"`{shown}`"
+    fence = "`" * (1 + max(len(run) for run in re.findall("`+", shown)))
+    return f"{fence} {shown} {fence}"
 
 
 def on_hub(text: str, name: str) -> str:

@@ -82,7 +82,7 @@ def push_model(folder: Path, name: str, *, private: bool = False, revision: str 
             do="export it again from its store",
         )
     files = [*check_files(folder, described), DESCRIPTION]
-    text = (folder / CARD).read_text("utf-8") if (folder / CARD).is_file() else ""
+    text = _card(folder)
     with _asking(name):
         api = HfApi()
         api.create_repo(name, private=private or None, exist_ok=True)
@@ -107,6 +107,25 @@ def push_model(folder: Path, name: str, *, private: bool = False, revision: str 
         )
     names = sorted(operation.path_in_repo for operation in operations)
     return Pushed(url=str(done.repo_url), commit=done.oid, files=names)
+
+
+def _card(folder: Path) -> str:
+    """The card's text, "" where there is none: the one file without a digest, for it may be written on.
+
+    Raises:
+        FormatError: it is no card, but perhaps a link to another file of this machine.
+    """
+    file = folder / CARD
+    if not file.is_file():
+        return ""
+    text = file.read_text("utf-8", errors="replace")
+    if not text.startswith("---\n") or "\nlibrary_name:" not in text.partition("\n---\n")[0] or "\ufffd" in text:
+        raise FormatError(
+            f"{file} is not a model card",
+            got="no front matter with library_name, or no UTF-8",
+            do="export the model again, or remove the file",
+        )
+    return text
 
 
 @contextmanager

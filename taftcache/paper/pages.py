@@ -77,8 +77,8 @@ def about(report: CompareReport) -> list[str]:
         f"- preset `paper`: Adam, {spec['epochs']} epochs of batches of {spec['batch']}, the rate from"
         f" {_numbers(spec['rates'])} falling tenfold at a half and five sixths, λ = {spec['decay']:g}",
         f"- preset `exact`: ‖∇F‖ ≤ {report.recipe['solver']['tolerance']:g} ‖∇F(0)‖ in float64 (or"
-        f" {report.recipe['solver']['max_passes']} passes), λ from {_numbers(spec['ridges'])} by the loss on rows"
-        " set aside, PT and CLS by accuracy there",
+        f" {report.recipe['solver']['max_passes']} passes), λ from {_numbers(spec['ridges'])} (of a head alone,"
+        f" {_numbers(spec['head_ridges'])}) by the loss on rows set aside, PT and CLS by accuracy there",
         f"- processor time, choosing included: {spent}",
         *([f"- kept from earlier runs, whose minutes do not count: {report.kept} models"] if report.kept else []),
         *(f"- {note}" for note in report.notes),

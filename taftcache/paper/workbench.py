@@ -184,6 +184,7 @@ class Workbench:
         about = {"store": self.store(depth).root_digest, "alpha": recipe.objective.alpha, "tangent": recipe.tangent}
         device = resolve_device(recipe.device).type  # decides a model's last digits and its seconds
         about |= {} if device == "cpu" else {"device": device}
+        about |= {"head": "zero"} if setting.from_zero else {}
         plain: dict[str, Any] = msgspec.to_builtins({**about, "how": how, "taftcache": version("taftcache")})
         return plain
 
@@ -231,7 +232,7 @@ class Workbench:
         key = (criterion, shards, depth, template, tuple(resets), tuple(tokens))
         if key not in self._best:
             solved = preset == "exact" and method != "NLFT"
-            strengths = self.spec.rates if not solved else (0.0,) if template.radius else self.spec.ridges
+            strengths = self.spec.rates if not solved else (0.0,) if template.radius else self._ridges(template)
             grid = bases([replace(template, strength=one) for one in strengths], resets, tokens)
             if len(grid) == 1:
                 tried: Tried = {grid[0]: (0.0, {})}  # nothing to choose from
@@ -270,20 +271,24 @@ class Workbench:
             else:
                 path = self._path(at, shards, depth)
                 least = min(loss for loss, _ in path)
-                for ridge, (loss, accuracy) in zip(self.spec.ridges, path, strict=True):
+                for ridge, (loss, accuracy) in zip(self._ridges(template), path, strict=True):
                     shown = {"loss": round(loss, 4), "accuracy": round(accuracy, 2)}
                     tried[replace(at, strength=ridge)] = (accuracy if loss <= least else -inf, shown)
         return tried
 
+    def _ridges(self, at: Setting) -> tuple[float, ...]:
+        """λ to choose from."""
+        return self.spec.head_ridges if at.from_zero else self.spec.ridges
+
     def _path(self, at: Setting, shards: int, depth: int | str) -> list[tuple[float, float]]:
         """Mean loss and accuracy at each λ, on the rows set aside."""
-        key = {"path": asdict(at), "shards": shards, "ridges": self.spec.ridges, **self._about(at, depth)}
+        key = {"path": asdict(at), "shards": shards, "ridges": self._ridges(at), **self._about(at, depth)}
         known = self.fits.get(key)
         if known is None:
             begin = time.process_time()
             trial = self.trial(shards, 0, depth, validate=True)
             with self.progress.task(f"{at.method} exact, choosing: {shards} shards", None):
-                path = trial.path(at, self.spec.ridges)
+                path = trial.path(at, self._ridges(at))
             known = {}, {"path": path, "seconds": time.process_time() - begin}
             self.fits.put(key, *known)
         self._charge(at, ("path", shards, depth), known[1]["seconds"])

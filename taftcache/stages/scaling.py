@@ -18,19 +18,24 @@ Scaling = Literal["row", "none"]
 SCALINGS: tuple[Scaling, ...] = ("row", "none")
 
 
+def check_finite(rows: NDArray[Any], ids: Sequence[str]) -> None:
+    """DataError for a row of [b, t, d] with NaN or infinity, by its id."""
+    if (bad := ~np.isfinite(rows).all((1, 2))).any():
+        raise DataError(f"{ids[int(bad.argmax())]!r}: NaN or infinity in its vector", do="leave the sample out")
+
+
 def scaled(rows: NDArray[Any], scaling: str, ids: Sequence[str]) -> NDArray[Any]:
     """Rows [b, t, d] as they are stored: with "row", each divided by its root mean square (zeros stay zeros); with any
-    other word, as they are.
+    other word, as they are, but never integers.
 
     Raises:
         DataError: a row with NaN or infinity, by its id.
     """
+    check_finite(rows, ids)
     if scaling != "row":
-        return rows
-    flat = np.ascontiguousarray(rows.reshape(len(rows), -1), np.float64)
+        return rows if rows.dtype.kind == "f" else rows.astype(np.float64)
+    flat = rows.reshape(len(rows), -1).astype(np.float64)
     largest = np.abs(flat).max(1, keepdims=True)  # divided by first, for squares of large numbers overflow
-    if (bad := ~np.isfinite(largest[:, 0])).any():
-        raise DataError(f"{ids[int(bad.argmax())]!r}: NaN or infinity in its vector", do="leave the sample out")
-    flat /= np.where(largest > 0, largest, 1)
+    flat = flat / np.where(largest > 0, largest, 1)
     size = np.sqrt(np.square(flat).mean(1, keepdims=True))
     return (flat / np.where(size > 0, size, 1)).astype(np.float32).reshape(rows.shape)

@@ -178,6 +178,8 @@ def make_base(
 
 
 def _draw(tensor: Tensor, fan_in: int, init: Init, generator: torch.Generator) -> Tensor:
+    if init == "zero":
+        return tensor.zero_()
     if init == "torch":
         bound = 1 / sqrt(fan_in)
         return tensor.uniform_(-bound, bound, generator=generator)

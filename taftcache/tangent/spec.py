@@ -10,7 +10,7 @@ from taftcache.errors import RecipeError
 
 TAIL = "base/tail"  # where a store keeps the tail's weights, and its description (``TailConfig``) beside them
 
-Init = Literal["timm", "torch"]
+Init = Literal["timm", "torch", "zero"]
 Train = Literal["full", "bitfit", "layernorm", "head"] | list[str]
 Depth = Annotated[int, msgspec.Meta(ge=0)]
 
@@ -32,7 +32,8 @@ class TangentSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     reset_norm: the final norm too, as the authors' release does.
     class_token: CLS = T ("reset"): a fresh token at the tail's input, shared by all samples and trained.
     init: of the new head and a reset block. "timm" draws N(0, 0.02²) truncated at two deviations with zero
-        biases, "torch" draws U(±1/√fan_in) for weights and biases, as the authors' release does.
+        biases, "torch" draws U(±1/√fan_in) for weights and biases, as the authors' release does. "zero" is for a head
+        that is trained alone: what was drawn stays in it where few rows say nothing of a direction.
     seed: of those draws; it is part of the base point, and components of other seeds do not compose.
     """
 
@@ -51,4 +52,10 @@ class TangentSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
                 "nothing would be trained: tangent.train or tangent.blocks is empty",
                 got=f"train = {self.train!r}, blocks = {self.blocks!r}",
                 do='name parameters, as in train = ["head.*"]',
+            )
+        if self.init == "zero" and self.blocks != 0 and self.train != "head":
+            raise RecipeError(
+                "a head at zero passes no gradient to the blocks before it",
+                got=f'init = "zero" with blocks = {self.blocks!r}, train = {self.train!r}',
+                do='tangent.init = "torch", or tangent.train = "head"',
             )

@@ -23,9 +23,11 @@ from taftcache.cache.store import FeatureStore
 from taftcache.consent import Consent
 from taftcache.errors import RecipeError, TaftcacheError, UnknownSample
 from taftcache.view import payload
+from taftcache.view.asked import basket
+from taftcache.view.asked.checks import Checks
+from taftcache.view.asked.comparing import Comparisons
+from taftcache.view.asked.leaving import SideSolves
 from taftcache.view.atlas import Atlas
-from taftcache.view.checks import Checks
-from taftcache.view.leaving import SideSolves
 from taftcache.view.page import live_page
 from taftcache.view.pictures import Pictures
 
@@ -48,7 +50,8 @@ Route = Callable[[dict[str, str]], Answer | None]
 
 
 class ViewServer:
-    """Serves one store's page at ``url`` until ``close``. A context manager.
+    """Serves one store's page at ``url`` until ``close``, beside another store where ``against`` is one. A context
+    manager.
 
     A request is answered only when it comes to a loopback name (a page elsewhere cannot rebind its own name to this
     server), from no other origin, by GET or HEAD, and with the token; anything else is refused before it is looked at.
@@ -59,11 +62,13 @@ class ViewServer:
         RecipeError: ``port`` is in use, or not this user's to take; ``consent`` names other images than the store has.
     """
 
-    def __init__(self, atlas: Atlas, port: int = 0, consent: Consent | None = None) -> None:
+    def __init__(
+        self, atlas: Atlas, port: int = 0, consent: Consent | None = None, against: FeatureStore | None = None
+    ) -> None:
         self.token = secrets.token_urlsafe(24)
         self._consent, self._renewing = consent, Lock()
         self._opened = contextlib.ExitStack()  # stores that were opened anew
-        self._show(atlas)
+        self._show(atlas, against)
 
         class Handler(_Handler):
             owner = self
@@ -80,25 +85,26 @@ class ViewServer:
         self.url = f"http://{HOST}:{self.port}/{self.token}/"
         self._thread = Thread(target=self._server.serve_forever, name="taftcache-view", daemon=True)
 
-    def _show(self, atlas: Atlas) -> None:
-        store = atlas.store
-        # "" where the store was changed since it was opened: then the page is made anew when it is loaded
-        self._root = _root_of(store) if read_manifest(store.root).digest == store.root_digest else ""
+    def _show(self, atlas: Atlas, against: FeatureStore | None) -> None:
         self.atlas = atlas
-        self.pictures = Pictures(store, self._consent)
-        self.routes = _routes(atlas, self.pictures, SideSolves(atlas), Checks(atlas))
+        self._stores = [atlas.store, *([against] if against is not None else [])]
+        # "" where a store was changed since it was opened: then the page is made anew when it is loaded
+        self._roots = [_root_of(s) if read_manifest(s.root).digest == s.root_digest else "" for s in self._stores]
+        self.pictures = Pictures(atlas.store, self._consent)
+        self.routes = _routes(atlas, self.pictures) | _asides(atlas, Comparisons(atlas, against))
 
     def is_current(self) -> bool:
-        """Whether the store is as it was when the page was made."""
-        return bool(self._root) and _root_of(self.atlas.store) == self._root
+        """Whether the stores are as they were when the page was made."""
+        return all(self._roots) and [_root_of(store) for store in self._stores] == self._roots
 
     def renew(self) -> None:
-        """Open the store again where it has changed, and begin anew; the errors are those of ``FeatureStore``."""
+        """Open the stores again where one has changed, and begin anew; the errors are those of ``FeatureStore``."""
         with self._renewing:
             if self.is_current():
                 return
             before = self.atlas
-            self._show(Atlas(self._opened.enter_context(FeatureStore(before.store.path))))
+            anew = [self._opened.enter_context(FeatureStore(store.path)) for store in self._stores]
+            self._show(Atlas(anew[0]), anew[1] if len(anew) > 1 else None)
             self.atlas.start()
         before.close()
 
@@ -173,12 +179,29 @@ def _reason(error: OSError | OverflowError) -> str:
     return "ports must be from 0 to 65535" if isinstance(error, OverflowError) else (error.strerror or str(error))
 
 
-def _routes(
-    atlas: Atlas, pictures: Pictures, leaving: SideSolves, checks: Checks
-) -> dict[str, Callable[[dict[str, str]], Answer | None]]:
-    def one(value: Any) -> Answer:
-        return "application/json", json.dumps(value).encode()
+def one(value: Any) -> Answer:
+    """An answer in JSON."""
+    return "application/json", json.dumps(value).encode()
 
+
+def _asides(atlas: Atlas, comparisons: Comparisons) -> dict[str, Route]:
+    """What is computed because the page asks for it, and changes nothing."""
+    leaving, checks = SideSolves(atlas), Checks(atlas)
+
+    def rows(query: dict[str, str]) -> list[int]:
+        return basket.rows_of(atlas, query.get("rows", ""))
+
+    return {
+        "leave-out": lambda query: one(leaving.ask(query.get("id", ""))),
+        "leave-many": lambda query: one(leaving.ask_many(rows(query))),
+        "cost": lambda query: one(basket.cost(atlas, rows(query))),
+        "comparable": lambda query: one(comparisons.offer()),
+        "compare": lambda query: one(comparisons.ask(query.get("before", ""), query.get("after", ""))),
+        "check": lambda query: one(checks.ask(query.get("name", ""))),
+    }
+
+
+def _routes(atlas: Atlas, pictures: Pictures) -> dict[str, Route]:
     def picture(query: dict[str, str]) -> Answer | None:
         name, size = query.get("id", ""), query.get("size", "384")
         if len(size) > 4 or not (size.isascii() and size.isdecimal()):
@@ -199,10 +222,8 @@ def _routes(
         "held-out": lambda query: one(payload.held_out(atlas)),
         "compose": lambda query: one(payload.composed(atlas, [s for s in query.get("without", "").split(",") if s])),
         "sample": lambda query: one(payload.sample(atlas, query.get("id", ""), pictures)),
-        "leave-out": lambda query: one(leaving.ask(query.get("id", ""))),
         "picture": picture,
         "pictures": reachable,
-        "check": lambda query: one(checks.ask(query.get("name", ""))),
     }
 
 

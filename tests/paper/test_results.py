@@ -13,8 +13,8 @@ from tests.stages.making import recipe, toml
 
 TOOL = Path(__file__).resolve().parents[2] / "tools" / "make_results.py"
 TINY = {
-    "shards": [2], "seeds": 1, "epochs": 1, "ridges": [1e-1], "rates": [1e-2], "orders": 2, "forgotten": [0.5],
-    "resets": [False], "tokens": [False],
+    "shards": [2], "seeds": 1, "epochs": 1, "ridges": [1e-1], "head_ridges": [1e-1], "rates": [1e-2], "orders": 2,
+    "forgotten": [0.5], "resets": [False], "tokens": [False],
 }  # fmt: skip
 
 

@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 import pytest
 import torch
+from sklearn.linear_model import Ridge
 
 import taftcache
 from taftcache.cache.store import FeatureStore
@@ -24,15 +25,16 @@ from taftcache.paper.line import ReportLine
 from taftcache.paper.pages import page, write_pages
 from taftcache.paper.private_runs import PrivateRun
 from taftcache.paper.private_table import Cell, PrivateTableReport
-from taftcache.paper.trial import Setting, Trial
+from taftcache.paper.trial import Chosen, Setting, Trial
 from taftcache.paper.uncomposed import EXACT, HEAD, HEADS
 from taftcache.paper.workbench import Workbench
+from taftcache.stages.look.probe import head_features
 from taftcache.stages.progress import Silent
 from taftcache.tangent.operator import TangentOperator
 from tests.stages.making import recipe, toml, write_images
 
 SMALL = {
-    "shards": [2, 3], "seeds": 2, "epochs": 1, "ridges": [1e-1], "rates": [1e-2], "orders": 3,
+    "shards": [2, 3], "seeds": 2, "epochs": 1, "ridges": [1e-1], "head_ridges": [1e-1], "rates": [1e-2], "orders": 3,
     "forgotten": [0.5], "epsilons": [3.0],
 }  # fmt: skip
 QUICK = {"tolerance": 5e-3, "max_passes": 10}
@@ -96,6 +98,26 @@ def test_reports_agree_where_they_say_the_same(whole):
     scratch = {x.from_scratch for x in lines(whole, "figure1c") if x.forgotten == 0.0}
     assert scratch == {*at("table1", method="TAFT-1")}  # and from scratch is as good as one model gets
     assert at("table2", method=HEADS, shards=2) == at("figure1a", method=HEADS, shards=2, removed=0)
+
+
+@pytest.mark.law("A head that others are held against is solved from zero, as another tool would solve it")
+def test_an_exact_head_is_ridge_regression(place):
+    with FeatureStore(place) as store:
+        trial = Trial(store, recipe(place), 2, 0)
+        setting = Setting("FC", 1e-2, loss="mse")
+        found = trial.fit([setting])[setting]
+        base = trial.base(setting)
+        X, y = head_features(base, [Chosen(store, trial.parts[0])])
+        Z, _ = head_features(base, [trial.test])
+    K = base.config.classes
+    # The loss is a mean over rows and classes, the ridge λ/2; scikit-learn has sums of both and the whole of λ.
+    fit = Ridge(alpha=1e-2 * len(X) * K / 2, fit_intercept=False).fit(ones(X), np.eye(K)[y])
+    assert np.allclose(found.logits[0], fit.predict(ones(Z)), atol=1e-4)
+
+
+def ones(features):
+    """With a column for the bias, which the ridge is on too."""
+    return np.concatenate([features, np.ones((len(features), 1), features.dtype)], 1).astype(np.float64)
 
 
 @pytest.mark.law("Rows that choose a setting train nothing; what reports share is trained once")

@@ -20,6 +20,7 @@ import timm
 import torch
 import yaml
 from huggingface_hub import ModelCard, constants
+from markdown_it import MarkdownIt
 from PIL import Image
 
 import taftcache
@@ -31,6 +32,7 @@ from taftcache.cache.store import FeatureStore
 from taftcache.cli import main
 from taftcache.errors import BackboneError, CompositionError, FormatError, IntegrityError, RecipeError, StoreUnreachable
 from taftcache.model import programs
+from taftcache.model.card import Origin, card
 from taftcache.model.component import Component
 from taftcache.model.folder import as_network, open_model, save_merged, save_model
 from taftcache.model.predictor import TangentModel
@@ -117,6 +119,26 @@ def test_the_card_says_what_hubs_read(finished, folders):
         assert result.metric_value == pytest.approx(report.accuracy[name], abs=1e-6)
         assert result.metric_args["interval"] == pytest.approx(report.intervals[name], abs=1e-6)
         assert result.metric_args["rows"] == report.rows
+
+
+@pytest.mark.law("What a store calls its classes is no markup of the card that leaves with its model")
+def test_names_of_classes_are_no_markup():
+    hostile = [
+        "<script>x</script>",
+        "![a](http://b/c.png)",
+        "a\n\n# Trusted\n",
+        "`[b](http://c)``",
+        "---\nlicense: mit",
+    ]
+    model = small()
+    model.classes = hostile
+    text = card(Origin(name="models/head"), model, {}, native=False)
+    line = next(line for line in text.splitlines() if line.startswith("- Classes (5)"))
+    tokens = [child for token in MarkdownIt().parse(line) for child in token.children or []]
+    assert {token.type for token in tokens} == {"text", "code_inline"}
+    found = [token.content for token in tokens if token.type == "code_inline"]
+    assert found == [name.replace("\n", "\\n") for name in hostile]
+    assert "license" not in front_matter(text)
 
 
 def test_published_weights_are_named_and_others_are_not(tmp_path):
@@ -224,6 +246,13 @@ def test_what_is_not_pushed(hub: Hub, folders, tmp_path):
     with pytest.raises(IntegrityError, match="as it was saved"):
         taftcache.push(model, "me/digits")
     (model / "tangent.safetensors").write_bytes(whole)
+    (model / "README.md").unlink()
+    for other in (b"a secret of this machine", b"---\nkind: Secret\n", b"---\nlibrary_name: \xe9\n---\n"):
+        (tmp_path / "secret").write_bytes(other)
+        (model / "README.md").unlink(missing_ok=True)
+        (model / "README.md").symlink_to(tmp_path / "secret")
+        with pytest.raises(FormatError, match="not a model card"):
+            taftcache.push(model, "me/digits")
     make_first_format(model)
     with pytest.raises(FormatError, match="timm would load its frozen backbone"):
         taftcache.push(model, "me/digits")

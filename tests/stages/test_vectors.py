@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import taftcache
 from taftcache.cache.columns import Columns
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import BackboneError, DataError, IdentityError, RecipeError, StoreError
+from taftcache.model.component import read_base, read_component
 from taftcache.recipe import parse_recipe
 from taftcache.stages.files.importing import recipe_of_vectors
 from taftcache.stages.files.vector_files import open_vectors
@@ -100,6 +102,31 @@ def test_every_format_gives_the_same_rows(made, tmp_path, form):
         taftcache.import_(file, asked, columns=columns, scaling="none")
 
 
+@pytest.mark.law("Rows that are imported into a store that is there are its own, or are refused.")
+def test_a_store_is_not_taken_for_that_of_other_rows(made, tmp_path):
+    path, x = shutil.copytree(made, tmp_path / "store"), vectors()
+    with open_store(path) as store:
+        gone = store.shards[0].sample_ids[2]
+        taftcache.forget(store, [gone])
+        root = store.root_digest
+    again = taftcache.import_vectors(x, LABELS, path, ids=IDS, overrides=SMALL)
+    assert again.root_digest == root, "the forgotten row stays out"
+    turned, few = np.roll(LABELS, 1), slice(0, N - 1)
+    for rows, labels, ids, says in (
+        (-x, LABELS, IDS, "has other numbers there"),
+        (x, turned, IDS, "is ant there and cat here"),
+        (x[few], LABELS[few], IDS[few], f"1 samples of shard .* in one alone.*{IDS[-1]}"),
+    ):
+        with pytest.raises(StoreError, match="holds other rows") as refused:
+            taftcache.import_vectors(rows, labels, path, ids=ids, overrides=SMALL)
+        assert re.search(says, str(refused.value))
+    with FeatureStore(path) as store:
+        assert store.root_digest == root
+    taftcache.export(made, tmp_path / "whole.h5")
+    with pytest.raises(StoreError, match="holds other rows"):
+        taftcache.import_(tmp_path / "whole.h5", recipe_of_vectors(path, SMALL))
+
+
 def test_what_can_be_mapped_is_never_read_whole(tmp_path):
     for form in ("plain.npy", "stored.npz", "own.parquet"):
         assert isinstance(open_vectors(*write(tmp_path, form), tmp_path).values, np.memmap), form
@@ -115,8 +142,25 @@ def test_a_row_is_scaled_by_itself_alone():
     assert np.array_equal(scaled(rows.astype(np.float64) * 2.0**600, "row", IDS), whole), "no square overflows"
     assert not scaled(np.zeros((1, 1, D)), "row", ["zero"]).any()
     assert scaled(rows, "none", IDS) is rows
-    with pytest.raises(DataError, match="'clip/1': NaN or infinity"):
-        scaled(np.stack([rows[0], rows[1] + np.inf]), "row", IDS)
+    given = rows.astype(np.float64)
+    given.flags.writeable = False
+    assert np.array_equal(scaled(given, "row", IDS), whole), "what was given is not changed"
+    for how in ("row", "none"):
+        assert scaled(np.ones((1, 1, D), np.int8), how, ["a"]).dtype.kind == "f"
+        with pytest.raises(DataError, match="'clip/1': NaN or infinity"):
+            scaled(np.stack([rows[0], rows[1] + np.inf]), how, IDS)
+
+
+@pytest.mark.law("A head that is solved for alone begins at zero: nothing drawn is left where rows say nothing.")
+def test_a_direction_that_no_row_has_moves_no_logit(tmp_path):
+    x = np.concatenate([vectors(), np.zeros((N, 2), np.float32)], 1)
+    taftcache.import_vectors(x, LABELS, tmp_path / "s", ids=IDS, overrides=[*SMALL, "data.held_out=0"])
+    with FeatureStore(finish(tmp_path / "s")) as store:
+        base = read_base(store, parse_recipe(store.manifest.recipe).tangent)
+        moved = read_component(store, "models/mean", base)
+    weight = base.state["head.weight"] + moved.layout.views(moved.delta)["head.weight"]
+    assert weight[:, :D].abs().min() > 0
+    assert not weight[:, D:].any()
 
 
 @pytest.mark.law("A store of vectors that forgot one is the store that never had it.")
@@ -150,9 +194,22 @@ def test_a_store_of_vectors_is_looked_at_like_any_other(made, tmp_path):
         assert [p.logits for p in found] == [p.logits for p in again]
         right = [p.labels[0] == label for p, label in zip(found, LABELS, strict=True)]
         assert (found[1].image, len(found[1].labels), np.mean(right) > 0.8) == ("new/00000001", 2, True)
+        for dtype in ("<f8", ">f4"):
+            np.save(tmp_path / "same.npy", x.astype(dtype))
+            assert [p.logits for p in taftcache.predict(store, [tmp_path / "same.npy"], top=2).predictions] == [
+                p.logits for p in found
+            ]
         np.save(tmp_path / "wide.npy", np.ones((2, D + 1)))
-        for wrong in ("wide.npy", "page.html"):
-            with pytest.raises(DataError, match="vectors"):
+        np.save(tmp_path / "empty.npy", np.ones((0, D)))
+        np.save(tmp_path / "nan.npy", np.full((1, D), np.nan))
+        for wrong, says in (
+            ("wide.npy", "no vectors like"),
+            ("page.html", "cannot be read as vectors"),
+            ("empty.npy", "no vectors like"),
+            ("nan.npy", "'nan/00000000': NaN"),
+            ("gone.npy", "not a file"),
+        ):
+            with pytest.raises(DataError, match=says):
                 taftcache.predict(store, [tmp_path / wrong])
         with pytest.raises(BackboneError, match="made of vectors"):
             taftcache.export_model(store, tmp_path / "model")
@@ -171,8 +228,20 @@ def test_held_out_rows_of_their_own(tmp_path):
         with pytest.raises(DataError, match=says):
             taftcache.import_vectors(x, LABELS, tmp_path / "t", test=wrong, overrides=SMALL)
     file, columns = write(tmp_path, "stored.npz")
+    asked = recipe_of_vectors(tmp_path / "u", SMALL)
     with pytest.raises(DataError, match="others have, too"):
-        taftcache.import_(file, recipe_of_vectors(tmp_path / "u", SMALL), columns=columns, test=file)
+        taftcache.import_(file, asked, columns=columns, test=file)
+    file, columns = write(tmp_path, "plain.npy")
+    np.save(tmp_path / "t.npy", x)
+    with pytest.raises(DataError, match="no labels of their own"):
+        taftcache.import_(file, asked, columns=columns, test=tmp_path / "t.npy")
+    with pytest.raises(RecipeError, match="labels but no file"):
+        taftcache.import_(file, asked, columns=columns, test_labels="t")
+    np.save(tmp_path / "z.npy", np.roll(LABELS, 1))
+    taftcache.import_(file, asked, columns=columns, test=tmp_path / "t.npy", test_labels=str(tmp_path / "z.npy"))
+    with FeatureStore(tmp_path / "u") as store:
+        held = store.held_out
+        assert dict(zip(held.sample_ids, held.labels.tolist(), strict=True))["t/00000001"] == 0
 
 
 @pytest.mark.parametrize(
@@ -187,13 +256,22 @@ def test_held_out_rows_of_their_own(tmp_path):
         (np.ones((4, 2)), [0, 1, 0, 1], {"ids": ["a", "b"]}, "4 vectors, but 2 ids"),
         (np.ones((4, 2)), [0, 1, 0, 1], {"ids": [*"abca"]}, "more than once"),
         (np.ones((4, 2)), [0, 0, 0, 0], {}, "a classifier needs two"),
+        (np.ones((4, 2)), [0, 1, 0, 1], {"ids": [0.5, 1, 2, 3]}, "ids of rows are not integers or texts"),
+        (np.ones((4, 2)), [0, 1, 0, 1], {"ids": np.array([["a", "b"]] * 4)}, "ids of rows are not integers or texts"),
+        (np.ones((4, 2)), np.array([0, 1, 0, None]), {}, "not all integers or texts\n  got: None for row 3"),
+        (np.ones((4, 2)), np.array(["a", "b", float("nan"), "a"], object), {}, "got: nan for row 2"),
+        (np.ones((4, 2)), ["a", "b", "", "a"], {}, "empty label\n  got: 'rows/00000002'"),
+        (np.ones((4, 2)), ["0.5", "1", "7.25", "9"], {}, "values, not classes"),
         (np.full((4, 2), np.nan), [0, 1, 0, 1], {}, "NaN"),
+        (np.full((4, 2), np.inf), [0, 1, 0, 1], {"scaling": "none"}, "Inf"),
         (np.full((4, 2), 1e6), [0, 1, 0, 1], {"scaling": "none"}, "overflows float16"),
+        (np.full((4, 2), 1e-9), [0, 1, 0, 1], {"scaling": "none"}, "lost in float16"),
     ],
 )
 def test_arrays_that_cannot_be_used(tmp_path, x, y, more, says):
     with pytest.raises(DataError, match=says):
         taftcache.import_vectors(x, y, tmp_path / "s", overrides=["store.shards=1", "data.held_out=0"], **more)
+    assert not (tmp_path / "s").exists(), "nothing is begun"
     with pytest.raises(RecipeError, match="scaling"):
         taftcache.import_vectors(np.ones((4, 2)), [0, 1, 0, 1], tmp_path / "s", scaling="all")
 
@@ -216,14 +294,33 @@ def test_files_that_cannot_be_used(tmp_path):
     np.savez(file, x=x)
     refuse(file, "no labels named 'labels'")
     np.savez(file, a=x, y=LABELS)
-    refuse(file, "no vectors named 'tokens'")
-    refuse(file, "no vectors named 'b'", Columns(tokens="b"))
+    refuse(file, "nothing named 'tokens'")
+    refuse(file, "nothing named 'b'", Columns(tokens="b"))
+    np.savez(file, x=x, y=LABELS)
+    refuse(file, "nothing named 'c'", Columns(classes="c"))
+    refuse(file, "no ids named 'i'", Columns(ids="i"))
+    y = str(tmp_path / "y.npy")
+    refuse(tmp_path / "alone.npy", "no array named 'x'", Columns(tokens="x", labels=y))
+    refuse(tmp_path / "alone.npy", "no ids named 'i'", Columns(ids="i", labels=y))
+    for name in ("none.npy", "none.csv"):
+        refuse(tmp_path / "alone.npy", f"labels are not in .*{name}", Columns(labels=str(tmp_path / name)))
+    refuse(tmp_path / "alone.npy", "labels in .*cut.npy cannot be read", Columns(labels=str(tmp_path / "cut.npy")))
     np.savez(file, x=x, y=np.array([[1]] * N, object))
     refuse(file, "cannot be read as npz")
     np.savez(file, x=x, y=np.arange(N) % 3, classes=np.array(["ant", "bee"]))
     refuse(file, "not among its classes")
     (tmp_path / "y.csv").write_text("kind,when\nant,1\n")
     refuse(tmp_path / "alone.npy", "no column named 'labels'", Columns(labels=str(tmp_path / "y.csv")))
+    with pytest.raises(DataError, match="it is not HDF5"):
+        taftcache.import_(tmp_path / "y.csv", recipe_of_vectors(tmp_path / "s"))
+
+
+def test_bytes_are_texts(tmp_path):
+    file = tmp_path / "f.NPZ"
+    with file.open("wb") as out:
+        np.savez(out, x=vectors(), y=np.arange(N) % 3, ids=np.array(IDS, "S"), classes=np.array(["a", "b", "c"], "S"))
+    found = open_vectors(file, Columns())
+    assert (found.ids, found.classes) == (IDS, ["a", "b", "c"])
 
 
 def test_parquet_that_cannot_be_used(tmp_path):
@@ -240,5 +337,7 @@ def test_parquet_that_cannot_be_used(tmp_path):
     ):
         parquet.write_table(pa.table({"vector": column, "label": [0, 1]}), file)
         refuse(file, says)
+    parquet.write_table(pa.table({"vector": [[1.0], [2.0]], "label": [0, 1], "id": ["a", None]}), file)
+    refuse(file, "ids of .* are not all integers or texts")
     file.write_bytes(b"PAR1")
     refuse(file, "cannot be read as")

@@ -9,6 +9,7 @@ import torch
 
 from taftcache.errors import IdentityError, RecipeError
 from taftcache.tangent.base import make_base
+from taftcache.tangent.config import TailConfig
 from taftcache.tangent.operator import TangentOperator
 from taftcache.tangent.rows import ArrayRows
 from taftcache.tangent.selection import in_scope, row_shape, select, smallest_rows, trained_names
@@ -44,6 +45,13 @@ def test_globs_keep_the_order_of_the_tail():
     assert names([f"{P}.attn.v.*", "head.bias"]) == [f"{P}.attn.v.weight", f"{P}.attn.v.bias", "head.bias"]
     assert names(["*.attn.*"]) == [f"{P}.attn.{n}" for n in ("qkv.weight", "qkv.bias", "proj.weight", "proj.bias")]
     assert names(["*.qkv.weight", "*.attn.v.*"])[:2] == [f"{P}.attn.v.bias", f"{P}.attn.qkv.weight"]
+
+
+def test_a_head_at_zero_is_for_a_head_alone():
+    state = make_base({}, TailConfig.of_vectors(4, 2), 3, TangentSpec(blocks=0, init="zero")).state
+    assert not any(tensor.any() for tensor in state.values())
+    with pytest.raises(RecipeError, match="passes no gradient"):
+        TangentSpec(init="zero")
 
 
 def test_a_glob_that_matches_nothing_is_refused_with_what_is_near():

@@ -21,9 +21,9 @@ from taftcache.stages.look.leaving import Without
 from taftcache.stages.train.record import adopt
 from taftcache.tangent.operator import TangentOperator
 from taftcache.view import payload
+from taftcache.view.asked.leaving import SideSolves, without_row
 from taftcache.view.atlas import Atlas
 from taftcache.view.embedding import ANCHORS, nearest, neighbour_map, principal_axes
-from taftcache.view.leaving import SideSolves, without_row
 from taftcache.view.pictures import Pictures, patch_grid
 from taftcache.view.pictures import seen as cropped
 from tests.stages.making import recipe

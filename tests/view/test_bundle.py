@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
 from taftcache.view.bundle import bundle, parse
-from taftcache.view.page import ENTRY, script
+from taftcache.view.page import ENTRY, LIBRARY, _asset, script
 
 ROOT = Path(__file__).resolve().parents[2]
 ASSETS = ROOT / "taftcache" / "view" / "assets"
@@ -87,6 +88,15 @@ def test_a_name_that_is_not_exported_is_refused():
 def test_a_circle_is_refused():
     with pytest.raises(ValueError, match=r"a\.js → b\.js → a\.js"):
         bundled(a='import { b } from "./b.js";\n', b='import { a } from "./a.js";\nexport const b = 1;\n')
+
+
+def test_the_library_is_cut_to_what_the_page_draws():
+    """What tools/charts/entry.js names, no chart more and none less; a browser cannot tell what it leaves out."""
+    entry = (ROOT / "tools" / "charts" / "entry.js").read_text()
+    cut = {name.lower() for name in re.findall(r"\b([A-Z][a-z]+)Chart\b", entry)}
+    used = set(re.findall(r'type: "(bar|custom|heatmap|line|scatter|pie|map|graph|boxplot|radar)"', script()))
+    assert cut == used
+    assert len(_asset(LIBRARY)) < 700_000
 
 
 def test_every_file_is_in_the_page():

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 import taftcache
-from taftcache.view import checks as module
+from taftcache.view.asked import checks as module
+from taftcache.view.asked.checks import Checks
 from taftcache.view.atlas import Atlas
-from taftcache.view.checks import Checks
 from tests.view.test_server import ask, at
 
 KINDS = {"Int32Array": "<i4", "Float32Array": "<f4"}

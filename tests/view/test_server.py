@@ -235,7 +235,7 @@ def test_pictures_are_sent_once(server):
 
 def test_what_is_imported_late_waits_for_its_turn():
     """Two threads that import timm from two ends at once find it half made; scikit-learn has no such circle."""
-    files = set(Path(taftcache.__file__).parent.joinpath("view").glob("*.py"))
+    files = set(Path(taftcache.__file__).parent.joinpath("view").rglob("*.py"))
     for file in (file for file in files if file.name != "embedding.py"):
         tree = ast.parse(file.read_text(encoding="utf-8"))
         turns = [n for n in ast.walk(tree) if isinstance(n, ast.With) and ast.unparse(n.items[0]) == "importing"]

@@ -48,7 +48,7 @@ class ArraySource:
         if given.size != n:  # before they are read: a file may declare more of them than there is memory
             raise DataError(f"{file} has {n} images, but {given.size} labels")
         labels = np.asarray(given[()])
-        names = _texts(file, "classes", arrays["classes"][()]) if "classes" in arrays else None
+        names = texts(file, "classes", arrays["classes"][()]) if "classes" in arrays else None
         self.classes, indexes = label_indexes(file, labels.reshape(-1), names)
         ids = _ids(file, arrays, n, prefix)
         self.items = [Item(id, label) for id, label in zip(ids, indexes, strict=True)]
@@ -139,15 +139,15 @@ def label_indexes(file: Path, labels: np.ndarray, names: list[str] | None) -> tu
             if not dense:
                 return names, [values.index(int(v)) for v in labels]
         return names, [int(v) for v in labels]
-    texts = _texts(file, "labels", labels)
-    names = sorted(set(texts)) if names is None else names
+    found = texts(file, "labels", labels)
+    names = sorted(set(found)) if names is None else names
     index = {name: k for k, name in enumerate(names)}
-    unknown = sorted(set(texts) - index.keys())
+    unknown = sorted(set(found) - index.keys())
     if unknown:
         raise DataError(
             f"{file} has labels that are not among its classes", got=", ".join(unknown[:5]), do="correct the file"
         )
-    return names, [index[text] for text in texts]
+    return names, [index[text] for text in found]
 
 
 def _ids(file: Path, arrays: Mapping[str, Any], n: int, prefix: str) -> list[str]:
@@ -155,13 +155,13 @@ def _ids(file: Path, arrays: Mapping[str, Any], n: int, prefix: str) -> list[str
     if key is None:
         width = max(4, len(str(n - 1)))
         return [f"{prefix}{file.stem}/{k:0{width}d}" for k in range(n)]
-    ids = _texts(file, key, arrays[key][()])
+    ids = texts(file, key, arrays[key][()])
     if len(ids) != n:
         raise DataError(f"{file} has {n} images, but {len(ids)} ids")
     return ids
 
 
-def _texts(file: Path, key: str, values: Any) -> list[str]:
+def texts(file: Path, key: str, values: Any) -> list[str]:
     """Text from numpy strings, bytes (HDF5) or integers."""
     array = np.asarray(values).reshape(-1)
     if array.dtype.kind not in "USOiuT":

@@ -73,18 +73,18 @@ def check_items(place: str, classes: Sequence[str], items: Sequence[Item]) -> No
             )
 
 
+_SKIP = 'set data.unreadable = "skip" to leave such images out and have them listed'
+
+
 @contextmanager
-def decoding(id: str) -> Iterator[None]:
+def decoding(id: str, otherwise: str = _SKIP) -> Iterator[None]:
     """Whatever goes wrong within becomes the UnreadableImage of ``id``; only a lack of memory stays what it is."""
     try:
         yield
     except MemoryError:
         raise
     except Exception as error:  # decoders and HDF5 filters raise OSError, SyntaxError, struct.error and more
-        raise unreadable(id, error) from error
-
-
-_SKIP = 'set data.unreadable = "skip" to leave such images out and have them listed'
+        raise unreadable(id, error, otherwise) from error
 
 
 def unreadable(id: str, error: BaseException | str, otherwise: str = _SKIP) -> UnreadableImage:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
@@ -30,13 +30,21 @@ class ChunkRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, kw_only=True)
 class ShardForm:
-    """What a shard is before it has rows: its name and role, (t, d) of a row, dtype, and rows per chunk."""
+    """What a shard is before it has rows: its name and role, (t, d) of a row, dtype, and rows per chunk.
+
+    pad: a lone chunk is filled up to ``chunk_rows``, as earlier releases wrote it.
+    """
 
     name: str
     role: str
     tokens_shape: tuple[int, int]
     dtype: str
     chunk_rows: int
+    pad: bool = False
+
+    def having(self, rows: int) -> ShardForm:
+        """The form of a shard of so many rows: where they fill no chunk, the only one is as large as they are."""
+        return self if self.pad else replace(self, chunk_rows=min(self.chunk_rows, rows))
 
 
 class GroupWriter:
@@ -53,6 +61,12 @@ class GroupWriter:
         self._root.write(f"{self._at}/{layout.chunk_name(index)}", tokens)
         return chunk_record(tokens, rows)
 
+    def put_rest(self, index: int, tokens: NDArray[Any], rows: int) -> ChunkRecord:
+        """Write the last chunk: ``rows`` of ``tokens`` [chunk_rows, t, d], which become 0 after them."""
+        tokens[rows:] = 0
+        size = self._form.having(rows).chunk_rows if index == 0 else self._form.chunk_rows
+        return self.put_chunk(index, tokens[:size], rows)
+
     def sync_names(self) -> None:
         """Make the names of the chunks durable."""
         self._root.sync(f"{self._at}/tokens")
@@ -62,7 +76,7 @@ class GroupWriter:
 
         StoreWriteError, before anything is written, for more chunks than a shard's manifest can name.
         """
-        made, files = describe(self._form, chunks, ids, labels)
+        made, files = describe(self._form.having(len(ids)), chunks, ids, labels)
         raw, ref = made.encode()
         for name, data in files.items():
             self._root.write(f"{self._at}/{name}", data)
@@ -85,8 +99,7 @@ class GroupWriter:
                     chunks.append(self.put_chunk(len(chunks), buffer, filled))
                     filled = 0
         if filled:
-            buffer[filled:] = 0
-            chunks.append(self.put_chunk(len(chunks), buffer, filled))
+            chunks.append(self.put_rest(len(chunks), buffer, filled))
         return self.finish(chunks, ids, labels)
 
     def buffer(self) -> NDArray[Any]:

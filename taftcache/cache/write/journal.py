@@ -29,6 +29,7 @@ class Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     chunk_rows: int
     candidates: str
     relearn: bool
+    pad: bool = False
     version: int = 1
 
     @classmethod
@@ -44,6 +45,7 @@ class Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             chunk_rows=form.chunk_rows,
             candidates=listed,
             relearn=relearn,
+            pad=form.pad,
         )
 
     @staticmethod
@@ -60,6 +62,7 @@ class Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             tokens_shape=self.tokens_shape,
             dtype=self.dtype,
             chunk_rows=self.chunk_rows,
+            pad=self.pad,
         )
 
 

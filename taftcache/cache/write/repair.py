@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Protocol
 
@@ -245,9 +245,12 @@ class _DamagedShard:
                     some = ids[at : at + _ROWS_AT_ONCE]
                     yield to_stored(maker.rows(ref.name, some), dtype, shape, some)
 
-            staged = f"{REPAIR}/group"
-            group = GroupWriter(self._staging, staged, self._form(shape, dtype, chunk_rows))
-            made = group.put_all(blocks(), ids, np.array([label for _, label in members], np.int32))
+            staged, labels = f"{REPAIR}/group", np.array([label for _, label in members], np.int32)
+            form = self._form(shape, dtype, chunk_rows)
+            made = GroupWriter(self._staging, staged, form).put_all(blocks(), ids, labels)
+            if made.digest != ref.digest and len(ids) < chunk_rows:
+                self._staging.remove(staged)
+                made = GroupWriter(self._staging, staged, replace(form, pad=True)).put_all(blocks(), ids, labels)
         except StoreWriteError:
             raise
         except TaftcacheError as error:

@@ -133,8 +133,7 @@ class ShardWriter:
             self._wait()
         chunks = list(self._chunks)
         if rest := len(self._ids) - self._flushed:
-            self._buffer[rest:] = 0
-            chunks.append(self._group.put_chunk(len(chunks), self._buffer, rest))
+            chunks.append(self._group.put_rest(len(chunks), self._buffer, rest))
         ref = self._group.finish(chunks, self._ids, np.asarray(self._labels, np.int32))
         if expect is not None and ref.digest != expect:
             raise IntegrityError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -81,7 +81,7 @@ def fill(
         store.writer(
             shard.name,
             shard.role,
-            chunk_rows=recipe.store.chunk_rows if old is None else old.shard.chunk_rows,
+            chunk_rows=recipe.store.chunk_rows if old is None else old.chunk_rows(recipe.store.chunk_rows),
             dtype=recipe.store.dtype,
             tokens_shape=origin.tokens_shape,
             candidates=everyone,
@@ -126,6 +126,10 @@ class OldRows:
     def __init__(self, store: FeatureStore, name: str) -> None:
         self.shard: Shard = store.shard(name)
         self.skipped = {s.id: s for s in store.manifest.skipped.of(name)}
+
+    def chunk_rows(self, asked: int | Literal["auto"]) -> int | Literal["auto"]:
+        """The shard's own, or what is ``asked`` for where its one chunk is only as large as its rows."""
+        return asked if self.shard.chunk_rows == self.shard.rows else self.shard.chunk_rows
 
     def among(self, new: Sequence[str], seed: int) -> list[str]:
         """All samples of the shard, old and ``new``, in the order of its rows."""

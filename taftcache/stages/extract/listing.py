@@ -17,7 +17,7 @@ from taftcache.backbone.sources.rgb import Picture, as_rgb
 from taftcache.backbone.spec import BackboneSpec
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import remember
-from taftcache.errors import StoreError
+from taftcache.errors import DataError, StoreError
 from taftcache.recipe import Recipe, parse_recipe
 from taftcache.stages.extract.extraction import ImageRows, create_store, load_frozen, made_from, put_tail
 from taftcache.stages.extract.filling import fill
@@ -35,7 +35,7 @@ class ImageList:
     """
 
     def __init__(self, pictures: Sequence[Picture], labels: Sequence[int], classes: Sequence[str]) -> None:
-        self._pictures, self.classes = list(pictures), list(classes)
+        self._pictures, self.classes = pictures_of(pictures), list(classes)
         seen: dict[str, int] = {}
         self.items: list[Item] = []
         for picture, label in zip(self._pictures, labels, strict=True):
@@ -45,12 +45,26 @@ class ImageList:
 
     def read(self, index: int) -> Image.Image:
         """The picture in RGB; UnreadableImage where it does not decode."""
-        with decoding(self.items[index].id):
-            return as_rgb(self._pictures[index])
+        return decoded(self._pictures[index])
 
     def describe(self) -> dict[str, Any]:
         """See ``Source``."""
         return description("list", self)
+
+
+def pictures_of(given: Any) -> list[Picture]:
+    """Pictures as a list; DataError where there are none, or one name in place of a list."""
+    if isinstance(given, str | Path) or not np.iterable(given):
+        raise DataError("images are not given as a list", got=repr(given)[:80], do="put it into a list")
+    if not (found := list(given)):
+        raise DataError("there are no images", do="give one at least")
+    return found
+
+
+def decoded(picture: Picture) -> Image.Image:
+    """A picture in RGB; UnreadableImage where it does not decode."""
+    with decoding(str(picture) if isinstance(picture, str | Path) else "in memory", "leave it out"):
+        return as_rgb(picture)
 
 
 def cached_images(
@@ -115,5 +129,5 @@ def _check_same(store: FeatureStore, source: ImageList) -> None:
 def _id(picture: Picture) -> str:
     if isinstance(picture, str | Path):
         return str(picture)
-    pixels = np.asarray(as_rgb(picture))
+    pixels = np.asarray(decoded(picture))
     return blake3(str(pixels.shape).encode() + pixels.tobytes()).hexdigest()[:32]

@@ -14,9 +14,10 @@ from taftcache.recipe import Recipe
 
 
 def bytes_of(rows: Iterable[int], kept: Reduction, recipe: Recipe) -> int:
-    """Bytes of the activations of shards of so many rows each, in whole chunks: a shard's last one is filled up."""
+    """Bytes of the activations of shards of so many rows each: in whole chunks, or one of just a shard's rows."""
     chunk = resolve_chunk_rows(recipe.store.chunk_rows, kept.tokens_shape, recipe.store.dtype)
-    return sum(-(-count // chunk) * chunk for count in rows) * kept.bytes_per_sample
+    stored = (count if count < chunk else -(-count // chunk) * chunk for count in rows)
+    return sum(stored) * kept.bytes_per_sample
 
 
 def free_bytes(path: Path) -> int | None:

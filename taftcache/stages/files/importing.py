@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from safetensors.torch import save
 
 from taftcache.backbone.files import file_digest
@@ -23,15 +23,14 @@ from taftcache.consent import remember
 from taftcache.errors import DataError, RecipeError, StoreError
 from taftcache.recipe import Recipe, apply_overrides, parse_recipe
 from taftcache.stages.extract.extraction import create_store, load_frozen, plan_record, put_tail
-from taftcache.stages.extract.filling import RowCounts, RowSink, fill_missing
-from taftcache.stages.extract.plan import PlannedShard, plan_shards
-from taftcache.stages.files.vector_files import SUFFIXES, Vectors, open_vectors
+from taftcache.stages.extract.filling import fill_missing
+from taftcache.stages.extract.plan import plan_shards
+from taftcache.stages.files.imported_rows import Features, ImportedRows
+from taftcache.stages.files.vector_files import SUFFIXES, Vectors, columns_of_test, open_vectors
 from taftcache.stages.progress import Progress, Silent
-from taftcache.stages.scaling import SCALINGS, Scaling, scaled
+from taftcache.stages.scaling import SCALINGS, Scaling
 from taftcache.tangent.config import TailConfig
 from taftcache.tangent.spec import TAIL
-
-_ROWS_AT_ONCE = 64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,29 +53,6 @@ class ImportReport:
     seconds: float
 
 
-class _Features(Protocol):
-    """Labelled rows that can be asked for singly; ``labels`` are indexes to ``classes``."""
-
-    @property
-    def path(self) -> Path: ...
-
-    @property
-    def ids(self) -> list[str]: ...
-
-    @property
-    def labels(self) -> NDArray[np.int64]: ...
-
-    @property
-    def classes(self) -> list[str]: ...
-
-    @property
-    def tokens_shape(self) -> tuple[int, int]: ...
-
-    def take(self, index: Sequence[int]) -> NDArray[Any]:
-        """Rows ``index`` [b, t, d], in that order."""
-        ...
-
-
 def import_(
     file: Path | str,
     recipe: Recipe,
@@ -85,6 +61,7 @@ def import_(
     columns: Columns | None = None,
     backbone: bool = False,
     test: Path | str | None = None,
+    test_labels: str | None = None,
     scaling: Scaling = "row",
 ) -> ImportReport:
     """Make a store of the features in a file: HDF5, npy, npz or Parquet.
@@ -98,24 +75,28 @@ def import_(
         backbone: the features are what extraction with this recipe would cache, and its backbone goes on from them:
             its tail becomes the store's base. Rows [n, t, d] without it are a store that is not trained.
         test: a file of held-out rows; without one, the recipe's part of the rows is held out.
+        test_labels: the name or file of its labels, where it is not the name that ``columns`` has.
         scaling: "row" divides each vector by its root mean square, "none" leaves it as it is.
 
     Raises:
         DataError: what cannot be used: NaN, overflow, an id twice, rows that were never written, links, plug-ins.
     """
-    progress, path = progress or Silent(), Path(file).expanduser()
+    progress, path, columns = progress or Silent(), Path(file).expanduser(), columns or Columns()
     begin = time.perf_counter()
     with ExitStack() as stack:
-        features = _opened(stack, path, columns or Columns(), recipe.store_path)
+        features = _opened(stack, path, columns, recipe.store_path)
         if isinstance(features, FeatureFile) and features.is_export:
             remember(recipe.store_path, recipe)
             with progress.task("import", None) as task:
                 store = restore(features, recipe.store_path, lambda done, total: task.note(f"{done} of {total} rows"))
             with store:
                 return _report(store, path, exported=True, begin=begin)
-        tested = (
-            None if test is None else _opened(stack, Path(test).expanduser(), columns or Columns(), recipe.store_path)
-        )
+        tested = None
+        if test is None and test_labels is not None:
+            raise RecipeError("held-out rows have labels but no file", got=test_labels, do="--test FILE")
+        if test is not None:
+            there = columns_of_test(columns, test_labels)
+            tested = _opened(stack, Path(test).expanduser(), there, recipe.store_path)
         return _import(_Request(features, tested, recipe, backbone, scaling), path, progress, begin)
 
 
@@ -152,13 +133,17 @@ def import_vectors(
 
 def recipe_of_vectors(store: Path | str, overrides: Sequence[str] = ()) -> Recipe:
     """The recipe of an import that names no other."""
-    values = {"name": Path(store).name, "data": {"source": "digits"}}  # what a recipe has that names no images
+    values = {
+        "name": Path(store).name,
+        "data": {"source": "digits"},  # what a recipe has that names no images
+        "tangent": {"blocks": 0, "train": "head", "init": "zero"},
+    }
     return parse_recipe(apply_overrides(values, [*overrides, f"store.path={store}"]))
 
 
 def _opened(stack: ExitStack, path: Path, columns: Columns, target: Path) -> FeatureFile | Vectors:
     """A file of features; what must be spooled goes to the disk that the store will lie on."""
-    if path.suffix not in SUFFIXES:
+    if path.suffix.lower() not in SUFFIXES:
         return stack.enter_context(FeatureFile(path, columns))
     folder = target.absolute().parent
     return open_vectors(path, columns, folder if folder.is_dir() else None)
@@ -185,8 +170,8 @@ def _report(
 class _Request:
     """What is to be imported, and how."""
 
-    features: _Features
-    test: _Features | None
+    features: Features
+    test: Features | None
     recipe: Recipe
     backbone: bool
     scaling: Scaling
@@ -201,6 +186,9 @@ def _import(asked: _Request, file: Path | None, progress: Progress, begin: float
     """A store of features that someone else extracted."""
     features, recipe = asked.features, asked.recipe
     _check(asked)
+    scaling = asked.scaling if asked.of_vectors else None
+    rows = ImportedRows(features, asked.test, scaling)
+    rows.check(recipe.store.dtype, progress)
     if asked.of_vectors:
         tangent = msgspec.structs.replace(recipe.tangent, blocks=0, train="head")
         recipe = msgspec.structs.replace(recipe, tangent=tangent)
@@ -216,8 +204,10 @@ def _import(asked: _Request, file: Path | None, progress: Progress, begin: float
     with store:
         store.check_identity(identity)
         _check_plan(store, plan_record(recipe, len(shards)))
-        scaling = asked.scaling if asked.of_vectors else None
-        fill_missing(store, recipe, shards.values(), _Rows(features, test, scaling), progress)
+        for shard in shards.values():
+            if store.has_shard(shard.name):
+                rows.check_same(store, shard)
+        fill_missing(store, recipe, shards.values(), rows, progress)
         if frozen is not None:
             put_tail(store, frozen)
         elif asked.of_vectors:
@@ -282,7 +272,7 @@ def _vector_identity(asked: _Request, file: Path | None) -> dict[str, Any]:
     }
 
 
-def _identity(features: _Features, recipe: Recipe, frozen: Reduction | None) -> dict[str, Any]:
+def _identity(features: Features, recipe: Recipe, frozen: Reduction | None) -> dict[str, Any]:
     """What the store says its rows were made from: the file, and the layers ``frozen`` where they are known.
 
     Raises:
@@ -307,28 +297,3 @@ def _identity(features: _Features, recipe: Recipe, frozen: Reduction | None) -> 
         "backbone": frozen.backbone.config,
         "cut": {"start": frozen.config.start, "rows": frozen.rows, "shape": list(shape)},
     }
-
-
-class _Rows:
-    """Rows that someone else made, those to train on and those held out, as they are stored."""
-
-    verb = "import"
-
-    def __init__(self, features: _Features, test: _Features | None, scaling: Scaling | None) -> None:
-        self._parts = {False: features, True: features if test is None else test}
-        self._place = {own: {i: k for k, i in enumerate(part.ids)} for own, part in self._parts.items()}
-        self._scaling: Scaling = scaling or "none"
-        self.tokens_shape = features.tokens_shape
-
-    def classes(self, shard: PlannedShard) -> Sequence[str]:
-        return self._parts[shard.from_test].classes
-
-    def run(self, shard: PlannedShard, sink: RowSink, on_rows: Callable[[int], None]) -> RowCounts:
-        """The shard's rows in steps of a few, for a file may be larger than memory."""
-        part, place, begin = self._parts[shard.from_test], self._place[shard.from_test], sink.consumed
-        for at in range(begin, len(shard.ids), _ROWS_AT_ONCE):
-            ids = shard.ids[at : at + _ROWS_AT_ONCE]
-            some = [place[i] for i in ids]
-            sink.append(scaled(part.take(some), self._scaling, ids), ids, part.labels[some].tolist())
-            on_rows(len(ids))
-        return RowCounts(len(shard.ids) - begin, 0)

@@ -6,14 +6,14 @@ import struct
 import tempfile
 import zipfile
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from taftcache.backbone.sources.arrays import check_expansion, label_indexes
+from taftcache.backbone.sources.arrays import check_expansion, label_indexes, texts
 from taftcache.backbone.sources.columns import read_table
 from taftcache.backbone.sources.npz import FAULTS, mapped, read_member
 from taftcache.cache.columns import Columns, NamedColumns
@@ -41,7 +41,7 @@ class Vectors:
 
     @classmethod
     def of(
-        cls, path: Path, values: NDArray[Any], labels: ArrayLike, ids: Sequence[str] | None, names: Any = None
+        cls, path: Path, values: NDArray[Any], labels: ArrayLike, ids: ArrayLike | None, names: Any = None
     ) -> Vectors:
         """Vectors of ``path`` (a file, or what stands for one in messages and ids), checked but for NaN.
 
@@ -53,26 +53,28 @@ class Vectors:
             raise DataError(
                 f"the vectors of {path} are not numbers [n, d]", got=f"{values.dtype} {list(values.shape)}", do=_NAME
             )
-        given = np.asarray(labels)
-        if given.ndim != 1 or given.dtype.kind not in "USOiuT":
-            raise DataError(
-                f"the labels of {path} are not integers or texts [n]",
-                got=f"{given.dtype} {list(given.shape)}",
-                do=_NAME,
-            )
         n = len(values)
-        known = [f"{path.stem}/{k:08d}" for k in range(n)] if ids is None else [str(i) for i in ids]
+        given = _words(path, "labels", labels)
+        known = (
+            [f"{path.stem}/{k:08d}" for k in range(n)] if ids is None else texts(path, "ids", _words(path, "ids", ids))
+        )
         for what, count in (("labels", len(given)), ("ids", len(known))):
             if count != n:
-                raise DataError(f"{path} has {n} vectors, but {count} {what}", do=_NAME)
+                raise DataError(
+                    f"{path} has {n} vectors, but {count} {what}", do=f"{_NAME}; a table begins with a line of names"
+                )
         check_ids(known)
-        classes, indexes = label_indexes(path, given, None if names is None else [str(name) for name in names])
+        classes, indexes = label_indexes(path, given, None if names is None else texts(path, "classes", names))
         found = np.array(indexes, np.int64)
         if found.min() < 0 or found.max() >= len(classes):
             raise DataError(
                 f"{path} has labels that are not among its classes",
                 got=f"labels from {found.min()} to {found.max()}, {len(classes)} classes",
             )
+        if "" in classes:
+            got = next((repr(i) for i, index in zip(known, indexes, strict=True) if not classes[index]), "a class")
+            raise DataError(f"{path} has an empty label", got=got, do="leave the sample out")
+        _check_classes(path, classes, n)
         return cls(path=path, values=values, ids=known, labels=found, classes=classes)
 
     @property
@@ -82,11 +84,50 @@ class Vectors:
 
     def take(self, index: Sequence[int]) -> NDArray[Any]:
         """Rows ``index`` [b, 1, d], in that order."""
-        found: NDArray[Any] = self.values[list(index)][:, None, :]
+        here: Any = list(index)
+        if isinstance(index, range) and index.step == 1:  # read in one piece, and from a map not copied
+            here = slice(index.start, index.stop)
+        found: NDArray[Any] = self.values[here][:, None, :]
         return found if found.dtype.kind == "f" else found.astype(np.float64)
 
 
 _NAME = "name the vectors, labels and ids: --vectors, --labels, --ids"
+
+
+def _words(path: Path, what: str, given: ArrayLike) -> NDArray[Any]:
+    """Labels or ids [n] as they were given; DataError for what is neither integers nor texts, one by one."""
+    found = np.asarray(given)
+    if found.ndim != 1 or found.dtype.kind not in "USOiuT":
+        raise DataError(
+            f"the {what} of {path} are not integers or texts [n]",
+            got=f"{found.dtype} {list(found.shape)}",
+            do=f"write {what} as integers or texts, one for each vector",
+        )
+    if found.dtype.kind == "O":
+        odd = (k for k, value in enumerate(found) if not isinstance(value, str | bytes | int | np.integer))
+        if (at := next(odd, None)) is not None:
+            raise DataError(
+                f"the {what} of {path} are not all integers or texts",
+                got=f"{found[at]!r} for row {at}",
+                do="leave that row out, or write what it lacks",
+            )
+    return found
+
+
+def _check_classes(path: Path, classes: Sequence[str], n: int) -> None:
+    """DataError where "classes" are values of a regression: fractions, most of them different."""
+    if 2 * len(classes) <= n:
+        return
+    try:
+        fractions = not all(float(name).is_integer() for name in classes)
+    except ValueError:
+        return
+    if fractions:
+        raise DataError(
+            f"the labels of {path} are values, not classes",
+            got=f"{len(classes)} different numbers for {n} rows, such as {classes[0]}",
+            do="name the column of classes; values are fitted by TangentRegressor",
+        )
 
 
 def open_vectors(path: Path, columns: Columns, scratch: Path | None = None) -> Vectors:
@@ -101,9 +142,9 @@ def open_vectors(path: Path, columns: Columns, scratch: Path | None = None) -> V
     if not path.is_file():
         raise DataError(f"cannot import {path}: it is not a file", do="correct the path")
     try:
-        if path.suffix == ".npy":
+        if path.suffix.lower() == ".npy":
             return _from_npy(path, columns)
-        return _from_npz(path, columns) if path.suffix == ".npz" else _from_parquet(path, columns, scratch)
+        return _from_npz(path, columns) if path.suffix.lower() == ".npz" else _from_parquet(path, columns, scratch)
     except MemoryError as error:
         raise DataError(
             f"{path} needs more memory than there is", got=str(error), do="write it as npy, or npz uncompressed"
@@ -116,6 +157,9 @@ def _from_npy(path: Path, columns: Columns) -> Vectors:
     if columns.labels is None:
         raise DataError(f"{path} has vectors alone, without labels", do="--labels labels.npy or --labels labels.csv")
     there = columns.within(())
+    for name in (columns.tokens, columns.classes):
+        if name is not None:
+            raise DataError(f"{path} has no array named {name!r}", got="one array, without name", do="leave it out")
     columns_of_it = _Beside(path, columns, {})
     return Vectors.of(path, mapped(path), columns_of_it.labels(there), columns_of_it.ids(there))
 
@@ -129,6 +173,8 @@ def _from_npz(path: Path, columns: Columns) -> Vectors:
         needed = sum(members[name].file_size for name in few | packed)
         check_expansion(path, needed, path.stat().st_size)
         _needs(path, names.tokens, members)
+        if columns.classes is not None:
+            _needs(path, columns.classes, members)
         arrays = {name: read_member(archive, members[name]) for name in sorted(few | packed)}
         entry = members[names.tokens]
     beside = _Beside(path, columns, arrays)
@@ -160,6 +206,8 @@ def _from_parquet(path: Path, columns: Columns, scratch: Path | None) -> Vectors
             there = file.schema_arrow.names
             names = columns.within(there)
             _needs(path, names.tokens, there)
+            if columns.classes is not None:
+                raise DataError(f"{path} has no list of classes", got=columns.classes, do="leave its name out")
             few = [name for name in (names.labels, names.ids) if name in there]
             table = file.read(columns=few)
             beside = _Beside(path, columns, {name: table.column(name).to_pylist() for name in few})
@@ -198,7 +246,7 @@ def _spooled(path: Path, file: Any, name: str, spool: IO[bytes]) -> NDArray[Any]
 def _needs(path: Path, name: str, there: Container[str]) -> None:
     if name not in there:
         listed = ", ".join(sorted(str(key) for key in there)) if isinstance(there, Mapping | list) else ""
-        raise DataError(f"{path} has no vectors named {name!r}", got=f"it holds: {listed:.300}", do=_NAME)
+        raise DataError(f"{path} holds nothing named {name!r}", got=f"it holds: {listed:.300}", do=_NAME)
 
 
 @dataclass(frozen=True)
@@ -209,7 +257,7 @@ class _Beside:
     columns: Columns
     arrays: Mapping[str, Any]
 
-    def labels(self, names: NamedColumns) -> NDArray[Any]:
+    def labels(self, names: NamedColumns) -> Any:
         """Labels [n].
 
         Raises:
@@ -222,23 +270,30 @@ class _Beside:
                 got=f"it holds: {', '.join(sorted(self.arrays)) or 'vectors alone'}",
                 do="--labels NAME, or --labels FILE (.npy, .csv, .tsv)",
             )
-        return np.asarray(found)
+        return found
 
-    def ids(self, names: NamedColumns) -> list[str] | None:
+    def ids(self, names: NamedColumns) -> Any:
         """Ids [n]; None where there are none. A table that has the labels may have them, too."""
         found = self._found(names.ids, "ids")
         place = self._file(self.columns.labels)
         if found is None and place is not None and place.suffix in _TABLES:
             table = read_table(place).columns
             found = table.get(Columns(ids=self.columns.ids).within(table).ids)
-        return None if found is None else [str(i) for i in np.asarray(found).tolist()]
+        if found is None and self.columns.ids is not None:
+            raise DataError(f"{self.path} has no ids named {self.columns.ids!r}", do="--ids NAME, or --ids FILE")
+        return found
 
     def _found(self, name: str, what: str) -> Any:
         place = self._file(name)
         if place is None:
             return self.arrays.get(name)
+        if not place.is_file():
+            raise DataError(f"the {what} are not in {place}: it is not a file", do="correct the path")
         if place.suffix == ".npy":
-            return np.array(mapped(place))
+            try:
+                return np.array(mapped(place))
+            except FAULTS as error:
+                raise DataError(f"the {what} in {place} cannot be read", got=str(error), do="write it again") from error
         table = read_table(place).columns
         own = getattr(Columns().within(table), what)
         if own not in table and len(table) == 1:
@@ -249,6 +304,25 @@ class _Beside:
 
     def _file(self, name: str | None) -> Path | None:
         """The file that ``name`` is, where it is not the name of an array."""
-        if name is None or name in self.arrays or Path(name).suffix not in (".npy", *_TABLES):
-            return None
-        return Path(name).expanduser()
+        return Path(name).expanduser() if name is not None and name not in self.arrays and _is_file(name) else None
+
+
+def _is_file(name: str) -> bool:
+    """Whether a name of labels or ids means a file of them."""
+    return Path(name).suffix in (".npy", *_TABLES)
+
+
+def columns_of_test(columns: Columns, labels: str | None) -> Columns:
+    """Where a file of held-out rows has what ``columns`` names in the other file; ``labels`` of its own, or None.
+
+    Raises:
+        DataError: the labels of the other rows are a file, which says nothing of these.
+    """
+    if labels is None and columns.labels is not None and _is_file(columns.labels):
+        raise DataError(
+            "the held-out rows have no labels of their own",
+            got=f"{columns.labels} for the others",
+            do="--test-labels FILE",
+        )
+    ids = None if columns.ids is not None and _is_file(columns.ids) else columns.ids
+    return replace(columns, labels=labels or columns.labels, ids=ids)

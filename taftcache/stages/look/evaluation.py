@@ -209,6 +209,41 @@ def accuracy_interval(right: NDArray[np.bool_]) -> tuple[float, float]:
     return float(found.low), float(found.high)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Changes:
+    """Two models on ``rows`` rows.
+
+    changed: rows that get another class; interval: of their share, at 95 % (Wilson's). right: by the first and by the
+    second. gain: by how much the second is the more accurate, with ``gain_interval`` and ``verdict`` as
+    ``paired.row_verdict`` has them.
+    """
+
+    rows: int
+    changed: int
+    interval: tuple[float, float]
+    right: tuple[int, int]
+    gain: float
+    gain_interval: tuple[float, float]
+    verdict: str
+
+
+def changes_of(labels: NDArray[np.int32], before: NDArray[np.int32], after: NDArray[np.int32]) -> Changes | None:
+    """What two models' classes [n] of rows with ``labels`` [n] say of the two; None for no rows."""
+    if not len(labels):
+        return None
+    other, hits = before != after, (before == labels, after == labels)
+    gain, interval, verdict = row_verdict(hits[1], hits[0])
+    return Changes(
+        rows=len(labels),
+        changed=int(other.sum()),
+        interval=accuracy_interval(other),
+        right=(int(hits[0].sum()), int(hits[1].sum())),
+        gain=gain,
+        gain_interval=interval,
+        verdict=verdict,
+    )
+
+
 def _against(model: str, ours: NDArray[np.bool_], theirs: NDArray[np.bool_], probe: Probe) -> Against:
     """The two on the same rows."""
     ahead, interval, verdict = row_verdict(ours, theirs)

@@ -68,6 +68,8 @@ def predict(
 
 def _of_vectors(store: FeatureStore, file: Path, model: str, top: int, scaling: str) -> Iterator[Prediction]:
     """The classes of each row of a file, a few rows at a time."""
+    if not file.is_file():
+        raise DataError(f"cannot classify {file}: it is not a file", do="correct the path")
     try:
         rows = mapped(file)
     except FAULTS as error:
@@ -75,7 +77,7 @@ def _of_vectors(store: FeatureStore, file: Path, model: str, top: int, scaling: 
             f"{file} cannot be read as vectors", got=str(error), do="write numbers [n, d] as .npy"
         ) from error
     width = store.identity["cut"]["shape"][1]
-    if rows.ndim != 2 or rows.shape[1] != width or rows.dtype.kind not in "fiu":
+    if rows.ndim != 2 or rows.shape[1] != width or not len(rows) or rows.dtype.kind not in "fiu":
         got = f"{rows.dtype} {list(rows.shape)}"
         raise DataError(f"{file} has no vectors like the store's", got=got, do=f"numbers [n, {width}] as .npy")
     scorer = Scorer(store)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from threading import Lock
 from typing import Any
@@ -18,7 +18,7 @@ from taftcache.errors import RecipeError
 from taftcache.model.component import Component, read_component
 from taftcache.names import component_of, is_component, is_model, shard_of
 from taftcache.privacy.statement import META
-from taftcache.stages.look.row_table import STEP_ROWS, Reader
+from taftcache.stages.look.row_table import STEP_ROWS, Reader, RowTable
 from taftcache.stages.train.record import settings_of
 from taftcache.tangent.class_row.tail import ClassRowTail
 from taftcache.tangent.factors import row_norms
@@ -219,6 +219,27 @@ def margins(logits: NDArray[np.float32], labels: NDArray[np.int32]) -> NDArray[n
     rows, others = np.arange(len(logits)), logits.copy()
     others[rows, labels] = -np.inf
     return np.asarray(logits[rows, labels] - others.max(1))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Said:
+    """What one model says of rows: ``classes`` [n], and ``margins`` [n] of their own class, see ``margins``."""
+
+    classes: NDArray[np.int32]
+    margins: NDArray[np.float32]
+
+
+def said_of(scorer: Scorer, table: RowTable, model: str | None, report: Callable[[int], None]) -> Said:
+    """What a model of the scorer's store, or the base point (None), says of every row of its table, in one pass;
+    ``report`` hears how many rows are done."""
+    names = [] if model is None else [model]
+    classes, ahead = np.empty(len(table), np.int32), np.empty(len(table), np.float32)
+    for here, shard, rows in table.steps():
+        z, changes = scorer.logits(table.reader.tokens(shard.name, rows), names)
+        logits = z + changes[0] if names else z
+        classes[here], ahead[here] = logits.argmax(1), margins(logits, table.label[here])
+        report(here.stop)
+    return Said(classes=classes, margins=ahead)
 
 
 def kept_components(components: Sequence[str], without: Iterable[str]) -> list[str]:

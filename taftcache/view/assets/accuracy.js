@@ -22,7 +22,7 @@ export function accuracyLine({ right, rows, accuracy }, whose) {
   ];
 }
 
-// Groups [name, colour, results] of results by name as dots with their intervals, side by side.
+// Groups [name, colour, results] of results by name as dots with their intervals, side by side; the chart.
 export function accuracyDots(place, label, names, groups) {
   const series = groups.map(([name, color, results], k) => ({
     name,
@@ -35,7 +35,7 @@ export function accuracyDots(place, label, names, groups) {
   const line = ({ marker, seriesName, data: [, accuracy, low, high] }) =>
     `${marker} ${seriesName}: ${percent(accuracy)}, ${percent(low, 1)} to ${percent(high, 1)}`;
   const formatter = (found) => [names[found[0].dataIndex], ...found.map(line)].join("\n");
-  chart(place, label, {
+  return chart(place, label, {
     xAxis: { type: "category", data: names, name: "shard" },
     yAxis: percentAxis(0),
     tooltip: { trigger: "axis", renderMode: "richText", formatter },

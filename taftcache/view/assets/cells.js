@@ -1,7 +1,7 @@
 // Cells of pictures, of which only those that are seen are in the document.
 import { h, judgement } from "./elements.js";
 import { counted, short } from "./numbers.js";
-import { isPicked, pick } from "./picked.js";
+import { isPicked, onPick, pick } from "./picked.js";
 import { peeks, thumbnail } from "./pictures.js";
 import { className, state, UNKNOWN } from "./state.js";
 
@@ -12,9 +12,8 @@ const BEYOND = 2; // lines of cells above and below what is seen
 const REST_MS = 60; // without scrolling, until pictures are asked for
 const POOL = 600; // pictures that are kept until they are seen again
 
-// open(row) shows a sample; picked() is called when one was put into the basket or taken out. Returns {node, fill(rows), lay: after the room
-// has changed, redraw: after anything else}.
-export function pictureCells({ open, picked }) {
+// open(row) shows a sample. Returns {node, fill(rows), lay: after the room has changed}.
+export function pictureCells(open) {
   const filler = h("div", { class: "filler", role: "presentation" }),
     node = h(
       "div",
@@ -61,8 +60,6 @@ export function pictureCells({ open, picked }) {
   }
   function turn(row) {
     pick([row], !isPicked(row));
-    redraw();
-    picked();
   }
   byMouse(node, at, open, turn);
   byKeys(node, at, draw, open, turn);
@@ -71,7 +68,8 @@ export function pictureCells({ open, picked }) {
     if (Math.abs(filler.clientWidth - at.wide * at.columns) > 1) lay();
     else draw();
   }).observe(node);
-  return { node, fill, lay, redraw };
+  onPick(node, redraw);
+  return { node, fill, lay };
 }
 
 // The place of the first row that is to be in the document, and the rows from there.

@@ -1,9 +1,10 @@
 // What may be wrong with the data: four lists, the worst first, made by the server when they are asked for.
+import { keep } from "./address.js";
 import { confused, LISTS } from "./check_lists.js";
 import { choice, h, scrolled, sorted, table } from "./elements.js";
-import { saveTable, saveText } from "./files.js";
+import { saveIds, saveTable } from "./files.js";
 import { count, counted } from "./numbers.js";
-import { isPicked, pick, pickedBar } from "./picked.js";
+import { keepButton, pickBox, pickedBar } from "./picked.js";
 import { noPictures, peeks, thumbnail } from "./pictures.js";
 import { showSample } from "./sample.js";
 import { ask, source } from "./source.js";
@@ -13,51 +14,51 @@ const LISTED = 200, // lines of a list that are in the document
   THUMBS = 5, // samples of a line that are shown, where it has many
   POLL_MS = 400,
   NARROW = 900; // px; below it a sample stands below the list
-// What is chosen here stays when another view is shown; found are the lists by name.
-const here = { name: "suspects", class: "", shard: "", found: {}, pictures: false };
+// The lists that were made, by name; whether there are pictures.
+const here = { found: {}, pictures: false };
 
 export function checksView(main) {
   const tabs = Object.entries(LISTS).map(([name, { title }]) =>
     h("button", { type: "button", "data-name": name, onclick: () => choose(name) }, title),
   );
   const place = h("div", { id: "check" }),
-    side = h("aside", { class: "side", "aria-label": "Sample" }),
-    bar = pickedBar(draw);
+    side = h("aside", { class: "side", "aria-label": "Sample" });
   main.append(
     h("h1", {}, "Check the data"),
     h("div", { class: "tools", role: "group", "aria-label": "Lists" }, tabs),
-    h("div", { class: "atlas" }, h("div", {}, bar.node, place), side),
+    h("div", { class: "atlas" }, h("div", {}, pickedBar(false), place), side),
   );
   if (state.selected === null) side.append(h("p", { class: "quiet" }, "Choose a sample in the list."));
   else showSample(side, state.ids[state.selected], open);
 
   function open(row) {
     state.selected = row;
+    keep();
     showSample(side, state.ids[row], open);
     for (const line of place.querySelectorAll("tr[data-rows]"))
       line.setAttribute("aria-selected", line.dataset.rows.split(" ").includes(String(row)));
     if (innerWidth < NARROW) side.scrollIntoView();
   }
   function choose(name) {
-    here.name = name;
+    state.check.list = Object.hasOwn(LISTS, name) ? name : "suspects";
     draw();
-    fetchList(name, place, draw);
+    fetchList(state.check.list, place, draw);
   }
   function draw() {
     const { id } = document.activeElement;
-    bar.update();
-    for (const tab of tabs) tab.setAttribute("aria-pressed", tab.dataset.name === here.name);
-    place.replaceChildren(...listed({ open, draw, picked: bar.update }));
+    keep();
+    for (const tab of tabs) tab.setAttribute("aria-pressed", tab.dataset.name === state.check.list);
+    place.replaceChildren(...listed({ open, draw }));
     if (id) document.getElementById(id)?.focus();
   }
   noPictures().then((why) => {
     here.pictures = !why;
     if (place.isConnected) draw();
   });
-  choose(here.name);
+  choose(state.check.list);
   return {
     refresh: () => {
-      if (here.name === "confused" && place.querySelector("progress")) draw();
+      if (state.check.list === "confused" && place.querySelector("progress")) draw();
     },
   };
 }
@@ -65,9 +66,9 @@ export function checksView(main) {
 // Ask for a list, and again until it is made, as long as it is looked at; draw() is called when it is.
 async function fetchList(name, place, draw) {
   if (name === "confused" || !source.live || here.found[name]) return;
-  while (place.isConnected && here.name === name) {
+  while (place.isConnected && state.check.list === name) {
     const answer = await ask("check", { name }).catch((error) => ({ state: "failed", error: error.message }));
-    if (!place.isConnected || here.name !== name) return;
+    if (!place.isConnected || state.check.list !== name) return;
     if (answer.state === "done" || answer.state === "failed") {
       here.found[name] = answer.found ? LISTS[name].made(answer.found) : { why: answer.error };
       draw();
@@ -88,8 +89,9 @@ function working({ doing, done, total }) {
 
 // The list that is chosen, as far as it is known.
 function listed(on) {
-  const { about, command } = LISTS[here.name],
-    list = here.name === "confused" ? confused() : here.found[here.name];
+  const name = state.check.list,
+    { about, command, title } = LISTS[name],
+    list = name === "confused" ? confused() : here.found[name];
   const head = h("p", {}, about);
   if (!list && !source.live) {
     const why = `Not in this report: taftcache view makes it, and taftcache inspect ${command} lists the first.`;
@@ -97,8 +99,7 @@ function listed(on) {
   }
   if (!list) return [head, ...working({})];
   if (list.why) return [head, h("p", { class: "quiet", id: "why" }, "None: " + list.why)];
-  const { title } = LISTS[here.name],
-    columns = columnsOf(list, on),
+  const columns = columnsOf(list, on),
     lines = filtered(list.lines);
   const shown =
     counted(lines.length, "line") +
@@ -114,7 +115,7 @@ function listed(on) {
 }
 
 function filtered(lines) {
-  const { class: k, shard } = here;
+  const { class: k, shard } = state.check;
   return lines.filter(
     ({ classes, rows }) =>
       (k === "" || classes.includes(+k)) && (shard === "" || rows.some((row) => state.shard[row] === +shard)),
@@ -124,46 +125,32 @@ function filtered(lines) {
 // now() gives the lines as the headers have sorted them.
 function tools(list, lines, now, { draw }) {
   const filter = (key) => (value) => {
-    here[key] = value;
+    state.check[key] = value;
     draw();
   };
+  const chosen = (key, label, options) =>
+    choice("check-" + key, label, [["", "all"], ...options.map((name, k) => [k, name])], state.check[key], filter(key));
   const button = (text, onclick) => h("button", { type: "button", disabled: !lines.length, onclick }, text);
   const values = (line) => list.columns.map(({ value }) => value(line)),
     saved = counted(distinct(lines).length, "id");
   return h(
     "div",
     { class: "tools" },
-    choice(
-      "check-class",
-      "Class",
-      [["", "all"], ...state.overview.report.classes.map((c, k) => [k, c])],
-      here.class,
-      filter("class"),
-    ),
-    choice(
-      "check-shard",
+    chosen("class", "Class", state.overview.report.classes),
+    chosen(
+      "shard",
       "Shard",
-      [["", "all"], ...state.overview.shards.map((s, k) => [k, s.name])],
-      here.shard,
-      filter("shard"),
+      state.overview.shards.map((s) => s.name),
     ),
-    button("Put those shown in the basket", () => {
-      pick(distinct(now().slice(0, LISTED)), true);
-      draw();
-    }),
-    button(`Save ${saved}`, () =>
-      saveText(
-        `${here.name}.txt`,
-        distinct(now()).map((row) => state.ids[row]),
-      ),
-    ),
+    button(`Save ${saved}`, () => saveIds(distinct(now()), `${state.check.list}.txt`)),
     button("Save as CSV", () =>
       saveTable(
-        `${here.name}.csv`,
+        `${state.check.list}.csv`,
         list.columns.map(({ title }) => title),
         now().map(values),
       ),
     ),
+    lines.length ? keepButton(() => distinct(now().slice(0, LISTED)), "Put those shown in the basket") : null,
   );
 }
 
@@ -177,19 +164,7 @@ function columnsOf(list, on) {
     number,
     value,
   ]);
-  return [["", (line) => tickBox(line, on)], ...shown];
-}
-
-function tickBox({ picks }, { picked }) {
-  return h("input", {
-    type: "checkbox",
-    checked: picks.every(isPicked),
-    "aria-label": `put ${picks.map((row) => state.ids[row]).join(" and ")} in the basket`,
-    onchange: (e) => {
-      pick(picks, e.target.checked);
-      picked();
-    },
-  });
+  return [["", ({ picks }) => pickBox(picks)], ...shown];
 }
 
 function mark(line, { rows }) {

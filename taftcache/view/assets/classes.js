@@ -1,7 +1,8 @@
 // Confusion and accuracy of each class, by model.
 import { accuracyLine } from "./accuracy.js";
+import { keep, lookAt } from "./address.js";
 import { chart, css, dropCharts, namesAxis, widest } from "./charts.js";
-import { choice, h, scrolled, table } from "./elements.js";
+import { choice, h, link, scrolled, table } from "./elements.js";
 import { count, counted, noun, percent } from "./numbers.js";
 import { className, judged, modelTitle, state, waiting } from "./state.js";
 
@@ -17,6 +18,7 @@ export function classesView(main) {
   const options = names.map((name) => [name, modelTitle(name)]);
   const model = choice("model", "Model", options, state.model, (name) => {
     state.model = name;
+    keep();
     draw();
   });
   main.append(h("h1", {}, "Classes"), h("div", { class: "tools" }, model), place);
@@ -36,6 +38,7 @@ function parts(results, matrix) {
     pairs = confusions(result);
   return [
     h("p", {}, accuracyLine(result, modelTitle(state.model))),
+    h("p", { class: "quiet" }, "A cell, a pair or a class shows its samples on the map."),
     h(
       "div",
       { class: "columns" },
@@ -52,9 +55,15 @@ function parts(results, matrix) {
   ];
 }
 
+// The held-out rows that a cell of the confusion counts, on the map.
+function lookAtCell(label, taken) {
+  const by = state.model === state.overview.model ? "" : state.model;
+  lookAt({ class: label, taken, by, shard: state.overview.shards.findIndex((s) => s.role === "held-out") });
+}
+
 const PAIR_COLUMNS = [
-  ["class", (x) => className(x[0])],
-  ["taken for", (x) => className(x[1])],
+  ["class", (x) => link(className(x[0]), () => lookAtCell(x[0], x[1]))],
+  ["taken for", (x) => link(className(x[1]), () => lookAtCell(x[0], x[1]))],
   ["rows", (x) => x[2], true],
 ];
 
@@ -76,7 +85,7 @@ function accuracyTable(results) {
   const rate = ({ counts, of }, k, empty) => counts[k * K + k] / (of[k] || empty);
   const order = [...Array(K).keys()].sort((a, b) => rate(result, a, 1) - rate(result, b, 1));
   const columns = [
-    ["class", (k) => classes[k]],
+    ["class", (k) => link(classes[k], () => lookAt({ class: k }))],
     ["training rows", (k) => count(rows[classes[k]]), true],
     ["held out", (k) => result.of[k], true],
     ...shown.map((name) => [modelTitle(name), (k) => percent(rate(results[name], k, NaN)), true]),
@@ -101,7 +110,7 @@ function confusionChart(node, result) {
     `Confusion of ${modelTitle(state.model)}: ${counted(pairs, "pair")} of classes ${noun(pairs, "is", "are")} taken ` +
     "for one another; " +
     "the table beside lists them";
-  chart(node, label, {
+  const made = chart(node, label, {
     grid: { left: 8, right: 8 + widest(classes) / 2, top: 8, bottom: 30, containLabel: true },
     xAxis: {
       ...namesAxis(classes, widest(classes) + 16, node.clientWidth - widest(classes) - 30),
@@ -127,4 +136,5 @@ function confusionChart(node, result) {
       },
     ],
   });
+  made.on("click", ({ data: [p, y] }) => lookAtCell(y, p));
 }

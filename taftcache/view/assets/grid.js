@@ -1,4 +1,5 @@
 // The grid of pictures beside the map: in which order, and one line where there are none.
+import { keep } from "./address.js";
 import { pictureCells } from "./cells.js";
 import { choice, h } from "./elements.js";
 import { noPictures } from "./pictures.js";
@@ -13,16 +14,17 @@ const ORDERS = [
   ["margin", "margin", () => state.columns.margin],
   ["moved", "influence", () => state.columns.moved],
 ];
-// What is chosen here stays when another view is shown.
-const order = { key: "", falling: false };
 
-// open(row) shows a sample, picked() is called when the basket has changed, settled() once it is known whether there are
-// pictures. Returns {node, fill(rows), redraw}; node is one line that says why where there are none.
-export function pictureGrid({ open, picked, settled }) {
+// open(row) shows a sample, settled() is called once it is known whether there are pictures. Returns {node, fill(rows)};
+// node is one line that says why where there are none.
+export function pictureGrid(open, settled) {
   const node = h("section", { class: "pictures", "aria-label": "Pictures" }),
-    cells = pictureCells({ open, picked });
+    cells = pictureCells(open);
   let rows = [];
-  const tools = orderTools(() => cells.fill(ordered(rows)));
+  const tools = orderTools(() => {
+    keep();
+    cells.fill(ordered(rows));
+  });
   noPictures().then((why) => {
     if (why)
       node.replaceChildren(
@@ -40,11 +42,12 @@ export function pictureGrid({ open, picked, settled }) {
     tools.update();
     cells.fill(ordered(rows));
   }
-  return { node, fill, redraw: cells.redraw };
+  return { node, fill };
 }
 
 function orderTools(changed) {
-  const place = h("span", {});
+  const { order } = state,
+    place = h("span", {});
   const falling = h(
     "button",
     {
@@ -79,7 +82,8 @@ function orderTools(changed) {
 
 // Rows in the order that is chosen; those without a value last.
 function ordered(rows) {
-  const column = ORDERS.find(([key]) => key === order.key)[2]();
+  const { order } = state,
+    column = ORDERS.find(([key]) => key === order.key)?.[2]();
   if (!column) return order.falling ? rows.toReversed() : rows;
   const sign = order.falling ? -1 : 1,
     missing = (v) => Number.isNaN(v) || v === UNKNOWN;

@@ -1,11 +1,15 @@
 // Views by the address's fragment; the background work's progress; light and dark.
+import { go, keep, onOpen, restore } from "./address.js";
+import { basketView } from "./basket.js";
 import { dropCharts } from "./charts.js";
 import { checksView } from "./checks.js";
 import { classesView } from "./classes.js";
+import { compareView } from "./compare.js";
 import { ledgerView } from "./ledger.js";
 import { mapView } from "./map/view.js";
 import { count } from "./numbers.js";
 import { overviewView } from "./overview.js";
+import { showCount } from "./picked.js";
 import { shardsView } from "./shards.js";
 import { ask, REPORT, source } from "./source.js";
 import { loadColumns, loadHeldOut, loadRows, state } from "./state.js";
@@ -18,6 +22,8 @@ const VIEWS = {
   classes: classesView,
   shards: shardsView,
   training: trainingView,
+  compare: compareView,
+  basket: basketView,
   ledger: ledgerView,
 };
 const POLL_MS = 400;
@@ -30,14 +36,9 @@ const GROWTH = 1.5;
 let shown = null;
 
 function show(focus) {
-  const only = document.documentElement.dataset.view;
-  const [name, id] = (location.hash.slice(1) || only || "overview").split("/");
-  const view = VIEWS[name] ? name : "overview",
+  const view = VIEWS[state.view] ? state.view : "overview",
     main = document.getElementById("main");
-  if (id !== undefined) {
-    const row = state.ids.indexOf(decodeURIComponent(id));
-    if (row >= 0) state.selected = row;
-  }
+  state.view = view;
   dropCharts();
   main.replaceChildren();
   for (const link of document.querySelectorAll("nav a"))
@@ -45,10 +46,26 @@ function show(focus) {
     else link.removeAttribute("aria-current");
   shown = VIEWS[view](main) || null;
   main.dataset.view = view;
-  if (focus) {
-    main.focus({ preventScroll: true }); // the navigation stays in sight
-    scrollTo(0, 0);
-  }
+  keep();
+  if (!focus) return;
+  scrollTo({ top: 0, behavior: "instant" });
+  main.focus({ preventScroll: true });
+}
+
+// Links to views are the page's own: a frame of a notebook has no address that a browser could go to.
+function followLinks() {
+  for (const link of document.querySelectorAll("nav a, .skip"))
+    link.addEventListener("click", (event) => {
+      if (event.ctrlKey || event.metaKey || event.shiftKey) return;
+      event.preventDefault();
+      if (link.className === "skip") document.getElementById("main").focus();
+      else go(link.hash.slice(1));
+    });
+  onOpen(() => show(true));
+  addEventListener("popstate", () => {
+    restore(false);
+    show(true);
+  });
 }
 
 function showWork(text) {
@@ -114,8 +131,10 @@ async function begin() {
     await loadColumns();
     await loadHeldOut();
   }
+  restore(true);
   show(false);
-  addEventListener("hashchange", () => show(true));
+  showCount();
+  followLinks();
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => show(false));
   document.body.dataset.ready = "1";
   if (source.live) follow();

@@ -1,7 +1,8 @@
 // What the store holds.
 import { accuracyLine } from "./accuracy.js";
+import { lookAt } from "./address.js";
 import { chart, classColour, namesAxis } from "./charts.js";
-import { card, h, scrolled, table } from "./elements.js";
+import { card, h, link, scrolled, table } from "./elements.js";
 import { bytes, count, counted, noun, percent, short } from "./numbers.js";
 import { judged, modelTitle, state, waiting } from "./state.js";
 
@@ -37,12 +38,14 @@ function accuracy() {
   return h("p", {}, accuracyLine(judged(found), modelTitle(model)));
 }
 
+const shardNumber = (name) => state.overview.shards.findIndex((s) => s.name === name);
+
 const SHARD_COLUMNS = [
-  ["shard", (x) => x.name],
+  ["shard", (x) => link(x.name, () => lookAt({ shard: shardNumber(x.name) }))],
   ["role", (x) => x.role],
   ["rows", (x) => count(x.rows), true],
   ["classes", (x) => x.classes, true],
-  ["size", (x) => bytes(x.bytes), true],
+  ["size", (x) => bytes(x.bytes), true, (x) => x.bytes],
   ["fewest / most of a class", (x) => `${x.fewest} / ${x.most}`, true],
   ["max |x|", (x) => short(x.max_abs), true],
   ["mean ‖x‖", (x) => short(x.mean_token_norm), true],
@@ -103,6 +106,9 @@ function rowsChart(place, r) {
       data: r.classes.map((_, c) => x.rows_per_class[c] || 0),
     })),
   });
+  made.on("click", ({ seriesIndex, dataIndex }) =>
+    lookAt({ class: dataIndex, shard: shardNumber(r.shards[seriesIndex].name) }),
+  );
   made.on("datazoom", () => {
     const [{ start, end }] = made.getOption().dataZoom;
     made.setOption({ xAxis: names(100 / Math.max(end - start, 1)) });

@@ -1,4 +1,5 @@
 // One sample: picture, attention, models, neighbours, and what forgetting it would change.
+import { toggleButton } from "./picked.js";
 import { h, judgement, scrolled, table } from "./elements.js";
 import { forgetting } from "./forgetting.js";
 import { counted, percent, short } from "./numbers.js";
@@ -18,7 +19,7 @@ export async function showSample(side, id, select) {
   }
   if (side.dataset.sample !== id) return;
   const parts = found ? details(found, select) : [brief(id), h("p", { class: "quiet" }, why)];
-  side.replaceChildren(h("h2", {}, id), ...parts);
+  side.replaceChildren(h("h2", {}, id), h("p", {}, toggleButton(state.ids.indexOf(id))), ...parts);
 }
 
 function details(found, select) {
@@ -68,7 +69,7 @@ function models(found) {
   const columns = [
     ["model", ([name]) => modelTitle(name)],
     ["class", ([, z]) => judgement(best(z) === found.label, className(best(z)))],
-    ["logit of class", ([, z]) => z[found.label].toFixed(2), true],
+    ["logit", ([, z]) => z[found.label].toFixed(2), true],
     ["margin", ([, z]) => margin(z).toFixed(2), true],
   ];
   return [h("h3", {}, "Predictions"), scrolled(table("Predictions of every model", columns, rows), true)];

@@ -1,5 +1,6 @@
 // Shards taken out of the composition, and what each contributes.
 import { accuracyDots, accuracyLine } from "./accuracy.js";
+import { keep, lookAt } from "./address.js";
 import { chart, PALETTE, percentAxis } from "./charts.js";
 import { h } from "./elements.js";
 import { percent } from "./numbers.js";
@@ -63,6 +64,7 @@ function subtraction(names) {
     boxes.querySelector(`input[value="${CSS.escape(name)}"]`)?.focus();
   }
   async function update() {
+    keep();
     range.value = state.out.size;
     range.setAttribute("aria-valuetext", `${state.out.size} of ${S} shards subtracted`);
     boxes.replaceChildren(...names.map((name) => box(name, toggle)));
@@ -111,8 +113,11 @@ async function curves(names, curve, alone) {
   const label =
     `Accuracy of each shard's component alone, ${low} to ${high}, and of the composition without it, ` +
     "with 95 % intervals";
-  accuracyDots(alone, label, names, [
+  const groups = [
     ["alone", PALETTE[0], own],
     ["all but it", PALETTE[1], without],
-  ]);
+  ];
+  accuracyDots(alone, label, names, groups).on("click", ({ dataIndex }) =>
+    lookAt({ shard: state.overview.shards.findIndex((s) => s.name === names[dataIndex]) }),
+  );
 }

@@ -3,6 +3,8 @@ import { h } from "./elements.js";
 import { source, unpack } from "./source.js";
 
 export const UNKNOWN = -1;
+// taken: the class that it is taken for, by the model named `by` ("": the store's best).
+const NO_FILTERS = { class: "", shard: "", only: "", taken: "", by: "", text: "" };
 
 export const state = {
   // known: filled by the functions below and by main.js
@@ -14,16 +16,28 @@ export const state = {
   held: null,
   stages: {},
   // chosen: filled by the views
+  view: "overview",
   selected: null,
-  lasso: null,
+  lasso: null, // corners, in the places of lassoIn
+  lassoIn: null,
   hidden: new Set(), // names in the map's legend
   colour: "class",
   space: null, // until one is chosen: see placed()
-  filters: { class: "", shard: "", only: "", text: "" },
+  filters: { ...NO_FILTERS },
   basket: new Set(), // rows to forget, perhaps
+  pair: { before: "", after: "", rows: "held-out", show: "changed", class: "" }, // models compared, and what is listed
+  order: { key: "", falling: false }, // of the pictures beside the map
+  check: { list: "suspects", class: "", shard: "" },
   out: new Set(),
   model: null,
 };
+
+// Every sample again.
+export function clearFilters() {
+  state.filters = { ...NO_FILTERS };
+  state.lasso = null;
+  state.hidden.clear();
+}
 
 export async function loadRows() {
   const found = await source.get("ids");
@@ -62,6 +76,21 @@ const TITLES = {
   "models/exact": "exact, all shards",
 };
 export const modelTitle = (name) => TITLES[name] || name.replace("components/", "shard ");
+
+const COLUMNS = { base: "base", "models/head": "head" };
+
+// A model's class of every row: of the held-out rows alone where only those were asked for; null while none are known.
+export function classesBy(model) {
+  if (!model || model === state.overview.model) return state.columns.model ?? null;
+  if (state.columns[COLUMNS[model]]) return state.columns[COLUMNS[model]];
+  const found = state.held?.models[model];
+  if (!found) return null;
+  const held = state.overview.shards.findIndex((s) => s.role === "held-out"),
+    start = state.shard.indexOf(held);
+  const classes = new Int32Array(state.ids.length).fill(UNKNOWN);
+  state.held.rows.forEach((row, k) => (classes[start + row] = found[k]));
+  return classes;
+}
 
 // Confusion and accuracies of predictions on the held-out rows.
 export function judged(predictions) {

@@ -3,6 +3,7 @@ import { chart, css } from "../charts.js";
 import { counted } from "../numbers.js";
 import { className, state } from "../state.js";
 import { groups } from "./colours.js";
+import { moveByKeys } from "./keys.js";
 import { passing, places } from "./rows.js";
 
 const hidden = { show: false };
@@ -65,7 +66,6 @@ const blank = () => ({
     { type: "inside", yAxisIndex: 0, filterMode: "none" },
   ],
   // xAxisIndex ties the lasso to the axes: it stays where it was drawn when the map moves.
-  toolbox: { show: false },
   brush: {
     toolbox: [],
     xAxisIndex: 0,
@@ -110,31 +110,3 @@ const ring = (x, y) => ({
   itemStyle: { color: "transparent", borderColor: css("--text"), borderWidth: 3 },
   data: [[x, y]],
 });
-
-const KEYS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, 1], ArrowDown: [0, -1] };
-const SCALES = { "+": 0.7, "=": 0.7, "-": 1 / 0.7, 0: 1e9 };
-
-function moveByKeys(made, node) {
-  node.addEventListener("keydown", (event) => {
-    const scale = SCALES[event.key];
-    if (!KEYS[event.key] && !scale) return;
-    const [zx, zy] = made.getOption().dataZoom,
-      [dx, dy] = KEYS[event.key] || [0, 0];
-    made.dispatchAction({
-      type: "dataZoom",
-      batch: [
-        { dataZoomIndex: 0, ...moved(zx, dx, scale || 1) },
-        { dataZoomIndex: 1, ...moved(zy, dy, scale || 1) },
-      ],
-    });
-    event.preventDefault();
-  });
-}
-
-// A zoom window, in percent of the axis, scaled round its middle and moved by a part of its width.
-function moved(zoom, by, scale) {
-  const span = Math.min(100, (zoom.end - zoom.start) * scale),
-    middle = (zoom.start + zoom.end) / 2 + by * span * 0.15;
-  const start = Math.min(Math.max(middle - span / 2, 0), 100 - span);
-  return { start, end: start + span };
-}

@@ -1,6 +1,6 @@
 // What the map shows, to choose: colour, places, filters; lasso and clear.
 import { choice, h } from "../elements.js";
-import { state } from "../state.js";
+import { clearFilters, state } from "../state.js";
 import { colours } from "./colours.js";
 
 const SPACES = [
@@ -14,7 +14,11 @@ const ONLY = [
   ["basket", "basket only"],
 ];
 
-// on: change (something else is chosen), enter (in the search), lasso, clear. Returns {node, lasso: the button}.
+// After so many ms without a key the table is searched.
+const PAUSE_MS = 150;
+
+// on: change (something else is chosen), search (another text), enter (in the search), lasso, clear. Returns {node,
+// lasso: the button}.
 export function mapControls(on) {
   // What moves or hides points makes a lasso round them meaningless.
   const unlasso = (set) => (value) => {
@@ -39,31 +43,43 @@ export function mapControls(on) {
     select("class", "Class", [["", "all"], ...state.overview.report.classes.map((c, k) => [k, c])]),
     select("shard", "Shard", [["", "all"], ...state.overview.shards.map((s, k) => [k, s.name])]),
     select("only", "Show", ONLY),
-    search(filter("text"), on.enter),
+    select("taken", "Taken for", [["", "all"], ...state.overview.report.classes.map((c, k) => [k, c])]),
+    search(on.search, on.enter),
     lasso,
     h("button", { id: "clear", type: "button", onclick: on.clear }, "Clear"),
   );
   return { node, lasso };
 }
 
-function search(input, enter) {
+function search(changed, enter) {
+  let waits = null;
+  function now() {
+    clearTimeout(waits);
+    const { value } = document.getElementById("search");
+    if (value === state.filters.text) return;
+    state.filters.text = value;
+    changed();
+  }
   const field = h("input", {
     id: "search",
     type: "search",
     value: state.filters.text,
     autocomplete: "off",
-    oninput: (e) => input(e.target.value),
+    oninput: () => {
+      clearTimeout(waits);
+      waits = setTimeout(() => field.isConnected && now(), PAUSE_MS);
+    },
     onkeydown: (e) => {
-      if (e.key === "Enter") enter();
+      if (e.key !== "Enter") return;
+      now();
+      enter();
     },
   });
   return h("label", {}, "Id contains", field);
 }
 
 // Every sample again.
-export function clearFilters() {
-  state.lasso = null;
-  state.hidden.clear();
-  state.filters = { class: "", shard: "", only: "", text: "" };
-  for (const id of ["class", "shard", "only", "search"]) document.getElementById(id).value = "";
+export function clearControls() {
+  clearFilters();
+  for (const id of ["class", "shard", "only", "taken", "search"]) document.getElementById(id).value = "";
 }

@@ -1,5 +1,6 @@
 // A line drawn round samples on the map.
 import { state } from "../state.js";
+import { placed } from "./rows.js";
 
 // On a map's chart, switched on by its button; drawn() is called with state.lasso set. Returns {arm, armed}.
 export function mapLasso(made, button, drawn) {
@@ -23,15 +24,19 @@ export function mapLasso(made, button, drawn) {
     if (!on) return;
     const area = areaOf(event) || last;
     arm(false);
-    state.lasso = area ? area.coordRange : null;
-    if (area && !areaOf(event))
-      made.dispatchAction({
-        type: "brush",
-        areas: [{ brushType: "polygon", xAxisIndex: 0, yAxisIndex: 0, coordRange: state.lasso }],
-      });
+    [state.lasso, state.lassoIn] = area ? [area.coordRange, placed()] : [null, null];
+    if (area && !areaOf(event)) again();
     drawn();
   });
-  return { arm, armed: () => on };
+  // Draw the line once more, where there is one.
+  function again() {
+    if (!state.lasso || state.lassoIn !== placed()) return;
+    made.dispatchAction({
+      type: "brush",
+      areas: [{ brushType: "polygon", xAxisIndex: 0, yAxisIndex: 0, coordRange: state.lasso }],
+    });
+  }
+  return { arm, armed: () => on, again };
 }
 
 // The library takes a line that ends where it began for a click and drops it; closing a lasso is what people do.

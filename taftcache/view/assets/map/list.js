@@ -1,10 +1,13 @@
 // The samples that the map's filters and lasso leave, in a table.
-import { h, judgement, scrolled, table } from "../elements.js";
+import { h, judgement, link, scrolled, sorted, table } from "../elements.js";
+import { saveIds } from "../files.js";
 import { count, counted, short } from "../numbers.js";
+import { keepButton } from "../picked.js";
 import { peeks } from "../pictures.js";
-import { className, shardName, state, UNKNOWN } from "../state.js";
+import { className, modelTitle, shardName, state, UNKNOWN } from "../state.js";
 
 const LISTED = 200;
+const CAPTION = "Samples";
 
 // select(row) is called for the row chosen. Returns {said, node: to place, fill(rows), first: row or undefined}.
 export function sampleList(select) {
@@ -17,19 +20,25 @@ export function sampleList(select) {
     said.textContent =
       `${count(rows.length)} of ${counted(state.ids.length, "sample")}` +
       (state.lasso ? " inside the lasso" : "") +
+      (state.filters.by ? `, as ${modelTitle(state.filters.by)} says` : "") +
       (state.hidden.size ? `, without ${state.hidden.size} hidden in the legend` : "") +
-      (rows.length > LISTED ? `; the first ${LISTED} are listed` : "");
+      (rows.length > LISTED ? `; the first ${LISTED} are listed, the headers sort all` : "");
     said.dataset.count = rows.length;
     const mark = (line, row) => {
       line.setAttribute("aria-selected", row === state.selected);
       peeks(line, () => row);
     };
     node.replaceChildren(
-      scrolled(table("Samples", columns(select), rows.slice(0, LISTED), mark), true),
-      h("p", {}, h("button", { type: "button", onclick: () => save(listed) }, "Save the ids as a file")),
+      scrolled(table(CAPTION, columns(select), rows, mark, LISTED), true),
+      h(
+        "p",
+        { class: "tools" },
+        h("button", { type: "button", onclick: () => saveIds(listed) }, "Save the ids as a file"),
+        keepButton(() => listed),
+      ),
     );
   }
-  return { said, node, fill, first: () => listed[0] };
+  return { said, node, fill, first: () => sorted(CAPTION, columns(select), listed)[0] };
 }
 
 function columns(select) {
@@ -37,17 +46,12 @@ function columns(select) {
   const prediction = (row) =>
     model && model[row] !== UNKNOWN ? judgement(model[row] === state.label[row], className(model[row])) : "–";
   return [
-    ["sample", (row) => h("button", { class: "link", type: "button", onclick: () => select(row) }, state.ids[row])],
+    ["sample", (row) => link(state.ids[row], () => select(row)), false, (row) => state.ids[row]],
     ["class", (row) => className(state.label[row])],
     ["shard", (row) => shardName(state.shard[row])],
-    ["prediction", prediction],
-    ["margin", (row) => short(margin && margin[row]), true],
+    ["prediction", prediction, false, (row) => (model && model[row] !== UNKNOWN ? className(model[row]) : null)],
+    ["margin", (row) => short(margin && margin[row]), true, (row) => margin && margin[row]],
     // how far its shard's component moves without it; absent where only a loose bound is known
-    ...(moved ? [["influence", (row) => short(moved[row]), true]] : []),
+    ...(moved ? [["influence", (row) => short(moved[row]), true, (row) => moved[row]]] : []),
   ];
-}
-
-function save(rows) {
-  const text = rows.map((row) => state.ids[row]).join("\n") + "\n";
-  h("a", { href: URL.createObjectURL(new Blob([text])), download: "ids.txt" }).click();
 }

@@ -1,13 +1,12 @@
 // Which rows the map shows, and where.
 import { isPicked } from "../picked.js";
-import { ready, state, UNKNOWN } from "../state.js";
+import { classesBy, ready, state, UNKNOWN } from "../state.js";
 
-// Rows that pass the filters: class, shard, right or wrong, text of the id.
+// Rows that pass the filters: class, shard, right or wrong, what they are taken for.
 export function passing() {
-  const { class: k, shard, only, text } = state.filters,
+  const { class: k, shard, only, taken, by } = state.filters,
     rows = [];
-  const found = state.columns.model,
-    wanted = text.toLowerCase();
+  const found = classesBy(by);
   for (let row = 0; row < state.ids.length; row++) {
     if (k !== "" && state.label[row] !== +k) continue;
     if (shard !== "" && state.shard[row] !== +shard) continue;
@@ -15,7 +14,7 @@ export function passing() {
       if (!isPicked(row)) continue;
     } else if (only && (!found || found[row] === UNKNOWN || (found[row] === state.label[row]) !== (only === "right")))
       continue;
-    if (wanted && !state.ids[row].toLowerCase().includes(wanted)) continue;
+    if (taken !== "" && (!found || found[row] !== +taken)) continue;
     rows.push(row);
   }
   return rows;
@@ -39,11 +38,14 @@ export function places() {
   return placed() === "neighbours" ? [state.columns.nx, state.columns.ny] : [state.columns.x, state.columns.y];
 }
 
-// Those of rows that are inside the lasso.
+// Those of rows that are inside the lasso, and whose ids contain what is searched for.
 export function chosen(rows) {
-  if (!state.lasso) return rows;
+  const wanted = state.filters.text.toLowerCase(),
+    lasso = state.lassoIn === placed() ? state.lasso : null;
   const [x, y] = places();
-  return rows.filter((row) => inside(state.lasso, x[row], y[row]));
+  return rows.filter(
+    (row) => (!wanted || state.ids[row].toLowerCase().includes(wanted)) && (!lasso || inside(lasso, x[row], y[row])),
+  );
 }
 
 // Whether a point is in a polygon: a ray from it to the left meets the edges an odd number of times.

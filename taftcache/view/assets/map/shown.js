@@ -1,7 +1,7 @@
 // The samples that are left by the map's filters and lasso: as pictures beside it, in a table below, and those picked.
 import { h } from "../elements.js";
 import { pictureGrid } from "../grid.js";
-import { pickedBar } from "../picked.js";
+import { onPick, pickedBar } from "../picked.js";
 import { peek, unpeek } from "../pictures.js";
 import { state } from "../state.js";
 import { sampleList } from "./list.js";
@@ -10,20 +10,18 @@ import { sampleList } from "./list.js";
 // with the pictures, picked, said, node: to place, fill(rows), first: row or undefined}.
 export function shownSamples(select, draw) {
   const list = sampleList(select),
-    bar = pickedBar(draw, true);
-  const picked = () => {
-    bar.update();
-    if (state.filters.only === "basket") draw();
-  };
+    picked = pickedBar(true);
   // the map is as wide as the pictures leave it
-  const pictures = pictureGrid({ open: select, picked, settled: () => dispatchEvent(new Event("resize")) });
+  const pictures = pictureGrid(select, () => dispatchEvent(new Event("resize")));
+  onPick(picked, () => {
+    if (state.filters.only === "basket") draw();
+  });
   const fill = (rows) => {
-    bar.update();
     list.fill(rows);
     pictures.fill(rows);
   };
   const beside = (map) => h("div", { class: "beside" }, map, pictures.node);
-  return { beside, picked: bar.node, said: list.said, node: list.node, first: list.first, fill };
+  return { beside, picked, said: list.said, node: list.node, first: list.first, fill };
 }
 
 // On a map's chart: a click opens the sample under the mouse, and its picture stands beside it.

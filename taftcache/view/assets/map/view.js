@@ -1,46 +1,45 @@
 // The map of the samples: controls above it, the table below, one sample beside it.
+import { keep } from "../address.js";
 import { h } from "../elements.js";
 import { percent } from "../numbers.js";
 import { showSample } from "../sample.js";
 import { modelTitle, ready, state } from "../state.js";
 import { mapChart } from "./chart.js";
-import { clearFilters, mapControls } from "./controls.js";
+import { stepByKeys } from "./keys.js";
+import { clearControls, mapControls } from "./controls.js";
 import { mapLasso } from "./lasso.js";
 import { chosen, placed, space } from "./rows.js";
 import { byMouse, shownSamples } from "./shown.js";
 
 const HELP =
-  "Wheel or + − to zoom, drag or arrow keys to move, 0 to see all; the lasso or the filters choose samples for the table.";
+  "Wheel or + − to zoom, drag or arrow keys to move, 0 to see all, Shift and arrow keys to go from sample to sample, Enter for the one in the middle; the lasso or the filters choose samples for the table, the search finds among them.";
+
+const quiet = (text) => h("p", { class: "quiet" }, text);
 
 export function mapView(main) {
   const axes = h("p", { class: "quiet", id: "axes" }),
     place = h("div", { class: "map", id: "map", tabindex: "0" }),
     side = h("aside", { class: "side", "aria-label": "Sample" }),
     list = shownSamples(select, draw);
-  const controls = mapControls({ change: draw, enter, lasso: () => lasso.arm(true), clear });
+  const controls = mapControls({ change: draw, search: fill, enter, lasso: () => lasso.arm(true), clear });
   const whose = `Predictions and margins are of the store's best model: ${modelTitle(state.overview.model)}.`;
-  const below = [
-    list.picked,
-    h("p", { class: "quiet" }, HELP),
-    h("p", { class: "quiet" }, whose),
-    list.said,
-    list.node,
-  ];
+  const below = [list.picked, quiet(HELP), quiet(whose), list.said, list.node];
   main.append(
     h("h1", {}, "Map of the samples"),
     axes,
     controls.node,
     h("div", { class: "atlas" }, h("div", {}, list.beside(place), ...below), side),
   );
-  const fill = () => list.fill(chosen(map.seen()));
   const map = mapChart(place, fill),
     lasso = mapLasso(map.made, controls.lasso, fill);
+  stepByKeys(map, select);
 
-  let where = placed();
-
+  function fill() {
+    list.fill(chosen(map.seen()));
+    keep();
+  }
   function draw() {
-    if (where !== placed()) state.lasso = null; // the points have moved
-    where = placed();
+    if (state.lassoIn !== space()) state.lasso = null; // the points have moved
     document.getElementById("space").value = space();
     map.draw();
     axes.textContent = axesText();
@@ -48,27 +47,34 @@ export function mapView(main) {
   }
   function select(row) {
     state.selected = row;
-    history.replaceState(null, "", "#map/" + encodeURIComponent(state.ids[row]));
     draw();
-    showSample(side, state.ids[row], select);
+    showSample(side, state.ids[row], select).then(() => intoView(side, place));
   }
   function enter() {
     if (list.first() !== undefined) select(list.first());
   }
   function clear() {
-    clearFilters();
+    clearControls();
     lasso.arm(false);
     draw();
   }
   byMouse(map, place, select);
-  if (state.selected === null) side.append(h("p", { class: "quiet" }, "Choose a sample on the map or in the table."));
+  if (state.selected === null) side.append(quiet("Choose a sample on the map, among the pictures or in the table."));
   else showSample(side, state.ids[state.selected], select);
   draw();
+  lasso.again();
   return {
     refresh: () => {
-      if (!lasso.armed()) draw();
+      if (lasso.armed()) return;
+      draw();
+      lasso.again();
     },
   };
+}
+
+// A sample that is not beside the map but below it.
+function intoView(side, place) {
+  if (side.offsetTop > place.offsetTop + place.offsetHeight) side.scrollIntoView();
 }
 
 // What the places mean, and whether all are known.

@@ -1,35 +1,34 @@
-"""What forgetting one sample would change, solved on the side when the page asks: nothing is written."""
+"""What forgetting samples would change, solved on the side when the page asks: nothing is written."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
-from threading import Lock, Thread
 from typing import TYPE_CHECKING, Any
 
+from taftcache.cache.format.digest import digest
 from taftcache.cache.read.shard import Shard
-from taftcache.errors import StoreError, TaftcacheError
+from taftcache.errors import StoreError
 from taftcache.names import component_of
 from taftcache.stages.progress import Silent
+from taftcache.view.asked.aside import Aside
 from taftcache.view.atlas import Atlas
 from taftcache.view.late import importing
 
 if TYPE_CHECKING:
-    from taftcache.stages.look.leaving import RowLeftOut
+    from taftcache.stages.look.leaving import RowLeftOut, RowsLeftOut
 
 
 class SideSolves:
-    """Leave-one-out solves on request, one at a time, each in a thread; asked again, it says how far it is."""
+    """Solves without samples on request, one at a time; the answers are those of ``Aside``."""
 
     def __init__(self, atlas: Atlas) -> None:
         self._atlas = atlas
-        self._alone = Lock()
-        self._answers: dict[str, dict[str, Any]] = {}
-        self._busy = ""
+        self._aside = Aside("passes")
 
     def ask(self, sample: str) -> dict[str, Any]:
-        """``{"state": "working" | "busy" | "done" | "failed", …}``; begins the solve when none runs.
+        """Leave one sample out.
 
         Raises:
             UnknownSample: no row of that id. StoreError: it is held out; its shard has no component or a private one.
@@ -48,25 +47,15 @@ class SideSolves:
                 got=sample,
                 do="its promise bounds what it holds of any sample",
             )
-        with self._alone:
-            if sample in self._answers:
-                return self._answers[sample]
-            if self._busy:
-                return {"state": "busy", "sample": self._busy}
-            self._busy = sample
-            self._answers[sample] = {"state": "working", "passes": 0}
-        Thread(target=self._solve, args=(sample, shard, int(atlas.table.row[k])), daemon=True).start()
-        return self._answers[sample]
+        row = int(atlas.table.row[k])
+        return self._aside.ask(sample, lambda report: asdict(without_row(atlas, shard, row, report)))
 
-    def _solve(self, sample: str, shard: Shard, row: int) -> None:
-        try:
-            left = without_row(self._atlas, shard, row, lambda n: self._answers[sample].update(passes=n))
-            answer = {"state": "done", **asdict(left)}
-        except (TaftcacheError, ArithmeticError, MemoryError, RuntimeError) as error:
-            answer = {"state": "failed", "error": str(error).splitlines()[0]}
-        with self._alone:
-            self._answers[sample] = answer
-            self._busy = ""
+    def ask_many(self, rows: Sequence[int]) -> dict[str, Any]:
+        """Leave rows of the table out together."""
+        # an id has no control character, so no sample has this key
+        key = "\n" + digest(",".join(map(str, rows)).encode())
+        answer = self._aside.ask(key, lambda report: asdict(without_rows(self._atlas, rows, report)))
+        return {**answer, "sample": "another"} if answer["state"] == "busy" else answer
 
 
 def without_row(atlas: Atlas, shard: Shard, row: int, report: Callable[[int], None] | None = None) -> RowLeftOut:
@@ -78,8 +67,20 @@ def without_row(atlas: Atlas, shard: Shard, row: int, report: Callable[[int], No
     return leave_out(atlas.scorer(), parts, shard, row, atlas.held_out)
 
 
+def without_rows(atlas: Atlas, rows: Sequence[int], report: Callable[[int], None]) -> RowsLeftOut:
+    """Solve the shards' components without rows of the table; ``report`` hears the passes taken so far."""
+    with importing:
+        from taftcache.stages.look.leaving import leave_rows_out
+
+    table = atlas.table
+    leaving: dict[str, list[int]] = {}
+    for k in rows:
+        leaving.setdefault(table.shards[table.shard[k]].name, []).append(int(table.row[k]))
+    return leave_rows_out(atlas.store, atlas.scorer(), leaving, atlas.held_out, _Passes(report))
+
+
 class _Passes(Silent):
-    """A progress that counts the passes of one solve."""
+    """A progress that counts the passes of one solve after another."""
 
     def __init__(self, report: Callable[[int], None]) -> None:
         self._report, self._passes = report, 0

@@ -1,0 +1,127 @@
+"""Rows that someone else made: looked at before a store is begun, written into it, compared with what is there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NoReturn, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from taftcache.cache.store import FeatureStore
+from taftcache.cache.write.group import to_stored
+from taftcache.errors import DataError, StoreError
+from taftcache.stages.extract.filling import RowCounts, RowSink
+from taftcache.stages.extract.plan import PlannedShard
+from taftcache.stages.progress import Progress
+from taftcache.stages.scaling import Scaling, check_finite, scaled
+
+_ROWS_AT_ONCE = 64
+
+
+class Features(Protocol):
+    """Labelled rows that can be asked for singly; ``labels`` are indexes to ``classes``."""
+
+    @property
+    def path(self) -> Path: ...
+
+    @property
+    def ids(self) -> list[str]: ...
+
+    @property
+    def labels(self) -> NDArray[np.int64]: ...
+
+    @property
+    def classes(self) -> list[str]: ...
+
+    @property
+    def tokens_shape(self) -> tuple[int, int]: ...
+
+    def take(self, index: Sequence[int]) -> NDArray[Any]:
+        """Rows ``index`` [b, t, d], in that order."""
+        ...
+
+
+class ImportedRows:
+    """Rows to train on and those held out, as they are stored; an origin for ``fill``.
+
+    test: None where both are of ``features``. scaling: of vectors; None for rows that are no vectors.
+    """
+
+    verb = "import"
+
+    def __init__(self, features: Features, test: Features | None, scaling: Scaling | None) -> None:
+        self._parts = {False: features, True: features if test is None else test}
+        self._place = {own: {i: k for k, i in enumerate(part.ids)} for own, part in self._parts.items()}
+        self._scaling = scaling
+        self.tokens_shape = features.tokens_shape
+
+    def classes(self, shard: PlannedShard) -> Sequence[str]:
+        """See ``RowOrigin``."""
+        return self._parts[shard.from_test].classes
+
+    def run(self, shard: PlannedShard, sink: RowSink, on_rows: Callable[[int], None]) -> RowCounts:
+        """The shard's rows in steps of a few, for a file may be larger than memory."""
+        part, place, begin = self._parts[shard.from_test], self._place[shard.from_test], sink.consumed
+        for at in range(begin, len(shard.ids), _ROWS_AT_ONCE):
+            ids = shard.ids[at : at + _ROWS_AT_ONCE]
+            some = [place[i] for i in ids]
+            sink.append(self._taken(part, some, ids), ids, part.labels[some].tolist())
+            on_rows(len(ids))
+        return RowCounts(len(shard.ids) - begin, 0)
+
+    def check(self, dtype: str, progress: Progress) -> None:
+        """Look at every row before anything is made: a store that was begun would be in the way of a better file.
+
+        Raises:
+            DataError: NaN, infinity, or a row that the store's ``dtype`` would make infinite or all zeros.
+        """
+        parts = {id(part): part for part in self._parts.values()}.values()
+        with progress.task("check", sum(len(part.ids) for part in parts)) as task:
+            for part in parts:
+                for at in range(0, len(part.ids), _ROWS_AT_ONCE):
+                    ids = part.ids[at : at + _ROWS_AT_ONCE]
+                    rows = part.take(range(at, at + len(ids)))
+                    if self._scaling == "row":
+                        check_finite(rows, ids)  # all that such rows can lack
+                    else:
+                        _check_kept(rows, to_stored(rows, dtype, part.tokens_shape, ids), ids)
+                    task.advance(len(ids))
+
+    def check_same(self, store: FeatureStore, shard: PlannedShard) -> None:
+        """StoreError where a shard that is there has other rows than are given now, but for those forgotten there."""
+        part, place, there = self._parts[shard.from_test], self._place[shard.from_test], store.shard(shard.name)
+        given = [i for i in shard.ids if not store.is_forgotten(i)]
+        if there.sample_ids != given:
+            others = sorted(set(given) ^ set(there.sample_ids))
+            _differs(store, f"{len(others)} samples of shard {shard.name} are in one alone, the first: {others[0]!r}")
+        for block in there.blocks(_ROWS_AT_ONCE):
+            ids = given[block.start : block.start + len(block.labels)]
+            some = [place[i] for i in ids]
+            rows = to_stored(self._taken(part, some, ids), there.dtype.name, self.tokens_shape, ids)
+            here = [part.classes[k] for k in part.labels[some]]
+            for k, i in enumerate(ids):
+                if store.classes[block.labels[k]] != here[k]:
+                    _differs(store, f"{i!r} is {store.classes[block.labels[k]]} there and {here[k]} here")
+            if (other := (block.tokens != rows).any((1, 2))).any():
+                _differs(store, f"{ids[int(other.argmax())]!r} has other numbers there")
+
+    def _taken(self, part: Features, some: Sequence[int], ids: Sequence[str]) -> NDArray[Any]:
+        taken = part.take(some)
+        return taken if self._scaling is None else scaled(taken, self._scaling, ids)
+
+
+def _check_kept(rows: NDArray[Any], stored: NDArray[Any], ids: Sequence[str]) -> None:
+    lost = rows.any((1, 2)) & ~stored.any((1, 2))
+    if lost.any():
+        k = int(lost.argmax())
+        raise DataError(
+            f"a row is lost in {stored.dtype}, which makes zeros of it",
+            got=f"{ids[k]!r}: |x| up to {np.abs(rows[k]).max():.3g}",
+            do="--scaling row, or --set store.dtype=float32",
+        )
+
+
+def _differs(store: FeatureStore, got: str) -> NoReturn:
+    raise StoreError(f"{store.path} holds other rows than are given", got=got, do="import them into a new folder")

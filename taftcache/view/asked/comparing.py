@@ -1,0 +1,172 @@
+"""Two models sample by sample, of one store or of two whose samples are matched by id."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict
+from functools import cache
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from taftcache.cache.store import FeatureStore
+from taftcache.errors import RecipeError, StoreError
+from taftcache.names import is_model, model_of
+from taftcache.stages.look.row_table import RowTable
+from taftcache.stages.look.vectors import has_tail
+from taftcache.view.asked.aside import Aside
+from taftcache.view.atlas import Atlas
+from taftcache.view.late import importing
+from taftcache.view.payload import packed
+
+if TYPE_CHECKING:
+    from taftcache.stages.look.scoring import Said, Scorer
+
+HERE, THERE = "here", "there"
+BASE = "base"
+KEPT = 12  # models of which every row's class and margin are kept
+
+
+class Side:
+    """One of the stores: its rows, and its models, loaded on first use by ``load``."""
+
+    def __init__(self, store: FeatureStore, table: RowTable, load: Callable[[], Scorer]) -> None:
+        self.store, self.table, self.scorer = store, table, load
+        self.models = [BASE, *(name for name in store.objects() if is_model(name))] if has_tail(store) else []
+        self.said: dict[str, Said] = {}
+
+    def say(self, model: str, report: Callable[[int], None]) -> Said:
+        """What a model says of every row; computed once."""
+        with importing:
+            from taftcache.stages.look.scoring import said_of
+
+        if model not in self.said:
+            found = said_of(self.scorer(), self.table, None if model == BASE else model, report)
+            while len(self.said) >= KEPT:
+                del self.said[next(iter(self.said))]
+            self.said[model] = found
+        return self.said[model]
+
+
+class Comparisons:
+    """Compares models of the atlas's store, and of ``against`` where there is one; the answers are those of ``Aside``.
+
+    Models are named "here:models/mean", "there:base".
+    """
+
+    def __init__(self, atlas: Atlas, against: FeatureStore | None = None) -> None:
+        self.sides = {HERE: Side(atlas.store, atlas.table, atlas.scorer)}
+        if against is not None:
+            self.sides[THERE] = Side(against, RowTable.of(against), _once(against))
+        self._aside = Aside("rows")
+
+    def offer(self) -> dict[str, Any]:
+        """Models that can be compared, rows that both stores have, which pair to begin with, and what ties the two."""
+        here, there = self.sides[HERE], self.sides.get(THERE)
+        own = f"{HERE}:{model_of(here.store.objects())}"
+        second = self.sides[THERE] if there else here
+        return {
+            "sides": {
+                name: {"store": str(side.store.path), "root": side.store.root_digest, "models": side.models}
+                for name, side in self.sides.items()
+            },
+            "rows": [len(side.table) for side in self.sides.values()],
+            "shared": len(_matched(here.table, second.table)[0]),
+            "before": f"{THERE}:{model_of(there.store.objects())}" if there else f"{HERE}:{BASE}",
+            "after": own,
+            "receipt": _receipt(here.store, there.store) if there else "",
+        }
+
+    def ask(self, before: str, after: str) -> dict[str, Any]:
+        """Compare two models on every row that the stores of both have.
+
+        Raises:
+            RecipeError: no such model.
+        """
+        pair = self._side(before), self._side(after)
+        return self._aside.ask(f"{before} {after}", lambda report: self._compare(pair, report))
+
+    def _side(self, name: str) -> tuple[Side, str]:
+        side, _, model = name.partition(":")
+        if side not in self.sides or model not in self.sides[side].models:
+            known = [f"{key}:{one}" for key, each in self.sides.items() for one in each.models]
+            raise RecipeError("no such model to compare", got=name, do=f"one of {', '.join(known) or 'none yet'}")
+        return self.sides[side], model
+
+    def _compare(
+        self, pair: tuple[tuple[Side, str], tuple[Side, str]], report: Callable[[int], None]
+    ) -> dict[str, Any]:
+        with importing:
+            from taftcache.stages.look.evaluation import changes_of
+
+        here = self.sides[HERE]
+        other = next((side for side, _ in pair if side is not here), here)
+        rows, theirs = _matched(here.table, other.table)
+        if not len(rows):
+            raise StoreError("the two stores share no sample", got=f"{here.store.path}, {other.store.path}")
+        names = list(dict.fromkeys([*here.store.classes, *other.store.classes]))
+        labels = _renamed(here, names)[here.table.label[rows]]
+        same = labels == _renamed(other, names)[other.table.label[theirs]]
+        columns: list[tuple[NDArray[np.int32], NDArray[np.float32]]] = []
+        for side, model in pair:
+            said, at = side.say(model, report), rows if side is here else theirs
+            # a margin is that of the class that the sample has here
+            ahead = said.margins[at] if side is here else np.where(same, said.margins[at], np.nan)
+            columns.append((_renamed(side, names)[said.classes[at]], ahead.astype(np.float32)))
+        held = here.table.held_out[rows]
+        (before, _), (after, _) = columns
+        groups = {"held-out": held, "training": ~held, "all": np.ones(len(rows), bool)}
+        found = {name: changes_of(labels[part], before[part], after[part]) for name, part in groups.items()}
+        return {
+            "classes": names,
+            "rows": packed(rows.astype(np.int32)),
+            "label": packed(labels),
+            "relabelled": int((~same).sum()),
+            "groups": {name: changes and asdict(changes) for name, changes in found.items()},
+            **{
+                key: {"class": packed(classes), "margin": packed(ahead)}
+                for key, (classes, ahead) in zip(("before", "after"), columns, strict=True)
+            },
+        }
+
+
+def _once(store: FeatureStore) -> Callable[[], Scorer]:
+    """The store's models when they are first asked for, and the same ones from then on."""
+    alone = Lock()
+
+    @cache
+    def load() -> Scorer:
+        with importing:
+            from taftcache.stages.look.scoring import Scorer
+
+        return Scorer(store)
+
+    def in_turn() -> Scorer:
+        with alone:
+            return load()
+
+    return in_turn
+
+
+def _matched(here: RowTable, there: RowTable) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Rows of the two tables that have the same ids, in the order of the first."""
+    pairs = [(k, there.places[name]) for k, name in enumerate(here.ids) if name in there.places]
+    both = np.array(pairs, np.int64).reshape(-1, 2)
+    return both[:, 0], both[:, 1]
+
+
+def _renamed(side: Side, names: list[str]) -> NDArray[np.int32]:
+    """The number that each class of a store has among ``names``."""
+    return np.array([names.index(name) for name in side.store.classes], np.int32)
+
+
+def _receipt(here: FeatureStore, there: FeatureStore) -> str:
+    """Which receipt leads from one store to the other, in words; "" where none does."""
+    for first, second, when in ((there, here, "before"), (here, there, "after")):
+        for entry in second.ledger():
+            if entry.get("root_before") == first.root_digest:
+                what = f"{entry['event']} of {entry.get('samples', 0)} at {entry.get('time', '')}"
+                return f"The second store is this one {when} entry {entry['seq']} of the ledger ({what})."
+    return ""

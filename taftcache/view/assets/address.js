@@ -1,0 +1,195 @@
+// What was chosen on the page, in its address: to reload it, to go back or to open it elsewhere restores it.
+import { onSort, sorts } from "./elements.js";
+import { clearFilters, state } from "./state.js";
+
+// Characters of one part of the address; a longer one stays in this tab, and the address has its key alone.
+const LONGEST = 2000;
+const KEPT = "@";
+// Views that show a sample beside them.
+const BESIDE = ["map", "check"];
+
+const names = { class: () => state.overview.report.classes, shard: () => state.overview.shards.map((s) => s.name) };
+
+// A choice among names, held as its number in a text; "" for none.
+const named = (of, key, list) => ({
+  write: () => (of()[key] === "" ? "" : list()[of()[key]]),
+  read: (text) => (of()[key] = list().includes(text) ? String(list().indexOf(text)) : ""),
+});
+const plain = (of, key, none = "") => ({
+  write: () => (of()[key] === none ? "" : of()[key]),
+  read: (text) => (of()[key] = text || none),
+});
+const filters = () => state.filters,
+  pair = () => state.pair,
+  check = () => state.check,
+  all = () => state;
+
+// Each part of the address: write gives its text, "" where nothing is chosen, and read takes it in.
+const PARTS = {
+  class: named(filters, "class", names.class),
+  shard: named(filters, "shard", names.shard),
+  taken: named(filters, "taken", names.class),
+  by: plain(filters, "by"),
+  only: plain(filters, "only"),
+  text: plain(filters, "text"),
+  colour: plain(all, "colour", "class"),
+  space: plain(all, "space", null),
+  model: {
+    write: () => (state.model === state.overview.model ? "" : (state.model ?? "")),
+    read: (text) => (state.model = text || null),
+  },
+  before: plain(pair, "before"),
+  after: plain(pair, "after"),
+  rows: plain(pair, "rows", "held-out"),
+  show: plain(pair, "show", "changed"),
+  label: plain(pair, "class"),
+  list: plain(check, "list", "suspects"),
+  "list-class": named(check, "class", names.class),
+  "list-shard": named(check, "shard", names.shard),
+  order: {
+    write: () => state.order.key + (state.order.falling ? " falling" : ""),
+    read: (text) => (state.order = { key: text.split(" ")[0], falling: text.endsWith(" falling") }),
+  },
+  hidden: {
+    write: () => [...state.hidden].join("\n"),
+    read: (text) => (state.hidden = new Set(text ? text.split("\n") : [])),
+  },
+  without: {
+    write: () => [...state.out].join("\n"),
+    read: (text) => (state.out = new Set(text ? text.split("\n") : [])),
+  },
+  sort: {
+    write: () => (sorts.size ? JSON.stringify([...sorts]) : ""),
+    read: readSorts,
+  },
+  lasso: {
+    write: () => state.lasso && [state.lassoIn, ...state.lasso.map((at) => at.map(rounded).join(","))].join(" "),
+    read: readLasso,
+  },
+};
+
+// The basket is the page's and not a view's: going back leaves it as it is.
+const BASKET = {
+  write: () => [...state.basket].map((row) => state.ids[row]).join("\n"),
+  read: (text) => {
+    const places = new Map(state.ids.map((id, row) => [id, row]));
+    const rows = text.split("\n").map((id) => places.get(id));
+    state.basket = new Set(rows.filter((row) => row !== undefined));
+  },
+};
+
+const rounded = (v) => +v.toPrecision(6);
+
+function readSorts(text) {
+  sorts.clear();
+  for (const [caption, order] of parsed(text) ?? []) sorts.set(caption, order);
+}
+
+function readLasso(text) {
+  const [where, ...corners] = text.split(" "),
+    points = corners.map((corner) => corner.split(",").map(Number));
+  const whole = points.length > 2 && points.flat().every(Number.isFinite);
+  [state.lasso, state.lassoIn] = whole ? [points, where] : [null, null];
+}
+
+function parsed(text) {
+  try {
+    return text ? JSON.parse(text) : null;
+  } catch {
+    return null; // an address that was cut short
+  }
+}
+
+// A frame may have no storage, and none of its own address.
+const attempt = (work) => {
+  try {
+    return work();
+  } catch {
+    return null;
+  }
+};
+
+function shortened(text) {
+  if (text.length <= LONGEST) return text;
+  let key = 5381;
+  for (let i = 0; i < text.length; i++) key = (key * 33 + text.charCodeAt(i)) >>> 0;
+  const name = KEPT + key.toString(36);
+  return attempt(() => sessionStorage.setItem("taftcache " + name, text) ?? name) ?? "";
+}
+
+function lengthened(text) {
+  if (!text.startsWith(KEPT)) return text;
+  return attempt(() => sessionStorage.getItem("taftcache " + text)) ?? "";
+}
+
+// Whether the basket is too long for the address.
+export const basketStays = () => BASKET.write().length > LONGEST;
+
+function written() {
+  const query = new URLSearchParams();
+  for (const [key, part] of Object.entries({ ...PARTS, basket: BASKET })) {
+    const text = part.write();
+    if (text) query.set(key, shortened(text));
+  }
+  const sample =
+    BESIDE.includes(state.view) && state.selected !== null ? "/" + encodeURIComponent(state.ids[state.selected]) : "";
+  const tail = query.toString();
+  return `#${state.view}${sample}${tail ? "?" + tail : ""}`;
+}
+
+// Put what is chosen now into the address, as the same place in the tab's history.
+export const keep = () => attempt(() => history.replaceState({ kept: true }, "", written()));
+
+// Take the address in. One without choices, typed or followed from a link, changes the view alone.
+export function restore(first) {
+  const [path, tail] = split(location.hash.slice(1)),
+    [view, id] = path.split("/");
+  state.view = view || document.documentElement.dataset.view || "overview";
+  if (id !== undefined) {
+    const row = state.ids.indexOf(attempt(() => decodeURIComponent(id)));
+    if (row >= 0) state.selected = row;
+  }
+  if (tail === null && !history.state?.kept) return;
+  const query = new URLSearchParams(tail ?? "");
+  for (const [key, part] of Object.entries(PARTS)) part.read(lengthened(query.get(key) ?? ""));
+  if (first && query.has("basket")) BASKET.read(lengthened(query.get("basket")));
+}
+
+function split(text) {
+  const at = text.indexOf("?");
+  return at < 0 ? [text, null] : [text.slice(0, at), text.slice(at + 1)];
+}
+
+let shown = () => {};
+// show() is called when another view is opened.
+export const onOpen = (show) => (shown = show);
+
+function open(view) {
+  state.view = view;
+  attempt(() => history.pushState({ kept: true }, "", written()));
+  shown();
+}
+
+// To another view, with what is chosen; the browser's way back leads here.
+export function go(view) {
+  keep();
+  open(view);
+}
+
+// To the map with these filters alone: numbers of class and shard as they stand in state.filters.
+export function lookAt(wanted) {
+  keep();
+  clearFilters();
+  for (const [key, value] of Object.entries(wanted)) state.filters[key] = String(value);
+  state.selected = null;
+  open("map");
+}
+
+// To a sample on the map.
+export function lookAtSample(row) {
+  keep();
+  state.selected = row;
+  open("map");
+}
+
+onSort(keep);

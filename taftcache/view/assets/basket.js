@@ -1,0 +1,201 @@
+// Samples put aside to forget: what that would cost and change, and the command that does it.
+import { basketStays, lookAtSample } from "./address.js";
+import { h, link, scrolled, table } from "./elements.js";
+import { saveIds } from "./files.js";
+import { bytes, count, counted, noun, percent, short } from "./numbers.js";
+import { emptyButton, onPick, pick } from "./picked.js";
+import { ask, source } from "./source.js";
+import { className, modelTitle, shardName, state } from "./state.js";
+
+const LISTED = 500;
+// So many ids stand in the command itself, more in a file.
+const INLINE = 8;
+const POLL_MS = 300;
+// Of an address that asks for the cost.
+const LONGEST_QUERY = 60000;
+
+const quoted = (text) => (/^[\w@%+=:,./-]+$/.test(text) ? text : "'" + text.replaceAll("'", `'"'"'`) + "'");
+
+// What to type to forget rows: their ids, or a file of them.
+export function command(rows) {
+  const few = rows.length <= INLINE;
+  const ids = few ? rows.map((row) => "--sample " + quoted(state.ids[row])).join(" ") : "--file ids.txt";
+  return `taftcache forget ${quoted(state.overview.report.store)} ${ids}`;
+}
+
+// Row numbers as the server takes them: what each is larger than the one before it.
+const asked = (rows) => rows.map((row, k) => (row - (rows[k - 1] ?? 0)).toString(36)).join(".");
+
+export function basketView(main) {
+  const rows = [...state.basket].sort((a, b) => a - b),
+    place = h("div", {});
+  main.append(h("h1", {}, "Basket"), place);
+  onPick(place, () => {
+    main.replaceChildren();
+    basketView(main);
+  });
+  if (!rows.length) {
+    place.append(
+      h(
+        "p",
+        {},
+        "Empty. Put samples in it from the map, its pictures or its table, from the lists of what may be wrong, from a sample's own page or from a comparison.",
+      ),
+    );
+    return;
+  }
+  const stays = basketStays() ? " It is too long for the address, so it stays in this tab." : "";
+  place.append(
+    h("p", {}, `${counted(rows.length, "sample")}. Nothing here changes the store.${stays}`),
+    ...toForget(rows),
+    ...(source.live ? [price(rows), change(rows)] : []),
+    h("h2", {}, "Samples"),
+    h("p", { class: "tools" }, emptyButton()),
+    scrolled(table("Basket", COLUMNS, rows, null, LISTED), true),
+  );
+  if (rows.length > LISTED) place.append(h("p", { class: "quiet" }, `${LISTED} are listed; the headers sort all.`));
+}
+
+function toForget(rows) {
+  const text = command(rows),
+    code = h("code", { id: "command", tabindex: "0" }, text);
+  const said = h("span", { class: "quiet", role: "status" });
+  const copy = () =>
+    navigator.clipboard.writeText(text).then(
+      () => (said.textContent = "copied"),
+      () => getSelection().selectAllChildren(code),
+    );
+  return [
+    h("h2", {}, "To forget them"),
+    h("p", { class: "command" }, code),
+    h(
+      "p",
+      { class: "tools" },
+      h("button", { type: "button", onclick: copy }, "Copy"),
+      h("button", { type: "button", onclick: () => saveIds(rows) }, "Save the ids as a file"),
+      said,
+    ),
+  ];
+}
+
+const COLUMNS = [
+  ["sample", (row) => link(state.ids[row], () => lookAtSample(row)), false, (row) => state.ids[row]],
+  ["class", (row) => className(state.label[row])],
+  ["shard", (row) => shardName(state.shard[row])],
+  ["margin", (row) => short(state.columns.margin?.[row]), true, (row) => state.columns.margin?.[row]],
+  [
+    "",
+    (row) =>
+      h(
+        "button",
+        {
+          class: "link",
+          type: "button",
+          onclick: () => pick([row], false),
+          "aria-label": "take out " + state.ids[row],
+        },
+        "take out",
+      ),
+  ],
+];
+
+// What `taftcache forget --dry-run` says, into the element that is returned.
+function price(rows) {
+  const node = h("div", { id: "cost", role: "status" }, h("p", { class: "quiet" }, "Being planned …"));
+  const query = asked(rows);
+  if (query.length > LONGEST_QUERY) {
+    node.replaceChildren(h("p", {}, `Too many to ask for here: ${command(rows)} --dry-run says what it costs.`));
+    return node;
+  }
+  ask("cost", { rows: query }).then(
+    (found) => node.replaceChildren(h("h2", {}, "What it costs"), ...costs(found)),
+    (error) => node.replaceChildren(h("p", {}, error.message)),
+  );
+  return node;
+}
+
+function costs(found) {
+  const passes = Object.values(found.passes).reduce((sum, n) => sum + n, 0),
+    written = found.shards.reduce((sum, shard) => sum + shard.rewritten, 0);
+  const lines = [
+    `${counted(found.samples, "sample")} in ${counted(found.shards.length, "shard")}; ${counted(written, "row")} ` +
+      `${noun(written, "is", "are")} written again, at most ${bytes(found.bytes)}.`,
+    found.renewed.length
+      ? `Made again: ${found.renewed.map(modelTitle).join(", ")}. Their solves took ` +
+        `${counted(passes, "pass", "passes")} over their rows when they were made.`
+      : "No model is made again.",
+  ];
+  if (found.destroyed.length) lines.push(`Destroyed: ${found.destroyed.map(modelTitle).join(", ")}.`);
+  if (found.dropped_shards.length) lines.push(`Left without a row, and dropped: ${found.dropped_shards.join(", ")}.`);
+  if (found.classes.length) lines.push(`Classes that leave with their last row: ${found.classes.join(", ")}.`);
+  return [...lines.map((line) => h("p", {}, line)), scrolled(table("Shards concerned", SHARDS, found.shards))];
+}
+
+const SHARDS = [
+  ["shard", (x) => x.name],
+  ["rows that leave", (x) => count(x.leaving), true],
+  ["rows written again", (x) => count(x.rewritten), true],
+];
+
+// The solve without them, when it is asked for.
+function change(rows) {
+  const query = asked(rows),
+    place = h("div", { id: "change", role: "status", "aria-live": "polite" });
+  const button = h(
+    "button",
+    {
+      type: "button",
+      id: "solve-many",
+      disabled: query.length > LONGEST_QUERY,
+      onclick: () => {
+        button.disabled = true;
+        solve(place, query);
+      },
+    },
+    "Solve without them",
+  );
+  const aside = h("span", { class: "quiet" }, " on the side; the store is not changed");
+  return h("section", {}, h("h2", {}, "What it changes"), h("p", {}, button, aside), place);
+}
+
+async function solve(place, query) {
+  while (place.isConnected) {
+    const found = await ask("leave-many", { rows: query }).catch((error) => ({
+      state: "failed",
+      error: error.message,
+    }));
+    if (found.state === "working") place.textContent = `solving, pass ${found.passes} …`;
+    else if (found.state === "busy") place.textContent = `waiting for another solve (${found.sample}) …`;
+    else {
+      place.replaceChildren(...(found.state === "failed" ? [h("p", {}, found.error)] : answer(found)));
+      return;
+    }
+    await new Promise((done) => setTimeout(done, POLL_MS));
+  }
+}
+
+function answer(found) {
+  const parts = Object.entries(found.solved);
+  const held =
+    found.changed === null
+      ? "No held-out rows to compare on."
+      : `By the mean of the components, ${count(found.changed)} of ${counted(found.held_out, "held-out prediction")} ` +
+        `${noun(found.changed, "changes", "change")}; accuracy ${percent(found.accuracy[0])} to ` +
+        `${percent(found.accuracy[1])}.`;
+  const gone = found.dropped.length ? ` Left out of it: ${found.dropped.map(modelTitle).join(", ")}.` : "";
+  return [
+    h("p", {}, held + gone),
+    parts.length
+      ? scrolled(table("Components solved again", SOLVED, parts))
+      : h("p", {}, "No component is solved again."),
+  ];
+}
+
+const SOLVED = [
+  ["component", ([name]) => modelTitle(name)],
+  ["moves by", ([, x]) => short(x.moved), true],
+  ["of norm", ([, x]) => short(x.norm), true],
+  ["λ", ([, x]) => (x.ridge[0] === x.ridge[1] ? short(x.ridge[0]) : x.ridge.map(short).join(" → ")), true],
+  ["exact to", ([, x]) => short(x.distance_bound), true],
+  ["passes", ([, x]) => x.passes, true],
+];

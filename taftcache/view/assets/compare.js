@@ -1,0 +1,260 @@
+// Two models sample by sample: what changed its label, and by how much.
+import { keep, lookAtSample } from "./address.js";
+import { keepButton } from "./picked.js";
+import { chart, css, dropCharts, PALETTE } from "./charts.js";
+import { choice, h, judgement, link, scrolled, table } from "./elements.js";
+import { count, counted, noun, percent, short } from "./numbers.js";
+import { ask, source, unpack } from "./source.js";
+import { modelTitle, state } from "./state.js";
+
+const LISTED = 300;
+const POLL_MS = 300;
+const ROWS = [
+  ["held-out", "held out"],
+  ["training", "training"],
+  ["all", "all"],
+];
+const SHOW = [
+  ["changed", "another label"],
+  ["right", "became right"],
+  ["wrong", "became wrong"],
+  ["same", "the same label"],
+  ["all", "all"],
+];
+
+export function compareView(main) {
+  const controls = h("div", { class: "tools" }),
+    place = h("div", { id: "compared" });
+  main.append(h("h1", {}, "Two models compared"), controls, place);
+  if (!source.live) {
+    place.append(h("p", { class: "quiet" }, "Not in this report; taftcache view compares."));
+    return;
+  }
+  place.append(h("p", { class: "quiet" }, "Being read …"));
+  ask("comparable").then(
+    (offer) => place.isConnected && begin(offer, controls, place),
+    (error) => place.replaceChildren(h("p", {}, error.message)),
+  );
+}
+
+const fullName = (offer, name) => {
+  const [side, model] = [name.slice(0, name.indexOf(":")), name.slice(name.indexOf(":") + 1)];
+  return modelTitle(model) + (offer.sides.there ? (side === "here" ? ", this store" : ", second store") : "");
+};
+
+function begin(offer, controls, place) {
+  const models = Object.entries(offer.sides).flatMap(([side, { models: own }]) => own.map((name) => `${side}:${name}`));
+  if (models.length < 2) {
+    place.replaceChildren(h("p", {}, "Nothing to compare yet: taftcache train STORE."));
+    return;
+  }
+  for (const key of ["before", "after"]) if (!models.includes(state.pair[key])) state.pair[key] = offer[key];
+  const options = models.map((name) => [name, fullName(offer, name)]);
+  let answer = null;
+  const asked = (key) => (value) => {
+    state.pair[key] = value;
+    work();
+  };
+  const listed = (key) => (value) => {
+    state.pair[key] = value;
+    draw();
+  };
+  controls.append(
+    choice("before", "Before", options, state.pair.before, asked("before")),
+    choice("after", "After", options, state.pair.after, asked("after")),
+    choice("rows", "Rows", ROWS, state.pair.rows, listed("rows")),
+    choice("show", "Show", SHOW, state.pair.show, listed("show")),
+  );
+  const labels = h("span", {});
+  controls.append(labels);
+  async function work() {
+    keep();
+    const found = await compared(place);
+    if (!found) return;
+    answer = found;
+    // classes that only the second store has stand behind this one's
+    const classes = [["", "all"], ...answer.classes.map((name) => [name, name])];
+    labels.replaceChildren(choice("label", "Class", classes, state.pair.class, listed("class")));
+    draw();
+  }
+  function draw() {
+    keep();
+    if (answer) show(place, offer, answer);
+  }
+  work();
+}
+
+// The server's answer for the pair that is chosen, unpacked; null where another pair was chosen meanwhile.
+async function compared(place) {
+  const { before, after } = state.pair;
+  for (;;) {
+    const found = await ask("compare", { before, after }).catch((error) => ({ state: "failed", error: error.message }));
+    if (!place.isConnected || before !== state.pair.before || after !== state.pair.after) return null;
+    if (found.state === "done") return read(found);
+    if (found.state === "failed") {
+      place.replaceChildren(h("p", {}, found.error));
+      return null;
+    }
+    const done = found.state === "working" ? `row ${count(found.rows)}` : "another comparison first";
+    place.replaceChildren(h("p", { class: "quiet", role: "status" }, `Being compared: ${done} …`));
+    await new Promise((next) => setTimeout(next, POLL_MS));
+  }
+}
+
+const read = (found) => ({
+  ...found,
+  rows: unpack(found.rows),
+  label: unpack(found.label),
+  before: { class: unpack(found.before.class), margin: unpack(found.before.margin) },
+  after: { class: unpack(found.after.class), margin: unpack(found.after.margin) },
+});
+
+const KINDS = {
+  changed: (b, a) => b !== a,
+  right: (b, a, y) => b !== y && a === y,
+  wrong: (b, a, y) => b === y && a !== y,
+  same: (b, a) => b === a,
+  all: () => true,
+};
+
+// Of the rows compared, those to list.
+function chosen(answer) {
+  const held = state.overview.shards.findIndex((s) => s.role === "held-out"),
+    { rows, show: kind, class: label } = state.pair,
+    y = label === "" ? -1 : answer.classes.indexOf(label);
+  const found = [];
+  for (let k = 0; k < answer.rows.length; k++) {
+    if (rows !== "all" && (state.shard[answer.rows[k]] === held) !== (rows === "held-out")) continue;
+    if (y >= 0 && answer.label[k] !== y) continue;
+    if (KINDS[kind](answer.before.class[k], answer.after.class[k], answer.label[k])) found.push(k);
+  }
+  return found;
+}
+
+function show(place, offer, answer) {
+  dropCharts();
+  const list = chosen(answer),
+    figure = h("div", { class: "chart", id: "margins" });
+  place.replaceChildren(
+    ...ties(offer, answer),
+    summary(answer.groups[state.pair.rows]),
+    h("p", { id: "listed", role: "status" }, `${counted(list.length, "sample")} listed`),
+    ...(list.length ? [figure] : []),
+    scrolled(table("Samples compared", columns(answer), list, null, LISTED), true),
+    h(
+      "p",
+      { class: "tools" },
+      keepButton(() => list.map((k) => answer.rows[k])),
+    ),
+  );
+  place.querySelector("#listed").dataset.count = list.length;
+  if (list.length > LISTED)
+    place.append(h("p", { class: "quiet" }, `${LISTED} are in the table; the headers sort all.`));
+  if (list.length) marginsChart(figure, answer, list);
+}
+
+// What the second store has to do with this one.
+function ties(offer, answer) {
+  if (!offer.sides.there) return [];
+  const [here, there] = offer.rows;
+  const text =
+    `Second store: ${offer.sides.there.store}, root ${offer.sides.there.root.slice(0, 16)}. ${count(offer.shared)} ` +
+    `${noun(offer.shared, "sample is", "samples are")} in both, matched by id; ${count(here - offer.shared)} only in ` +
+    `this one, ${count(there - offer.shared)} only in the second.` +
+    (answer.relabelled ? ` ${counted(answer.relabelled, "sample")} have another class there.` : "");
+  return [h("p", {}, text), ...(offer.receipt ? [h("p", { id: "receipt" }, offer.receipt)] : [])];
+}
+
+const signed = (x) => (x < 0 ? "−" : "+") + (100 * Math.abs(x)).toFixed(2);
+const VERDICTS = {
+  ahead: "the second is the more accurate",
+  behind: "the first is the more accurate",
+  "within noise": "within noise",
+};
+
+function summary(found) {
+  if (!found) return h("p", {}, "No such rows in both.");
+  const [low, high] = found.interval.map((v) => percent(v, 1)),
+    [from, to] = found.gain_interval.map(signed);
+  return h(
+    "p",
+    { id: "changes" },
+    h("span", { class: "big" }, count(found.changed)),
+    ` of ${counted(found.rows, "row")} ${noun(found.changed, "gets", "get")} another label (${percent(found.changed / found.rows)}, ` +
+      `95 % interval ${low} to ${high}). Right: ${count(found.right[0])} before, ${count(found.right[1])} after; ` +
+      `${signed(found.gain)} points, ${from} to ${to}: ${VERDICTS[found.verdict]}.`,
+  );
+}
+
+function columns(answer) {
+  const { classes, label, before, after, rows } = answer;
+  const said = (which) => (k) => judgement(which.class[k] === label[k], classes[which.class[k]]);
+  const number = (title, of) => [title, (k) => short(of(k)), true, of];
+  return [
+    ["sample", (k) => link(state.ids[rows[k]], () => lookAtSample(rows[k])), false, (k) => state.ids[rows[k]]],
+    ["class", (k) => classes[label[k]]],
+    ["before", said(before), false, (k) => classes[before.class[k]]],
+    ["after", said(after), false, (k) => classes[after.class[k]]],
+    number("margin before", (k) => before.margin[k]),
+    number("margin after", (k) => after.margin[k]),
+    number("change", (k) => after.margin[k] - before.margin[k]),
+  ];
+}
+
+const marginAxis = (name, min, max) => ({
+  type: "value",
+  name,
+  min,
+  max,
+  nameLocation: "middle",
+  axisLabel: { formatter: short, color: css("--text"), showMinLabel: false, showMaxLabel: false },
+});
+
+// Margins before and after: above the diagonal a sample gained.
+function marginsChart(node, answer, list) {
+  const { before, after, label } = answer,
+    became = (k, which) => KINDS[which](before.class[k], after.class[k], label[k]);
+  const groups = [
+    ["became right", PALETTE[2], list.filter((k) => became(k, "right"))],
+    ["became wrong", PALETTE[3], list.filter((k) => became(k, "wrong"))],
+    ["neither", css("--quiet"), list.filter((k) => !became(k, "right") && !became(k, "wrong"))],
+  ];
+  const ends = list.flatMap((k) => [before.margin[k], after.margin[k]]).filter((v) => !Number.isNaN(v)),
+    [low, high] = [ends.reduce((a, b) => Math.min(a, b), 0), ends.reduce((a, b) => Math.max(a, b), 0)];
+  const made = chart(
+    node,
+    `Margins of ${counted(list.length, "sample")} before and after; the table below lists them`,
+    {
+      xAxis: marginAxis("margin before", low, high),
+      yAxis: { ...marginAxis("margin after", low, high), nameGap: 40 },
+      tooltip: {
+        formatter: ({ seriesIndex, dataIndex }) => state.ids[answer.rows[groups[seriesIndex]?.[2][dataIndex]]] ?? "",
+      },
+      series: [
+        ...groups.map(([name, color, part]) => ({
+          name,
+          type: "scatter",
+          color,
+          symbolSize: 7,
+          data: part.map((k) => [before.margin[k], after.margin[k]]),
+        })),
+        {
+          name: "no change",
+          type: "line",
+          silent: true,
+          showSymbol: false,
+          color: css("--quiet"),
+          lineStyle: { type: "dashed" },
+          data: [
+            [low, low],
+            [high, high],
+          ],
+        },
+      ],
+    },
+  );
+  made.on("click", ({ seriesIndex, dataIndex }) => {
+    const k = groups[seriesIndex]?.[2][dataIndex];
+    if (k !== undefined) lookAtSample(answer.rows[k]);
+  });
+}

@@ -1,0 +1,316 @@
+"""From looking to doing in a real browser: what is clicked is filtered, what is chosen is kept, what is put aside is
+priced, and two models are compared."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from taftcache import write_report
+from taftcache.cache.store import FeatureStore
+from taftcache.view.atlas import Atlas
+from taftcache.view.server import ViewServer
+from tests.view.test_browser import MAP, NARROW, POINTS
+
+pytestmark = pytest.mark.slow
+
+CELL = """(node, y, p) => {
+  const made = echarts.getInstanceByDom(document.querySelector("main .chart"));
+  return made.convertToPixel({ xAxisIndex: 0, yAxisIndex: 0 }, [p, y]);
+}"""
+
+
+def listed(page) -> int:
+    return int(page.tab.get_attribute("#chosen", "data-count"))
+
+
+def column(page, table: str, k: int) -> list[str]:
+    """The texts of a table's column, as they are shown."""
+    return page.tab.locator(f'table[aria-label="{table}"] tbody td:nth-child({k})').all_inner_texts()
+
+
+def saved_ids(page, button: str = "text=Save the ids as a file") -> list[str]:
+    with page.tab.expect_download() as saved:
+        page.tab.click(button)
+    return saved.value.path().read_text().split("\n")[:-1]
+
+
+@pytest.mark.law("A cell of the page's confusion lists the samples that it counts")
+@pytest.mark.parametrize("model", ["components/001", pytest.param("models/exact", marks=pytest.mark.full)])
+def test_a_cell_shows_its_samples(browse, server, atlas, model):
+    page = browse().open(server.url + "#classes")
+    page.tab.select_option("#model", model)
+    kept = atlas.held_out
+    said = kept.others.get(model)
+    if said is None:
+        said = (kept.base + kept.tangents[kept.components.index(model)]).argmax(1)
+    k = int(np.flatnonzero(said != kept.labels)[0])
+    y, p = int(kept.labels[k]), int(said[k])
+    want = [atlas.table.ids[atlas.table.start(3) + row] for row in kept.rows[(kept.labels == y) & (said == p)]]
+    x, top = page.tab.evaluate(f"({CELL})(null, {y}, {p})")
+    page.tab.locator("main .chart").first.click(position={"x": x, "y": top})
+    page.tab.wait_for_selector('main[data-view="map"]')
+    assert saved_ids(page) == want
+    assert ("as shard 001 says" in page.tab.inner_text("#chosen")) == (model != "models/exact")
+    page.tab.go_back()
+    page.tab.wait_for_selector('main[data-view="classes"]')
+    assert page.tab.input_value("#model") == model
+
+
+@pytest.mark.full
+def test_bars_classes_and_shards_filter(browse, server, atlas):
+    page = browse().open(server.url)
+    page.tab.click('table[aria-label="Shards"] >> text="001"')
+    page.tab.wait_for_selector('main[data-view="map"]')
+    assert listed(page) == (atlas.table.shard == 1).sum()
+    page.go("classes")
+    page.tab.click('table[aria-label="Accuracy of each class by model"] button.link >> text="7"')
+    page.tab.wait_for_selector('main[data-view="map"]')
+    assert listed(page) == (atlas.table.label == 7).sum()
+
+
+@pytest.mark.law("What was chosen on the page comes back with its address")
+def test_reload_and_back_restore_what_was_chosen(browse, server, atlas):
+    page = browse().open(server.url + "#map")
+    page.tab.select_option("#class", "3")
+    page.tab.select_option("#colour", "shard")
+    page.tab.select_option("#space", "neighbours")
+    page.tab.click('th >> text="margin"')
+    page.tab.fill("#search", "digits/0")
+    page.tab.press("#search", "Enter")
+    page.tab.wait_for_selector("aside h2")
+    page.tab.click("#put")
+    before = (page.tab.inner_text("aside h2"), listed(page), column(page, "Samples", 5))
+    margins = [float(text) for text in before[2]]
+    assert margins == sorted(margins, reverse=True)
+    assert before[0] == column(page, "Samples", 1)[0]
+    address = page.tab.url
+
+    def same() -> None:
+        assert page.tab.input_value("#class") == "3"
+        assert page.tab.input_value("#colour") == "shard"
+        assert page.tab.input_value("#space") == "neighbours"
+        assert page.tab.input_value("#search") == "digits/0"
+        assert (page.tab.inner_text("aside h2"), listed(page), column(page, "Samples", 5)) == before
+        assert f"({before[1]})" in page.tab.inner_text("nav")
+
+    page.tab.reload()
+    page.tab.wait_for_selector("body[data-done]")
+    same()
+    page.go("shards")
+    page.tab.fill("#subtract", "1")
+    page.composed(2)
+    page.go("map")
+    page.tab.click("#clear")
+    assert listed(page) == len(atlas.table)
+    page.tab.go_back()
+    page.composed(2)
+    page.tab.go_back()
+    page.tab.wait_for_selector('main[data-view="map"]')
+    same()
+    other = browse().open(address)  # another tab
+    assert (other.tab.inner_text("aside h2"), listed(other), column(other, "Samples", 5)) == before
+
+
+@pytest.mark.law("What was chosen on the page comes back with its address")
+def test_a_long_basket_stays_in_the_tab(browse, server, atlas):
+    page, table = browse(), atlas.table
+
+    def answer(route):
+        body = route.fetch().json()
+        route.fulfill(json={**body, "ids": [name + "x" * 500 for name in body["ids"]]})
+
+    page.tab.route("**/ids*", answer)
+    page.open(server.url + "#map")
+    page.tab.select_option("#class", "3")
+    page.tab.click("#put")
+    page.go("basket")
+    count = (table.label == 3).sum()
+    assert count * 500 > 2000 > len(page.tab.url)
+    assert "stays in this tab" in page.tab.inner_text("main")
+    page.tab.reload()
+    page.tab.wait_for_selector("body[data-done]")
+    assert f"{count} samples" in page.tab.inner_text("main")
+    assert page.tab.inner_text("#count") == f" ({count})"
+
+
+@pytest.mark.law("The page's basket prints the command that forgets it")
+def test_a_basket_is_priced_and_its_command_runs(browse, server, atlas, seen):
+    page = browse().open(server.url + "#map")
+    row = int((~atlas.table.held_out).argmax())
+    page.tab.fill("#search", atlas.table.ids[row])
+    page.tab.press("#search", "Enter")
+    page.tab.click('aside >> text="Put in the basket"')
+    page.go("basket")
+    text = page.tab.inner_text("#command")
+    assert text == f"taftcache forget {shlex.quote(str(seen))} --sample {atlas.table.ids[row]}"
+    page.tab.wait_for_selector("#cost h2")
+    cost = page.tab.inner_text("#cost")
+    assert f"{(atlas.table.shard == 0).sum() - 1} rows are written again" in cost
+    page.tab.click("#solve-many")
+    page.tab.wait_for_selector("#change table")
+    assert "accuracy" in page.tab.inner_text("#change")
+    run = [
+        sys.executable,
+        "-c",
+        "from taftcache.cli import main; main()",
+        *shlex.split(text)[1:],
+        "--dry-run",
+        "--json",
+    ]
+    said = json.loads(subprocess.run(run, capture_output=True, text=True, check=True).stdout)
+    assert said["forgotten"] == [atlas.table.ids[row]]
+    assert sum(said["passes"].values()) == int(re.search(r"took (\d+) passes", cost)[1])
+    page.tab.click("text=take out")
+    assert "Empty" in page.tab.inner_text("main")
+    assert page.tab.inner_text("#count") == ""
+
+
+@pytest.mark.full
+def test_a_quoted_command(browse, server):
+    page = changed_store(browse(), "it's a store").open(server.url + "#map")
+    page.tab.locator("#list button.link").first.click()
+    page.tab.click('aside >> text="Put in the basket"')
+    page.go("basket")
+    assert shlex.split(page.tab.inner_text("#command"))[2] == "it's a store"
+
+
+def changed_store(page, name):
+    def answer(route):
+        body = route.fetch().json()
+        body["report"]["store"] = name
+        route.fulfill(json=body)
+
+    page.tab.route("**/overview*", answer)
+    return page
+
+
+def test_headers_sort_every_table(browse, server):
+    page = browse().open(server.url)
+    shards = 'table[aria-label="Shards"]'
+    first = column(page, "Shards", 3)
+    page.tab.focus(f'{shards} th >> text="rows"')
+    page.tab.keyboard.press("Enter")
+    assert page.tab.get_attribute(f"{shards} th:nth-child(3)", "aria-sort") == "descending"
+    counts = [int(text) for text in column(page, "Shards", 3)]
+    assert counts == sorted(counts, reverse=True)
+    page.tab.keyboard.press("Enter")
+    assert [int(text) for text in column(page, "Shards", 3)] == sorted(counts)
+    page.tab.keyboard.press("Enter")
+    assert column(page, "Shards", 3) == first
+    for view in ("classes", "training", "compare"):
+        page.go(view)
+        page.tab.wait_for_selector("main table")
+        assert page.tab.locator("main th:not(:has(button.sort))").count() == 0, view
+
+
+@pytest.mark.full
+def test_a_search_redraws_the_table_alone_and_once(browse, server, atlas):
+    page = browse().open(server.url + "#map")
+    page.tab.evaluate(f"""() => {{
+        window.drawn = 0;
+        {MAP}.on("rendered", () => window.drawn++);
+        window.filled = 0;
+        new MutationObserver(() => window.filled++).observe(document.getElementById("list"), {{ childList: true }});
+    }}""")
+    page.tab.locator("#search").press_sequentially(atlas.table.ids[4], delay=5)
+    page.until("document.getElementById('chosen').dataset.count == '1'")
+    assert page.tab.evaluate("[window.drawn, window.filled]") == [0, 1]
+    assert page.tab.evaluate(POINTS) == len(atlas.table)
+
+
+@pytest.mark.full
+def test_map_and_table_by_keyboard(browse, server):
+    page = browse().open(server.url + "#map")
+    keys = page.tab.keyboard
+    page.tab.focus("#map")
+    keys.press("Enter")
+    page.tab.wait_for_selector("aside h2")
+    first = page.tab.inner_text("aside h2")
+    page.tab.focus("#map")
+    keys.press("Shift+ArrowRight")
+    page.until(f"document.querySelector('aside h2').textContent !== {json.dumps(first)}")
+    before = page.tab.evaluate("document.querySelector('aside').dataset.sample")
+    assert before != first
+    page.tab.locator("#list button.link").first.focus()
+    keys.press("ArrowDown")
+    keys.press("ArrowDown")
+    keys.press("ArrowUp")
+    keys.press("Enter")
+    assert page.tab.inner_text("aside h2") == column(page, "Samples", 1)[1]
+
+
+def test_a_phone_keeps_the_navigation(browse, server):
+    page = browse(*NARROW).open(server.url)
+    page.tab.evaluate("scrollTo(0, document.body.scrollHeight)")
+    links = page.tab.locator("nav a").all()
+    for link in links:
+        box = link.bounding_box()
+        assert box["x"] >= 0
+        assert box["x"] + box["width"] <= NARROW[0]
+        assert 0 <= box["y"] < 120
+        assert box["height"] >= 24
+    page.go("ledger")
+    assert page.tab.evaluate("scrollY") == 0
+    page.tab.click("nav >> text=Map")
+    page.tab.wait_for_selector('main[data-view="map"]')
+    page.tab.locator("#list button.link").first.click()
+    page.until("document.querySelector('aside h2').getBoundingClientRect().top < innerHeight")
+
+
+@pytest.mark.law("Two models compared on the page are what each says of every sample")
+def test_two_models_compared(browse, server, atlas):
+    page = browse().open(server.url + "#compare?before=here%3Amodels%2Fhead&after=here%3Amodels%2Fexact&rows=all")
+    page.tab.wait_for_selector("#changes")
+    table, head, best = atlas.table, atlas.classes_by["head"], atlas.classes_by["model"]
+    with_head = head != -1
+    assert with_head.all()
+    assert page.tab.get_attribute("#listed", "data-count") == str((head != best).sum())
+    page.tab.select_option("#show", "right")
+    right = (head != table.label) & (best == table.label)
+    assert page.tab.get_attribute("#listed", "data-count") == str(right.sum())
+    page.tab.select_option("#show", "all")
+    page.tab.click('th >> text="margin after"')
+    shown = [table.ids.index(text) for text in column(page, "Samples compared", 1)]
+    assert (np.diff(atlas.margin[shown]) <= 1e-4).all()
+    first = column(page, "Samples compared", 1)[0]
+    page.tab.locator("table[aria-label='Samples compared'] button.link").first.click()
+    page.tab.wait_for_selector(f"aside h2 >> text={first}")
+    page.tab.go_back()
+    page.tab.wait_for_selector("#changes")
+    assert page.tab.input_value("#show") == "all"
+    assert page.tab.get_attribute("#listed", "data-count") == str(len(table))
+
+
+@pytest.mark.full
+def test_a_second_store(browse, seen):
+    with FeatureStore(seen) as store, FeatureStore(seen) as same, ViewServer(Atlas(store), against=same) as server:
+        page = browse().open(server.url + "#compare")
+        page.tab.wait_for_selector("#changes")
+        assert "second store" in page.tab.inner_text("#before")
+        assert page.tab.inner_text("#changes").startswith("0")
+        page.tab.goto("about:blank")
+
+
+@pytest.mark.full
+def test_a_report_keeps_and_sorts_without_a_server(browse, seen, tmp_path):
+    with FeatureStore(seen) as store:
+        write_report(store, tmp_path / "report.html", neighbours=False)
+    page = browse().open(f"file://{tmp_path}/report.html", done=False)
+    page.go("map")
+    page.tab.select_option("#class", "3")
+    page.tab.click("#put")
+    count = listed(page)
+    page.tab.reload()
+    page.tab.wait_for_selector("body[data-ready]")
+    assert listed(page) == count
+    page.go("basket")
+    assert f"{count} sample" in page.tab.inner_text("main")
+    page.go("compare")
+    assert "Not in this report" in page.tab.inner_text("main")
