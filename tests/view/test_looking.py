@@ -44,6 +44,7 @@ def test_the_grid_shows_what_the_map_shows(browse, server, atlas):
     assert float(margin.removeprefix("margin ")) == pytest.approx(atlas.margin[threes[0]], rel=0.01)
 
 
+@pytest.mark.full
 def test_the_grid_by_keyboard(browse, server, atlas):
     page = browse(1440, 900).open(server.url + "#map")
     page.tab.wait_for_selector("#grid .cell img")
@@ -69,6 +70,7 @@ def test_the_grid_by_keyboard(browse, server, atlas):
     assert page.tab.get_attribute("#chosen", "data-count") == "0"
 
 
+@pytest.mark.full
 def test_a_picture_follows_the_mouse(browse, server, atlas):
     page = browse(1440, 900).open(server.url + "#map")
     page.tab.hover("#grid .cell >> nth=2")
@@ -85,6 +87,7 @@ def test_a_picture_follows_the_mouse(browse, server, atlas):
     page.tab.wait_for_selector(".peek img")
 
 
+@pytest.mark.full
 def test_where_there_are_no_pictures_the_page_says_why(browse, server):
     page, why = browse(1440, 900), "the images cannot be reached: no folder"
     page.tab.route("**/pictures?*", lambda asked: asked.fulfill(json={"why_not": why}))
@@ -138,6 +141,7 @@ def test_the_lists_of_what_may_be_wrong(browse, server, atlas):
     assert page.tab.get_attribute("#chosen", "data-count") == "1"
 
 
+@pytest.mark.full
 def test_confused_classes_are_those_of_the_held_out_rows(browse, server, atlas):
     page = browse(1440, 900).open(server.url + "#check")
     kept = atlas.held_out
@@ -156,3 +160,36 @@ def test_confused_classes_are_those_of_the_held_out_rows(browse, server, atlas):
     shard = atlas.store.held_out
     row = list(shard.sample_ids).index(first)
     assert (int(shard.labels[row]), int(said[row])) == next(iter(found))
+
+
+@pytest.mark.law("What was chosen on the page comes back with its address")
+def test_the_address_keeps_list_order_and_ticks(browse, server, atlas):
+    page = browse(1440, 900).open(server.url + "#check")
+    assert listed(page, "outliers")
+    page.tab.select_option("#check-class", "3")
+    page.tab.click("#check .thumb >> nth=0")
+    first = page.tab.get_attribute("#check .thumb >> nth=0", "aria-label")
+    page.tab.check("#check tbody input >> nth=0")
+    page.go("map")
+    page.tab.wait_for_selector(".cell >> nth=0")
+    page.tab.select_option("#order", "margin")
+    page.tab.click("text=rising")
+    leading = cells(page)[0]
+    page.tab.hover(f"#cell-{leading}")
+    page.tab.click(f"#cell-{leading} .tick")
+    ticked = {first, atlas.table.ids[leading]}
+    page.tab.reload()
+    page.tab.wait_for_selector(".cell >> nth=0")
+    assert cells(page)[0] == leading == int(atlas.margin.argmax())
+    assert page.tab.get_attribute(f"#cell-{leading}", "aria-selected") == "true"
+    assert page.tab.inner_text("#count") == f" ({len(ticked)})"
+    page.go("check")
+    page.tab.wait_for_selector("#check .thumb")
+    assert page.tab.get_attribute("[data-name=outliers]", "aria-pressed") == "true"
+    assert page.tab.input_value("#check-class") == "3"
+    assert page.tab.get_attribute("#check .thumb >> nth=0", "aria-label") == first
+    assert page.tab.is_checked("#check tbody input >> nth=0")
+    assert page.tab.inner_text("aside h2") == first
+    page.tab.click("text=Open the basket")
+    command = page.tab.inner_text("#command")
+    assert all(f"--sample {name}" in command for name in ticked)

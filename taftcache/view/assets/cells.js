@@ -6,8 +6,9 @@ import { peeks, thumbnail } from "./pictures.js";
 import { className, state, UNKNOWN } from "./state.js";
 
 const LEAST = 104, // px, of a cell's width
-  CAPTION = 60, // px, below its picture
+  LINE = 18, // px, of the text below its picture
   SIDE = 96; // px, of the picture that is asked for
+const GAP = 6; // px, below the text
 const BEYOND = 2; // lines of cells above and below what is seen
 const REST_MS = 60; // without scrolling, until pictures are asked for
 const POOL = 600; // pictures that are kept until they are seen again
@@ -29,7 +30,7 @@ export function pictureCells(open) {
   function lay() {
     at.columns = Math.max(1, Math.floor(filler.clientWidth / LEAST));
     at.wide = filler.clientWidth / at.columns;
-    at.high = Math.round(at.wide) + CAPTION;
+    at.high = Math.round(at.wide) + LINE * (state.columns.model ? 3 : 1) + GAP;
     filler.style.height = Math.ceil(at.rows.length / at.columns) * at.high + "px";
     redraw();
   }
@@ -133,8 +134,9 @@ function cellOf(row, image) {
     h("span", { class: "frame" }, image),
     h("span", { class: "tick", title: "into the basket, or out of it" }, "✓"),
     h("span", { class: "name" }, label),
-    h("span", { class: "name" }, known ? judgement(model[row] === state.label[row], className(model[row])) : "–"),
-    h("span", { class: "name quiet" }, ahead),
+    model &&
+      h("span", { class: "name" }, known ? judgement(model[row] === state.label[row], className(model[row])) : "–"),
+    model && h("span", { class: "name quiet" }, ahead),
   );
 }
 

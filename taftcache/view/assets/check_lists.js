@@ -2,7 +2,7 @@
 import { interval } from "./accuracy.js";
 import { count, counted, noun, percent, short } from "./numbers.js";
 import { unpack } from "./source.js";
-import { className, modelTitle, shardName, state } from "./state.js";
+import { className, modelTitle, shardName, state, untrained } from "./state.js";
 
 // A list is {said, notes, lines: [{rows, classes, picks, …}], columns: [{title, value(line), show, number, samples}]},
 // or {why} there is none; made(found) makes it from the server's answer. rows are a line's samples, and picks those of
@@ -18,14 +18,16 @@ export const LISTS = {
     title: "Near-duplicates and leaks",
     command: "--duplicates",
     about:
-      "Pairs of rows that are nearly the same; of a training row and a held-out one it is a leak, which flatters the " +
-      "accuracy. What is saved or put in the basket of a pair is its first sample: without it the other stands alone.",
+      "Pairs of rows that are nearly the same. One of a training row and a held-out one is a leak: the accuracy looks " +
+      "better than it is. Of a pair only the first sample is saved or put in the basket, so that the other stays.",
     made: duplicates,
   },
   outliers: {
     title: "Outliers",
     command: "--outliers",
-    about: "Rows that are far from all training rows, for their class.",
+    about:
+      "Rows by how far they lie from the training rows, beside what is usual in their class, the farthest first. Where " +
+      "outliers end is for you to say: every row is listed.",
     made: outliers,
   },
   confused: {
@@ -72,7 +74,7 @@ function duplicates({ threshold, rows, leaks_found, pairs_found, leaks, notes, .
   };
   const kinds = `${counted(leaks_found, "leak")} and ${counted(pairs_found, "pair")} of rows of one role`;
   return {
-    said: `Among ${counted(rows, "row")}: ${kinds}. The similarity is 1 for the same and 0 for two rows at random; listed is what reaches ${threshold}.`,
+    said: `Among ${counted(rows, "row")}: ${kinds}. The similarity is 1 for the same and 0 for two rows at random; ${threshold} and more is listed.`,
     notes,
     lines: [...first].map((a, k) => {
       const pair = [a, second[k]];
@@ -94,7 +96,7 @@ function outliers({ neighbour, rows, notes, ...packed }) {
     times = unpack(packed.times),
     distance = unpack(packed.distance);
   return {
-    said: `${counted(rows, "row")} by the distance to the ${neighbour}-th nearest training row, in medians of the row's class.`,
+    said: `${counted(rows, "row")} by the distance to the ${neighbour}th nearest training row, in medians of the row's class.`,
     notes,
     lines: single(row, (r, k) => ({ classes: [state.label[r]], times: times[k], distance: distance[k] })),
     columns: [sample, label, figure("times the median", "times"), figure("distance", "distance"), shard],
@@ -105,13 +107,13 @@ function outliers({ neighbour, rows, notes, ...packed }) {
 export function confused() {
   if (!state.held) {
     const stage = state.stages["held-out predictions"];
-    return stage?.ready ? { why: stage.note || "there are no held-out rows" } : null;
+    return stage?.ready ? { why: `None: ${stage.note || "there are no held-out rows"}.` } : null;
   }
   const { models, labels, rows } = state.held,
     { model } = state.overview,
     found = models[model],
     start = state.shard.indexOf(state.overview.shards.findIndex(({ role }) => role === "held-out"));
-  if (!found) return { why: "nothing is trained yet" };
+  if (!found) return { why: untrained() };
   const pairs = new Map(),
     of = new Int32Array(state.overview.report.classes.length);
   labels.forEach((k, n) => {

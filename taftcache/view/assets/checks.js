@@ -70,7 +70,7 @@ async function fetchList(name, place, draw) {
     const answer = await ask("check", { name }).catch((error) => ({ state: "failed", error: error.message }));
     if (!place.isConnected || state.check.list !== name) return;
     if (answer.state === "done" || answer.state === "failed") {
-      here.found[name] = answer.found ? LISTS[name].made(answer.found) : { why: answer.error };
+      here.found[name] = answer.found ? LISTS[name].made(answer.found) : { why: `None: ${answer.error}.` };
       draw();
       return;
     }
@@ -98,7 +98,7 @@ function listed(on) {
     return [head, h("p", { class: "quiet" }, why)];
   }
   if (!list) return [head, ...working({})];
-  if (list.why) return [head, h("p", { class: "quiet", id: "why" }, "None: " + list.why)];
+  if (list.why) return [head, h("p", { class: "quiet", id: "why" }, list.why)];
   const columns = columnsOf(list, on),
     lines = filtered(list.lines);
   const shown =
@@ -181,7 +181,7 @@ function thumbs(rows, open) {
       "button",
       { class: "thumb", type: "button", "aria-label": state.ids[row], onclick: () => open(row) },
       image,
-      named ? h("span", {}, state.ids[row]) : null,
+      named ? h("span", {}, breakable(state.ids[row])) : null,
     );
     peeks(button, () => row);
     return button;
@@ -189,3 +189,6 @@ function thumbs(rows, open) {
   const more = rows.length > THUMBS ? h("span", { class: "quiet" }, `+ ${rows.length - THUMBS}`) : null;
   return h("div", { class: "thumbs" }, rows.slice(0, THUMBS).map(one), more);
 }
+
+// An id that may go on in the next line after each "/".
+const breakable = (id) => id.split(/(?<=[/])/).flatMap((part) => [part, h("wbr")]);

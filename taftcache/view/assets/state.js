@@ -107,6 +107,10 @@ export function judged(predictions) {
   return { right, rows: labels.length, accuracy: right / labels.length, counts, of };
 }
 
+// What stands where there is no model yet; "" where there is one.
+export const untrained = () =>
+  state.overview.report.models.length ? "" : "Nothing is trained yet: taftcache train STORE.";
+
 // Whether a stage of the background work has ended.
 export const ready = (stage) => Boolean(state.stages[stage]?.ready);
 

@@ -3,7 +3,7 @@ import { keep } from "../address.js";
 import { h } from "../elements.js";
 import { percent } from "../numbers.js";
 import { showSample } from "../sample.js";
-import { modelTitle, ready, state } from "../state.js";
+import { modelTitle, ready, state, untrained } from "../state.js";
 import { mapChart } from "./chart.js";
 import { stepByKeys } from "./keys.js";
 import { clearControls, mapControls } from "./controls.js";
@@ -22,7 +22,8 @@ export function mapView(main) {
     side = h("aside", { class: "side", "aria-label": "Sample" }),
     list = shownSamples(select, draw);
   const controls = mapControls({ change: draw, search: fill, enter, lasso: () => lasso.arm(true), clear });
-  const whose = `Predictions and margins are of the store's best model: ${modelTitle(state.overview.model)}.`;
+  const whose =
+    untrained() || `Predictions and margins are of the store's best model: ${modelTitle(state.overview.model)}.`;
   const below = [list.picked, quiet(HELP), quiet(whose), list.said, list.node];
   main.append(
     h("h1", {}, "Map of the samples"),
