@@ -162,6 +162,7 @@ def test_confused_classes_are_those_of_the_held_out_rows(browse, server, atlas):
     assert (int(shard.labels[row]), int(said[row])) == next(iter(found))
 
 
+@pytest.mark.full
 @pytest.mark.law("What was chosen on the page comes back with its address")
 def test_the_address_keeps_list_order_and_ticks(browse, server, atlas):
     page = browse(1440, 900).open(server.url + "#check")
