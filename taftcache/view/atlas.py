@@ -21,6 +21,7 @@ from taftcache.names import HEAD, component_of, model_of
 from taftcache.stages.look.row_table import RowTable
 from taftcache.stages.look.vectors import cut_of, first_row_stands, has_tail, sample_vectors
 from taftcache.view.embedding import Axes, neighbour_map, principal_axes
+from taftcache.view.late import importing
 
 if TYPE_CHECKING:
     from taftcache.stages.look.head_path import PathPoint
@@ -91,6 +92,11 @@ class Atlas:
         if self._thread is not None:
             self._thread.join()
 
+    @property
+    def closing(self) -> bool:
+        """Whether what works on the store is to end."""
+        return self._stop.is_set()
+
     def work(self, skip: tuple[str, ...] = ()) -> None:
         """Do every stage but those in ``skip``; what fails says so in its note, and the rest goes on."""
         jobs: tuple[Callable[[StageProgress], None], ...] = (
@@ -113,7 +119,8 @@ class Atlas:
         Raises:
             StoreError: the store has no tail to compute with.
         """
-        from taftcache.stages.look.scoring import Scorer
+        with importing:
+            from taftcache.stages.look.scoring import Scorer
 
         with self._alone:
             if self._scorer is None:
@@ -156,7 +163,8 @@ class Atlas:
         return part
 
     def _held_out(self, progress: StageProgress) -> None:
-        from taftcache.stages.look.scoring import held_out_logits
+        with importing:
+            from taftcache.stages.look.scoring import held_out_logits
 
         shard = self.store.held_out
         if shard is None:
@@ -176,7 +184,8 @@ class Atlas:
 
     def _predictions(self, progress: StageProgress) -> None:
         """Base, best model and own component on every training row."""
-        from taftcache.stages.look.scoring import margins
+        with importing:
+            from taftcache.stages.look.scoring import margins
 
         table, scorer = self.table, self.scorer()
         others = {column: name for column, name in (("model", self.model), ("head", HEAD)) if name in scorer.models}
@@ -198,13 +207,15 @@ class Atlas:
             progress.done += len(tokens)
 
     def _head_path(self, progress: StageProgress) -> None:
-        from taftcache.stages.look.head_path import head_path
+        with importing:
+            from taftcache.stages.look.head_path import head_path
 
         self.path = head_path(self.table, self.scorer(), self._stop)
         progress.done = progress.total = len(self.path)
 
     def _influence(self, progress: StageProgress) -> None:
-        from taftcache.stages.look.leaving import moved_by_each
+        with importing:
+            from taftcache.stages.look.leaving import moved_by_each
 
         table = self.table
         shards = [shard for shard in table.shards if shard.role == "train"]

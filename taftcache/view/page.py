@@ -13,6 +13,7 @@ from taftcache.view.bundle import bundle
 
 # Apache ECharts draws the map and every chart; see echarts/LICENSE and ARCHITECTURE.md.
 LIBRARY = "echarts/echarts.min.js"
+STYLES = ("page.css", "pictures.css")
 # The module that begins; what it imports is found from there.
 ENTRY = "main.js"
 # A report may run the scripts inside it and load nothing, from anywhere.
@@ -41,7 +42,7 @@ def _fill(title: str, *, data: str = "", policy: str = "", nonce: str = "", view
         "title": html.escape(title),
         "view": html.escape(view),
         "policy": f'<meta http-equiv="Content-Security-Policy" content="{policy}">' if policy else "",
-        "style": _asset("page.css"),
+        "style": "".join(map(_asset, STYLES)),
         "data": data,
         "scripts": f"<script{mark}>{_asset(LIBRARY)}</script>\n<script{mark}>{script()}</script>",
     }

@@ -145,7 +145,7 @@ def sample(atlas: Atlas, name: str, pictures: Pictures) -> dict[str, Any]:
         "why_no_attention": "",
         "forget": None,
         "private": "",
-        "picture": pictures.png(name) is not None,
+        "picture": pictures.encoded(name) is not None,
         "why_no_picture": pictures.why_not,
     }
     if has_tail(atlas.store):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import io
-from threading import Lock
-from typing import Any
+from collections import OrderedDict
+from threading import BoundedSemaphore, Lock
+from typing import Any, NamedTuple
 
 from PIL import Image
 
@@ -14,13 +15,26 @@ from taftcache.cache.store import FeatureStore
 from taftcache.consent import Consent, followed
 from taftcache.errors import TaftcacheError, UntrustedStore
 from taftcache.names import scaling_of
+from taftcache.view.late import importing
 
 # Longest side of a picture that is sent; larger ones are scaled down.
 LONGEST = 384
+# Up to this side a picture is a thumbnail, which may lose a little; up to that one it is so small that nothing is lost.
+THUMBNAIL, SMALL = 192, 64
+QUALITY = 85
+KEPT_BYTES = 32 << 20  # of pictures that were sent before
+AT_ONCE = 2  # images that are decoded at the same time: a large one takes hundreds of megabytes
+
+
+class Encoded(NamedTuple):
+    """A picture's media type and bytes."""
+
+    kind: str
+    body: bytes
 
 
 class Pictures:
-    """PNG bytes by sample id, cut as the backbone's preprocessing cuts; opened on first use.
+    """Pictures by sample id, cut as the backbone's preprocessing cuts; opened on first use. The last ones are kept.
 
     ``refused`` says why the images are not even looked for; "" where they are. Only what this user allowed is opened,
     or what ``consent`` names (see ``taftcache.consent``).
@@ -45,6 +59,8 @@ class Pictures:
         self._places: dict[str, tuple[Source, int]] | None = None
         self._why = self.refused
         self._alone = Lock()
+        self._decoding = BoundedSemaphore(AT_ONCE)
+        self._recent = _Recent(KEPT_BYTES)
 
     @property
     def why_not(self) -> str:
@@ -52,19 +68,22 @@ class Pictures:
         self._open()
         return self._why
 
-    def png(self, sample: str, longest: int = LONGEST) -> bytes | None:
-        """The picture as the model sees it, in RGB; None where it cannot be had."""
+    def encoded(self, sample: str, longest: int = LONGEST) -> Encoded | None:
+        """The picture as the model sees it, its sides ``longest`` pixels at most; None where it cannot be had."""
+        if (kept := self._recent.get((sample, longest))) is not None:
+            return kept
         place = self._open().get(sample)
         if place is None:
             return None
         try:
-            image = seen(place[0].read(place[1]), self._preprocess)
+            with self._decoding:
+                image = seen(place[0].read(place[1]), self._preprocess)
+                image.thumbnail((longest, longest))
         except (TaftcacheError, OSError):
             return None
-        image.thumbnail((longest, longest))
-        out = io.BytesIO()
-        image.save(out, "PNG")
-        return out.getvalue()
+        found = _encoded(image, longest)
+        self._recent.put((sample, longest), found)
+        return found
 
     def _open(self) -> dict[str, tuple[Source, int]]:
         with self._alone:
@@ -75,7 +94,8 @@ class Pictures:
                 if self._spec.source == "timm":
                     self._why = "a timm dataset may be fetched from elsewhere, so it is opened by extraction alone"
                     return self._places
-                from taftcache.backbone.sources.opening import open_source
+                with importing:
+                    from taftcache.backbone.sources.opening import open_source
 
                 try:
                     for source in open_source(self._spec):
@@ -84,6 +104,38 @@ class Pictures:
                 except (TaftcacheError, OSError, ImportError) as error:
                     self._why = f"the images cannot be reached: {error}".splitlines()[0]
             return self._places
+
+
+class _Recent:
+    """The pictures that were asked for last, in so many bytes; for several threads."""
+
+    def __init__(self, most: int) -> None:
+        self._left, self._alone = most, Lock()
+        self._kept: OrderedDict[tuple[str, int], Encoded] = OrderedDict()
+
+    def get(self, key: tuple[str, int]) -> Encoded | None:
+        with self._alone:
+            if key in self._kept:
+                self._kept.move_to_end(key)
+            return self._kept.get(key)
+
+    def put(self, key: tuple[str, int], found: Encoded) -> None:
+        with self._alone:
+            if key not in self._kept:
+                self._kept[key] = found
+                self._left -= len(found.body)
+            while self._left < 0:
+                self._left += len(self._kept.popitem(last=False)[1].body)
+
+
+def _encoded(image: Image.Image, longest: int) -> Encoded:
+    """A thumbnail as JPEG, a fifth of the bytes; what is as small as a digit, or shown large, as PNG."""
+    out = io.BytesIO()
+    if max(image.size) > SMALL and longest <= THUMBNAIL:
+        image.save(out, "JPEG", quality=QUALITY)
+        return Encoded("image/jpeg", out.getvalue())
+    image.save(out, "PNG")
+    return Encoded("image/png", out.getvalue())
 
 
 def seen(image: Image.Image, preprocess: dict[str, Any]) -> Image.Image:

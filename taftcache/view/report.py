@@ -122,7 +122,7 @@ def report_data(atlas: Atlas, details: Sequence[str], pictures: Pictures) -> dic
     samples = {name: payload.sample(atlas, name, pictures) for name in details}
     shown: dict[str, int] = {n["id"]: THUMBNAIL for s in samples.values() for n in s["neighbours"]}
     shown |= dict.fromkeys(samples, PICTURE)
-    images = {name: pictures.png(name, size) for name, size in shown.items()}
+    images = {name: pictures.encoded(name, size) for name, size in shown.items()}
     kept = atlas.held_out
     small = kept is not None and kept.base.nbytes + kept.tangents.nbytes <= LOGIT_BYTES
     data = {
@@ -135,7 +135,9 @@ def report_data(atlas: Atlas, details: Sequence[str], pictures: Pictures) -> dic
         "subsets": {} if kept is None or small else subsets(atlas),
         "samples": samples,
         "pictures": {
-            name: f"data:image/png;base64,{base64.b64encode(image).decode()}" for name, image in images.items() if image
+            name: f"data:{image.kind};base64,{base64.b64encode(image.body).decode()}"
+            for name, image in images.items()
+            if image
         },
     }
     return dict(json.loads(json.dumps(data, default=float)))

@@ -22,10 +22,12 @@ from taftcache.cache.read.contents import read_manifest
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import Consent
 from taftcache.errors import RecipeError, TaftcacheError, UnknownSample
-from taftcache.view import basket, payload
+from taftcache.view import payload
+from taftcache.view.asked import basket
+from taftcache.view.asked.checks import Checks
+from taftcache.view.asked.comparing import Comparisons
+from taftcache.view.asked.leaving import SideSolves
 from taftcache.view.atlas import Atlas
-from taftcache.view.comparing import Comparisons
-from taftcache.view.leaving import SideSolves
 from taftcache.view.page import live_page
 from taftcache.view.pictures import Pictures
 
@@ -89,8 +91,7 @@ class ViewServer:
         # "" where a store was changed since it was opened: then the page is made anew when it is loaded
         self._roots = [_root_of(s) if read_manifest(s.root).digest == s.root_digest else "" for s in self._stores]
         self.pictures = Pictures(atlas.store, self._consent)
-        solves = SideSolves(atlas)
-        self.routes = _routes(atlas, self.pictures, solves) | _asides(atlas, solves, Comparisons(atlas, against))
+        self.routes = _routes(atlas, self.pictures) | _asides(atlas, Comparisons(atlas, against))
 
     def is_current(self) -> bool:
         """Whether the stores are as they were when the page was made."""
@@ -183,28 +184,34 @@ def one(value: Any) -> Answer:
     return "application/json", json.dumps(value).encode()
 
 
-def _asides(atlas: Atlas, leaving: SideSolves, comparisons: Comparisons) -> dict[str, Route]:
+def _asides(atlas: Atlas, comparisons: Comparisons) -> dict[str, Route]:
     """What is computed because the page asks for it, and changes nothing."""
+    leaving, checks = SideSolves(atlas), Checks(atlas)
 
     def rows(query: dict[str, str]) -> list[int]:
         return basket.rows_of(atlas, query.get("rows", ""))
 
     return {
+        "leave-out": lambda query: one(leaving.ask(query.get("id", ""))),
         "leave-many": lambda query: one(leaving.ask_many(rows(query))),
         "cost": lambda query: one(basket.cost(atlas, rows(query))),
         "comparable": lambda query: one(comparisons.offer()),
         "compare": lambda query: one(comparisons.ask(query.get("before", ""), query.get("after", ""))),
+        "check": lambda query: one(checks.ask(query.get("name", ""))),
     }
 
 
-def _routes(atlas: Atlas, pictures: Pictures, leaving: SideSolves) -> dict[str, Route]:
+def _routes(atlas: Atlas, pictures: Pictures) -> dict[str, Route]:
     def picture(query: dict[str, str]) -> Answer | None:
         name, size = query.get("id", ""), query.get("size", "384")
         if len(size) > 4 or not (size.isascii() and size.isdecimal()):
             raise ValueError(size)
         longest = int(size)
-        body = pictures.png(name, max(8, min(longest, 1024))) if name in atlas.table.places else None
-        return None if body is None else ("image/png", body)
+        return pictures.encoded(name, max(8, min(longest, 1024))) if name in atlas.table.places else None
+
+    def reachable(query: dict[str, str]) -> Answer:
+        atlas.ready["rows"].wait()  # points first: what opens images takes seconds to import
+        return one({"why_not": pictures.why_not})
 
     return {
         "": lambda query: None,  # the page itself, which needs a nonce
@@ -215,8 +222,8 @@ def _routes(atlas: Atlas, pictures: Pictures, leaving: SideSolves) -> dict[str, 
         "held-out": lambda query: one(payload.held_out(atlas)),
         "compose": lambda query: one(payload.composed(atlas, [s for s in query.get("without", "").split(",") if s])),
         "sample": lambda query: one(payload.sample(atlas, query.get("id", ""), pictures)),
-        "leave-out": lambda query: one(leaving.ask(query.get("id", ""))),
         "picture": picture,
+        "pictures": reachable,
     }
 
 
@@ -278,10 +285,17 @@ class _Handler(BaseHTTPRequestHandler):
         return None if parts[2] in self.owner.routes else (HTTPStatus.NOT_FOUND, "")
 
     def _send(self, status: HTTPStatus, scripts: str, kind: str, body: bytes) -> None:
+        # a browser may keep pictures, but asks before each use: it is answered while the store is as it was
+        tag = f'"{digest(body)}"' if kind.startswith("image/") else ""
+        if tag and self.headers.get("If-None-Match") == tag:
+            status, body = HTTPStatus.NOT_MODIFIED, b""
         self.send_response(status)
         self.send_header("Content-Type", kind)
-        self.send_header("Content-Length", str(len(body)))
-        self.send_header("Cache-Control", "no-store")
+        if status != HTTPStatus.NOT_MODIFIED:
+            self.send_header("Content-Length", str(len(body)))
+        self.send_header("Cache-Control", "private, no-cache" if tag else "no-store")
+        if tag:
+            self.send_header("ETag", tag)
         self.send_header("X-Content-Type-Options", "nosniff")
         self.send_header("X-Frame-Options", "DENY")
         self.send_header("Referrer-Policy", "no-referrer")

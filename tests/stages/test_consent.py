@@ -41,7 +41,7 @@ def pictures(path: Path, consent: Consent | None = None) -> tuple[bool, str]:
     """Whether the first sample has a picture, and why not."""
     with FeatureStore(path) as store:
         found = Pictures(store, consent)
-        return found.png(store.shards[0].sample_ids[0]) is not None, found.why_not
+        return found.encoded(store.shards[0].sample_ids[0]) is not None, found.why_not
 
 
 def run(capsys, *arguments: object) -> tuple[int, str, str]:

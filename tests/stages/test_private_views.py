@@ -15,8 +15,8 @@ from taftcache.cli import main
 from taftcache.errors import RecipeError, StoreError
 from taftcache.stages.look import inspection
 from taftcache.view import payload
+from taftcache.view.asked.leaving import SideSolves
 from taftcache.view.atlas import Atlas
-from taftcache.view.leaving import SideSolves
 from taftcache.view.pictures import Pictures
 from tests.stages.making import open_store, settings
 

@@ -65,6 +65,7 @@ MAY_IMPORT["stages"] = {"errors", "recipe", "backbone", "backbone.sources", "mod
 MAY_IMPORT["stages"] |= {f"stages.{room}" for room in ("extract", "train", "look", "forget")}
 MAY_IMPORT["remote"] = _STAGE | {"stages.extract", "stages.train"}
 MAY_IMPORT["paper"] = _STAGE | {"stages.extract", "stages.train"}
+MAY_IMPORT["view.asked"] = _STORE | {"errors", "names", "stages", "stages.forget", "stages.look", "view"}
 MAY_IMPORT["view"] = _STORE | {
     "errors",
     "names",
@@ -76,6 +77,7 @@ MAY_IMPORT["view"] = _STORE | {
     "stages",
     "stages.forget",
     "stages.look",
+    "view.asked",
 }
 _REPORTS = {"stages", *(f"stages.{room}" for room in ("extract", "train", "look", "forget", "files"))}
 MAY_IMPORT["terminal"] = {"errors", "names", "paper", "view"} | _REPORTS
@@ -139,11 +141,9 @@ HOMES = {
 # Files (or whole rooms) that import inside functions, and why. Everywhere else imports stand at the top.
 LATE: dict[str, str] = {
     "cli": "`--help` and completion start without torch",
+    "view.asked": "the page is served before torch and scikit-learn are loaded",
     "view.atlas": "the page is served before torch is loaded",
-    "view.basket": "the page is served before torch is loaded",
-    "view.comparing": "the page is served before torch is loaded",
     "view.embedding": "scikit-learn takes a second to start, and the page is served before",
-    "view.leaving": "the page is served before torch is loaded",
     "view.pictures": "a source of images may load timm, and the page is served before",
     "terminal.console": "rich's bars, which only a terminal shows",
     "cache.arrays": "Dask and xarray are optional: a store is read without them",

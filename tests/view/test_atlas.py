@@ -21,9 +21,9 @@ from taftcache.stages.look.leaving import Without
 from taftcache.stages.train.record import adopt
 from taftcache.tangent.operator import TangentOperator
 from taftcache.view import payload
+from taftcache.view.asked.leaving import SideSolves, without_row
 from taftcache.view.atlas import Atlas
 from taftcache.view.embedding import ANCHORS, nearest, neighbour_map, principal_axes
-from taftcache.view.leaving import SideSolves, without_row
 from taftcache.view.pictures import Pictures, patch_grid
 from taftcache.view.pictures import seen as cropped
 from tests.stages.making import recipe
@@ -281,7 +281,7 @@ def test_pictures_that_are_gone_are_said_to_be(images_gone):
     with FeatureStore(images_gone) as store:
         pictures = Pictures(store)
         name = store.sample_ids()[0]
-        assert pictures.png(name) is None
+        assert pictures.encoded(name) is None
         assert "cannot be reached" in pictures.why_not
 
 
@@ -292,7 +292,7 @@ def images_gone(tmp_path):
     folder = write_images(tmp_path / "images", per_class=4)
     taftcache.extract(recipe(tmp_path / "store", data={"source": "folder", "train": str(folder)}))
     with FeatureStore(tmp_path / "store") as store:
-        assert Pictures(store).png(store.sample_ids()[0])[:4] == b"\x89PNG"
+        assert Pictures(store).encoded(store.sample_ids()[0]).body[:4] == b"\x89PNG"
     shutil.rmtree(folder)
     return tmp_path / "store"
 

@@ -9,9 +9,9 @@ import pytest
 
 import taftcache
 from taftcache.cache.store import FeatureStore
-from taftcache.view import basket
+from taftcache.view.asked import basket
+from taftcache.view.asked.leaving import SideSolves, without_rows
 from taftcache.view.atlas import Atlas
-from taftcache.view.leaving import SideSolves, without_rows
 from tests.cache.making import tree
 
 

@@ -16,7 +16,17 @@ from taftcache.view.server import ViewServer
 
 pytestmark = pytest.mark.slow
 
-CHARTS = {"overview": 1, "map": 1, "classes": 1, "shards": 2, "training": 1, "compare": 1, "basket": 0, "ledger": 0}
+CHARTS = {
+    "overview": 1,
+    "map": 1,
+    "check": 0,
+    "classes": 1,
+    "shards": 2,
+    "training": 1,
+    "compare": 1,
+    "basket": 0,
+    "ledger": 0,
+}
 MAP = "echarts.getInstanceByDom(document.getElementById('map'))"
 POINTS = """() => echarts.getInstanceByDom(document.getElementById("map")).getOption().series
   .filter((one) => one.id !== "selected").reduce((sum, one) => sum + one.data.length / 2, 0)"""
@@ -312,7 +322,7 @@ def test_a_report_shows_the_same_without_a_server(browse, seen, atlas, tmp_path,
     page.tab.fill("#subtract", "2")
     page.composed(1)
     assert right(page) == evaluated(seen, ["001", "002"])
-    for view in ("classes", "training", "ledger", "overview"):
+    for view in ("check", "classes", "training", "ledger", "overview"):
         page.go(view)
     assert [url for url in page.asked if not url.startswith(("file:", "data:"))] == []
 

@@ -12,8 +12,8 @@ import pytest
 import taftcache
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import RecipeError
+from taftcache.view.asked.comparing import Comparisons
 from taftcache.view.atlas import Atlas
-from taftcache.view.comparing import Comparisons
 from taftcache.view.server import ViewServer
 from tests.view.test_server import ask, at
 

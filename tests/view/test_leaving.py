@@ -13,8 +13,8 @@ from taftcache.cache.store import FeatureStore
 from taftcache.errors import SolveError, StoreError
 from taftcache.stages.look import leaving as stage
 from taftcache.view import payload
+from taftcache.view.asked.leaving import SideSolves
 from taftcache.view.atlas import Atlas
-from taftcache.view.leaving import SideSolves
 from taftcache.view.pictures import Pictures
 from tests.stages.making import open_store, recipe
 from tests.teaching.making import extract_features, teacher_recipe

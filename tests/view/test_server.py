@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import http.client
 import json
 import shutil
@@ -219,3 +220,26 @@ def test_names_cannot_break_out_of_a_report():
     assert nasty not in page
     assert "connect-src" not in REPORT_POLICY
     assert REPORT_POLICY.startswith("default-src 'none'")
+
+
+def test_pictures_are_sent_once(server):
+    """Their digest stands in for the bytes that a browser has already."""
+    path = at(server, "picture?" + urlencode({"id": held_out(server), "size": "96"}))
+    status, body, headers = ask(server, path)
+    assert (status, headers["Cache-Control"], headers["Content-Type"]) == (200, "private, no-cache", "image/png")
+    assert ask(server, path, **{"If-None-Match": headers["ETag"]})[:2] == (304, b"")
+    assert ask(server, path, **{"If-None-Match": '"other"'})[:2] == (200, body)
+    assert ask(server, at(server, "overview"))[2]["Cache-Control"] == "no-store"
+    assert json.loads(ask(server, at(server, "pictures"))[1]) == {"why_not": ""}
+
+
+def test_what_is_imported_late_waits_for_its_turn():
+    """Two threads that import timm from two ends at once find it half made; scikit-learn has no such circle."""
+    files = set(Path(taftcache.__file__).parent.joinpath("view").rglob("*.py"))
+    for file in (file for file in files if file.name != "embedding.py"):
+        tree = ast.parse(file.read_text(encoding="utf-8"))
+        turns = [n for n in ast.walk(tree) if isinstance(n, ast.With) and ast.unparse(n.items[0]) == "importing"]
+        waiting = {id(n) for turn in turns for n in ast.walk(turn)}
+        late = [n for f in ast.walk(tree) if isinstance(f, ast.FunctionDef) for n in ast.walk(f)]
+        early = [n.lineno for n in late if isinstance(n, ast.Import | ast.ImportFrom) and id(n) not in waiting]
+        assert early == [], file.name

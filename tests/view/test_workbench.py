@@ -127,6 +127,7 @@ def test_a_long_basket_stays_in_the_tab(browse, server, atlas):
         route.fulfill(json={**body, "ids": [name + "x" * 500 for name in body["ids"]]})
 
     page.tab.route("**/ids*", answer)
+    page.tab.route("**/pictures*", lambda asked: asked.fulfill(json={"why_not": "no image has such an id"}))
     page.open(server.url + "#map")
     page.tab.select_option("#class", "3")
     page.tab.click("#put")

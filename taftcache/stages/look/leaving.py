@@ -316,7 +316,7 @@ def _check_classes(store: FeatureStore, leaving: Mapping[str, Sequence[int]]) ->
     gone_classes = [store.classes[k] for k in np.flatnonzero((before > 0) & (after == 0))]
     if gone_classes:
         raise RecipeError(
-            "a class would leave with its last training row, and with it a column of every component",
+            "a class cannot go with its last training row: every component would lose a column",
             got=", ".join(gone_classes),
             do="taftcache forget --dry-run says what that costs",
         )

@@ -5,6 +5,8 @@ import { clearFilters, state } from "./state.js";
 // Characters of one part of the address; a longer one stays in this tab, and the address has its key alone.
 const LONGEST = 2000;
 const KEPT = "@";
+// Views that show a sample beside them.
+const BESIDE = ["map", "check"];
 
 const names = { class: () => state.overview.report.classes, shard: () => state.overview.shards.map((s) => s.name) };
 
@@ -19,6 +21,7 @@ const plain = (of, key, none = "") => ({
 });
 const filters = () => state.filters,
   pair = () => state.pair,
+  check = () => state.check,
   all = () => state;
 
 // Each part of the address: write gives its text, "" where nothing is chosen, and read takes it in.
@@ -40,6 +43,13 @@ const PARTS = {
   rows: plain(pair, "rows", "held-out"),
   show: plain(pair, "show", "changed"),
   label: plain(pair, "class"),
+  list: plain(check, "list", "suspects"),
+  "list-class": named(check, "class", names.class),
+  "list-shard": named(check, "shard", names.shard),
+  order: {
+    write: () => state.order.key + (state.order.falling ? " falling" : ""),
+    read: (text) => (state.order = { key: text.split(" ")[0], falling: text.endsWith(" falling") }),
+  },
   hidden: {
     write: () => [...state.hidden].join("\n"),
     read: (text) => (state.hidden = new Set(text ? text.split("\n") : [])),
@@ -122,7 +132,7 @@ function written() {
     if (text) query.set(key, shortened(text));
   }
   const sample =
-    state.view === "map" && state.selected !== null ? "/" + encodeURIComponent(state.ids[state.selected]) : "";
+    BESIDE.includes(state.view) && state.selected !== null ? "/" + encodeURIComponent(state.ids[state.selected]) : "";
   const tail = query.toString();
   return `#${state.view}${sample}${tail ? "?" + tail : ""}`;
 }

@@ -1,7 +1,9 @@
 // Samples put aside to forget: what that would cost and change, and the command that does it.
-import { basketStays, keep, lookAtSample } from "./address.js";
+import { basketStays, lookAtSample } from "./address.js";
 import { h, link, scrolled, table } from "./elements.js";
+import { saveIds } from "./files.js";
 import { bytes, count, counted, noun, percent, short } from "./numbers.js";
+import { emptyButton, onPick, pick } from "./picked.js";
 import { ask, source } from "./source.js";
 import { className, modelTitle, shardName, state } from "./state.js";
 
@@ -11,57 +13,6 @@ const INLINE = 8;
 const POLL_MS = 300;
 // Of an address that asks for the cost.
 const LONGEST_QUERY = 60000;
-
-export function showCount() {
-  const node = document.getElementById("count");
-  node.textContent = state.basket.size ? ` (${count(state.basket.size)})` : "";
-}
-
-function changed() {
-  showCount();
-  keep();
-}
-
-// A button that puts the rows of rows() into the basket, and says how many are new there.
-export function keepButton(rows) {
-  const said = h("span", { class: "quiet", role: "status" });
-  const onclick = () => {
-    const before = state.basket.size;
-    for (const row of rows()) state.basket.add(row);
-    said.textContent = `${count(state.basket.size - before)} more in the basket`;
-    changed();
-  };
-  return h(
-    "span",
-    { class: "put" },
-    h("button", { type: "button", id: "put", onclick }, "Put them in the basket"),
-    said,
-  );
-}
-
-// A button that puts one row into the basket, or takes it out.
-export function toggleButton(row) {
-  const label = () => (state.basket.has(row) ? "Take out of the basket" : "Put in the basket");
-  const button = h(
-    "button",
-    {
-      type: "button",
-      onclick: () => {
-        if (!state.basket.delete(row)) state.basket.add(row);
-        button.textContent = label();
-        changed();
-      },
-    },
-    label(),
-  );
-  return button;
-}
-
-// As a file with an id a line.
-export function saveIds(rows) {
-  const text = rows.map((row) => state.ids[row]).join("\n") + "\n";
-  h("a", { href: URL.createObjectURL(new Blob([text])), download: "ids.txt" }).click();
-}
 
 const quoted = (text) => (/^[\w@%+=:,./-]+$/.test(text) ? text : "'" + text.replaceAll("'", `'"'"'`) + "'");
 
@@ -79,29 +30,28 @@ export function basketView(main) {
   const rows = [...state.basket].sort((a, b) => a - b),
     place = h("div", {});
   main.append(h("h1", {}, "Basket"), place);
+  onPick(place, () => {
+    main.replaceChildren();
+    basketView(main);
+  });
   if (!rows.length) {
     place.append(
-      h("p", {}, "Empty. Put samples in it from the map's table, from a sample's own page or from a comparison."),
+      h(
+        "p",
+        {},
+        "Empty. Put samples in it from the map, its pictures or its table, from the lists of what may be wrong, from a sample's own page or from a comparison.",
+      ),
     );
     return;
   }
-  const again = () => {
-    main.replaceChildren();
-    basketView(main);
-  };
-  const empty = () => {
-    state.basket.clear();
-    changed();
-    again();
-  };
   const stays = basketStays() ? " It is too long for the address, so it stays in this tab." : "";
   place.append(
     h("p", {}, `${counted(rows.length, "sample")}. Nothing here changes the store.${stays}`),
     ...toForget(rows),
     ...(source.live ? [price(rows), change(rows)] : []),
     h("h2", {}, "Samples"),
-    h("p", { class: "tools" }, h("button", { type: "button", id: "empty", onclick: empty }, "Empty the basket")),
-    scrolled(table("Basket", columns(again), rows, null, LISTED), true),
+    h("p", { class: "tools" }, emptyButton()),
+    scrolled(table("Basket", COLUMNS, rows, null, LISTED), true),
   );
   if (rows.length > LISTED) place.append(h("p", { class: "quiet" }, `${LISTED} are listed; the headers sort all.`));
 }
@@ -128,25 +78,24 @@ function toForget(rows) {
   ];
 }
 
-const columns = (again) => [
+const COLUMNS = [
   ["sample", (row) => link(state.ids[row], () => lookAtSample(row)), false, (row) => state.ids[row]],
   ["class", (row) => className(state.label[row])],
   ["shard", (row) => shardName(state.shard[row])],
   ["margin", (row) => short(state.columns.margin?.[row]), true, (row) => state.columns.margin?.[row]],
   [
     "",
-    (row) => {
-      const onclick = () => {
-        state.basket.delete(row);
-        changed();
-        again();
-      };
-      return h(
+    (row) =>
+      h(
         "button",
-        { class: "link", type: "button", onclick, "aria-label": "take out " + state.ids[row] },
+        {
+          class: "link",
+          type: "button",
+          onclick: () => pick([row], false),
+          "aria-label": "take out " + state.ids[row],
+        },
         "take out",
-      );
-    },
+      ),
   ],
 ];
 

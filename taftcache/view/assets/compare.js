@@ -1,6 +1,6 @@
 // Two models sample by sample: what changed its label, and by how much.
 import { keep, lookAtSample } from "./address.js";
-import { keepButton } from "./basket.js";
+import { keepButton } from "./picked.js";
 import { chart, css, dropCharts, PALETTE } from "./charts.js";
 import { choice, h, judgement, link, scrolled, table } from "./elements.js";
 import { count, counted, noun, percent, short } from "./numbers.js";
@@ -225,6 +225,7 @@ function marginsChart(node, answer, list) {
     node,
     `Margins of ${counted(list.length, "sample")} before and after; the table below lists them`,
     {
+      grid: { left: 34, right: 18, top: 36, bottom: 30, containLabel: true }, // the name of the axis on the left
       xAxis: marginAxis("margin before", low, high),
       yAxis: { ...marginAxis("margin after", low, high), nameGap: 40 },
       tooltip: {

@@ -1,13 +1,15 @@
 // Views by the address's fragment; the background work's progress; light and dark.
 import { go, keep, onOpen, restore } from "./address.js";
-import { basketView, showCount } from "./basket.js";
+import { basketView } from "./basket.js";
 import { dropCharts } from "./charts.js";
+import { checksView } from "./checks.js";
 import { classesView } from "./classes.js";
 import { compareView } from "./compare.js";
 import { ledgerView } from "./ledger.js";
 import { mapView } from "./map/view.js";
 import { count } from "./numbers.js";
 import { overviewView } from "./overview.js";
+import { showCount } from "./picked.js";
 import { shardsView } from "./shards.js";
 import { ask, REPORT, source } from "./source.js";
 import { loadColumns, loadHeldOut, loadRows, state } from "./state.js";
@@ -16,6 +18,7 @@ import { trainingView } from "./training.js";
 const VIEWS = {
   overview: overviewView,
   map: mapView,
+  check: checksView,
   classes: classesView,
   shards: shardsView,
   training: trainingView,

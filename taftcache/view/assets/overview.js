@@ -4,7 +4,7 @@ import { lookAt } from "./address.js";
 import { chart, classColour, namesAxis } from "./charts.js";
 import { card, h, link, scrolled, table } from "./elements.js";
 import { bytes, count, counted, noun, percent, short } from "./numbers.js";
-import { judged, modelTitle, state, waiting } from "./state.js";
+import { judged, modelTitle, state, untrained, waiting } from "./state.js";
 
 export function overviewView(main) {
   const r = state.overview.report,
@@ -34,7 +34,7 @@ export function overviewView(main) {
 function accuracy() {
   const { model } = state.overview,
     found = state.held && state.held.models[model];
-  if (!found) return waiting("held-out predictions");
+  if (!found) return untrained() ? h("p", {}, untrained()) : waiting("held-out predictions");
   return h("p", {}, accuracyLine(judged(found), modelTitle(model)));
 }
 

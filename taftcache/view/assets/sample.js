@@ -1,5 +1,5 @@
 // One sample: picture, attention, models, neighbours, and what forgetting it would change.
-import { toggleButton } from "./basket.js";
+import { toggleButton } from "./picked.js";
 import { h, judgement, scrolled, table } from "./elements.js";
 import { forgetting } from "./forgetting.js";
 import { counted, percent, short } from "./numbers.js";

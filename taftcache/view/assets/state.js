@@ -26,6 +26,8 @@ export const state = {
   filters: { ...NO_FILTERS },
   basket: new Set(), // rows to forget, perhaps
   pair: { before: "", after: "", rows: "held-out", show: "changed", class: "" }, // models compared, and what is listed
+  order: { key: "", falling: false }, // of the pictures beside the map
+  check: { list: "suspects", class: "", shard: "" },
   out: new Set(),
   model: null,
 };
@@ -104,6 +106,10 @@ export function judged(predictions) {
   }
   return { right, rows: labels.length, accuracy: right / labels.length, counts, of };
 }
+
+// What stands where there is no model yet; "" where there is one.
+export const untrained = () =>
+  state.overview.report.models.length ? "" : "Nothing is trained yet: taftcache train STORE.";
 
 // Whether a stage of the background work has ended.
 export const ready = (stage) => Boolean(state.stages[stage]?.ready);

@@ -2,7 +2,7 @@
 import { chart, classColour, css, PALETTE, percentAxis } from "./charts.js";
 import { h, scrolled, table } from "./elements.js";
 import { count, counted, percent, short } from "./numbers.js";
-import { modelTitle, state, waiting } from "./state.js";
+import { modelTitle, state, untrained, waiting } from "./state.js";
 
 const PROOF =
   "Each is a float64 gradient recomputed from the rows. F is λ-strongly convex, so ‖Δw − Δw*‖ ≤ ‖∇F‖/λ and F − F* ≤ ‖∇F‖²/2λ.";
@@ -11,8 +11,8 @@ const NO_CURVES = "No curves: every solve here took one step (the exact inverse,
 export function trainingView(main) {
   const models = state.overview.report.models;
   main.append(h("h1", {}, "Training"));
-  if (!models.length) {
-    main.append(h("p", {}, "Nothing is trained yet: taftcache train STORE."));
+  if (untrained()) {
+    main.append(h("p", {}, untrained()));
     return;
   }
   const solves = models.filter((m) => m.certificate && m.convergence && m.convergence.length > 1),

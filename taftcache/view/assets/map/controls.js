@@ -11,6 +11,7 @@ const ONLY = [
   ["", "all"],
   ["wrong", "wrong only"],
   ["right", "right only"],
+  ["basket", "basket only"],
 ];
 
 // After so many ms without a key the table is searched.

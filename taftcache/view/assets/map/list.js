@@ -1,7 +1,9 @@
 // The samples that the map's filters and lasso leave, in a table.
-import { keepButton, saveIds } from "../basket.js";
 import { h, judgement, link, scrolled, sorted, table } from "../elements.js";
+import { saveIds } from "../files.js";
 import { count, counted, short } from "../numbers.js";
+import { keepButton } from "../picked.js";
+import { peeks } from "../pictures.js";
 import { className, modelTitle, shardName, state, UNKNOWN } from "../state.js";
 
 const LISTED = 200;
@@ -22,7 +24,10 @@ export function sampleList(select) {
       (state.hidden.size ? `, without ${state.hidden.size} hidden in the legend` : "") +
       (rows.length > LISTED ? `; the first ${LISTED} are listed, the headers sort all` : "");
     said.dataset.count = rows.length;
-    const mark = (line, row) => line.setAttribute("aria-selected", row === state.selected);
+    const mark = (line, row) => {
+      line.setAttribute("aria-selected", row === state.selected);
+      peeks(line, () => row);
+    };
     node.replaceChildren(
       scrolled(table(CAPTION, columns(select), rows, mark, LISTED), true),
       h(

@@ -1,4 +1,5 @@
 // Which rows the map shows, and where.
+import { isPicked } from "../picked.js";
 import { classesBy, ready, state, UNKNOWN } from "../state.js";
 
 // Rows that pass the filters: class, shard, right or wrong, what they are taken for.
@@ -9,7 +10,9 @@ export function passing() {
   for (let row = 0; row < state.ids.length; row++) {
     if (k !== "" && state.label[row] !== +k) continue;
     if (shard !== "" && state.shard[row] !== +shard) continue;
-    if (only && (!found || found[row] === UNKNOWN || (found[row] === state.label[row]) !== (only === "right")))
+    if (only === "basket") {
+      if (!isPicked(row)) continue;
+    } else if (only && (!found || found[row] === UNKNOWN || (found[row] === state.label[row]) !== (only === "right")))
       continue;
     if (taken !== "" && (!found || found[row] !== +taken)) continue;
     rows.push(row);

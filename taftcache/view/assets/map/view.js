@@ -3,30 +3,33 @@ import { keep } from "../address.js";
 import { h } from "../elements.js";
 import { percent } from "../numbers.js";
 import { showSample } from "../sample.js";
-import { modelTitle, ready, state } from "../state.js";
+import { modelTitle, ready, state, untrained } from "../state.js";
 import { mapChart } from "./chart.js";
 import { stepByKeys } from "./keys.js";
 import { clearControls, mapControls } from "./controls.js";
 import { mapLasso } from "./lasso.js";
-import { sampleList } from "./list.js";
 import { chosen, placed, space } from "./rows.js";
+import { byMouse, shownSamples } from "./shown.js";
 
 const HELP =
   "Wheel or + − to zoom, drag or arrow keys to move, 0 to see all, Shift and arrow keys to go from sample to sample, Enter for the one in the middle; the lasso or the filters choose samples for the table, the search finds among them.";
+
+const quiet = (text) => h("p", { class: "quiet" }, text);
 
 export function mapView(main) {
   const axes = h("p", { class: "quiet", id: "axes" }),
     place = h("div", { class: "map", id: "map", tabindex: "0" }),
     side = h("aside", { class: "side", "aria-label": "Sample" }),
-    list = sampleList(select);
+    list = shownSamples(select, draw);
   const controls = mapControls({ change: draw, search: fill, enter, lasso: () => lasso.arm(true), clear });
-  const whose = `Predictions and margins are of the store's best model: ${modelTitle(state.overview.model)}.`;
-  const below = [h("p", { class: "quiet" }, HELP), h("p", { class: "quiet" }, whose), list.said, list.node];
+  const whose =
+    untrained() || `Predictions and margins are of the store's best model: ${modelTitle(state.overview.model)}.`;
+  const below = [list.picked, quiet(HELP), quiet(whose), list.said, list.node];
   main.append(
     h("h1", {}, "Map of the samples"),
     axes,
     controls.node,
-    h("div", { class: "atlas" }, h("div", {}, place, ...below), side),
+    h("div", { class: "atlas" }, h("div", {}, list.beside(place), ...below), side),
   );
   const map = mapChart(place, fill),
     lasso = mapLasso(map.made, controls.lasso, fill);
@@ -56,11 +59,8 @@ export function mapView(main) {
     lasso.arm(false);
     draw();
   }
-  map.made.on("click", (event) => {
-    const row = map.rowAt(event);
-    if (row !== null) select(row);
-  });
-  if (state.selected === null) side.append(h("p", { class: "quiet" }, "Choose a sample on the map or in the table."));
+  byMouse(map, place, select);
+  if (state.selected === null) side.append(quiet("Choose a sample on the map, among the pictures or in the table."));
   else showSample(side, state.ids[state.selected], select);
   draw();
   lasso.again();

@@ -6,6 +6,7 @@ from collections import Counter
 from typing import Any
 
 from taftcache.view.atlas import Atlas
+from taftcache.view.late import importing
 
 # Of row numbers, as JavaScript writes them with toString(36).
 RADIX = 36
@@ -33,7 +34,8 @@ def cost(atlas: Atlas, rows: list[int]) -> dict[str, Any]:
     Raises:
         DataError: no training row would be left.
     """
-    from taftcache.stages.forget.forgetting import forget
+    with importing:
+        from taftcache.stages.forget.forgetting import forget
 
     table = atlas.table
     report = forget(atlas.store, [table.ids[k] for k in rows], dry_run=True)

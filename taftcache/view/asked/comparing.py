@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict
+from functools import cache
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
@@ -15,8 +16,9 @@ from taftcache.errors import RecipeError, StoreError
 from taftcache.names import is_model, model_of
 from taftcache.stages.look.row_table import RowTable
 from taftcache.stages.look.vectors import has_tail
-from taftcache.view.aside import Aside
+from taftcache.view.asked.aside import Aside
 from taftcache.view.atlas import Atlas
+from taftcache.view.late import importing
 from taftcache.view.payload import packed
 
 if TYPE_CHECKING:
@@ -37,7 +39,8 @@ class Side:
 
     def say(self, model: str, report: Callable[[int], None]) -> Said:
         """What a model says of every row; computed once."""
-        from taftcache.stages.look.scoring import said_of
+        with importing:
+            from taftcache.stages.look.scoring import said_of
 
         if model not in self.said:
             found = said_of(self.scorer(), self.table, None if model == BASE else model, report)
@@ -95,7 +98,8 @@ class Comparisons:
     def _compare(
         self, pair: tuple[tuple[Side, str], tuple[Side, str]], report: Callable[[int], None]
     ) -> dict[str, Any]:
-        from taftcache.stages.look.evaluation import changes_of
+        with importing:
+            from taftcache.stages.look.evaluation import changes_of
 
         here = self.sides[HERE]
         other = next((side for side, _ in pair if side is not here), here)
@@ -130,13 +134,12 @@ class Comparisons:
 
 def _once(store: FeatureStore) -> Callable[[], Scorer]:
     """The store's models when they are first asked for, and the same ones from then on."""
-    from functools import cache
-
     alone = Lock()
 
     @cache
     def load() -> Scorer:
-        from taftcache.stages.look.scoring import Scorer
+        with importing:
+            from taftcache.stages.look.scoring import Scorer
 
         return Scorer(store)
 

@@ -12,8 +12,9 @@ from taftcache.cache.read.shard import Shard
 from taftcache.errors import StoreError
 from taftcache.names import component_of
 from taftcache.stages.progress import Silent
-from taftcache.view.aside import Aside
+from taftcache.view.asked.aside import Aside
 from taftcache.view.atlas import Atlas
+from taftcache.view.late import importing
 
 if TYPE_CHECKING:
     from taftcache.stages.look.leaving import RowLeftOut, RowsLeftOut
@@ -59,7 +60,8 @@ class SideSolves:
 
 def without_row(atlas: Atlas, shard: Shard, row: int, report: Callable[[int], None] | None = None) -> RowLeftOut:
     """Solve the shard's component without one of its rows; ``report`` hears the passes taken so far."""
-    from taftcache.stages.look.leaving import ModelParts, leave_out
+    with importing:
+        from taftcache.stages.look.leaving import ModelParts, leave_out
 
     parts = ModelParts(atlas.store, component_of(shard.name), _Passes(report or (lambda passes: None)))
     return leave_out(atlas.scorer(), parts, shard, row, atlas.held_out)
@@ -67,7 +69,8 @@ def without_row(atlas: Atlas, shard: Shard, row: int, report: Callable[[int], No
 
 def without_rows(atlas: Atlas, rows: Sequence[int], report: Callable[[int], None]) -> RowsLeftOut:
     """Solve the shards' components without rows of the table; ``report`` hears the passes taken so far."""
-    from taftcache.stages.look.leaving import leave_rows_out
+    with importing:
+        from taftcache.stages.look.leaving import leave_rows_out
 
     table = atlas.table
     leaving: dict[str, list[int]] = {}

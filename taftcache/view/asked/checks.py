@@ -1,0 +1,146 @@
+"""Lists of what may be wrong with the data, made by the stages when the page asks; kept in memory alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from threading import Lock, Thread
+from typing import Any
+
+import numpy as np
+
+from taftcache.errors import TaftcacheError
+from taftcache.stages.progress import Silent
+from taftcache.view.atlas import Atlas
+from taftcache.view.late import importing
+from taftcache.view.payload import packed
+
+# The longest that a list can be; what is worst stands first.
+LISTED = 5000
+
+
+class Checks:
+    """Lists by name (``suspects``, ``duplicates``, ``outliers``), one made at a time, each in a thread of its own."""
+
+    def __init__(self, atlas: Atlas) -> None:
+        self._atlas = atlas
+        self._makers: dict[str, Callable[[Atlas, Silent], dict[str, Any]]] = {
+            "suspects": _suspects,
+            "duplicates": _duplicates,
+            "outliers": _outliers,
+        }
+        self._answers: dict[str, dict[str, Any]] = {}
+        self._alone, self._turn = Lock(), Lock()
+
+    def ask(self, name: str) -> dict[str, Any]:
+        """``{"state": "waiting" | "working" | "done" | "failed", …}`` of a list, which is begun when it was not yet.
+
+        Working on it, ``doing`` is the step, ``done`` of ``total``; done, the list is in ``found``.
+
+        Raises:
+            ValueError: no such list.
+        """
+        if name not in self._makers:
+            raise ValueError(name)
+        with self._alone:
+            if name not in self._answers:
+                self._answers[name] = {"state": "waiting"}
+                Thread(target=self._make, args=(name,), name=f"taftcache-{name}", daemon=True).start()
+            return self._answers[name]
+
+    def _make(self, name: str) -> None:
+        with self._turn:
+            try:
+                found = self._makers[name](self._atlas, _Watched(self._atlas, self._tell(name)))
+                self._answers[name] = {"state": "done", "found": found}
+            except _Closing:
+                self._answers[name] = {"state": "failed", "error": "the page is closing"}
+            except (TaftcacheError, ArithmeticError, MemoryError, OSError, RuntimeError) as error:
+                self._answers[name] = {"state": "failed", "error": str(error).splitlines()[0]}
+
+    def _tell(self, name: str) -> Callable[[str, int, int], None]:
+        def tell(doing: str, done: int, total: int) -> None:
+            self._answers[name] = {"state": "working", "doing": doing, "done": done, "total": total}
+
+        return tell
+
+
+class _Closing(Exception):
+    """The atlas is being closed: nobody waits for the list any more."""
+
+
+class _Watched(Silent):
+    """A progress that tells each step, and ends the work when the atlas is closed."""
+
+    def __init__(self, atlas: Atlas, tell: Callable[[str, int, int], None]) -> None:
+        self._atlas, self._tell = atlas, tell
+        self._doing, self._done, self._total = "", 0, 0
+
+    @contextmanager
+    def task(self, name: str, total: int | None) -> Iterator[_Watched]:
+        """See ``Progress``."""
+        self._doing, self._done, self._total = name, 0, total or 0
+        self.advance(0)
+        yield self
+
+    def advance(self, steps: int = 1) -> None:
+        """See ``Task``."""
+        if self._atlas.closing:
+            raise _Closing
+        self._done += steps
+        self._tell(self._doing, self._done, self._total)
+
+
+def _suspects(atlas: Atlas, progress: Silent) -> dict[str, Any]:
+    with importing:
+        from taftcache.stages.look.suspects import suspects
+
+    report, classes = suspects(atlas.store, LISTED, progress), atlas.store.classes
+    return {
+        "method": report.method,
+        "rows": report.rows,
+        "disagreeing": report.disagreeing,
+        "notes": report.notes,
+        "row": _rows(atlas, [s.sample for s in report.suspects]),
+        "says": packed(np.array([classes.index(s.says) for s in report.suspects], np.int32)),
+        "margin": packed(np.array([s.margin for s in report.suspects], np.float32)),
+    }
+
+
+def _duplicates(atlas: Atlas, progress: Silent) -> dict[str, Any]:
+    with importing:
+        from taftcache.stages.look.duplicates import duplicates
+
+    report = duplicates(atlas.store, LISTED, progress=progress)
+    pairs = [*report.leaks, *report.pairs]
+    return {
+        "threshold": report.threshold,
+        "rows": report.rows,
+        "leaks_found": report.leaks_found,
+        "pairs_found": report.pairs_found,
+        "leaks": len(report.leaks),
+        "notes": report.notes,
+        "first": _rows(atlas, [pair.samples[0] for pair in pairs]),
+        "second": _rows(atlas, [pair.samples[1] for pair in pairs]),
+        "similarity": packed(np.array([pair.similarity for pair in pairs], np.float32)),
+    }
+
+
+def _outliers(atlas: Atlas, progress: Silent) -> dict[str, Any]:
+    with importing:
+        from taftcache.stages.look.outliers import outliers
+
+    report = outliers(atlas.store, LISTED, progress=progress)
+    return {
+        "neighbour": report.neighbour,
+        "rows": report.rows,
+        "notes": report.notes,
+        "row": _rows(atlas, [o.sample for o in report.outliers]),
+        "times": packed(np.array([o.times for o in report.outliers], np.float32)),
+        "distance": packed(np.array([o.distance for o in report.outliers], np.float32)),
+    }
+
+
+def _rows(atlas: Atlas, samples: list[str]) -> dict[str, str]:
+    """Rows of the atlas's table by id."""
+    return packed(np.array([atlas.table.find(sample) for sample in samples], np.int32))

@@ -1,0 +1,194 @@
+// What may be wrong with the data: four lists, the worst first, made by the server when they are asked for.
+import { keep } from "./address.js";
+import { confused, LISTS } from "./check_lists.js";
+import { choice, h, scrolled, sorted, table } from "./elements.js";
+import { saveIds, saveTable } from "./files.js";
+import { count, counted } from "./numbers.js";
+import { keepButton, pickBox, pickedBar } from "./picked.js";
+import { noPictures, peeks, thumbnail } from "./pictures.js";
+import { showSample } from "./sample.js";
+import { ask, source } from "./source.js";
+import { state } from "./state.js";
+
+const LISTED = 200, // lines of a list that are in the document
+  THUMBS = 5, // samples of a line that are shown, where it has many
+  POLL_MS = 400,
+  NARROW = 900; // px; below it a sample stands below the list
+// The lists that were made, by name; whether there are pictures.
+const here = { found: {}, pictures: false };
+
+export function checksView(main) {
+  const tabs = Object.entries(LISTS).map(([name, { title }]) =>
+    h("button", { type: "button", "data-name": name, onclick: () => choose(name) }, title),
+  );
+  const place = h("div", { id: "check" }),
+    side = h("aside", { class: "side", "aria-label": "Sample" });
+  main.append(
+    h("h1", {}, "Check the data"),
+    h("div", { class: "tools", role: "group", "aria-label": "Lists" }, tabs),
+    h("div", { class: "atlas" }, h("div", {}, pickedBar(false), place), side),
+  );
+  if (state.selected === null) side.append(h("p", { class: "quiet" }, "Choose a sample in the list."));
+  else showSample(side, state.ids[state.selected], open);
+
+  function open(row) {
+    state.selected = row;
+    keep();
+    showSample(side, state.ids[row], open);
+    for (const line of place.querySelectorAll("tr[data-rows]"))
+      line.setAttribute("aria-selected", line.dataset.rows.split(" ").includes(String(row)));
+    if (innerWidth < NARROW) side.scrollIntoView();
+  }
+  function choose(name) {
+    state.check.list = Object.hasOwn(LISTS, name) ? name : "suspects";
+    draw();
+    fetchList(state.check.list, place, draw);
+  }
+  function draw() {
+    const { id } = document.activeElement;
+    keep();
+    for (const tab of tabs) tab.setAttribute("aria-pressed", tab.dataset.name === state.check.list);
+    place.replaceChildren(...listed({ open, draw }));
+    if (id) document.getElementById(id)?.focus();
+  }
+  noPictures().then((why) => {
+    here.pictures = !why;
+    if (place.isConnected) draw();
+  });
+  choose(state.check.list);
+  return {
+    refresh: () => {
+      if (state.check.list === "confused" && place.querySelector("progress")) draw();
+    },
+  };
+}
+
+// Ask for a list, and again until it is made, as long as it is looked at; draw() is called when it is.
+async function fetchList(name, place, draw) {
+  if (name === "confused" || !source.live || here.found[name]) return;
+  while (place.isConnected && state.check.list === name) {
+    const answer = await ask("check", { name }).catch((error) => ({ state: "failed", error: error.message }));
+    if (!place.isConnected || state.check.list !== name) return;
+    if (answer.state === "done" || answer.state === "failed") {
+      here.found[name] = answer.found ? LISTS[name].made(answer.found) : { why: `None: ${answer.error}.` };
+      draw();
+      return;
+    }
+    place.replaceChildren(h("p", {}, LISTS[name].about), ...working(answer));
+    await new Promise((next) => setTimeout(next, POLL_MS));
+  }
+}
+
+function working({ doing, done, total }) {
+  const text = doing ? `${doing}: ${count(done)} of ${count(total)}` : "waiting for another list …";
+  return [
+    h("p", { class: "quiet", role: "status" }, text),
+    h("progress", { "aria-label": "being made", ...(total ? { max: total, value: done } : {}) }),
+  ];
+}
+
+// The list that is chosen, as far as it is known.
+function listed(on) {
+  const name = state.check.list,
+    { about, command, title } = LISTS[name],
+    list = name === "confused" ? confused() : here.found[name];
+  const head = h("p", {}, about);
+  if (!list && !source.live) {
+    const why = `Not in this report: taftcache view makes it, and taftcache inspect ${command} lists the first.`;
+    return [head, h("p", { class: "quiet" }, why)];
+  }
+  if (!list) return [head, ...working({})];
+  if (list.why) return [head, h("p", { class: "quiet", id: "why" }, list.why)];
+  const columns = columnsOf(list, on),
+    lines = filtered(list.lines);
+  const shown =
+    counted(lines.length, "line") +
+    (lines.length > LISTED ? `; the first ${LISTED} are shown, the headers sort all` : "");
+  return [
+    head,
+    h("p", {}, list.said),
+    ...list.notes.map((note) => h("p", { class: "quiet" }, note)),
+    tools(list, lines, () => sorted(title, columns, lines), on),
+    h("p", { id: "lines", role: "status", "data-count": lines.length }, shown),
+    lines.length ? scrolled(table(title, columns, lines, mark, LISTED), true) : null,
+  ].filter((part) => part !== null);
+}
+
+function filtered(lines) {
+  const { class: k, shard } = state.check;
+  return lines.filter(
+    ({ classes, rows }) =>
+      (k === "" || classes.includes(+k)) && (shard === "" || rows.some((row) => state.shard[row] === +shard)),
+  );
+}
+
+// now() gives the lines as the headers have sorted them.
+function tools(list, lines, now, { draw }) {
+  const filter = (key) => (value) => {
+    state.check[key] = value;
+    draw();
+  };
+  const chosen = (key, label, options) =>
+    choice("check-" + key, label, [["", "all"], ...options.map((name, k) => [k, name])], state.check[key], filter(key));
+  const button = (text, onclick) => h("button", { type: "button", disabled: !lines.length, onclick }, text);
+  const values = (line) => list.columns.map(({ value }) => value(line)),
+    saved = counted(distinct(lines).length, "id");
+  return h(
+    "div",
+    { class: "tools" },
+    chosen("class", "Class", state.overview.report.classes),
+    chosen(
+      "shard",
+      "Shard",
+      state.overview.shards.map((s) => s.name),
+    ),
+    button(`Save ${saved}`, () => saveIds(distinct(now()), `${state.check.list}.txt`)),
+    button("Save as CSV", () =>
+      saveTable(
+        `${state.check.list}.csv`,
+        list.columns.map(({ title }) => title),
+        now().map(values),
+      ),
+    ),
+    lines.length ? keepButton(() => distinct(now().slice(0, LISTED)), "Put those shown in the basket") : null,
+  );
+}
+
+const distinct = (lines) => [...new Set(lines.flatMap(({ picks }) => picks))];
+
+// The columns as a table takes them, the one that puts a line's samples into the basket before them.
+function columnsOf(list, on) {
+  const shown = list.columns.map(({ title, value, show = value, number, samples }) => [
+    title,
+    samples ? (line) => thumbs(samples(line), on.open) : show,
+    number,
+    value,
+  ]);
+  return [["", ({ picks }) => pickBox(picks)], ...shown];
+}
+
+function mark(line, { rows }) {
+  line.dataset.rows = rows.join(" ");
+  line.setAttribute("aria-selected", rows.includes(state.selected));
+}
+
+// Buttons that open samples, with their pictures where there are any.
+function thumbs(rows, open) {
+  const one = (row) => {
+    const image = here.pictures ? thumbnail(row, 48, (e) => e.target.remove()) : null,
+      named = rows.length === 1 || !image;
+    const button = h(
+      "button",
+      { class: "thumb", type: "button", "aria-label": state.ids[row], onclick: () => open(row) },
+      image,
+      named ? h("span", {}, breakable(state.ids[row])) : null,
+    );
+    peeks(button, () => row);
+    return button;
+  };
+  const more = rows.length > THUMBS ? h("span", { class: "quiet" }, `+ ${rows.length - THUMBS}`) : null;
+  return h("div", { class: "thumbs" }, rows.slice(0, THUMBS).map(one), more);
+}
+
+// An id that may go on in the next line after each "/".
+const breakable = (id) => id.split(/(?<=[/])/).flatMap((part) => [part, h("wbr")]);

@@ -1,0 +1,87 @@
+// The samples in the page's basket: put there, or taken out, from any view.
+import { go, keep, lookAt } from "./address.js";
+import { h } from "./elements.js";
+import { count, counted } from "./numbers.js";
+import { state } from "./state.js";
+
+export const isPicked = (row) => state.basket.has(row);
+
+let watching = [];
+
+// act() is called when the basket has changed, as long as a node is in the document.
+export const onPick = (node, act) => watching.push([node, act]);
+
+// Put rows into the basket, or take them out.
+export function pick(rows, on) {
+  for (const row of rows)
+    if (on) state.basket.add(row);
+    else state.basket.delete(row);
+  showCount();
+  keep();
+  watching = watching.filter(([node]) => node.isConnected);
+  for (const [node, act] of [...watching]) if (node.isConnected) act(); // a view may make itself anew
+}
+
+// How many there are, in the navigation.
+export function showCount() {
+  const node = document.getElementById("count");
+  node.textContent = state.basket.size ? ` (${count(state.basket.size)})` : "";
+}
+
+// A button that puts the rows of rows() into the basket, and says how many are new there.
+export function keepButton(rows, text = "Put them in the basket") {
+  const said = h("span", { class: "quiet", role: "status" });
+  const onclick = () => {
+    const before = state.basket.size;
+    pick(rows(), true);
+    said.textContent = `${count(state.basket.size - before)} more in the basket`;
+  };
+  return h("span", { class: "put" }, h("button", { type: "button", id: "put", onclick }, text), said);
+}
+
+// A button that puts one row into the basket, or takes it out.
+export function toggleButton(row) {
+  const button = h("button", { type: "button", onclick: () => pick([row], !isPicked(row)) });
+  const say = () => (button.textContent = isPicked(row) ? "Take out of the basket" : "Put in the basket");
+  onPick(button, say);
+  say();
+  return button;
+}
+
+// A box that puts rows into the basket together, or takes them out.
+export function pickBox(rows) {
+  const box = h("input", {
+    type: "checkbox",
+    "aria-label": `put ${rows.map((row) => state.ids[row]).join(" and ")} in the basket`,
+    onchange: () => pick(rows, box.checked),
+  });
+  const say = () => (box.checked = rows.every(isPicked));
+  onPick(box, say);
+  say();
+  return box;
+}
+
+export const emptyButton = () =>
+  h("button", { type: "button", id: "empty", onclick: () => pick([...state.basket], false) }, "Empty the basket");
+
+// How many there are and where to see them; not there while the basket is empty.
+export function pickedBar(onMap) {
+  const said = h("span", { role: "status", "aria-live": "polite", id: "picked" });
+  const button = (text, onclick) => h("button", { type: "button", onclick }, text);
+  const node = h(
+    "div",
+    { class: "picked" },
+    said,
+    button("Open the basket", () => go("basket")),
+    onMap ? null : button("Show them on the map", () => lookAt({ only: "basket" })),
+    emptyButton(),
+  );
+  function say() {
+    node.hidden = !state.basket.size;
+    said.textContent = counted(state.basket.size, "sample") + " in the basket";
+    said.dataset.count = state.basket.size;
+  }
+  onPick(node, say);
+  say();
+  return node;
+}
