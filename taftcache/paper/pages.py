@@ -64,7 +64,7 @@ def page(report: CompareReport, plots: Mapping[str, Sequence[str]] | None = None
 
 def about(report: CompareReport) -> list[str]:
     """Where and from what the figures were made."""
-    spec = report.recipe["compare"]
+    used = {line.preset for made in report.reports for line in made.lines}
     stores = ", ".join(f"`{name}` {digest}" for name, digest in report.digests.items())
     libraries = ", ".join(f"{name} {at}" for name, at in report.libraries.items())
     spent = ", ".join(f"{name} {seconds:.0f} s" for name, seconds in sorted(report.spent.items()))
@@ -74,15 +74,24 @@ def about(report: CompareReport) -> list[str]:
         "",
         f"- ran on: {report.machine}; {report.seconds / 60:.1f} minutes; {libraries}",
         f"- stores and their root digests: {stores}",
-        f"- preset `paper`: Adam, {spec['epochs']} epochs of batches of {spec['batch']}, the rate from"
-        f" {_numbers(spec['rates'])} falling tenfold at a half and five sixths, λ = {spec['decay']:g}",
-        f"- preset `exact`: ‖∇F‖ ≤ {report.recipe['solver']['tolerance']:g} ‖∇F(0)‖ in float64 (or"
-        f" {report.recipe['solver']['max_passes']} passes), λ from {_numbers(spec['ridges'])} (of a head alone,"
-        f" {_numbers(spec['head_ridges'])}) by the loss on rows set aside, PT and CLS by accuracy there",
-        f"- processor time, choosing included: {spent}",
+        *(text for preset, text in _presets(report).items() if preset in used),
+        *([f"- processor time, choosing included: {spent}"] if spent else []),
         *([f"- kept from earlier runs, whose minutes do not count: {report.kept} models"] if report.kept else []),
         *(f"- {note}" for note in report.notes),
     ]
+
+
+def _presets(report: CompareReport) -> dict[str, str]:
+    """What each preset means, where models of it are in the report."""
+    spec, solver = report.recipe["compare"], report.recipe["solver"]
+    heads = _numbers(spec.get("head_ridges", spec["ridges"]))
+    return {
+        "paper": f"- preset `paper`: Adam, {spec['epochs']} epochs of batches of {spec['batch']}, the rate from"
+        f" {_numbers(spec['rates'])} falling tenfold at a half and five sixths, λ = {spec['decay']:g}",
+        "exact": f"- preset `exact`: ‖∇F‖ ≤ {solver['tolerance']:g} ‖∇F(0)‖ in float64 (or"
+        f" {solver['max_passes']} passes), λ from {_numbers(spec['ridges'])} (of a head alone, {heads}) by the loss on"
+        " rows set aside, PT and CLS by accuracy there",
+    }
 
 
 def figures(made: Figures) -> list[str]:
