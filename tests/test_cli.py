@@ -185,7 +185,7 @@ def test_tables_of_every_command(cli, store, images, tmp_path):  # noqa: F811
     with FeatureStore(store) as opened:
         sample, root = opened.shards[0].sample_ids[0], opened.root_digest
     for arguments, says in [
-        (("init", images, "-o", tmp_path / "mine.toml"), ["3 classes", "held out", "MB in stores/mine", "run "]),
+        (("init", images, "-o", tmp_path / "mine.toml"), ["3 classes", "held out", "KB in stores/mine", "run "]),
         (("run", file), ["Nothing to do", "held-out", root[:16]]),
         (("extract", file), ["Nothing to do", root[:16]]),
         (("train", store, "--set", "objective.kappa=3", "--device", "cpu"), ["components/001", "solved"]),
@@ -228,6 +228,8 @@ def test_the_list_of_commands_fits_its_lines(cli, monkeypatch):
 
 def test_version_and_completion(cli):
     assert cli("--version").out == f"taftcache {taftcache.__version__}\n"
+    asked = [sys.executable, "-m", "taftcache", "--version"]
+    assert subprocess.run(asked, capture_output=True, text=True, check=True).stdout == cli("--version").out
     assert "quickstart" in complete_recipe("qui")
     shown = subprocess.run(
         [sys.executable, "-c", "from taftcache.cli import main; main()"],

@@ -97,6 +97,8 @@ MAY_IMPORT["cli"] = {
     "view",
 } | _REPORTS
 
+MAY_IMPORT["__main__"] = {"cli"}
+
 # Outside library → the only rooms that know it, the rooms inside them included.
 HOMES = {
     "zarr": {"cache"},
