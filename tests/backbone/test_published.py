@@ -166,13 +166,18 @@ def test_an_extraction_is_estimated_before_it_starts(tmp_path):
     assert said.seconds > 0
     made = taftcache.extract(recipe)
     assert made.shards == said.rows
+    from safetensors.torch import load
+
     from taftcache.cache.store import FeatureStore
+    from taftcache.tangent.spec import TAIL
 
     with FeatureStore(recipe.store_path) as store:
         t, d = store.shards[0].tokens_shape
         whole = sum(-(-shard.rows // shard.chunk_rows) * shard.chunk_rows for shard in [*store.shards, store.held_out])
-        assert said.bytes == whole * t * d * 2
-    assert said.bytes == pytest.approx(sum(f.stat().st_size for f in recipe.store_path.rglob("tokens/c*")), rel=1e-3)
+        weights = sum(tensor.nbytes for tensor in load(store.read_object(TAIL)).values())
+        assert said.bytes == whole * t * d * 2 + weights
+    chunks = sum(f.stat().st_size for f in recipe.store_path.rglob("tokens/c*"))
+    assert said.bytes == pytest.approx(chunks + weights, rel=1e-3)
 
 
 def test_the_recipes_of_the_paper_name_them():

@@ -14,10 +14,11 @@ from taftcache.recipe import Recipe
 
 
 def bytes_of(rows: Iterable[int], kept: Reduction, recipe: Recipe) -> int:
-    """Bytes of the activations of shards of so many rows each: in whole chunks, or one of just a shard's rows."""
+    """Bytes of shards of so many rows each, in whole chunks or one of just the rows, and of the tail's weights."""
     chunk = resolve_chunk_rows(recipe.store.chunk_rows, kept.tokens_shape, recipe.store.dtype)
     stored = (count if count < chunk else -(-count // chunk) * chunk for count in rows)
-    return sum(stored) * kept.bytes_per_sample
+    weights = sum(tensor.numel() * tensor.element_size() for tensor in kept.tail_state().values())
+    return sum(stored) * kept.bytes_per_sample + weights
 
 
 def free_bytes(path: Path) -> int | None:
