@@ -55,7 +55,7 @@ def test_workers_compute_the_passes(cluster, store, monkeypatch):
     assert not read
 
 
-@pytest.mark.parametrize("unreadable", ["skip", "stop"])
+@pytest.mark.parametrize("unreadable", ["skip", pytest.param("stop", marks=pytest.mark.full)])
 def test_an_image_that_does_not_decode_ends_as_it_does_alone(cluster, images, tmp_path, unreadable):
     bad = shutil.copytree(images, tmp_path / "images")
     sorted(bad.glob("1/*.png"))[5].write_bytes(b"no image")
