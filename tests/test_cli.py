@@ -185,7 +185,7 @@ def test_tables_of_every_command(cli, store, images, tmp_path):  # noqa: F811
     with FeatureStore(store) as opened:
         sample, root = opened.shards[0].sample_ids[0], opened.root_digest
     for arguments, says in [
-        (("init", images, "-o", tmp_path / "mine.toml"), ["3 classes", "held out", " in stores/mine", "run "]),
+        (("init", images, "-o", tmp_path / "mine.toml"), ["3 classes", "held out", "KB in stores/mine", "run "]),
         (("run", file), ["Nothing to do", "held-out", root[:16]]),
         (("extract", file), ["Nothing to do", root[:16]]),
         (("train", store, "--set", "objective.kappa=3", "--device", "cpu"), ["components/001", "solved"]),
