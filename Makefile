@@ -18,8 +18,9 @@ help: ## this list
 demo: .venv/installed ## the main job, on data and weights that come along
 	$(BIN)/taftcache demo
 
+# Bytecode is kept, whatever the shell says: every process that a test starts would compile the package anew.
 test: .venv/installed-dev ## the tests, short forms only; ARGS="-k name" chooses. TAFTCACHE_DATA names real data
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder -m "not full" $(ARGS)
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder -m "not full" $(ARGS)
 
 test-full: .venv/installed-dev ## the tests, the long forms too
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)

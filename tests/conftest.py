@@ -30,23 +30,22 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in the background of
 
 # The files that take longest, in seconds: begun last, one of them would keep a worker busy alone.
 LONGEST = {
-    "remote/test_identity.py": 32,
-    "test_house/test_pages.py": 25,
-    "view/test_browser.py": 24,
+    "test_house/test_pages.py": 26,
+    "view/test_browser.py": 25,
+    "remote/test_identity.py": 24,
     "test_cli.py": 22,
     "cache/test_bucket.py": 20,
     "stages/test_real_scale.py": 18,
-    "backbone/test_families.py": 17,
-    "stages/test_model_export.py": 16,
-    "teaching/test_taught.py": 15,
+    "stages/test_model_export.py": 15,
     "remote/test_failure.py": 14,
-    "stages/test_forget_modes.py": 14,
-    "teaching/test_digits.py": 13,
-    "stages/test_private.py": 12,
-    "privacy/test_bugs.py": 12,
+    "teaching/test_taught.py": 13,
+    "stages/test_forget_modes.py": 12,
     "view/test_leaving.py": 11,
-    "stages/test_history.py": 10,
-    "stages/test_kill.py": 8,
+    "teaching/test_digits.py": 11,
+    "stages/test_private.py": 10,
+    "privacy/test_bugs.py": 10,
+    "stages/test_forget.py": 8,
+    "cache/test_kill.py": 8,
 }
 
 

@@ -302,7 +302,7 @@ def test_one_class_only(cli, tmp_path):
     assert cli("run", file).code == 0
 
 
-@pytest.mark.parametrize("cure", ["skip", "replace", "remove"])
+@pytest.mark.parametrize("cure", ["skip", "remove", pytest.param("replace", marks=pytest.mark.full)])
 def test_unreadable_image(cli, tmp_path, cure):
     path, folder = tmp_path / "store", write_images(tmp_path / "images")
     bad = sorted((folder / "1").iterdir())[3]

@@ -18,6 +18,11 @@ from taftcache.tangent.config import TailConfig
 from tests.backbone.registry import SMALL, VARIANTS, images, small_backbone
 
 variants = pytest.mark.parametrize("options", VARIANTS.values(), ids=VARIANTS.keys())
+FEW = {"plain", "layer_scale", "registers_no_embed_class", "pre_norm", "one_block"}
+few = pytest.mark.parametrize(
+    "options",
+    [pytest.param(v, id=name, marks=[] if name in FEW else [pytest.mark.full]) for name, v in VARIANTS.items()],
+)
 
 
 @pytest.mark.law("Frozen layers, then the tail, are the model, wherever a model of any family is cut")
@@ -29,7 +34,7 @@ def test_prefix_then_replay_is_the_model(options):
         assert torch.equal(cut.replay(cut.prefix(x)), backbone.model(x))
 
 
-@variants
+@few
 def test_prefix_is_what_a_hook_on_the_last_block_sees(options):
     backbone = small_backbone(**options)
     cut, x, seen = Cut(backbone), images(5), []
@@ -42,7 +47,7 @@ def test_prefix_is_what_a_hook_on_the_last_block_sees(options):
     assert tuple(tokens.shape[1:]) == cut.tokens_shape
 
 
-@variants
+@few
 def test_prefix_agrees_with_timms_forward_intermediates(options):
     if options.get("depth") == 1:
         pytest.skip("a model of one block has no block before the cut")

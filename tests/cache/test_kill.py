@@ -4,24 +4,16 @@ from __future__ import annotations
 
 import os
 import random
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests import forked
 
 
 def crash(folder: Path, kind: str, points: str) -> str:
     seed = os.environ.get("TAFTCACHE_CRASH_SEED", str(random.randrange(10**6)))
-    run = subprocess.run(
-        [sys.executable, "-m", "tests.cache.crash", str(folder), kind, seed, points],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    run = forked.run("tests.cache.crash", folder, kind, seed, points)
     assert run.returncode == 0, f"seed {seed}\n{run.stdout}\n{run.stderr}"
     return run.stdout
 
@@ -44,8 +36,7 @@ def test_kill_at_every_point(tmp_path, kind) -> None:
 )
 def test_erasures_one_by_one_some_of_them_killed(tmp_path, samples, kills) -> None:
     seed = os.environ.get("TAFTCACHE_CRASH_SEED", str(random.randrange(10**6)))
-    command = [sys.executable, "-m", "tests.cache.erasing", str(tmp_path), str(samples), str(kills), seed]
-    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    run = forked.run("tests.cache.erasing", tmp_path, samples, kills, seed)
     assert run.returncode == 0, f"seed {seed}\n{run.stdout}\n{run.stderr}"
     assert f"{samples} samples erased" in run.stdout
     print(run.stdout)

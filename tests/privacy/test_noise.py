@@ -40,7 +40,7 @@ def test_each_integer_comes_as_often_as_the_definition_says():
 @pytest.mark.law("Private noise has its law, exactly")
 @pytest.mark.parametrize(
     ("margin", "size"),
-    [(0.2, 15_000), *(pytest.param(margin, 30_000, marks=pytest.mark.full) for margin in (0.2, 0.9))],
+    [(0.9, 1_500), *(pytest.param(margin, 30_000, marks=pytest.mark.full) for margin in (0.2, 0.9))],
 )
 def test_the_exact_path_draws_the_same(monkeypatch, margin, size):
     """With a margin this wide, decimal arithmetic decides many or nearly all of the comparisons."""
@@ -102,7 +102,7 @@ def test_opendp_draws_from_the_same_law():
     assert alike(ours, theirs, 8) > 1e-6  # neither has a seed: one false alarm in a million runs
     near = [np.bincount(drawn[np.abs(drawn) <= 8] + 8, minlength=17) for drawn in (ours, theirs)]
     assert stats.chi2_contingency(np.array(near)).pvalue > 1e-6
-    for wrong in (np.round(ours * 1.06), ours + 16, np.abs(ours)):
+    for wrong in (np.round(ours * 1.06), ours + 24, np.abs(ours)):
         assert alike(wrong.astype(np.int64), theirs, 8) < 1e-6
 
 

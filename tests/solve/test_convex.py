@@ -118,7 +118,9 @@ def test_the_ball_of_a_quadratic_from_one_run(radius, ridge):
     assert solution.converged or ridge == 0
 
 
-@pytest.mark.parametrize("loss", [LOSS, CrossEntropy()], ids=["rsl", "ce"])
+@pytest.mark.parametrize(
+    "loss", [pytest.param(LOSS, id="rsl", marks=pytest.mark.full), pytest.param(CrossEntropy(), id="ce")]
+)
 @pytest.mark.parametrize("method", ["projected", "accelerated"])
 def test_projected_gradients_agree(loss, method):
     radius, ridge = 0.5, 1e-2

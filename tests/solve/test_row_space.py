@@ -30,7 +30,9 @@ def space(vit="narrow-mlp", spec="keep", *, loss=LOSS, ridge=1e-2, max_passes=40
     return RowSpace(narrow, wide, max_passes)
 
 
-@pytest.mark.parametrize(("vit", "spec"), [("narrow-mlp", "keep"), ("plain", "reset-block")])
+@pytest.mark.parametrize(
+    ("vit", "spec"), [("narrow-mlp", "keep"), pytest.param("plain", "reset-block", marks=pytest.mark.full)]
+)
 @pytest.mark.parametrize(("alpha", "ridge"), [(1.0, 1e-2), (3.0, 1e-2), (1.0, 1e-4)])
 def test_solution_is_the_dense_one(vit, spec, alpha, ridge):
     loss = RSL(alpha=alpha, kappa=5.0)

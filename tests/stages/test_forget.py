@@ -54,9 +54,9 @@ def never_seen(photographed: Path, images: Path, tmp_path: Path, which: str, sec
 @pytest.mark.law("A forgotten sample leaves store and models with the bytes of never seen, and no trace")
 @pytest.mark.parametrize(
     ("which", "settings"),
-    [("several", "mean"), ("both", "mean")]
-    + [pytest.param(which, "mean", marks=pytest.mark.full) for which in ("one", "held-out")]
-    + [("several", name) for name in SETTINGS if name != "mean"],
+    [("several", "exact"), ("both", "mean"), ("several", "class-token")]
+    + [pytest.param(which, "mean", marks=pytest.mark.full) for which in ("one", "several", "held-out")]
+    + [pytest.param("several", "head-only", marks=pytest.mark.full)],
 )
 def test_forgotten_is_never_seen(photographed, images, tmp_path, which, settings):
     forgot, never = never_seen(photographed, images, tmp_path, which, SETTINGS[settings])
@@ -216,7 +216,7 @@ def test_the_last_training_row_stays(store):
 
 @pytest.mark.law("A request to forget that fails leaves the store as it was")
 @pytest.mark.parametrize("error", [SolveError("no"), KeyboardInterrupt(), OSError(28, "disk full")], ids=type)
-@pytest.mark.parametrize("at", ["components/000", "models/head"])
+@pytest.mark.parametrize("at", [pytest.param("components/000", marks=pytest.mark.full), "models/head"])
 def test_failure_in_the_middle_leaves_the_store_as_it_was(store, monkeypatch, error, at):
     from taftcache.stages.forget import remaking
 

@@ -81,7 +81,7 @@ def test_a_run_leaves_a_subtracted_shard_out_until_it_is_trained_by_name(store):
 
 
 @pytest.mark.law("A class, a shard, an exact model that were forgotten were never seen")
-@pytest.mark.parametrize("mode", ["retrain", "resolve"])
+@pytest.mark.parametrize("mode", [pytest.param("retrain", marks=pytest.mark.full), "resolve"])
 def test_cold_is_never_seen_for_the_exact_model_too(images, tmp_path, mode):
     source = shutil.copytree(images, tmp_path / "images")
     sections = {"data": {"source": "folder", "train": str(source)}, **EXACT}

@@ -27,7 +27,7 @@ SWITCHES = {
 }
 
 
-@pytest.fixture(scope="module", params=SWITCHES)
+@pytest.fixture(scope="module", params=[pytest.param("reset", marks=pytest.mark.full), "token", "some"])
 def store(request, tmp_path_factory):
     path = tmp_path_factory.mktemp("export") / "store"
     taftcache.run(recipe(path, tangent=SWITCHES[request.param]))

@@ -14,7 +14,7 @@ from tests.stages.making import open_store, recipe, values
 
 OBJECTIVES = {
     "mse": {"loss": "mse"},
-    "cross-entropy": {"loss": "cross_entropy", "ridge": 1e-2},
+    "cross-entropy": {"loss": "cross_entropy", "ridge": 1e-1},
     "ball": {"radius": 0.5},
     "balanced": {"class_weights": "balanced"},
     "listed": {"class_weights": [1.0] * 10},

@@ -59,7 +59,11 @@ def test_float32_cache_agrees_to_float32(images, tmp_path):
 def test_several_blocks(images, tmp_path, train):
     """A tail of two blocks, and then the last of them alone from the same store."""
     path = tmp_path / "store"
-    made = {"data": {"source": "folder", "train": str(images)}, "store": {"dtype": "float32"}}
+    made = {
+        "data": {"source": "folder", "train": str(images)},
+        "store": {"dtype": "float32"},
+        "objective": {"ridge": 0.1},
+    }
     deep = recipe(path, tangent={"blocks": 2, "train": train}, solver={"tolerance": 0.1}, **made)
     taftcache.run(deep)
     assert worst(path, images, "models/mean") < 1e-4

@@ -111,7 +111,9 @@ def test_tuning_is_charged_or_said_not_to_be(store, charged):
         assert audit_statement(opened.objects()["components/000"].meta) == []
 
 
-@pytest.mark.parametrize("mechanism", ["sampled-descent", "least-squares", "covariance"])
+@pytest.mark.parametrize(
+    "mechanism", ["sampled-descent", "least-squares", pytest.param("covariance", marks=pytest.mark.full)]
+)
 def test_other_mechanisms(store, mechanism):
     with open_store(store) as opened:
         recipe = settings(opened, mechanism=mechanism, relation="add-remove", loss="rsl")

@@ -47,7 +47,10 @@ ALWAYS = {
 
 
 @pytest.mark.parametrize(
-    ("state", "why"), [("private", why) for why in SPENT | ALWAYS] + [("plain", why) for why in ALWAYS]
+    ("state", "why"),
+    [("private", why) for why in SPENT | ALWAYS]
+    + [("plain", "exact")]
+    + [pytest.param("plain", why, marks=pytest.mark.full) for why in ALWAYS if why != "exact"],
 )
 def test_a_refused_command_changes_nothing(store, private, why, state, capsys):
     path = store if state == "plain" else private

@@ -30,7 +30,7 @@ class Listener(Silent):
         self.said.append(text)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["attended", pytest.param("residual", marks=pytest.mark.full), "feature"])
 def test_the_least_is_chosen_and_gives_the_component_of_the_tokens(kind, tmp_path):
     """Both solve the same problem; rows were rounded to float32 at another place of the network."""
     solver, tangent = (

@@ -22,6 +22,11 @@ from tests.tangent.blocks import MODELS, Case, make_case
 
 TOLERANCE = 1e-12  # relative, float64
 every_model = pytest.mark.parametrize("name", MODELS)
+# One of each kind of layer, for what follows from layers that are right; the others are in the full form.
+KINDS = ["plain", "norm-then-average", "qk-rms", "inner-norms", "swiglu-packed", "glu", "post-norm", "eva", "dinov3"]
+each_kind = pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name in KINDS else [pytest.mark.full]) for name in MODELS]
+)
 
 
 def case_of(name: str, **options) -> Case:
@@ -76,7 +81,7 @@ def check_against_torch_func(case: Case) -> None:
 
 
 @every_model
-@pytest.mark.parametrize("blocks", [1, 2])
+@pytest.mark.parametrize("blocks", [pytest.param(1, marks=pytest.mark.full), 2])
 def test_the_tail_is_torch_func(name, blocks):
     check_against_torch_func(case_of(name, blocks=blocks))
 
@@ -116,7 +121,7 @@ def test_any_architecture_is_torch_func(options, blocks, token, seed):
     check_against_torch_func(make_case(VisionTransformer, options, depth=3, blocks=blocks, n=2, token=token, seed=seed))
 
 
-@every_model
+@each_kind
 def test_adjoint_identity(name):
     case = case_of(name)
     v, r = direction(case), cotangent(case)
@@ -144,7 +149,7 @@ def test_finite_differences_of_the_real_model(name):
     assert relative(jacobian_product(case, v), (up - down) / (2 * h)) < 1e-6
 
 
-@every_model
+@each_kind
 def test_float32_agrees_to_its_rounding(name):
     wide, narrow = case_of(name), case_of(name)
     narrow.base, narrow.tokens = wide.base.to(torch.float32), wide.tokens.float()
@@ -153,7 +158,7 @@ def test_float32_agrees_to_its_rounding(name):
     assert relative(transposed_product(narrow, r.float()).double(), transposed_product(wide, r)) < 1e-4
 
 
-@every_model
+@each_kind
 def test_each_parameter_alone(name):
     """A frozen parameter is a zero direction and is missing from the gradient, whatever else is frozen."""
     case = case_of(name, token=MODELS[name][1].get("class_token", True))
@@ -204,7 +209,7 @@ def test_nothing_is_computed_below_the_deepest_trained_parameter(name, monkeypat
 
 @pytest.mark.law("Factors are each row's gradient, and its norm follows from them")
 @pytest.mark.parametrize("train", ["full", "bitfit", "layernorm", "scales"])
-@every_model
+@each_kind
 def test_factors_are_the_rows_of_the_jacobian(name, train):
     """Rebuilt gradients, and the norms that never form them, row by row."""
     case = case_of(name, token=MODELS[name][1].get("class_token", True))

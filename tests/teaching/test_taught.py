@@ -159,7 +159,7 @@ def test_junk_is_exactly_zero_and_what_helps_is_not():
     assert teachers["good"]["in_use"] == 5
 
 
-@pytest.mark.parametrize("tolerance", [1e-1, 1e-2, 1e-3, 1e-4])
+@pytest.mark.parametrize("tolerance", [1e-1, *(pytest.param(t, marks=pytest.mark.full) for t in (1e-2, 1e-3)), 1e-4])
 def test_the_certificates_bounds_are_true(tolerance):
     tight, loose = solve(), solve(tolerance=tolerance)
     assert loose.certificate.relative_gradient <= tolerance
@@ -224,7 +224,7 @@ def taught(path, teacher, **sections):
         "data": {"source": "digits", "limit": FEW},
         "backbone": msgspec.to_builtins(student.backbone),
         "objective": {"ridge": 3.0},
-        "solver": {"tolerance": 3e-2, "max_passes": 5000},
+        "solver": {"tolerance": 1e-1, "max_passes": 5000},
         "prior": {"teachers": [str(teacher)], "beta": 0.1, "sparsity": 0.2},
         **sections,
     }

@@ -55,7 +55,13 @@ def plain(teachers, tmp_path_factory) -> bytes:
 
 
 @pytest.mark.law("β = 0 is standard transfer learning, byte for byte; an interrupted student ends in the same bytes")
-@pytest.mark.parametrize("prior", [name for name in PRIORS if name != "none"])
+@pytest.mark.parametrize(
+    "prior",
+    [
+        pytest.param(name, marks=[pytest.mark.full] if n % 2 else [])
+        for n, name in enumerate(name for name in PRIORS if name != "none")
+    ],
+)
 def test_without_weight_a_prior_leaves_no_trace(teachers, tmp_path, plain, prior):
     """β = 0 gives standard transfer learning's bytes; β > 0 does not."""
     recipe = teaching_recipe(tmp_path, teachers, teach={"prior": prior, "noise": 3})

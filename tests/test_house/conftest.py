@@ -15,7 +15,7 @@ from tests.stages.hub import asked
 from tests.stages.making import write_images
 from tests.test_house.pages import ROOT
 
-FEW = 200  # the first digits: the samples that pages name are among them, and every class is in every shard
+FEW = 120  # the first digits: the samples that pages name are among them, and every class is in every shard
 SOURCE = "taftcache.backbone.sources.opening.DigitsSource"
 # Of two recipes what is slow and what no page says: (file, text, what stands there instead).
 SHORTER = (

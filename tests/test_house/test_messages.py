@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from tests.test_house.imports import PACKAGE, module_name
+from tests.test_house.imports import PACKAGE
 from tests.test_house.messages import faults, messages
 
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 
-@pytest.mark.parametrize("file", FILES, ids=lambda file: module_name(file) or "taftcache")
-def test_first_lines_state_the_fault(file):
+@pytest.mark.parametrize("folder", sorted({file.parent for file in FILES}), ids=lambda folder: folder.name)
+def test_first_lines_state_the_fault(folder):
     found = [
-        f"line {m.line}: {m.kind} {m.text!r} {', '.join(wrong)}"
+        f"{file.name}, line {m.line}: {m.kind} {m.text!r} {', '.join(wrong)}"
+        for file in sorted(folder.glob("*.py"))
         for m in messages(file.read_text(encoding="utf-8"))
         if (wrong := faults(m.text))
     ]

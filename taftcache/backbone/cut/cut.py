@@ -111,6 +111,8 @@ class Cut:
             raise BackboneError(
                 f"images have the shape {list(images.shape)}, but the model takes {['n', *self._image_shape]}"
             )
+        if self._frozen is self._model:  # in its own precision: an oracle may have made it float64
+            return self.frozen_rows(images)
         return self.frozen_rows(images.to(self._dtype)).float()
 
     def frozen_rows(self, images: Tensor) -> Tensor:

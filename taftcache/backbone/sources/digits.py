@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -10,16 +11,22 @@ from PIL import Image
 from taftcache.backbone.sources.base import Item, description
 
 
+@cache
+def _loaded() -> tuple[np.ndarray, list[int]]:
+    """uint8 [n,8,8] and labels, read once: a text file of a process's every store of digits."""
+    from sklearn.datasets import load_digits  # late: a second, which other sources need not wait for
+
+    digits = load_digits()
+    return np.round(digits.images * (255 / 16)).astype(np.uint8), digits.target.tolist()
+
+
 class DigitsSource:
     """Grey values 0 to 16 become RGB 0 to 255; ids are ``digits/0000`` to ``digits/1796``."""
 
     def __init__(self) -> None:
-        from sklearn.datasets import load_digits  # late: a second, which other sources need not wait for
-
-        digits = load_digits()
+        self._pixels, labels = _loaded()
         self.classes = [str(k) for k in range(10)]
-        self.items = [Item(f"digits/{k:04d}", int(label)) for k, label in enumerate(digits.target)]
-        self._pixels = np.round(digits.images * (255 / 16)).astype(np.uint8)
+        self.items = [Item(f"digits/{k:04d}", label) for k, label in enumerate(labels)]
 
     def read(self, index: int) -> Image.Image:
         """RGB, 8 x 8."""
