@@ -65,17 +65,15 @@ class Comparisons:
     def offer(self) -> dict[str, Any]:
         """Models that can be compared, rows that both stores have, which pair to begin with, and what ties the two."""
         here, there = self.sides[HERE], self.sides.get(THERE)
-        own = f"{HERE}:{model_of(here.store.objects())}"
-        second = self.sides[THERE] if there else here
         return {
             "sides": {
                 name: {"store": str(side.store.path), "root": side.store.root_digest, "models": side.models}
                 for name, side in self.sides.items()
             },
             "rows": [len(side.table) for side in self.sides.values()],
-            "shared": len(_matched(here.table, second.table)[0]),
+            "shared": len(_matched(here.table, (there or here).table)[0]),
             "before": f"{THERE}:{model_of(there.store.objects())}" if there else f"{HERE}:{BASE}",
-            "after": own,
+            "after": f"{HERE}:{model_of(here.store.objects())}",
             "receipt": _receipt(here.store, there.store) if there else "",
         }
 
