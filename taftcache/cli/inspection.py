@@ -16,6 +16,7 @@ from taftcache.terminal.console import bars, complain
 from taftcache.terminal.inspection import (
     show_address,
     show_class,
+    show_curvature,
     show_duplicates,
     show_inspect,
     show_outliers,
@@ -58,20 +59,25 @@ def inspect(
     threshold: Annotated[
         float | None, typer.Option("--threshold", help="the least similarity of --duplicates; 0.95 by default")
     ] = None,
+    curvature: Annotated[
+        bool, typer.Option("--curvature", help="how curved the objectives of the solved models are")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Show what is in a store, a shard, a class or a sample.
 
     Shards, rows, classes, activations, components with certificates, integrity, ledger. Read from manifests and a
     sample of rows, so it is instant at any size. With --ids the samples, for scripts. --suspects, --duplicates and
-    --outliers read all rows, and rank what may be wrong with the data.
+    --outliers read all rows, and rank what may be wrong with the data; --curvature reads them some 25 times.
 
     Example: taftcache inspect stores/quickstart --class 7
     """
-    if suspects or duplicates or outliers:
-        chosen = {"--suspects": suspects, "--duplicates": duplicates, "--outliers": outliers}
+    if suspects or duplicates or outliers or curvature:
+        chosen = {
+            "--suspects": suspects, "--duplicates": duplicates, "--outliers": outliers, "--curvature": curvature
+        }  # fmt: skip
         others = {"--sample": sample, "--shard": shard, "--class": label, "--ids": ids}
-        _rank(store, [name for name, given in {**chosen, **others}.items() if given], top, threshold, as_json)
+        _read_rows(store, [name for name, given in {**chosen, **others}.items() if given], top, threshold, as_json)
         return
     if top is not None or threshold is not None:
         raise RecipeError(
@@ -94,18 +100,24 @@ def inspect(
             print_report(stage.inspect(opened), as_json, show_inspect)
 
 
-def _rank(store: Path, asked: list[str], top: int | None, threshold: float | None, as_json: bool) -> None:
-    """What ``inspect`` lists of rows that may be wrong; the first of ``asked`` is what is looked for."""
+def _read_rows(store: Path, asked: list[str], top: int | None, threshold: float | None, as_json: bool) -> None:
+    """What ``inspect`` finds by reading all rows; the first of ``asked`` is what is looked for."""
     if len(asked) > 1:
         raise RecipeError("these options cannot stand beside each other", got=" ".join(asked), do=asked[0])
     if threshold is not None and asked != ["--duplicates"]:
         raise RecipeError("--threshold has no part in this", got=asked[0], do="--duplicates --threshold")
+    if top is not None and asked == ["--curvature"]:
+        raise RecipeError("--top has no part in this", got=asked[0], do="leave it out")
     limit = top or 20
     with taftcache.FeatureStore(store) as opened, bars(as_json) as progress:
         if asked == ["--suspects"]:
             print_report(taftcache.suspects(opened, limit, progress), as_json, show_suspects)
         elif asked == ["--outliers"]:
             print_report(taftcache.outliers(opened, limit, progress=progress), as_json, show_outliers)
+        elif asked == ["--curvature"]:
+            from taftcache.stages.look.inspection import curvature
+
+            print_report(curvature(opened, progress), as_json, show_curvature)
         else:
             from taftcache.stages.look.duplicates import THRESHOLD
 

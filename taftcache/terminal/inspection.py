@@ -16,7 +16,13 @@ if TYPE_CHECKING:
 
     from taftcache.stages.look.duplicates import DuplicatesReport, Pair
     from taftcache.stages.look.influence import QueryInfluence, SampleInfluence
-    from taftcache.stages.look.inspection import ClassReport, InspectReport, SampleReport, ShardReport
+    from taftcache.stages.look.inspection import (
+        ClassReport,
+        CurvatureOf,
+        InspectReport,
+        SampleReport,
+        ShardReport,
+    )
     from taftcache.stages.look.outliers import OutliersReport
     from taftcache.stages.look.statistics import Activations
     from taftcache.stages.look.suspects import SuspectsReport
@@ -76,6 +82,21 @@ def show_inspect(report: InspectReport) -> None:
     for e in report.ledger[-3:]:
         what = f"{e.get('event', '')}, {e['samples']} samples" if "samples" in e else e.get("event", "")
         OUT.print(f"ledger {e['seq']} of {report.ledger_entries}: {e.get('time', '')} {what}")
+
+
+def show_curvature(report: list[CurvatureOf]) -> None:
+    """L and L/λ of every solved model, one a line, and what they mean for gradient descent."""
+    table = plain_table("model", "rows", "λ", "L, at least", "at most", "L/λ", "passes")
+    for one in report:
+        table.add_row(
+            one.name, str(one.rows), f"{one.ridge:.2g}", f"{one.smoothness:.4g}", f"{one.at_most:.4g}",
+            f"{one.condition:.3g}", str(one.passes),
+        )  # fmt: skip
+    OUT.print(table)
+    OUT.print(
+        "L is the largest eigenvalue of F's Hessian JᵀDJ/N + λI. Gradient descent with steps 1/L takes about L/λ passes"
+        " for each factor of e; accelerated, or by conjugate gradients, about the root of that"
+    )
 
 
 def show_shard(report: ShardReport) -> None:

@@ -107,7 +107,7 @@ HOMES = {
     "torchvision": {"backbone"},
     "h5py": {"backbone", "cache"},
     "sklearn": {"backbone.sources", "estimator", "stages.look.outliers", "stages.look.probe", "view.embedding"},
-    "scipy": {"backbone.sources", "paper.paired", "stages.look.evaluation"},
+    "scipy": {"backbone.sources", "paper.paired", "solve.curvature", "stages.look.evaluation"},
     "pyarrow": {
         "stages.files.sample_files",
         "stages.files.vector_files",
@@ -164,7 +164,7 @@ LATE: dict[str, str] = {
     "stages.forget.byproducts": "pyarrow is optional: of other files an audit finds ids without it",
     "stages.look.evaluation": "scipy's statistics take a second to start, which only an evaluation needs",
     "stages.look.probe": "scikit-learn takes a second to start, and only a comparison needs it",
-    "stages.look.inspection": "manifests are shown without torch; only the predictions of one sample need it",
+    "stages.look.inspection": "manifests are shown without torch; what models say of rows needs it",
     "stages.signature": "cryptography is an optional library",
 }
 # Reading a file with one of these can run code that the file brings along.

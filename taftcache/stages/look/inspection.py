@@ -16,6 +16,7 @@ from taftcache.names import component_of, is_model
 from taftcache.privacy.statement import META
 from taftcache.stages.look.statistics import Activations, activations
 from taftcache.stages.look.vectors import cut_of
+from taftcache.stages.progress import Progress, Silent
 from taftcache.tangent.spec import TAIL
 
 # What a page about rows says where their shard's component is private.
@@ -121,6 +122,23 @@ class SampleReport:
     predictions: dict[str, dict[str, Any]]
     moved_bound: float | None
     notes: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CurvatureOf:
+    """How curved the objective F of one solved model is.
+
+    smoothness: L, the largest eigenvalue of F's Hessian JᵀDJ/N + λI at the model, from below; at_most: the same from
+    above, false for one first vector in 1,000. condition: L/λ. passes: over the rows, that finding it took.
+    """
+
+    name: str
+    rows: int
+    ridge: float
+    smoothness: float
+    at_most: float
+    condition: float
+    passes: int
 
 
 def inspect(store: FeatureStore) -> InspectReport:
@@ -248,6 +266,44 @@ def inspect_sample(store: FeatureStore, sample: str) -> SampleReport:
         moved_bound=bound,
         notes=notes,
     )
+
+
+def curvature(store: FeatureStore, progress: Progress | None = None) -> list[CurvatureOf]:
+    """How curved F is, of every component and model that was solved from rows of the store under a ridge alone.
+
+    That is without a ball, a prior or noise. Takes some 25 passes over the rows of each.
+
+    Raises:
+        RecipeError: there is none such.
+    """
+    from taftcache.solve.curvature import largest_curvature  # both load torch
+    from taftcache.stages.look.leaving import ModelParts
+
+    solved = {name: store.meta(name) for name in store.objects() if is_model(name)}
+    solved = {n: m for n, m in solved.items() if {"certificate", "rows"} <= m.keys() and META not in m}
+    found = []
+    for name, meta in solved.items():
+        parts, ridge = ModelParts(store, name, progress or Silent()), meta["certificate"]["ridge"]
+        settings = parts.settings
+        held = settings.recipe.objective.radius is not None
+        if not parts.parts or held or ridge == 0 or settings.is_taught(parts.parts[0].train):
+            continue
+        with parts.progress.task(f"curvature of {name}", None):
+            problem = settings.problem(parts.parts[0].shards, parts.model, exact=False)
+            largest, at_most, passes = largest_curvature(problem, parts.model.delta)
+        found.append(
+            CurvatureOf(
+                name=name, rows=problem.operator.rows, ridge=ridge,
+                smoothness=largest, at_most=at_most, condition=largest / ridge, passes=passes,
+            )
+        )  # fmt: skip
+    if not found:
+        raise RecipeError(
+            "no model here was solved from the rows under a ridge alone",
+            got=", ".join(solved) or "no model",
+            do="taftcache train",
+        )
+    return found
 
 
 def private_parts(store: FeatureStore) -> list[str]:

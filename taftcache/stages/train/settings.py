@@ -127,9 +127,13 @@ class Settings:
         same = torch.equal(again.value.to(component.delta), component.delta)
         return again.dual.to(component.delta) if same and again.dual is not None else None
 
-    def problem(self, sources: Sequence[Shard], component: Component) -> Problem:
-        """The problem, in float64, that a component is the solution of, under its own ridge and without a prior."""
-        operator = TangentOperator(self.base, sources, trained=component.layout, dtype=torch.float64)
+    def problem(self, sources: Sequence[Shard], component: Component, *, exact: bool = True) -> Problem:
+        """The problem that a component is the solution of, under its own ridge and without a prior.
+
+        In float64, a block of rows at a time; not ``exact``, in float32, prepared rows kept up to ``solver.memory``.
+        """
+        dtype, memory = (torch.float64, 0) if exact else (torch.float32, self.recipe.memory_bytes)
+        operator = TangentOperator(self.base, sources, trained=component.layout, dtype=dtype, memory=memory)
         return Problem.of(self._own_objective(sources, component), operator)
 
     def _own_objective(self, sources: Sequence[Shard], component: Component) -> Objective:
