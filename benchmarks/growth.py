@@ -110,6 +110,7 @@ def size(folder: Path, rows: int, classes: int | None) -> dict[str, Any]:
         found[name] = stage(arguments)
         with FeatureStore(store) as opened:
             found["rows"], found["classes"] = sum(s.rows for s in opened.shards), len(opened.classes)
+            found["held_out"] = 0 if opened.held_out is None else opened.held_out.rows
             solved = [r.meta["stats"]["passes"] for n, r in opened.objects().items() if n.startswith("components/")]
             if name == "train":
                 found[name]["passes"] = max(solved)

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
-BEGIN, END = "<!-- alternatives -->", "<!-- /alternatives -->"
+import marked
+
 METHODS = {
     "probe": "linear probe (scikit-learn)",
     "lora": "LoRA (peft), rank 8 on qkv",
@@ -143,15 +143,6 @@ def remarks(found: dict[str, Any]) -> list[str]:
     return lines
 
 
-def put(page: Path, table: str) -> None:
-    """Replace what stands between the page's marks."""
-    before, begin, rest = page.read_text(encoding="utf-8").partition(BEGIN)
-    _, end, after = rest.partition(END)
-    assert begin, f"{page.name} has no place for the table"
-    assert end, f"{page.name} has no place for the table"
-    page.write_text(f"{before}{BEGIN}\n\n{table}\n\n{END}{after}", encoding="utf-8")
-
-
 def main(files: Sequence[str]) -> None:
     """Write both pages."""
     if not files:
@@ -159,8 +150,8 @@ def main(files: Sequence[str]) -> None:
     data: dict[str, Any] = {}
     for file in files:
         data |= json.loads(Path(file).read_text(encoding="utf-8"))["data"]
-    put(ROOT / "docs" / "benchmarks.md", full(data))
-    put(ROOT / "README.md", short(data))
+    marked.put("docs/benchmarks.md", "alternatives", full(data))
+    marked.put("README.md", "alternatives", short(data))
 
 
 if __name__ == "__main__":

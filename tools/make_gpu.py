@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
-BEGIN, END = "<!-- gpu -->", "<!-- /gpu -->"
+import marked
+
 NOTHING = "Not measured yet."
 PARTS = ("extract", "product", "whole", "agreement")
 
@@ -123,13 +123,7 @@ WRITERS = {"extract": extraction, "product": products, "whole": whole, "agreemen
 
 def main(files: Sequence[str]) -> None:
     """Replace what stands between the page's marks."""
-    path = ROOT / "docs" / "gpu.md"
-    before, begin, rest = path.read_text(encoding="utf-8").partition(BEGIN)
-    _, end, after = rest.partition(END)
-    assert begin, "docs/gpu.md has no place for the tables"
-    assert end, "docs/gpu.md has no place for the tables"
-    table = page(merged([json.loads(Path(file).read_text(encoding="utf-8")) for file in files]))
-    path.write_text(f"{before}{BEGIN}\n\n{table}\n\n{END}{after}", encoding="utf-8")
+    marked.put("docs/gpu.md", "gpu", page(merged([json.loads(Path(f).read_text(encoding="utf-8")) for f in files])))
 
 
 if __name__ == "__main__":

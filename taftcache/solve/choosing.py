@@ -10,6 +10,8 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
+from blake3 import blake3
+from numpy.typing import NDArray
 from torch import Tensor
 
 from taftcache.errors import SolveError
@@ -34,6 +36,7 @@ ALONE = 1e-3  # λ of a row that has no other to validate it
 MOST_ROWS = 4096  # take part in a choice beyond the head: as many as the space of the rows takes
 RISES = 2  # of the loss, one after the other, after which no lesser λ is tried where each takes a solve
 EVERY = 5  # one row in five validates
+BLOCK = 256  # rows read at once
 STEPS = 10  # passes for the whole path: enough for a choice, too few for a solution
 EACH = 12  # passes for one λ where it takes a solve each: with fewer the last and least λ wins, whatever the loss
 
@@ -75,9 +78,10 @@ def choose_ridge(
     The head: exact leave-one-out, for all λ from one eigendecomposition, in two passes. More than the head: one row in
     five is set aside, and one run over the others gives every λ (``RowSpace.path``; a short solve for each, from the
     largest down and warm from the last, where that does not fit, until the loss has risen ``RISES`` times). Of N rows,
-    ``MOST_ROWS`` at most take part, evenly spread, and λN is kept: it is the ratio of the noise's variance to the
-    prior's, which does not depend on how many rows are seen. A function of the rows alone, like the solve: what is
-    forgotten has no part in it afterwards. A single row gets ``ALONE``.
+    ``MOST_ROWS`` at most take part, and λN is kept: it is the ratio of the noise's variance to the prior's, which does
+    not depend on how many rows are seen. A function of the rows alone, like the solve: what is forgotten has no part
+    in it afterwards. Which rows take part, and which of them validate, is drawn by a hash of each, so that it stays
+    as it is when others leave, and λ with it but where two are about as good. A single row gets ``ALONE``.
 
     Args:
         base: the expansion point.
@@ -111,10 +115,9 @@ def _validated(
     """By the loss on one row in five, or on every second where there are fewer than five."""
     rows = sum(source.rows for source in sources)
     some = min(rows, MOST_ROWS)
-    picked = np.arange(some) * rows // some
-    step = EVERY if some >= EVERY else 2
-    held = np.arange(some) % step == step - 1
-    kept, aside = (RowSubset(sources, picked[part]) for part in (~held, held))
+    drawn = _drawn(sources)
+    held = some // (EVERY if some >= EVERY else 2)
+    kept, aside = (RowSubset(sources, np.sort(part)) for part in (drawn[held:some], drawn[:held]))
     omega = objective.weights
     if omega is not None and omega.by_sample is not None:
         omega = RowWeights(omega.by_class, omega.by_sample[kept.index])
@@ -130,6 +133,13 @@ def _validated(
     passes = ceil((passes + 1) * some / rows)
     best = _best(curve)
     return RidgeChoice(best * some / rows, "validation", curve, passes, _end(best, ridges))
+
+
+def _drawn(sources: Sequence[RowSource]) -> NDArray[np.int64]:
+    """The places of all rows [N] by a hash of what is cached of each: a row that leaves moves up those behind it."""
+    blocks = (block.tokens for source in sources for block in source.blocks(BLOCK))
+    keys = b"".join(blake3(row.tobytes()).digest(length=8) for tokens in blocks for row in np.ascontiguousarray(tokens))
+    return np.argsort(np.frombuffer(keys, ">u8"), kind="stable")
 
 
 def ridge_path(

@@ -11,6 +11,7 @@ from taftcache.objective.cross_entropy import CrossEntropy
 from taftcache.objective.objective import Objective
 from taftcache.objective.rsl import RSL
 from taftcache.objective.weights import RowWeights
+from taftcache.solve import choosing
 from taftcache.solve.choosing import ALONE, STEPS, choose_ridge
 from taftcache.solve.leave_one_out import leave_one_out
 from taftcache.solve.methods.head import HeadPath, has_path
@@ -99,8 +100,9 @@ def test_the_path_validates_what_a_solve_of_the_other_rows_would(monkeypatch):
     monkeypatch.setattr("taftcache.solve.choosing.EVERY", 2)
     monkeypatch.setattr("taftcache.solve.choosing.STEPS", 40)
     ridges = [1e-2, 1.0]
-    choice = choose_ridge(case().base, rows(), Objective(loss=LOSS), grid=ridges)
     kept, aside = np.arange(0, N, 2), np.arange(1, N, 2)
+    monkeypatch.setattr("taftcache.solve.choosing._drawn", lambda sources: np.concatenate([aside, kept]))
+    choice = choose_ridge(case().base, rows(), Objective(loss=LOSS), grid=ridges)
     from tests.solve.problems import jacobian
 
     J, f0 = jacobian()
@@ -116,13 +118,37 @@ def test_the_path_validates_what_a_solve_of_the_other_rows_would(monkeypatch):
 
 
 def test_many_rows_choose_by_some_of_them_and_keep_the_sum(monkeypatch):
-    """λN is what rows spread evenly choose, wherever they lie."""
-    some = choose_ridge(case().base, [RowSubset(rows(), np.arange(20) * 2)], Objective(loss=LOSS))
+    """λN is what the rows that are drawn choose, wherever they lie."""
+    drawn = np.sort(choosing._drawn(rows())[:20])
+    some = choose_ridge(case().base, [RowSubset(rows(), drawn)], Objective(loss=LOSS))
     monkeypatch.setattr("taftcache.solve.choosing.MOST_ROWS", 20)
     choice = choose_ridge(case().base, rows(sizes=(16, 24)), Objective(loss=LOSS))
     assert choice.curve == some.curve
     assert choice.ridge * N == pytest.approx(some.ridge * 20)
     assert choice.passes < some.passes
+
+
+@pytest.mark.law("A row that leaves changes the part of at most one other row in the choice of λ")
+def test_the_others_keep_their_part_when_a_row_leaves(monkeypatch):
+    parts = []
+    monkeypatch.setattr(choosing, "RowSubset", lambda source, index: parts.append(index) or RowSubset(source, index))
+
+    def aside(places):
+        """Which rows validate, by their place among all."""
+        parts.clear()
+        choose_ridge(case().base, [RowSubset(rows(), places)], Objective(loss=LOSS), grid=[1.0])
+        kept, held = (places[index] for index in parts)
+        assert sorted([*kept, *held]) == places.tolist()
+        assert len(held) == len(places) // 5
+        return set(held.tolist())
+
+    everyone = np.arange(N)
+    whole = aside(everyone)
+    for gone in (0, 17, min(whole)):
+        assert len(aside(np.delete(everyone, gone)) ^ whole - {gone}) <= 1
+    order = choosing._drawn(rows(sizes=(16, 24)))
+    assert (order == choosing._drawn(rows())).all()
+    assert len(set(np.diff(sorted(whole)).tolist())) > 1  # drawn, and not by place
 
 
 def test_lesser_ridges_are_left_out_once_the_loss_has_risen(monkeypatch):

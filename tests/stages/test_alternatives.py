@@ -116,10 +116,10 @@ def test_all_of_it_on_a_few_digits(scripts, tmp_path, monkeypatch, capsys):
     benchmark.main(words)
     assert json.loads(capsys.readouterr().out) == report
     (tmp_path / "report.json").write_text(json.dumps(report))
-    monkeypatch.setattr(tool, "ROOT", tmp_path)
+    monkeypatch.setattr(tool.marked, "ROOT", tmp_path)
     (tmp_path / "docs").mkdir()
     for page in ("README.md", "docs/benchmarks.md"):
-        (tmp_path / page).write_text(f"before\n\n{tool.BEGIN}\n\nold\n\n{tool.END}\n\nafter\n")
+        (tmp_path / page).write_text("before\n\n<!-- alternatives -->\n\nold\n\n<!-- /alternatives -->\n\nafter\n")
     tool.main([str(tmp_path / "report.json")])
     for page in ("README.md", "docs/benchmarks.md"):
         text = (tmp_path / page).read_text()
@@ -157,4 +157,4 @@ def test_the_pages_have_what_was_measured(scripts):
     for file in sorted((ROOT / "docs" / "results").glob("alternatives-*.json")):
         data |= json.loads(file.read_text("utf-8"))["data"]
     for page, table in (("README.md", tool.short(data)), ("docs/benchmarks.md", tool.full(data))):
-        assert f"{tool.BEGIN}\n\n{table}\n\n{tool.END}" in (ROOT / page).read_text("utf-8")
+        assert f"<!-- alternatives -->\n\n{table}\n\n<!-- /alternatives -->" in (ROOT / page).read_text("utf-8")

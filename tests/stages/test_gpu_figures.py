@@ -28,8 +28,8 @@ def written(tool, tmp_path, monkeypatch, report) -> str:
     """docs/gpu.md after the tool."""
     (tmp_path / "report.json").write_text(json.dumps(report))
     (tmp_path / "docs").mkdir(exist_ok=True)
-    (tmp_path / "docs/gpu.md").write_text(f"before\n\n{tool.BEGIN}\n\nold\n\n{tool.END}\n\nafter\n")
-    monkeypatch.setattr(tool, "ROOT", tmp_path)
+    (tmp_path / "docs/gpu.md").write_text("before\n\n<!-- gpu -->\n\nold\n\n<!-- /gpu -->\n\nafter\n")
+    monkeypatch.setattr(tool.marked, "ROOT", tmp_path)
     tool.main([str(tmp_path / "report.json")])
     return (tmp_path / "docs/gpu.md").read_text()
 
