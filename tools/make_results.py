@@ -22,8 +22,7 @@ import msgspec
 
 import taftcache
 from taftcache.paper.comparison import TITLES, CompareReport, Figures
-from taftcache.paper.findings import findings
-from taftcache.paper.pages import about, figures, write_figures, write_pages
+from taftcache.paper.pages import about, figures, said, write_figures, write_pages
 from taftcache.terminal.console import bars
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -94,9 +93,8 @@ def page(runs: list[CompareReport]) -> str:
         "# Results",
         "",
         "The paper's tables and figures from one cache, written by `tools/make_results.py` from what"
-        " `taftcache compare` measured. In brackets beside each claim: the paper's averages over its seven datasets"
-        " with ViT-L/16; ours is another dataset and a far smaller network, so the pattern is to be compared, not the"
-        " figures.",
+        " `taftcache compare` measured. The column *the paper's*, and brackets elsewhere, have its averages over seven"
+        " datasets with ViT-L/16; ours is another dataset and a far smaller network, so the pattern is to be compared, not the figures.",
         "",
         f"{first.backbone}; {first.rows} training and {first.held_out} held-out images of {first.classes} classes,"
         f" from `{first.recipe['data']['train']}`.",
@@ -107,7 +105,7 @@ def page(runs: list[CompareReport]) -> str:
         " ([how](paper.md#intervals-and-verdicts)): it holds where the interval lies above zero, is contradicted where"
         " it lies below, and is within noise between.",
         "",
-        *(f"- {line}" for line in findings({name: newest[name][1].lines for name in there})),
+        *said({name: newest[name][1].lines for name in there}),
         "",
         *missing(there),
     ]

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from taftcache.paper.claim import Claim, Said, Subject, claimed, compared
 from taftcache.paper.line import ReportLine
 from taftcache.paper.paired import Paired, paired
 from taftcache.paper.private_findings import private_findings
@@ -29,30 +30,28 @@ SWITCHES = {
 BALLS = {1.0: ("RSL", "CE", "+10.0 on average of three"), 10.0: ("CE", "RSL", "+3.5 on average of three")}
 
 
-def findings(reports: Reports) -> list[str]:
-    """One sentence a claim, for the reports that are there; what the paper found stands in brackets.
+def findings(reports: Reports) -> list[Subject]:
+    """What the reports that are there say, subject by subject; nothing of a subject that none of them is about.
 
     A claim holds where the 95 % interval of its difference lies above zero, is contradicted where that lies below, and
     is within noise between (``taftcache.paper.paired``). No pair of models is counted twice.
     """
-    read = (
-        _exact,
-        _depths,
-        _composed,
-        _dropped,
-        _ensemble,
-        _forgotten,
-        _losses,
-        _balls,
-        _switches,
-        private_findings,
-        _presets,
-    )
-    return [sentence for each in read for sentence in each(reports)]
+    read = {
+        "One exact model, the mean of components, and heads": (_exact,),
+        "The tangent model beside fine-tuning and the head": (_depths,),
+        "Composed models beside souped networks": (_composed,),
+        "Shards and rows that leave": (_dropped, _ensemble, _forgotten),
+        "The loss": (_losses, _balls),
+        "Where training begins": (_switches,),
+        "Private training": (private_findings,),
+        "The exact solve beside the paper's training": (_presets,),
+    }
+    found = [Subject(title, [said for part in parts for said in part(reports)]) for title, parts in read.items()]
+    return [subject for subject in found if subject.said]
 
 
-def _exact(reports: Reports) -> Iterator[str]:
-    """What the mean of components leaves on the table, first of all."""
+def _exact(reports: Reports) -> Iterator[Said]:
+    """What the mean of components leaves on the table."""
     lines = reports.get("table2", ())
     whole = {line.method: line for line in lines if line.method in (EXACT, HEAD)}
     if len(whole) < 2:
@@ -77,7 +76,7 @@ def _exact(reports: Reports) -> Iterator[str]:
             yield f"{k} of {shards} shards dropped, the exact model: {_fall(at[EXACT], exact)} [−4.0 of the mean]."
 
 
-def _depths(reports: Reports) -> Iterator[str]:
+def _depths(reports: Reports) -> Iterator[Claim]:
     at = {(line.method, line.preset): line for line in reports.get("table1", ())}
     for (method, preset), line in at.items():
         name, _, depth = method.partition("-")
@@ -87,7 +86,7 @@ def _depths(reports: Reports) -> Iterator[str]:
             yield _claim(f"{method} above FC ({preset})", line, other, "84.3 against 81.6" if depth == "1" else "")
 
 
-def _composed(reports: Reports) -> Iterator[str]:
+def _composed(reports: Reports) -> Iterator[Claim]:
     lines = reports.get("table2", ())
     soups = {line.shards: line for line in lines if line.method == "Soup"}
     deep = [line for line in reports.get("table1", ()) if line.method.startswith("TAFT-")]
@@ -112,7 +111,7 @@ def _dropped(reports: Reports) -> Iterator[str]:
         yield f"{half} of {shards} shards dropped ({preset}): {_fall(mine[half], mine[0])} [−4.0]."
 
 
-def _ensemble(reports: Reports) -> Iterator[str]:
+def _ensemble(reports: Reports) -> Iterator[Claim]:
     """TAFT against SISA, by the number of shards: on average over those removed, and point by point."""
     at = _by_removal(reports.get("figure1b", ()))
     presets = [key[1] for found in at.values() for key in found if key[0] == "TAFT"]
@@ -129,10 +128,12 @@ def _ensemble(reports: Reports) -> Iterator[str]:
             each = [found for pair in pairs if (found := compared(*pair))]
             ours, theirs = (_average([pair[side] for pair in pairs]) for side in (0, 1))
             mean = paired(ours, theirs) if ours is not None and theirs is not None else None
-            said = f"{mean.verdict}, {mean.text()}" if mean else f"{sum(gaps) / len(gaps):+.1f}"
-            yield (
-                f"TAFT above SISA on average over the shards removed, {shards} shards ({preset}): {said}, from"
-                f" {min(gaps):+.1f} to {max(gaps):+.1f}; {_tally(each)} [+11.0 on average, above everywhere]."
+            yield Claim(
+                what=f"TAFT above SISA on average over the shards removed, {shards} shards ({preset})",
+                verdict=mean.verdict if mean else None,
+                ahead=mean.text() if mean else f"{sum(gaps) / len(gaps):+.1f}",
+                figures=f"from {min(gaps):+.1f} to {max(gaps):+.1f}; {_tally(each)}",
+                paper="+11.0 on average, above everywhere",
             )
 
 
@@ -150,7 +151,7 @@ def _forgotten(reports: Reports) -> Iterator[str]:
             )
 
 
-def _losses(reports: Reports) -> Iterator[str]:
+def _losses(reports: Reports) -> Iterator[Claim]:
     lines = reports.get("figure2a", ())
     for preset in _presets_of(lines):
         at = {line.method: line for line in lines if line.preset == preset}
@@ -158,7 +159,7 @@ def _losses(reports: Reports) -> Iterator[str]:
             yield _claim(f"RSL above {other} ({preset})", at["RSL"], at[other], beside)
 
 
-def _balls(reports: Reports) -> Iterator[str]:
+def _balls(reports: Reports) -> Iterator[Claim]:
     at = {(line.method, line.radius, line.preset): line for line in reports.get("table7", ())}
     for preset in _presets_of(reports.get("table7", ())):
         for radius, (above, below, beside) in BALLS.items():
@@ -167,7 +168,7 @@ def _balls(reports: Reports) -> Iterator[str]:
                 yield _claim(what, at[above, radius, preset], at[below, radius, preset], beside)
 
 
-def _switches(reports: Reports) -> Iterator[str]:
+def _switches(reports: Reports) -> Iterator[Claim]:
     for name, (low, high, beside) in SWITCHES.items():
         lines = reports.get(name, ())
         for preset in _presets_of(lines):
@@ -206,21 +207,10 @@ def _presets(reports: Reports) -> Iterator[str]:
             yield f"Below it: {pair.where}: {pair.exact.spread()} against {pair.paper.spread()}, {one.text()}."
 
 
-def compared(ours: ReportLine, theirs: ReportLine) -> Paired | None:
-    """The paired difference; None where a line does not keep its rows, or has others or other seeds."""
-    if ours.right is None or theirs.right is None:
-        return None
-    mine, other = ours.right.shares(), theirs.right.shares()
-    return paired(mine, other) if mine.shape == other.shape else None
-
-
-def _claim(what: str, line: ReportLine, other: ReportLine, paper: str = "", costs: bool = False) -> str:
-    """That one line is above another, what its interval says of it, and what both took."""
-    found = compared(line, other)
-    gap = f"{found.verdict}, {found.text()}" if found else f"{line.accuracy - other.accuracy:+.1f}, rows not comparable"
-    took = f", {_cost(line)} against {_cost(other)}" if costs else ""
-    beside = f" [{paper}]" if paper else ""
-    return f"{what}: {gap}, {line.spread()} against {other.spread()}{took}{beside}."
+def _claim(what: str, line: ReportLine, other: ReportLine, paper: str = "", costs: bool = False) -> Claim:
+    """That one line is above another, and what both took."""
+    took = f"{_cost(line)} against {_cost(other)}" if costs else ""
+    return claimed(what, line, other, paper=paper, costs=took)
 
 
 def _fall(line: ReportLine, before: ReportLine) -> str:

@@ -7,6 +7,7 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
+from taftcache.paper.claim import NOT_PAIRED, Claim, Subject
 from taftcache.paper.comparison import CompareReport, Figures
 from taftcache.paper.findings import findings
 from taftcache.paper.line import ReportLine
@@ -27,6 +28,7 @@ COLUMNS = {
     "figure2c": ("method",),
 }
 ORDER = ["NLFT-7", "TAFT-7", "NLFT-1", "TAFT-1", "FC", "Soup", "TAFT", HEADS, HEAD, EXACT]
+VERDICTS = ("holds", "within noise", "contradicted")
 KEYS = ("preset", "method", "shards", "removed", "forgotten", "radius", "epsilon")
 
 
@@ -57,9 +59,44 @@ def page(report: CompareReport, plots: Mapping[str, Sequence[str]] | None = None
     for made in report.reports:
         text += section(made.title, figures(made))
         text += [line for name in (plots or {}).get(made.report, ()) for line in picture(made.title, name)]
-    found = findings({made.report: made.lines for made in report.reports})
-    text += section("What this says", ["In brackets: the paper's averages.", "", *bullets(found)])
+    text += section("What this says", said({made.report: made.lines for made in report.reports}))
     return "\n".join(text)
+
+
+def said(reports: Mapping[str, Sequence[ReportLine]]) -> list[str]:
+    """What the figures say: a count of verdicts by subject, then each subject's claims as a table."""
+    subjects = findings(reports)
+    counts = [
+        [subject.title, *(str(sum(one.verdict == verdict for one in _claims(subject))) for verdict in VERDICTS)]
+        for subject in subjects
+        if _claims(subject)
+    ]
+    text = markdown_table(["claims about", *VERDICTS], counts) if counts else []
+    for subject in subjects:
+        text += ["", f"### {subject.title}", "", *_claims_table(_claims(subject))]
+        sentences = [one for one in subject.said if isinstance(one, str)]
+        text += [*([""] if _claims(subject) and sentences else []), *bullets(sentences)]
+    return text
+
+
+def _claims(subject: Subject) -> list[Claim]:
+    return [one for one in subject.said if isinstance(one, Claim)]
+
+
+def _claims_table(claims: Sequence[Claim]) -> list[str]:
+    """A line a claim; columns that are empty in all of them are left out."""
+    if not claims:
+        return []
+    cells = {
+        "claim": [one.what for one in claims],
+        "verdict": [one.verdict or NOT_PAIRED for one in claims],
+        "points ahead": [one.ahead for one in claims],
+        "accuracy": [one.figures for one in claims],
+        "cost": [one.costs for one in claims],
+        "the paper's": [one.paper for one in claims],
+    }
+    filled = {name: column for name, column in cells.items() if any(column)}
+    return markdown_table(list(filled), zip(*filled.values(), strict=True))
 
 
 def about(report: CompareReport) -> list[str]:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
+from taftcache.paper.claim import Said, claimed, compared
 from taftcache.paper.line import ReportLine
-from taftcache.paper.paired import Paired, paired
 
 
-def private_findings(reports: Mapping[str, Sequence[ReportLine]]) -> Iterator[str]:
-    """One sentence a regime and ε, how many of them say what, and one on the best for each ε.
+def private_findings(reports: Mapping[str, Sequence[ReportLine]]) -> Iterator[Said]:
+    """One claim a regime and ε, how many of them say what, and a sentence on the best for each ε.
 
     Lines whose single rows were not kept say nothing.
     """
@@ -21,18 +21,17 @@ def private_findings(reports: Mapping[str, Sequence[ReportLine]]) -> Iterator[st
         for line in lines
         if line.preset == "tangent" and (line.method, line.epsilon, "ordinary") in at
     ]
-    found = [(ours, theirs, _between(ours, theirs)) for ours, theirs in pairs]
+    found = [
+        claimed(f"{ours.method} at ε = {ours.epsilon:g}, tangent above ordinary", ours, theirs)
+        for ours, theirs in pairs
+    ]
+    yield from found
     if found:
-        said = Counter(each.verdict for _, _, each in found)
+        said = Counter(claim.verdict for claim in found)
         yield (
-            f"Private training, the tangent model above the ordinary network: holds in {said['holds']} of"
-            f" {len(found)} regimes and ε, within noise in {said['within noise']}, contradicted in"
-            f" {said['contradicted']}; both start with the head at zero and chose PT and rate from the same grid."
-        )
-    for ours, theirs, each in found:
-        yield (
-            f"{ours.method} at ε = {ours.epsilon:g}, tangent above ordinary: {each.verdict}, {ours.spread()} against"
-            f" {theirs.spread()}, {each.text()}."
+            f"The tangent model above the ordinary network holds in {said['holds']} of {len(found)} regimes and ε, is"
+            f" within noise in {said['within noise']} and contradicted in {said['contradicted']}; both start with the"
+            " head at zero and chose PT and rate from the same grid."
         )
     for epsilon in dict.fromkeys(line.epsilon for line in lines):
         yield _best([line for line in lines if line.epsilon == epsilon])
@@ -41,15 +40,9 @@ def private_findings(reports: Mapping[str, Sequence[ReportLine]]) -> Iterator[st
 def _best(lines: Sequence[ReportLine]) -> str:
     """The best line of one ε, and those that are within noise of it."""
     first, *rest = sorted(lines, key=lambda line: -line.accuracy)
-    level = [_name(line) for line in rest if _between(first, line).verdict == "within noise"]
+    level = [_name(line) for line in rest if (found := compared(first, line)) and found.verdict == "within noise"]
     beside = f"; within noise of it: {'; '.join(level)}" if level else "; ahead of all others"
     return f"Best at ε = {first.epsilon:g}: {_name(first)}, {first.spread()}{beside if rest else ''}."
-
-
-def _between(ours: ReportLine, theirs: ReportLine) -> Paired:
-    assert ours.right is not None
-    assert theirs.right is not None
-    return paired(ours.right.shares(), theirs.right.shares())
 
 
 def _name(line: ReportLine) -> str:
