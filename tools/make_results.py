@@ -94,7 +94,8 @@ def page(runs: list[CompareReport]) -> str:
         "",
         "The paper's tables and figures from one cache, written by `tools/make_results.py` from what"
         " `taftcache compare` measured. The column *the paper's*, and brackets elsewhere, have its averages over seven"
-        " datasets with ViT-L/16; ours is another dataset and a far smaller network, so the pattern is to be compared, not the figures.",
+        " datasets with ViT-L/16; ours is another dataset and a far smaller network, so the pattern is to be"
+        " compared, not the figures.",
         "",
         f"{first.backbone}; {first.rows} training and {first.held_out} held-out images of {first.classes} classes,"
         f" from `{first.recipe['data']['train']}`.",
