@@ -17,6 +17,7 @@ from taftcache.tangent.operator import TangentOperator
 from tests.solve.problems import Dense, case, dense, jacobian, labels, make_problem, minimised, rows
 
 LOSS = RSL(alpha=1.0, kappa=5.0)
+full = pytest.mark.full
 
 
 def solve(loss=LOSS, ridge=1e-2, **options):
@@ -142,6 +143,18 @@ def test_acceleration_takes_fewer_passes():
     options = {"ridge": 1e-2, "tolerance": 1e-3, "max_passes": 20_000}
     plain, fast = (solve(method=method, **options).stats["passes"] for method in ("projected", "accelerated"))
     assert fast < plain / 2
+
+
+@pytest.mark.law("A solve in a ball ends within its tolerance at any radius, where the ball binds")
+@pytest.mark.parametrize("part", [0.02, 0.2, 0.5, 0.7, 0.95, *(pytest.param(k / 40, marks=full) for k in range(1, 40))])
+@pytest.mark.parametrize("ridge", [1e-3, pytest.param(1e-2, marks=full)])
+def test_a_ball_of_any_radius_ends_within_the_tolerance(part, ridge):
+    """The last λ + ν of the search differ by less than a coarse solve sees, and it must not take one for the other."""
+    radius = part * dense(loss=LOSS, ridge=ridge).solution.norm().item()
+    found = solve(ridge=ridge, radius=radius)
+    assert found.status is Status.converged
+    assert found.value.norm() == pytest.approx(radius, rel=1e-6)
+    assert found.stats["passes"] <= 50
 
 
 def test_a_wide_ball_is_no_ball():
