@@ -20,6 +20,7 @@ from taftcache.objective.problem import Problem
 from taftcache.objective.weights import RowWeights
 from taftcache.solve.directions import Inverse
 from taftcache.solve.inverses.class_kernel import class_kernel_fits
+from taftcache.solve.inverses.dual import small_kernel
 from taftcache.solve.inverses.inverse import approximate_inverse
 from taftcache.solve.inverses.sampled import SampledInverse
 from taftcache.solve.methods.conjugate import Lazy, pcg
@@ -204,13 +205,15 @@ def _short_solves(narrow: Problem, wide: Problem, ridges: Sequence[float]) -> It
         return made
 
     head = narrow.operator.layout == narrow.operator.base.head_layout  # its passes cost next to nothing
+    matrix = None if narrow.loss.quadratic else small_kernel(wide)
     passes = 0
     for ridge in reversed(ridges):
         one, exact = replace(narrow, ridge=ridge), replace(wide, ridge=ridge)
         if narrow.loss.quadratic:
             solved = pcg(one, exact, Lazy(partial(inverse, one)), Goal(tolerance=1e-3, max_passes=EACH), start=delta)
         else:
-            solved = newton(one, exact, Goal(tolerance=1e-2, max_passes=200 if head else 16), start=delta)
+            most = Goal(tolerance=1e-2, max_passes=200 if head else 16)
+            solved = newton(one, exact, most, matrix=matrix, start=delta)
         delta = solved.value
         passes += solved.stats["passes"]
         yield _Solved(ridge, delta, passes, more=True)

@@ -15,7 +15,7 @@ from taftcache.errors import SolveError
 from taftcache.objective.objective import Objective
 from taftcache.objective.problem import Problem
 from taftcache.solve.inverses.class_kernel import class_kernel_fits
-from taftcache.solve.inverses.dual import DualInverse, dual_fits
+from taftcache.solve.inverses.dual import DualInverse, dual_fits, small_kernel
 from taftcache.solve.inverses.inverse import approximate_inverse
 from taftcache.solve.methods.ball import solve_in_ball
 from taftcache.solve.methods.conjugate import Lazy, pcg
@@ -219,8 +219,8 @@ def _without_ball(
     """
     exact = problems.exact
     if not exact.loss.quadratic:
-        inner = problems.inner(problems.arithmetic.dtype)
-        return newton(inner, exact, goal, start=_value(start), on_pass=on_pass), None
+        inner, matrix = problems.inner(problems.arithmetic.dtype), small_kernel(exact)
+        return newton(inner, exact, goal, matrix=matrix, start=_value(start), on_pass=on_pass), None
     if exact.operator.layout == exact.operator.base.head_layout:
         return solve_head(exact, goal.tolerance), None
     dual = start.dual if isinstance(start, Solution) else None

@@ -51,6 +51,22 @@ def test_dual_is_the_inverse_hessian(vit, spec, head, alpha, ridge):
     assert (DualInverse(problem).apply(product) - v).norm() <= 1e-11 * product.norm() / ridge
 
 
+@pytest.mark.parametrize("weighted", [False, True])
+def test_dual_is_the_inverse_at_any_point_of_cross_entropy(monkeypatch, weighted):
+    """One kernel serves them all, and stays as it is."""
+    monkeypatch.setattr("taftcache.tangent.operator.BLOCK_ROWS", 16)
+    problem = make_problem(loss=CrossEntropy(), ridge=1e-3)
+    if weighted:
+        problem = replace(problem, weights=RowWeights(torch.arange(1.0, K + 1), torch.linspace(0, 2, N)))
+    matrix = kernel(problem)
+    before = matrix.clone()
+    for at, v in zip(draw(problem, 2), draw(problem, 2), strict=True):
+        there = problem.at(at)[2]
+        product = there.hessian(v)
+        assert (DualInverse(there, matrix).apply(product) - v).norm() <= 1e-10 * product.norm() / problem.ridge
+    assert torch.equal(matrix, before)
+
+
 @every_case
 @pytest.mark.parametrize("head", [False, True])
 def test_kernel_is_the_jacobians(vit, spec, head):

@@ -4,7 +4,8 @@ With J̃ = √(D/N) J, which has M = N·K rows, H = J̃ᵀJ̃ + λI and by Woodb
 
     H⁻¹ v = ( v − J̃ᵀ (J̃J̃ᵀ + λI)⁻¹ J̃ v ) / λ
 
-so that one Cholesky of an M×M matrix replaces hundreds of passes. The kernel JJᵀ (the empirical
+so that one Cholesky of an M×M matrix replaces hundreds of passes. Of a loss that is not quadratic D has a root R
+with RRᵀ = D for each row, and J̃ = RᵀJ/√N changes with the point while JJᵀ stays. The kernel JJᵀ (the empirical
 tangent kernel) comes from the rank-one factors of the rows' gradients, Σ (δ·δ')(x·x'), at a cost of
 M² times the width instead of M² times the number of parameters.
 """
@@ -19,6 +20,8 @@ from taftcache.tangent.factors import Direct, RankOne
 
 LARGEST_KERNEL = 8192  # M: three matrices of 0.5 GB in float64, and a Cholesky of some seconds
 LARGEST_FACTORS = 2 << 30  # bytes of the K·N rows' factors
+# M at which Newton's steps by a Cholesky each take about as long as by conjugate gradients, in a small network.
+LARGEST_STEPS = 4096
 
 
 def dual_fits(problem: Problem) -> bool:
@@ -30,30 +33,68 @@ def dual_fits(problem: Problem) -> bool:
 
 
 class DualInverse:
-    """H⁻¹ of a quadratic problem, exact up to float64 rounding; ``apply`` costs two passes.
+    """H⁻¹ of a problem, exact up to float64 rounding; ``apply`` costs two passes.
+
+    Args:
+        problem: in float64; of a loss that is not quadratic, the one that ``Problem.at`` gives.
+        matrix: its ``kernel``, which is written over, unless the loss is not quadratic: then it serves any point.
+    """
+
+    def __init__(self, problem: Problem, matrix: Tensor | None = None) -> None:
+        self._problem = problem
+        inner = kernel(problem) if matrix is None else matrix
+        if problem.loss.quadratic:
+            labels = torch.cat([labels for _, labels in problem.operator.blocks()])
+            self._root = problem.diagonal(labels, inner).sqrt()  # √(ωD/N) [N,K]
+            root = self._root.T.reshape(-1)
+            inner.mul_(root[:, None]).mul_(root[None, :])
+        else:
+            self._root = _roots(problem)
+            N, K, _ = self._root.shape
+            for _ in range(2):  # RᵀJJᵀR from the left and, being symmetric, from there again
+                rows = torch.einsum("nki,knm->inm", self._root, inner.reshape(K, N, K * N))
+                inner = rows.reshape(K * N, K * N).T
+            inner = inner.contiguous()
+        inner.diagonal().add_(problem.ridge)
+        self._factor = torch.linalg.cholesky(inner)
+
+    def apply(self, vector: Tensor) -> Tensor:
+        """H⁻¹ v [P]."""
+        operator, (N, K) = self._problem.operator, self._root.shape[:2]
+        changes = list(operator.matvec(vector))
+        image = self._rooted(torch.cat(changes), "nki,nk->ni")
+        solved = torch.cholesky_solve(image.T.reshape(-1, 1), self._factor).view(K, N).T
+        parts = iter(torch.split(self._rooted(solved, "nki,ni->nk"), [len(change) for change in changes]))
+        back = operator.accumulate(None, lambda logits, change, labels: next(parts))
+        return ((vector - back) / self._problem.ridge).to(vector)
+
+    def _rooted(self, values: Tensor, terms: str) -> Tensor:
+        """Rᵀv or Rv of every row [N,K]; the same where D is diagonal."""
+        found: Tensor = self._root * values if self._root.ndim == 2 else torch.einsum(terms, self._root, values)
+        return found
+
+
+def _roots(problem: Problem) -> Tensor:
+    """√(ω/N) R of every row [N,K,K], its columns the last axis, at the problem's point."""
+    found, start = [], 0
+    for state, labels in problem.operator.blocks():
+        units = torch.eye(problem.operator.classes).to(state.logits)
+        columns = [problem.root(state.logits, labels, start, unit.expand_as(state.logits)) for unit in units]
+        found.append(torch.stack(columns, 2))
+        start += len(labels)
+    return torch.cat(found) / problem.operator.rows**0.5
+
+
+def small_kernel(problem: Problem) -> Tensor | None:
+    """The kernel for Newton's method; None where it is too large for a Cholesky each step, and for the head alone,
+    whose passes cost next to nothing.
 
     Args:
         problem: in float64.
     """
-
-    def __init__(self, problem: Problem) -> None:
-        self._problem = problem
-        matrix, labels = kernel(problem), torch.cat([labels for _, labels in problem.operator.blocks()])
-        self._root = problem.diagonal(labels, matrix).sqrt()  # √(ωD/N) [N,K]
-        root = self._root.T.reshape(-1)
-        matrix.mul_(root[:, None]).mul_(root[None, :])
-        matrix.diagonal().add_(problem.ridge)
-        self._factor = torch.linalg.cholesky(matrix)
-
-    def apply(self, vector: Tensor) -> Tensor:
-        """H⁻¹ v [P]."""
-        operator, (N, K) = self._problem.operator, self._root.shape
-        changes = list(operator.matvec(vector))
-        image = self._root * torch.cat(changes)
-        solved = torch.cholesky_solve(image.T.reshape(-1, 1), self._factor).view(K, N).T * self._root
-        parts = iter(torch.split(solved, [len(change) for change in changes]))
-        back = operator.accumulate(None, lambda logits, change, labels: next(parts))
-        return ((vector - back) / self._problem.ridge).to(vector)
+    operator = problem.operator
+    few = operator.rows * operator.classes <= LARGEST_STEPS and operator.layout != operator.base.head_layout
+    return kernel(problem) if few and operator.tail.factored and dual_fits(problem) else None
 
 
 def kernel(problem: Problem) -> Tensor:

@@ -18,6 +18,7 @@ from torch import Tensor
 from taftcache.errors import SolveError
 from taftcache.objective.problem import Problem
 from taftcache.solve.directions import Inverse, conjugate_directions
+from taftcache.solve.inverses.dual import DualInverse
 from taftcache.solve.inverses.inverse import approximate_inverse
 from taftcache.solve.settings import GOAL, Goal, OnPass
 from taftcache.solve.solution import Certificate, Solution, Status
@@ -30,6 +31,7 @@ def newton(
     exact: Problem,
     goal: Goal = GOAL,
     *,
+    matrix: Tensor | None = None,
     start: Tensor | None = None,
     on_pass: OnPass | None = None,
 ) -> Solution:
@@ -44,21 +46,31 @@ def newton(
         problem: products for the inner iterations.
         exact: the same problem in float64.
         goal: tolerance, and limit on passes.
+        matrix: the ``kernel`` of ``exact``, where it is small: JJᵀ serves every point, so that each step is solved
+            exactly, and in float64.
         start: Δw to begin from; zero by default.
         on_pass: called after each step.
 
     Raises:
         SolveError: a gradient that is not finite.
     """
-    solve = _Newton(problem, exact, goal, on_pass)
+    solve = _Newton(problem if matrix is None else exact, exact, goal, matrix, on_pass)
     return solve.solution(solve.run(start))
 
 
 class _Newton:
     """Δw with F, ∇F and the problem's curvature there, and the passes so far; the arguments are those of ``newton``."""
 
-    def __init__(self, problem: Problem, exact: Problem, goal: Goal, on_pass: OnPass | None) -> None:
+    def __init__(
+        self,
+        problem: Problem,
+        exact: Problem,
+        goal: Goal,
+        matrix: Tensor | None,
+        on_pass: OnPass | None,
+    ) -> None:
         self._problem, self._exact, self._goal, self._on_pass = problem, exact, goal, on_pass
+        self._matrix = matrix
         operator = exact.operator
         self._x = torch.zeros(operator.layout.size, dtype=torch.float64, device=operator.device)
         self._objective, self._gradient, self._local = exact.at(self._x)
@@ -102,7 +114,7 @@ class _Newton:
         assert self._local.point is not None
         dtype = self._problem.operator.dtype
         curved = replace(self._problem, point=tuple(z.to(dtype) for z in self._local.point))
-        inverse = approximate_inverse(curved)
+        inverse = approximate_inverse(curved) if self._matrix is None else DualInverse(curved, self._matrix)
         self._passes += 2
         accuracy = max(min(0.1, (norm / self._scale) ** 0.5), 0.3 * tolerance * self._scale / norm, 1e-5)
         if self._rounds == 1:

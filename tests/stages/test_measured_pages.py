@@ -1,0 +1,77 @@
+"""Pages with figures hold those of the reports that were kept, and the tools that write them say what was measured."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def tools():
+    """What writes the tables, by name."""
+    names = ("make_growth", "make_defaults")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(ROOT / "tools"))
+        yield {name: importlib.import_module(name) for name in names}
+        for name in names:
+            del sys.modules[name]
+
+
+def size(rows: int, classes: int = 10) -> dict:
+    """A size whose stages cost 2 ms a row beside their start."""
+    stages = ("extract", "train", "exact", "inspect", "evaluate", "forget", "page")
+    found = {name: {"seconds": 0.5 + 0.002 * rows, "memory": 1 << 30, "passes": 7} for name in stages}
+    about = {"rows": rows - 1, "held_out": rows, "classes": classes, "bytes": 2e4 * rows}
+    return {**found, "start": {"seconds": 0.5}, **about}
+
+
+def test_growth_becomes_tables_and_a_plan(tools):
+    by_rows = {"sizes": [size(1000), size(10000)], "exponents": {"extract": 1.0}}
+    by_classes = {"sizes": [size(2000, k) for k in (10, 1000)], "exponents": {}}
+    report = {"data": "CIFAR-10", "rows": by_rows, "classes": by_classes}
+    text = tools["make_growth"].tables(report)
+    assert "| rows | 1,000 | 10,000 | exponent |" in text
+    assert "| classes | 10 | 1,000 | exponent |" in text
+    assert "| extract | 2.5 s, 1.0 GiB | 20.5 s, 1.0 GiB | 1.0 |" in text
+    assert "| passes, forget | 7 | 7 | |" in text
+    plan = tools["make_growth"].plan(report).splitlines()
+    assert plan[0] == "|  | a row | 1,000,000 rows | 100,000,000 rows |"
+    assert plan[2] == "| extract | 2.0 ms | 0.6 h | 55.6 h |"
+    assert plan[-1] == "| the store | 10.0 kB | 10 GB | 1.0 TB |"
+
+
+def test_what_does_not_decide_is_counted(tools):
+    tool = tools["make_defaults"]
+    one = {"passes": 9, "moved": 1.0, "distance_bound": 0.01, "decisive": True}
+    models = {"components/000": one, "models/head": one, "models/exact": {**one, "decisive": False}}
+    found = {
+        "rows": 100, "held_out": 50, "verdict": "within noise", "ahead_of_probe": [-0.01, -0.03, 0.01],
+        "accuracy": {model: [0.9, 0.8, 0.95] for model in tool.MODELS}, "labels_proven": {"models/exact": 1.0},
+        "forget": {"retrain": {"models": models}, "resolve": {"models": models}},
+    }  # fmt: skip
+    text = tool.table({"recipes": {"quickstart": found}})
+    assert "| default against probe, on the same rows | −1.0 (−3.0 to +1.0): within noise |" in text
+    assert "| passes of a removal, `resolve`: shard, head, exact | 9, 9, 9 |" in text
+    assert "4 of 6 certificates of these removals decide" in text
+    assert "has 90.0 % and the probe 90.0, which is within noise" in tool.sentence({"recipes": {"quickstart": found}})
+
+
+@pytest.mark.law("Tables of how cost grows, and of what a run gives without a switch, are those of the reports kept")
+def test_the_pages_have_what_was_measured(tools):
+    def kept(name):
+        return json.loads((ROOT / "docs/results" / name).read_text("utf-8"))
+
+    growth, defaults = kept("growth.json"), kept("defaults.json")
+    for page, name, text in (
+        ("docs/benchmarks.md", "growth", tools["make_growth"].tables(growth)),
+        ("docs/cluster.md", "plan", tools["make_growth"].plan(growth)),
+        ("docs/benchmarks.md", "defaults", tools["make_defaults"].table(defaults)),
+        ("README.md", "defaults", tools["make_defaults"].sentence(defaults)),
+    ):
+        assert f"<!-- {name} -->\n\n{text}\n\n<!-- /{name} -->" in (ROOT / page).read_text("utf-8"), page

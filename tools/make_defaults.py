@@ -1,0 +1,92 @@
+"""Write what a run gives without a switch from what ``benchmarks/defaults.py`` measured.
+
+python tools/make_defaults.py [REPORT.json]
+
+The report is what the benchmark printed with ``--json``, docs/results/defaults.json where none is named. The table goes
+to docs/benchmarks.md, the sentence about the probe to README.md, between their marks.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import marked
+
+DATA = {"quickstart": ("scikit-learn's digits", "bundled ViT"), "caltech101": ("Caltech-101", "DeiT-tiny")}
+MODELS = {
+    "models/exact": "exact model of all rows (the default)",
+    "models/mean": "mean of the components",
+    "models/head": "exact head of all rows",
+    "linear probe (scikit-learn)": "linear probe",
+}
+PROBE = "linear probe (scikit-learn)"
+
+
+def table(report: dict[str, Any]) -> str:
+    """A column a data set."""
+    found = report["recipes"]
+    heads = [f"{' through '.join(DATA[n])}: {r['rows']:,} rows, {r['held_out']:,} held out" for n, r in found.items()]
+    lines = [["", *heads], ["---"] * (len(heads) + 1)]
+    for model, title in MODELS.items():
+        lines.append([title, *(interval(r["accuracy"][model]) for r in found.values())])
+    against = [f"{signed(r['ahead_of_probe'])}: {r['verdict']}" for r in found.values()]
+    lines.append(["default against probe, on the same rows", *against])
+    proven = [f"{100 * r['labels_proven']['models/exact']:.1f} %" for r in found.values()]
+    lines.append(["labels provably those of a full retrain", *proven])
+    for mode in ("retrain", "resolve"):
+        spent = [r["forget"][mode]["models"] for r in found.values()]
+        cells = [", ".join(str(one["passes"]) for one in models.values()) for models in spent]
+        lines.append([f"passes of a removal, `{mode}`: shard, head, exact", *cells])
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n\n" + receipts(found)
+
+
+def receipts(found: dict[str, Any]) -> str:
+    """How many of the removals' certificates decide."""
+    all_of = [one["decisive"] for r in found.values() for f in r["forget"].values() for one in f["models"].values()]
+    said = "All" if all(all_of) else f"{sum(all_of)} of {len(all_of)}"
+    return (
+        f"{said} certificates of these removals decide: the certified distance is below a tenth of what the removal"
+        " moved."
+    )
+
+
+def sentence(report: dict[str, Any]) -> str:
+    """The default beside the probe, in words."""
+    parts = []
+    for name, found in report["recipes"].items():
+        ours, theirs = (100 * found["accuracy"][model][0] for model in ("models/exact", PROBE))
+        noise = ", which is within noise" if found["verdict"] == "within noise" else ""
+        parts.append(
+            f"on {DATA[name][0]} through the {DATA[name][1]} the model that a run ends with has {ours:.1f} % and the"
+            f" probe {theirs:.1f}{noise}"
+        )
+    text = "; ".join(parts).replace("through the DeiT", "through DeiT")
+    return f"{text[0].upper()}{text[1:]} ([all of it](docs/benchmarks.md#what-a-run-gives-without-a-switch))."
+
+
+def interval(values: Sequence[float]) -> str:
+    """An accuracy in percent with its interval."""
+    value, low, high = (100 * each for each in values)
+    return f"{value:.1f} ({low:.1f} to {high:.1f})"
+
+
+def signed(values: Sequence[float]) -> str:
+    """A difference in points with its interval."""
+    ahead, low, high = (f"{100 * each:+.1f}".replace("-", "−") for each in values)
+    return f"{ahead} ({low} to {high})"
+
+
+def main(files: Sequence[str]) -> None:
+    """Write both pages."""
+    path = Path(files[0]) if files else marked.ROOT / "docs" / "results" / "defaults.json"
+    report = json.loads(path.read_text(encoding="utf-8"))
+    marked.put("docs/benchmarks.md", "defaults", table(report))
+    marked.put("README.md", "defaults", sentence(report))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

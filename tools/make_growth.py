@@ -1,0 +1,92 @@
+"""Write how cost grows, and what many rows would take, from what ``benchmarks/growth.py`` measured.
+
+python tools/make_growth.py [REPORT.json]
+
+The report is what the benchmark printed with ``--json``, docs/results/growth.json where none is named. The tables go to
+docs/benchmarks.md, the plan to docs/cluster.md, between their marks.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import marked
+
+STAGES = {
+    "extract": "extract",
+    "train": "train, ten shards",
+    "exact": "compose, the exact model",
+    "evaluate": "evaluate, the probe included",
+    "forget": "forget one sample in all models",
+    "inspect": "inspect",
+    "page": "the page as one file",
+}
+PLANNED = (10**6, 10**8)
+HOUR = 3600.0
+
+
+def tables(report: dict[str, Any]) -> str:
+    """One table by rows and one by classes: processor seconds and memory of every stage, and its exponent."""
+    data = report["data"] if report["data"] == "CIFAR-10" else "generated images of ten classes"
+    text = [f"By rows, {data}:", "", *table(report["rows"], "rows"), ""]
+    return "\n".join([*text, "By classes, 2,000 generated images:", "", *table(report["classes"], "classes")])
+
+
+def table(found: dict[str, Any], by: str) -> list[str]:
+    """A line a stage, a column a size."""
+    sizes = found["sizes"]
+    head = [by, *(f"{asked(one[by]):,}" for one in sizes), "exponent"]
+    lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
+    for name, title in STAGES.items():
+        cells = [f"{one[name]['seconds']:,.1f} s, {one[name]['memory'] / 2**30:.1f} GiB" for one in sizes]
+        lines.append(f"| {title} | {' | '.join(cells)} | {found['exponents'].get(name, '')} |")
+    for name in ("train", "exact", "forget"):
+        lines.append(f"| passes, {name} | {' | '.join(str(one[name]['passes']) for one in sizes)} | |")
+    stored = " | ".join(f"{one['bytes'] / 1e6:,.0f} MB" for one in sizes)
+    return [*lines, f"| the store | {stored} | |"]
+
+
+def asked(count: int) -> int:
+    """The size that was asked for: one sample of it has been forgotten."""
+    return count + 1 if count % 10 == 9 else count
+
+
+def plan(report: dict[str, Any]) -> str:
+    """Processor hours and bytes of many rows, each stage's cost a row at the largest size taken on."""
+    size = report["rows"]["sizes"][-1]
+    rows = asked(size["rows"])
+    head = ["", "a row", *(f"{n:,} rows" for n in PLANNED)]
+    lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
+    for name in ("extract", "train", "exact", "forget", "evaluate"):
+        each = (size[name]["seconds"] - size["start"]["seconds"]) / rows
+        title = "train, by shard" if name == "train" else STAGES[name]
+        lines.append(f"| {title} | {1e3 * each:,.1f} ms | {' | '.join(hours(each * n) for n in PLANNED)} |")
+    stored = size["bytes"] / (rows + size["held_out"])
+    lines.append(f"| the store | {stored / 1e3:,.1f} kB | {' | '.join(amount(stored * n) for n in PLANNED)} |")
+    return "\n".join(lines)
+
+
+def hours(seconds: float) -> str:
+    """Processor time."""
+    return f"{seconds / HOUR:,.1f} h" if seconds < 100 * HOUR else f"{seconds / HOUR:,.0f} h"
+
+
+def amount(size: float) -> str:
+    """Bytes."""
+    return f"{size / 1e9:,.0f} GB" if size < 1e12 else f"{size / 1e12:,.1f} TB"
+
+
+def main(files: Sequence[str]) -> None:
+    """Write both pages."""
+    path = Path(files[0]) if files else marked.ROOT / "docs" / "results" / "growth.json"
+    report = json.loads(path.read_text(encoding="utf-8"))
+    marked.put("docs/benchmarks.md", "growth", tables(report))
+    marked.put("docs/cluster.md", "plan", plan(report))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
