@@ -16,14 +16,14 @@ from typing import Any
 
 import marked
 
-DATA = {"quickstart": ("scikit-learn's digits", "bundled ViT"), "caltech101": ("Caltech-101", "DeiT-tiny")}
+DATA = {"quickstart": ("scikit-learn's digits", "the bundled ViT"), "caltech101": ("Caltech-101", "DeiT-tiny")}
+PROBE = "linear probe (scikit-learn)"
 MODELS = {
     "models/exact": "exact model of all rows (the default)",
     "models/mean": "mean of the components",
     "models/head": "exact head of all rows",
-    "linear probe (scikit-learn)": "linear probe",
+    PROBE: "linear probe",
 }
-PROBE = "linear probe (scikit-learn)"
 
 
 def table(report: dict[str, Any]) -> str:
@@ -59,13 +59,11 @@ def sentence(report: dict[str, Any]) -> str:
     parts = []
     for name, found in report["recipes"].items():
         ours, theirs = (100 * found["accuracy"][model][0] for model in ("models/exact", PROBE))
+        probe = "a linear probe" if not parts else "the probe"
         noise = ", which is within noise" if found["verdict"] == "within noise" else ""
-        parts.append(
-            f"on {DATA[name][0]} through the {DATA[name][1]} the model that a run ends with has {ours:.1f} % and the"
-            f" probe {theirs:.1f}{noise}"
-        )
-    text = "; ".join(parts).replace("through the DeiT", "through DeiT")
-    return f"{text[0].upper()}{text[1:]} ([all of it](docs/benchmarks.md#what-a-run-gives-without-a-switch))."
+        parts.append(f"{ours:.1f} % on {' through '.join(DATA[name])}, where {probe} has {theirs:.1f}{noise}")
+    all_of_it = "[all of it](docs/benchmarks.md#what-a-run-gives-without-a-switch)"
+    return f"The model that a run ends with has {', and '.join(parts)} ({all_of_it})."
 
 
 def interval(values: Sequence[float]) -> str:

@@ -59,7 +59,7 @@ def test_what_does_not_decide_is_counted(tools):
     assert "| default against probe, on the same rows | −1.0 (−3.0 to +1.0): within noise |" in text
     assert "| passes of a removal, `resolve`: shard, head, exact | 9, 9, 9 |" in text
     assert "4 of 6 certificates of these removals decide" in text
-    assert "has 90.0 % and the probe 90.0, which is within noise" in tool.sentence({"recipes": {"quickstart": found}})
+    assert "where a linear probe has 90.0, which is within noise" in tool.sentence({"recipes": {"quickstart": found}})
 
 
 @pytest.mark.law("Tables of how cost grows, and of what a run gives without a switch, are those of the reports kept")

@@ -12,6 +12,8 @@ M² times the width instead of M² times the number of parameters.
 
 from __future__ import annotations
 
+from math import sqrt
+
 import torch
 from torch import Tensor
 
@@ -82,7 +84,7 @@ def _roots(problem: Problem) -> Tensor:
         columns = [problem.root(state.logits, labels, start, unit.expand_as(state.logits)) for unit in units]
         found.append(torch.stack(columns, 2))
         start += len(labels)
-    return torch.cat(found) / problem.operator.rows**0.5
+    return torch.cat(found) / sqrt(problem.operator.rows)
 
 
 def small_kernel(problem: Problem) -> Tensor | None:
