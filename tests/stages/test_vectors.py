@@ -216,7 +216,7 @@ def test_a_store_of_vectors_is_looked_at_like_any_other(made, tmp_path):
         with pytest.raises(BackboneError, match="made of vectors"):
             taftcache.export_model(store, tmp_path / "model")
         recipe = parse_recipe(store.manifest.recipe | {"store": store.manifest.recipe["store"] | {"path": str(made)}})
-    with pytest.raises(StoreError, match="rows were imported"):
+    with pytest.raises(StoreError, match=r"rows were imported\n  try: taftcache append .* FILE"):
         taftcache.append(recipe)
 
 

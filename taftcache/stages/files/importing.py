@@ -84,7 +84,7 @@ def import_(
     progress, path, columns = progress or Silent(), Path(file).expanduser(), columns or Columns()
     begin = time.perf_counter()
     with ExitStack() as stack:
-        features = _opened(stack, path, columns, recipe.store_path)
+        features = open_features(stack, path, columns, recipe.store_path)
         if isinstance(features, FeatureFile):
             remember(recipe.store_path, recipe)
             with progress.task("import", None) as task:
@@ -96,9 +96,10 @@ def import_(
             raise RecipeError("held-out rows have labels but no file", got=test_labels, do="--test FILE")
         if test is not None:
             there = columns_of_test(columns, test_labels)
-            tested = _opened(stack, Path(test).expanduser(), there, recipe.store_path)
+            tested = open_features(stack, Path(test).expanduser(), there, recipe.store_path)
             if isinstance(tested, FeatureFile):
                 raise DataError(f"{test} is the export of a store, not a file of held-out rows", do="import it alone")
+            tested = tested.narrowed()
         return _import(_Request(features, tested, recipe, backbone, scaling), path, progress, begin)
 
 
@@ -128,7 +129,7 @@ def import_vectors(
     """
     begin = time.perf_counter()
     features = Vectors.of(Path("rows"), np.asarray(x), y, ids)
-    tested = None if test is None else Vectors.of(Path("test"), np.asarray(test[0]), test[1], None)
+    tested = None if test is None else Vectors.of(Path("test"), np.asarray(test[0]), test[1], None).narrowed()
     recipe = recipe_of_vectors(store, overrides)
     return _import(_Request(features, tested, recipe, False, scaling), None, progress or Silent(), begin)
 
@@ -143,8 +144,8 @@ def recipe_of_vectors(store: Path | str, overrides: Sequence[str] = ()) -> Recip
     return parse_recipe(apply_overrides(values, [*overrides, f"store.path={store}"]))
 
 
-def _opened(stack: ExitStack, path: Path, columns: Columns, target: Path) -> FeatureFile | Vectors:
-    """A file of features; what must be spooled goes to the disk that the store will lie on."""
+def open_features(stack: ExitStack, path: Path, columns: Columns, target: Path) -> FeatureFile | Vectors:
+    """A file of features, or the export of a store; what must be spooled goes to the disk that ``target`` lies on."""
     if path.suffix.lower() not in SUFFIXES:
         file = stack.enter_context(FeatureFile(path))
         return file if file.is_export else vectors_of_hdf5(file, columns)

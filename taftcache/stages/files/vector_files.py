@@ -93,6 +93,11 @@ class Vectors:
         *t, d = self.values.shape[1:]
         return (t[0] if t else 1), d
 
+    def narrowed(self) -> Vectors:
+        """The same with the classes that occur alone: "0" is none of a store's where 1 and 2 are all labels."""
+        used, labels = np.unique(self.labels, return_inverse=True)
+        return replace(self, classes=[self.classes[k] for k in used], labels=labels)
+
     def take(self, index: Sequence[int]) -> NDArray[Any]:
         """Rows ``index`` [b, t, d], in that order."""
         here: Any = list(index)
