@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from numbers import Real
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
@@ -16,6 +17,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils import check_consistent_length
+from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, _check_y, check_array, check_is_fitted, validate_data
 from torch import Tensor, nn
@@ -29,7 +31,7 @@ from taftcache.backbone.spec import BackboneSpec, backbone_of
 from taftcache.errors import DataError, RecipeError
 from taftcache.objective.named import named_loss, true_class_weight
 from taftcache.objective.objective import Objective
-from taftcache.objective.weights import RowWeights, balanced
+from taftcache.objective.weights import RowWeights
 from taftcache.solve.choosing import choose_ridge
 from taftcache.solve.minimise import minimise
 from taftcache.solve.settings import Arithmetic, Goal
@@ -148,8 +150,8 @@ class _Tangent(BaseEstimator):
     def _solve(self, given: _Given, outputs: int, weights: RowWeights | None) -> None:
         self.base_ = self._base(given, outputs)
         train, sources = self.base_.spec.train, [given.source]
-        if isinstance(self.ridge, str) and self.ridge != "auto":
-            raise RecipeError("the ridge is not a number", got=self.ridge, do='a number above 0, or "auto"')
+        if self.ridge != "auto" and not isinstance(self.ridge, Real):
+            raise RecipeError("the ridge is not a number", got=repr(self.ridge), do='a number above 0, or "auto"')
         usual = "cross_entropy" if self.backbone is None else "rsl"
         name = usual if self.loss == "auto" else self.loss
         loss = named_loss(name, true_class_weight(self.alpha, outputs), self.kappa)
@@ -276,7 +278,7 @@ class TangentClassifier(ClassifierMixin, _Tangent):
         self.classes_, labels = np.unique(y, return_inverse=True)
         labels = labels.reshape(-1).astype(np.int64)
         K = max(2, len(self.classes_))  # one class alone still needs a logit to stand against
-        by_class = self._class_weights(labels, K)
+        by_class = self._class_weights(y, K)
         by_sample = None if sample_weight is None else _sample_weights(sample_weight, X)
         if self.backbone is None:
             self._measure(X, by_sample)
@@ -286,16 +288,14 @@ class TangentClassifier(ClassifierMixin, _Tangent):
             self._solve(given, K, weights)
         return self
 
-    def _class_weights(self, labels: np.ndarray, K: int) -> Tensor | None:
-        given: Any = self.class_weight
+    def _class_weights(self, y: np.ndarray, K: int) -> Tensor | None:
+        given = self.class_weight
         if given is None:
             return None
-        if isinstance(given, str):
-            if given != "balanced":
-                raise RecipeError("there are no class weights of that name", got=given, do='"balanced", or a mapping')
-            return balanced(torch.from_numpy(labels), K)
-        by_class = torch.tensor([float(given.get(c, 1.0)) for c in self.classes_.tolist()], dtype=torch.float64)
-        return torch.cat([by_class, by_class.new_ones(K - len(by_class))])
+        if isinstance(given, str) and given != "balanced":
+            raise RecipeError("there are no class weights of that name", got=given, do='"balanced", or a mapping')
+        weights = compute_class_weight(given, classes=self.classes_, y=y)
+        return torch.tensor([*weights, *[1.0] * (K - len(weights))], dtype=torch.float64)
 
     @contextmanager
     def _given(self, X: Any, targets: np.ndarray) -> Iterator[_Given]:

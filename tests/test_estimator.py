@@ -21,7 +21,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from taftcache.backbone.cut.cut import Cut
 from taftcache.backbone.spec import BackboneSpec, backbone_of
 from taftcache.cache.store import FeatureStore
-from taftcache.errors import BackboneError, DataError, RecipeError, StoreError, UnreadableImage
+from taftcache.errors import BackboneError, DataError, RecipeError, SolveError, StoreError, UnreadableImage
 from taftcache.estimator import TangentClassifier, TangentRegressor
 from taftcache.objective.rsl import RSL
 from taftcache.tangent.spec import TangentSpec
@@ -224,6 +224,9 @@ def test_what_cannot_be_fitted_or_classified_is_said(tmp_path):
         TangentRegressor("bundled").fit(arrays, [np.nan] * 4)
     for name, wrong, kind in (
         ("ridge", "much", RecipeError),
+        ("ridge", None, RecipeError),
+        ("alpha", "much", SolveError),
+        ("class_weight", {"zebra": 2}, ValueError),
         ("class_weight", "much", RecipeError),
         ("backbone", 3, RecipeError),
         ("device", "gpu", RecipeError),

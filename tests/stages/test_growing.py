@@ -117,6 +117,9 @@ def test_what_cannot_be_appended(early, finished, tmp_path):
     with pytest.raises(DataError, match="the export of a store"):
         append_file(tmp_path / "e.h5", path)
     assert tree(path) == tree(early)
+    taftcache.convert(path, tmp_path / "wide", dtype="float32")
+    with pytest.raises(StoreError, match="were converted"):
+        taftcache.append_vectors(store=tmp_path / "wide", **new)
     taftcache.import_vectors(store=tmp_path / "even", overrides=[*SMALL, "store.plan=balanced"], **old)
     with pytest.raises(RecipeError, match="--new-shard"):
         taftcache.append_vectors(store=tmp_path / "even", **new)
@@ -132,6 +135,7 @@ def test_numbers_name_the_classes_that_occur(tmp_path):
     taftcache.import_vectors(X[:64], y[:64], tmp_path / "s", ids=IDS[:64], test=(X[:1], y[:1]), overrides=SMALL)
     assert taftcache.append_vectors(X[72:73], y[72:73], tmp_path / "s", ids=["new"]).images == 1
     with FeatureStore(tmp_path / "s") as store:
+        assert store.classes == [str(k) for k in range(10, 100, 10)]
         shard, row = store.locate("new")
         assert store.classes[shard.labels[row]] == "10"
 

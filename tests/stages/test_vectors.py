@@ -365,6 +365,7 @@ def test_every_format_is_read_by_one_rule(tmp_path, form):
         assert found.ids == [str(k) for k in range(10, 16)]
         assert np.array_equal(found.take([4, 1]), x[[4, 1], None].astype(found.take([0]).dtype))
         assert found.take(range(2)).dtype.kind == "f"
+    assert opened(tmp_path, form, x, np.array([1, 2, 5, 1, 2, 5]), None).classes == ["1", "2", "5"]
     found = opened(tmp_path, form, x, texts, None)
     assert (found.classes, found.labels.tolist()) == (["a", "b", "c"], [1, 1, 0, 0, 1, 2])
     assert found.ids[1] == "f/00000001"

@@ -82,6 +82,11 @@ def _append(given: Vectors, path: Path | str, new_shard: bool, dry: bool, progre
                 f"cannot append vectors to {store.path}: it was not imported from vectors",
                 do="import all rows into a new store" if imported else "taftcache append RECIPE, for images",
             )
+        if "converted" in store.identity:
+            raise StoreError(
+                f"cannot append vectors to {store.path}: its rows were converted from those of another store",
+                do="append to the store that it was made of, and convert that",
+            )
         if list(given.tokens_shape) != (shape := store.identity["cut"]["shape"]):
             raise DataError(
                 f"the vectors of {given.path} are not as wide as those of {store.path}",

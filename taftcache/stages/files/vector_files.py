@@ -85,7 +85,8 @@ class Vectors:
             got = next((repr(i) for i, index in zip(known, indexes, strict=True) if not classes[index]), "a class")
             raise DataError(f"{path} has an empty label", got=got, do="leave the sample out")
         _check_classes(path, classes, n)
-        return cls(path=path, values=values, ids=known, labels=found, classes=classes)
+        given = cls(path=path, values=values, ids=known, labels=found, classes=classes)
+        return given.narrowed() if names is None else given
 
     @property
     def tokens_shape(self) -> tuple[int, int]:
@@ -107,6 +108,7 @@ class Vectors:
         return found if found.dtype.kind == "f" else found.astype(np.float64)
 
 
+_AGAIN = "write it again, without Python objects: texts as array.astype(str)"
 _NAME = "name the vectors, labels and ids: --vectors, --labels, --ids"
 
 
@@ -166,7 +168,7 @@ def open_vectors(path: Path, columns: Columns, scratch: Path | None = None) -> V
             f"{path} needs more memory than there is", got=str(error), do="write it as npy, or npz uncompressed"
         ) from error
     except FAULTS as error:
-        raise DataError(f"{path} cannot be read as {path.suffix[1:]}", got=str(error), do="write it again") from error
+        raise DataError(f"{path} cannot be read as {path.suffix[1:]}", got=str(error), do=_AGAIN) from error
 
 
 def _from_npy(path: Path, columns: Columns) -> Vectors:
@@ -326,7 +328,7 @@ class _Beside:
             try:
                 return np.array(mapped(place))
             except FAULTS as error:
-                raise DataError(f"the {what} in {place} cannot be read", got=str(error), do="write it again") from error
+                raise DataError(f"the {what} in {place} cannot be read", got=str(error), do=_AGAIN) from error
         table = read_table(place).columns
         own = getattr(Columns().within(table), what)
         if own not in table and len(table) == 1:
