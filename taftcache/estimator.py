@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from numbers import Real
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
@@ -150,7 +149,7 @@ class _Tangent(BaseEstimator):
     def _solve(self, given: _Given, outputs: int, weights: RowWeights | None) -> None:
         self.base_ = self._base(given, outputs)
         train, sources = self.base_.spec.train, [given.source]
-        if self.ridge != "auto" and not isinstance(self.ridge, Real):
+        if self.ridge != "auto" and not isinstance(self.ridge, float | int | np.number):
             raise RecipeError("the ridge is not a number", got=repr(self.ridge), do='a number above 0, or "auto"')
         usual = "cross_entropy" if self.backbone is None else "rsl"
         name = usual if self.loss == "auto" else self.loss

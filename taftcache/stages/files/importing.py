@@ -96,10 +96,10 @@ def import_(
             raise RecipeError("held-out rows have labels but no file", got=test_labels, do="--test FILE")
         if test is not None:
             there = columns_of_test(columns, test_labels)
-            tested = open_features(stack, Path(test).expanduser(), there, recipe.store_path)
-            if isinstance(tested, FeatureFile):
+            found = open_features(stack, Path(test).expanduser(), there, recipe.store_path)
+            if isinstance(found, FeatureFile):
                 raise DataError(f"{test} is the export of a store, not a file of held-out rows", do="import it alone")
-            tested = tested.narrowed()
+            tested = found.narrowed()
         return _import(_Request(features, tested, recipe, backbone, scaling), path, progress, begin)
 
 

@@ -85,8 +85,8 @@ class Vectors:
             got = next((repr(i) for i, index in zip(known, indexes, strict=True) if not classes[index]), "a class")
             raise DataError(f"{path} has an empty label", got=got, do="leave the sample out")
         _check_classes(path, classes, n)
-        given = cls(path=path, values=values, ids=known, labels=found, classes=classes)
-        return given.narrowed() if names is None else given
+        made = cls(path=path, values=values, ids=known, labels=found, classes=classes)
+        return made.narrowed() if names is None else made
 
     @property
     def tokens_shape(self) -> tuple[int, int]:
