@@ -202,7 +202,7 @@ def test_tables_of_every_command(cli, store, images, tmp_path):  # noqa: F811
         (("export", store, tmp_path / "out.npz", "--format", "npz"), ["out.npz", "rows of root"]),
         (("report", store, "-o", tmp_path / "report.html", "--no-neighbours"), ["report.html", "samples"]),
         (("verify", store), ["every object has the digest"]),
-        (("influence", store, "--sample", sample), [sample, "its own logit falls"]),
+        (("influence", store, "--sample", sample), [sample, "its own logit goes"]),
         (("influence", store, "--query", next(images.glob("*/*.png"))), ["closed form", "digits/"]),
         (("export-component", store, "000", tmp_path / "one.safetensors"), ["components/000"]),
         (("forget", store, "--sample", sample, "--dry-run"), ["would be forgotten", sample, "nothing was changed"]),

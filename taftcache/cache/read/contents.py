@@ -65,7 +65,7 @@ class Contents:
             close = nearest(sample_id, self._rows()) or list(self._rows())[:1]
             raise UnknownSample(
                 f"no row has the id {sample_id!r}" + (", which was forgotten" if self.is_forgotten(sample_id) else ""),
-                do=f"the nearest ids: {', '.join(map(repr, close))}" if close else None,
+                do=f"Nearest: {', '.join(map(repr, close))}." if close else None,
             )
         name, row = self._rows()[sample_id]
         return self.shard(name), row
