@@ -42,6 +42,7 @@ NAMES = {
     "stages.files.components": "export_component import_component",
     "stages.files.copying": "convert copy",
     "stages.files.exchange": "export",
+    "stages.files.growing": "append_vectors",
     "stages.files.importing": "import_ import_vectors",
     "stages.files.models": "export_model",
     "stages.files.pushing": "push",

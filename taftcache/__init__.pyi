@@ -60,6 +60,7 @@ from taftcache.stages.files.components import import_component as import_compone
 from taftcache.stages.files.copying import convert as convert
 from taftcache.stages.files.copying import copy as copy
 from taftcache.stages.files.exchange import export as export
+from taftcache.stages.files.growing import append_vectors as append_vectors
 from taftcache.stages.files.importing import import_ as import_
 from taftcache.stages.files.importing import import_vectors as import_vectors
 from taftcache.stages.files.models import export_model as export_model

@@ -8,11 +8,15 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
+from warnings import warn
 
 import numpy as np
 import torch
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.preprocessing import StandardScaler
 from sklearn.utils import check_consistent_length
+from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, _check_y, check_array, check_is_fitted, validate_data
 from torch import Tensor, nn
@@ -22,11 +26,11 @@ from taftcache.backbone.device import resolve_device
 from taftcache.backbone.model import load_backbone
 from taftcache.backbone.preprocess import Preprocess
 from taftcache.backbone.sources.rgb import Picture
-from taftcache.backbone.spec import BackboneSpec
+from taftcache.backbone.spec import BackboneSpec, backbone_of
 from taftcache.errors import DataError, RecipeError
 from taftcache.objective.named import named_loss, true_class_weight
 from taftcache.objective.objective import Objective
-from taftcache.objective.weights import RowWeights, balanced
+from taftcache.objective.weights import RowWeights
 from taftcache.solve.choosing import choose_ridge
 from taftcache.solve.minimise import minimise
 from taftcache.solve.settings import Arithmetic, Goal
@@ -51,56 +55,27 @@ class _Given(NamedTuple):
     order: Sequence[int] | slice = slice(None)
 
 
-def backbone_of(name: str) -> BackboneSpec:
-    """The backbone of a word: "bundled", a file or folder of weights, or the name of a pretrained timm model."""
-    if name == "bundled" or name.endswith(".safetensors") or Path(name).expanduser().exists():
-        return BackboneSpec(weights=name)
-    return BackboneSpec(model=name, weights="pretrained")
-
-
 class _Tangent(BaseEstimator):
     """What classifier and regressor share: rows, base point, solve, and logits of new rows."""
 
-    def __init__(
-        self,
-        backbone: str | Path | BackboneSpec | tuple[Mapping[str, Tensor], TailConfig] | None = None,
-        *,
-        tangent: TangentSpec | None = None,
-        loss: str = "rsl",
-        alpha: float | str = "auto",
-        kappa: float = 15.0,
-        ridge: float | str = "auto",
-        radius: float | None = None,
-        tolerance: float = 1e-6,
-        max_passes: int = 1000,
-        memory: int = 2 << 30,
-        device: str = "cpu",
-    ) -> None:
-        self.backbone = backbone
-        self.tangent = tangent
-        self.loss = loss
-        self.alpha = alpha
-        self.kappa = kappa
-        self.ridge = ridge
-        self.radius = radius
-        self.tolerance = tolerance
-        self.max_passes = max_passes
-        self.memory = memory
-        self.device = device
+    backbone: str | Path | BackboneSpec | tuple[Mapping[str, Tensor], TailConfig] | None
+    tangent: TangentSpec | None
+    scaling: str
+    loss: str
+    alpha: float | str
+    kappa: float
+    ridge: float | str
+    radius: float | None
+    tolerance: float
+    max_passes: int
+    memory: int
+    device: str
 
     @property
     def _spec(self) -> BackboneSpec | None:
         """The backbone where X is images; RecipeError where it is nothing that an estimator takes."""
         given = self.backbone
-        if isinstance(given, str | Path):
-            return backbone_of(str(given))
-        if given is None or isinstance(given, BackboneSpec | tuple):
-            return given if isinstance(given, BackboneSpec) else None
-        raise RecipeError(
-            "the backbone is of no kind that an estimator takes",
-            got=repr(given)[:80],
-            do="None, a name, a path, a BackboneSpec or a pair (state, config)",
-        )
+        return None if given is None or isinstance(given, tuple) else backbone_of(given)
 
     @property
     def _expansion(self) -> TangentSpec:
@@ -109,8 +84,8 @@ class _Tangent(BaseEstimator):
     def _rows(self, X: Any) -> np.ndarray:
         """Rows [n,t,d] as a tail takes them: validated features, cached rows, or images through the backbone."""
         if self.backbone is None:
-            features: np.ndarray = X[:, None, :]
-            return features
+            features: np.ndarray = X if self.scaler_ is None else self.scaler_.transform(X)
+            return features[:, None, :]
         if self._spec is not None:
             return self._extracted(X)
         rows: np.ndarray = check_array(X, allow_nd=True, ensure_2d=False, dtype=[np.float16, np.float32, np.float64])
@@ -156,6 +131,14 @@ class _Tangent(BaseEstimator):
             assert isinstance(self.backbone, tuple)
             yield _Given(rows, *self.backbone)
 
+    def _measure(self, X: np.ndarray, weights: Tensor | None) -> None:
+        """Each column's mean and deviation over the rows of ``fit``: nothing outlives it, so they may be taken."""
+        if self.scaling not in ("column", "none"):
+            raise RecipeError("no scaling of features is called that", got=str(self.scaling), do="column, or none")
+        self.scaler_ = None
+        if self.scaling == "column":
+            self.scaler_ = StandardScaler().fit(X, sample_weight=None if weights is None else weights.numpy())
+
     def _base(self, given: _Given, outputs: int) -> Base:
         if self.backbone is None:
             config = TailConfig.of_vectors(given.config.width, outputs)
@@ -166,9 +149,11 @@ class _Tangent(BaseEstimator):
     def _solve(self, given: _Given, outputs: int, weights: RowWeights | None) -> None:
         self.base_ = self._base(given, outputs)
         train, sources = self.base_.spec.train, [given.source]
-        if isinstance(self.ridge, str) and self.ridge != "auto":
-            raise RecipeError("the ridge is not a number", got=self.ridge, do='a number above 0, or "auto"')
-        loss = named_loss(self.loss, true_class_weight(self.alpha, outputs), self.kappa)
+        if self.ridge != "auto" and not isinstance(self.ridge, float | int | np.number):
+            raise RecipeError("the ridge is not a number", got=repr(self.ridge), do='a number above 0, or "auto"')
+        usual = "cross_entropy" if self.backbone is None else "rsl"
+        name = usual if self.loss == "auto" else self.loss
+        loss = named_loss(name, true_class_weight(self.alpha, outputs), self.kappa)
         objective = Objective(loss=loss, train=train, weights=weights, radius=self.radius)
         arithmetic = Arithmetic(memory=self.memory, device=str(resolve_device(self.device)))
         self.ridge_ = self.ridge
@@ -184,11 +169,17 @@ class _Tangent(BaseEstimator):
             arithmetic=arithmetic,
         )
         self.n_iter_ = self.solution_.stats["passes"]
+        if not self.solution_.converged:
+            ended = self.solution_.status.name
+            warn(f"not converged ({ended}): raise max_passes, tolerance or ridge", ConvergenceWarning, stacklevel=3)
         self._layout = self.base_.trained(train)
         value = self.solution_.value.cpu()
         if self.backbone is None:
             views = self._layout.views(value)
             self.coef_, self.intercept_ = views["head.weight"].numpy(), views["head.bias"].numpy()
+            if self.scaler_ is not None:  # the same head, of X as it was given
+                self.coef_ = self.coef_ / self.scaler_.scale_
+                self.intercept_ = self.intercept_ - self.coef_ @ self.scaler_.mean_
         else:
             self.coef_ = value.numpy()
 
@@ -231,7 +222,10 @@ class TangentClassifier(ClassifierMixin, _Tangent):
         backbone: see above.
         tangent: what is trained, and from where. By default the last block, for images from a new start
             (``reset_block``); for features the head alone.
-        loss: "rsl", "mse" or "cross_entropy". alpha, kappa: of "rsl"; alpha = "auto" is √K for K classes.
+        scaling: of features, for one λ serves all columns: "column" takes from each its mean over the rows of ``fit``
+            and divides by its deviation, as StandardScaler does before a LogisticRegression; "none" leaves them.
+        loss: "rsl", "mse" or "cross_entropy"; "auto" is "cross_entropy" for features, "rsl" for all else.
+        alpha, kappa: of "rsl"; alpha = "auto" is √K for K classes.
         ridge: λ beside the mean loss (biases included); "auto" chooses it from the rows, some of them left out for it.
         radius: of a ball ‖Δw‖ ≤ R. class_weight: None, "balanced", or a mapping of classes to weights.
         tolerance, max_passes: when a solve ends; see ``minimise``. memory: bytes for prepared rows.
@@ -244,7 +238,8 @@ class TangentClassifier(ClassifierMixin, _Tangent):
         backbone: str | Path | BackboneSpec | tuple[Mapping[str, Tensor], TailConfig] | None = None,
         *,
         tangent: TangentSpec | None = None,
-        loss: str = "rsl",
+        scaling: str = "column",
+        loss: str = "auto",
         alpha: float | str = "auto",
         kappa: float = 15.0,
         ridge: float | str = "auto",
@@ -256,19 +251,18 @@ class TangentClassifier(ClassifierMixin, _Tangent):
         device: str = "cpu",
         store: str | Path | None = None,
     ) -> None:
-        super().__init__(
-            backbone,
-            tangent=tangent,
-            loss=loss,
-            alpha=alpha,
-            kappa=kappa,
-            ridge=ridge,
-            radius=radius,
-            tolerance=tolerance,
-            max_passes=max_passes,
-            memory=memory,
-            device=device,
-        )
+        self.backbone = backbone
+        self.tangent = tangent
+        self.scaling = scaling
+        self.loss = loss
+        self.alpha = alpha
+        self.kappa = kappa
+        self.ridge = ridge
+        self.radius = radius
+        self.tolerance = tolerance
+        self.max_passes = max_passes
+        self.memory = memory
+        self.device = device
         self.class_weight = class_weight
         self.store = store
 
@@ -283,21 +277,24 @@ class TangentClassifier(ClassifierMixin, _Tangent):
         self.classes_, labels = np.unique(y, return_inverse=True)
         labels = labels.reshape(-1).astype(np.int64)
         K = max(2, len(self.classes_))  # one class alone still needs a logit to stand against
-        by_class = None
-        if self.class_weight == "balanced":
-            by_class = balanced(torch.from_numpy(labels), K)
-        elif self.class_weight is not None:
-            given: Any = self.class_weight
-            if isinstance(given, str):
-                raise RecipeError("there are no class weights of that name", got=given, do='"balanced", or a mapping')
-            by_class = torch.tensor([float(given.get(c, 1.0)) for c in self.classes_.tolist()], dtype=torch.float64)
-            by_class = torch.cat([by_class, by_class.new_ones(K - len(by_class))])
+        by_class = self._class_weights(y, K)
         by_sample = None if sample_weight is None else _sample_weights(sample_weight, X)
+        if self.backbone is None:
+            self._measure(X, by_sample)
         with self._given(X, labels) as given:
             by_sample = None if by_sample is None else by_sample[given.order]
             weights = None if by_class is None and by_sample is None else RowWeights(by_class, by_sample)
             self._solve(given, K, weights)
         return self
+
+    def _class_weights(self, y: np.ndarray, K: int) -> Tensor | None:
+        given = self.class_weight
+        if given is None:
+            return None
+        if isinstance(given, str) and given != "balanced":
+            raise RecipeError("there are no class weights of that name", got=given, do='"balanced", or a mapping')
+        weights = compute_class_weight(given, classes=self.classes_, y=y)
+        return torch.tensor([*weights, *[1.0] * (K - len(weights))], dtype=torch.float64)
 
     @contextmanager
     def _given(self, X: Any, targets: np.ndarray) -> Iterator[_Given]:
@@ -309,11 +306,8 @@ class TangentClassifier(ClassifierMixin, _Tangent):
             return
         listed = ImageList(X, targets.tolist(), [str(name) for name in self.classes_])
         with ExitStack() as stack:
-            path, lasting = (
-                Path(self.store or Path(stack.enter_context(TemporaryDirectory()), "store")),
-                bool(self.store),
-            )
-            store, frozen = cached_images(path, listed, spec, self._expansion, self.device, lasting=lasting)
+            path = Path(self.store or Path(stack.enter_context(TemporaryDirectory()), "store"))
+            store, frozen = cached_images(path, listed, spec, self._expansion, self.device, lasting=bool(self.store))
             stack.enter_context(store)
             self._cut_of = spec, frozen.cut
             shard, place = store.shard(SHARD), {item.id: k for k, item in enumerate(listed.items)}
@@ -342,11 +336,14 @@ class TangentRegressor(RegressorMixin, _Tangent):
     ``X`` and the arguments are those of ``TangentClassifier``; y is [n] or [n,m].
     """
 
+    loss, alpha, kappa = "squared_error", "auto", 15.0
+
     def __init__(
         self,
         backbone: str | Path | BackboneSpec | tuple[Mapping[str, Tensor], TailConfig] | None = None,
         *,
         tangent: TangentSpec | None = None,
+        scaling: str = "column",
         ridge: float | str = "auto",
         radius: float | None = None,
         tolerance: float = 1e-6,
@@ -354,17 +351,15 @@ class TangentRegressor(RegressorMixin, _Tangent):
         memory: int = 2 << 30,
         device: str = "cpu",
     ) -> None:
-        super().__init__(
-            backbone,
-            tangent=tangent,
-            loss="squared_error",
-            ridge=ridge,
-            radius=radius,
-            tolerance=tolerance,
-            max_passes=max_passes,
-            memory=memory,
-            device=device,
-        )
+        self.backbone = backbone
+        self.tangent = tangent
+        self.scaling = scaling
+        self.ridge = ridge
+        self.radius = radius
+        self.tolerance = tolerance
+        self.max_passes = max_passes
+        self.memory = memory
+        self.device = device
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> TangentRegressor:
         """Solve over X [n,…] with values y [n] or [n,m]; a weight of 2 counts like the row twice."""
@@ -374,10 +369,13 @@ class TangentRegressor(RegressorMixin, _Tangent):
             y = _check_y(y, multi_output=True, y_numeric=True, estimator=self)
             check_consistent_length(X, y)
         values = np.asarray(y, dtype=np.float64)
-        weights = None if sample_weight is None else RowWeights(by_sample=_sample_weights(sample_weight, X))
+        by_sample = None if sample_weight is None else _sample_weights(sample_weight, X)
+        if self.backbone is None:
+            self._measure(X, by_sample)
         self._flat = values.ndim == 1
         with self._given(X, values) as given:
-            self._solve(given, 1 if self._flat else values.shape[1], weights)
+            outputs = 1 if self._flat else values.shape[1]
+            self._solve(given, outputs, None if by_sample is None else RowWeights(by_sample=by_sample))
         if self._flat and self.backbone is None:
             self.coef_, self.intercept_ = self.coef_[0], self.intercept_[0]
         return self

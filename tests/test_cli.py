@@ -96,7 +96,7 @@ CLASS = {"store", "label", "rows", "held_out_rows", "share", "shards", "first_sa
 REPORT = {"store", "root_digest", "file", "bytes", "rows", "details", "notes"}
 VERIFY = {"store", "root_digest", "bytes", "faults", "strays", "ledger_entries", "mended", "dropped", "reasons"}
 VERIFY |= {"left"}
-APPEND = {"store", "root_before", "root_digest", "added", "untouched", "known", "images", "skipped", "seconds"}
+APPEND = {"store", "root_before", "root_digest", "added", "untouched", "known", "images", "skipped", "seconds", "dry"}
 COPY = {"store", "root_digest", "files", "bytes", "there", "seconds"}
 CONVERT = {"store", "root_digest", "dtype", "chunk_rows", "rows", "bytes", "left", "seconds"}
 EXPORT = {"store", "root_digest", "file", "format", "rows", "bytes", "seconds"}
@@ -202,7 +202,7 @@ def test_tables_of_every_command(cli, store, images, tmp_path):  # noqa: F811
         (("export", store, tmp_path / "out.npz", "--format", "npz"), ["out.npz", "rows of root"]),
         (("report", store, "-o", tmp_path / "report.html", "--no-neighbours"), ["report.html", "samples"]),
         (("verify", store), ["every object has the digest"]),
-        (("influence", store, "--sample", sample), [sample, "its own logit falls"]),
+        (("influence", store, "--sample", sample), [sample, "its own logit goes"]),
         (("influence", store, "--query", next(images.glob("*/*.png"))), ["closed form", "digits/"]),
         (("export-component", store, "000", tmp_path / "one.safetensors"), ["components/000"]),
         (("forget", store, "--sample", sample, "--dry-run"), ["would be forgotten", sample, "nothing was changed"]),

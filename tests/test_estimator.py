@@ -9,19 +9,20 @@ import pytest
 import torch
 from PIL import Image
 from sklearn.base import clone
-from sklearn.datasets import load_digits, make_regression
+from sklearn.datasets import load_breast_cancer, load_digits, load_iris, load_wine, make_regression
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression, Ridge
-from sklearn.model_selection import GridSearchCV
+from sklearn.model_selection import GridSearchCV, StratifiedKFold, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils import estimator_checks
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from taftcache.backbone.cut.cut import Cut
-from taftcache.backbone.spec import BackboneSpec
+from taftcache.backbone.spec import BackboneSpec, backbone_of
 from taftcache.cache.store import FeatureStore
-from taftcache.errors import BackboneError, DataError, RecipeError, StoreError, UnreadableImage
-from taftcache.estimator import TangentClassifier, TangentRegressor, backbone_of
+from taftcache.errors import BackboneError, DataError, RecipeError, SolveError, StoreError, UnreadableImage
+from taftcache.estimator import TangentClassifier, TangentRegressor
 from taftcache.objective.rsl import RSL
 from taftcache.tangent.spec import TangentSpec
 from tests.solve.problems import case, labels, minimised, rows, tokens
@@ -40,13 +41,13 @@ def test_sklearns_own_checks(estimator, check):
 
 @pytest.mark.parametrize("kind", [TangentClassifier, TangentRegressor])
 def test_a_weight_is_as_many_rows(kind):
-    getattr(estimator_checks, WEIGHTS)(kind.__name__, kind(ridge=1e-4))
+    getattr(estimator_checks, WEIGHTS)(kind.__name__, kind(ridge=1e-2, tolerance=1e-12))
 
 
 def test_the_default_ridge_is_chosen_from_the_rows():
     """In [0, 1] as in [0, 1000]: rows of another scale ask for another λ."""
     X, y = digits()
-    small, large = (TangentClassifier().fit(c * X[:200], y[:200]) for c in (1, 1000))
+    small, large = (TangentClassifier(scaling="none", loss="rsl").fit(c * X[:200], y[:200]) for c in (1, 1000))
     assert large.ridge_ >= 100 * small.ridge_
     assert abs(small.score(X[200:], y[200:]) - large.score(1000 * X[200:], y[200:])) < 0.05
 
@@ -56,10 +57,58 @@ def digits() -> tuple[np.ndarray, np.ndarray]:
     return X[:300] / 16, y[:300]
 
 
+LOADERS = [
+    load_iris,
+    load_wine,
+    pytest.param(load_breast_cancer, marks=pytest.mark.full),
+    pytest.param(load_digits, marks=pytest.mark.full),
+]
+
+
+@pytest.mark.parametrize("load", LOADERS)
+def test_the_defaults_do_what_a_scaled_logistic_regression_does(load):
+    """Within two points over five folds, whatever the units of the columns."""
+    X, y = load(return_X_y=True)
+    folds = StratifiedKFold(5, shuffle=True, random_state=0)
+    peer = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000))
+    mine, theirs = (cross_val_score(model, X, y, cv=folds).mean() for model in (TangentClassifier(), peer))
+    assert mine > theirs - 0.02
+
+
+def test_the_units_of_a_column_are_no_matter():
+    X, y = load_iris(return_X_y=True)
+    other = X * [1e-3, 1.0, 1e3, 50.0] + [0.0, 5.0, 0.0, -200.0]
+    weights = np.linspace(0.5, 2, len(y))
+    mine, moved = (TangentClassifier(ridge=1e-3, tolerance=1e-8).fit(rows, y, weights) for rows in (X, other))
+    assert np.allclose(mine.predict_proba(X), moved.predict_proba(other), atol=1e-6)
+    assert np.allclose(other @ moved.coef_.T + moved.intercept_, moved.decision_function(other))
+    fitted = TangentRegressor(ridge=1e-3).fit(other, X @ [1, 2, 3, 4], weights)
+    assert np.allclose(other @ fitted.coef_ + fitted.intercept_, fitted.predict(other))
+    assert fitted.score(other, X @ [1, 2, 3, 4]) > 0.99
+    constant = TangentClassifier(ridge=1e-3, tolerance=1e-8).fit(np.c_[X, np.ones(len(X))], y, weights)
+    assert np.allclose(constant.predict_proba(np.c_[X, np.ones(len(X))]), mine.predict_proba(X), atol=1e-6)
+    with pytest.raises(RecipeError, match="no scaling"):
+        TangentClassifier(scaling="all").fit(X, y)
+
+
+def test_a_column_far_larger_than_the_others_does_not_hide_what_a_ridge_does():
+    """Of wine's gradient at zero nearly all is one column's: a solve that looks at the rest of it as 1 % sees none."""
+    X, y = load_wine(return_X_y=True)
+    fitted = TangentClassifier(scaling="none").fit(X[::2], y[::2])
+    assert len({point.loss for point in fitted.ridge_choice_.curve}) > 2
+    assert fitted.score(X[1::2], y[1::2]) > 0.85
+
+
+def test_a_solve_that_stopped_short_warns():
+    X, y = load_iris(return_X_y=True)
+    with pytest.warns(ConvergenceWarning, match=r"\(max_passes\): raise max_passes"):
+        TangentClassifier(ridge=1e-6, max_passes=3).fit(X, y)
+
+
 @pytest.mark.parametrize("outputs", [None, 3])
 def test_regressor_on_features_is_sklearns_ridge(outputs):
     X, y = make_regression(60, 8, n_targets=outputs or 1, random_state=0)
-    mine = TangentRegressor(ridge=1e-2).fit(X, y)
+    mine = TangentRegressor(ridge=1e-2, scaling="none").fit(X, y)
     # 1/N Σ 1/m ‖·‖² + λ/2 ‖·‖² is 2/(N m) of Ridge's objective; the intercept is penalised like the rest.
     extended = np.c_[X, np.ones(len(X))]
     ridge = Ridge(alpha=1e-2 * len(X) * (outputs or 1) / 2, fit_intercept=False).fit(extended, y)
@@ -69,7 +118,7 @@ def test_regressor_on_features_is_sklearns_ridge(outputs):
 
 def test_classifier_on_features_is_sklearns_logistic_regression():
     X, y = digits()
-    mine = TangentClassifier(loss="cross_entropy", ridge=1e-2, tolerance=1e-8).fit(X, y)
+    mine = TangentClassifier(scaling="none", ridge=1e-2, tolerance=1e-8).fit(X, y)
     extended = np.c_[X, np.ones(len(X))]
     peer = LogisticRegression(C=1 / (1e-2 * len(X)), fit_intercept=False, tol=1e-10, max_iter=5000).fit(extended, y)
     assert mine.solution_.converged
@@ -175,6 +224,9 @@ def test_what_cannot_be_fitted_or_classified_is_said(tmp_path):
         TangentRegressor("bundled").fit(arrays, [np.nan] * 4)
     for name, wrong, kind in (
         ("ridge", "much", RecipeError),
+        ("ridge", None, RecipeError),
+        ("alpha", "much", SolveError),
+        ("class_weight", {"zebra": 2}, ValueError),
         ("class_weight", "much", RecipeError),
         ("backbone", 3, RecipeError),
         ("device", "gpu", RecipeError),
@@ -187,6 +239,7 @@ def test_what_cannot_be_fitted_or_classified_is_said(tmp_path):
     assert TangentClassifier(device="auto").fit(X, y).score(X, y) > 0.9
 
 
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_a_name_is_a_model_or_its_weights(tmp_path):
     assert backbone_of("bundled") == BackboneSpec(weights="bundled")
     assert backbone_of("deit_tiny_patch16_224") == BackboneSpec(model="deit_tiny_patch16_224", weights="pretrained")

@@ -6,6 +6,7 @@ Parsing a recipe must stay fast, so nothing here imports torch or timm.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
@@ -60,6 +61,26 @@ class BackboneSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
             raise RecipeError(
                 "backbone.weights must not be empty", got="weights = ''", do="write 'bundled', 'pretrained' or a path"
             )
+
+
+def backbone_of(given: str | Path | BackboneSpec) -> BackboneSpec:
+    """The backbone of a word: "bundled", a file or folder of weights, or the name of a pretrained timm model.
+
+    Raises:
+        RecipeError: it is nothing that an estimator takes.
+    """
+    if isinstance(given, BackboneSpec):
+        return given
+    if not isinstance(given, str | Path):
+        raise RecipeError(
+            "the backbone is of no kind that an estimator takes",
+            got=repr(given)[:80],
+            do="None, a name, a path, a BackboneSpec or a pair (state, config)",
+        )
+    name = str(given)
+    if name == "bundled" or name.endswith(".safetensors") or Path(name).expanduser().exists():
+        return BackboneSpec(weights=name)
+    return BackboneSpec(model=name, weights="pretrained")
 
 
 class DataSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

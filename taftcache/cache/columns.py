@@ -11,7 +11,7 @@ class Columns:
     """Where the features lie in a file that is not an export; None is the first of the usual names that is there.
 
     Names of datasets (HDF5, as paths), of arrays (npz) or of columns (Parquet, CSV). ``ids`` and ``classes`` may be
-    missing. Labels and ids of npy, npz and Parquet files may be files of their own (.npy, .csv, .tsv).
+    missing. Labels and ids may be files of their own (.npy, .csv, .tsv).
     """
 
     tokens: str | None = None

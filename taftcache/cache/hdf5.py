@@ -16,12 +16,10 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from taftcache.cache.columns import Columns
 from taftcache.cache.copying import BASE
 from taftcache.cache.format import layout
 from taftcache.cache.format.digest import canonical, digest, too_deep
 from taftcache.cache.format.parts import Skipped
-from taftcache.cache.format.plan import check_ids
 from taftcache.cache.place.failure import cannot
 from taftcache.cache.read.verify import OnProgress
 from taftcache.cache.store import FeatureStore
@@ -33,7 +31,6 @@ MAX_TEXT = 64 << 20
 # deflate, shuffle, fletcher32, szip, and h5py's lzf: any other filter is a plug-in that HDF5 would load and run
 _FILTERS = {1, 2, 3, 4, 32000}
 _CACHE = 64 << 20
-_CLASSES = 1 << 17
 _EXPANDED, _RATIO = 64 << 20, 100  # bytes that labels may unpack to, and how many for each of the file's
 _TEXTS = ("identity", "plan", "recipe", "skipped", "objects")
 
@@ -83,13 +80,13 @@ def export(store: FeatureStore, file: str | os.PathLike[str], progress: OnProgre
 
 
 class FeatureFile:
-    """An HDF5 file of features, open for reading: ``is_export`` or someone else's, then read by `Columns`.
+    """An HDF5 file of features, open for reading: ``is_export``, or someone else's ``rows`` and ``column``.
 
     DataError for whatever could make a reader read something else than the file's own rows: links to other files,
     external or virtual storage, filters that load plug-ins, chunks that were never written and would read as zeros.
     """
 
-    def __init__(self, file: str | os.PathLike[str], columns: Columns | None = None) -> None:
+    def __init__(self, file: str | os.PathLike[str]) -> None:
         self.path = Path(file)
         if not self.path.is_file():
             raise DataError(f"cannot import {self.path}: it is not a file", do="Correct the path.")
@@ -112,8 +109,6 @@ class FeatureFile:
                     )
                 if self.is_export:
                     self._open_export()
-                else:
-                    self._open_columns(columns or Columns())
         except BaseException:
             self.close()
             raise
@@ -128,20 +123,9 @@ class FeatureFile:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
 
-    @property
-    def tokens_shape(self) -> tuple[int, int]:
-        """(t, d) of a row of a file that is not an export; t = 1 for a dataset [n, d]."""
-        shape = self.tokens.shape
-        return (int(shape[1]), int(shape[2])) if len(shape) == 3 else (1, int(shape[1]))
-
-    def take(self, index: Sequence[int]) -> NDArray[Any]:
-        """Rows ``index`` [b, t, d] of a file that is not an export, in that order."""
+    def __contains__(self, name: object) -> bool:
         with self._reading():
-            if isinstance(index, range) and index.step == 1:
-                found = np.asarray(self.tokens[index.start : index.stop])
-            else:
-                found = np.stack([self.tokens[i] for i in index])
-        return found if found.ndim == 3 else found[:, None, :]
+            return name in self._file
 
     def block(self, tokens: h5py.Dataset, start: int, stop: int) -> NDArray[Any]:
         """Rows ``start .. stop`` of a dataset [n, t, d]."""
@@ -165,57 +149,34 @@ class FeatureFile:
             raise _bad(self.path, "shards is no group")
         for name in sorted(group):
             attributes = self._node(f"shards/{name}").attrs
-            tokens, labels, ids = self._columns(
-                f"shards/{name}/tokens", f"shards/{name}/labels", f"shards/{name}/sample_id"
-            )
+            tokens = self._dataset(f"shards/{name}/tokens", whole=False)
+            labels, ids = self.column(f"shards/{name}/labels"), self._strings(f"shards/{name}/sample_id")
             if (
                 tokens.ndim != 3
                 or tokens.dtype.name not in layout.DTYPES
-                or ids is None
                 or labels.dtype.kind not in "iu"
+                or labels.shape != (len(ids),)
+                or len(tokens) != len(ids)
             ):
                 raise _bad(self.path, f"shards/{name} is not what an export writes")
+            layout.check_shape(tokens.shape[1:], "float32", 1)
             role, wanted, rows = (attributes.get(key) for key in ("role", "digest", "chunk_rows"))
             if not (isinstance(role, str) and isinstance(wanted, str) and isinstance(rows, np.integer)):
                 raise _bad(self.path, f"shards/{name} lacks role, digest or chunk_rows")
             self.shards[name] = ExportedShard(tokens, labels.astype(np.int64), ids, role, wanted, int(rows))
 
-    def _open_columns(self, asked: Columns) -> None:
-        columns = asked.within(self._file)
-        self.tokens, labels, ids = self._columns(columns.tokens, columns.labels, columns.ids)
-        self.ids = ids or [f"{self.path.stem}/{k:08d}" for k in range(len(labels))]
-        check_ids(self.ids)
-        named = self._strings(columns.classes) if columns.classes in self._file else None
-        if labels.dtype.kind in "iu":
-            if labels.size and (labels.min() < 0 or (named is not None and labels.max() >= len(named))):
-                raise _bad(self.path, f"labels from {labels.min()} to {labels.max()} for {len(named or [])} classes")
-            if named is None and labels.max() >= _CLASSES:  # before a name is made for each
-                raise _bad(self.path, f"labels up to {labels.max()}, more than the {_CLASSES} classes of a store")
-            self.classes = named or [str(k) for k in range(int(labels.max()) + 1)]
-            self.labels = labels.astype(np.int64)
-        else:
-            texts = labels.tolist()
-            self.classes = named or sorted(set(texts))
-            place = {name: k for k, name in enumerate(self.classes)}
-            if unknown := sorted(set(texts) - place.keys()):
-                raise _bad(self.path, f"labels that are no classes, the first: {unknown[0]!r}")
-            self.labels = np.array([place[text] for text in texts], np.int64)
+    def rows(self, name: str) -> StoredRows:
+        """A dataset of numbers, whole and in this file."""
+        with self._reading():
+            return StoredRows(self, self._dataset(name, whole=False))
 
-    def _columns(self, tokens: str, labels: str, ids: str) -> tuple[h5py.Dataset, NDArray[Any], list[str] | None]:
-        rows = self._dataset(tokens, whole=False)
-        if rows.dtype.kind != "f" or rows.dtype.itemsize > 8 or rows.ndim not in (2, 3) or not rows.size:
-            raise _bad(self.path, f"{tokens} is {rows.dtype} {list(rows.shape)}, not floats [n, t, d] or [n, d]")
-        t, d = rows.shape[1:] if rows.ndim == 3 else (1, rows.shape[1])
-        layout.check_shape((t, d), "float32", 1)
-        n = rows.shape[0]
-        column = self._dataset(labels)
-        if column.shape != (n,) or not (column.dtype.kind in "iu" or h5py.check_string_dtype(column.dtype)):
-            raise _bad(self.path, f"{labels} is {column.dtype} {list(column.shape)}, not {n} integers or texts")
-        found = np.array(self._strings(labels)) if column.dtype.kind not in "iu" else column[:]
-        names = self._strings(ids) if ids in self._file else None
-        if names is not None and len(names) != n:
-            raise _bad(self.path, f"{ids} has {len(names)} entries for {n} rows")
-        return rows, found, names
+    def column(self, name: str) -> NDArray[Any]:
+        """A small dataset: its values, texts as objects."""
+        with self._reading():
+            dataset = self._dataset(name)
+            if h5py.check_string_dtype(dataset.dtype) is None:
+                return np.asarray(dataset[()])
+            return np.array(self._strings(name), dtype=object)
 
     def _strings(self, name: str) -> list[str]:
         dataset = self._dataset(name)
@@ -286,6 +247,23 @@ class FeatureFile:
             yield
         except (OSError, KeyError, RuntimeError) as error:
             raise _bad(self.path, f"{error}") from error
+
+
+class StoredRows:
+    """Numbers [n, d] or [n, t, d] of a ``FeatureFile``, read when they are asked for."""
+
+    def __init__(self, file: FeatureFile, dataset: h5py.Dataset) -> None:
+        self._file, self._dataset = file, dataset
+        self.dtype, self.shape, self.ndim, self.size = dataset.dtype, dataset.shape, dataset.ndim, dataset.size
+
+    def __len__(self) -> int:
+        return int(self.shape[0])
+
+    def __getitem__(self, index: slice | Sequence[int]) -> NDArray[Any]:
+        with self._file._reading():
+            if isinstance(index, slice):
+                return np.asarray(self._dataset[index])
+            return np.stack([self._dataset[i] for i in index])
 
 
 class _Object(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

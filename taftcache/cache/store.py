@@ -202,9 +202,18 @@ class FeatureStore:
         return RowDataset(rows.parts, rows.classes)
 
     def _rows(self, names: Sequence[str] | None) -> ShardRows:
+        if names is not None and (isinstance(names, str) or not names):
+            there = [ref.name for ref in self.manifest.shards]
+            raise RecipeError(
+                f"no list of shards of {self.path} is named",
+                got=repr(names),
+                do=f"leave it out for all training shards, or list some of {', '.join(there)}",
+            )
         shards = self.shards if names is None else [self.shard(name) for name in names]
         if not shards:
-            raise StoreError(f"{self.path} has no rows", do="taftcache extract")
+            held = self.held_out is not None
+            hint = 'name the held-out rows: ["held-out"]' if held else "taftcache extract, or taftcache import"
+            raise StoreError(f"{self.path} has no training rows", do=hint)
         place = str(self.path) if is_bucket(self.path) else os.path.abspath(self.path)
         return ShardRows(shards, place, self.classes, self.root_digest)
 

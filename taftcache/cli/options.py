@@ -73,6 +73,20 @@ Weights = Annotated[
     typer.Option("--weights", metavar="FILE", help="the backbone's weights, in place of what the store names"),
 ]
 AllowHub = Annotated[bool, typer.Option("--allow-hub", help="ask the model hub for what a stranger's store names")]
+VectorsName = Annotated[
+    str | None,
+    typer.Option("--vectors", "--tokens", metavar="NAME", help="the dataset, array or column of numbers [n, d]"),
+]
+LabelsName = Annotated[
+    str | None,
+    typer.Option(
+        "--labels", metavar="NAME|FILE", help="that of integers or texts [n], or a .npy, .csv or .tsv file of them"
+    ),
+]
+IdsName = Annotated[
+    str | None,
+    typer.Option("--ids", metavar="NAME|FILE", help="that of ids [n], or a file; rows are numbered without"),
+]
 Json = Annotated[bool, typer.Option("--json", help="print the report as JSON, and nothing else; an error too")]
 
 

@@ -12,12 +12,15 @@ from taftcache.cli.options import (
     AllowHub,
     Device,
     Either,
+    IdsName,
     Json,
+    LabelsName,
     Model,
     Overrides,
     RecipePath,
     Scheduler,
     StorePath,
+    VectorsName,
     Weights,
     Workers,
     connected,
@@ -176,26 +179,49 @@ def extract(
 @commands.command()
 def append(
     target: Either,
+    file: Annotated[
+        Path | None,
+        typer.Argument(metavar="[FILE]", help="of a store of vectors: the further ones, .npy, .npz, .parquet or HDF5"),
+    ] = None,
     new_shard: Annotated[
         bool,
         typer.Option("--new-shard", help="into one further shard; the others and their components stay as they are"),
     ] = False,
+    dry: Annotated[bool, typer.Option("--dry-run", help="say what would be added, and add nothing")] = False,
+    vectors: VectorsName = None,
+    labels: LabelsName = None,
+    ids: IdsName = None,
     set_: Overrides = None,
     device: Device = None,
     as_json: Json = False,
 ) -> None:
-    """Add images that the store does not hold yet.
+    """Add images or vectors that the store does not hold yet.
 
-    Without --new-shard the store ends with the bytes of one made from all images at once; shards that get nothing keep
-    their files, and rows that are there are copied, not run again. Images are known by their ids.
+    Without --new-shard the store ends with the bytes of one made from all samples at once; shards that get nothing keep
+    their files, and rows that are there are copied, not run again. Samples are known by their ids.
+
+    Vectors: taftcache append stores/clip more.npy --labels more.csv
 
     Example: taftcache append quickstart
 
     Example: taftcache append stores/quickstart --new-shard
     """
+    if file is not None:
+        if set_ or device:
+            raise RecipeError("vectors take no settings but the store's", got="--set or --device", do="leave it out")
+        from taftcache.cache.columns import Columns
+        from taftcache.stages.files.growing import append_file
+
+        columns = Columns(tokens=vectors, labels=labels, ids=ids)
+        with bars(as_json) as progress:
+            report = append_file(file, target, progress, columns=columns, new_shard=new_shard, dry=dry)
+        print_report(report, as_json, show_append)
+        return
+    if vectors or labels or ids:
+        raise RecipeError("no file of vectors is given", got="--vectors, --labels or --ids", do="append STORE FILE")
     recipe, _ = read_either(target, set_, device, opens=("images", "weights"))
     with bars(as_json) as progress:
-        report = taftcache.append(recipe, progress, new_shard=new_shard)
+        report = taftcache.append(recipe, progress, new_shard=new_shard, dry=dry)
     print_report(report, as_json, show_append)
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 import taftcache
-from taftcache.cli.options import Json, Overrides, StorePath, Target, print_report
+from taftcache.cli.options import IdsName, Json, LabelsName, Overrides, StorePath, Target, VectorsName, print_report
 from taftcache.errors import RecipeError
 from taftcache.recipe import load_recipe
 from taftcache.terminal.console import bars
@@ -196,20 +196,9 @@ def import_(
         Path | None,
         typer.Option("--recipe", help="a recipe whose backbone made the features: its tail goes on from them"),
     ] = None,
-    vectors: Annotated[
-        str | None,
-        typer.Option("--vectors", "--tokens", metavar="NAME", help="the dataset, array or column of numbers [n, d]"),
-    ] = None,
-    labels: Annotated[
-        str | None,
-        typer.Option(
-            "--labels", metavar="NAME|FILE", help="that of integers or texts [n], or a .npy, .csv or .tsv file of them"
-        ),
-    ] = None,
-    ids: Annotated[
-        str | None,
-        typer.Option("--ids", metavar="NAME|FILE", help="that of ids [n], or a file; rows are numbered without"),
-    ] = None,
+    vectors: VectorsName = None,
+    labels: LabelsName = None,
+    ids: IdsName = None,
     classes: Annotated[
         str | None, typer.Option("--classes", metavar="NAME", help="that of class names, if there is one")
     ] = None,

@@ -21,8 +21,10 @@ NAMES = ("rsl", "mse", "cross_entropy", "squared_error")
 def true_class_weight(alpha: float | str, classes: int) -> float:
     """α, or for "auto" √K: the more classes there are, the less of the loss is about the true one at α = 1.
 
-    Measured against a linear probe in docs/benchmarks.md.
+    Measured against a linear probe in docs/benchmarks.md. SolveError for any other text.
     """
+    if isinstance(alpha, str) and alpha != "auto":
+        raise SolveError("alpha is not a number", got=alpha, do='a number above 0, or "auto"')
     return sqrt(classes) if isinstance(alpha, str) else alpha
 
 

@@ -39,6 +39,7 @@ RISES = 2  # of the loss, one after the other, after which no lesser λ is tried
 EVERY = 5  # one row in five validates
 BLOCK = 256  # rows read at once
 STEPS = 10  # passes for the whole path: enough for a choice, too few for a solution
+FINEST = 1e-6  # relative gradient that a short solve goes down to where a looser one moves nothing
 EACH = 12  # passes for one λ where it takes a solve each: with fewer the last and least λ wins, whatever the loss
 
 
@@ -206,14 +207,18 @@ def _short_solves(narrow: Problem, wide: Problem, ridges: Sequence[float]) -> It
 
     head = narrow.operator.layout == narrow.operator.base.head_layout  # its passes cost next to nothing
     matrix = None if narrow.loss.quadratic else small_kernel(wide)
-    passes = 0
-    for ridge in reversed(ridges):
+    passes, tolerance = 0, 1e-2
+    for k, ridge in enumerate(reversed(ridges)):
         one, exact = replace(narrow, ridge=ridge), replace(wide, ridge=ridge)
         if narrow.loss.quadratic:
             solved = pcg(one, exact, Lazy(partial(inverse, one)), Goal(tolerance=1e-3, max_passes=EACH), start=delta)
         else:
-            most = Goal(tolerance=1e-2, max_passes=200 if head else 16)
+            most = Goal(tolerance=tolerance, max_passes=200 if head else 16)
             solved = newton(one, exact, most, matrix=matrix, start=delta)
+            # A column far larger than others has nearly all of ∇F(0), beside which no λ seems to move anything.
+            while k == 1 and head and tolerance > FINEST and delta is not None and torch.equal(solved.value, delta):
+                passes, tolerance = passes + solved.stats["passes"], tolerance / 10
+                solved = newton(one, exact, replace(most, tolerance=tolerance), start=delta)
         delta = solved.value
         passes += solved.stats["passes"]
         yield _Solved(ridge, delta, passes, more=True)

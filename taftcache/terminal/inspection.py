@@ -218,7 +218,7 @@ def show_sample_influence(report: SampleInfluence) -> None:
         stacked(
             f"{report.model} without {report.sample} (class {report.label}, shard {report.shard}):",
             f"  Δw moves by {report.moved:.3g}, solved to within {report.distance_bound:.1e} in {report.passes} passes",
-            f"  its own logit falls from {report.own_logit:.3f} to {report.own_logit_without:.3f};"
+            f"  its own logit goes from {report.own_logit:.3f} to {report.own_logit_without:.3f};"
             f" label {report.own_label} → {report.own_label_without}",
             f"  {report.labels_changed} of {report.held_out} held-out labels change,"
             f" no logit by more than {report.largest_change:.2g}",

@@ -143,13 +143,15 @@ def show_extract(report: ExtractReport) -> None:
 def show_append(report: AppendReport) -> None:
     """Which shards got rows."""
     if not report.added:
-        OUT.print(f"Nothing to do: all {report.known} images are in the store.")
+        OUT.print(f"Nothing to do: all {report.known} samples are in the store, or were forgotten.")
     for name, rows in report.added.items():
         OUT.print(f"shard {name}: {rows} samples more")
+    if report.added and report.dry:
+        OUT.print(f"{report.known} known; nothing was added, for this was a dry run")
+        return
     if report.added:
-        OUT.print(
-            f"{report.images} images run in {report.seconds:.1f} s, {report.skipped} skipped, {report.known} known"
-        )
+        made = f"{report.images} rows made in {report.seconds:.1f} s"
+        OUT.print(f"{made}, {report.skipped} skipped, {report.known} known")
         OUT.print(f"shards that kept their files: {', '.join(report.untouched) or 'none'}")
     OUT.print(f"root {report.root_before[:16]} → {report.root_digest[:16]}")
 

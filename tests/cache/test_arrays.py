@@ -93,6 +93,23 @@ def test_rows_that_changed_or_are_damaged_are_never_read(tmp_path):
             read()
 
 
+def test_no_shards_are_no_empty_store(path, tmp_path):
+    with FeatureStore(path) as store:
+        for give in (store.to_dask, store.to_xarray, store.dataset):
+            for names in ([], "000"):
+                with pytest.raises(RecipeError, match=r"leave it out.* 000, 001, held-out"):
+                    give(names)
+    with FeatureStore.create(tmp_path / "s", identity={}, classes=["a"], plan={"groups": 1}, recipe={}) as store:
+        with pytest.raises(StoreError, match="no training rows\n  try: taftcache extract, or"):
+            store.dataset()
+        with store.writer("held-out", "held-out", tokens_shape=(1, 2)) as writer:
+            writer.append(np.ones((1, 1, 2)), ["i"], [0])
+            writer.commit()
+        with pytest.raises(StoreError, match=r'\["held-out"\]'):
+            store.dataset()
+        assert len(store.dataset(["held-out"])) == 1
+
+
 def test_what_is_missing_is_said(path, monkeypatch):
     with FeatureStore(path) as store:
         with pytest.raises(StoreError, match="no shard"):

@@ -35,7 +35,7 @@ from taftcache.model.component import Component
 from taftcache.model.folder import DESCRIPTION, read_description
 from taftcache.privacy.statement import EVENT, fixed_promise, spent_before
 from taftcache.recipe import load_recipe
-from taftcache.stages.files.vector_files import open_vectors
+from taftcache.stages.files.vector_files import open_vectors, vectors_of_hdf5
 from taftcache.tangent.parameters import Layout
 from tests.cache.hostile import read_all
 from tests.cache.making import create, fill, names
@@ -309,7 +309,8 @@ def hdf5(folder: Path) -> Target:
             _read(open_hdf5(folder / "a.h5", "images", "labels"))
         with FeatureFile(folder / "a.h5") as features:
             if not features.is_export:
-                features.take(range(min(6, len(features.ids))))
+                found = vectors_of_hdf5(features, Columns())
+                found.take(range(min(6, len(found.ids))))
                 return
             for part in features.shards.values():
                 features.block(part.tokens, 0, 4)

@@ -60,8 +60,10 @@ def asked(path, images, **more):
 @pytest.mark.law("A store that grew has the bytes of one made at once")
 def test_a_grown_store_is_one_made_at_once(few, images, fresh):
     assert "taftcache append" in taftcache.extract(asked(few, images)).notes[0]
+    before, planned = tree(few), taftcache.append(asked(few, images), dry=True)
+    assert (planned.dry, planned.images, planned.known, tree(few)) == (True, 0, 28, before)
     report = taftcache.append(asked(few, images))
-    assert (report.images + report.skipped, report.known) == (15, 28)
+    assert (report.images + report.skipped, report.known, report.added) == (15, 28, planned.added)
     assert sum(report.added.values()) == 15
     assert tree(few) == fresh
     again = taftcache.append(asked(few, images))

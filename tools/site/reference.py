@@ -35,8 +35,8 @@ AREAS = (
         "store",
         "The store",
         "Rows go in, are read and verified, move elsewhere, and come out in other formats.",
-        "FeatureStore cache.read.shard.Shard extract append import_ import_vectors Columns export copy convert verify "
-        "gc trust distrust Consent",
+        "FeatureStore cache.read.shard.Shard extract append append_vectors import_ import_vectors Columns export copy "
+        "convert verify gc trust distrust Consent",
     ),
     Area(
         "training",

@@ -62,7 +62,7 @@ class Contents:
     def locate(self, sample_id: str) -> tuple[Shard, int]:
         """The shard (held-out included) and the row of a sample; UnknownSample names the nearest ids."""
         if not self.holds(sample_id):
-            close = nearest(sample_id, self._rows())
+            close = nearest(sample_id, self._rows()) or list(self._rows())[:1]
             raise UnknownSample(
                 f"no row has the id {sample_id!r}" + (", which was forgotten" if self.is_forgotten(sample_id) else ""),
                 do=f"Nearest: {', '.join(map(repr, close))}." if close else None,

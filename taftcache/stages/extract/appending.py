@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from taftcache.backbone.sources.base import Source
 from taftcache.backbone.sources.opening import open_source
 from taftcache.cache.format.plan import in_order, next_name, shard_of
 from taftcache.cache.store import FeatureStore
@@ -20,7 +20,7 @@ from taftcache.stages.extract.extraction import (
     load_frozen,
     made_from,
 )
-from taftcache.stages.extract.filling import OldRows, RowCounts, fill
+from taftcache.stages.extract.filling import OldRows, RowCounts, RowOrigin, fill
 from taftcache.stages.extract.plan import PlannedShard, split
 from taftcache.stages.extract.reextraction import same_rows
 from taftcache.stages.progress import Progress, Silent
@@ -28,9 +28,9 @@ from taftcache.stages.progress import Progress, Silent
 
 @dataclass(frozen=True, kw_only=True)
 class AppendReport:
-    """``added``: shard -> new rows in it; ``untouched`` shards kept their files; ``known`` images were there before.
+    """``added``: shard -> new rows in it; ``untouched`` shards kept their files; ``known`` samples were there before.
 
-    ``images`` were run through the model, ``skipped`` of them did not decode.
+    ``images`` (or vectors) were made rows of, ``skipped`` of them did not decode. ``dry``: all of this is planned only.
     """
 
     store: Path
@@ -42,9 +42,12 @@ class AppendReport:
     images: int = 0
     skipped: int = 0
     seconds: float = 0.0
+    dry: bool = False
 
 
-def append(recipe: Recipe, progress: Progress | None = None, *, new_shard: bool = False) -> AppendReport:
+def append(
+    recipe: Recipe, progress: Progress | None = None, *, new_shard: bool = False, dry: bool = False
+) -> AppendReport:
     """Extract the images of the recipe's data that its store does not hold yet.
 
     By default each goes where the plan puts it, and the store ends with the bytes of one made from all images at once.
@@ -56,6 +59,7 @@ def append(recipe: Recipe, progress: Progress | None = None, *, new_shard: bool 
         recipe: asks for what the store was made with; its ``data`` may name another place with further images.
         new_shard: put all new training samples into one further shard, so that the others keep their files and their
             components. The only form for a balanced plan, in which one more sample would move others.
+        dry: say what would be added, and add nothing.
 
     Raises:
         IdentityError: other weights, preprocessing, dtype or library versions than the store's.
@@ -63,85 +67,114 @@ def append(recipe: Recipe, progress: Progress | None = None, *, new_shard: bool 
     """
     progress = progress or Silent()
     begin = time.perf_counter()
-    with FeatureStore(recipe.store_path, mode="a") as store:
-        before = store.root_digest
-        if "imported" in store.identity:
+    with FeatureStore(recipe.store_path, mode="r" if dry else "a") as store:
+        if imported := store.identity.get("imported"):
             raise StoreError(
                 f"cannot append images to {store.path}: its rows were imported",
-                do="import all rows into a new store",
+                do=f"taftcache append {store.path} FILE" if "scaling" in imported else "import all into a new store",
             )
         check_words(store, recipe, but=("data",))
-        if not is_complete(store):
-            raise StoreError(
-                f"cannot append to {store.path}: its extraction is not finished",
-                got=f"{len(store.manifest.shards)} of {store.manifest.plan['groups']} shards",
-                do="taftcache extract first",
-            )
         source, test = open_source(recipe.data)
-        shards, known = _new_samples(store, recipe, source, test, new_shard)
-        names = [ref.name for ref in store.manifest.shards]
-        counts: list[RowCounts] = []
-        if shards:
+        given = [item.id for item in source.items], None if test is None else [item.id for item in test.items]
+        out = forgotten_items(store.is_forgotten, source, test)
+
+        def origin() -> ImageRows:
             model = load_frozen(same_rows(store, recipe), store.classes)
             store.check_identity(made_from(recipe, *model))
-            origin = ImageRows(recipe=recipe, model=model, source=source, test=test, verb="append")
-            counts = [_grow(store, recipe, shard, origin, progress) for shard in shards]
-        added = {shard.name: len(shard.ids) for shard in shards}
+            return ImageRows(recipe=recipe, model=model, source=source, test=test, verb="append")
+
+        new = NewSamples(store, recipe, given, out, new_shard)
+        return new.report(begin, None) if dry else new.report(begin, new.grow(origin, progress))
+
+
+class NewSamples:
+    """What of some samples a store does not know yet, by the shard that it goes to.
+
+    Args:
+        given: ids to train on, and those of a second source that is for testing, as ``split`` takes them.
+        out: ids that stay out, for they were forgotten.
+        new_shard: as for ``append``.
+
+    Raises:
+        StoreError: a store that is not finished. RecipeError: a balanced plan has no place for further samples.
+    """
+
+    def __init__(
+        self,
+        store: FeatureStore,
+        recipe: Recipe,
+        given: tuple[Sequence[str], Sequence[str] | None],
+        out: set[str],
+        new_shard: bool,
+    ) -> None:
+        if not is_complete(store):
+            verb = "import" if "imported" in store.identity else "extract"
+            raise StoreError(
+                f"cannot append to {store.path}: the {verb} that makes it is not finished",
+                got=f"{len(store.manifest.shards)} of {store.manifest.plan['groups']} shards",
+                do=f"taftcache {verb} first",
+            )
+        self._store, self._recipe, self._before = store, recipe, store.root_digest
+        self._names = [ref.name for ref in store.manifest.shards]
+        out = out | {i for name in self._names for i in store.shard(name).sample_ids}
+        out |= {skipped.id for skipped in store.manifest.skipped}
+        training, test = ([i for i in ids if i not in out] if ids is not None else None for ids in given)
+        self._known = sum(len(ids or ()) for ids in given) - len(training or ()) - len(test or ())
+        self.shards = self._placed(training or [], test, new_shard)
+
+    def grow(self, origin: Callable[[], RowOrigin], progress: Progress) -> list[RowCounts]:
+        """Write the rows that ``origin`` makes, which is called where there are any."""
+        if not self.shards:
+            return []
+        rows = origin()
+        return [self._grow(shard, rows, progress) for shard in self.shards]
+
+    def report(self, begin: float, counts: Sequence[RowCounts] | None) -> AppendReport:
+        """What was done since ``begin``, a time of the performance counter; None of ``counts`` where nothing was."""
+        added = {shard.name: len(shard.ids) for shard in self.shards}
         return AppendReport(
-            store=store.path,
-            root_before=before,
-            root_digest=store.root_digest,
+            store=self._store.path,
+            root_before=self._before,
+            root_digest=self._store.root_digest,
             added=added,
-            untouched=[name for name in names if name not in added],
-            known=known,
-            images=sum(count.rows for count in counts),
-            skipped=sum(count.skipped for count in counts),
+            untouched=[name for name in self._names if name not in added],
+            known=self._known,
+            images=sum(count.rows for count in counts or ()),
+            skipped=sum(count.skipped for count in counts or ()),
             seconds=time.perf_counter() - begin,
+            dry=counts is None,
         )
 
+    def _placed(self, ids: list[str], test: list[str] | None, new_shard: bool) -> list[PlannedShard]:
+        spec = self._recipe.store
+        training, tested = split(self._recipe, ids, test)
+        places: dict[str, list[str]] = {}
+        if training and new_shard:
+            places[next_name([shard.name for shard in self._store.shards])] = training
+        elif training and spec.plan != "hash":
+            raise RecipeError(
+                "cannot append to the shards of a balanced plan: one more sample would move others to other shards",
+                got=f"{len(training)} new samples for a store with plan = {spec.plan!r}",
+                do="put them into a shard of their own: --new-shard",
+            )
+        else:
+            for i in training:
+                places.setdefault(shard_of(i, spec.shards, spec.seed), []).append(i)
+        shards = [PlannedShard(name=name, ids=in_order(some, spec.seed)) for name, some in places.items()]
+        if tested is not None and tested.ids:
+            shards.append(tested)
+        return sorted(shards, key=lambda shard: shard.name)
 
-def _new_samples(
-    store: FeatureStore, recipe: Recipe, source: Source, test: Source | None, new_shard: bool
-) -> tuple[list[PlannedShard], int]:
-    """The samples that the store does not know, by the shard that they go to; and how many it knows already."""
-    spec = recipe.store
-    known = {i for ref in store.manifest.shards for i in store.shard(ref.name).sample_ids}
-    known |= {skipped.id for skipped in store.manifest.skipped}
-
-    def unknown(origin: Source) -> list[str]:
-        out = known | forgotten_items(store.is_forgotten, origin)
-        return [item.id for item in origin.items if item.id not in out]
-
-    fresh = unknown(source), None if test is None else unknown(test)
-    training, tested = split(recipe, *fresh)
-    places: dict[str, list[str]] = {}
-    if training and new_shard:
-        places[next_name([shard.name for shard in store.shards])] = training
-    elif training and spec.plan != "hash":
-        raise RecipeError(
-            "cannot append to the shards of a balanced plan: one more sample would move others to other shards",
-            got=f"{len(training)} new samples for a store with plan = {spec.plan!r}",
-            do="put them into a shard of their own: --new-shard",
-        )
-    else:
-        for i in training:
-            places.setdefault(shard_of(i, spec.shards, spec.seed), []).append(i)
-    shards = [PlannedShard(name=name, ids=in_order(ids, spec.seed)) for name, ids in places.items()]
-    if tested is not None and tested.ids:
-        shards.append(tested)
-    items = len(source.items) + (len(test.items) if test is not None else 0)
-    return sorted(shards, key=lambda shard: shard.name), items - sum(len(ids) for ids in fresh if ids is not None)
-
-
-def _grow(store: FeatureStore, recipe: Recipe, shard: PlannedShard, origin: ImageRows, progress: Progress) -> RowCounts:
-    """Write a shard with new samples among its old ones, or a further one."""
-    plan = store.manifest.plan
-    if not store.has_shard(shard.name):
-        return fill(store, recipe, shard, origin, progress, plan=plan | {"groups": plan["groups"] + 1})
-    old = OldRows(store, shard.name)
-    if old.shard.tokens_shape != origin.tokens_shape:
-        raise StoreError(
-            f"the rows of shard {shard.name} have another shape than the new ones",
-            got=f"{list(old.shard.tokens_shape)}, new: {list(origin.tokens_shape)}",
-        )
-    return fill(store, recipe, shard, origin, progress, old=old)
+    def _grow(self, shard: PlannedShard, origin: RowOrigin, progress: Progress) -> RowCounts:
+        """Write a shard with new samples among its old ones, or a further one."""
+        store, recipe = self._store, self._recipe
+        plan = store.manifest.plan
+        if not store.has_shard(shard.name):
+            return fill(store, recipe, shard, origin, progress, plan=plan | {"groups": plan["groups"] + 1})
+        old = OldRows(store, shard.name)
+        if old.shard.tokens_shape != origin.tokens_shape:
+            raise StoreError(
+                f"the rows of shard {shard.name} have another shape than the new ones",
+                got=f"{list(old.shard.tokens_shape)}, new: {list(origin.tokens_shape)}",
+            )
+        return fill(store, recipe, shard, origin, progress, old=old)

@@ -55,7 +55,7 @@ def data_section(place: Path, given: Mapping[str, Any]) -> dict[str, Any]:
             f"{place} is not a file that images can be found by",
             got=f"a file ending in {place.suffix or 'nothing'}",
             do="name a folder with one folder for each class, a .csv, .tsv or .parquet file of paths and labels, "
-            "or an .npz or .h5 file of arrays",
+            "or an .npz or .h5 file of arrays; vectors have no recipe: taftcache import",
         )
     return _folder(place, given)
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.group import to_stored
 from taftcache.errors import DataError, StoreError
@@ -49,9 +50,10 @@ class ImportedRows:
     test: None where both are of ``features``. scaling: of vectors; None for rows that are no vectors.
     """
 
-    verb = "import"
-
-    def __init__(self, features: Features, test: Features | None, scaling: Scaling | None) -> None:
+    def __init__(
+        self, features: Features, test: Features | None, scaling: Scaling | None, verb: str = "import"
+    ) -> None:
+        self.verb = verb
         self._parts = {False: features, True: features if test is None else test}
         self._place = {own: {i: k for k, i in enumerate(part.ids)} for own, part in self._parts.items()}
         self._scaling = scaling
@@ -96,15 +98,29 @@ class ImportedRows:
         if there.sample_ids != given:
             others = sorted(set(given) ^ set(there.sample_ids))
             _differs(store, f"{len(others)} samples of shard {shard.name} are in one alone, the first: {others[0]!r}")
+        self._compare(store, there, part, place)
+
+    def check_known(self, store: FeatureStore) -> None:
+        """StoreError where a row has the id of one that is there, and is another."""
+        for ref in store.manifest.shards:
+            self._compare(store, store.shard(ref.name), self._parts[False], self._place[False])
+
+    def _compare(self, store: FeatureStore, there: Shard, part: Features, place: Mapping[str, int]) -> None:
+        """Rows of a shard with those that are given of the same ids; the others are passed over."""
+        if place.keys().isdisjoint(there.sample_ids):
+            return
         for block in there.blocks(_ROWS_AT_ONCE):
-            ids = given[block.start : block.start + len(block.labels)]
+            everyone = there.sample_ids[block.start : block.start + len(block.labels)]
+            at = [k for k, i in enumerate(everyone) if i in place]
+            if not at:
+                continue
+            ids = [everyone[k] for k in at]
             some = [place[i] for i in ids]
             rows = to_stored(self._taken(part, some, ids), there.dtype.name, self.tokens_shape, ids)
-            here = [part.classes[k] for k in part.labels[some]]
-            for k, i in enumerate(ids):
-                if store.classes[block.labels[k]] != here[k]:
-                    _differs(store, f"{i!r} is {store.classes[block.labels[k]]} there and {here[k]} here")
-            if (other := (block.tokens != rows).any((1, 2))).any():
+            for i, label, own in zip(ids, block.labels[at], part.labels[some], strict=True):
+                if store.classes[label] != part.classes[own]:
+                    _differs(store, f"{i!r} is {store.classes[label]} there and {part.classes[own]} here")
+            if (other := (block.tokens[at] != rows).any((1, 2))).any():
                 _differs(store, f"{ids[int(other.argmax())]!r} has other numbers there")
 
     def _taken(self, part: Features, some: Sequence[int], ids: Sequence[str]) -> NDArray[Any]:
@@ -124,4 +140,8 @@ def _check_kept(rows: NDArray[Any], stored: NDArray[Any], ids: Sequence[str]) ->
 
 
 def _differs(store: FeatureStore, got: str) -> NoReturn:
-    raise StoreError(f"{store.path} holds other rows than are given", got=got, do="import them into a new folder")
+    raise StoreError(
+        f"{store.path} holds other rows than are given",
+        got=got,
+        do="give new rows ids of their own (--ids), or import all into a new folder",
+    )

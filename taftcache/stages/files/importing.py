@@ -26,7 +26,7 @@ from taftcache.stages.extract.extraction import create_store, load_frozen, plan_
 from taftcache.stages.extract.filling import fill_missing
 from taftcache.stages.extract.plan import plan_shards
 from taftcache.stages.files.imported_rows import Features, ImportedRows
-from taftcache.stages.files.vector_files import SUFFIXES, Vectors, columns_of_test, open_vectors
+from taftcache.stages.files.vector_files import SUFFIXES, Vectors, columns_of_test, open_vectors, vectors_of_hdf5
 from taftcache.stages.progress import Progress, Silent
 from taftcache.stages.scaling import SCALINGS, Scaling
 from taftcache.tangent.config import TailConfig
@@ -84,8 +84,8 @@ def import_(
     progress, path, columns = progress or Silent(), Path(file).expanduser(), columns or Columns()
     begin = time.perf_counter()
     with ExitStack() as stack:
-        features = _opened(stack, path, columns, recipe.store_path)
-        if isinstance(features, FeatureFile) and features.is_export:
+        features = open_features(stack, path, columns, recipe.store_path)
+        if isinstance(features, FeatureFile):
             remember(recipe.store_path, recipe)
             with progress.task("import", None) as task:
                 store = restore(features, recipe.store_path, lambda done, total: task.note(f"{done} of {total} rows"))
@@ -96,7 +96,10 @@ def import_(
             raise RecipeError("held-out rows have labels but no file", got=test_labels, do="--test FILE")
         if test is not None:
             there = columns_of_test(columns, test_labels)
-            tested = _opened(stack, Path(test).expanduser(), there, recipe.store_path)
+            found = open_features(stack, Path(test).expanduser(), there, recipe.store_path)
+            if isinstance(found, FeatureFile):
+                raise DataError(f"{test} is the export of a store, not a file of held-out rows", do="import it alone")
+            tested = found.narrowed()
         return _import(_Request(features, tested, recipe, backbone, scaling), path, progress, begin)
 
 
@@ -126,7 +129,7 @@ def import_vectors(
     """
     begin = time.perf_counter()
     features = Vectors.of(Path("rows"), np.asarray(x), y, ids)
-    tested = None if test is None else Vectors.of(Path("test"), np.asarray(test[0]), test[1], None)
+    tested = None if test is None else Vectors.of(Path("test"), np.asarray(test[0]), test[1], None).narrowed()
     recipe = recipe_of_vectors(store, overrides)
     return _import(_Request(features, tested, recipe, False, scaling), None, progress or Silent(), begin)
 
@@ -141,10 +144,11 @@ def recipe_of_vectors(store: Path | str, overrides: Sequence[str] = ()) -> Recip
     return parse_recipe(apply_overrides(values, [*overrides, f"store.path={store}"]))
 
 
-def _opened(stack: ExitStack, path: Path, columns: Columns, target: Path) -> FeatureFile | Vectors:
-    """A file of features; what must be spooled goes to the disk that the store will lie on."""
+def open_features(stack: ExitStack, path: Path, columns: Columns, target: Path) -> FeatureFile | Vectors:
+    """A file of features, or the export of a store; what must be spooled goes to the disk that ``target`` lies on."""
     if path.suffix.lower() not in SUFFIXES:
-        return stack.enter_context(FeatureFile(path, columns))
+        file = stack.enter_context(FeatureFile(path))
+        return file if file.is_export else vectors_of_hdf5(file, columns)
     folder = target.absolute().parent
     return open_vectors(path, columns, folder if folder.is_dir() else None)
 

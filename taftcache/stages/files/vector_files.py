@@ -1,4 +1,4 @@
-"""Labelled vectors of other tools, read row by row: npy, npz and Parquet files, and arrays in memory."""
+"""Labelled vectors of other tools, read row by row: npy, npz, Parquet and HDF5 files, and arrays in memory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ from taftcache.backbone.sources.arrays import check_expansion, label_indexes, te
 from taftcache.backbone.sources.columns import read_table
 from taftcache.backbone.sources.npz import FAULTS, mapped, read_member
 from taftcache.cache.columns import Columns, NamedColumns
+from taftcache.cache.format.layout import check_shape
 from taftcache.cache.format.plan import check_ids
+from taftcache.cache.hdf5 import FeatureFile, StoredRows
 from taftcache.errors import DataError
 
 SUFFIXES = (".npy", ".npz", ".parquet", ".pq")
@@ -28,20 +30,25 @@ _LOCAL = struct.Struct("<26xHH")  # of a zip member's own header: the lengths of
 
 @dataclass(frozen=True, kw_only=True)
 class Vectors:
-    """Vectors [n, d] with their ids, labels int64 [n] and the classes that these are indexes to.
+    """Vectors [n, d] (or rows [n, t, d]) with their ids, labels int64 [n] and the classes that these are indexes to.
 
     ``values`` is mapped from a file where there is one, so that rows are read when they are asked for.
     """
 
     path: Path
-    values: NDArray[Any]
+    values: NDArray[Any] | StoredRows
     ids: list[str]
     labels: NDArray[np.int64]
     classes: list[str]
 
     @classmethod
     def of(
-        cls, path: Path, values: NDArray[Any], labels: ArrayLike, ids: ArrayLike | None, names: Any = None
+        cls,
+        path: Path,
+        values: NDArray[Any] | StoredRows,
+        labels: ArrayLike,
+        ids: ArrayLike | None,
+        names: Any = None,
     ) -> Vectors:
         """Vectors of ``path`` (a file, or what stands for one in messages and ids), checked but for NaN.
 
@@ -49,9 +56,12 @@ class Vectors:
             DataError: no numbers [n, d], labels or ids of another length, labels that are no classes, ids that are none
                 or come twice.
         """
-        if values.ndim != 2 or not values.size or values.dtype.kind not in "fiu" or values.dtype.itemsize > 8:
+        forms = {2: "[n, d]"} | ({3: "[n, t, d]"} if isinstance(values, StoredRows) else {})
+        if values.ndim not in forms or not values.size or values.dtype.kind not in "fiu" or values.dtype.itemsize > 8:
             raise DataError(
-                f"the vectors of {path} are not numbers [n, d]", got=f"{values.dtype} {list(values.shape)}", do=_NAME
+                f"the vectors of {path} are not numbers {' or '.join(forms.values())}",
+                got=f"{values.dtype} {list(values.shape)}",
+                do=_NAME,
             )
         n = len(values)
         given = _words(path, "labels", labels)
@@ -75,22 +85,30 @@ class Vectors:
             got = next((repr(i) for i, index in zip(known, indexes, strict=True) if not classes[index]), "a class")
             raise DataError(f"{path} has an empty label", got=got, do="leave the sample out")
         _check_classes(path, classes, n)
-        return cls(path=path, values=values, ids=known, labels=found, classes=classes)
+        made = cls(path=path, values=values, ids=known, labels=found, classes=classes)
+        return made.narrowed() if names is None else made
 
     @property
     def tokens_shape(self) -> tuple[int, int]:
-        """(1, d) of a row."""
-        return 1, self.values.shape[1]
+        """(t, d) of a row; t = 1 of a vector."""
+        *t, d = self.values.shape[1:]
+        return (t[0] if t else 1), d
+
+    def narrowed(self) -> Vectors:
+        """The same with the classes that occur alone: "0" is none of a store's where 1 and 2 are all labels."""
+        used, labels = np.unique(self.labels, return_inverse=True)
+        return replace(self, classes=[self.classes[k] for k in used], labels=labels)
 
     def take(self, index: Sequence[int]) -> NDArray[Any]:
-        """Rows ``index`` [b, 1, d], in that order."""
+        """Rows ``index`` [b, t, d], in that order."""
         here: Any = list(index)
         if isinstance(index, range) and index.step == 1:  # read in one piece, and from a map not copied
             here = slice(index.start, index.stop)
-        found: NDArray[Any] = self.values[here][:, None, :]
+        found: NDArray[Any] = self.values[here].reshape(-1, *self.tokens_shape)
         return found if found.dtype.kind == "f" else found.astype(np.float64)
 
 
+_AGAIN = "write it again, without Python objects: texts as array.astype(str)"
 _NAME = "name the vectors, labels and ids: --vectors, --labels, --ids"
 
 
@@ -150,7 +168,7 @@ def open_vectors(path: Path, columns: Columns, scratch: Path | None = None) -> V
             f"{path} needs more memory than there is", got=str(error), do="write it as npy, or npz uncompressed"
         ) from error
     except FAULTS as error:
-        raise DataError(f"{path} cannot be read as {path.suffix[1:]}", got=str(error), do="write it again") from error
+        raise DataError(f"{path} cannot be read as {path.suffix[1:]}", got=str(error), do=_AGAIN) from error
 
 
 def _from_npy(path: Path, columns: Columns) -> Vectors:
@@ -217,6 +235,23 @@ def _from_parquet(path: Path, columns: Columns, scratch: Path | None) -> Vectors
     except pa.ArrowException as error:
         raise DataError(f"{path} cannot be read as Parquet", got=str(error), do="write it again") from error
     return Vectors.of(path, values, labels, ids)
+
+
+def vectors_of_hdf5(file: FeatureFile, columns: Columns) -> Vectors:
+    """The vectors, or rows [n, t, d], of an open HDF5 file that is no export; its rows are read when asked for.
+
+    Raises:
+        DataError: as for ``open_vectors``.
+    """
+    names = columns.within(file)
+    values = file.rows(names.tokens)
+    arrays = {name: file.column(name) for name in (names.labels, names.ids, names.classes) if name in file}
+    if columns.classes is not None:
+        _needs(file.path, columns.classes, arrays)
+    beside = _Beside(file.path, columns, arrays)
+    found = Vectors.of(file.path, values, beside.labels(names), beside.ids(names), arrays.get(names.classes))
+    check_shape(found.tokens_shape, "float32", 1)
+    return found
 
 
 def _spooled(path: Path, file: Any, name: str, spool: IO[bytes]) -> NDArray[Any]:
@@ -293,7 +328,7 @@ class _Beside:
             try:
                 return np.array(mapped(place))
             except FAULTS as error:
-                raise DataError(f"the {what} in {place} cannot be read", got=str(error), do="write it again") from error
+                raise DataError(f"the {what} in {place} cannot be read", got=str(error), do=_AGAIN) from error
         table = read_table(place).columns
         own = getattr(Columns().within(table), what)
         if own not in table and len(table) == 1:

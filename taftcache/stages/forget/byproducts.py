@@ -14,6 +14,7 @@ from zipfile import BadZipFile
 
 import numpy as np
 
+from taftcache.cache.columns import Columns
 from taftcache.cache.hdf5 import FeatureFile
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import RecipeError, StoreError, TaftcacheError
@@ -154,7 +155,8 @@ def _read(path: Path) -> tuple[list[str], str]:
     if path.suffix in (".h5", ".hdf5"):
         with FeatureFile(path) as file:
             if not file.is_export:
-                return file.ids, ""
+                ids = Columns().within(file).ids
+                return ([str(i) for i in file.column(ids).tolist()] if ids in file else []), ""
             return [*(i for shard in file.shards.values() for i in shard.ids), *(s.id for s in file.skipped)], ""
     if path.suffix == ".npz":
         with np.load(path, allow_pickle=False) as arrays:

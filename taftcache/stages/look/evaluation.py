@@ -169,7 +169,7 @@ def held_out_rows(store: FeatureStore) -> Shard:
         raise StoreError(
             f"{store.path} has no held-out rows to measure an accuracy on",
             got="training rows alone",
-            do="extract with data.test, or with data.held_out above 0",
+            do="extract with data.test or data.held_out above 0; import with --test or --holdout",
         )
     return store.held_out
 

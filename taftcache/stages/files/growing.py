@@ -1,0 +1,114 @@
+"""Further vectors into a store of vectors: plan, scaling and classes are the store's own."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from taftcache.cache.columns import Columns
+from taftcache.cache.format.plan import held_out
+from taftcache.cache.hdf5 import FeatureFile
+from taftcache.cache.store import FeatureStore
+from taftcache.errors import DataError, StoreError
+from taftcache.names import CLASS
+from taftcache.recipe import Recipe, parse_recipe
+from taftcache.stages.extract.appending import AppendReport, NewSamples
+from taftcache.stages.extract.filling import class_indexes
+from taftcache.stages.files.imported_rows import ImportedRows
+from taftcache.stages.files.importing import open_features
+from taftcache.stages.files.vector_files import Vectors
+from taftcache.stages.progress import Progress, Silent
+
+
+def append_vectors(
+    x: ArrayLike,
+    y: ArrayLike,
+    store: Path | str,
+    *,
+    ids: Sequence[str] | None = None,
+    new_shard: bool = False,
+    dry: bool = False,
+    progress: Progress | None = None,
+) -> AppendReport:
+    """Add vectors [n, d] with classes y [n] to a store that ``import_vectors`` or ``import_`` made of vectors.
+
+    As ``append`` does it with images: each row goes where the plan puts its id, the store ends with the bytes of one
+    made from all rows at once, a killed run goes on, forgotten ids stay out. Rows that are there may be given again.
+
+    Args:
+        x, y, ids: as for ``import_vectors``. Rows are known by their ids, so further ones need ids of their own.
+        new_shard, dry: as for ``append``.
+
+    Raises:
+        DataError: what cannot be used, another width, a class that the store does not have.
+        StoreError: a store of anything else, or a row with an id of the store's that is not the row there.
+    """
+    return _append(Vectors.of(Path("rows"), np.asarray(x), y, ids), store, new_shard, dry, progress or Silent())
+
+
+def append_file(
+    file: Path | str,
+    store: Path | str,
+    progress: Progress | None = None,
+    *,
+    columns: Columns | None = None,
+    new_shard: bool = False,
+    dry: bool = False,
+) -> AppendReport:
+    """``append_vectors`` of a file, read as ``import_`` reads it.
+
+    Raises:
+        DataError, StoreError: as for ``append_vectors``.
+    """
+    with ExitStack() as stack:
+        given = open_features(stack, Path(file).expanduser(), columns or Columns(), Path(store))
+        if isinstance(given, FeatureFile):
+            raise DataError(f"{file} is the export of a store, not a file of vectors", do="import it into a new store")
+        return _append(given, store, new_shard, dry, progress or Silent())
+
+
+def _append(given: Vectors, path: Path | str, new_shard: bool, dry: bool, progress: Progress) -> AppendReport:
+    begin = time.perf_counter()
+    given = given.narrowed()
+    with FeatureStore(path, mode="r" if dry else "a") as store:
+        imported = store.identity.get("imported", {})
+        if "scaling" not in imported:
+            raise StoreError(
+                f"cannot append vectors to {store.path}: it was not imported from vectors",
+                do="import all rows into a new store" if imported else "taftcache append RECIPE, for images",
+            )
+        if "converted" in store.identity:
+            raise StoreError(
+                f"cannot append vectors to {store.path}: its rows were converted from those of another store",
+                do="append to the store that it was made of, and convert that",
+            )
+        if list(given.tokens_shape) != (shape := store.identity["cut"]["shape"]):
+            raise DataError(
+                f"the vectors of {given.path} are not as wide as those of {store.path}",
+                got=f"{given.tokens_shape[-1]} numbers, {shape[-1]} in the store",
+            )
+        class_indexes(store, given.classes)
+        there = store.manifest.recipe
+        recipe = parse_recipe(there | {"store": there["store"] | {"path": str(store.path)}})
+        rows = ImportedRows(given, None, imported["scaling"], verb="append")
+        rows.check(recipe.store.dtype, progress)
+        rows.check_known(store)
+        named = zip(given.ids, given.labels, strict=True)
+        out = {i for i, k in named if store.is_forgotten(i) or store.is_forgotten(CLASS + given.classes[k])}
+        new = NewSamples(store, recipe, (given.ids, _tested(store, recipe)), out, new_shard)
+        return new.report(begin, None if dry else new.grow(lambda: rows, progress))
+
+
+def _tested(store: FeatureStore, recipe: Recipe) -> list[str] | None:
+    """No further row is held out where the store's held-out rows came as a file of their own; else None, for the plan
+    holds some out by their ids. No store says which it is, but who was held out does."""
+    if store.held_out is None:
+        return None
+    held = store.held_out.sample_ids
+    planned = held_out([*held, *store.sample_ids()], recipe.data.held_out, recipe.store.seed)
+    return None if planned == set(held) else []

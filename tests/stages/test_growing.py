@@ -1,0 +1,156 @@
+"""Further vectors in a store of vectors: its bytes are those of one that had them from the beginning."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import taftcache
+from taftcache.cache.store import FeatureStore
+from taftcache.cli import app
+from taftcache.errors import DataError, RecipeError, StoreError
+from taftcache.stages.files.growing import append_file
+from tests.stages.making import commits, open_store, tree
+from tests.stages.test_append import Interrupting
+from tests.stages.test_vectors import IDS, LABELS, SMALL, N, vectors
+
+X, LATER = vectors(), np.arange(N) % 4 == 1
+OLD = ~LATER
+
+
+def some(which: np.ndarray) -> dict:
+    """Arguments of an import or append: the rows ``which``."""
+    return {"x": X[which], "y": LABELS[which], "ids": [i for i, k in zip(IDS, which, strict=True) if k]}
+
+
+@pytest.fixture(scope="module")
+def early(tmp_path_factory) -> Path:
+    """A store of three quarters of the rows. Not to be written to."""
+    path = tmp_path_factory.mktemp("early") / "store"
+    taftcache.import_vectors(store=path, overrides=SMALL, **some(OLD))
+    return path
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory) -> dict[str, bytes]:
+    """The files of a store of all rows."""
+    path = tmp_path_factory.mktemp("whole") / "store"
+    taftcache.import_vectors(X, LABELS, path, ids=IDS, overrides=SMALL)
+    return tree(path)
+
+
+@pytest.mark.law("A store of vectors that grew has the bytes of one made at once.")
+def test_a_grown_store_of_vectors_is_one_made_at_once(early, whole, tmp_path):
+    path = shutil.copytree(early, tmp_path / "store")
+    planned = taftcache.append_vectors(store=path, dry=True, **some(LATER))
+    assert (planned.dry, planned.images, planned.root_digest) == (True, 0, planned.root_before)
+    assert tree(path) == tree(early)
+    report = taftcache.append_vectors(store=path, **some(LATER))
+    assert (report.added, report.images, report.known) == (planned.added, LATER.sum(), 0)
+    assert tree(path) == whole
+    again = taftcache.append_vectors(X, LABELS, path, ids=IDS)
+    assert (again.added, again.known, again.root_digest) == ({}, N, report.root_digest)
+
+
+@pytest.mark.parametrize("calls", [3, 4])
+def test_a_killed_append_goes_on(early, whole, tmp_path, calls):
+    path = shutil.copytree(early, tmp_path / "store")
+    with pytest.raises(KeyboardInterrupt):  # the first steps look at the rows
+        taftcache.append_vectors(store=path, progress=Interrupting(calls), **some(LATER))
+    taftcache.append_vectors(store=path, **some(LATER))
+    assert tree(path) == whole
+
+
+def test_held_out_rows_of_their_own_stay_alone(tmp_path):
+    test = (X[:9], LABELS[:9])
+    for name, which in (("all", OLD | LATER), ("some", OLD)):
+        taftcache.import_vectors(store=tmp_path / name / "store", test=test, overrides=SMALL, **some(which))
+    assert "held-out" not in taftcache.append_vectors(store=tmp_path / "some/store", **some(LATER)).added
+    assert tree(tmp_path / "some/store") == tree(tmp_path / "all/store")
+
+
+def test_a_file_forms_a_shard_of_its_own_and_forgotten_rows_stay_out(early, tmp_path):
+    path = shutil.copytree(early, tmp_path / "store")
+    np.savez(tmp_path / "more.npz", **(some(LATER) | {"ids": np.array(some(LATER)["ids"])}))
+    assert append_file(tmp_path / "more.npz", path, new_shard=True, dry=True).added.keys() >= {"002"}
+    report = append_file(tmp_path / "more.npz", path, new_shard=True)
+    assert set(report.added) == {"002", "held-out"}
+    with open_store(path) as store:
+        gone = store.shard("002").sample_ids[1]
+        taftcache.train(store)
+        taftcache.forget(store, [gone])
+        root = store.root_digest
+    assert append_file(tmp_path / "more.npz", path, new_shard=True).root_digest == root
+    assert taftcache.audit(path).findings == []
+    assert taftcache.verify(path).faults == []
+
+
+def test_what_is_forgotten_after_growing_leaves_no_trace(early, tmp_path):
+    path = shutil.copytree(early, tmp_path / "store")
+    taftcache.append_vectors(store=path, **some(LATER))
+    gone = some(LATER)["ids"][0]
+    kept = np.array([i != gone for i in IDS])
+    with open_store(path) as store:
+        taftcache.forget(store, [gone])
+    taftcache.import_vectors(store=tmp_path / "never/store", overrides=SMALL, **some(kept))
+    assert commits(path) == commits(tmp_path / "never/store")
+
+
+def test_what_cannot_be_appended(early, finished, tmp_path):
+    path, new = shutil.copytree(early, tmp_path / "store"), some(LATER)
+    x, y, ids = new.values()
+    old = some(OLD)
+    for wrong, kind, says in (
+        ((x[:, :4], y, ids), DataError, "not as wide as .*\n  got: 4 numbers, 6 in the store"),
+        ((x, ["dog", *y[1:]], ids), DataError, "no class 'dog', and a store's classes cannot be added to"),
+        ((x * [[np.nan]], y, ids), DataError, "'clip/1': NaN"),
+        ((x, y, old["ids"][: len(y)]), StoreError, "holds other rows(.|\n)*ids of their own"),
+        ((old["x"], np.roll(old["y"], 1), old["ids"]), StoreError, "is .* there and .* here"),
+    ):
+        with pytest.raises(kind, match=says):
+            taftcache.append_vectors(wrong[0], wrong[1], path, ids=wrong[2])
+    taftcache.export(path, tmp_path / "e.h5")
+    with pytest.raises(DataError, match="the export of a store"):
+        append_file(tmp_path / "e.h5", path)
+    assert tree(path) == tree(early)
+    taftcache.convert(path, tmp_path / "wide", dtype="float32")
+    with pytest.raises(StoreError, match="were converted"):
+        taftcache.append_vectors(store=tmp_path / "wide", **new)
+    taftcache.import_vectors(store=tmp_path / "even", overrides=[*SMALL, "store.plan=balanced"], **old)
+    with pytest.raises(RecipeError, match="--new-shard"):
+        taftcache.append_vectors(store=tmp_path / "even", **new)
+    one = {"x": x[:1], "y": y[:1], "ids": ids[:1]}
+    assert taftcache.append_vectors(store=tmp_path / "even", new_shard=True, **one).images == 1
+    with pytest.raises(StoreError, match="not imported from vectors"):
+        taftcache.append_vectors(store=finished, dry=True, **new)
+
+
+def test_numbers_name_the_classes_that_occur(tmp_path):
+    """Of 10, 20, …, 90 and of a few of them alone: no class "0" is asked for."""
+    y = 10 * (np.arange(N) % 9 + 1)
+    taftcache.import_vectors(X[:64], y[:64], tmp_path / "s", ids=IDS[:64], test=(X[:1], y[:1]), overrides=SMALL)
+    assert taftcache.append_vectors(X[72:73], y[72:73], tmp_path / "s", ids=["new"]).images == 1
+    with FeatureStore(tmp_path / "s") as store:
+        assert store.classes == [str(k) for k in range(10, 100, 10)]
+        shard, row = store.locate("new")
+        assert store.classes[shard.labels[row]] == "10"
+
+
+def test_files_are_appended_by_command(early, tmp_path):
+    path, new = shutil.copytree(early, tmp_path / "store"), some(LATER)
+    np.save(tmp_path / "more.npy", new["x"])
+    lines = ["id,label", *(f"{i},{c}" for i, c in zip(new["ids"], new["y"], strict=True))]
+    (tmp_path / "more.csv").write_text("\n".join(lines) + "\n")
+    given = ["append", str(path), str(tmp_path / "more.npy"), "--labels", str(tmp_path / "more.csv")]
+    for more, says in (
+        (["--dry-run"], "nothing was added"),
+        ([], f"{LATER.sum()} rows made"),
+        ([], f"all {LATER.sum()} samples are in the store"),
+    ):
+        result = CliRunner().invoke(app, [*given, *more])
+        assert result.exit_code == 0
+        assert says in result.output
