@@ -13,8 +13,9 @@ import taftcache
 from taftcache.remote.cluster import Cluster
 from tests import forked
 from tests.remote.making import asking, many, turn
-from tests.stages.conftest import finished, images, photographed, quick, store  # noqa: F401
+from tests.stages.conftest import finished, images, photographed, store  # noqa: F401
 from tests.stages.making import open_store
+from tests.threads import one_thread  # noqa: F401
 
 
 @pytest.fixture(scope="package")

@@ -2,27 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
 
 import taftcache
 from tests.stages.making import open_store, recipe, settings, write_images
-
-
-@pytest.fixture(scope="package", autouse=True)
-def quick() -> Iterator[None]:
-    """One thread, for the products are tiny; and no fsync, which only a power cut would miss."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(os, "fsync", lambda fd: None)
-        yield
-    torch.set_num_threads(threads)
+from tests.threads import one_thread  # noqa: F401
 
 
 @pytest.fixture(scope="session")
