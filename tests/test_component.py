@@ -22,7 +22,6 @@ from taftcache.names import is_model
 from taftcache.tangent.operator import TangentOperator
 from taftcache.tangent.parameters import Layout
 from taftcache.tangent.rows import ArrayRows
-from tests.stages.conftest import finished, photographed  # noqa: F401
 from tests.tangent.vits import make_case
 
 SHAPES = {"blocks.1.mlp.fc1.bias": (3,), "head.weight": (2, 3), "blocks.1.cls_token": (1, 1, 2)}
@@ -211,7 +210,7 @@ def test_nothing_to_compose():
         compose({})
 
 
-def test_what_a_component_says_can_be_read_typed_and_written_back(finished):  # noqa: F811
+def test_what_a_component_says_can_be_read_typed_and_written_back(finished):
     with FeatureStore(finished) as store:
         said = {name: ref.meta for name, ref in store.objects().items() if is_model(name)}
     assert {meta_of(meta).kind for meta in said.values()} == {"component", "composition"}

@@ -6,7 +6,6 @@ import pytest
 
 from taftcache.cli import main
 from tests.cli.making import Outcome
-from tests.stages.conftest import finished, images, photographed, store  # noqa: F401
 from tests.threads import one_thread  # noqa: F401
 
 

@@ -13,7 +13,6 @@ import taftcache
 from taftcache.remote.cluster import Cluster
 from tests import forked
 from tests.remote.making import asking, many, turn
-from tests.stages.conftest import finished, images, photographed, store  # noqa: F401
 from tests.stages.making import open_store
 from tests.threads import one_thread  # noqa: F401
 
@@ -37,7 +36,7 @@ def extracted(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def exact(finished, tmp_path_factory):  # noqa: F811
+def exact(finished, tmp_path_factory):
     """Copies of ``finished`` after the exact composition in this process, one for each way of solving; on demand."""
     made = {}
 

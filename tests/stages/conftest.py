@@ -8,16 +8,8 @@ from pathlib import Path
 import pytest
 
 import taftcache
-from tests.stages.making import open_store, recipe, settings, write_images
+from tests.stages.making import open_store, recipe, settings
 from tests.threads import one_thread  # noqa: F401
-
-
-@pytest.fixture(scope="session")
-def finished(tmp_path_factory) -> Path:
-    """Sixty digits through every stage: two shards and a held-out one. Not to be written to."""
-    path = tmp_path_factory.mktemp("finished") / "store"
-    taftcache.run(recipe(path))
-    return path
 
 
 @pytest.fixture(scope="session")
@@ -25,26 +17,6 @@ def solved(tmp_path_factory, finished) -> Path:
     """``finished`` with an exact model. Not to be written to."""
     path = shutil.copytree(finished, tmp_path_factory.mktemp("solved") / "store")
     taftcache.run(recipe(path, compose={"mode": "exact"}))
-    return path
-
-
-@pytest.fixture
-def store(finished, tmp_path) -> Path:
-    """A copy of ``finished``."""
-    return shutil.copytree(finished, tmp_path / "copy")
-
-
-@pytest.fixture(scope="session")
-def images(tmp_path_factory) -> Path:
-    """Three classes of fourteen PNG files. Not to be written to."""
-    return write_images(tmp_path_factory.mktemp("images") / "digits")
-
-
-@pytest.fixture(scope="session")
-def photographed(tmp_path_factory, images) -> Path:
-    """The store of ``images`` after every stage. Not to be written to."""
-    path = tmp_path_factory.mktemp("photographed") / "store"
-    taftcache.run(recipe(path, data={"source": "folder", "train": str(images)}))
     return path
 
 
