@@ -30,26 +30,28 @@ atexit.register(shutil.rmtree, os.environ["XDG_STATE_HOME"], ignore_errors=True)
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in the background of a shell; commands under test inherit it
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# Files whose tests share processes that take seconds to begin (the server that forks, Dask's workers; Chromium): one
-# worker runs them, one after another.
+# Files whose tests share what takes seconds to begin (the server that forks, Dask's workers; Chromium; torch.export):
+# one worker runs them, one after another.
 TOGETHER = {
     "forks": (
         "remote/",
         "cache/test_kill.py",
         "cli/test_processes.py",
+        "stages/test_export.py",
         "stages/test_history.py",
         "stages/test_kill.py",
+        "test_component.py",
     ),
+    "programs": ("stages/test_model_export.py", "test_house/test_pages.py"),
     "browser": ("view/test_browser.py", "view/test_bundle.py", "view/test_looking.py", "view/test_workbench.py"),
 }
 # What takes longest, in seconds: begun last, one of them would keep a worker busy alone.
 LONGEST = {
-    "forks": 60,
+    "forks": 70,
     "browser": 50,
-    "test_house/test_pages.py": 26,
+    "programs": 35,
     "cache/test_bucket.py": 20,
     "stages/test_real_scale.py": 18,
-    "stages/test_model_export.py": 15,
     "teaching/test_taught.py": 13,
     "stages/test_forget_modes.py": 12,
     "view/test_leaving.py": 11,
