@@ -71,6 +71,7 @@ def unit(file: str) -> str:
 def pytest_collection_finish() -> None:
     """From here on garbage is collected; what was imported is none, in this process or in one that it forks."""
     gc.freeze()
+    gc.set_threshold(20_000, 20, 20)  # not at every 700 new objects: that is a twentieth of a run
     gc.enable()
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from taftcache.cli import main
 from tests.cli.making import Outcome
-from tests.threads import one_thread  # noqa: F401
+from tests.quick import one_thread, quick  # noqa: F401
 
 
 @pytest.fixture

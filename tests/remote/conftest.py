@@ -12,9 +12,9 @@ import pytest
 import taftcache
 from taftcache.remote.cluster import Cluster
 from tests import forked
+from tests.quick import one_thread, quick  # noqa: F401
 from tests.remote.making import asking, many, turn
 from tests.stages.making import open_store
-from tests.threads import one_thread  # noqa: F401
 
 
 @pytest.fixture(scope="package")

@@ -3,25 +3,13 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import taftcache
-from taftcache.privacy import accountant
+from tests.quick import one_thread, quick  # noqa: F401
 from tests.stages.making import open_store, recipe, settings
-from tests.threads import one_thread  # noqa: F401
-
-
-@pytest.fixture(scope="package", autouse=True)
-def coarse() -> Iterator[None]:
-    """Privacy is accounted for in steps ten times as coarse, in a tenth of the time: ε is a little larger, and as sure.
-    ``tests/privacy`` has the steps that users have."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(accountant, "INTERVAL", 10 * accountant.INTERVAL)
-        patch.setattr(accountant.distribution_epsilon, "__defaults__", (accountant.INTERVAL,))
-        yield
 
 
 @pytest.fixture(scope="session")

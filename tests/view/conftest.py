@@ -14,8 +14,8 @@ import taftcache
 from taftcache.cache.store import FeatureStore
 from taftcache.view.atlas import Atlas
 from taftcache.view.server import ViewServer
+from tests.quick import one_thread, quick  # noqa: F401
 from tests.stages.making import recipe
-from tests.threads import one_thread  # noqa: F401
 
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
 
