@@ -6,6 +6,7 @@ import copy
 import difflib
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_type_hints
 
@@ -23,6 +24,7 @@ NotNegative = Annotated[float, msgspec.Meta(ge=0, le=1e100)]
 Count = Annotated[int, msgspec.Meta(ge=1)]
 Parsed = TypeVar("Parsed", bound=msgspec.Struct)
 _LONGEST = 80  # characters of a value in a message
+_hints = cache(get_type_hints)  # a millisecond for all sections, at every look into a store
 
 
 class StoreSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -306,7 +308,7 @@ def _check_names(
     values: Mapping[str, Any], struct: type[msgspec.Struct], root: type[msgspec.Struct], prefix: str, where: str
 ) -> None:
     """Refuse unknown keys, naming the nearest right one."""
-    hints = get_type_hints(struct)
+    hints = _hints(struct)
     for key, value in values.items():
         if key not in struct.__struct_fields__:
             near = _anywhere(key, 1.0, root) or difflib.get_close_matches(
@@ -358,7 +360,7 @@ def _key(name: str) -> str:
 def _anywhere(key: str, cutoff: float, root: type[msgspec.Struct]) -> list[str]:
     """``section.key`` whose key resembles ``key`` most and at least to the degree ``cutoff``, over all sections."""
     paths: dict[str, str] = {}
-    for section, inner in get_type_hints(root).items():
+    for section, inner in _hints(root).items():
         if isinstance(inner, type) and issubclass(inner, msgspec.Struct):
             paths = {name: f"{section}.{name}" for name in inner.__struct_fields__} | paths
     return [paths[name] for name in difflib.get_close_matches(key, paths, n=1, cutoff=cutoff)]

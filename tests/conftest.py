@@ -11,6 +11,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from taftcache.privacy.spec import ROUNDING
 
 gc.disable()  # what imports leave behind stays: looking at it again and again is a tenth of a run
@@ -28,30 +30,48 @@ atexit.register(shutil.rmtree, os.environ["XDG_STATE_HOME"], ignore_errors=True)
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in the background of a shell; commands under test inherit it
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# The files that take longest, in seconds: begun last, one of them would keep a worker busy alone.
+# Files whose tests share what takes seconds to begin (the server that forks, Dask's workers; Chromium; torch.export):
+# one worker runs them, one after another.
+TOGETHER = {
+    "forks": (
+        "remote/",
+        "cache/test_kill.py",
+        "cli/test_processes.py",
+        "stages/test_export.py",
+        "stages/test_history.py",
+        "stages/test_kill.py",
+        "test_component.py",
+    ),
+    "programs": ("stages/test_model_export.py", "test_house/test_pages.py"),
+    "browser": ("view/test_browser.py", "view/test_bundle.py", "view/test_looking.py", "view/test_workbench.py"),
+}
+# What takes longest, in seconds: begun last, one of them would keep a worker busy alone.
 LONGEST = {
-    "test_house/test_pages.py": 26,
-    "view/test_browser.py": 25,
-    "remote/test_identity.py": 24,
-    "test_cli.py": 22,
+    "forks": 70,
+    "browser": 50,
+    "programs": 35,
     "cache/test_bucket.py": 20,
     "stages/test_real_scale.py": 18,
-    "stages/test_model_export.py": 15,
-    "remote/test_failure.py": 14,
     "teaching/test_taught.py": 13,
     "stages/test_forget_modes.py": 12,
     "view/test_leaving.py": 11,
     "teaching/test_digits.py": 11,
+    "cli/test_reports.py": 11,
     "stages/test_private.py": 10,
     "privacy/test_bugs.py": 10,
     "stages/test_forget.py": 8,
-    "cache/test_kill.py": 8,
 }
+
+
+def unit(file: str) -> str:
+    """What one worker runs whole: the file (its path below ``tests/``), or what it is in ``TOGETHER`` with."""
+    return next((name for name, files in TOGETHER.items() if file.startswith(files)), file)
 
 
 def pytest_collection_finish() -> None:
     """From here on garbage is collected; what was imported is none, in this process or in one that it forks."""
     gc.freeze()
+    gc.set_threshold(20_000, 20, 20)  # not at every 700 new objects: that is a twentieth of a run
     gc.enable()
 
 
@@ -61,6 +81,59 @@ def pytest_unconfigure() -> None:
 
 
 def pytest_collection_modifyitems(items: list[Any]) -> None:
-    """Long files first; workers take them in this order (``--no-loadscope-reorder``)."""
+    """Long units first, each without a break; workers take them in this order (``--no-loadscope-reorder``)."""
     here = Path(__file__).parent
-    items.sort(key=lambda item: -LONGEST.get(item.path.relative_to(here).as_posix(), 0))
+    units = {path: unit(path.relative_to(here).as_posix()) for path in {item.path for item in items}}
+    items.sort(key=lambda item: (-LONGEST.get(units[item.path], 0), units[item.path]))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Workers are given units."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class Units(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return unit(super()._split_scope(nodeid).removeprefix("tests/"))
+
+    return Units(config, log)
+
+
+# Stores that several folders share. What makes them is imported late: the process that hands tests to workers loads
+# this file too.
+
+
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Sixty digits through every stage: two shards and a held-out one. Not to be written to."""
+    import taftcache
+    from tests.stages.making import recipe
+
+    path = tmp_path_factory.mktemp("finished") / "store"
+    taftcache.run(recipe(path))
+    return path
+
+
+@pytest.fixture
+def store(finished: Path, tmp_path: Path) -> Path:
+    """A copy of ``finished``."""
+    return shutil.copytree(finished, tmp_path / "copy")
+
+
+@pytest.fixture(scope="session")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three classes of fourteen PNG files. Not to be written to."""
+    from tests.stages.making import write_images
+
+    return write_images(tmp_path_factory.mktemp("images") / "digits")
+
+
+@pytest.fixture(scope="session")
+def photographed(tmp_path_factory: pytest.TempPathFactory, images: Path) -> Path:
+    """The store of ``images`` after every stage. Not to be written to."""
+    import taftcache
+    from tests.stages.making import recipe
+
+    path = tmp_path_factory.mktemp("photographed") / "store"
+    taftcache.run(recipe(path, data={"source": "folder", "train": str(images)}))
+    return path

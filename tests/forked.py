@@ -30,7 +30,9 @@ LOADED = [
     "taftcache.stages.forget.auditing",
     "taftcache.stages.run",
 ]
-ENVIRONMENT = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+# Another hash seed than this process has: no byte that is written may depend on it.
+SEED = "2" if os.environ.get("PYTHONHASHSEED") == "1" else "1"
+ENVIRONMENT = {"OMP_NUM_THREADS": "1", "PYTHONHASHSEED": SEED, "PYTHONPATH": str(ROOT)}
 
 
 def context() -> ForkServerContext:

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -22,7 +19,7 @@ from taftcache.names import is_model
 from taftcache.tangent.operator import TangentOperator
 from taftcache.tangent.parameters import Layout
 from taftcache.tangent.rows import ArrayRows
-from tests.stages.conftest import finished, photographed  # noqa: F401
+from tests import forked
 from tests.tangent.vits import make_case
 
 SHAPES = {"blocks.1.mlp.fc1.bias": (3,), "head.weight": (2, 3), "blocks.1.cls_token": (1, 1, 2)}
@@ -68,12 +65,10 @@ component = Component("ab", layout, torch.arange(40.0, dtype=torch.float64), {f"
 """
     here: dict = {}
     exec(code, here)
-    seed = "1" if os.environ.get("PYTHONHASHSEED") != "1" else "2"
-    env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONHASHSEED": seed}
-    told = f"{code}\nimport sys\nsys.stdout.buffer.write(component.encode())"
-    there = subprocess.run([sys.executable, "-c", told], env=env, stdout=subprocess.PIPE, check=True).stdout
-    assert here["component"].encode() == there
-    assert len(there) > 40 * 8
+    there = forked.run(f"{code}\nprint(hash('a'), component.encode().hex())").stdout.split()
+    assert int(there[0]) != hash("a")
+    assert here["component"].encode().hex() == there[1]
+    assert len(there[1]) > 2 * 40 * 8
 
 
 @pytest.mark.parametrize(
@@ -211,7 +206,7 @@ def test_nothing_to_compose():
         compose({})
 
 
-def test_what_a_component_says_can_be_read_typed_and_written_back(finished):  # noqa: F811
+def test_what_a_component_says_can_be_read_typed_and_written_back(finished):
     with FeatureStore(finished) as store:
         said = {name: ref.meta for name, ref in store.objects().items() if is_model(name)}
     assert {meta_of(meta).kind for meta in said.values()} == {"component", "composition"}

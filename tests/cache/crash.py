@@ -185,7 +185,6 @@ def check(
 
 def main(folder: Path, kind: str, seed: int, points: str) -> None:
     work = {"write": write, "erase": erase, "add": add, "back": back}[kind]
-    os.fsync = lambda fd: None  # a kill does not need it, and it is slow
     base, probe = folder / "base", folder / "probe"
     in_fork(lambda: prepare(base))
     shutil.copytree(base, probe)

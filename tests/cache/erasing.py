@@ -8,7 +8,6 @@ in what its Zarr groups decode to. Prints what was done; exit status 1 and a tra
 
 from __future__ import annotations
 
-import os
 import random
 import sys
 import time
@@ -70,7 +69,6 @@ def check(path: Path, gone: list[str], left: list[str]) -> None:
 
 
 def main(folder: Path, samples: int, kills: int, seed: int) -> None:
-    os.fsync = lambda fd: None  # a kill does not need it, and it is slow
     begin, chance = time.monotonic(), random.Random(seed)
     path = folder / "s"
     ids = names(samples + max(40, samples // 4))  # enough that no shard is left empty

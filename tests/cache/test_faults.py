@@ -11,6 +11,7 @@ import pytest
 
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import StoreError, StoreLocked, StoreWriteError
+from tests import FSYNC
 
 from .making import create, fill, holds, names, tree
 
@@ -161,13 +162,13 @@ def test_reading_errors_are_faults(path, monkeypatch) -> None:
 
 
 @pytest.mark.law("Everything is on the disk before a manifest names it")
-def test_everything_is_synced_before_the_manifest_names_it(tmp_path, monkeypatch, real_fsync) -> None:
+def test_everything_is_synced_before_the_manifest_names_it(tmp_path, monkeypatch) -> None:
     """Each file and each folder's entries are fsynced after their last change and before the manifest's rename."""
     dirty: set[str] = set()
     late: list[tuple[str, list[str]]] = []
     entered: list[int] = []
     unnamed: set[int] = set()  # chunks whose entry in the folder is not durable yet
-    real = {name: getattr(os, name) for name in ("write", "fsync", "replace", "open", "mkdir")}
+    real = {name: getattr(os, name) for name in ("write", "replace", "open", "mkdir")}
 
     def where(fd, name=None):
         base = os.readlink(f"/proc/self/fd/{fd}")
@@ -185,7 +186,7 @@ def test_everything_is_synced_before_the_manifest_names_it(tmp_path, monkeypatch
         dirty.discard(where(fd))
         if where(fd).endswith("/group/tokens"):
             unnamed.clear()
-        return real["fsync"](fd)
+        return FSYNC(fd)
 
     def opened(name, flags, mode=0o777, *, dir_fd=None):
         if flags & os.O_CREAT and dir_fd is not None and not os.path.exists(where(dir_fd, name)):

@@ -19,8 +19,8 @@ from taftcache.cache.format.parts import Skipped
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import FormatError, RecipeError, StoreWriteError
 
+from .forging import CLONE, forge
 from .making import NO_ROWS, SHAPE, create, fill, names, row, tree
-from .test_hostile import CLONE, forge
 
 IDS = names(9)
 

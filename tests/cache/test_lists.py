@@ -20,8 +20,8 @@ from taftcache.cache.write.previous import go_back
 from taftcache.cache.write.repair import repair
 from taftcache.errors import FormatError, IntegrityError, StoreError
 
+from .forging import forge
 from .making import IDENTITY, create, fill, names, tree
-from .test_hostile import forge
 
 IDS, MORE = names(9), names(8, "more")
 BAD = [MORE[2], MORE[5]]

@@ -12,8 +12,8 @@ import pytest
 import taftcache
 from taftcache.remote.cluster import Cluster
 from tests import forked
+from tests.quick import one_thread, quick  # noqa: F401
 from tests.remote.making import asking, many, turn
-from tests.stages.conftest import finished, images, photographed, quick, store  # noqa: F401
 from tests.stages.making import open_store
 
 
@@ -36,7 +36,7 @@ def extracted(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def exact(finished, tmp_path_factory):  # noqa: F811
+def exact(finished, tmp_path_factory):
     """Copies of ``finished`` after the exact composition in this process, one for each way of solving; on demand."""
     made = {}
 

@@ -2,35 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
 
 import taftcache
-from tests.stages.making import open_store, recipe, settings, write_images
-
-
-@pytest.fixture(scope="package", autouse=True)
-def quick() -> Iterator[None]:
-    """One thread, for the products are tiny; and no fsync, which only a power cut would miss."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(os, "fsync", lambda fd: None)
-        yield
-    torch.set_num_threads(threads)
-
-
-@pytest.fixture(scope="session")
-def finished(tmp_path_factory) -> Path:
-    """Sixty digits through every stage: two shards and a held-out one. Not to be written to."""
-    path = tmp_path_factory.mktemp("finished") / "store"
-    taftcache.run(recipe(path))
-    return path
+from tests.quick import one_thread, quick  # noqa: F401
+from tests.stages.making import open_store, recipe, settings
 
 
 @pytest.fixture(scope="session")
@@ -38,26 +17,6 @@ def solved(tmp_path_factory, finished) -> Path:
     """``finished`` with an exact model. Not to be written to."""
     path = shutil.copytree(finished, tmp_path_factory.mktemp("solved") / "store")
     taftcache.run(recipe(path, compose={"mode": "exact"}))
-    return path
-
-
-@pytest.fixture
-def store(finished, tmp_path) -> Path:
-    """A copy of ``finished``."""
-    return shutil.copytree(finished, tmp_path / "copy")
-
-
-@pytest.fixture(scope="session")
-def images(tmp_path_factory) -> Path:
-    """Three classes of fourteen PNG files. Not to be written to."""
-    return write_images(tmp_path_factory.mktemp("images") / "digits")
-
-
-@pytest.fixture(scope="session")
-def photographed(tmp_path_factory, images) -> Path:
-    """The store of ``images`` after every stage. Not to be written to."""
-    path = tmp_path_factory.mktemp("photographed") / "store"
-    taftcache.run(recipe(path, data={"source": "folder", "train": str(images)}))
     return path
 
 

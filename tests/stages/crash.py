@@ -130,7 +130,6 @@ def disturb(
 
 def main(folder: Path, kills: int, seed: int) -> None:
     torch.set_num_threads(1)
-    os.fsync = lambda fd: None  # a kill does not need it, and it is slow
     chance, begin = random.Random(seed), time.monotonic()
     images = folder / "images"
     write_images(images / "all", 14)

@@ -133,7 +133,6 @@ def check(base: Path, path: Path, folder: Path) -> None:
 
 def main(folder: Path, seed: int, count: int) -> None:
     torch.set_num_threads(1)
-    os.fsync = lambda fd: None  # a kill does not need it, and it is slow
     base = folder / "base"
     in_fork(lambda: taftcache.run(recipe(base, **SETTINGS)) and None)
     done: Counter[str] = Counter()

@@ -236,7 +236,7 @@ def run(start: Path, examples: int, steps: int, **more: object) -> None:
 @pytest.mark.law("In whatever order commands came, a store can be read, verified, audited and forgotten in")
 @pytest.mark.slow
 def test_a_few_commands_in_any_order(start):
-    run(start, examples=3, steps=6, derandomize=True, database=None)
+    run(start, examples=2, steps=6, derandomize=True, database=None)
 
 
 @pytest.mark.full

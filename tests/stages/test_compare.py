@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import json
 import random
-from dataclasses import replace
 
 import msgspec
 import numpy as np
@@ -16,15 +15,12 @@ from sklearn.linear_model import Ridge
 import taftcache
 from taftcache.cache.store import FeatureStore
 from taftcache.cli import main
-from taftcache.errors import FormatError, RecipeError, StoreError
+from taftcache.errors import RecipeError, StoreError
 from taftcache.paper import figures as paper_figures
-from taftcache.paper import tables as paper_tables
 from taftcache.paper import trial as paper_trial
 from taftcache.paper.comparison import REPORTS, TITLES, compare
 from taftcache.paper.line import ReportLine
 from taftcache.paper.pages import page, write_pages
-from taftcache.paper.private_runs import PrivateRun
-from taftcache.paper.private_table import Cell, PrivateTableReport
 from taftcache.paper.trial import Chosen, Setting, Trial
 from taftcache.paper.uncomposed import EXACT, HEAD, HEADS
 from taftcache.paper.workbench import Workbench
@@ -35,7 +31,7 @@ from tests.stages.making import recipe, toml, write_images
 
 SMALL = {
     "shards": [2, 3], "seeds": 2, "epochs": 1, "ridges": [1e-1], "head_ridges": [1e-1], "rates": [1e-2], "orders": 3,
-    "forgotten": [0.5], "epsilons": [3.0],
+    "forgotten": [0.5],
 }  # fmt: skip
 QUICK = {"tolerance": 5e-3, "max_passes": 10}
 ALL = [name for name in TITLES if name != "table3"]
@@ -145,65 +141,6 @@ def test_what_reports_share_is_counted_once(place):
         assert before["TAFT, exact"] > 0
         work.tuned("TAFT", "exact", 2, resets=(True,))  # of which the same run over the rows told
         assert work.spent == before
-
-
-@pytest.mark.law("A comparison goes on with models of the very settings and rows, undamaged, or trains them")
-def test_a_comparison_goes_on_where_it_was(place, tmp_path, monkeypatch):
-    small = {**SMALL, "shards": [2], "seeds": 1, "ridges": [1e-2, 1e-1], "tokens": [False]}
-    made = recipe(place, solver=QUICK, compare={**small, "reports": ["table2", "figure1c"]})
-
-    class Stopped(Exception):
-        pass
-
-    def stop(report):
-        raise Stopped
-
-    with pytest.raises(Stopped):
-        compare(made, done=stop, keep=tmp_path)
-    there = len(list(tmp_path.iterdir()))
-    assert there > 0
-    calls = []
-    fit, path = Trial.fit, Trial.path
-    monkeypatch.setattr(Trial, "fit", lambda self, s, parts=None: calls.extend(s) or fit(self, s, parts))
-    monkeypatch.setattr(Trial, "path", lambda self, s, ridges: calls.append(s) or path(self, s, ridges))
-    second = compare(made, keep=tmp_path)
-    assert second.kept == there
-    assert len(calls) == len(list(tmp_path.iterdir())) - there > 0
-    calls.clear()
-    third = compare(made, keep=tmp_path)
-    assert not calls
-    assert (third.kept, third.spent) == (len(list(tmp_path.iterdir())), second.spent)
-    fresh = compare(made)
-    accuracies = [[line.accuracy for made in report.reports for line in made.lines] for report in (fresh, third)]
-    assert accuracies[0] == accuracies[1]
-    assert fresh.kept == 0
-    assert calls
-
-
-@pytest.mark.law("A comparison goes on with models of the very settings and rows, undamaged, or trains them")
-def test_kept_models_are_those_of_the_same_settings(place, tmp_path):
-    small = {**SMALL, "shards": [2], "seeds": 1, "resets": [True], "presets": ["paper"], "reports": ["table2"]}
-    compare(recipe(place, compare=small), keep=tmp_path)
-    for changed in ({"epochs": 2}, {"batch": 16}, {"decay": 1e-3}, {"rates": [1e-3]}):
-        assert compare(recipe(place, compare={**small, **changed}), keep=tmp_path).kept == 0, changed
-    for changed in ({"seed": 5}, {"reset_norm": True}):
-        assert compare(recipe(place, compare=small, tangent=changed), keep=tmp_path).kept == 0, changed
-    assert compare(recipe(place, compare=small, objective={"alpha": 5.0}), keep=tmp_path).kept == 0
-    assert compare(recipe(place, compare=small, solver={"tolerance": 1e-4}), keep=tmp_path).kept == 2
-
-
-@pytest.mark.law("A comparison goes on with models of the very settings and rows, undamaged, or trains them")
-def test_a_damaged_model_is_found(place, tmp_path):
-    small = {**SMALL, "shards": [2], "seeds": 1, "resets": [True], "presets": ["paper"], "reports": ["table2"]}
-    compare(recipe(place, compare=small), keep=tmp_path)
-    file = next(tmp_path.iterdir())
-    sound = file.read_bytes()
-    for place_of in (20, len(sound) // 2, len(sound) - 1):
-        damaged = bytearray(sound)
-        damaged[place_of] ^= 1
-        file.write_bytes(damaged)
-        with pytest.raises(FormatError, match="delete it"):
-            compare(recipe(place, compare=small), keep=tmp_path)
 
 
 @pytest.mark.law("Settings that share a pass are what each would be alone, and torch's own Adam makes the same")
@@ -388,43 +325,6 @@ def random_weights(file, shape):
     torch.manual_seed(0)
     save_file(timm.create_model("vit_tiny_patch16_224", **shape, class_token=False).state_dict(), file)
     return file
-
-
-def test_private_table_as_a_report(place, monkeypatch):
-    full = PrivateRun(regime="full", network="tangent", mechanism="descent", epsilon=3.0, reset_block=True, rate=0.3)
-    said = {"epsilon": 2.9999, "delta": 1e-5, "multiplier": 2.0, "learning_rate": 0.1}
-    cells = [
-        Cell(run=full, figures=said, right=rights(5, 7), tried=[(full, 55.0), (replace(full, rate=1.0), 50.0)]),
-        Cell(run=replace(full, network="ordinary"), figures=said, right=rights(5, 5), tried=[]),
-        Cell(
-            run=replace(full, regime="head", mechanism="least-squares", rate=1.0), figures=said, right=rights(4, 4),
-            tried=[],
-        ),
-    ]  # fmt: skip
-
-    def table(store, recipe, *, epsilons, seeds, resets, rates, progress, fits):
-        assert (epsilons, seeds, resets, rates) == ((3.0,), [0, 1], (True,), (0.5,))
-        return PrivateTableReport(
-            store=store.path, root_digest=store.root_digest, rows=48, held_out=12, cells=cells, seconds=0.0
-        )
-
-    monkeypatch.setattr(paper_tables, "private_table", table)
-    made = compare(recipe(place, compare={**SMALL, "resets": [True], "private_rates": [0.5], "reports": ["table3"]}))
-    found = {(line.method, line.preset): line.accuracy for line in made.reports[0].lines}
-    assert found == {
-        ("full", "tangent"): pytest.approx(60.0),
-        ("full", "ordinary"): pytest.approx(50.0),
-        ("head, least squares", "tangent"): pytest.approx(40.0),
-    }
-    (tuned,) = made.reports[0].settings
-    assert tuned.chosen == {"PT": "F", "rate": 0.3}
-    assert [one["accuracy"] for one in tuned.tried] == [55.0, 50.0]
-    assert "| epsilon | full, tangent | full, ordinary | head, least squares, tangent |" in page(made)
-
-
-def rights(*counts):
-    """Which of ten held-out rows were right, by seed."""
-    return [(torch.arange(10) < count).byte() for count in counts]
 
 
 def test_command(place, tmp_path, capsys):

@@ -132,7 +132,7 @@ def test_an_image_file_is_a_query_too(finished, tmp_path):
 
 def test_where_there_is_no_closed_form_the_first_are_solved(tmp_path, monkeypatch):
     path = tmp_path / "store"
-    taftcache.run(recipe(path, data={"source": "digits", "limit": 30}, objective={"ridge": 0.1}))
+    taftcache.run(recipe(path, data={"source": "digits", "limit": 30}, objective={"ridge": 1.0}))
     monkeypatch.setattr(dual, "LARGEST_KERNEL", 0)
     with FeatureStore(path) as store:
         report = taftcache.query_influence(store, store.held_out.sample_ids[0], top=3, solve=1)

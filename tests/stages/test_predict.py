@@ -62,7 +62,7 @@ def test_several_blocks(images, tmp_path, train):
     made = {
         "data": {"source": "folder", "train": str(images)},
         "store": {"dtype": "float32"},
-        "objective": {"ridge": 0.1},
+        "objective": {"ridge": 1.0},
     }
     deep = recipe(path, tangent={"blocks": 2, "train": train}, solver={"tolerance": 0.1}, **made)
     taftcache.run(deep)

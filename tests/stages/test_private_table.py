@@ -10,13 +10,16 @@ import torch
 import taftcache
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import FormatError
+from taftcache.paper import tables as paper_tables
+from taftcache.paper.comparison import compare
 from taftcache.paper.fits import Fits
+from taftcache.paper.pages import page
 from taftcache.paper.private_runs import PrivateRun, PrivateRuns
-from taftcache.paper.private_table import KINDS
+from taftcache.paper.private_table import KINDS, Cell, PrivateTableReport
 from taftcache.privacy import trainer
 from taftcache.privacy.noise import SeededBits
 from taftcache.stages.progress import Silent
-from tests.stages.making import settings
+from tests.stages.making import recipe, settings
 
 SMALL = {"epsilons": [8.0], "seeds": [0, 1]}
 
@@ -127,3 +130,41 @@ def test_a_table_trains_nothing_twice(opened, made, monkeypatch):
 
 def _place(run):
     return run.regime, run.network, run.mechanism
+
+
+def test_private_table_as_a_report(opened, monkeypatch):
+    full = PrivateRun(regime="full", network="tangent", mechanism="descent", epsilon=3.0, reset_block=True, rate=0.3)
+    said = {"epsilon": 2.9999, "delta": 1e-5, "multiplier": 2.0, "learning_rate": 0.1}
+    cells = [
+        Cell(run=full, figures=said, right=rights(5, 7), tried=[(full, 55.0), (replace(full, rate=1.0), 50.0)]),
+        Cell(run=replace(full, network="ordinary"), figures=said, right=rights(5, 5), tried=[]),
+        Cell(
+            run=replace(full, regime="head", mechanism="least-squares", rate=1.0), figures=said, right=rights(4, 4),
+            tried=[],
+        ),
+    ]  # fmt: skip
+
+    def table(store, recipe, *, epsilons, seeds, resets, rates, progress, fits):
+        assert (epsilons, seeds, resets, rates) == ((3.0,), [0, 1], (True,), (0.5,))
+        return PrivateTableReport(
+            store=store.path, root_digest=store.root_digest, rows=48, held_out=12, cells=cells, seconds=0.0
+        )
+
+    asked = {"seeds": 2, "epsilons": [3.0], "resets": [True], "private_rates": [0.5], "reports": ["table3"]}
+    monkeypatch.setattr(paper_tables, "private_table", table)
+    made = compare(recipe(opened.path, compare=asked))
+    found = {(line.method, line.preset): line.accuracy for line in made.reports[0].lines}
+    assert found == {
+        ("full", "tangent"): pytest.approx(60.0),
+        ("full", "ordinary"): pytest.approx(50.0),
+        ("head, least squares", "tangent"): pytest.approx(40.0),
+    }
+    (tuned,) = made.reports[0].settings
+    assert tuned.chosen == {"PT": "F", "rate": 0.3}
+    assert [one["accuracy"] for one in tuned.tried] == [55.0, 50.0]
+    assert "| epsilon | full, tangent | full, ordinary | head, least squares, tangent |" in page(made)
+
+
+def rights(*counts):
+    """Which of ten held-out rows were right, by seed."""
+    return [(torch.arange(10) < count).byte() for count in counts]

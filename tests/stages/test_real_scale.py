@@ -17,11 +17,18 @@ RECIPE = Path(__file__).parents[2] / "pipelines" / "caltech101.toml"
 @pytest.mark.data
 @pytest.mark.slow
 @pytest.mark.skipif(not os.environ.get("TAFTCACHE_DATA"), reason="TAFTCACHE_DATA names no folder with Caltech-101")
-def test_caltech101_from_images_to_a_composed_model(tmp_path):
+@pytest.mark.parametrize(
+    ("rows", "more"),
+    [
+        pytest.param(101, ["objective.ridge=1e-2"], id="one-of-each-class"),
+        pytest.param(160, [], id="the-ridge-chosen", marks=pytest.mark.full),
+    ],
+)
+def test_caltech101_from_images_to_a_composed_model(tmp_path, rows, more):
     store = tmp_path / "store"
-    short = [f"store.path={store}", "data.limit=160", "store.shards=2", "solver.max_passes=30", "device=cpu"]
+    short = [f"store.path={store}", f"data.limit={rows}", "store.shards=2", "solver.max_passes=30", "device=cpu", *more]
     report = run(load_recipe(RECIPE, short))
-    assert sum(report.extract.shards.values()) == 320
+    assert sum(report.extract.shards.values()) == 2 * rows
     assert report.evaluate is not None
     accuracy = report.evaluate.accuracy
     assert accuracy["models/mean"] > 10 * accuracy["base model untouched"]

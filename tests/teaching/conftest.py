@@ -2,22 +2,12 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.teaching.making import extract_features
 from tests.threads import one_thread  # noqa: F401
-
-
-@pytest.fixture(scope="package", autouse=True)
-def no_sync() -> Iterator[None]:
-    """No fsync, which only a power cut would miss."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(os, "fsync", lambda fd: None)
-        yield
 
 
 @pytest.fixture(scope="package")

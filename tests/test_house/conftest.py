@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from taftcache import extract, load_recipe, run
 from taftcache.backbone.sources.digits import DigitsSource
+from tests.quick import one_thread, quick  # noqa: F401
 from tests.stages.hub import asked
 from tests.stages.making import write_images
 from tests.test_house.pages import ROOT

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -186,6 +187,9 @@ LIGHT = (
 )
 
 
+parsed = cache(ast.parse)  # three tests look at every file
+
+
 def module_name(file: Path, package: Path = PACKAGE) -> str:
     """``cache.store`` for taftcache/cache/store.py; "" for taftcache/__init__.py."""
     parts = file.relative_to(package).with_suffix("").parts
@@ -201,7 +205,7 @@ def room_of(module: str) -> str:
 
 def breaches(module: str, source: str) -> list[str]:
     """What ``module`` (its name within taftcache) breaks, a sentence each."""
-    tree = ast.parse(source)
+    tree = parsed(source)
     found = [f"line {line}: {text}" for line, text in _unsafe(tree)]
     own = room_of(module)
     if module and own not in MAY_IMPORT:
@@ -231,7 +235,7 @@ def arrows(package: Path = PACKAGE) -> dict[str, set[str]]:
     modules = {module_name(file): file for file in package.rglob("*.py")}
     found: dict[str, set[str]] = {}
     for module, file in modules.items():
-        targets = {t.removeprefix("taftcache.") for _, t in _imported(ast.parse(file.read_text(encoding="utf-8")))}
+        targets = {t.removeprefix("taftcache.") for _, t in _imported(parsed(file.read_text(encoding="utf-8")))}
         names = {t if t in modules else t.rpartition(".")[0] for t in targets}
         found[module] = {name for name in names if name in modules and name != module}
     return found
@@ -241,7 +245,7 @@ def late_imports(module: str, source: str) -> list[str]:
     """Imports inside functions of a file that is not among ``LATE``, a sentence each."""
     if any(_within(module, place) for place in LATE):
         return []
-    tree = ast.parse(source)
+    tree = parsed(source)
     functions = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]
     lines = {n.lineno for f in functions for n in ast.walk(f) if isinstance(n, ast.Import | ast.ImportFrom)}
     return [f"line {line}: an import inside a function" for line in sorted(lines)]

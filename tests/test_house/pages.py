@@ -13,8 +13,6 @@ from typing import Any, NamedTuple
 from urllib.request import urlopen
 
 import pytest
-from distributed.cli.dask_scheduler import main as dask_scheduler
-from distributed.cli.dask_worker import main as dask_worker
 
 from taftcache.cli import main
 from taftcache.recipe import parse_recipe
@@ -67,7 +65,7 @@ def try_command(line: str, where: str, *more: str) -> None:
     elif words[0] == "taftcache" and "--scheduler" in words:
         try_scheduler(words, where)
     elif words[0] == "dask":
-        command: Any = {"scheduler": dask_scheduler, "worker": dask_worker}[words[1]]
+        command = importlib.import_module(f"distributed.cli.dask_{words[1]}").main
         command.make_context(words[1], words[2:])
     elif words[0] == "taftcache":
         run_command([*words[1:], *more], f"{where}: {line}")

@@ -14,7 +14,7 @@ import taftcache
 from taftcache.cache.store import FeatureStore
 from taftcache.view.atlas import Atlas
 from taftcache.view.server import ViewServer
-from tests.stages.conftest import quick  # noqa: F401
+from tests.quick import one_thread, quick  # noqa: F401
 from tests.stages.making import recipe
 
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome")

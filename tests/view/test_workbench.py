@@ -6,14 +6,13 @@ from __future__ import annotations
 import json
 import re
 import shlex
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 
 from taftcache import write_report
 from taftcache.cache.store import FeatureStore
+from taftcache.cli import main
 from taftcache.view.atlas import Atlas
 from taftcache.view.server import ViewServer
 from tests.view.test_browser import MAP, NARROW, POINTS
@@ -142,7 +141,7 @@ def test_a_long_basket_stays_in_the_tab(browse, server, atlas):
 
 
 @pytest.mark.law("The page's basket prints the command that forgets it")
-def test_a_basket_is_priced_and_its_command_runs(browse, server, atlas, seen):
+def test_a_basket_is_priced_and_its_command_runs(browse, server, atlas, seen, capsys):
     page = browse().open(server.url + "#map")
     row = int((~atlas.table.held_out).argmax())
     page.tab.fill("#search", atlas.table.ids[row])
@@ -157,15 +156,10 @@ def test_a_basket_is_priced_and_its_command_runs(browse, server, atlas, seen):
     page.tab.click("#solve-many")
     page.tab.wait_for_selector("#change table")
     assert "accuracy" in page.tab.inner_text("#change")
-    run = [
-        sys.executable,
-        "-c",
-        "from taftcache.cli import main; main()",
-        *shlex.split(text)[1:],
-        "--dry-run",
-        "--json",
-    ]
-    said = json.loads(subprocess.run(run, capture_output=True, text=True, check=True).stdout)
+    with pytest.raises(SystemExit) as ended:
+        main([*shlex.split(text)[1:], "--dry-run", "--json"])
+    assert not ended.value.code
+    said = json.loads(capsys.readouterr().out)
     assert said["forgotten"] == [atlas.table.ids[row]]
     assert sum(said["passes"].values()) == int(re.search(r"took (\d+) passes", cost)[1])
     page.tab.click("text=take out")

@@ -1,0 +1,157 @@
+"""Commands as processes: how they start, how they are ended, and what an interrupted one leaves."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+
+import pytest
+
+import taftcache
+from taftcache.cache.store import FeatureStore
+from taftcache.cli.options import complete_recipe
+from tests import forked
+from tests.cli.making import refused
+from tests.stages.making import recipe, toml, tree
+
+
+def test_version_and_completion(cli):
+    assert cli("--version").out == f"taftcache {taftcache.__version__}\n"
+    asked = [sys.executable, "-m", "taftcache", "--version"]
+    assert subprocess.run(asked, capture_output=True, text=True, check=True).stdout == cli("--version").out
+    assert "quickstart" in complete_recipe("qui")
+    shown = subprocess.run(
+        [sys.executable, "-c", "from taftcache.cli import main; main()"],
+        env={**os.environ, "_TAFTCACHE_COMPLETE": "complete_bash", "COMP_WORDS": "taftcache forg", "COMP_CWORD": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert shown.stdout.split() == ["forget"]
+
+
+def test_threads_that_wait_spin_but_shortly():
+    code = "from taftcache.cli import main\ntry: main(['--version'])\nexcept SystemExit: import torch"
+    env = {k: v for k, v in os.environ.items() if k not in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")} | {
+        "OMP_DISPLAY_ENV": "verbose"
+    }
+    said = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True).stderr
+    assert "GOMP_SPINCOUNT = '3000'" in said
+
+
+@pytest.mark.parametrize("stage", ["extract", "train"])
+def test_interruption(cli, finished, tmp_path, monkeypatch, stage):
+    """Ctrl-C ends with 130 and keeps what was committed; the same command goes on to the same bytes."""
+    path = tmp_path / "store"
+    file = toml(tmp_path / "tiny.toml", path)
+
+    def interrupt(*arguments, **options):
+        raise KeyboardInterrupt
+
+    places = {
+        "extract": "taftcache.cache.write.writer.ShardWriter.append",
+        "train": "taftcache.solve.methods.conjugate._Round.iterate",
+    }
+    with monkeypatch.context() as patch:
+        patch.setattr(places[stage], interrupt)
+        outcome = cli("run", file)
+    assert outcome.code == 130, outcome
+    assert "interrupted" in outcome.err
+    with FeatureStore(path) as opened:
+        there = [ref.meta for name, ref in opened.objects().items() if name.startswith("components/")]
+        # Ctrl-C keeps a solve's best iterate, marked so that nobody takes it for the component.
+        assert [(meta["key"], meta["converged"]) for meta in there] == [("interrupted", False)] * (stage == "train")
+    assert cli("run", file).code == 0
+    assert tree(path) == tree(finished)
+
+
+KILLED = """
+import os, signal
+import taftcache.backbone.engine  # loaded once, for both that are forked
+from taftcache.cache.write.writer import ShardWriter
+calls, append, commit, after = 0, ShardWriter.append, ShardWriter.commit, 0
+
+def count(*arguments):
+    global calls
+    calls += 1
+    if calls == after:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+def killed_append(self, *a, **k):
+    append(self, *a, **k)
+    count()
+
+def killed_commit(self, **k):
+    count()
+    commit(self, **k)
+
+ShardWriter.append, ShardWriter.commit = killed_append, killed_commit
+from taftcache.cli import main
+for after in (2, 3):
+    if (child := os.fork()) == 0:
+        main(["extract", "{file}"])
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+"""
+
+
+@pytest.mark.law("A run again does nothing; a killed extraction ends in the same root digest")
+def test_killed_extraction_goes_on_to_the_same_root(tmp_path):
+    """The heavy version is tests/cache/crash.py; here the whole command is killed, in the middle and at a commit."""
+    file, path = toml(tmp_path / "tiny.toml", tmp_path / "store"), tmp_path / "store"
+    killed = forked.run(KILLED.format(file=file))
+    assert killed.returncode == 0, killed.stderr
+    resumed = taftcache.extract(recipe(path))
+    whole = taftcache.extract(recipe(tmp_path / "whole"))
+    assert resumed.root_digest == whole.root_digest
+    assert tree(path) == tree(tmp_path / "whole")
+    assert 0 < resumed.images < whole.images
+
+
+@pytest.mark.parametrize("works", [False, pytest.param(True, marks=pytest.mark.full)])
+def test_the_page_is_served_until_it_is_ended(store, works):
+    """The address on stdout, the page at it, and an end without a traceback; in the midst of its work, or without."""
+    from urllib.request import urlopen
+
+    idle = "" if works else "from taftcache.view.atlas import Atlas; Atlas.start = lambda self: None; "
+    code = f"{idle}from taftcache.cli import main; main()"
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, "view", str(store), "--no-browser"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    url = process.stdout.readline().strip()
+    with urlopen(url) as answer:
+        assert b"<script nonce=" in answer.read()
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert (process.returncode, "Traceback" in said) == (0, False), said
+    with pytest.raises(OSError, match="refused"):
+        urlopen(url)
+
+
+@pytest.mark.parametrize("command", [[], ["view"], ["train"], ["transfer"], ["import"]], ids=str)
+def test_help_loads_nothing_heavy(command):
+    code = (
+        f"import sys, taftcache.cli\ntry: taftcache.cli.main({[*command, '--help']!r})\n"
+        "except SystemExit: pass\n"
+        "print({'torch', 'timm', 'numpy', 'zarr', 'h5py', 'sklearn', 'dask', 'PIL'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "set()"
+
+
+@pytest.mark.parametrize("taken", [True, False])
+def test_a_port_that_cannot_be_had(cli, store, monkeypatch, taken):
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port, says = other.getsockname()[1], "another program is using it"
+        if not taken:
+
+            def bind(self):
+                raise PermissionError(13, "Permission denied")
+
+            monkeypatch.setattr("http.server.ThreadingHTTPServer.server_bind", bind)
+            port, says = 80, "only for an administrator"
+        outcome = cli("view", store, "--no-browser", "--port", port)
+    refused(outcome, 2, f"cannot serve the page at port {port}: ", says, "--port 0 takes a free one")

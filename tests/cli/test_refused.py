@@ -1,0 +1,241 @@
+"""Refusals: exit codes, an error in words on stderr, JSON where a report would be, and a store left as it was."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+
+from taftcache.cache.store import FeatureStore
+from tests.cli.making import refused
+from tests.stages.making import open_store, toml, tree, write_images
+from tests.stages.test_damage import chunk_of, flip
+
+
+@pytest.mark.parametrize(
+    ("arguments", "allowed"),
+    [
+        (("forget", "x", "--mode", "retrian"), ("retrain", "subtract", "resolve")),
+        (("compose", "x", "--mode", "sum"), ("auto", "mean", "weighted", "exact")),
+        (("run", "x", "--device", "tpu"), ("auto", "cpu", "cuda", "mps")),
+        (("convert", "x", "y", "--dtype", "bfloat16"), ("float16", "float32")),
+        (("export", "x", "y", "--format", "matlab"), ("hdf5", "parquet", "npz", "embedding-projector")),
+    ],
+)
+def test_a_choice_is_listed_where_it_is_refused_and_in_the_help(cli, arguments, allowed):
+    outcome = cli(*arguments)
+    refused(outcome, 2, arguments[-2], arguments[-1], *allowed)
+    assert f"<{'|'.join(allowed)}>" in cli(arguments[0], "--help").out.replace("[", "<").replace("]", ">")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "code", "says"),
+    [
+        (["solver.tolerence=1"], 2, ["did you mean solver.tolerance?"]),
+        (["store.shards"], 2, ["override"]),
+        (["data={source='folder', train='nowhere'}"], 3, ["nowhere"]),
+        (["data.limit=5", "store.shards=9", 'store.plan="balanced"'], 3, ["leave shards empty"]),
+        (["device=tpu"], 2, ["tpu", "did you mean 'cpu'?"]),
+        (["backbone.weights=nowhere.safetensors"], 4, ["nowhere.safetensors"]),
+        (["preprocess.input_size=[3, 40, 40]"], 4, ["40"]),
+    ],
+)
+def test_refusals_of_run_make_no_store(cli, tmp_path, overrides, code, says):
+    """Nothing is left that would block the next run."""
+    path = tmp_path / "store"
+    file = toml(tmp_path / "tiny.toml", path, data={"source": "digits", "limit": 30})
+    refused(cli("run", file, *(x for o in overrides for x in ("--set", o))), code, *says)
+    assert not path.exists()
+
+
+def test_one_class_only(cli, tmp_path):
+    path, folder = tmp_path / "store", write_images(tmp_path / "images", classes=1)
+    file = toml(tmp_path / "tiny.toml", path, data={"source": "folder", "train": str(folder)})
+    refused(cli("run", file), 3, "two classes")
+    assert not path.exists()
+    write_images(tmp_path / "more", classes=2).rename(tmp_path / "both")
+    shutil.copytree(tmp_path / "both" / "1", folder / "1")
+    assert cli("run", file).code == 0
+
+
+@pytest.mark.parametrize("cure", ["skip", "remove", pytest.param("replace", marks=pytest.mark.full)])
+def test_unreadable_image(cli, tmp_path, cure):
+    path, folder = tmp_path / "store", write_images(tmp_path / "images")
+    bad = sorted((folder / "1").iterdir())[3]
+    good = bad.read_bytes()
+    bad.write_bytes(good[:60])
+    data = {"source": "folder", "train": str(folder)}
+    refused(cli("run", toml(tmp_path / "tiny.toml", path, data=data)), 3, f"1/{bad.name}", 'data.unreadable = "skip"')
+    if cure == "replace":
+        bad.write_bytes(good)
+    elif cure == "remove":
+        bad.unlink()
+    else:
+        path = tmp_path / "other"
+        data["unreadable"] = "skip"
+    outcome = cli("run", toml(tmp_path / "tiny.toml", path, data=data), "--json")
+    assert outcome.code == 0, outcome
+    report = outcome.json["extract"]
+    assert report["skipped"] == (cure == "skip")
+    assert sum(report["shards"].values()) == 42 - (cure != "replace")
+    with FeatureStore(path) as opened:
+        skipped = [s.id for s in opened.manifest.skipped]
+        assert skipped == ([f"1/{bad.name}"] if cure == "skip" else [])
+        assert opened.strays() == opened.verify() == []
+    before = tree(path)
+    assert cli("run", tmp_path / "tiny.toml").code == 0
+    assert tree(path) == before
+
+
+def test_forget_of_a_skipped_image(cli, tmp_path):
+    path, folder = tmp_path / "store", write_images(tmp_path / "images")
+    bad = sorted((folder / "1").iterdir())[3]
+    bad.write_bytes(b"")
+    data = {"source": "folder", "train": str(folder), "unreadable": "skip"}
+    assert cli("run", toml(tmp_path / "tiny.toml", path, data=data)).code == 0
+    assert cli("forget", path, "--sample", f"1/{bad.name}").code == 0
+    assert not any(bad.name.encode() in content for content in tree(path).values())
+    assert cli("run", tmp_path / "tiny.toml", "--json").json["extract"]["images"] == 0
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("train", "{}"),
+        ("compose", "{}"),
+        ("evaluate", "{}"),
+        ("predict", "{}", "x.png"),
+        ("inspect", "{}"),
+        ("verify", "{}"),
+        ("forget", "{}", "--sample", "a"),
+    ],
+)
+@pytest.mark.parametrize("there", [True, False])
+def test_no_store_there(cli, tmp_path, arguments, there):
+    place = tmp_path / "nothing"
+    if there:
+        place.mkdir()
+    code = 2 if arguments[0] == "train" and not there else 5  # what is no folder is taken for a recipe
+    outcome = cli(*(a.format(place) for a in arguments))
+    assert outcome.code == code, outcome
+    assert str(place) in outcome.err
+    assert list(tmp_path.iterdir()) == [place] * there
+
+
+def test_wrong_arguments_of_store_commands(cli, store, tmp_path):
+    before = tree(store)
+    for arguments, code, says in [
+        (("forget", store, "--sample", "digits/00x1"), 5, ["digits/0", "Nearest"]),
+        (("forget", store, "--sample", "digits/0001", "--mode", "pretend"), 2, ["retrain"]),
+        (("inspect", store, "--sample", "nobody"), 5, ["nobody"]),
+        (("inspect", store, "--shard", "9"), 5, ["000"]),
+        (("inspect", store, "--class", "cat"), 2, ["cat"]),
+        (("predict", store, tmp_path / "x.png", "--device", "cpu"), 3, ["x.png"]),
+        (("predict", store, tmp_path / "x.png", "--model", "models/no"), 5, ["models/mean"]),
+        (("verify", store, "--root", "ab" * 32), 5, ["expected"]),
+        (("train", store, "--set", "objective.ridge=0"), 2, ["ridge"]),
+    ]:
+        outcome = cli(*arguments)
+        assert outcome.code == code, (arguments, outcome)
+        assert outcome.err.startswith("taftcache: ")
+        assert all(text in outcome.err for text in says), (arguments, outcome.err)
+    assert tree(store) == before
+    assert cli("forget", store).code == cli("predict", store).code == cli("dance").code == 2
+
+
+def test_training_asks_for_what_the_store_holds(cli, store):
+    before = FeatureStore(store).root_digest
+    refused(cli("train", store, "--set", "store.shards=9"), 5, "store.shards", "9")
+    refused(cli("train", store, "--shard", "000", "--shard", "777"), 5, "777", "000")
+    assert FeatureStore(store).root_digest == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        (("convert", "STORE", "new"), 2, "changes nothing"),
+        (("convert", "STORE", "new", "--chunk-rows", "-3"), 2, "positive number"),
+        (("copy", "nowhere", "new"), 5, "nowhere"),
+        (("copy", "STORE", "s3://"), 2, "s3://bucket/prefix"),
+        (("import", "nowhere.h5", "new"), 3, "nowhere.h5"),
+        (("gc", "nowhere"), 5, "nowhere"),
+    ],
+)
+def test_wrong_arguments_of_moving_and_growing(cli, store, tmp_path, monkeypatch, arguments, code, says):
+    monkeypatch.chdir(tmp_path)
+    refused(cli(*(str(store) if a == "STORE" else a for a in arguments)), code, says)
+    assert not (tmp_path / "new").exists()
+
+
+def test_flipped_byte(cli, store):
+    flip(chunk_of(store, "001", 0))
+    outcome = cli("verify", store)
+    assert outcome.code == 5
+    for text in ("DAMAGED", "shard 001", "array tokens", "chunk 0"):
+        assert text in outcome.out
+    (fault,) = cli("verify", store, "--json").json["faults"]
+    assert (fault["shard"], fault["array"], fault["chunk"]) == ("001", "tokens", 0)
+
+
+def test_truncated_chunk_ends_training(cli, store):
+    with open_store(store) as opened, opened.transaction() as change:
+        change.drop("components/001")
+    chunk = chunk_of(store, "001", 0)
+    chunk.write_bytes(chunk.read_bytes()[:100])
+    before = tree(store)
+    refused(cli("train", store), 5, "shard 001", "array tokens", "chunk 0", "taftcache verify STORE --repair")
+    assert tree(store) == before
+
+
+def test_other_weights(cli, store, tmp_path):
+    before = tree(store)
+    file = toml(tmp_path / "tiny.toml", store)
+    refused(cli("run", file, "--set", "backbone.model_args.depth=5"), 5, "backbone.model_args", "store.path")
+    assert tree(store) == before
+
+
+ERROR = ["error", "fault", "got", "try", "exit_code"]
+
+
+def test_an_error_is_json_where_a_report_would_be(cli, tmp_path):
+    """stdout holds the JSON alone, stderr the text, and the exit code is the same."""
+    plain, outcome = (cli("evaluate", tmp_path / "nowhere", *more) for more in ([], ["--json"]))
+    refused(plain, 5, "nowhere")
+    assert (outcome.code, outcome.err) == (5, plain.err)
+    said = outcome.json
+    assert list(said) == ERROR
+    assert (said["error"], said["exit_code"]) == ("StoreNotFound", 5)
+    assert plain.err.splitlines()[0] == f"taftcache: {said['fault']}"
+    got = [] if said["got"] is None else [f"  got: {said['got']}"]
+    assert plain.err.splitlines()[1:] == [*got, f"  try: {said['try']}"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["evaluate", "--json"], "missing argument 'STORE'"),
+        (["evaluate", "STORE", "--jsn", "--json"], "no such option: --jsn"),
+        (["evaluat", "--json"], "no such command 'evaluat'"),
+        (["--jsn", "evaluate", "--json"], "no such option: --jsn"),
+    ],
+)
+def test_a_misspelt_command_is_json_too(cli, arguments, says):
+    outcome = cli(*arguments)
+    assert outcome.code == 2
+    assert "Usage: " in outcome.err
+    assert outcome.err.startswith("taftcache: ")
+    assert outcome.json["error"] == "UsageError"
+    assert outcome.json["fault"].startswith(says)
+    assert outcome.json["try"].endswith("--help")
+    assert cli(*(a for a in arguments if a != "--json")).out == ""
+
+
+def test_an_interruption_is_json_too(cli, monkeypatch, tmp_path):
+    def stopped(*arguments, **options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("taftcache.stages.files.verification.verify", stopped)
+    outcome = cli("verify", tmp_path, "--json")
+    assert outcome.code == 130
+    assert outcome.json["exit_code"] == 130
+    assert outcome.json["fault"] in outcome.err

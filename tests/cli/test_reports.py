@@ -1,0 +1,217 @@
+"""What commands say: JSON whose keys stay, tables that fit their lines, help with an example."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from typer.main import get_command
+from typer.testing import CliRunner
+
+from taftcache.cache.store import FeatureStore
+from taftcache.cli import app
+from tests.stages.making import toml
+from tests.stages.test_damage import chunk_of, flip
+
+COMMANDS = [name for name, command in get_command(app).commands.items() if not command.hidden]
+# One serves until it is ended; the others' reports are read in tests/stages/test_private.py and tests/teaching/.
+ELSEWHERE = {"view", "teach", "push"}
+RUN = {"store", "root_digest", "extract", "train", "compose", "evaluate", "forget", "seconds"}
+EXTRACT = {"store", "root_digest", "shards", "images", "skipped", "seconds", "bytes", "notes"}
+TRAIN = {"store", "root_digest", "trained", "kept", "certificates", "seconds", "notes"}
+COMPOSE = {"store", "root_digest", "model", "members", "identity_error", "changed", "models", "left_out"}
+COMPOSE |= {"certificate", "moved", "passes", "seconds"}
+EVALUATE = {"store", "root_digest", "rows", "accuracy", "best", "intervals", "against", "proven", "notes"}
+PREDICT = {"store", "root_digest", "model", "predictions"}
+EXPORT_MODEL = {"store", "root_digest", "model", "folder", "files", "bytes"}
+INSPECT = {
+    "store",
+    "root_digest",
+    "bytes",
+    "rows",
+    "classes",
+    "rows_per_class",
+    "cut",
+    "tangent",
+    "dtype",
+    "identity",
+    "plan",
+}
+INSPECT |= {"shards", "models", "skipped", "forgotten", "ledger_entries", "ledger"}
+INSPECT |= {"tangent", "held_out_rows", "activations", "integrity"}
+SAMPLE = {"sample", "shard", "row", "label", "first_token_norm", "mean_token_norm", "max_abs"}
+SAMPLE |= {"predictions", "moved_bound", "notes"}
+SHARD = {"store", "shard", "rows_per_class", "activations", "component", "first_samples"}
+CLASS = {"store", "label", "rows", "held_out_rows", "share", "shards", "first_samples"}
+REPORT = {"store", "root_digest", "file", "bytes", "rows", "details", "notes"}
+VERIFY = {"store", "root_digest", "bytes", "faults", "strays", "ledger_entries", "mended", "dropped", "reasons"}
+VERIFY |= {"left"}
+APPEND = {"store", "root_before", "root_digest", "added", "untouched", "known", "images", "skipped", "seconds", "dry"}
+COPY = {"store", "root_digest", "files", "bytes", "there", "seconds"}
+CONVERT = {"store", "root_digest", "dtype", "chunk_rows", "rows", "bytes", "left", "seconds"}
+EXPORT = {"store", "root_digest", "file", "format", "rows", "bytes", "seconds"}
+INIT = {"recipe", "source", "images", "held_out", "classes", "shards", "pixels", "backbone", "estimate", "notes"}
+IMPORT = {"scaling", "store", "root_digest", "file", "exported", "shards", "tokens", "classes", "trainable", "seconds"}
+GC = {"store", "root_digest", "dry", "removed", "kept"}
+FORGET = {"store", "root_before", "root_digest", "forgotten", "already", "shards", "renewed", "certificates", "seconds"}
+FORGET |= {"mode", "destroyed", "dropped_shards", "classes", "passes", "bytes", "dry_run", "notes", "proven"}
+AUDIT = {"store", "root_digest", "findings", "receipts", "signed", "tombstones", "certificates", "replayed", "notes"}
+AUDIT |= {"newest"}
+COMPARE = {"store", "digests", "rows", "held_out", "classes", "backbone", "seeds", "reports", "spent", "seconds"}
+COMPARE |= {"machine", "libraries", "recipe", "kept", "notes", "shards"}
+INFLUENCE = {"store", "model", "sample", "label", "shard", "moved", "distance_bound", "own_logit", "own_logit_without"}
+INFLUENCE |= {"own_label", "own_label_without", "held_out", "labels_changed", "largest_change", "passes"}
+QUERY = {"store", "model", "query", "label", "logit", "method", "residual", "samples", "passes"}
+COMPONENT = {"store", "root_digest", "component", "file", "bytes", "base_digest", "rows", "changed"}
+CERTIFICATE = {"gradient", "gradient_at_zero", "ridge", "objective", "rows"}
+CERTIFICATE |= {"relative_gradient", "distance_bound", "gap_bound", "energy_bound"}
+CERTIFICATE |= {"constrained", "residual", "rounding", "tightened", "quadratic"}
+
+
+def test_json_of_every_command(cli, store, images, tmp_path):
+    """Scripts read these keys: a change here is a change of the interface."""
+    file = toml(tmp_path / "tiny.toml", store)
+    sample = FeatureStore(store).shards[0].sample_ids[0]
+    few = ["compare.shards=[2]", "compare.seeds=1", "compare.epochs=1", "compare.ridges=[0.1]", "compare.rates=[1e-3]"]
+    short = ["data.limit=60", "forget.samples=[]", "store.shards=2", f"store.path={tmp_path / 'demo'}"]
+    calls = [
+        (("demo", *(x for o in short for x in ("--set", o))), RUN),
+        (("init", images, "-o", tmp_path / "mine.toml"), INIT),
+        (("run", file), RUN),
+        (("extract", file), EXTRACT),
+        (("train", file), TRAIN),
+        (("train", store), TRAIN),
+        (("compose", store), COMPOSE),
+        (("evaluate", store), EVALUATE),
+        (("predict", store, next(images.glob("*/*.png")), "--device", "cpu"), PREDICT),
+        (("export-model", store, tmp_path / "model"), EXPORT_MODEL),
+        (("inspect", store), INSPECT),
+        (("inspect", store, "--sample", sample), SAMPLE),
+        (("inspect", store, "--shard", "000"), SHARD),
+        (("inspect", store, "--class", "7"), CLASS),
+        (("export", store, tmp_path / "out.npz", "--format", "npz"), EXPORT),
+        (("report", store, "-o", tmp_path / "report.html", "--no-neighbours"), REPORT),
+        (("verify", store), VERIFY),
+        (("trust", store), {"store", "named", "removed"}),
+        (("verify", store, "--repair"), VERIFY),
+        (("append", file), APPEND),
+        (("append", store, "--new-shard"), APPEND),
+        (("copy", store, tmp_path / "copy"), COPY),
+        (("convert", store, tmp_path / "wide", "--dtype", "float32", "--chunk-rows", "auto"), CONVERT),
+        (("export", store, tmp_path / "features.h5"), EXPORT),
+        (("import", tmp_path / "features.h5", tmp_path / "imported"), IMPORT),
+        (("gc", store, "--dry-run"), GC),
+        (("influence", store, "--sample", sample), INFLUENCE),
+        (("influence", store, "--query", next(images.glob("*/*.png"))), QUERY),
+        (("export-component", store, "000", tmp_path / "one.safetensors"), COMPONENT),
+        (("import-component", store, tmp_path / "one.safetensors"), COMPONENT),
+        (("compare", file, *(x for o in few for x in ("--set", o))), COMPARE),
+        (("forget", store, "--sample", sample), FORGET),
+        (("audit", store), AUDIT),
+    ]
+    seen = {}
+    for arguments, keys in calls:
+        outcome = cli(*arguments, "--json")
+        assert (outcome.code, outcome.err) == (0, ""), arguments
+        assert set(outcome.json) == keys, arguments
+        seen[arguments[0]] = outcome.json
+    assert {c for c, *_ in (a for a, _ in calls)} == set(COMMANDS) - ELSEWHERE
+    assert set(seen["run"]["train"]["certificates"]["components/000"]) == CERTIFICATE
+    assert set(seen["forget"]["certificates"]["components/000"]) == CERTIFICATE | {
+        "converged",
+        "passes",
+        "moved",
+        "moved_at_least",
+        "decisive",
+    }
+    assert set(seen["predict"]["predictions"][0]) == {"image", "labels", "logits"}
+    assert seen["run"]["store"] == str(store)
+    listed = json.loads(cli("inspect", store, "--shard", "000", "--ids", "--json").out)
+    assert {frozenset(row) for row in listed} == {frozenset({"sample", "shard", "label"})}
+
+
+def test_tables_of_every_command(cli, store, images, tmp_path):
+    file = toml(tmp_path / "tiny.toml", store)
+    with FeatureStore(store) as opened:
+        sample, root = opened.shards[0].sample_ids[0], opened.root_digest
+    for arguments, says in [
+        (("init", images, "-o", tmp_path / "mine.toml"), ["3 classes", "held out", "KB in stores/mine", "run "]),
+        (("run", file), ["Nothing to do", "held-out", root[:16]]),
+        (("extract", file), ["Nothing to do", root[:16]]),
+        (("train", store, "--set", "objective.kappa=3", "--device", "cpu"), ["components/001", "solved"]),
+        (("compose", store), ["models/mean", "mean of 2"]),
+        (("evaluate", store), ["base model untouched", "models/mean", "%"]),
+        (("predict", store, next(images.glob("*/*.png"))), [".png"]),
+        (("export-model", store, tmp_path / "model"), ["models/mean", "taftcache predict"]),
+        (("inspect", store), ["held-out", "components/000", "root "]),
+        (("inspect", store, "--sample", sample), [sample, "shard 000"]),
+        (("inspect", store, "--class", "7"), ["digits/", "held-out", "training rows"]),
+        (("inspect", store, "--shard", "000"), ["digits/", "(train)", "sampled now", "‖Δw−Δw*‖"]),
+        (("inspect", store, "--class", "7", "--ids"), ["digits/", "\t7"]),
+        (("evaluate", store, "--without", "001"), ["mean of 1 of 2 components"]),
+        (("export", store, tmp_path / "out.npz", "--format", "npz"), ["out.npz", "rows of root"]),
+        (("report", store, "-o", tmp_path / "report.html", "--no-neighbours"), ["report.html", "samples"]),
+        (("verify", store), ["every object has the digest"]),
+        (("influence", store, "--sample", sample), [sample, "its own logit goes"]),
+        (("influence", store, "--query", next(images.glob("*/*.png"))), ["closed form", "digits/"]),
+        (("export-component", store, "000", tmp_path / "one.safetensors"), ["components/000"]),
+        (("forget", store, "--sample", sample, "--dry-run"), ["would be forgotten", sample, "nothing was changed"]),
+        (("forget", store, "--sample", sample), ["forgotten now", sample, "models/mean"]),
+        (("audit", store), ["0 findings", "components/001"]),
+        (("forget", store, "--sample", sample), ["forgotten before"]),
+    ]:
+        outcome = cli(*arguments)
+        assert outcome.code == 0, (arguments, outcome)
+        for text in says:
+            assert text in outcome.out, (arguments, text, outcome.out)
+
+
+def test_the_list_of_commands_fits_its_lines(cli, monkeypatch):
+    """Every command once, under what people do with it, with a sentence that is not cut."""
+    monkeypatch.setenv("COLUMNS", "80")
+    said = cli("--help").out
+    listed = [line.split()[0] for line in said.partition("From images")[2].splitlines() if line.startswith("  ")]
+    assert sorted(listed) == sorted(COMMANDS)
+    assert "..." not in said.replace("[ARGS]...", "")
+    assert max(map(len, said.splitlines())) <= 80
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_has_an_example(command):
+    result = CliRunner().invoke(app, [command, "--help"])
+    assert result.exit_code == 0
+    assert f"Example: taftcache {command}" in result.stdout
+
+
+def test_repair_and_gc_in_words(cli, store):
+    victim = chunk_of(store, "000")
+    whole = victim.read_bytes()
+    flip(victim)
+    (store / "components" / "leftover").write_bytes(b"x" * 10)
+    outcome = cli("verify", store)
+    assert outcome.code == 5
+    outcome = cli("gc", store, "--dry-run")
+    assert (outcome.code, (store / "components" / "leftover").exists()) == (0, True)
+    assert "would go components/leftover  10 B" in outcome.out
+    outcome = cli("gc", store)
+    assert "removed  components/leftover  10 B" in outcome.out
+    outcome = cli("verify", store, "--repair")
+    assert outcome.code == 0
+    assert "mended" in outcome.out
+    assert "extracted again" in outcome.out
+    assert victim.read_bytes() == whole
+    flip(victim)
+    outcome = cli("verify", store, "--repair", "--set", "data.limit=2")
+    assert outcome.code == 5
+    assert "DAMAGED" in outcome.out
+
+
+def test_a_store_on_eighty_columns(cli, store, monkeypatch):
+    """Nothing is cut off, and no line is longer."""
+    for arguments in (("inspect", store), ("inspect", store, "--shard", "000"), ("inspect", store, "--class", "7")):
+        cli("inspect", store, "--ids")
+        monkeypatch.setenv("COLUMNS", "80")
+        out = cli(*arguments).out.replace(str(store), "stores/x")
+        assert max(len(line.rstrip()) for line in out.splitlines()) <= 80
+        assert "…\n" not in out.replace("… ", "")
+    assert "components/000" in cli("inspect", store).out
