@@ -99,7 +99,7 @@ def size(folder: Path, rows: int, classes: int | None) -> dict[str, Any]:
         "inspect": ["inspect", store],
         "evaluate": ["evaluate", store],
         "forget": ["forget", store],
-        "page": ["report", store, "--out", str(folder / "page.html")],
+        "page": ["report", store, "--output", str(folder / "page.html")],
     }
     for name, arguments in runs.items():
         if name in found:
