@@ -47,19 +47,26 @@ TOGETHER = {
 }
 # What takes longest, in seconds: begun last, one of them would keep a worker busy alone.
 LONGEST = {
-    "forks": 70,
-    "browser": 50,
-    "programs": 35,
-    "cache/test_bucket.py": 20,
-    "stages/test_real_scale.py": 18,
-    "teaching/test_taught.py": 13,
-    "stages/test_forget_modes.py": 12,
-    "view/test_leaving.py": 11,
-    "teaching/test_digits.py": 11,
-    "cli/test_reports.py": 11,
-    "stages/test_private.py": 10,
+    "forks": 62,
+    "programs": 40,
+    "browser": 32,
+    "stages/test_real_scale.py": 14,
+    "cache/test_bucket.py": 11,
     "privacy/test_bugs.py": 10,
-    "stages/test_forget.py": 8,
+    "stages/test_compare.py": 10,
+    "stages/test_forget_modes.py": 10,
+    "teaching/test_taught.py": 10,
+    "cli/test_reports.py": 8,
+    "teaching/test_digits.py": 7,
+    "teaching/test_training.py": 7,
+    "test_estimator.py": 7,
+    "view/test_leaving.py": 7,
+    "backbone/test_families.py": 7,
+    "solve/test_pcg.py": 7,
+    "stages/test_forget.py": 7,
+    "stages/test_audit_forged.py": 6,
+    "stages/test_predict.py": 6,
+    "tangent/test_layers_tail.py": 6,
 }
 
 
