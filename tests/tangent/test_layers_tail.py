@@ -64,20 +64,20 @@ def cotangent(case: Case, seed: int = 4) -> torch.Tensor:
     return torch.randn(len(case.tokens), 4, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-def check_against_torch_func(case: Case) -> None:
+def check_against_torch_func(case: Case, tolerance: float = TOLERANCE) -> None:
     """f, J v and Jᵀ r are the model's own, and so are both at once."""
     tail, base = case.base.tail, case.base
     state, v, r = parameters(case), direction(case), cotangent(case)
     oracle, change = torch.func.jvp(case.forward, (state,), (base.layout.views(v),))
     w = tail.bind(base.state)
     value = tail.value(w, case.tokens)
-    assert relative(value.logits, oracle) < TOLERANCE
-    assert relative(jacobian_product(case, v), change) < TOLERANCE
+    assert relative(value.logits, oracle) < tolerance
+    assert relative(jacobian_product(case, v), change) < tolerance
     both = tail.value_and_tangent(w, case.tokens, tail.bind(base.layout.views(v)))
-    assert relative(both[0], oracle) < TOLERANCE
-    assert relative(both[1], change) < TOLERANCE
+    assert relative(both[0], oracle) < tolerance
+    assert relative(both[1], change) < tolerance
     _, vjp = torch.func.vjp(case.forward, state)
-    assert relative(transposed_product(case, r), base.layout.flatten(vjp(r)[0])) < TOLERANCE
+    assert relative(transposed_product(case, r), base.layout.flatten(vjp(r)[0])) < tolerance
 
 
 @every_model
@@ -118,7 +118,8 @@ architectures = st.fixed_dictionaries(
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(architectures, st.integers(1, 3), st.booleans(), st.integers(0, 99))
 def test_any_architecture_is_torch_func(options, blocks, token, seed):
-    check_against_torch_func(make_case(VisionTransformer, options, depth=3, blocks=blocks, n=2, token=token, seed=seed))
+    case = make_case(VisionTransformer, options, depth=3, blocks=blocks, n=2, token=token, seed=seed)
+    check_against_torch_func(case, tolerance=1e-10)  # a norm that is drawn may divide by next to nothing
 
 
 @each_kind
