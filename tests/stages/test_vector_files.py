@@ -1,0 +1,175 @@
+"""Files of vectors: one rule reads every format, and refuses what cannot be used."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+import taftcache
+from taftcache.cache.columns import Columns
+from taftcache.cache.hdf5 import FeatureFile
+from taftcache.errors import DataError
+from taftcache.stages.files.importing import recipe_of_vectors
+from taftcache.stages.files.vector_files import Vectors, open_vectors, vectors_of_hdf5
+from tests.stages.test_vectors import IDS, LABELS, N, vectors
+
+
+def refuse(file: Path, says: str, columns: Columns | None = None) -> None:
+    with pytest.raises(DataError, match=says):
+        open_vectors(file, columns or Columns())
+
+
+def test_files_that_cannot_be_used(tmp_path):
+    x, file = vectors(), tmp_path / "f.npz"
+    refuse(tmp_path / "none.npy", "not a file")
+    np.save(tmp_path / "alone.npy", x)
+    refuse(tmp_path / "alone.npy", "without labels")
+    (tmp_path / "cut.npy").write_bytes((tmp_path / "alone.npy").read_bytes()[:-1])
+    np.save(tmp_path / "y.npy", LABELS)
+    refuse(tmp_path / "cut.npy", "cannot be read as npy", Columns(labels=str(tmp_path / "y.npy")))
+    np.save(tmp_path / "objects.npy", np.array([[{}, 1]] * 3, object), allow_pickle=True)
+    refuse(tmp_path / "objects.npy", "cannot be read as npy", Columns(labels=str(tmp_path / "y.npy")))
+    np.savez(file, x=x)
+    refuse(file, "no labels named 'labels'")
+    np.savez(file, a=x, y=LABELS)
+    refuse(file, "nothing named 'tokens'")
+    refuse(file, "nothing named 'b'", Columns(tokens="b"))
+    np.savez(file, x=x, y=LABELS)
+    refuse(file, "nothing named 'c'", Columns(classes="c"))
+    refuse(file, "no ids named 'i'", Columns(ids="i"))
+    y = str(tmp_path / "y.npy")
+    refuse(tmp_path / "alone.npy", "no array named 'x'", Columns(tokens="x", labels=y))
+    refuse(tmp_path / "alone.npy", "no ids named 'i'", Columns(ids="i", labels=y))
+    for name in ("none.npy", "none.csv"):
+        refuse(tmp_path / "alone.npy", f"labels are not in .*{name}", Columns(labels=str(tmp_path / name)))
+    refuse(tmp_path / "alone.npy", "labels in .*cut.npy cannot be read", Columns(labels=str(tmp_path / "cut.npy")))
+    np.savez(file, x=x, y=np.array([[1]] * N, object))
+    refuse(file, "cannot be read as npz")
+    np.savez(file, x=x, y=np.arange(N) % 3, classes=np.array(["ant", "bee"]))
+    refuse(file, "not among its classes")
+    (tmp_path / "y.csv").write_text("kind,when\nant,1\n")
+    refuse(tmp_path / "alone.npy", "no column named 'labels'", Columns(labels=str(tmp_path / "y.csv")))
+    with pytest.raises(DataError, match="it is not HDF5"):
+        taftcache.import_(tmp_path / "y.csv", recipe_of_vectors(tmp_path / "s"))
+
+
+def test_bytes_are_texts(tmp_path):
+    file = tmp_path / "f.NPZ"
+    with file.open("wb") as out:
+        np.savez(out, x=vectors(), y=np.arange(N) % 3, ids=np.array(IDS, "S"), classes=np.array(["a", "b", "c"], "S"))
+    found = open_vectors(file, Columns())
+    assert (found.ids, found.classes) == (IDS, ["a", "b", "c"])
+
+
+def opened(folder: Path, form: str, x, y, ids) -> Vectors:
+    """x, y and ids (or None) as a file of some form, read again."""
+    columns = {"x": x, "y": y} | ({} if ids is None else {"ids": ids})
+    file = folder / f"f.{form}"
+    if form == "npz":
+        np.savez(file, **columns)
+    elif form == "npy":
+        np.save(file, x)
+        places = {name: folder / f"{name}.npy" for name in columns}
+        for name, place in places.items():
+            np.save(place, columns[name])
+        return open_vectors(file, Columns(labels=str(places["y"]), ids=None if ids is None else str(places["ids"])))
+    elif form == "h5":
+        with h5py.File(file, "w") as out:
+            for name, values in columns.items():
+                out[name] = values.astype(h5py.string_dtype()) if values.dtype.kind == "U" else values
+        with FeatureFile(file) as found:
+            vectors = vectors_of_hdf5(found, Columns())
+            return replace(vectors, values=vectors.values[:])
+    else:
+        pa = pytest.importorskip("pyarrow")
+        from pyarrow import parquet
+
+        parquet.write_table(pa.table({n: v.tolist() if n != "x" else list(v) for n, v in columns.items()}), file)
+    return open_vectors(file, Columns(), folder)
+
+
+ENDINGS = ["npy", "npz", "h5", "parquet"]
+
+
+@pytest.mark.law("Every format of vectors is read by one rule: the same numbers, classes, labels and ids.")
+@pytest.mark.parametrize("form", ENDINGS)
+def test_every_format_is_read_by_one_rule(tmp_path, form):
+    x, years, texts = np.arange(12).reshape(6, 2), np.array([2021, 1999, 2021, 2030, 1999, 1999]), np.array([*"bbaabc"])
+    for dtype in (np.int8, np.uint16, np.int64, np.float16, np.float32, np.float64):
+        found = opened(tmp_path, form, x.astype(dtype), years, np.arange(6) + 10)
+        assert (found.classes, found.labels.tolist()) == (["1999", "2021", "2030"], [1, 0, 1, 2, 0, 0])
+        assert found.ids == [str(k) for k in range(10, 16)]
+        assert np.array_equal(found.take([4, 1]), x[[4, 1], None].astype(found.take([0]).dtype))
+        assert found.take(range(2)).dtype.kind == "f"
+    assert opened(tmp_path, form, x, np.array([1, 2, 5, 1, 2, 5]), None).classes == ["1", "2", "5"]
+    found = opened(tmp_path, form, x, texts, None)
+    assert (found.classes, found.labels.tolist()) == (["a", "b", "c"], [1, 1, 0, 0, 1, 2])
+    assert found.ids[1] == "f/00000001"
+
+
+@pytest.mark.parametrize("form", ENDINGS)
+def test_every_format_is_refused_by_one_rule(tmp_path, form):
+    x, y = np.ones((6, 2)), np.arange(6) % 3
+    for rows, labels, ids, says in (
+        (x.astype(bool), y, None, "not numbers|lists of one length"),
+        (x, y[:5], None, "6 vectors, but 5 labels"),
+        (x, y / 2, None, "not integers or texts"),
+        (x, np.array([*"ab", "", *"abc"]), None, "empty label"),
+        (x, y, np.array([*"aabcde"]), "more than once"),
+        (x, y, np.array(["a\nb", *"cdefg"]), "control"),
+        (x, y, y / 2, "not integers or texts|not all integers"),
+        (x, y, np.array(["a", "b"]), "6 vectors, but 2 ids"),
+    ):
+        if form == "parquet" and len({len(rows), len(labels), len(rows if ids is None else ids)}) > 1:
+            continue  # a table has columns of one length
+        with pytest.raises(DataError, match=says):
+            opened(tmp_path, form, rows, labels, ids)
+
+
+def test_hdf5_has_what_the_others_have(tmp_path):
+    """Names and files of labels; rows [n, t, d] beside vectors, and nothing of more dimensions."""
+    rows = np.arange(24.0).reshape(4, 3, 2)
+    with h5py.File(tmp_path / "f.h5", "w") as out:
+        out["deep/x"], out["x"], out["cube"] = rows, rows[:, 0], rows[..., None]
+        out["classes"] = np.array(["ant", "bee"], dtype=h5py.string_dtype())
+    np.save(tmp_path / "y.npy", [0, 1, 0, 1])
+    with FeatureFile(tmp_path / "f.h5") as file:
+        asked = Columns(tokens="deep/x", labels=str(tmp_path / "y.npy"))
+        found = vectors_of_hdf5(file, asked)
+        assert (found.classes, found.labels.tolist(), found.tokens_shape) == (["ant", "bee"], [0, 1, 0, 1], (3, 2))
+        assert np.array_equal(found.take([2, 0]), rows[[2, 0]])
+        for wrong, says in (
+            (replace(asked, tokens="cube"), r"not numbers \[n, d\] or \[n, t, d\]"),
+            (replace(asked, labels=None), "no labels named 'labels'"),
+            (replace(asked, ids="i"), "no ids named 'i'"),
+            (replace(asked, classes="c"), "nothing named 'c'"),
+            (replace(asked, tokens="y"), "there is no y"),
+        ):
+            with pytest.raises(DataError, match=says):
+                vectors_of_hdf5(file, wrong)
+        np.save(tmp_path / "y.npy", [0, 1, 2, 1])
+        with pytest.raises(DataError, match="not among its classes"):
+            vectors_of_hdf5(file, asked)
+
+
+def test_parquet_that_cannot_be_used(tmp_path):
+    pa = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    file = tmp_path / "f.parquet"
+    for column, says in (
+        ([[1.0, 2.0], [1.0]], "lists of one length"),
+        ([[1.0, None], [1.0, 2.0]], "lists of one length"),
+        ([None, [1.0, 2.0]], "lists of one length"),
+        ([["a"], ["b"]], "lists of one length"),
+        ([1.0, 2.0], "no lists of numbers"),
+    ):
+        parquet.write_table(pa.table({"vector": column, "label": [0, 1]}), file)
+        refuse(file, says)
+    parquet.write_table(pa.table({"vector": [[1.0], [2.0]], "label": [0, 1], "id": ["a", None]}), file)
+    refuse(file, "ids of .* are not all integers or texts")
+    file.write_bytes(b"PAR1")
+    refuse(file, "cannot be read as")
