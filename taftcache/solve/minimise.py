@@ -175,6 +175,7 @@ class _Problems:
         self._memory = arithmetic.memory - whole
         self.exact = self._made(torch.float64, whole)
         self._inner: dict[torch.dtype, Problem] = {}
+        self._kernel: list[Tensor | None] = []  # shared, as the above, with the same rows under another λ
         if objective.weights is not None:
             objective.weights.check(self.exact.operator.rows, self.exact.operator.classes)
 
@@ -183,6 +184,12 @@ class _Problems:
         if dtype not in self._inner:
             self._inner[dtype] = self._made(dtype, self._memory)
         return replace(self._inner[dtype], ridge=self.exact.ridge)
+
+    def kernel(self) -> Tensor | None:
+        """What Newton's method solves its steps by, where rows are few; made once."""
+        if not self._kernel:
+            self._kernel.append(small_kernel(self.exact))
+        return self._kernel[0]
 
     def at(self, ridge: float) -> _Problems:
         """The same rows under another λ."""
@@ -219,7 +226,7 @@ def _without_ball(
     """
     exact = problems.exact
     if not exact.loss.quadratic:
-        inner, matrix = problems.inner(problems.arithmetic.dtype), small_kernel(exact)
+        inner, matrix = problems.inner(problems.arithmetic.dtype), problems.kernel()
         return newton(inner, exact, goal, matrix=matrix, start=_value(start), on_pass=on_pass), None
     if exact.operator.layout == exact.operator.base.head_layout:
         return solve_head(exact, goal.tolerance), None
