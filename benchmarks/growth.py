@@ -29,7 +29,7 @@ from taftcache.cache.store import FeatureStore
 from taftcache.names import EXACT
 
 IMAGES = 2000  # of the stores that differ in classes
-HELD_OUT = 500
+HELD_OUT = 500  # one of each class at least
 COMMAND = "from taftcache.cli import main; main()"
 
 
@@ -49,7 +49,7 @@ def recipe(folder: Path, rows: int, classes: int | None) -> list[str]:
     else:
         train, test = folder / "train.npz", folder / "test.npz"
         generated(train, rows, classes)
-        generated(test, HELD_OUT, classes)
+        generated(test, max(HELD_OUT, classes), classes)
     text = f"""
 [data]
 source = "npz"
