@@ -4,11 +4,11 @@
 
 Rows: CIFAR-10 through the bundled backbone where TAFTCACHE_DATA names it, else generated images of ten classes.
 Classes: 2,000 generated images, each its class's picture and noise. The store has ten shards, and a recipe's defaults
-but ``tangent.reset_block``, which pipelines/cifar10.toml sets too, and a tolerance of 10⁻³. Seconds are the
-processor's, those of all threads together; memory is the largest resident size of the stage's process, libraries
-included (``start`` is a process that only loads them and opens the store). An exponent is the slope of log seconds
+but ``tangent.reset_block``, which pipelines/cifar10.toml sets too, and a tolerance of 10⁻³. ``train`` solves the shards
+and the exact model; ``start`` only opens the store. Seconds are the processor's, those of all threads together; memory
+is the largest resident size of the stage's process, libraries included. An exponent is the slope of log seconds
 against log size between the two largest sizes, with the seconds of ``start`` taken off. --full: 1,000 to 50,000 rows
-and 10 to 1,000 classes, about two hours on two cores.
+and 10 to 1,000 classes, about half an hour of one core.
 """
 
 from __future__ import annotations
@@ -94,7 +94,6 @@ def size(folder: Path, rows: int, classes: int | None) -> dict[str, Any]:
     runs = {
         "extract": ["extract", toml],
         "train": ["train", store],
-        "exact": ["compose", store],
         "start": ["inspect", store, "--shard", "000"],
         "inspect": ["inspect", store],
         "evaluate": ["evaluate", store],
@@ -114,8 +113,8 @@ def size(folder: Path, rows: int, classes: int | None) -> dict[str, Any]:
             solved = [r.meta["stats"]["passes"] for n, r in opened.objects().items() if n.startswith("components/")]
             if name == "train":
                 found[name]["passes"] = max(solved)
-            elif name in ("exact", "forget"):
-                found[name]["passes"] = opened.objects()[EXACT].meta["stats"]["passes"]
+            if name in ("train", "forget"):
+                found[name]["exact_passes"] = opened.objects()[EXACT].meta["stats"]["passes"]
             found["bytes"] = sum(p.stat().st_size for p in Path(store).rglob("*") if p.is_file())
         kept.write_text(json.dumps(found), encoding="utf-8")
     return found
@@ -125,7 +124,7 @@ def exponents(sizes: list[dict[str, Any]], by: str) -> dict[str, float]:
     """The slope of each stage's seconds between the two largest sizes; of stages that take half a second or more."""
     small, large = sizes[-2:]
     found = {}
-    for name in ("extract", "train", "exact", "inspect", "evaluate", "forget", "page"):
+    for name in ("extract", "train", "inspect", "evaluate", "forget", "page"):
         low, high = (one[name]["seconds"] - one["start"]["seconds"] for one in (small, large))
         if low > 0.5 and high > 0.5:
             found[name] = round(log(high / low) / log(large[by] / small[by]), 2)

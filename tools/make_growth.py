@@ -18,13 +18,17 @@ import marked
 
 STAGES = {
     "extract": "extract",
-    "train": "train, ten shards",
-    "exact": "compose, the exact model",
-    "evaluate": "evaluate, the probe included",
+    "train": "train: ten shards, and the exact model",
+    "evaluate": "evaluate",
     "forget": "forget one sample in all models",
     "inspect": "inspect",
     "page": "the page as one file",
 }
+PASSES = (
+    ("a shard", "train", "passes"),
+    ("the exact model", "train", "exact_passes"),
+    ("the exact model without a sample", "forget", "exact_passes"),
+)
 PLANNED = (10**6, 10**8)
 HOUR = 3600.0
 
@@ -44,8 +48,8 @@ def table(found: dict[str, Any], by: str) -> list[str]:
     for name, title in STAGES.items():
         cells = [f"{one[name]['seconds']:,.1f} s, {one[name]['memory'] / 2**30:.1f} GiB" for one in sizes]
         lines.append(f"| {title} | {' | '.join(cells)} | {found['exponents'].get(name, '')} |")
-    for name in ("train", "exact", "forget"):
-        lines.append(f"| passes, {name} | {' | '.join(str(one[name]['passes']) for one in sizes)} | |")
+    for title, name, key in PASSES:
+        lines.append(f"| passes, {title} | {' | '.join(str(one[name][key]) for one in sizes)} | |")
     stored = " | ".join(f"{one['bytes'] / 1e6:,.0f} MB" for one in sizes)
     return [*lines, f"| the store | {stored} | |"]
 
@@ -61,10 +65,9 @@ def plan(report: dict[str, Any]) -> str:
     rows = asked(size["rows"])
     head = ["", "a row", *(f"{n:,} rows" for n in PLANNED)]
     lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
-    for name in ("extract", "train", "exact", "forget", "evaluate"):
+    for name in ("extract", "train", "forget"):
         each = (size[name]["seconds"] - size["start"]["seconds"]) / rows
-        title = "train, by shard" if name == "train" else STAGES[name]
-        lines.append(f"| {title} | {1e3 * each:,.1f} ms | {' | '.join(hours(each * n) for n in PLANNED)} |")
+        lines.append(f"| {STAGES[name]} | {1e3 * each:,.1f} ms | {' | '.join(hours(each * n) for n in PLANNED)} |")
     stored = size["bytes"] / (rows + size["held_out"])
     lines.append(f"| the store | {stored / 1e3:,.1f} kB | {' | '.join(amount(stored * n) for n in PLANNED)} |")
     return "\n".join(lines)
