@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import sqrt
+from numbers import Real
 
 import torch
 from torch import Tensor
@@ -21,11 +22,13 @@ NAMES = ("rsl", "mse", "cross_entropy", "squared_error")
 def true_class_weight(alpha: float | str, classes: int) -> float:
     """α, or for "auto" √K: the more classes there are, the less of the loss is about the true one at α = 1.
 
-    Measured against a linear probe in docs/benchmarks.md. SolveError for any other text.
+    Measured against a linear probe in docs/benchmarks.md. SolveError for all else.
     """
-    if isinstance(alpha, str) and alpha != "auto":
-        raise SolveError("alpha is not a number", got=alpha, do='a number above 0, or "auto"')
-    return sqrt(classes) if isinstance(alpha, str) else alpha
+    if isinstance(alpha, str) and alpha == "auto":
+        return sqrt(classes)
+    if not isinstance(alpha, Real):
+        raise SolveError("alpha is not a number", got=repr(alpha), do='a number above 0, or "auto"')
+    return float(alpha)
 
 
 def named_loss(name: str, alpha: float = 1.0, kappa: float = 15.0) -> Loss:

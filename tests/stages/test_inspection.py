@@ -171,3 +171,17 @@ def test_curvature_leaves_out_what_was_not_solved_under_a_ridge_alone(store):
         taftcache.train(opened, parse_recipe({**opened.manifest.recipe, "objective": {"radius": 1.0}}), shards=["000"])
         with pytest.raises(RecipeError, match="under a ridge alone"):
             inspection.curvature(opened)
+
+
+def test_curvature_leaves_out_a_model_of_rows_that_are_others_now(tmp_path):
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(40, 4)), np.arange(40) % 2
+    taftcache.import_vectors(
+        x[:30], y[:30], tmp_path / "store", ids=[f"v{k}" for k in range(30)], overrides=["store.shards=1"]
+    )
+    with FeatureStore(tmp_path / "store", mode="a") as opened:
+        taftcache.train(opened)
+        assert inspection.curvature(opened)
+    taftcache.append_vectors(x[30:], y[30:], tmp_path / "store", ids=[f"v{k}" for k in range(30, 40)])
+    with FeatureStore(tmp_path / "store") as opened, pytest.raises(RecipeError, match="rows that are there"):
+        inspection.curvature(opened)

@@ -271,7 +271,8 @@ def inspect_sample(store: FeatureStore, sample: str) -> SampleReport:
 def curvature(store: FeatureStore, progress: Progress | None = None) -> list[CurvatureOf]:
     """How curved F is, of every component and model that was solved from rows of the store under a ridge alone.
 
-    That is without a ball, a prior or noise. Takes some 25 passes over the rows of each.
+    That is without a ball, a prior or noise, and from the rows that are there now. Takes some 25 passes over the rows
+    of each.
 
     Raises:
         RecipeError: there is none such.
@@ -286,7 +287,9 @@ def curvature(store: FeatureStore, progress: Progress | None = None) -> list[Cur
         parts, ridge = ModelParts(store, name, progress or Silent()), meta["certificate"]["ridge"]
         settings = parts.settings
         held = settings.recipe.objective.radius is not None
-        if not parts.parts or held or ridge == 0 or settings.is_taught(parts.parts[0].train):
+        if not parts.parts or not parts.parts[0].solves_these or held or ridge == 0:
+            continue
+        if settings.is_taught(parts.parts[0].train):
             continue
         with parts.progress.task(f"curvature of {name}", None):
             problem = settings.problem(parts.parts[0].shards, parts.model, exact=False)
@@ -299,7 +302,7 @@ def curvature(store: FeatureStore, progress: Progress | None = None) -> list[Cur
         )  # fmt: skip
     if not found:
         raise RecipeError(
-            "no model here was solved from the rows under a ridge alone",
+            "no model here was solved from the rows that are there under a ridge alone",
             got=", ".join(solved) or "no model",
             do="taftcache train",
         )

@@ -6,6 +6,7 @@ which solves as the store's recipe says, whatever its objective, solver and prio
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -58,6 +59,12 @@ class ModelPart:
     component: Component
     shards: list[Shard]
     train: Train
+
+    @property
+    def solves_these(self) -> bool:
+        """Whether its key names the shards as they are; after an ``append`` without ``train`` it does not."""
+        named = json.loads(self.component.meta.get("key", "{}")).get("rows")
+        return bool(named == [shard.digest for shard in self.shards])
 
 
 class ModelParts:
