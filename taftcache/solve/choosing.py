@@ -208,7 +208,7 @@ def _short_solves(narrow: Problem, wide: Problem, ridges: Sequence[float]) -> It
     head = narrow.operator.layout == narrow.operator.base.head_layout  # its passes cost next to nothing
     matrix = None if narrow.loss.quadratic else small_kernel(wide)
     passes, tolerance = 0, 1e-2
-    for k, ridge in enumerate(reversed(ridges)):
+    for ridge in reversed(ridges):
         one, exact = replace(narrow, ridge=ridge), replace(wide, ridge=ridge)
         if narrow.loss.quadratic:
             solved = pcg(one, exact, Lazy(partial(inverse, one)), Goal(tolerance=1e-3, max_passes=EACH), start=delta)
@@ -216,7 +216,7 @@ def _short_solves(narrow: Problem, wide: Problem, ridges: Sequence[float]) -> It
             most = Goal(tolerance=tolerance, max_passes=200 if head else 16)
             solved = newton(one, exact, most, matrix=matrix, start=delta)
             # A column far larger than others has nearly all of ∇F(0), beside which no λ seems to move anything.
-            while k == 1 and head and tolerance > FINEST and delta is not None and torch.equal(solved.value, delta):
+            while head and tolerance > FINEST and delta is not None and torch.equal(solved.value, delta):
                 passes, tolerance = passes + solved.stats["passes"], tolerance / 10
                 solved = newton(one, exact, replace(most, tolerance=tolerance), start=delta)
         delta = solved.value

@@ -24,10 +24,11 @@ OBJECTIVES = {
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES.values(), ids=OBJECTIVES)
-def test_every_objective_trains_and_predicts(store, objective, capsys):
+def test_every_objective_trains_and_predicts(store, objective, capsys, monkeypatch):
+    monkeypatch.setattr("taftcache.solve.choosing.GRID", [1e-9, 1e-8])  # the better one lies at an end
     with open_store(store) as opened:
         report = taftcache.train(opened, recipe(store, objective=objective, solver={"tolerance": 1e-3}))
-        assert all("largest that was tried" in note for note in report.notes)  # of thirty images, λ is
+        assert all("that was tried" in note for note in report.notes)
         assert bool(report.notes) == (objective.get("ridge") == "auto")
         assert set(report.trained) == {"components/000", "components/001", "models/head"}
         taftcache.compose(opened)
