@@ -154,6 +154,9 @@ def show_append(report: AppendReport) -> None:
         OUT.print(f"{made}, {report.skipped} skipped, {report.known} known")
         OUT.print(f"shards that kept their files: {', '.join(report.untouched) or 'none'}")
     OUT.print(f"root {report.root_before[:16]} → {report.root_digest[:16]}")
+    if report.added:
+        place = shlex.quote(str(report.store))
+        OUT.print(f"next   taftcache train {place}   (models are of the rows from before)", soft_wrap=True)
 
 
 def show_train(report: TrainReport) -> None:

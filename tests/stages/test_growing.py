@@ -100,6 +100,21 @@ def test_what_is_forgotten_after_growing_leaves_no_trace(early, tmp_path):
     assert commits(path) == commits(tmp_path / "never/store")
 
 
+def test_what_a_row_changed_is_not_told_of_models_from_before(early, tmp_path):
+    """Without the check, what 24 further rows moved was told as one row's doing."""
+    path = shutil.copytree(early, tmp_path / "store")
+    sample = some(OLD)["ids"][0]
+    with open_store(path) as store:
+        taftcache.train(store)
+        told = taftcache.sample_influence(store, sample)
+    taftcache.append_vectors(store=path, **some(LATER))
+    with open_store(path) as store:
+        with pytest.raises(RecipeError, match="not solved from the rows that the store has now"):
+            taftcache.sample_influence(store, sample)
+        taftcache.train(store)
+        assert taftcache.sample_influence(store, sample).moved < 2 * told.moved
+
+
 def test_what_cannot_be_appended(early, finished, tmp_path):
     path, new = shutil.copytree(early, tmp_path / "store"), some(LATER)
     x, y, ids = new.values()
@@ -154,3 +169,4 @@ def test_files_are_appended_by_command(early, tmp_path):
         result = CliRunner().invoke(app, [*given, *more])
         assert result.exit_code == 0
         assert says in result.output
+        assert ("next   taftcache train" in result.output) == ("rows made" in says)

@@ -230,6 +230,10 @@ def _changes(setting: _Setting, part: ModelPart, direction: Tensor) -> _Changes:
 class _Setting(ModelParts):
     """A model of a store, what it was put together from, and rows to look at it with."""
 
+    def __init__(self, store: FeatureStore, model: str, progress: Progress) -> None:
+        super().__init__(store, model, progress)
+        self.check_current()
+
     def logits(self, rows: RowSource, delta: Tensor, base: Base | None = None) -> Tensor:
         """f(x; Δw) [n,K] in float64 of a few rows."""
         operator = TangentOperator(base or self.base, [rows], trained=self.model.layout, dtype=torch.float64)

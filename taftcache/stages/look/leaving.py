@@ -26,7 +26,7 @@ from taftcache.stages.look.row_table import STEP_ROWS
 from taftcache.stages.look.scoring import HeldOutLogits, Scorer
 from taftcache.stages.progress import Progress, Silent
 from taftcache.stages.train.record import settings_of
-from taftcache.stages.train.solving import SolveOptions, solve_component
+from taftcache.stages.train.solving import INTERRUPTED, SolveOptions, solve_component
 from taftcache.tangent.operator import TangentOperator
 from taftcache.tangent.rows import RowSubset
 from taftcache.tangent.spec import Train
@@ -62,9 +62,10 @@ class ModelPart:
 
     @property
     def solves_these(self) -> bool:
-        """Whether its key names the shards as they are; after an ``append`` without ``train`` it does not."""
-        named = json.loads(self.component.meta.get("key", "{}")).get("rows")
-        return bool(named == [shard.digest for shard in self.shards])
+        """Whether its key names the shards as they are: not after an ``append`` without ``train``, nor where the solve
+        was interrupted, which leaves no key."""
+        key = self.component.meta.get("key", INTERRUPTED)
+        return key != INTERRUPTED and bool(json.loads(key).get("rows") == [shard.digest for shard in self.shards])
 
 
 class ModelParts:
@@ -105,6 +106,15 @@ class ModelParts:
             for name, weight in weights.items()
             if (shards := self._shards(name))
         ]
+
+    def check_current(self) -> None:
+        """RecipeError where a part was solved from other rows: they would seem to be one row's doing."""
+        if old := [part.name for part in self.parts if not part.solves_these]:
+            raise RecipeError(
+                f"not solved from the rows that the store has now: {', '.join(old)}",
+                got="rows that were appended since, or a solve that was interrupted",
+                do=f"taftcache train {self.store.path}",
+            )
 
     def part_of(self, shard: Shard) -> ModelPart:
         """The part that a shard's rows entered; UnknownSample where they entered none."""
@@ -210,6 +220,7 @@ def leave_out(scorer: Scorer, parts: ModelParts, shard: Shard, row: int, kept: H
         row: of the shard.
         kept: logits of held-out rows to compare on, if there are any.
     """
+    parts.check_current()
     part = parts.part_of(shard)
     without = parts.solve_without(part, shard, row)
     delta = without.delta - part.component.delta
@@ -302,6 +313,7 @@ def leave_rows_out(
             dropped.append(name)
             continue
         parts = ModelParts(store, name, progress)
+        parts.check_current()
         part = parts.part_of(shard)
         without = parts.solve_without(part, shard, rows)
         delta = without.delta - part.component.delta
