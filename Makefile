@@ -2,8 +2,8 @@
 # pip's own settings (PIP_*, proxies) are honoured. Once installed, no network is needed.
 PYTHON ?= python3
 ARGS ?=
-# Processes that run tests side by side; each takes up to 3 GB.
-JOBS ?= 2
+# Processes that run tests side by side, one more than two cores, for some tests wait; each takes up to 3 GB.
+JOBS ?= 3
 BIN := .venv/bin
 # The page's own scripts and style; .oxlintrc.json and .oxfmtrc.json leave the library beside them out.
 SCRIPTS := taftcache/view/assets
