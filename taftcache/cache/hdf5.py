@@ -89,10 +89,10 @@ class FeatureFile:
     def __init__(self, file: str | os.PathLike[str]) -> None:
         self.path = Path(file)
         if not self.path.is_file():
-            raise DataError(f"cannot import {self.path}: it is not a file", do="Correct the path.")
+            raise DataError(f"cannot read {self.path}: it is not a file", do="Correct the path.")
         if not h5py.is_hdf5(self.path):
             raise DataError(
-                f"cannot import {self.path}: it is not HDF5",
+                f"cannot read {self.path}: it is not HDF5",
                 got=f"a file ending in {self.path.suffix or 'nothing'}",
                 do="HDF5, or vectors as .npy, .npz or .parquet",
             )
@@ -372,6 +372,6 @@ def _typed(value: Any, kind: Any, name: str) -> Any:
 
 def _bad(path: Path, what: str) -> DataError:
     return DataError(
-        f"cannot import {path}: {what}",
+        f"cannot read {path}: {what}",
         do="Name the datasets (--vectors, --labels, --ids), or write the file anew with plain arrays in it.",
     )

@@ -158,7 +158,7 @@ def open_vectors(path: Path, columns: Columns, scratch: Path | None = None) -> V
         DataError: no such file, damaged, with Python objects or without labels; and as ``Vectors.of`` says.
     """
     if not path.is_file():
-        raise DataError(f"cannot import {path}: it is not a file", do="correct the path")
+        raise DataError(f"cannot read {path}: it is not a file", do="correct the path")
     try:
         if path.suffix.lower() == ".npy":
             return _from_npy(path, columns)
