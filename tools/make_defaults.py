@@ -8,10 +8,8 @@ to docs/benchmarks.md, the sentence about the probe to README.md, between their 
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import marked
@@ -80,8 +78,7 @@ def signed(values: Sequence[float]) -> str:
 
 def main(files: Sequence[str]) -> None:
     """Write both pages."""
-    path = Path(files[0]) if files else marked.ROOT / "docs" / "results" / "defaults.json"
-    report = json.loads(path.read_text(encoding="utf-8"))
+    report = marked.report(files, "defaults.json")
     marked.put("docs/benchmarks.md", "defaults", table(report))
     marked.put("README.md", "defaults", sentence(report))
 

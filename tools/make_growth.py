@@ -8,10 +8,8 @@ docs/benchmarks.md, the plan to docs/cluster.md, between their marks.
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import marked
@@ -85,8 +83,7 @@ def amount(size: float) -> str:
 
 def main(files: Sequence[str]) -> None:
     """Write both pages."""
-    path = Path(files[0]) if files else marked.ROOT / "docs" / "results" / "growth.json"
-    report = json.loads(path.read_text(encoding="utf-8"))
+    report = marked.report(files, "growth.json")
     marked.put("docs/benchmarks.md", "growth", tables(report))
     marked.put("docs/cluster.md", "plan", plan(report))
 

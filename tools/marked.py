@@ -1,10 +1,19 @@
-"""Pages with a generated part between two marks."""
+"""Pages with a generated part between two marks, and the reports that it is made from."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
+
+
+def report(files: Sequence[str], kept: str) -> Any:
+    """The report that the command line names, or else the one that is kept in docs/results."""
+    path = Path(files[0]) if files else ROOT / "docs" / "results" / kept
+    return json.loads(path.read_text(encoding="utf-8"))
 
 
 def put(page: str, name: str, text: str) -> None:

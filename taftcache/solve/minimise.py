@@ -15,7 +15,7 @@ from taftcache.errors import SolveError
 from taftcache.objective.objective import Objective
 from taftcache.objective.problem import Problem
 from taftcache.solve.inverses.class_kernel import class_kernel_fits
-from taftcache.solve.inverses.dual import DualInverse, dual_fits, small_kernel
+from taftcache.solve.inverses.dual import DualInverse, kernel_inverse_fits, small_kernel
 from taftcache.solve.inverses.inverse import approximate_inverse
 from taftcache.solve.methods.ball import solve_in_ball
 from taftcache.solve.methods.conjugate import Lazy, pcg
@@ -39,11 +39,6 @@ def through_rows(problem: Problem) -> bool:
     """Whether a quadratic problem is solved in the space of its rows, from zero: where that fits and costs less."""
     few = problem.operator.rows * problem.operator.classes <= DIRECT
     return class_kernel_fits(problem) and not (few and kernel_inverse_fits(problem))
-
-
-def kernel_inverse_fits(problem: Problem) -> bool:
-    """Whether H⁻¹ can be had exactly, from a Cholesky of the kernel of all rows and classes."""
-    return problem.operator.tail.factored and dual_fits(problem)
 
 
 def minimise(

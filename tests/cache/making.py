@@ -77,6 +77,17 @@ def fill(
     return resumed
 
 
+def written(path: Path, ids: Sequence[str], **entry: object) -> Path:
+    """A store of one shard and one component, and of one entry in its ledger where there is one."""
+    with create(path) as store:
+        fill(store, "000", ids)
+        with store.transaction() as change:
+            change.put("components/000", b"x" * 32)
+            if entry:
+                change.record(entry)
+    return path
+
+
 def tree(path: Path, *, but: Sequence[str] = ()) -> dict[str, bytes]:
     """Every file below ``path`` but the lock and the way back, which are in no digest: relative name -> bytes."""
     files = sorted(p for p in path.rglob("*") if p.is_file() or p.is_symlink())

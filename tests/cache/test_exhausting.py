@@ -21,19 +21,14 @@ from taftcache.cache.store import FeatureStore
 from taftcache.errors import TaftcacheError
 
 from .forging import CLONE, forge, forge_shard
-from .making import create, fill, names, row
+from .making import names, row, written
 
 IDS = names(10)
 
 
 @pytest.fixture
 def good(tmp_path) -> Path:
-    with create(tmp_path / "good") as store:
-        fill(store, "000", IDS)
-        with store.transaction() as change:
-            change.put("components/000", b"x" * 32)
-            change.record({"a": 1})
-    return tmp_path / "good"
+    return written(tmp_path / "good", IDS, a=1)
 
 
 def _filled(text: bytes, size: int) -> bytes:

@@ -16,18 +16,14 @@ from taftcache.cache.store import FeatureStore
 from taftcache.errors import FormatError, IntegrityError, RecipeError, StoreError
 
 from .forging import forge, forge_shard
-from .making import create, fill, names
+from .making import names, written
 
 IDS = names(10)
 
 
 @pytest.fixture
 def path(tmp_path):
-    with create(tmp_path / "s") as store:
-        fill(store, "000", IDS)
-        with store.transaction() as change:
-            change.put("components/000", b"x" * 32)
-    return tmp_path / "s"
+    return written(tmp_path / "s", IDS)
 
 
 def read_all(path) -> None:

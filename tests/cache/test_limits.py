@@ -20,19 +20,14 @@ from taftcache.cache.store import FeatureStore
 from taftcache.errors import FormatError, RecipeError, StoreWriteError
 
 from .forging import CLONE, forge
-from .making import NO_ROWS, SHAPE, create, fill, names, row, tree
+from .making import NO_ROWS, SHAPE, create, fill, names, row, tree, written
 
 IDS = names(9)
 
 
 @pytest.fixture
 def path(tmp_path):
-    with create(tmp_path / "s") as store:
-        fill(store, "000", IDS)
-        with store.transaction() as change:
-            change.put("components/000", b"x" * 32)
-            change.record({"a": 1})
-    return tmp_path / "s"
+    return written(tmp_path / "s", IDS, a=1)
 
 
 def curve(n: int) -> list[list[float]]:

@@ -13,11 +13,11 @@ from taftcache.objective.cross_entropy import CrossEntropy
 from taftcache.objective.problem import Problem
 from taftcache.objective.rsl import RSL
 from taftcache.objective.weights import RowWeights
-from taftcache.solve.inverses.dual import DualInverse, dual_fits, kernel
+from taftcache.solve.inverses.dual import DualInverse, dual_fits, kernel, kernel_inverse_fits
 from taftcache.solve.inverses.inverse import approximate_inverse
 from taftcache.solve.inverses.kronecker import KroneckerPreconditioner
 from taftcache.solve.inverses.sampled import SampledInverse
-from taftcache.solve.minimise import kernel_inverse_fits, through_rows
+from taftcache.solve.minimise import through_rows
 from tests.solve.problems import K, N, case, jacobian, make_problem, minimised, rows
 
 CASES = [("narrow-mlp", "keep"), ("all", "class-token"), ("plain", "reset-block")]

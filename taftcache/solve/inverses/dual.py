@@ -34,6 +34,11 @@ def dual_fits(problem: Problem) -> bool:
     return small and operator.tail.rank_one
 
 
+def kernel_inverse_fits(problem: Problem) -> bool:
+    """Whether H⁻¹ can be had exactly, from a Cholesky of the kernel of all rows and classes."""
+    return problem.operator.tail.factored and dual_fits(problem)
+
+
 class DualInverse:
     """H⁻¹ of a problem, exact up to float64 rounding; ``apply`` costs two passes.
 
@@ -96,7 +101,7 @@ def small_kernel(problem: Problem) -> Tensor | None:
     """
     operator = problem.operator
     few = operator.rows * operator.classes <= LARGEST_STEPS and operator.layout != operator.base.head_layout
-    return kernel(problem) if few and operator.tail.factored and dual_fits(problem) else None
+    return kernel(problem) if few and kernel_inverse_fits(problem) else None
 
 
 def kernel(problem: Problem) -> Tensor:
