@@ -6,7 +6,6 @@ which solves as the store's recipe says, whatever its objective, solver and prio
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -26,7 +25,7 @@ from taftcache.stages.look.row_table import STEP_ROWS
 from taftcache.stages.look.scoring import HeldOutLogits, Scorer
 from taftcache.stages.progress import Progress, Silent
 from taftcache.stages.train.record import settings_of
-from taftcache.stages.train.solving import INTERRUPTED, SolveOptions, solve_component
+from taftcache.stages.train.solving import SolveOptions, solve_component
 from taftcache.tangent.operator import TangentOperator
 from taftcache.tangent.rows import RowSubset
 from taftcache.tangent.spec import Train
@@ -64,8 +63,7 @@ class ModelPart:
     def solves_these(self) -> bool:
         """Whether its key names the shards as they are: not after an ``append`` without ``train``, nor where the solve
         was interrupted, which leaves no key."""
-        key = self.component.meta.get("key", INTERRUPTED)
-        return key != INTERRUPTED and bool(json.loads(key).get("rows") == [shard.digest for shard in self.shards])
+        return self.component.record.row_digests == [shard.digest for shard in self.shards]
 
 
 class ModelParts:
