@@ -75,8 +75,8 @@ def inspect(
     of_rows = {"--suspects": suspects, "--duplicates": duplicates, "--outliers": outliers, "--curvature": curvature}
     if any(of_rows.values()) or top is not None or threshold is not None:
         others = {"--sample": sample, "--shard": shard, "--class": label, "--ids": ids}
-        asked = [[name for name, given in options.items() if given] for options in (of_rows, others)]
-        _read_rows(store, *asked, top, threshold, as_json)
+        asked, beside = ([name for name, given in options.items() if given] for options in (of_rows, others))
+        _read_rows(store, asked, beside, top, threshold, as_json)
         return
     from taftcache.stages.look import inspection as stage
 

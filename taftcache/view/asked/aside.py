@@ -6,7 +6,7 @@ from collections.abc import Callable
 from threading import Lock, Thread
 from typing import Any
 
-from taftcache.errors import TaftcacheError
+from taftcache.errors import TaftcacheError, first_line
 
 Tell = Callable[..., None]
 """Hears how far the work is, as fields of the answer: ``tell(passes=3)``."""
@@ -46,7 +46,7 @@ class Aside:
         try:
             answer = {"state": "done", **job(tell)}
         except (TaftcacheError, ArithmeticError, MemoryError, OSError, RuntimeError) as error:
-            answer = {"state": "failed", "error": (str(error) or type(error).__name__).splitlines()[0]}
+            answer = {"state": "failed", "error": first_line(error)}
         with self._alone:
             self._answers[key] = answer
             self._busy = ""
