@@ -139,6 +139,11 @@ class ClusterError(TaftcacheError):
     exit_code = 8
 
 
+def first_line(error: Exception) -> str:
+    """What an error says in one line: its kind where it says nothing, as one of memory does."""
+    return (str(error) or type(error).__name__).splitlines()[0]
+
+
 def _remade(kind: type[TaftcacheError], fault: str, got: str | None, do: str | None) -> TaftcacheError:
     """An error as it came from another process."""
     return kind(fault, got=got, do=do)

@@ -132,11 +132,11 @@ class _Tangent(BaseEstimator):
             yield _Given(rows, *self.backbone)
 
     def _measure(self, X: np.ndarray, weights: Tensor | None) -> None:
-        """Each column's mean and deviation over the rows of ``fit``: nothing outlives it, so they may be taken."""
+        """Of features, each column's mean and deviation over the rows of ``fit``, which nothing outlives."""
         if self.scaling not in ("column", "none"):
             raise RecipeError("no scaling of features is called that", got=str(self.scaling), do="column, or none")
         self.scaler_ = None
-        if self.scaling == "column":
+        if self.scaling == "column" and self.backbone is None:
             self.scaler_ = StandardScaler().fit(X, sample_weight=None if weights is None else weights.numpy())
 
     def _base(self, given: _Given, outputs: int) -> Base:
@@ -156,11 +156,8 @@ class _Tangent(BaseEstimator):
         loss = named_loss(name, true_class_weight(self.alpha, outputs), self.kappa)
         objective = Objective(loss=loss, train=train, weights=weights, radius=self.radius)
         arithmetic = Arithmetic(memory=self.memory, device=str(resolve_device(self.device)))
-        self.ridge_ = self.ridge
-        self.ridge_choice_ = None
-        if self.ridge == "auto":
-            self.ridge_choice_ = choose_ridge(self.base_, sources, objective, arithmetic=arithmetic)
-            self.ridge_ = self.ridge_choice_.ridge
+        choice = choose_ridge(self.base_, sources, objective, arithmetic=arithmetic) if self.ridge == "auto" else None
+        self.ridge_choice_, self.ridge_ = choice, self.ridge if choice is None else choice.ridge
         self.solution_ = minimise(
             self.base_,
             sources,
@@ -279,8 +276,7 @@ class TangentClassifier(ClassifierMixin, _Tangent):
         K = max(2, len(self.classes_))  # one class alone still needs a logit to stand against
         by_class = self._class_weights(y, K)
         by_sample = None if sample_weight is None else _sample_weights(sample_weight, X)
-        if self.backbone is None:
-            self._measure(X, by_sample)
+        self._measure(X, by_sample)
         with self._given(X, labels) as given:
             by_sample = None if by_sample is None else by_sample[given.order]
             weights = None if by_class is None and by_sample is None else RowWeights(by_class, by_sample)
@@ -294,6 +290,7 @@ class TangentClassifier(ClassifierMixin, _Tangent):
         if isinstance(given, str) and given != "balanced":
             raise RecipeError("there are no class weights of that name", got=given, do='"balanced", or a mapping')
         weights = compute_class_weight(given, classes=self.classes_, y=y)
+        _check_weights("class_weight", weights)
         return torch.tensor([*weights, *[1.0] * (K - len(weights))], dtype=torch.float64)
 
     @contextmanager
@@ -370,8 +367,7 @@ class TangentRegressor(RegressorMixin, _Tangent):
             check_consistent_length(X, y)
         values = np.asarray(y, dtype=np.float64)
         by_sample = None if sample_weight is None else _sample_weights(sample_weight, X)
-        if self.backbone is None:
-            self._measure(X, by_sample)
+        self._measure(X, by_sample)
         self._flat = values.ndim == 1
         with self._given(X, values) as given:
             outputs = 1 if self._flat else values.shape[1]
@@ -394,5 +390,11 @@ class TangentRegressor(RegressorMixin, _Tangent):
 def _sample_weights(given: Any, rows: Any) -> Tensor:
     """Weights with mean one: the loss is a weighted mean, so a row of weight 2 is that row twice."""
     checked = _check_sample_weight(given, rows, dtype=np.float64)
+    _check_weights("sample_weight", checked)
     total = checked.sum()
     return torch.from_numpy(checked * (len(checked) / total) if total > 0 else checked.copy())
+
+
+def _check_weights(name: str, weights: np.ndarray) -> None:
+    if wrong := weights[~(np.isfinite(weights) & (weights >= 0))].tolist():
+        raise RecipeError(f"{name} is negative or not finite", got=wrong[0], do="weights of 0 or more")

@@ -11,6 +11,7 @@ import msgspec
 
 _NAMES = {str: "text", bool: "true or false", int: "a whole number", float: "a number", type(None): "left out"}
 _BOUNDS = {"gt": "above", "ge": "of at least", "lt": "below", "le": "of at most"}
+_DEPTH = 32  # levels of a table in another
 _VAST = 1e99  # a bound above it only keeps infinity out
 
 Path = list[str | int]
@@ -105,13 +106,13 @@ def _item(hint: Any, index: int) -> Any:
     return items[0] if get_origin(hint) is list or Ellipsis in items else items[index]
 
 
-def plain_fault(values: Mapping[str, Any], depth: int = 32) -> str | None:
+def plain_fault(values: Mapping[str, Any]) -> str | None:
     """What is wrong with plain values whatever they are for: nested too deeply, or an integer of more than 64 bits."""
     todo: list[tuple[Path, Any]] = [([], values)]
     while todo:
         path, value = todo.pop()
-        if len(path) > depth:
-            return f"{shown(path[:2])} is nested more than {depth} levels deep"
+        if len(path) > _DEPTH:
+            return f"{shown(path[:2])} is nested more than {_DEPTH} levels deep"
         if isinstance(value, int) and not -(2**63) <= value < 2**63:
             return f"{shown(path)} needs {value.bit_length()} bits, more than the 64 of an integer"
         if isinstance(value, Mapping):

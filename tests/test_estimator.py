@@ -105,6 +105,16 @@ def test_a_solve_that_stopped_short_warns():
         TangentClassifier(ridge=1e-6, max_passes=3).fit(X, y)
 
 
+@pytest.mark.parametrize("classes", [2, 3])
+def test_columns_that_tell_nothing_are_solved_by_the_base_point(classes):
+    """The gradient is rounding at the optimum and at Δw = 0 alike; that was called stalled."""
+    y = np.arange(21 * classes) % classes
+    fitted = TangentClassifier(ridge=1e-3).fit(np.full((len(y), 3), 7.0), y)
+    assert fitted.solution_.converged
+    assert fitted.solution_.certificate.distance < 1e-9
+    assert fitted.predict_proba([[7.0] * 3]) == pytest.approx(np.full((1, classes), 1 / classes))
+
+
 @pytest.mark.parametrize("outputs", [None, 3])
 def test_regressor_on_features_is_sklearns_ridge(outputs):
     X, y = make_regression(60, 8, n_targets=outputs or 1, random_state=0)
@@ -230,12 +240,17 @@ def test_what_cannot_be_fitted_or_classified_is_said(tmp_path):
         ("alpha", [1.0], SolveError),
         ("class_weight", {"zebra": 2}, ValueError),
         ("class_weight", "much", RecipeError),
+        ("class_weight", {"a": -1.0, "b": 1.0}, RecipeError),
+        ("scaling", "much", RecipeError),
         ("backbone", 3, RecipeError),
         ("device", "gpu", RecipeError),
     ):
         with pytest.raises(kind):
             clone(mine).set_params(**{name: wrong}).fit(arrays, targets)
     X, y = digits()
+    for fitted in (TangentClassifier(), TangentRegressor()):
+        with pytest.raises(RecipeError, match="sample_weight is negative"):
+            fitted.fit(X[:3], y[:3], [1.0, -1.0, 1.0])
     with pytest.raises(BackboneError, match="unknown device"):
         TangentClassifier(device="gpu").fit(X, y)
     assert TangentClassifier(device="auto").fit(X, y).score(X, y) > 0.9

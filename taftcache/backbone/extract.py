@@ -65,11 +65,6 @@ class ExtractStats:
     write_seconds: float
     wait_seconds: float
 
-    @property
-    def images_per_s(self) -> float:
-        """Images written per second."""
-        return self.images / self.seconds if self.seconds > 0 else 0.0
-
 
 def default_batch(cut: Prefix) -> int:
     """Rows of a forward pass, from the model alone, so that every machine takes the same.

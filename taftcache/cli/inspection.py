@@ -72,19 +72,12 @@ def inspect(
 
     Example: taftcache inspect stores/quickstart --class 7
     """
-    if suspects or duplicates or outliers or curvature:
-        chosen = {
-            "--suspects": suspects, "--duplicates": duplicates, "--outliers": outliers, "--curvature": curvature
-        }  # fmt: skip
+    of_rows = {"--suspects": suspects, "--duplicates": duplicates, "--outliers": outliers, "--curvature": curvature}
+    if any(of_rows.values()) or top is not None or threshold is not None:
         others = {"--sample": sample, "--shard": shard, "--class": label, "--ids": ids}
-        _read_rows(store, [name for name, given in {**chosen, **others}.items() if given], top, threshold, as_json)
+        asked, beside = ([name for name, given in options.items() if given] for options in (of_rows, others))
+        _read_rows(store, asked, beside, top, threshold, as_json)
         return
-    if top is not None or threshold is not None:
-        raise RecipeError(
-            "--top and --threshold have nothing to list",
-            got="neither --suspects, --duplicates nor --outliers",
-            do="name one of the three",
-        )
     from taftcache.stages.look import inspection as stage
 
     with taftcache.FeatureStore(store) as opened:
@@ -100,10 +93,18 @@ def inspect(
             print_report(stage.inspect(opened), as_json, show_inspect)
 
 
-def _read_rows(store: Path, asked: list[str], top: int | None, threshold: float | None, as_json: bool) -> None:
-    """What ``inspect`` finds by reading all rows; the first of ``asked`` is what is looked for."""
-    if len(asked) > 1:
-        raise RecipeError("these options cannot stand beside each other", got=" ".join(asked), do=asked[0])
+def _read_rows(
+    store: Path, asked: list[str], others: list[str], top: int | None, threshold: float | None, as_json: bool
+) -> None:
+    """What ``inspect`` finds by reading all rows: the one that is ``asked`` for, without ``others`` beside it."""
+    if not asked:
+        raise RecipeError(
+            "--top and --threshold have nothing to list",
+            got="neither --suspects, --duplicates nor --outliers",
+            do="name one of the three",
+        )
+    if len(asked) + len(others) > 1:
+        raise RecipeError("these options cannot stand beside each other", got=" ".join(asked + others), do=asked[0])
     if threshold is not None and asked != ["--duplicates"]:
         raise RecipeError("--threshold has no part in this", got=asked[0], do="--duplicates --threshold")
     if top is not None and asked == ["--curvature"]:

@@ -241,13 +241,7 @@ def import_(
     with bars(as_json) as progress:
         columns = Columns(tokens=vectors, labels=labels, ids=ids, classes=classes)
         report = taftcache.import_(
-            file,
-            asked,
-            progress,
-            columns=columns,
-            backbone=recipe is not None,
-            test=test,
-            test_labels=test_labels,
-            scaling=scaling,
-        )
+            file, asked, progress, columns=columns, backbone=recipe is not None,
+            test=test, test_labels=test_labels, scaling=scaling,
+        )  # fmt: skip
     print_report(report, as_json, show_import)

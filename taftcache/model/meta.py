@@ -86,6 +86,14 @@ class ComponentMeta(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
         """Passes over the rows that the solve took; 0 where it says nothing."""
         return int((self.stats or {}).get("passes", 0))
 
+    @property
+    def row_digests(self) -> list[str]:
+        """Digests of the shards that its key names; none of a sum, or of what was solved with noise or interrupted."""
+        try:
+            return list(msgspec.json.decode(self.key or "")["rows"])
+        except (KeyError, TypeError, ValueError):
+            return []
+
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
         values: dict[str, Any] = msgspec.to_builtins(self)

@@ -57,7 +57,7 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
         return inf
     if gaussian_delta(mu, 0.0) <= delta:
         return 0.0
-    return _smallest(lambda epsilon: gaussian_delta(mu, epsilon) <= delta, 1.0)
+    return _smallest(lambda epsilon: gaussian_delta(mu, epsilon) <= delta)
 
 
 def epsilon(releases: Sequence[Release], delta: float) -> float:
@@ -124,15 +124,15 @@ def calibrate(make: Callable[[float], Sequence[Release]], target: float, delta: 
     if not fits(1e9):
         raise SolveError("no amount of noise reaches this epsilon", got=f"epsilon = {target}, delta = {delta}")
     sampled = any(r.rate < 1 for r in make(1.0))
-    z = _smallest(fits, 1.0, CALIBRATED * (10 if sampled else 0.25))
+    z = _smallest(fits, CALIBRATED * (10 if sampled else 0.25))
     while (spent := epsilon(make(z), delta)) > target:
         z *= spent / target + CALIBRATED / 4
     return z
 
 
-def _smallest(fits: Callable[[float], bool], guess: float, tolerance: float = 1e-12) -> float:
+def _smallest(fits: Callable[[float], bool], tolerance: float = 1e-12) -> float:
     """The least x > 0 that fits, when all larger ones do, to within ``tolerance`` from above."""
-    high = guess
+    high = 1.0
     while not fits(high):
         high *= 2
     low = high / 2

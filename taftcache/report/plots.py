@@ -77,7 +77,6 @@ def dots(
     x: str,
     values: Mapping[str, tuple[float, float]],
     families: Mapping[str, str] | None = None,
-    title: str = "",
     least: float | None = None,
 ) -> Path:
     """One value (with its deviation, as a bar) for each name, the first on top; those of one family have one colour.
@@ -85,7 +84,7 @@ def dots(
     Args:
         least: where the axis begins, which otherwise fits the values.
     """
-    with _axes(file, title, 0.9 + 0.42 * len(values)) as axes:
+    with _axes(file, "", 0.9 + 0.42 * len(values)) as axes:
         for row, ((value, spread), style) in enumerate(
             zip(values.values(), _styles(values, families or dict.fromkeys(values, "")), strict=True)
         ):

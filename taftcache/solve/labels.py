@@ -2,29 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import torch
 from torch import Tensor
 
-from taftcache.solve.solution import Solution
 from taftcache.tangent.factors import row_norms
 from taftcache.tangent.operator import TangentOperator
-
-
-def logit_bounds(operator: TangentOperator, solution: Solution) -> Iterator[Tensor]:
-    """Upper bounds [b,K] on |f_k(x; Δw) − f_k(x; Δw*)| for every row and class, block by block.
-
-    |J_k(x)(Δw − Δw*)| ≤ ‖J_k(x)‖·‖Δw − Δw*‖. Costs K half passes, of which no gradient is formed.
-
-    Args:
-        operator: over the rows asked about, in float64, with the solution's layout.
-        solution: with its certificate.
-    """
-    for state, _ in operator.blocks():
-        K = operator.classes
-        norms = [row_norms(*operator.factors(state, _unit(state.logits, k))) for k in range(K)]
-        yield torch.stack(norms, 1) * solution.certificate.distance
 
 
 def proven_labels(

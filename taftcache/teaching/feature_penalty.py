@@ -21,7 +21,7 @@ from taftcache.tangent.rows import RowSource
 
 
 def feature_operator(
-    base: Base, sources: Sequence[RowSource], trained: Layout, mean: Tensor, dtype: torch.dtype, memory: int = 0
+    base: Base, sources: Sequence[RowSource], trained: Layout, mean: Tensor, dtype: torch.dtype
 ) -> TangentOperator:
     """The map from Δw to φ − mean, the head's input: the same tail under a head that is the identity.
 
@@ -30,7 +30,7 @@ def feature_operator(
         sources: rows.
         trained: names that Δw ranges over in the classifier; the head is left out here.
         mean: [d], taken off every feature.
-        dtype, memory: as ``TangentOperator`` has them.
+        dtype: of the products.
 
     Raises:
         RecipeError: nothing but the head is trained, and no feature can move.
@@ -46,7 +46,7 @@ def feature_operator(
     d = base.config.width
     state = {**base.state, weight: torch.eye(d), bias: -mean.to("cpu", torch.float64)}
     seen = replace(base, config=msgspec.structs.replace(base.config, classes=d), state=state)
-    return TangentOperator(seen, sources, trained=trained.named(names), dtype=dtype, memory=memory)
+    return TangentOperator(seen, sources, trained=trained.named(names), dtype=dtype)
 
 
 @dataclass(frozen=True, kw_only=True)

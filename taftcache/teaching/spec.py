@@ -12,9 +12,6 @@ from taftcache.recipe import Count, NotNegative, Positive
 Fraction = Annotated[float, msgspec.Meta(gt=0, lt=1)]
 Whole = Annotated[int, msgspec.Meta(ge=0)]
 PriorName = Literal["none", "aft", "aft-nnls", "kd", "b-tuning", "rkd", "aft-fixed", "aft-dense", "aft-rbf"]
-PRIORS: tuple[PriorName, ...] = (
-    "none", "kd", "b-tuning", "rkd", "aft", "aft-nnls", "aft-fixed", "aft-dense", "aft-rbf",
-)  # fmt: skip
 
 
 class TeacherSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -285,10 +285,13 @@ def _range(low: int, high: int) -> str:
     return str(low) if low == high else f"{low} to {high}"
 
 
-def _bars(counts: dict[str, int], shares: dict[str, float] | None = None, most: int = 24) -> None:
+MOST_BARS = 24
+
+
+def _bars(counts: dict[str, int], shares: dict[str, float] | None = None) -> None:
     """Counts as bars, the largest first where there are many."""
     largest = max(counts.values(), default=0) or 1
-    names = list(counts) if len(counts) <= most else sorted(counts, key=lambda k: -counts[k])[:most]
+    names = list(counts) if len(counts) <= MOST_BARS else sorted(counts, key=lambda k: -counts[k])[:MOST_BARS]
     width = min(24, max((len(name) for name in names), default=0))
     for name in names:
         share = f"  {100 * shares[name]:5.1f} %" if shares else ""

@@ -203,6 +203,7 @@ def show_evaluate(report: EvaluateReport) -> None:
     OUT.print(table)
     if report.against is not None:
         OUT.print(_verdict(report.against), soft_wrap=True)
+    print_notes(report.notes)
 
 
 def show_predict(report: PredictReport) -> None:

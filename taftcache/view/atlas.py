@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from taftcache.cache.store import FeatureStore
-from taftcache.errors import StoreError, TaftcacheError
+from taftcache.errors import StoreError, TaftcacheError, first_line
 from taftcache.names import HEAD, component_of, model_of
 from taftcache.stages.look.row_table import RowTable
 from taftcache.stages.look.vectors import cut_of, first_row_stands, has_tail, sample_vectors
@@ -107,8 +107,8 @@ class Atlas:
                 begin, progress = time.perf_counter(), self.progress[name]
                 try:
                     job(progress)
-                except (TaftcacheError, ArithmeticError, MemoryError, RuntimeError) as error:
-                    progress.note = str(error).splitlines()[0]
+                except (TaftcacheError, ArithmeticError, MemoryError, OSError, RuntimeError) as error:
+                    progress.note = first_line(error)
                 progress.seconds = time.perf_counter() - begin
             self.ready[name].set()
             self.version += 1

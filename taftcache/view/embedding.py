@@ -38,18 +38,18 @@ def principal_axes(vectors: NDArray[np.float32], count: int = 2) -> Axes:
     return Axes(found.mean_, found.components_, np.nan_to_num(found.explained_variance_ratio_))
 
 
-def neighbour_map(vectors: NDArray[np.float16], seed: int = 0) -> NDArray[np.float32]:
+def neighbour_map(vectors: NDArray[np.float16]) -> NDArray[np.float32]:
     """A map [n,2] that keeps neighbours together: t-SNE of ``ANCHORS`` vectors, the others between their nearest."""
     from sklearn.manifold import TSNE
     from sklearn.neighbors import NearestNeighbors
 
     n = len(vectors)
-    chosen = np.sort(np.random.default_rng(seed).permutation(n)[:ANCHORS])
+    chosen = np.sort(np.random.default_rng(0).permutation(n)[:ANCHORS])
     few = vectors[chosen].astype(np.float32)
     axes = principal_axes(few, min(REDUCED, vectors.shape[1]))
     anchors = axes.project(few)
     perplexity = min(30.0, max(2.0, (len(chosen) - 1) / 3))
-    placed = TSNE(init="pca", perplexity=perplexity, random_state=seed, n_jobs=1).fit_transform(anchors)
+    placed = TSNE(init="pca", perplexity=perplexity, random_state=0, n_jobs=1).fit_transform(anchors)
     search = NearestNeighbors(n_neighbors=min(ANCHOR_NEIGHBOURS, len(anchors)), algorithm="brute").fit(anchors)
     out = np.empty((n, 2), np.float32)
     for k in range(0, n, _SLICE):

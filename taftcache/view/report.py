@@ -105,15 +105,15 @@ def _remedy(error: OSError, place: Path) -> str:
     return "name a file in a folder that you may write to"
 
 
-def telling(atlas: Atlas, count: int = DETAILED) -> list[str]:
+def telling(atlas: Atlas) -> list[str]:
     """Ids worth a look: held-out rows with the smallest margins, then training rows with the most influence, or where
     that is not known with the smallest margins too."""
     held = np.flatnonzero(atlas.table.held_out & (atlas.classes_by["model"] != NONE))
-    wrong = held[np.argsort(atlas.margin[held], kind="stable")][: count // 2]
+    wrong = held[np.argsort(atlas.margin[held], kind="stable")][: DETAILED // 2]
     telling = atlas.moved if np.isfinite(atlas.moved).any() else np.where(atlas.table.held_out, np.nan, -atlas.margin)
     known = np.flatnonzero(np.isfinite(telling))
-    strong = known[np.argsort(-telling[known], kind="stable")][: count - len(wrong)]
-    rows = [*wrong, *strong] or range(min(count, len(atlas.table)))
+    strong = known[np.argsort(-telling[known], kind="stable")][: DETAILED - len(wrong)]
+    rows = [*wrong, *strong] or range(min(DETAILED, len(atlas.table)))
     return [atlas.table.ids[k] for k in rows]
 
 

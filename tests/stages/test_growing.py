@@ -14,6 +14,7 @@ from taftcache.cache.store import FeatureStore
 from taftcache.cli import app
 from taftcache.errors import DataError, RecipeError, StoreError
 from taftcache.stages.files.growing import append_file
+from taftcache.terminal.pipeline import show_evaluate
 from tests.stages.making import commits, open_store, tree
 from tests.stages.test_append import Interrupting
 from tests.stages.test_vectors import IDS, LABELS, SMALL, N, vectors
@@ -73,6 +74,19 @@ def test_held_out_rows_of_their_own_stay_alone(tmp_path):
     assert tree(tmp_path / "some/store") == tree(tmp_path / "all/store")
 
 
+@pytest.mark.parametrize("own", [True, False])
+def test_where_all_held_out_rows_are_forgotten_further_ones_go_as_before(early, tmp_path, own):
+    path = tmp_path / "store"
+    if own:
+        taftcache.import_vectors(store=path, test=(X[:3], LABELS[:3]), overrides=SMALL, **some(OLD))
+    else:
+        shutil.copytree(early, path)
+    with open_store(path) as store:
+        taftcache.forget(store, store.held_out.sample_ids)
+        assert store.held_out is None
+    assert ("held-out" in taftcache.append_vectors(store=path, **some(LATER)).added) is not own
+
+
 def test_a_file_forms_a_shard_of_its_own_and_forgotten_rows_stay_out(early, tmp_path):
     path = shutil.copytree(early, tmp_path / "store")
     np.savez(tmp_path / "more.npz", **(some(LATER) | {"ids": np.array(some(LATER)["ids"])}))
@@ -100,18 +114,25 @@ def test_what_is_forgotten_after_growing_leaves_no_trace(early, tmp_path):
     assert commits(path) == commits(tmp_path / "never/store")
 
 
-def test_what_a_row_changed_is_not_told_of_models_from_before(early, tmp_path):
+def test_what_a_row_changed_is_not_told_of_models_from_before(early, tmp_path, capsys):
     """Without the check, what 24 further rows moved was told as one row's doing."""
     path = shutil.copytree(early, tmp_path / "store")
     sample = some(OLD)["ids"][0]
     with open_store(path) as store:
         taftcache.train(store)
         told = taftcache.sample_influence(store, sample)
+        assert taftcache.evaluate(store).notes == []
     taftcache.append_vectors(store=path, **some(LATER))
     with open_store(path) as store:
         with pytest.raises(RecipeError, match="not solved from the rows that the store has now"):
             taftcache.sample_influence(store, sample)
+        old = taftcache.evaluate(store)
+        show_evaluate(old)
+        assert "not solved from the rows that the store has now" in old.notes[0]
+        assert "components/000, components/001, models/head" in old.notes[0]
+        assert old.notes[0][:40] in capsys.readouterr().out
         taftcache.train(store)
+        assert taftcache.evaluate(store).notes == []
         assert taftcache.sample_influence(store, sample).moved < 2 * told.moved
 
 

@@ -117,7 +117,7 @@ def test_a_samples_predictions_are_those_of_evaluate(finished):
         assert inspection.inspect_sample(store, store.shards[0].sample_ids[0]).moved_bound > 0
 
 
-def test_convergence_is_kept_andthinned(tmp_path):
+def test_convergence_is_kept_and_thinned(tmp_path):
     from taftcache.stages.train.solving import thinned
 
     taftcache.run(recipe(tmp_path / "store", solver={"tolerance": 1e-4}, data={"source": "digits", "limit": 80}))

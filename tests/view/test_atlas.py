@@ -151,6 +151,17 @@ def test_influence_is_exact_or_absent(atlas, monkeypatch):
     assert said["bound"] > 0
 
 
+def test_what_does_not_fit_in_memory_says_so_and_the_rest_goes_on(atlas, monkeypatch):
+    def exhaust(progress):
+        raise MemoryError
+
+    made = Atlas(atlas.store)
+    monkeypatch.setattr(made, "_influence", exhaust)
+    made.work(skip=("rows", "held-out predictions", "predictions", "head path", "neighbours"))
+    assert made.progress["influence"].note == "MemoryError"
+    assert made.ready["neighbours"].is_set()
+
+
 def test_rows_without_one_are_the_others(atlas):
     shard = atlas.store.shards[0]
     source = Without(shard, 3)

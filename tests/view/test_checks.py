@@ -22,7 +22,7 @@ KINDS = {"Int32Array": "<i4", "Float32Array": "<f4"}
 def made(checks, name):
     """The list of that name, waited for, its arrays unpacked."""
     end = time.monotonic() + 60
-    while (answer := checks.ask(name))["state"] in ("waiting", "working"):
+    while (answer := checks.ask(name))["state"] in ("busy", "working"):
         assert time.monotonic() < end
         time.sleep(0.01)
     assert answer["state"] == "done", answer
@@ -60,10 +60,16 @@ def test_a_list_that_cannot_be_made_says_why(atlas, monkeypatch):
     def refuse(atlas, progress):
         raise taftcache.StoreError("no label can be told from others", got="one class")
 
+    def exhaust(atlas, progress):
+        raise MemoryError
+
     monkeypatch.setattr(module, "_suspects", refuse)
+    monkeypatch.setattr(module, "_outliers", exhaust)
     checks = Checks(atlas)
     with pytest.raises(AssertionError, match="no label can be told from others"):
         made(checks, "suspects")
+    with pytest.raises(AssertionError, match="MemoryError"):
+        made(checks, "outliers")
     with pytest.raises(ValueError, match="nothing"):
         checks.ask("nothing")
 
@@ -84,13 +90,12 @@ def test_one_list_is_made_at_a_time_and_ends_with_the_page(atlas, monkeypatch):
     checks.ask("suspects")
     assert begun.wait(60)
     assert checks.ask("suspects") == {"state": "working", "doing": "slow", "done": 0, "total": 7}
-    assert checks.ask("outliers") == {"state": "waiting"}
+    assert checks.ask("outliers") == {"state": "busy", "with": "suspects"}
     own.close()
     go.set()
-    for thread in [t for t in threading.enumerate() if t.name in ("taftcache-suspects", "taftcache-outliers")]:
-        thread.join(60)
     for name in ("suspects", "outliers"):
-        assert checks.ask(name) == {"state": "failed", "error": "the page is closing"}
+        with pytest.raises(AssertionError, match="the page is closing"):
+            made(checks, name)
 
 
 def test_the_server_answers_with_lists(server):

@@ -106,9 +106,7 @@ def _append(given: Vectors, path: Path | str, new_shard: bool, dry: bool, progre
 
 def _tested(store: FeatureStore, recipe: Recipe) -> list[str] | None:
     """No further row is held out where the store's held-out rows came as a file of their own; else None, for the plan
-    holds some out by their ids. No store says which it is, but who was held out does."""
-    if store.held_out is None:
-        return None
-    held = store.held_out.sample_ids
+    holds some out by their ids. No store says which it is, but who was held out does, and who was not."""
+    held = store.held_out.sample_ids if store.held_out else []
     planned = held_out([*held, *store.sample_ids()], recipe.data.held_out, recipe.store.seed)
     return None if planned == set(held) else []

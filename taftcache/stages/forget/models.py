@@ -6,20 +6,19 @@ import json
 from collections.abc import Collection, Mapping
 from typing import Any
 
-import msgspec
-
 from taftcache.cache.format.manifest import CURVE
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import FormatError, StoreError
 from taftcache.model.component import Component, read_component
 from taftcache.model.composition import compose
+from taftcache.model.meta import meta_of
 from taftcache.names import COMPONENTS, EXACT, HEAD, MEAN, WEIGHTED, component_of, is_component, is_model, shard_of
 from taftcache.privacy.statement import EVENT, META
 from taftcache.stages.forget.certificates import check_certificate
 from taftcache.stages.forget.finding import Findings
 from taftcache.stages.progress import Progress
-from taftcache.stages.train.composing import composition_key, exact_key
+from taftcache.stages.train.composing import current_key
 from taftcache.stages.train.private_claims import claim_problems
 from taftcache.stages.train.private_keys import KEYS
 from taftcache.stages.train.record import settings_of, subtracted
@@ -117,7 +116,7 @@ def _keys(store: FeatureStore, settings: Settings, shards: Mapping[str, Shard]) 
     every, objects = list(shards.values()), store.objects()
     keys = {component_of(name): settings.key([shard], settings.train) for name, shard in shards.items()}
     keys[HEAD] = settings.key(every, "head")
-    return keys | {n: _composed_key(store, n, settings, every) for n in (MEAN, WEIGHTED, EXACT) if n in objects}
+    return keys | {n: _composed_key(store, n, settings) for n in (MEAN, WEIGHTED, EXACT) if n in objects}
 
 
 def _private(store: FeatureStore, components: Mapping[str, Component], to: Findings) -> set[str]:
@@ -154,7 +153,7 @@ def _is_entry(entry: Mapping[str, Any] | None, meta: Mapping[str, Any]) -> bool:
     return of == (said.get("releases"), said.get("private"), said.get("shards")) and meta.get("shards") == of[2]
 
 
-def _composed_key(store: FeatureStore, name: str, settings: Settings, shards: list[Shard]) -> str:
+def _composed_key(store: FeatureStore, name: str, settings: Settings) -> str:
     """The key of a composition whose members are as they are now; it may have been made before one was imported."""
     objects = store.objects()
     meta = objects[name].meta
@@ -166,9 +165,7 @@ def _composed_key(store: FeatureStore, name: str, settings: Settings, shards: li
     else:
         members = meta.get("members", {})
     now = {member: objects[member].digest for member in members if member in objects}
-    if name == EXACT:
-        return exact_key(settings, shards, now)
-    return composition_key(now, meta.get("coefficients") if name == WEIGHTED else None)
+    return current_key(store, settings, name, now)
 
 
 def _check_sum(name: str, total: Component, components: Mapping[str, Component], to: Findings) -> None:
@@ -193,7 +190,7 @@ def _check_rows(name: str, component: Component, sources: list[Shard], to: Findi
 def _made_from(meta: Mapping[str, Any], rows: set[str]) -> bool:
     """Whether an object's key names shards by digest, and only those that are there."""
     try:
-        named = msgspec.json.decode(meta["key"])["rows"]
-        return bool(named) and set(named) <= rows
-    except (KeyError, TypeError, ValueError):
+        named = set(meta_of(meta).row_digests)
+    except (FormatError, TypeError):
         return False
+    return bool(named) and named <= rows

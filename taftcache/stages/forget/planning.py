@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import msgspec
 
@@ -20,7 +20,7 @@ from taftcache.stages.train.private_keys import KEYS
 from taftcache.stages.train.record import adopt, subtracted
 
 Mode = Literal["subtract", "retrain", "resolve"]
-MODES = ("subtract", "retrain", "resolve")
+MODES: tuple[Mode, ...] = get_args(Mode)
 
 
 @dataclass(frozen=True, kw_only=True)

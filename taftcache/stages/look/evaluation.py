@@ -21,7 +21,8 @@ from taftcache.model.card import Score
 from taftcache.model.component import Component, read_base, read_component
 from taftcache.model.composition import compose
 from taftcache.model.meta import ComponentMeta, meta_of
-from taftcache.names import is_component, is_model, model_of
+from taftcache.names import EXACT, HEAD, component_of, is_component, is_model, model_of
+from taftcache.privacy.statement import META
 from taftcache.recipe import parse_recipe
 from taftcache.solve.labels import proven_labels
 from taftcache.stages.look.probe import Probe, linear_probe, no_probe
@@ -59,7 +60,8 @@ class EvaluateReport:
 
     best: the model that ``predict`` takes where none is named. intervals: of each accuracy, at 95 % (Wilson's).
     proven: the share of labels that are provably the exact optimum's, by model, where it was asked for.
-    against: the linear probe, where it was asked for and the rows allow one. notes: why they do not.
+    against: the linear probe, where it was asked for and the rows allow one. notes: why they do not, and which models
+    were solved from other rows than the store has now.
     """
 
     store: Path
@@ -97,19 +99,20 @@ def evaluate(
     progress, rows = progress or Silent(), rows or held_out_rows(store)
     settings = settings_of(store)
     names = [name for name in store.objects() if is_model(name)]
-    components = [read_component(store, name, settings.base) for name in names]
+    models = {name: read_component(store, name, settings.base) for name in names}
+    notes = _outdated(store, models)
     best = model_of(names)
     if without:
         every = [name for name in names if is_component(name)]
         kept = kept_components(every, without)
-        components.append(compose({name: components[names.index(name)] for name in kept}))
-        names.append(f"mean of {len(kept)} of {len(every)} components")
-    hits = _hits(settings.base, settings.recipe.device, rows, dict(zip(names, components, strict=True)), progress)
+        models[f"mean of {len(kept)} of {len(every)} components"] = compose({name: models[name] for name in kept})
+    hits = _hits(settings.base, settings.recipe.device, rows, models, progress)
     against, reason = None, no_probe(store) if probe else None
+    notes += [] if reason is None else [f"no linear probe: {reason}"]
     if probe and reason is None and best in hits:
         fitted, hits[PROBE] = linear_probe(store, settings, rows, progress)
         against = _against(best, hits[best], hits[PROBE], fitted)
-    models = [name for name in names if name in store.objects() and not is_component(name)]
+    whole = [name for name in names if not is_component(name)]
     return EvaluateReport(
         store=store.path,
         root_digest=store.root_digest,
@@ -118,8 +121,8 @@ def evaluate(
         best=best,
         intervals={name: accuracy_interval(hit) for name, hit in hits.items()},
         against=against,
-        proven=proven_shares(rows, store, settings, models, progress) if proven else {},
-        notes=[] if reason is None else [f"no linear probe: {reason}"],
+        proven=proven_shares(rows, store, settings, whole, progress) if proven else {},
+        notes=notes,
     )
 
 
@@ -180,6 +183,14 @@ def _distance(said: Mapping[str, ComponentMeta], name: str) -> float:
     if own.coefficients is not None:
         return sum(abs(mu) * (_distance(said, part) if part in said else inf) for part, mu in own.coefficients.items())
     return inf if own.certificate is None else own.certificate.distance_bound
+
+
+def _outdated(store: FeatureStore, models: Mapping[str, Component]) -> list[str]:
+    """A note on the models that were solved from other rows than the store has now: it grew since, say."""
+    every = [shard.digest for shard in store.shards]
+    rows = {component_of(shard.name): [shard.digest] for shard in store.shards} | {EXACT: every, HEAD: every}
+    old = [n for n, m in models.items() if n in rows and META not in m.meta and m.record.row_digests != rows[n]]
+    return [f"not solved from the rows that the store has now: {', '.join(old)}; next: taftcache train"] if old else []
 
 
 def _hits(

@@ -6,8 +6,7 @@ which solves as the store's recipe says, whatever its objective, solver and prio
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,7 +25,7 @@ from taftcache.stages.look.row_table import STEP_ROWS
 from taftcache.stages.look.scoring import HeldOutLogits, Scorer
 from taftcache.stages.progress import Progress, Silent
 from taftcache.stages.train.record import settings_of
-from taftcache.stages.train.solving import INTERRUPTED, SolveOptions, solve_component
+from taftcache.stages.train.solving import SolveOptions, solve_component
 from taftcache.tangent.operator import TangentOperator
 from taftcache.tangent.rows import RowSubset
 from taftcache.tangent.spec import Train
@@ -64,8 +63,7 @@ class ModelPart:
     def solves_these(self) -> bool:
         """Whether its key names the shards as they are: not after an ``append`` without ``train``, nor where the solve
         was interrupted, which leaves no key."""
-        key = self.component.meta.get("key", INTERRUPTED)
-        return key != INTERRUPTED and bool(json.loads(key).get("rows") == [shard.digest for shard in self.shards])
+        return self.component.record.row_digests == [shard.digest for shard in self.shards]
 
 
 class ModelParts:
@@ -190,12 +188,21 @@ class LogitsOf:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RowLeftOut:
+class OnHeldOut:
+    """Of the ``held_out`` rows that stay, ``changed`` get another class by the mean of the components; ``accuracy``: of
+    that mean on them, before and after. None where no held-out rows are scored, or no component is left."""
+
+    changed: int | None = None
+    held_out: int | None = None
+    accuracy: tuple[float, float] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowLeftOut(OnHeldOut):
     """A shard's component without one of its rows, and what that changes.
 
     ``moved``: ‖Δw without it − Δw‖, where ‖Δw‖ is ``norm``; ``distance_bound``: how exact the new one is. ``before``
-    and ``after``: the row's logits. Of ``held_out`` rows, ``changed`` get another class by the mean; ``accuracy``: of
-    the mean on them, before and after. The last three are None where no held-out rows are scored.
+    and ``after``: the row's logits.
     """
 
     status: str
@@ -205,9 +212,6 @@ class RowLeftOut:
     distance_bound: float
     before: LogitsOf
     after: LogitsOf
-    changed: int | None = None
-    held_out: int | None = None
-    accuracy: tuple[float, float] | None = None
 
 
 def leave_out(scorer: Scorer, parts: ModelParts, shard: Shard, row: int, kept: HeldOutLogits | None) -> RowLeftOut:
@@ -229,14 +233,6 @@ def leave_out(scorer: Scorer, parts: ModelParts, shard: Shard, row: int, kept: H
     z, changes = scorer.logits(tokens, members)
     step = scorer.tangent(tokens, part.component.layout, delta)
     mean, own = z + changes.mean(0), z + changes[members.index(part.name)]
-    changed, held_out, accuracy = None, None, None
-    if kept is not None and (held := parts.store.held_out) is not None:
-        old = kept.base + kept.tangents.mean(0)
-        steps = (held.tokens(kept.rows[k : k + STEP_ROWS]) for k in range(0, len(kept.rows), STEP_ROWS))
-        moved = np.concatenate([scorer.tangent(some, part.component.layout, delta) for some in steps])
-        classes, new = old.argmax(1), (old + moved / len(members)).argmax(1)
-        changed, held_out = int((classes != new).sum()), len(kept.rows)
-        accuracy = (kept.accuracy(classes), kept.accuracy(new))
     return RowLeftOut(
         status=without.meta["status"],
         passes=without.meta["stats"]["passes"],
@@ -245,9 +241,7 @@ def leave_out(scorer: Scorer, parts: ModelParts, shard: Shard, row: int, kept: H
         distance_bound=without.meta["certificate"]["distance_bound"],
         before=LogitsOf(component=own[0].tolist(), mean=mean[0].tolist()),
         after=LogitsOf(component=(own + step)[0].tolist(), mean=(mean + step / len(members))[0].tolist()),
-        changed=changed,
-        held_out=held_out,
-        accuracy=accuracy,
+        **vars(_compared(scorer, parts.store.held_out, kept, [(part, delta)])),
     )
 
 
@@ -265,19 +259,14 @@ class SolvedAgain:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RowsLeftOut:
+class RowsLeftOut(OnHeldOut):
     """What leaving rows out changes.
 
-    solved: the components that were solved again. dropped: those of shards that are left without a row. Of the
-    ``held_out`` rows that stay, ``changed`` get another class by the mean of the components; ``accuracy``: of that mean
-    on them, before and after. The last three are None where no held-out rows are scored, or no component is left.
+    solved: the components that were solved again. dropped: those of shards that are left without a row.
     """
 
     solved: dict[str, SolvedAgain]
     dropped: list[str]
-    changed: int | None = None
-    held_out: int | None = None
-    accuracy: tuple[float, float] | None = None
 
 
 def leave_rows_out(
@@ -320,9 +309,8 @@ def leave_rows_out(
         steps.append((part, delta))
         solved[name] = _solved(without, part, delta)
     held = store.held_out
-    if kept is None or held is None:
-        return RowsLeftOut(solved=solved, dropped=dropped)
-    return _compared(scorer, held, kept, leaving.get(held.name, ()), solved, dropped, steps)
+    gone = () if held is None else leaving.get(held.name, ())
+    return RowsLeftOut(solved=solved, dropped=dropped, **vars(_compared(scorer, held, kept, steps, gone, dropped)))
 
 
 def _check_classes(store: FeatureStore, leaving: Mapping[str, Sequence[int]]) -> None:
@@ -354,28 +342,27 @@ def _solved(without: Component, part: ModelPart, delta: torch.Tensor) -> SolvedA
 
 def _compared(
     scorer: Scorer,
-    held: Shard,
-    kept: HeldOutLogits,
-    gone: Sequence[int],
-    solved: dict[str, SolvedAgain],
-    dropped: list[str],
+    held: Shard | None,
+    kept: HeldOutLogits | None,
     steps: Sequence[tuple[ModelPart, torch.Tensor]],
-) -> RowsLeftOut:
+    gone: Sequence[int] = (),
+    dropped: Collection[str] = (),
+) -> OnHeldOut:
     """The mean of the components before and after, on the held-out rows that stay."""
+    if held is None or kept is None:
+        return OnHeldOut()
     members = [name for name in scorer.models if is_component(name)]
     left = [k for k, name in enumerate(members) if name not in dropped]
     stay = np.flatnonzero(~np.isin(kept.rows, np.asarray(gone, np.int64)))
     if not left or not len(stay):
-        return RowsLeftOut(solved=solved, dropped=dropped)
+        return OnHeldOut()
     labels, rows = kept.labels[stay], kept.rows[stay]
     change = np.zeros((len(stay), kept.base.shape[1]), np.float32)
     for k in range(0, len(stay), STEP_ROWS) if steps else ():
         change[k : k + STEP_ROWS] = _tangents(scorer, held.tokens(rows[k : k + STEP_ROWS]), steps)
     old = (kept.base + kept.tangents.mean(0))[stay].argmax(1)
     new = (kept.base[stay] + (kept.tangents[left].sum(0)[stay] + change) / len(left)).argmax(1)
-    return RowsLeftOut(
-        solved=solved,
-        dropped=dropped,
+    return OnHeldOut(
         changed=int((old != new).sum()),
         held_out=len(stay),
         accuracy=(float((old == labels).mean()), float((new == labels).mean())),

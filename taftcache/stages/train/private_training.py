@@ -33,7 +33,14 @@ from taftcache.recipe import Recipe, recipe_values
 from taftcache.stages.progress import Progress, Silent
 from taftcache.stages.signature import Signer, signed, signer_of
 from taftcache.stages.train.private_keys import is_current, new_key, put_keys, read_keys
-from taftcache.stages.train.record import plan_without, record_recipe, recorded_values, settings_of, subtracted
+from taftcache.stages.train.record import (
+    plan_without,
+    record_recipe,
+    recorded_values,
+    settings_of,
+    subtracted,
+    wanted_shards,
+)
 from taftcache.stages.train.settings import Settings
 
 
@@ -153,7 +160,7 @@ def _prepare(store: FeatureStore, settings: Settings, shards: Sequence[str] | No
     spec, objects, ledger = recipe.privacy, store.objects(), store.ledger()
     lost, others = store.lost_charges()
     ledger += lost
-    wanted = _chosen(store, shards)
+    wanted = wanted_shards(store, shards)
     _check_settings(store, recipe, tuning)
     planned = plan(spec, tuning.runs)
     check_trained(base, base.trained(settings.train), spec, planned)
@@ -177,21 +184,6 @@ def _prepare(store: FeatureStore, settings: Settings, shards: Sequence[str] | No
         spent=charge(ledger, [shard.name for shard in todo], releases, promise, spent_before(others)),
         uncharged=planned.releases * (len(tuning.rates) - tuning.runs),
     )
-
-
-def _chosen(store: FeatureStore, shards: Sequence[str] | None) -> list[Shard]:
-    """The shards to train; StoreError for a name that none has."""
-    out = subtracted(store)
-    wanted = [s for s in store.shards if (s.name not in out if shards is None else s.name in shards)]
-    if unknown := sorted(set(shards or []) - {shard.name for shard in wanted}):
-        raise StoreError(
-            f"{store.path} has no training shard {', '.join(unknown)}",
-            got=", ".join(unknown),
-            do=f"one of {', '.join(shard.name for shard in store.shards)}",
-        )
-    if not wanted:
-        raise StoreError(f"{store.path} has no shard to train", got="no rows to train on", do="taftcache extract")
-    return wanted
 
 
 def _orphans(store: FeatureStore, settings: Settings, wanted: Sequence[Shard]) -> list[str]:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.transaction import Transaction
 from taftcache.consent import refusal, remember
+from taftcache.errors import StoreError
 from taftcache.model.component import read_base
 from taftcache.recipe import Recipe, parse_recipe, recipe_values
 from taftcache.stages.train.checks import check_settings
@@ -57,6 +59,29 @@ def record_recipe(change: Transaction, store: FeatureStore, recipe: Recipe) -> N
 def subtracted(store: FeatureStore) -> list[str]:
     """Names of shards that a request to forget left out of the composition: trained again only by name."""
     return list(store.manifest.plan.get("subtracted", []))
+
+
+def wanted_shards(store: FeatureStore, shards: Sequence[str] | None) -> list[Shard]:
+    """The shards to train: those named, or all that were not subtracted.
+
+    Raises:
+        StoreError: a name that no shard has, or nothing to train.
+    """
+    names, out = [shard.name for shard in store.shards], subtracted(store)
+    if unknown := sorted(set(shards or []) - set(names)):
+        raise StoreError(
+            f"{store.path} has no shard {', '.join(unknown)} to train",
+            got=", ".join(unknown),
+            do=f"one of {', '.join(names)}" if names else "taftcache extract",
+        )
+    wanted = [s for s in store.shards if (s.name not in out if shards is None else s.name in shards)]
+    if not wanted:
+        raise StoreError(
+            f"{store.path} has no shard to train",
+            got=f"subtracted: {', '.join(out)}" if out else "no rows to train on",
+            do=f"name one that is to be trained again: --shard {out[0]}" if out else "taftcache extract",
+        )
+    return wanted
 
 
 def plan_without(store: FeatureStore, *, subtracted: Sequence[str], dropped: int = 0) -> dict[str, Any]:

@@ -133,9 +133,11 @@ class _Curve:
             self._task.note(f"pass {passes}")
 
 
-def thinned(curve: list[list[float]], most: int = CURVE_POINTS) -> list[list[float]]:
-    """At most so many points of a curve, its last among them."""
-    return curve[:: -(-len(curve) // most)][: most - 1] + curve[-1:] if len(curve) > most else curve
+def thinned(curve: list[list[float]]) -> list[list[float]]:
+    """At most ``CURVE_POINTS`` points of a curve, its last among them."""
+    if len(curve) <= CURVE_POINTS:
+        return curve
+    return curve[:: -(-len(curve) // CURVE_POINTS)][: CURVE_POINTS - 1] + curve[-1:]
 
 
 def _solution(

@@ -8,9 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
-from taftcache.errors import RecipeError, StoreError
+from taftcache.errors import RecipeError
 from taftcache.model.component import Component, put_component
 from taftcache.names import HEAD, component_of
 from taftcache.privacy.statement import META
@@ -18,7 +17,14 @@ from taftcache.recipe import Recipe
 from taftcache.stages.executor import Executor, Job
 from taftcache.stages.progress import Progress, Silent
 from taftcache.stages.train.checks import check_coefficients, check_kept, imported, orphans
-from taftcache.stages.train.record import plan_without, record_recipe, recorded_values, settings_of, subtracted
+from taftcache.stages.train.record import (
+    plan_without,
+    record_recipe,
+    recorded_values,
+    settings_of,
+    subtracted,
+    wanted_shards,
+)
 from taftcache.stages.train.settings import Settings
 from taftcache.stages.train.solving import INTERRUPTED, SolveOptions, solve_component
 
@@ -97,36 +103,14 @@ def _jobs(store: FeatureStore, settings: Settings, shards: Sequence[str] | None)
     """What a training of these shards (None: all) is responsible for: their components, and the head over all rows.
 
     Raises:
-        StoreError: as ``_wanted`` says. RecipeError, CompositionError: coefficients that will not fit the components.
+        StoreError: as ``wanted_shards`` says. RecipeError, CompositionError: coefficients that will not fit the
+        components.
     """
-    wanted, given = _wanted(store, shards), settings.recipe.compose
+    wanted, given = wanted_shards(store, shards), settings.recipe.compose
     if shards is None and given.mode == "weighted":
         check_coefficients(given.weights, [*(component_of(shard.name) for shard in wanted), *imported(store)])
     jobs: list[Job] = [(component_of(shard.name), [shard], settings.train) for shard in wanted]
     return [*jobs, (HEAD, store.shards, "head")]
-
-
-def _wanted(store: FeatureStore, shards: Sequence[str] | None) -> list[Shard]:
-    """The shards to train: those named, or all that were not subtracted.
-
-    Raises:
-        StoreError: a name that no shard has, or nothing to train.
-    """
-    names, out = [shard.name for shard in store.shards], subtracted(store)
-    if unknown := sorted(set(shards or []) - set(names)):
-        raise StoreError(
-            f"{store.path} has no shard {', '.join(unknown)} to train",
-            got=", ".join(unknown),
-            do=f"one of {', '.join(names)}" if names else "taftcache extract",
-        )
-    wanted = [s for s in store.shards if (s.name not in out if shards is None else s.name in shards)]
-    if not wanted:
-        raise StoreError(
-            f"{store.path} has no shard to train",
-            got=f"subtracted: {', '.join(out)}" if out else "no rows to train on",
-            do=f"name one that is to be trained again: --shard {out[0]}" if out else "taftcache extract",
-        )
-    return wanted
 
 
 def _check_todo(store: FeatureStore, recipe: Recipe, jobs: Sequence[Job]) -> None:

@@ -17,14 +17,14 @@ def parameters(model: nn.Module) -> int:
     return sum(p.numel() for p in model.parameters())
 
 
-def latency(model: nn.Module, size: tuple[int, int, int], rounds: int = ROUNDS) -> float:
+def latency(model: nn.Module, size: tuple[int, int, int]) -> float:
     """Median seconds of one image [1,c,h,w] through the model, where the model is; the first two are thrown away."""
     device = next(model.parameters()).device
     image = torch.zeros(1, *size, device=device)
     training, times = model.training, []
     model.eval()
     with torch.inference_mode():
-        for _ in range(rounds + 2):
+        for _ in range(ROUNDS + 2):
             begin = time.perf_counter()
             held: Any = model(image)
             if device.type == "cuda":

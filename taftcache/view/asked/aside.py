@@ -6,42 +6,47 @@ from collections.abc import Callable
 from threading import Lock, Thread
 from typing import Any
 
-from taftcache.errors import TaftcacheError
+from taftcache.errors import TaftcacheError, first_line
 
-Job = Callable[[Callable[[int], None]], dict[str, Any]]
-"""Does the work and returns the answer; tells the function that it is given how far it is."""
+Tell = Callable[..., None]
+"""Hears how far the work is, as fields of the answer: ``tell(passes=3)``."""
+Job = Callable[[Tell], dict[str, Any]]
+"""Does the work and returns the answer."""
 KEPT = 64  # answers that are kept; the oldest goes
 
 
 class Aside:
-    """Answers by key. ``count`` is what they call how far the work is: ``passes``, ``rows``."""
+    """Answers by key. ``first`` is how far work is that has just begun: ``passes=0``."""
 
-    def __init__(self, count: str) -> None:
-        self._count = count
+    def __init__(self, **first: int) -> None:
+        self._first = first
         self._alone = Lock()
         self._answers: dict[str, dict[str, Any]] = {}
         self._busy = ""
 
     def ask(self, key: str, job: Job) -> dict[str, Any]:
         """``{"state": "working" | "busy" | "done" | "failed", …}``; begins ``job`` when there is no answer to ``key``
-        and none runs."""
+        and none runs. Busy, it is ``with`` another key."""
         with self._alone:
             if key in self._answers:
                 return self._answers[key]
             if self._busy:
-                return {"state": "busy", "sample": self._busy}
+                return {"state": "busy", "with": self._busy}
             self._busy = key
             while len(self._answers) >= KEPT:
                 del self._answers[next(iter(self._answers))]
-            begun = self._answers[key] = {"state": "working", self._count: 0}
-        Thread(target=self._work, args=(key, job, begun), daemon=True).start()
+            begun = self._answers[key] = {"state": "working", **self._first}
+        Thread(target=self._work, args=(key, job), daemon=True).start()
         return begun
 
-    def _work(self, key: str, job: Job, begun: dict[str, Any]) -> None:
+    def _work(self, key: str, job: Job) -> None:
+        def tell(**said: Any) -> None:
+            self._answers[key] = {"state": "working", **said}  # a new one: the last is being sent, maybe
+
         try:
-            answer = {"state": "done", **job(lambda n: begun.update({self._count: n}))}
-        except (TaftcacheError, ArithmeticError, MemoryError, RuntimeError) as error:
-            answer = {"state": "failed", "error": str(error).splitlines()[0]}
+            answer = {"state": "done", **job(tell)}
+        except (TaftcacheError, ArithmeticError, MemoryError, OSError, RuntimeError) as error:
+            answer = {"state": "failed", "error": first_line(error)}
         with self._alone:
             self._answers[key] = answer
             self._busy = ""

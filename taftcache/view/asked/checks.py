@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from threading import Lock, Thread
 from typing import Any
 
 import numpy as np
 
-from taftcache.errors import TaftcacheError
 from taftcache.stages.progress import Silent
+from taftcache.view.asked.aside import Aside, Tell
 from taftcache.view.atlas import Atlas
 from taftcache.view.late import importing
 from taftcache.view.payload import packed
@@ -20,59 +19,32 @@ LISTED = 5000
 
 
 class Checks:
-    """Lists by name (``suspects``, ``duplicates``, ``outliers``), one made at a time, each in a thread of its own."""
+    """Lists by name (``suspects``, ``duplicates``, ``outliers``); the answers are those of ``Aside``."""
 
     def __init__(self, atlas: Atlas) -> None:
-        self._atlas = atlas
-        self._makers: dict[str, Callable[[Atlas, Silent], dict[str, Any]]] = {
-            "suspects": _suspects,
-            "duplicates": _duplicates,
-            "outliers": _outliers,
-        }
-        self._answers: dict[str, dict[str, Any]] = {}
-        self._alone, self._turn = Lock(), Lock()
+        self._atlas, self._aside = atlas, Aside()
+        self._makers = {"suspects": _suspects, "duplicates": _duplicates, "outliers": _outliers}
 
     def ask(self, name: str) -> dict[str, Any]:
-        """``{"state": "waiting" | "working" | "done" | "failed", …}`` of a list, which is begun when it was not yet.
-
-        Working on it, ``doing`` is the step, ``done`` of ``total``; done, the list is in ``found``.
+        """A list, in ``found``; while it is worked on, ``doing`` is the step, ``done`` of ``total``.
 
         Raises:
             ValueError: no such list.
         """
         if name not in self._makers:
             raise ValueError(name)
-        with self._alone:
-            if name not in self._answers:
-                self._answers[name] = {"state": "waiting"}
-                Thread(target=self._make, args=(name,), name=f"taftcache-{name}", daemon=True).start()
-            return self._answers[name]
-
-    def _make(self, name: str) -> None:
-        with self._turn:
-            try:
-                found = self._makers[name](self._atlas, _Watched(self._atlas, self._tell(name)))
-                self._answers[name] = {"state": "done", "found": found}
-            except _Closing:
-                self._answers[name] = {"state": "failed", "error": "the page is closing"}
-            except (TaftcacheError, ArithmeticError, MemoryError, OSError, RuntimeError) as error:
-                self._answers[name] = {"state": "failed", "error": str(error).splitlines()[0]}
-
-    def _tell(self, name: str) -> Callable[[str, int, int], None]:
-        def tell(doing: str, done: int, total: int) -> None:
-            self._answers[name] = {"state": "working", "doing": doing, "done": done, "total": total}
-
-        return tell
+        make = self._makers[name]
+        return self._aside.ask(name, lambda tell: {"found": make(self._atlas, _Watched(self._atlas, tell))})
 
 
-class _Closing(Exception):
+class _Closing(RuntimeError):
     """The atlas is being closed: nobody waits for the list any more."""
 
 
 class _Watched(Silent):
     """A progress that tells each step, and ends the work when the atlas is closed."""
 
-    def __init__(self, atlas: Atlas, tell: Callable[[str, int, int], None]) -> None:
+    def __init__(self, atlas: Atlas, tell: Tell) -> None:
         self._atlas, self._tell = atlas, tell
         self._doing, self._done, self._total = "", 0, 0
 
@@ -86,9 +58,9 @@ class _Watched(Silent):
     def advance(self, steps: int = 1) -> None:
         """See ``Task``."""
         if self._atlas.closing:
-            raise _Closing
+            raise _Closing("the page is closing")
         self._done += steps
-        self._tell(self._doing, self._done, self._total)
+        self._tell(doing=self._doing, done=self._done, total=self._total)
 
 
 def _suspects(atlas: Atlas, progress: Silent) -> dict[str, Any]:

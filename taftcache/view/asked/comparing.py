@@ -60,7 +60,7 @@ class Comparisons:
         self.sides = {HERE: Side(atlas.store, atlas.table, atlas.scorer)}
         if against is not None:
             self.sides[THERE] = Side(against, RowTable.of(against), _once(against))
-        self._aside = Aside("rows")
+        self._aside = Aside(rows=0)
 
     def offer(self) -> dict[str, Any]:
         """Models that can be compared, rows that both stores have, which pair to begin with, and what ties the two."""
@@ -84,7 +84,7 @@ class Comparisons:
             RecipeError: no such model.
         """
         pair = self._side(before), self._side(after)
-        return self._aside.ask(f"{before} {after}", lambda report: self._compare(pair, report))
+        return self._aside.ask(f"{before} {after}", lambda tell: self._compare(pair, lambda rows: tell(rows=rows)))
 
     def _side(self, name: str) -> tuple[Side, str]:
         side, _, model = name.partition(":")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -12,7 +12,7 @@ from taftcache.cache.read.shard import Shard
 from taftcache.errors import StoreError
 from taftcache.names import component_of
 from taftcache.stages.progress import Silent
-from taftcache.view.asked.aside import Aside
+from taftcache.view.asked.aside import Aside, Tell
 from taftcache.view.atlas import Atlas
 from taftcache.view.late import importing
 
@@ -25,7 +25,7 @@ class SideSolves:
 
     def __init__(self, atlas: Atlas) -> None:
         self._atlas = atlas
-        self._aside = Aside("passes")
+        self._aside = Aside(passes=0)
 
     def ask(self, sample: str) -> dict[str, Any]:
         """Leave one sample out.
@@ -48,27 +48,27 @@ class SideSolves:
                 do="its promise bounds what it holds of any sample",
             )
         row = int(atlas.table.row[k])
-        return self._aside.ask(sample, lambda report: asdict(without_row(atlas, shard, row, report)))
+        return self._aside.ask(sample, lambda tell: asdict(without_row(atlas, shard, row, tell)))
 
     def ask_many(self, rows: Sequence[int]) -> dict[str, Any]:
         """Leave rows of the table out together."""
         # an id has no control character, so no sample has this key
         key = "\n" + digest(",".join(map(str, rows)).encode())
-        answer = self._aside.ask(key, lambda report: asdict(without_rows(self._atlas, rows, report)))
-        return {**answer, "sample": "another"} if answer["state"] == "busy" else answer
+        answer = self._aside.ask(key, lambda tell: asdict(without_rows(self._atlas, rows, tell)))
+        return {**answer, "with": "another"} if answer["state"] == "busy" else answer
 
 
-def without_row(atlas: Atlas, shard: Shard, row: int, report: Callable[[int], None] | None = None) -> RowLeftOut:
-    """Solve the shard's component without one of its rows; ``report`` hears the passes taken so far."""
+def without_row(atlas: Atlas, shard: Shard, row: int, tell: Tell | None = None) -> RowLeftOut:
+    """Solve the shard's component without one of its rows; ``tell`` hears the passes taken so far."""
     with importing:
         from taftcache.stages.look.leaving import ModelParts, leave_out
 
-    parts = ModelParts(atlas.store, component_of(shard.name), _Passes(report or (lambda passes: None)))
+    parts = ModelParts(atlas.store, component_of(shard.name), _Passes(tell) if tell else Silent())
     return leave_out(atlas.scorer(), parts, shard, row, atlas.held_out)
 
 
-def without_rows(atlas: Atlas, rows: Sequence[int], report: Callable[[int], None]) -> RowsLeftOut:
-    """Solve the shards' components without rows of the table; ``report`` hears the passes taken so far."""
+def without_rows(atlas: Atlas, rows: Sequence[int], tell: Tell) -> RowsLeftOut:
+    """Solve the shards' components without rows of the table; ``tell`` hears the passes taken so far."""
     with importing:
         from taftcache.stages.look.leaving import leave_rows_out
 
@@ -76,14 +76,14 @@ def without_rows(atlas: Atlas, rows: Sequence[int], report: Callable[[int], None
     leaving: dict[str, list[int]] = {}
     for k in rows:
         leaving.setdefault(table.shards[table.shard[k]].name, []).append(int(table.row[k]))
-    return leave_rows_out(atlas.store, atlas.scorer(), leaving, atlas.held_out, _Passes(report))
+    return leave_rows_out(atlas.store, atlas.scorer(), leaving, atlas.held_out, _Passes(tell))
 
 
 class _Passes(Silent):
     """A progress that counts the passes of one solve after another."""
 
-    def __init__(self, report: Callable[[int], None]) -> None:
-        self._report, self._passes = report, 0
+    def __init__(self, tell: Tell) -> None:
+        self._tell, self._passes = tell, 0
 
     @contextmanager
     def task(self, name: str, total: int | None) -> Iterator[_Passes]:
@@ -93,4 +93,4 @@ class _Passes(Silent):
     def advance(self, steps: int = 1) -> None:
         """See ``Task``."""
         self._passes += steps
-        self._report(self._passes)
+        self._tell(passes=self._passes)

@@ -165,7 +165,7 @@ async function solve(place, query) {
       error: error.message,
     }));
     if (found.state === "working") place.textContent = `solving, pass ${found.passes} …`;
-    else if (found.state === "busy") place.textContent = `waiting for another solve (${found.sample}) …`;
+    else if (found.state === "busy") place.textContent = `waiting for another solve (${found.with}) …`;
     else {
       place.replaceChildren(...(found.state === "failed" ? [h("p", {}, found.error)] : answer(found)));
       return;

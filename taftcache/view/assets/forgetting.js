@@ -45,7 +45,7 @@ async function solve(place, found) {
       error: error.message,
     }));
     if (answer.state === "working") place.textContent = `solving the shard without it, pass ${answer.passes} …`;
-    else if (answer.state === "busy") place.textContent = `waiting for ${answer.sample} …`;
+    else if (answer.state === "busy") place.textContent = `waiting for ${answer.with} …`;
     else {
       showAnswer(place, found, answer);
       return;
