@@ -165,7 +165,7 @@ def test_a_hundred_names_do_not_overprint(browse, server, size):
         assert min(x for x, *_ in labels) >= 0, view
 
 
-@pytest.mark.parametrize("explained", [(0.15, 0.04), (0.15, 0.06)], ids=str)
+@pytest.mark.parametrize("explained", [(0.15, 0.04), pytest.param((0.15, 0.06), marks=pytest.mark.full)], ids=str)
 def test_the_map_opens_on_neighbours_where_axes_say_little(browse, server, explained):
     page = changed(browse(), axes=lambda body: body.update(explained=explained)).open(server.url + "#map")
     few = sum(explained) < 0.2
