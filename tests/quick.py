@@ -20,13 +20,13 @@ LOADED: dict[bytes, Backbone] = {}
 CUT: dict[tuple[int, int | str], Cut] = {}
 
 
-def loaded(spec: BackboneSpec, *how: Any) -> Backbone:
+def loaded(spec: BackboneSpec, *how: Any, **named: Any) -> Backbone:
     """What ``load_backbone`` makes; the bundled weights, which no test changes, are read once."""
     if spec.weights != "bundled":
-        return load_backbone(spec, *how)
-    key = msgspec.json.encode([spec, *how])
+        return load_backbone(spec, *how, **named)
+    key = msgspec.json.encode([spec, *how, named])
     if key not in LOADED:
-        LOADED[key] = load_backbone(spec, *how)
+        LOADED[key] = load_backbone(spec, *how, **named)
     return LOADED[key]
 
 
