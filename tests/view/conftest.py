@@ -128,7 +128,7 @@ def browse(chromium) -> Iterator[Any]:
     quiet(made)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def opened(chromium, server) -> Iterator[Page]:
     """A page of ``server`` that several tests look at, each going to its view: to open one takes a second."""
     page = tab(chromium).open(server.url)
