@@ -284,6 +284,8 @@ def parse_as(struct: type[Parsed], values: Mapping[str, Any], where: str) -> Par
 def recipe_values(recipe: Recipe) -> dict[str, Any]:
     """Plain JSON values of a recipe, defaults included but for ``backbone.precision``."""
     values: dict[str, Any] = msgspec.to_builtins(recipe)
+    asked = values["preprocess"]  # tuples as a store's JSON gives them back
+    values["preprocess"] = {name: list(v) if isinstance(v, tuple) else v for name, v in asked.items()}
     if values["backbone"]["precision"] == "float32":  # stores from before it could be said are the same to the byte
         del values["backbone"]["precision"]
     return values

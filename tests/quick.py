@@ -3,20 +3,52 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
+import msgspec
 import pytest
 
+from taftcache.backbone.cut.cut import Cut
+from taftcache.backbone.model import Backbone, load_backbone
+from taftcache.backbone.spec import BackboneSpec
 from taftcache.privacy import accountant
+from taftcache.stages.extract import extraction
 from taftcache.stages.look import probe
 from tests.threads import one_thread  # noqa: F401
+
+LOADED: dict[bytes, Backbone] = {}
+CUT: dict[tuple[int, int | str], Cut] = {}
+
+
+def loaded(spec: BackboneSpec, *how: Any, **named: Any) -> Backbone:
+    """What ``load_backbone`` makes; the bundled weights, which no test changes, are read once."""
+    if spec.weights != "bundled":
+        return load_backbone(spec, *how, **named)
+    key = msgspec.json.encode([spec, *how, named])
+    if key not in LOADED:
+        LOADED[key] = load_backbone(spec, *how, **named)
+    return LOADED[key]
+
+
+def cut(backbone: Backbone, blocks: int | str) -> Cut:
+    """A ``Cut``; of what ``loaded`` keeps, the same one again."""
+    if all(backbone is not kept for kept in LOADED.values()):
+        return Cut(backbone, blocks)
+    key = id(backbone), blocks
+    if key not in CUT:
+        CUT[key] = Cut(backbone, blocks)
+    return CUT[key]
 
 
 @pytest.fixture(scope="package", autouse=True)
 def quick() -> Iterator[None]:
     """Privacy is accounted for in steps ten times as coarse, in a tenth of the time: ε is a little larger, and as sure
-    (``tests/privacy`` has the steps that users have). The probe beside every run chooses from two ridges, not four."""
+    (``tests/privacy`` has the steps that users have). The probe beside every run chooses from two ridges, not four.
+    Extraction finds the bundled backbone loaded and cut (``tests/backbone`` loads and cuts it anew)."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(accountant, "INTERVAL", 10 * accountant.INTERVAL)
         patch.setattr(accountant.distribution_epsilon, "__defaults__", (accountant.INTERVAL,))
         patch.setattr(probe, "INVERSE_RIDGES", probe.INVERSE_RIDGES[:2])
+        patch.setattr(extraction, "load_backbone", loaded)
+        patch.setattr(extraction, "Cut", cut)
         yield

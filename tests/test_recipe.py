@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import time
 import tomllib
 from pathlib import Path
@@ -23,6 +24,14 @@ def test_an_empty_recipe_is_whole():
     assert recipe == Recipe()
     assert parse_recipe(recipe_values(recipe)) == recipe
     assert recipe.store_path == Path("stores/run")
+
+
+@pytest.mark.parametrize("section", ["data", "backbone", "preprocess", "store"])
+def test_what_decides_the_rows_is_what_json_gives_back(section):
+    """A store keeps it as JSON, and a run again compares: a tuple would be another setting."""
+    said = {"input_size": [3, 48, 40], "mean": [0.5, 0.5, 0.5], "std": [0.2, 0.2, 0.2]}
+    values = recipe_values(parse_recipe({"preprocess": said}))[section]
+    assert json.loads(json.dumps(values)) == values
 
 
 @pytest.mark.parametrize(

@@ -195,7 +195,7 @@ def main(folder: Path, kind: str, seed: int, points: str) -> None:
     chosen = range(1, calls + 1) if points == "all" else sorted(chance.sample(range(1, calls + 1), int(points)))
     states = {"old": 0, "new": 0}
     begin = time.monotonic()
-    for n, point in enumerate([*chosen, *[-1] * max(4, len(chosen) // 5)]):
+    for n, point in enumerate([*chosen, *[-1] * max(2, len(chosen) // 5)]):
         path, progress = folder / f"run{n}", folder / f"progress{n}"
         shutil.copytree(base, path)
         if point > 0:

@@ -26,9 +26,12 @@ ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__fi
 UNLIMITED = ("--nthreads", "1", "--memory-limit", "0", "--no-dashboard", "--no-nanny")
 
 
+MANY = 240
+
+
 def many(path: Path) -> Recipe:
-    """A recipe whose extraction takes a dozen tasks."""
-    return recipe(path, data={"source": "digits", "limit": 400})
+    """A recipe whose extraction takes eight tasks."""
+    return recipe(path, data={"source": "digits", "limit": MANY})
 
 
 def grow(cluster: Cluster, workers: int) -> Cluster:

@@ -22,7 +22,19 @@ from taftcache.remote.cluster import Cluster
 from taftcache.remote.components import solve
 from taftcache.remote.jobs import SolveJob
 from taftcache.remote.worker import versions
-from tests.remote.making import ENVIRONMENT, UNLIMITED, At, asking, dask, free_port, many, pids, scheduler, worker_here
+from tests.remote.making import (
+    ENVIRONMENT,
+    MANY,
+    UNLIMITED,
+    At,
+    asking,
+    dask,
+    free_port,
+    many,
+    pids,
+    scheduler,
+    worker_here,
+)
 from tests.stages.making import open_store, recipe, toml, tree
 from tests.stages.test_damage import chunk_of, flip
 
@@ -104,7 +116,7 @@ def test_a_worker_that_stands_still_is_left_behind(extracted, tmp_path):
 @pytest.mark.full
 def test_a_killed_driver_leaves_no_process_and_goes_on_where_it_was(cluster, extracted, tmp_path):
     path = tmp_path / "store"
-    toml(tmp_path / "tiny.toml", path, data={"source": "digits", "limit": 400})
+    toml(tmp_path / "tiny.toml", path, data={"source": "digits", "limit": MANY})
     code = "from taftcache.cli import main; main()"
     command = [sys.executable, "-c", code, "extract", str(tmp_path / "tiny.toml"), "--workers", "1"]
     driver = subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.DEVNULL)
@@ -121,7 +133,7 @@ def test_a_killed_driver_leaves_no_process_and_goes_on_where_it_was(cluster, ext
     with FeatureStore(path) as store:
         assert store.verify() == []
     resumed = taftcache.extract(many(path), cluster=cluster)
-    assert resumed.images < 400
+    assert resumed.images < MANY
     assert tree(path) == tree(extracted)
 
 
@@ -186,7 +198,7 @@ def test_when_nobody_is_left_the_run_ends_and_can_go_on(outside, extracted, tmp_
     with open_store(path) as store:
         assert store.verify() == []
         assert store.strays() == []
-    assert taftcache.extract(many(path)).images < 400
+    assert taftcache.extract(many(path)).images < MANY
     assert tree(path) == tree(extracted)
 
 

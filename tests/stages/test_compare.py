@@ -50,6 +50,13 @@ def whole(place):
     return compare(recipe(place, solver=QUICK, compare={**SMALL, "seeds": 1, "reports": ALL}))
 
 
+@pytest.fixture(scope="module")
+def written(whole, tmp_path_factory):
+    """A folder with the pages of ``whole``, and their files."""
+    folder = tmp_path_factory.mktemp("written")
+    return folder, write_pages(whole, folder)
+
+
 def lines(report, name):
     return next(made.lines for made in report.reports if made.report == name)
 
@@ -200,14 +207,14 @@ def test_the_exact_preset_takes_the_ridge_of_least_loss_and_the_base_point_by_ac
         assert right[best.strength, point] == max(right[least[at], at] for at in "TF")
 
 
-def test_pages_say_what_was_measured(whole, tmp_path):
-    files = write_pages(whole, tmp_path)
-    text = (tmp_path / "report.md").read_text()
+def test_pages_say_what_was_measured(whole, written):
+    folder, files = written
+    text = (folder / "report.md").read_text()
     assert whole.digests["store"] in text
     assert whole.machine in text
     for made in whole.reports:
         assert f"## {made.title}" in text
-        rows = list(csv.DictReader((tmp_path / f"{made.report}.csv").read_text().splitlines()))
+        rows = list(csv.DictReader((folder / f"{made.report}.csv").read_text().splitlines()))
         assert [float(row["accuracy"]) for row in rows] == [line.accuracy for line in made.lines]
         assert all(row["digests"] == whole.digests["store"] and row["setting.preset"] for row in rows)
     plots = [file for file in files if file.suffix == ".svg"]
@@ -215,7 +222,7 @@ def test_pages_say_what_was_measured(whole, tmp_path):
         *(f"figure1{x}-{n}.svg" for x in "ab" for n in (2, 3)), "figure1c.svg", *(f"figure2{x}.svg" for x in "abc"),
     }  # fmt: skip
     assert all("<svg" in p.read_text() and f"]({p.name})" in text for p in plots)
-    kept = json.loads((tmp_path / "report.json").read_text())
+    kept = json.loads((folder / "report.json").read_text())
     assert kept["recipe"]["compare"]["epochs"] == 1
     assert len(kept["reports"]) == len(ALL)
     (row,) = [r for r in text.split("## Table 1")[1].splitlines() if r.startswith("| exact")][:1]
@@ -281,15 +288,15 @@ def test_everything_runs_on_the_recipes_device(place, monkeypatch):
     assert seen == {(name, asked) for name in names}
 
 
-def test_a_line_keeps_the_rows_that_were_right(whole, tmp_path):
-    write_pages(whole, tmp_path)
-    kept = msgspec.json.decode((tmp_path / "report.json").read_bytes(), type=dict)
+def test_a_line_keeps_the_rows_that_were_right(whole, written):
+    folder, _ = written
+    kept = msgspec.json.decode((folder / "report.json").read_bytes(), type=dict)
     for made, written in zip(whole.reports, kept["reports"], strict=True):
         for line, raw in zip(made.lines, written["lines"], strict=True):
             assert line.right.rows == whole.held_out
             assert line.accuracy == pytest.approx(100 * line.right.shares().mean(), abs=1e-9)
             assert msgspec.convert(raw, ReportLine) == line
-        assert "right" not in (tmp_path / f"{made.report}.csv").read_text().splitlines()[0]
+        assert "right" not in (folder / f"{made.report}.csv").read_text().splitlines()[0]
 
 
 def test_any_folder_and_any_backbone(tmp_path):

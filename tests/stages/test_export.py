@@ -131,6 +131,7 @@ def test_an_unknown_format(finished, tmp_path):
 LIMITED = """
 import json, os, resource, sys
 import h5py, pyarrow, timm
+sys.dont_write_bytecode = True  # what Python writes under the limit is cut off, and read by the next process
 from taftcache.cli import main
 import taftcache.model.predictor, taftcache.stages.files.sample_files
 store, folder, *places = sys.argv[1:]

@@ -135,34 +135,55 @@ def files(finished, tmp_path_factory) -> Path:
     return folder
 
 
-@pytest.fixture
-def call(store, files, tmp_path, capsys):
-    """Run a command line; what it said on stderr. Everything on disk must be as it was."""
-    shutil.copytree(files, tmp_path / "files")
-    with FeatureStore(store) as opened:
-        sample = opened.shards[0].sample_ids[0]
+def recipes(folder: Path, store: Path) -> None:
+    """Recipes of the store that ask for something else."""
     for name, sections in {
         "other": {"store": {"seed": 1}},
         "deep": {"tangent": {"blocks": 3}},
         "weights": {"objective": {"class_weights": [1.0]}},
         "forget": {"forget": {"samples": ["nobody"]}, "objective": {"ridge": 1e-2}},
     }.items():
-        toml(tmp_path / "files" / f"{name}.toml", store, **sections)
+        toml(folder / f"{name}.toml", store, **sections)
 
-    def refused(line: str) -> str:
-        before, root = tree(tmp_path), FeatureStore(store).root_digest
-        words = [w.format(S=store, T=tmp_path / "files", ID=sample) for w in _words(line)]
+
+class Place:
+    """A folder with the store ``copy`` and ``files``, which a refused command leaves as they are."""
+
+    def __init__(self, folder: Path, files: Path) -> None:
+        self.folder, self.store = folder, folder / "copy"
+        shutil.copytree(files, folder / "files")
+        recipes(folder / "files", self.store)
+        self.before = tree(folder)
+
+    def refused(self, line: str, capsys: pytest.CaptureFixture[str]) -> str:
+        """Run a command line; what it said on stderr. Everything on disk must be as it was."""
+        with FeatureStore(self.store) as opened:
+            root, sample = opened.root_digest, opened.shards[0].sample_ids[0]
+        words = [w.format(S=self.store, T=self.folder / "files", ID=sample) for w in _words(line)]
         with pytest.raises(SystemExit) as ended:
             main(words)
         said = capsys.readouterr().err
         assert ended.value.code not in (0, None), said
-        assert FeatureStore(store).root_digest == root
-        after = tree(tmp_path)
-        assert after.keys() == before.keys()
-        assert after == before
+        with FeatureStore(self.store) as opened:
+            assert opened.root_digest == root
+        after = tree(self.folder)
+        assert after.keys() == self.before.keys()
+        assert after == self.before
         return said
 
-    return refused
+
+@pytest.fixture(scope="module")
+def place(finished, files, tmp_path_factory) -> Place:
+    """One copy of ``finished`` for all commands: what a command changed, the tests after it find changed too."""
+    folder = tmp_path_factory.mktemp("refused")
+    shutil.copytree(finished, folder / "copy")
+    return Place(folder, files)
+
+
+@pytest.fixture
+def call(place, capsys):
+    """A refused command in ``place``."""
+    return lambda line: place.refused(line, capsys)
 
 
 def _words(line: str) -> list[str]:
@@ -188,13 +209,14 @@ def test_refused_commands_change_nothing(call, line, says):
     assert says in call(line)
 
 
-@pytest.fixture
-def private(store) -> Path:
-    """``store`` with private components and their mean."""
-    with open_store(store) as opened:
+@pytest.fixture(scope="module")
+def private(finished, files, tmp_path_factory) -> Place:
+    """The same with private components and their mean."""
+    folder = tmp_path_factory.mktemp("refused")
+    with open_store(shutil.copytree(finished, folder / "copy")) as opened:
         taftcache.train_private(opened, settings(opened))
         taftcache.compose(opened)
-    return store
+    return Place(folder, files)
 
 
 # What `train --private` refuses by its budget is in test_private.py.
@@ -208,15 +230,15 @@ def private(store) -> Path:
         ("compose {S} --mode exact", "without privacy"),
     ],
 )
-def test_private_components_are_not_replaced_unasked(private, call, line, says):
-    assert says in call(line)
+def test_private_components_are_not_replaced_unasked(private, capsys, line, says):
+    assert says in private.refused(line, capsys)
 
 
 @pytest.mark.parametrize("line", ["train {S} --set tangent.seed=5", "train {S} --shard 000 --set tangent.train=head"])
-def test_imported_components_are_not_left_behind(store, files, call, line):
+def test_imported_components_are_not_left_behind(store, files, tmp_path, capsys, line):
     with open_store(store) as opened:
         taftcache.import_component(opened, files / "one.safetensors", "far")
-    said = call(line)
+    said = Place(tmp_path, files).refused(line, capsys)
     assert "components/far" in said
 
 

@@ -97,22 +97,40 @@ class Page:
         self.tab.wait_for_selector(f'main[data-view="{view}"]')
 
 
+def quiet(pages: list[Page]) -> None:
+    """Close them; they logged nothing, and asked nobody outside."""
+    for page in pages:
+        page.tab.close()
+    assert [text for page in pages for text in page.logged] == []
+    assert {url.split("/")[2].split(":")[0] for page in pages for url in page.asked if url.startswith("http")} <= {
+        "127.0.0.1"
+    }
+
+
+def tab(chromium: Any, width: int = 1280, height: int = 800, scheme: str = "light") -> Page:
+    """A tab of a size and colour scheme."""
+    made = chromium.new_page()
+    made.set_viewport_size({"width": width, "height": height})
+    made.emulate_media(color_scheme=scheme)
+    return Page(made)
+
+
 @pytest.fixture
 def browse(chromium) -> Iterator[Any]:
     """Make a `Page` of a size and colour scheme; console errors and outside requests fail the test at its end."""
     made: list[Page] = []
 
-    def new(width: int = 1280, height: int = 800, scheme: str = "light") -> Page:
-        tab = chromium.new_page()
-        tab.set_viewport_size({"width": width, "height": height})
-        tab.emulate_media(color_scheme=scheme)
-        made.append(Page(tab))
+    def new(*how: Any, **named: Any) -> Page:
+        made.append(tab(chromium, *how, **named))
         return made[-1]
 
     yield new
-    for page in made:
-        page.tab.close()
-    assert [text for page in made for text in page.logged] == []
-    assert {url.split("/")[2].split(":")[0] for page in made for url in page.asked if url.startswith("http")} <= {
-        "127.0.0.1"
-    }
+    quiet(made)
+
+
+@pytest.fixture(scope="package")
+def opened(chromium, server) -> Iterator[Page]:
+    """A page of ``server`` that several tests look at, each going to its view: to open one takes a second."""
+    page = tab(chromium).open(server.url)
+    yield page
+    quiet([page])

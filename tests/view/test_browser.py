@@ -165,7 +165,7 @@ def test_a_hundred_names_do_not_overprint(browse, server, size):
         assert min(x for x, *_ in labels) >= 0, view
 
 
-@pytest.mark.parametrize("explained", [(0.15, 0.04), (0.15, 0.06)], ids=str)
+@pytest.mark.parametrize("explained", [(0.15, 0.04), pytest.param((0.15, 0.06), marks=pytest.mark.full)], ids=str)
 def test_the_map_opens_on_neighbours_where_axes_say_little(browse, server, explained):
     page = changed(browse(), axes=lambda body: body.update(explained=explained)).open(server.url + "#map")
     few = sum(explained) < 0.2
@@ -175,8 +175,9 @@ def test_the_map_opens_on_neighbours_where_axes_say_little(browse, server, expla
     assert "of the variance" in page.tab.inner_text("#axes")
 
 
-def test_one_is_no_plural(browse, server):
-    page = browse().open(server.url)
+def test_one_is_no_plural(opened):
+    page = opened
+    page.go("overview")
     assert "1\nledger entry" in page.tab.inner_text("main .cards")
     page.go("ledger")
     assert "1 entry in one chain" in page.tab.inner_text("main")
@@ -203,8 +204,9 @@ def test_a_class_hidden_in_the_legend_is_not_selected(browse, server, atlas):
 
 
 @pytest.mark.law("Accuracies on the page are those of the command line")
-def test_the_sliders_accuracy_is_the_command_lines(browse, server, seen):
-    page = browse().open(server.url + "#shards")
+def test_the_sliders_accuracy_is_the_command_lines(opened, seen):
+    page = opened
+    page.go("shards")
     assert right(page) == evaluated(seen)
     for count, out in ((1, ["002"]), (2, ["001", "002"])):
         page.tab.fill("#subtract", str(count))
@@ -217,12 +219,13 @@ def test_the_sliders_accuracy_is_the_command_lines(browse, server, seen):
 
 
 @pytest.mark.law("Accuracies on the page are those of the command line")
-def test_accuracies_have_their_intervals(browse, server, seen):
+def test_accuracies_have_their_intervals(opened, seen):
     with FeatureStore(seen) as store:
         report = taftcache.evaluate(store)
     said = {name: (f"{100 * report.accuracy[name]:.2f} %", *(f"{100 * v:.1f} %" for v in interval))
             for name, interval in report.intervals.items()}  # fmt: skip
-    page = browse().open(server.url)
+    page = opened
+    page.go("overview")
     text = page.tab.inner_text("#best")
     assert all(part in text for part in said["models/exact"]), text
     assert "exact, all shards" in text

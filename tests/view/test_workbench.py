@@ -186,8 +186,9 @@ def changed_store(page, name):
     return page
 
 
-def test_headers_sort_every_table(browse, server):
-    page = browse().open(server.url)
+def test_headers_sort_every_table(opened):
+    page = opened
+    page.go("overview")
     shards = 'table[aria-label="Shards"]'
     first = column(page, "Shards", 3)
     page.tab.focus(f'{shards} th >> text="rows"')
@@ -260,8 +261,9 @@ def test_a_phone_keeps_the_navigation(browse, server):
 
 
 @pytest.mark.law("Two models compared on the page are what each says of every sample")
-def test_two_models_compared(browse, server, atlas):
-    page = browse().open(server.url + "#compare?before=here%3Amodels%2Fhead&after=here%3Amodels%2Fexact&rows=all")
+def test_two_models_compared(opened, server, atlas):
+    page = opened
+    page.tab.goto(server.url + "#compare?before=here%3Amodels%2Fhead&after=here%3Amodels%2Fexact&rows=all")
     page.tab.wait_for_selector("#changes")
     table, head, best = atlas.table, atlas.classes_by["head"], atlas.classes_by["model"]
     with_head = head != -1
