@@ -27,7 +27,7 @@ def show_train_private(report: PrivateTrainReport) -> None:
         )
     OUT.print(table)
     for name in report.dropped:
-        OUT.print(f"dropped {name}: it was made from the same rows without noise")
+        OUT.print(f"dropped {name}: made without noise from the same rows, or around another base point")
     for shard, total in report.spent.items():
         OUT.print(f"shard {shard}: epsilon {total:.4g} spent in all, of {report.budget:g}")
     statements = list(report.statements.values())

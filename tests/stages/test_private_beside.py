@@ -9,9 +9,10 @@ import pytest
 import taftcache
 from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.tombstones import TombstoneFile
-from taftcache.errors import IntegrityError, RecipeError
-from taftcache.privacy.statement import PLAN
-from tests.stages.making import open_store, recipe, settings
+from taftcache.errors import CompositionError, IntegrityError, RecipeError
+from taftcache.privacy.statement import META, PLAN
+from taftcache.recipe import parse_recipe
+from tests.stages.making import PRIVACY, open_store, recipe, settings
 
 
 def beside(path):
@@ -135,3 +136,54 @@ def test_destroying_the_tombstones_key_leaves_what_was_spent(private):
     found = TombstoneFile(private)
     assert not found.key
     assert len(found.charges) == 2
+
+
+# ---- models without noise, beside private components ----
+
+
+@pytest.fixture(scope="module")
+def heads(finished, tmp_path_factory):
+    """A finished store whose components are of the head, so that private ones share their base point."""
+    path = shutil.copytree(finished, tmp_path_factory.mktemp("heads") / "store")
+    with open_store(path) as store:
+        values = store.manifest.recipe | {"privacy": PRIVACY}
+        recipe = parse_recipe(values | {"tangent": {**values["tangent"], "train": "head"}})
+        taftcache.train(store, recipe)
+        taftcache.compose(store, recipe)
+    return path
+
+
+@pytest.fixture
+def half(heads, tmp_path):
+    """Shard 000 trained privately, 001 as it was."""
+    path = shutil.copytree(heads, tmp_path / "half")
+    with open_store(path) as store:
+        report = taftcache.train_private(store, shards=["000"])
+    assert report.dropped == ["components/000", "models/head", "models/mean"]
+    return path
+
+
+@pytest.mark.law("Beside a private component nothing is kept, made or exported that saw its rows without noise")
+def test_other_shards_keep_what_never_saw_the_private_rows(half):
+    with open_store(half) as store:
+        models = [name for name in store.objects() if name.startswith(("components/", "models/"))]
+        assert models == ["components/000", "components/001"]
+        assert META in store.objects()["components/000"].meta
+        taftcache.compose(store)
+        assert "models/mean" in store.objects()
+        assert taftcache.train_private(store, shards=["000"]).dropped == [], "its member of 000 is the private one"
+        assert taftcache.train_private(store).dropped == ["components/001", "models/mean"]
+    assert taftcache.audit(half).findings == []
+
+
+@pytest.mark.law("Beside a private component nothing is kept, made or exported that saw its rows without noise")
+def test_training_other_shards_makes_no_head_of_the_private_rows(half):
+    with open_store(half) as store:
+        with store.transaction() as change:
+            change.drop("components/001")
+        with pytest.raises(CompositionError, match="--private"):
+            taftcache.compose(store)
+        with pytest.raises(RecipeError, match="the other shards alone: --shard 001"):
+            taftcache.train(store)
+        assert taftcache.train(store, shards=["001"]).trained == ["components/001"]
+        assert "models/head" not in store.objects()

@@ -100,7 +100,7 @@ def test_a_failure_while_training_leaves_models_and_settings(store, monkeypatch)
 def test_models_without_noise_go_with_the_first_private_component(store):
     with open_store(store) as opened:
         report = taftcache.train_private(opened, settings(opened), ["001"])
-        assert "components/000" in report.dropped
+        assert "components/000" in report.dropped, "it is around another base point"
         assert {n for n in opened.objects() if not n.startswith(("base/", "state/"))} == {"components/001"}
         again = taftcache.train_private(opened, shards=["001"])
         assert (again.trained, again.kept, again.dropped) == ([], ["components/001"], [])

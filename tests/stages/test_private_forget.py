@@ -61,7 +61,7 @@ def test_plain_components_beside_private_ones_are_solved_again(private):
         taftcache.compose(store)
         gone = [store.shard(name).sample_ids[0] for name in ("000", "001")]
         report = taftcache.forget(store, gone)
-        assert set(report.renewed) == {"components/001", "models/head", "models/mean"}
+        assert set(report.renewed) == {"components/001", "models/mean"}
         assert META not in store.objects()["models/mean"].meta
     assert taftcache.audit(private).findings == []
 

@@ -33,7 +33,7 @@ from taftcache.stages.train.checks import (
     imported,
     orphans,
 )
-from taftcache.stages.train.record import record_recipe, recorded_values, settings_of, subtracted
+from taftcache.stages.train.record import record_recipe, recorded_values, settings_of, subtracted, with_noise
 from taftcache.stages.train.settings import Settings
 from taftcache.stages.train.solving import INTERRUPTED, SolveOptions, solve_component
 from taftcache.tangent.base import Base
@@ -228,7 +228,7 @@ def members_of(store: FeatureStore) -> list[str]:
         raise CompositionError(
             f"shard {', '.join(map(shard_of, missing))} has no component that was solved to its end",
             got=", ".join(missing),
-            do="taftcache train",
+            do="taftcache train --private" if with_noise(store) else "taftcache train",
         )
     names += imported(store)
     if not names:

@@ -19,7 +19,8 @@ from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.transaction import Transaction
 from taftcache.errors import RecipeError, StoreError
 from taftcache.model.component import Component, put_component
-from taftcache.names import component_of, is_component, is_model
+from taftcache.model.meta import meta_of
+from taftcache.names import EXACT, HEAD, component_of, is_component, is_model
 from taftcache.objective.cross_entropy import CrossEntropy
 from taftcache.objective.loss import Loss
 from taftcache.objective.named import true_class_weight
@@ -32,6 +33,7 @@ from taftcache.privacy.trainer import check_trained, plan, train_privately
 from taftcache.recipe import Recipe, recipe_values
 from taftcache.stages.progress import Progress, Silent
 from taftcache.stages.signature import Signer, signed, signer_of
+from taftcache.stages.train.checks import orphans
 from taftcache.stages.train.private_keys import is_current, new_key, put_keys, read_keys
 from taftcache.stages.train.record import (
     plan_without,
@@ -40,6 +42,7 @@ from taftcache.stages.train.record import (
     settings_of,
     subtracted,
     wanted_shards,
+    with_noise,
 )
 from taftcache.stages.train.settings import Settings
 
@@ -164,7 +167,7 @@ def _prepare(store: FeatureStore, settings: Settings, shards: Sequence[str] | No
     _check_settings(store, recipe, tuning)
     planned = plan(spec, tuning.runs)
     check_trained(base, base.trained(settings.train), spec, planned)
-    orphans = _orphans(store, settings, wanted)
+    lost_base = _of_other_bases(store, settings, wanted)
     said = [ref.meta[META]["relation"] for ref in objects.values() if META in ref.meta]
     fixed = fixed_promise(store.manifest.plan, ledger, said[0] if said else spec.relation, chain(*others))
     promise = held_to(fixed, spec)
@@ -179,30 +182,53 @@ def _prepare(store: FeatureStore, settings: Settings, shards: Sequence[str] | No
     return _Work(
         wanted=wanted,
         todo=todo,
-        dropped=[n for n, ref in objects.items() if is_model(n) and (META not in ref.meta or n in orphans)],
+        dropped=sorted({*lost_base, *_void(store, [*(shard.name for shard in wanted), *with_noise(store)])}),
         promise=promise,
         spent=charge(ledger, [shard.name for shard in todo], releases, promise, spent_before(others)),
         uncharged=planned.releases * (len(tuning.rates) - tuning.runs),
     )
 
 
-def _orphans(store: FeatureStore, settings: Settings, wanted: Sequence[Shard]) -> list[str]:
-    """Compositions around another base point than the recipe's; RecipeError where private components would be so."""
+def _of_other_bases(store: FeatureStore, settings: Settings, wanted: Sequence[Shard]) -> list[str]:
+    """Models around another base point than the recipe's; RecipeError where private components would be so."""
     asked = settings.base.digest, settings.train
-    others = {
-        name: ref
-        for name, ref in store.objects().items()
+    objects = store.objects()
+    others = [n for n in orphans(store, settings) if META not in objects[n].meta]
+    others += [
+        name
+        for name, ref in objects.items()
         if META in ref.meta and (ref.meta["base_digest"], ref.meta.get("train", asked[1])) != asked
-    }
+    ]
     renewed = [component_of(shard.name) for shard in wanted]
-    if left := [name for name in others if is_component(name) and name not in renewed]:
+    noisy = [name for name in others if META in objects[name].meta and is_component(name)]
+    if left := [name for name in noisy if name not in renewed]:
         raise RecipeError(
             f"other [tangent] settings would leave {', '.join(left)} around another base point, or over other "
             "parameters",
             got=f"base {settings.base.digest[:16]}, train = {settings.train!r}",
             do="train all shards together, without --shard, or keep the store's [tangent] section",
         )
-    return [name for name in others if not is_component(name)]
+    return [name for name in others if name not in noisy]
+
+
+def _void(store: FeatureStore, shards: Sequence[str]) -> list[str]:
+    """Models made without noise from the rows of ``shards``, or from components so made."""
+    objects = store.objects()
+    plain = {name: meta_of(ref.meta) for name, ref in objects.items() if is_model(name) and META not in ref.meta}
+    digests = {shard.digest for shard in store.shards if shard.name in shards}
+    own = {component_of(name) for name in shards}
+    solved = {
+        n for n, m in plain.items() if m.members is None and (n in own | {HEAD, EXACT} or digests & {*m.row_digests})
+    }
+    noisy = {name: ref.digest for name, ref in objects.items() if META in ref.meta}
+
+    def tells(name: str, digest: str) -> bool:
+        return name in solved or (name in own and noisy.get(name) != digest)
+
+    return [
+        *solved,
+        *(n for n, m in plain.items() if m.members and any(tells(*member) for member in m.members.items())),
+    ]
 
 
 def _check_settings(store: FeatureStore, recipe: Recipe, tuning: Tuning) -> None:

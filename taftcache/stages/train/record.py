@@ -11,6 +11,8 @@ from taftcache.cache.write.transaction import Transaction
 from taftcache.consent import refusal, remember
 from taftcache.errors import StoreError
 from taftcache.model.component import read_base
+from taftcache.names import component_of
+from taftcache.privacy.statement import META
 from taftcache.recipe import Recipe, parse_recipe, recipe_values
 from taftcache.stages.train.checks import check_settings
 from taftcache.stages.train.settings import Settings
@@ -59,6 +61,13 @@ def record_recipe(change: Transaction, store: FeatureStore, recipe: Recipe) -> N
 def subtracted(store: FeatureStore) -> list[str]:
     """Names of shards that a request to forget left out of the composition: trained again only by name."""
     return list(store.manifest.plan.get("subtracted", []))
+
+
+def with_noise(store: FeatureStore) -> list[str]:
+    """Names of the shards whose component was trained privately."""
+    there = store.objects()
+    names = [(shard.name, there.get(component_of(shard.name))) for shard in store.shards]
+    return [name for name, ref in names if ref is not None and META in ref.meta]
 
 
 def wanted_shards(store: FeatureStore, shards: Sequence[str] | None) -> list[Shard]:

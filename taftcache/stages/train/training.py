@@ -12,7 +12,6 @@ from taftcache.cache.store import FeatureStore
 from taftcache.errors import RecipeError
 from taftcache.model.component import Component, put_component
 from taftcache.names import HEAD, component_of
-from taftcache.privacy.statement import META
 from taftcache.recipe import Recipe
 from taftcache.stages.executor import Executor, Job
 from taftcache.stages.progress import Progress, Silent
@@ -24,6 +23,7 @@ from taftcache.stages.train.record import (
     settings_of,
     subtracted,
     wanted_shards,
+    with_noise,
 )
 from taftcache.stages.train.settings import Settings
 from taftcache.stages.train.solving import INTERRUPTED, SolveOptions, solve_component
@@ -102,6 +102,8 @@ def train(
 def _jobs(store: FeatureStore, settings: Settings, shards: Sequence[str] | None) -> list[Job]:
     """What a training of these shards (None: all) is responsible for: their components, and the head over all rows.
 
+    There is no head where a shard was trained privately: it would tell of that shard's rows what their noise hides.
+
     Raises:
         StoreError: as ``wanted_shards`` says. RecipeError, CompositionError: coefficients that will not fit the
         components.
@@ -110,7 +112,7 @@ def _jobs(store: FeatureStore, settings: Settings, shards: Sequence[str] | None)
     if shards is None and given.mode == "weighted":
         check_coefficients(given.weights, [*(component_of(shard.name) for shard in wanted), *imported(store)])
     jobs: list[Job] = [(component_of(shard.name), [shard], settings.train) for shard in wanted]
-    return [*jobs, (HEAD, store.shards, "head")]
+    return jobs if with_noise(store) else [*jobs, (HEAD, store.shards, "head")]
 
 
 def _check_todo(store: FeatureStore, recipe: Recipe, jobs: Sequence[Job]) -> None:
@@ -119,12 +121,16 @@ def _check_todo(store: FeatureStore, recipe: Recipe, jobs: Sequence[Job]) -> Non
     Raises:
         RecipeError: a private component would be replaced by one that saw its rows without noise.
     """
-    there = store.objects()
-    if private := [name for name, _, _ in jobs if name in there and META in there[name].meta]:
+    noisy = with_noise(store)
+    names = [name for name, _, _ in jobs]
+    if private := [name for name in map(component_of, noisy) if name in names]:
+        others = " ".join(f"--shard {shard.name}" for shard in store.shards if shard.name not in noisy)
         raise RecipeError(
             f"{', '.join(private)}: trained privately, and would be replaced by what is made without noise",
             got="taftcache train without --private",
-            do="taftcache train --private, or train a store of the same rows that was extracted elsewhere",
+            do="taftcache train --private"
+            + (f", or without a promise to their rows the other shards alone: {others}" if others else "")
+            + ", or train a store of the same rows that was extracted elsewhere",
         )
 
 
