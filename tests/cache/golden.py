@@ -1,7 +1,8 @@
 """Makes the golden stores of the present format version: ``python -m tests.cache.golden FOLDER [int8]``.
 
 Run once per format version, and the folder committed as ``stores/golden/v<format>-by-<release>``, or as
-``int8-by-<release>`` where its rows are in 8 bits; never run again for a version that is out. Everything in it is fixed but the tombstones' key, which is random, and what depends on it.
+``int8-by-<release>`` where its rows are in 8 bits; never run again for a version that is out. Everything in it is fixed
+but the tombstones' key, which is random, and what depends on it.
 """
 
 from __future__ import annotations
