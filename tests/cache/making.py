@@ -83,10 +83,10 @@ def fill(
     return resumed
 
 
-def written(path: Path, ids: Sequence[str], **entry: object) -> Path:
+def written(path: Path, ids: Sequence[str], dtype: str = "float16", **entry: object) -> Path:
     """A store of one shard and one component, and of one entry in its ledger where there is one."""
     with create(path) as store:
-        fill(store, "000", ids)
+        fill(store, "000", ids, dtype=dtype)
         with store.transaction() as change:
             change.put("components/000", b"x" * 32)
             if entry:
