@@ -85,8 +85,12 @@ class Scaled:
         return made
 
 
-def decode(files: Sequence[Any], dtype: str, tokens_shape: tuple[int, int]) -> NDArray[Any] | Scaled:
-    """The rows of a chunk out of its files' bytes (in the order of ``chunk_arrays``), taken by a slice or an index."""
+Chunk = NDArray[Any] | Scaled
+"""The rows of a chunk, taken by a slice or an index."""
+
+
+def decode(files: Sequence[Any], dtype: str, tokens_shape: tuple[int, int]) -> Chunk:
+    """The rows of a chunk out of its files' bytes, in the order of ``chunk_arrays``."""
     tokens = np.frombuffer(files[0], DTYPES[dtype]).reshape(-1, *tokens_shape)
     return Scaled(tokens, np.frombuffer(files[1], _SCALE).reshape(len(tokens), -1)) if len(files) > 1 else tokens
 
@@ -98,7 +102,7 @@ def scales_fault(data: Any) -> str | None:
     return None if (right & (bits & _FINE == 0)).all() else "a scale is none that is ever written"
 
 
-def rows_fault(rows: NDArray[Any] | Scaled) -> str | None:
+def rows_fault(rows: Chunk) -> str | None:
     """What is wrong with a chunk whose scales are right: encoded anew, its rows would have other bytes."""
     if not isinstance(rows, Scaled):
         return None

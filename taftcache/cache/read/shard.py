@@ -19,18 +19,15 @@ from numpy.typing import ArrayLike, NDArray
 
 from taftcache.cache.format import encoding, layout
 from taftcache.cache.format.digest import canonical, digest
-from taftcache.cache.format.encoding import Scaled
+from taftcache.cache.format.encoding import Chunk
 from taftcache.cache.format.fault import Fault, problem_of, unreadable
-from taftcache.cache.format.layout import ShardManifest
+from taftcache.cache.format.layout import FileRef, ShardManifest
 from taftcache.cache.format.manifest import ShardRef
 from taftcache.cache.place.home import Home
 from taftcache.errors import FormatError, StoreError
 
 if TYPE_CHECKING:
     import zarr
-
-
-_GetChunk = Callable[[int], NDArray[Any] | Scaled]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +52,7 @@ class Shard:
         self.at = ref.path if at is None else at
         self._verified: set[str] = set()
         self._maps: dict[str, Any] = {}
+        self._chunks: dict[int, Chunk] = {}  # those whose files are all mapped
         weakref.finalize(self, _descriptors.give, self._maps)
 
     def __len__(self) -> int:
@@ -158,9 +156,8 @@ class Shard:
         """Rows ``start .. stop`` in order, in blocks of ``size`` (the last may be shorter) that begin at ``start``.
 
         The blocks are the same whatever the chunk size: a view of the mapped file when a block lies within one chunk, a
-        copy of its parts otherwise: ``size=shard.chunk_rows`` reads at nearly the speed of memory. Rows that are stored
-        in 8 bits are made floats for each block. Chunks that come next are verified (or fetched, from a bucket) by a
-        few threads meanwhile.
+        copy of its parts otherwise, and where rows are in 8 bits: ``size=shard.chunk_rows`` reads at nearly the speed
+        of memory. Chunks that come next are verified (or fetched, from a bucket) by a few threads meanwhile.
 
         With a ``ring`` of arrays [size, t, d] of the shard's dtype every block is a view of one of them in turn, filled
         by a thread while the caller is at those before. It is for callers that copy blocks from page-locked memory to a
@@ -257,12 +254,8 @@ class Shard:
         return layout.metadata(made.rows, made.tokens_shape, made.dtype, made.chunk_rows)
 
     def _bytes(self, name: str) -> bytes:
-        part = self.listing.objects[name]
-        try:
-            raw = bytes(self._view(name, part.size))
-        except _Damaged as damage:
-            raise damage.fault.error() from None
-        if digest(raw) != part.digest:
+        part, data = self._part(name)
+        if digest(raw := bytes(data)) != part.digest:
             raise self._fault(name, _CHANGED).error()
         return raw
 
@@ -271,12 +264,12 @@ class Shard:
         """Enough to keep the processors hashing; more where each answer is waited for."""
         return max(2, min(4, os.cpu_count() or 1)) if self._root.stable else 8
 
-    def _parts(self, start: int, stop: int, chunk: _GetChunk) -> Iterator[NDArray[Any]]:
+    def _parts(self, start: int, stop: int, chunk: Callable[[int], Chunk]) -> Iterator[NDArray[Any]]:
         c = self.chunk_rows
         for k in range(start // c, -(-stop // c)):
             yield chunk(k)[max(start - k * c, 0) : min(stop - k * c, c)]
 
-    def _span(self, start: int, stop: int, chunk: _GetChunk) -> NDArray[Any]:
+    def _span(self, start: int, stop: int, chunk: Callable[[int], Chunk]) -> NDArray[Any]:
         if start >= stop:
             return np.empty((0, *self.tokens_shape), self.dtype)
         parts = list(self._parts(start, stop, chunk))
@@ -286,7 +279,7 @@ class Shard:
         joined.flags.writeable = False
         return joined
 
-    def _fill(self, out: NDArray[Any], start: int, stop: int, chunk: _GetChunk) -> NDArray[Any]:
+    def _fill(self, out: NDArray[Any], start: int, stop: int, chunk: Callable[[int], Chunk]) -> NDArray[Any]:
         at = 0
         for part in self._parts(start, stop, chunk):
             np.copyto(out[at : at + len(part)], part, casting="safe")
@@ -295,20 +288,21 @@ class Shard:
         filled.flags.writeable = False
         return filled
 
-    def _chunk(self, index: int) -> NDArray[Any] | Scaled:
+    def _chunk(self, index: int) -> Chunk:
         """Chunk ``index``, whose rows are taken by a slice or an index."""
+        if (made := self._chunks.get(index)) is not None:
+            return made
         names = layout.chunk_names(index, self.stored_as)
-        return encoding.decode([self._mapped(name) for name in names], self.stored_as, self.tokens_shape)
+        rows = encoding.decode([self._mapped(name) for name in names], self.stored_as, self.tokens_shape)
+        if all(name in self._maps for name in names):
+            self._chunks[index] = rows
+        return rows
 
     def _mapped(self, name: str) -> Any:
         """The verified bytes of one of a chunk's files."""
         if name in self._maps:
             return self._maps[name]
-        part = self.manifest.objects[name]
-        try:
-            data = self._view(name, part.size)
-        except _Damaged as damage:
-            raise damage.fault.error() from None
+        part, data = self._part(name)
         if name not in self._verified or not self._root.stable:
             if digest(data) != part.digest:
                 raise self._fault(name, _CHANGED).error()
@@ -320,6 +314,13 @@ class Shard:
         if self._root.stable and name not in self._maps and _descriptors.take():
             self._maps[name] = data
         return data
+
+    def _part(self, name: str) -> tuple[FileRef, Any]:
+        part = self.listing.objects[name]
+        try:
+            return part, self._view(name, part.size)
+        except _Damaged as damage:
+            raise damage.fault.error() from None
 
     def _view(self, name: str, size: int) -> Any:
         try:
@@ -341,15 +342,15 @@ class _Ahead:
     def __init__(self, shard: Shard, pool: ThreadPoolExecutor, last: int) -> None:
         self._shard, self._pool = shard, pool
         self._end = layout.chunk_count(last, shard.chunk_rows)
-        self._coming: dict[int, Future[NDArray[Any] | Scaled]] = {}
+        self._coming: dict[int, Future[Chunk]] = {}
 
-    def get(self, index: int) -> NDArray[Any] | Scaled:
+    def get(self, index: int) -> Chunk:
         """Chunk ``index``; called in order. What went wrong with one that was asked for ahead is said here."""
         coming = self._coming
         for old in [k for k in coming if k < index]:
             del coming[old]
         for k in range(index, min(index + 1 + self._shard._threads, self._end)):
-            if k not in coming and layout.chunk_names(k, self._shard.stored_as)[-1] not in self._shard._maps:
+            if k not in coming and k not in self._shard._chunks:
                 coming[k] = self._pool.submit(self._shard._chunk, k)
         return coming[index].result() if index in coming else self._shard._chunk(index)
 
