@@ -22,6 +22,7 @@ from taftcache.tangent.spec import TangentSpec, check_seed
 Positive = Annotated[float, msgspec.Meta(gt=0, le=1e100)]
 NotNegative = Annotated[float, msgspec.Meta(ge=0, le=1e100)]
 Count = Annotated[int, msgspec.Meta(ge=1)]
+Stored = Literal["float16", "float32", "int8"]
 Parsed = TypeVar("Parsed", bound=msgspec.Struct)
 _LONGEST = 80  # characters of a value in a message
 _hints = cache(get_type_hints)  # a millisecond for all sections, at every look into a store
@@ -35,7 +36,7 @@ class StoreSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     cache: what is kept of a sample. "auto" is the least that is exact for tangent.train: the "tokens" that enter the
         tail, the "attended" means of its heads, the "residual" row after attention, or the "feature" of the head.
         Only "tokens" serve every base point and every choice of parameters.
-    dtype: of the cached activations.
+    dtype: of the cached activations; "int8" keeps each token's numbers in 8 bits, under a scale of the token's own.
     chunk_rows: rows a chunk; "auto" aims at 8 MiB.
     """
 
@@ -44,7 +45,7 @@ class StoreSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     plan: Literal["hash", "balanced"] = "hash"
     seed: int = 0
     cache: Literal["auto", "tokens", "attended", "residual", "feature"] = "auto"
-    dtype: Literal["float16", "float32"] = "float16"
+    dtype: Stored = "float16"
     chunk_rows: Count | Literal["auto"] = "auto"
 
     def __post_init__(self) -> None:

@@ -18,7 +18,7 @@ from taftcache.tangent.config import Rows, TailConfig
 from taftcache.tangent.selection import ROWS, row_shape, smallest_rows
 from taftcache.tangent.spec import TangentSpec
 
-ITEM_BYTES = {"float16": 2, "float32": 4}
+_BYTES = {"float16": (2, 0), "float32": (4, 0), "int8": (1, 4)}  # of a number, and of its token besides
 
 
 class Reduction:
@@ -32,7 +32,8 @@ class Reduction:
         classes: K.
         tangent: what is trained, and around which base point.
         cache: what is kept; "auto" is the least that is exact for ``tangent.train``.
-        dtype: of the numbers that are kept, for their size.
+        dtype: of the numbers that are kept, for their size. ``computed`` is what they are handed over in: 8 bits are
+            made of float16, so that a store of float16 is converted to what an extraction in 8 bits writes.
 
     Raises:
         RecipeError: ``cache`` keeps less than is needed, or rows that this tail does not have.
@@ -44,7 +45,7 @@ class Reduction:
         classes: int,
         tangent: TangentSpec,
         cache: Rows | Literal["auto"] = "auto",
-        dtype: Literal["float16", "float32"] = "float16",
+        dtype: Literal["float16", "float32", "int8"] = "float16",
     ) -> None:
         self.cut = cut
         self._alone = Lock()  # torch.func puts a tail's weights into its one module for the time of a call
@@ -70,7 +71,9 @@ class Reduction:
             config = msgspec.structs.replace(config, rows=self.rows, reduced_by=base.reduction_digest())
         self.config: TailConfig = config
         self.tokens_shape = row_shape(config, self.rows)
-        self.bytes_per_sample = self.tokens_shape[0] * self.tokens_shape[1] * ITEM_BYTES[dtype]
+        (t, d), (number, token) = self.tokens_shape, _BYTES[dtype]
+        self.bytes_per_sample = t * (d * number + token)
+        self.computed: Literal["float16", "float32"] = "float32" if dtype == "float32" else "float16"
 
     @property
     def backbone(self) -> Backbone:

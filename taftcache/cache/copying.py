@@ -168,14 +168,15 @@ def convert(
         total, done = sum(ref.rows for ref in source.manifest.shards), 0
         for ref in source.manifest.shards:
             old = source.shard(ref.name)
-            rows = layout.resolve_chunk_rows(chunk_rows or old.chunk_rows, old.tokens_shape, dtype or old.dtype.name)
+            kept_as = dtype or old.stored_as
+            rows = layout.resolve_chunk_rows(chunk_rows or old.chunk_rows, old.tokens_shape, kept_as)
             if not made.has_shard(ref.name):
                 left_out = source.manifest.skipped.of(ref.name)
                 with made.writer(
                     ref.name,
                     ref.role,
                     chunk_rows=rows,
-                    dtype=dtype or old.dtype.name,
+                    dtype=kept_as,
                     tokens_shape=old.tokens_shape,
                     candidates=[*old.sample_ids, *(s.id for s in left_out)],
                 ) as writer:
@@ -187,7 +188,7 @@ def convert(
                     if writer.consumed == old.rows:
                         writer.append(old.tokens([]), [], [], left_out)
                     writer.commit()
-            _check_converted(made.shard(ref.name), old, dtype or old.dtype.name, min(rows, old.rows))
+            _check_converted(made.shard(ref.name), old, kept_as, min(rows, old.rows))
             done += ref.rows
         _memory(source, made)
     except BaseException:
@@ -197,10 +198,10 @@ def convert(
 
 
 def _check_converted(new: Shard, old: Shard, dtype: str, rows: int) -> None:
-    if (new.sample_ids, new.dtype.name, new.chunk_rows) != (old.sample_ids, dtype, rows):
+    if (new.sample_ids, new.stored_as, new.chunk_rows) != (old.sample_ids, dtype, rows):
         raise StoreError(
             f"cannot go on with the conversion: shard {new.name} there is of another one",
-            got=f"it has {new.rows} rows, {new.dtype}, {new.chunk_rows} rows a chunk",
+            got=f"it has {new.rows} rows, {new.stored_as}, {new.chunk_rows} rows a chunk",
             do="Name another folder.",
         )
 

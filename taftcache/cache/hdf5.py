@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from taftcache.cache.copying import BASE
 from taftcache.cache.format import layout
 from taftcache.cache.format.digest import canonical, digest, too_deep
+from taftcache.cache.format.encoding import DTYPES, rows_dtype
 from taftcache.cache.format.parts import Skipped
 from taftcache.cache.place.failure import cannot
 from taftcache.cache.read.verify import OnProgress
@@ -26,7 +27,8 @@ from taftcache.cache.store import FeatureStore
 from taftcache.errors import DataError, FormatError, StoreError, StoreWriteError
 
 FORMAT = "taftcache-features"
-VERSION = 1
+VERSIONS = (1, 2)
+"""Version 2 says of each shard as what its rows are stored; version 1, that of floats, as they are in the file."""
 MAX_TEXT = 64 << 20
 # deflate, shuffle, fletcher32, szip, and h5py's lzf: any other filter is a plug-in that HDF5 would load and run
 _FILTERS = {1, 2, 3, 4, 32000}
@@ -51,21 +53,24 @@ def export(store: FeatureStore, file: str | os.PathLike[str], progress: OnProgre
     total, done = sum(ref.rows for ref in store.manifest.shards), 0
     try:
         with h5py.File(partial, "w", libver="v110") as out:
-            out.attrs["format"], out.attrs["version"] = FORMAT, VERSION
+            shards = [store.shard(ref.name) for ref in store.manifest.shards]
+            said = any(shard.stored_as != shard.dtype.name for shard in shards)
+            out.attrs["format"], out.attrs["version"] = FORMAT, VERSIONS[said]
             out.attrs["root_digest"] = store.root_digest
             out["classes"] = np.array(store.classes, dtype=h5py.string_dtype())
             for name, value in _texts(store).items():
                 out[name] = np.frombuffer(canonical(value), np.uint8)
             for name in store.objects(BASE):
                 out[f"files/{name}"] = np.frombuffer(store.read_object(name), np.uint8)
-            for ref in store.manifest.shards:
-                shard = store.shard(ref.name)
-                group = out.create_group(f"shards/{ref.name}")
-                group.attrs["role"], group.attrs["digest"] = ref.role, ref.digest
+            for shard in shards:
+                group = out.create_group(f"shards/{shard.name}")
+                group.attrs["role"], group.attrs["digest"] = shard.role, shard.digest
                 group.attrs["chunk_rows"] = shard.chunk_rows
+                if said:
+                    group.attrs["stored_as"] = shard.stored_as
                 group["labels"] = shard.labels
                 group["sample_id"] = np.array(shard.sample_ids, dtype=h5py.string_dtype())
-                tokens = group.create_dataset("tokens", (ref.rows, *shard.tokens_shape), shard.dtype)
+                tokens = group.create_dataset("tokens", (shard.rows, *shard.tokens_shape), shard.dtype)
                 for block in shard.blocks(shard.chunk_rows):
                     tokens[block.start : block.start + len(block.labels)] = block.tokens
                     done += len(block.labels)
@@ -102,13 +107,14 @@ class FeatureFile:
             with self._reading():
                 form = self._file.attrs.get("format")
                 self.is_export = form == FORMAT
-                if self.is_export and self._file.attrs.get("version") != VERSION:
+                version = self._file.attrs.get("version")
+                if self.is_export and version not in VERSIONS:
                     raise FormatError(
-                        f"{self.path} is of version {self._file.attrs.get('version')!r} of {FORMAT!r}, and only version"
-                        f" {VERSION} is imported",
+                        f"{self.path} is of version {version!r} of {FORMAT!r}, and only versions"
+                        f" {' and '.join(map(str, VERSIONS))} are imported",
                     )
                 if self.is_export:
-                    self._open_export()
+                    self._open_export(version)
         except BaseException:
             self.close()
             raise
@@ -137,7 +143,7 @@ class FeatureFile:
         with self._reading():
             return self._bytes(f"files/{name}")
 
-    def _open_export(self) -> None:
+    def _open_export(self, version: int) -> None:
         texts = {name: self._json(name) for name in _TEXTS}
         self.identity, self.plan, self.recipe = texts["identity"], texts["plan"], texts["recipe"]
         self.skipped = _typed(texts["skipped"], list[Skipped], "skipped")
@@ -148,12 +154,12 @@ class FeatureFile:
         if not isinstance(group, h5py.Group):
             raise _bad(self.path, "shards is no group")
         for name in sorted(group):
-            attributes = self._node(f"shards/{name}").attrs
+            attributes: Any = self._node(f"shards/{name}").attrs
             tokens = self._dataset(f"shards/{name}/tokens", whole=False)
             labels, ids = self.column(f"shards/{name}/labels"), self._strings(f"shards/{name}/sample_id")
             if (
                 tokens.ndim != 3
-                or tokens.dtype.name not in layout.DTYPES
+                or tokens.dtype.name not in ("float16", "float32")
                 or labels.dtype.kind not in "iu"
                 or labels.shape != (len(ids),)
                 or len(tokens) != len(ids)
@@ -163,7 +169,10 @@ class FeatureFile:
             role, wanted, rows = (attributes.get(key) for key in ("role", "digest", "chunk_rows"))
             if not (isinstance(role, str) and isinstance(wanted, str) and isinstance(rows, np.integer)):
                 raise _bad(self.path, f"shards/{name} lacks role, digest or chunk_rows")
-            self.shards[name] = ExportedShard(tokens, labels.astype(np.int64), ids, role, wanted, int(rows))
+            kept_as = tokens.dtype.name if version == VERSIONS[0] else attributes.get("stored_as")
+            if not isinstance(kept_as, str) or kept_as not in DTYPES or rows_dtype(kept_as) != tokens.dtype:
+                raise _bad(self.path, f"shards/{name} does not say as what its rows are stored")
+            self.shards[name] = ExportedShard(tokens, labels.astype(np.int64), ids, role, wanted, int(rows), kept_as)
 
     def rows(self, name: str) -> StoredRows:
         """A dataset of numbers, whole and in this file."""
@@ -277,7 +286,7 @@ class _Object(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True)
 class ExportedShard:
-    """One exported shard: its rows, and the digest that it had."""
+    """One exported shard: its rows, the digest that it had, and as what its rows were stored."""
 
     tokens: h5py.Dataset
     labels: NDArray[np.int64]
@@ -285,6 +294,7 @@ class ExportedShard:
     role: str
     digest: str
     chunk_rows: int
+    stored_as: str
 
 
 def restore(file: FeatureFile, path: str | os.PathLike[str], progress: OnProgress | None = None) -> FeatureStore:
@@ -314,7 +324,7 @@ def restore(file: FeatureFile, path: str | os.PathLike[str], progress: OnProgres
                     name,
                     part.role,
                     chunk_rows=part.chunk_rows,
-                    dtype=part.tokens.dtype.name,
+                    dtype=part.stored_as,
                     tokens_shape=part.tokens.shape[1:],
                     candidates=[*part.ids, *(s.id for s in left_out)],
                     pad=True,

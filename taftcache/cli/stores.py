@@ -10,7 +10,7 @@ import typer
 import taftcache
 from taftcache.cli.options import IdsName, Json, LabelsName, Overrides, StorePath, Target, VectorsName, print_report
 from taftcache.errors import RecipeError
-from taftcache.recipe import load_recipe
+from taftcache.recipe import Stored, load_recipe
 from taftcache.terminal.console import bars
 from taftcache.terminal.stores import (
     show_convert,
@@ -143,7 +143,7 @@ def copy(
 def convert(
     store: StorePath,
     target: Target,
-    dtype: Annotated[Literal["float16", "float32"] | None, typer.Option("--dtype", help="of the new rows")] = None,
+    dtype: Annotated[Stored | None, typer.Option("--dtype", help="of the new rows")] = None,
     chunk_rows: Annotated[str | None, typer.Option("--chunk-rows", help='rows a chunk, or "auto"')] = None,
     as_json: Json = False,
 ) -> None:

@@ -123,7 +123,7 @@ def compute(
             do="put the same files at the recipe's path on every host",
         )
     (frozen, transform), recipe = loaded.model, loaded.recipe
-    work = Work(frozen, transform, source, loaded.batch, recipe.store.dtype)
+    work = Work(frozen, transform, source, loaded.batch, frozen.computed)
     on_cpu = frozen.device.type == "cpu"
     engine = make_engine(work, threads if on_cpu else recipe.extract.workers or None, stop)
     try:

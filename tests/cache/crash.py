@@ -1,6 +1,6 @@
 """Run in a process of its own: kill -9 a forked writer at chosen points, then look at what it left.
 
-    python -m tests.cache.crash FOLDER write|erase|add|back SEED POINTS|all
+    python -m tests.cache.crash FOLDER write|erase|add|back SEED POINTS|all [DTYPE]
 
 A point is the n-th call of a system function that changes the disk. Half of the points are inside a ``write`` that has
 written only part of its bytes. Some more writers are killed by the clock. Prints what was done; exit status 1 and a
@@ -19,25 +19,27 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from taftcache.cache.format.encoding import encode
 from taftcache.cache.format.manifest import PREVIOUS, Manifest
 from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.journal import Journal
 from taftcache.cache.write.previous import go_back
 
-from .making import create, fill, holds, names, row, tree
+from .making import create, fill, holds, kept, names, tree
 
 CHANGES = ("write", "fsync", "mkdir", "replace", "unlink", "rmdir", "ftruncate", "open")
 OLD, NEW = names(18, "old"), names(24, "new")
 SKIPPED = "skipped/at first.png"
 GONE = [OLD[2], OLD[11], OLD[12], SKIPPED]
 CHUNK = 4
+DTYPE = "float16" if len(sys.argv) < 6 else sys.argv[5]
 
 
 def prepare(path: Path) -> None:
     """A store with a shard, an object, an erasure behind it (so that the tombstones' random key is set), and a way back
     from its last commit."""
     with create(path) as store:
-        fill(store, "000", [*OLD, SKIPPED, "first"], bad=[SKIPPED])
+        fill(store, "000", [*OLD, SKIPPED, "first"], bad=[SKIPPED], dtype=DTYPE)
         with store.transaction() as change:
             change.erase(["first"])
             change.put("components/000", b"trained with all")
@@ -48,7 +50,7 @@ def prepare(path: Path) -> None:
 def write(path: Path) -> None:
     with FeatureStore(path, mode="a") as store:
         if not store.has_shard("001"):
-            fill(store, "001", NEW, batch=3, bad=NEW[5:7], chunk_rows=CHUNK)
+            fill(store, "001", NEW, batch=3, bad=NEW[5:7], chunk_rows=CHUNK, dtype=DTYPE)
 
 
 def erase(path: Path) -> None:
@@ -120,16 +122,16 @@ def killed(path: Path, work: Callable[[Path], None], point: int, torn: bool, pro
         hook(point, torn)
         work(path)
         os._exit(0)
-    os.waitpid(child, 0)
+    check_end(os.waitpid(child, 0)[1])
 
 
 def note(progress: Path) -> None:
     """Write down, outside the store, how many chunks a writer was told are durable."""
     append, fd, write_bytes = Journal.append, os.open(progress, os.O_CREAT | os.O_WRONLY | os.O_TRUNC), os.write
 
-    def noted(self: Journal, item) -> None:  # type: ignore[no-untyped-def]
-        append(self, item)
-        write_bytes(fd, b".")
+    def noted(self: Journal, *items) -> None:  # type: ignore[no-untyped-def]
+        append(self, *items)
+        write_bytes(fd, b"." * len(items))
 
     Journal.append = noted  # type: ignore[method-assign]
 
@@ -141,7 +143,12 @@ def killed_by_clock(path: Path, work: Callable[[Path], None], after: float, prog
         os._exit(0)
     time.sleep(after)
     os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
+    check_end(os.waitpid(child, 0)[1])
+
+
+def check_end(status: int) -> None:
+    """A writer was killed or came to its end: one that fails of itself says nothing of kills."""
+    assert status in (0, signal.SIGKILL), f"the writer ended with {os.waitstatus_to_exitcode(status)}"
 
 
 def check(
@@ -153,7 +160,7 @@ def check(
         assert store.root_digest in digests, "neither the old state nor the new one"
         state = digests.index(store.root_digest)
         assert store.verify() == [], store.verify()
-        assert holds(store, [i for i in OLD if state == 0 or work is not erase or i not in GONE])
+        assert holds(store, [i for i in OLD if state == 0 or work is not erase or i not in GONE], DTYPE)
         assert store.has_shard("001") == (work is write and state == 1)
     if state == 1 and work is erase:
         assert not (path / PREVIOUS).exists(), "the commit before knows what was erased"
@@ -167,7 +174,7 @@ def check(
             good = [i for i in NEW if i not in NEW[5:7]]
             whole = CHUNK * min(chunks, len(good) // CHUNK)  # the journal's last line, the seal, is no chunk
             least = NEW.index(good[whole - 1]) + 1 if whole else 0
-            resumed = fill(store, "001", NEW, batch=3, bad=NEW[5:7], chunk_rows=CHUNK, stop=0)
+            resumed = fill(store, "001", NEW, batch=3, bad=NEW[5:7], chunk_rows=CHUNK, dtype=DTYPE, stop=0)
             assert resumed >= least, f"{chunks} chunks were durable, resumed at {resumed}"
     expected = (before, after)[state]
     left = tree(path, but=("staging/",))
@@ -177,7 +184,7 @@ def check(
     final = tree(path)
     assert final == after, sorted(final.keys() ^ after.keys())
     if work is erase:
-        raw = [row(i).astype("float16").tobytes() for i in GONE]
+        raw = [encode(kept(i, DTYPE)[None], DTYPE)[0].tobytes() for i in GONE]
         pieces = [r[k : k + 16] for r in raw for k in range(len(r) - 15)] + [i.encode() for i in GONE]
         assert not any(piece in data for data in final.values() for piece in pieces)
     return "old" if state == 0 else "new"

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 from blake3 import blake3
 
+from taftcache.cache.format.encoding import as_read, rows_dtype
 from taftcache.cache.format.manifest import PREVIOUS
 from taftcache.cache.format.parts import Skipped
 from taftcache.cache.format.plan import in_order
@@ -23,6 +24,11 @@ def row(sample_id: str, shape: tuple[int, int] = SHAPE) -> np.ndarray:
     """[t, d] in [-1, 1), from the id."""
     raw = blake3(sample_id.encode()).digest(4 * shape[0] * shape[1])
     return (np.frombuffer(raw, "<u4").astype(np.float64) / 2**31 - 1).reshape(shape)
+
+
+def kept(sample_id: str, dtype: str = "float16") -> np.ndarray:
+    """The row as a store has it."""
+    return as_read(row(sample_id)[None].astype(rows_dtype(dtype)), dtype)[0]
 
 
 def label(sample_id: str) -> int:
@@ -77,10 +83,10 @@ def fill(
     return resumed
 
 
-def written(path: Path, ids: Sequence[str], **entry: object) -> Path:
+def written(path: Path, ids: Sequence[str], dtype: str = "float16", **entry: object) -> Path:
     """A store of one shard and one component, and of one entry in its ledger where there is one."""
     with create(path) as store:
-        fill(store, "000", ids)
+        fill(store, "000", ids, dtype=dtype)
         with store.transaction() as change:
             change.put("components/000", b"x" * 32)
             if entry:
@@ -99,6 +105,6 @@ def holds(store: FeatureStore, ids: Sequence[str], dtype: str = "float16") -> bo
     """Whether the store's rows of ``ids`` are the ones that `fill` wrote."""
     for i in ids:
         shard, at = store.locate(i)
-        if not np.array_equal(shard.tokens(slice(at, at + 1))[0], row(i).astype(dtype)) or shard.labels[at] != label(i):
+        if not np.array_equal(shard.tokens(slice(at, at + 1))[0], kept(i, dtype)) or shard.labels[at] != label(i):
             return False
     return True

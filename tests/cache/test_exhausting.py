@@ -21,7 +21,7 @@ from taftcache.cache.store import FeatureStore
 from taftcache.errors import TaftcacheError
 
 from .forging import CLONE, forge, forge_shard
-from .making import names, row, written
+from .making import kept, names, written
 
 IDS = names(10)
 
@@ -154,10 +154,12 @@ def edit(node: Any, where: list[float], what: str, value: Any, key: str) -> None
 @pytest.mark.parametrize(
     "examples", [pytest.param(30, id="short"), pytest.param(3000, id="long", marks=pytest.mark.full)]
 )
-@pytest.mark.parametrize("which", ["root", "shard"])
-def test_any_manifest_is_refused_or_tells_the_truth(good, tmp_path, which, examples) -> None:
+@pytest.mark.parametrize("which", ["root", "shard", pytest.param("int8", marks=pytest.mark.full)])
+def test_any_manifest_is_refused_or_tells_the_truth(tmp_path, which, examples) -> None:
     """Edited anywhere, with all digests right again: a typed refusal, or a store whose rows are those written."""
-    truth = {i: row(i).astype("float16").tobytes() for i in IDS}
+    dtype = "int8" if which == "int8" else "float16"
+    good = written(tmp_path / "good", IDS, dtype, a=1)
+    truth = {i: kept(i, dtype).tobytes() for i in IDS}
 
     @settings(max_examples=examples, deadline=None, suppress_health_check=list(HealthCheck), database=None)
     @given(changes=st.lists(edits(), min_size=1, max_size=3))

@@ -162,12 +162,13 @@ def test_reading_errors_are_faults(path, monkeypatch) -> None:
 
 
 @pytest.mark.law("Everything is on the disk before a manifest names it")
-def test_everything_is_synced_before_the_manifest_names_it(tmp_path, monkeypatch) -> None:
+@pytest.mark.parametrize("dtype", ["float16", "int8"])
+def test_everything_is_synced_before_the_manifest_names_it(tmp_path, monkeypatch, dtype) -> None:
     """Each file and each folder's entries are fsynced after their last change and before the manifest's rename."""
     dirty: set[str] = set()
     late: list[tuple[str, list[str]]] = []
     entered: list[int] = []
-    unnamed: set[int] = set()  # chunks whose entry in the folder is not durable yet
+    unnamed: set[tuple[str, str]] = set()  # folders, and chunks whose entry there is not durable yet
     real = {name: getattr(os, name) for name in ("write", "replace", "open", "mkdir")}
 
     def where(fd, name=None):
@@ -177,22 +178,22 @@ def test_everything_is_synced_before_the_manifest_names_it(tmp_path, monkeypatch
     def write(fd, data):
         if where(fd).endswith("/journal"):
             entered.extend(range(len(entered), len(entered) + bytes(data).count(b'"type":"chunk"')))
-            early = [k for k in entered if any(d.endswith(f"/group/tokens/c.{k}.0.0") for d in dirty) or k in unnamed]
+            chunks = [d.rpartition("/c.")[2] for d in dirty if "/group/tokens/c." in d or "/group/scales/c." in d]
+            early = [k for k in entered if any(c.startswith(f"{k}.") for c in chunks + [c for _, c in unnamed])]
             assert not early, f"chunks {early} are in the journal before they are durable"
         dirty.add(where(fd))
         return real["write"](fd, data)
 
     def fsync(fd):
         dirty.discard(where(fd))
-        if where(fd).endswith("/group/tokens"):
-            unnamed.clear()
+        unnamed.difference_update([u for u in unnamed if u[0] == where(fd)])
         return FSYNC(fd)
 
     def opened(name, flags, mode=0o777, *, dir_fd=None):
         if flags & os.O_CREAT and dir_fd is not None and not os.path.exists(where(dir_fd, name)):
             dirty.add(where(dir_fd))
-            if where(dir_fd).endswith("/group/tokens") and name.startswith("c."):
-                unnamed.add(int(name.split(".")[1]))
+            if where(dir_fd).endswith(("/group/tokens", "/group/scales")) and name.startswith("c."):
+                unnamed.add((where(dir_fd), name.removeprefix("c.")))
         return real["open"](name, flags, mode, dir_fd=dir_fd)
 
     def mkdir(name, mode=0o777, *, dir_fd=None):
@@ -211,7 +212,7 @@ def test_everything_is_synced_before_the_manifest_names_it(tmp_path, monkeypatch
         for name, function in [("write", write), ("fsync", fsync), ("replace", replace), ("mkdir", mkdir)]:
             monkeypatch.setattr(os, name, function)
         monkeypatch.setattr(os, "open", opened)
-        fill(store, "000", OLD)
+        fill(store, "000", OLD, dtype=dtype)
         change_much(store)
         monkeypatch.undo()
     assert len(late) == 2

@@ -9,22 +9,26 @@ import numpy as np
 import pytest
 import zarr
 
+from taftcache.cache.format.encoding import as_read, rows_dtype
 from taftcache.cache.store import FeatureStore
 
 from . import golden
 from .making import CLASSES, IDENTITY, label, row, tree
 from .test_erase import MEMORY, without_memory
 
-GOLDEN = sorted((Path(__file__).parents[2] / "stores" / "golden").glob("v*-by-*"))
+STORES = Path(__file__).parents[2] / "stores" / "golden"
+GOLDEN, EIGHT = sorted(STORES.glob("v*-by-*")), sorted(STORES.glob("int8-by-*"))
 
 
 def test_there_is_one() -> None:
     assert GOLDEN
+    assert EIGHT
 
 
 @pytest.mark.law("Golden stores of earlier releases read")
-@pytest.mark.parametrize("path", GOLDEN, ids=lambda p: p.name)
+@pytest.mark.parametrize("path", GOLDEN + EIGHT, ids=lambda p: p.name)
 def test_golden_store_reads(path) -> None:
+    dtypes = golden.EIGHT if path in EIGHT else golden.DTYPES
     with FeatureStore(path) as store:
         assert store.verify() == []
         assert store.strays() == []
@@ -34,9 +38,12 @@ def test_golden_store_reads(path) -> None:
             shard = store.shard(name)
             assert shard.sample_ids == ids
             assert shard.labels.tolist() == [label(i) for i in ids]
-            want = np.stack([row(i) for i in ids]).astype(golden.DTYPES[name])
+            given = np.stack([row(i) for i in ids]).astype(rows_dtype(dtypes[name]))
+            want = as_read(given, dtypes[name])
             assert np.array_equal(shard.tokens(slice(None)), want)
-            assert np.array_equal(zarr.open_group(path / shard.at, mode="r")["tokens"][:], want)
+            group = zarr.open_group(path / shard.at, mode="r")
+            scales = group["scales"][:][..., None] if path in EIGHT else 1
+            assert np.array_equal(group["tokens"][:] * scales, want)
         assert store.is_forgotten(golden.FORGOTTEN)
         assert [(s.id, s.shard) for s in store.manifest.skipped] == [(golden.SKIPPED, "001")]
         assert store.read_object("components/000") == b"not really safetensors"
@@ -46,7 +53,7 @@ def test_golden_store_reads(path) -> None:
         assert store.manifest.plan["plan"] == "balanced"
 
 
-@pytest.mark.parametrize("path", GOLDEN, ids=lambda p: p.name)
+@pytest.mark.parametrize("path", GOLDEN + EIGHT, ids=lambda p: p.name)
 def test_golden_store_can_be_changed(path, tmp_path) -> None:
     shutil.copytree(path, tmp_path / "s")
     with FeatureStore(tmp_path / "s", mode="a") as store, store.transaction() as change:
@@ -58,8 +65,8 @@ def test_golden_store_can_be_changed(path, tmp_path) -> None:
         assert store.manifest.version == 2
 
 
-def test_the_same_rows_give_the_same_bytes_as_ever(tmp_path) -> None:
-    golden.make(tmp_path / "s")
-    newest = GOLDEN[-1]
+@pytest.mark.parametrize(("newest", "dtypes"), [(GOLDEN[-1], golden.DTYPES), (EIGHT[-1], golden.EIGHT)])
+def test_the_same_rows_give_the_same_bytes_as_ever(tmp_path, newest, dtypes) -> None:
+    golden.make(tmp_path / "s", dtypes)
     assert without_memory(tmp_path / "s") == without_memory(newest)
     assert tree(tmp_path / "s", but=MEMORY).keys() == tree(newest, but=MEMORY).keys()

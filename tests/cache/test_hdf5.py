@@ -43,7 +43,7 @@ def test_other_tools_read_it(path, file) -> None:
     assert names == {*IDS, *TEST} - {IDS[3]}, "neither the skipped one nor the forgotten"
 
 
-@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize("dtype", ["float16", "float32", "int8"])
 def test_there_and_back(tmp_path, dtype) -> None:
     path = make(tmp_path / "s", dtype)
     with FeatureStore(path) as store:

@@ -11,9 +11,9 @@ import pytest
 from tests import forked
 
 
-def crash(folder: Path, kind: str, points: str) -> str:
+def crash(folder: Path, kind: str, points: str, *dtype: str) -> str:
     seed = os.environ.get("TAFTCACHE_CRASH_SEED", str(random.randrange(10**6)))
-    run = forked.run("tests.cache.crash", folder, kind, seed, points)
+    run = forked.run("tests.cache.crash", folder, kind, seed, points, *dtype)
     assert run.returncode == 0, f"seed {seed}\n{run.stdout}\n{run.stderr}"
     return run.stdout
 
@@ -29,6 +29,13 @@ def test_kill_at_some_points(tmp_path, kind) -> None:
 @pytest.mark.parametrize("kind", ["write", "erase", "add", "back"])
 def test_kill_at_every_point(tmp_path, kind) -> None:
     print(crash(tmp_path, kind, "all"))
+
+
+@pytest.mark.law("A kill at any point leaves the last commit or the next one")
+@pytest.mark.full
+@pytest.mark.parametrize("kind", ["write", "erase"])
+def test_kill_at_every_point_of_rows_in_8_bits(tmp_path, kind) -> None:
+    print(crash(tmp_path, kind, "all", "int8"))
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.fixture(scope="module")
 def tools():
     """What writes the tables, by name."""
-    names = ("make_growth", "make_defaults")
+    names = ("make_growth", "make_defaults", "make_rows")
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(ROOT / "tools"))
         yield {name: importlib.import_module(name) for name in names}
@@ -64,16 +64,35 @@ def test_what_does_not_decide_is_counted(tools):
     assert "where a linear probe has 90.0, which is within noise" in tool.sentence({"recipes": {"quickstart": found}})
 
 
-@pytest.mark.law("Tables of how cost grows, and of what a run gives without a switch, are those of the reports kept")
+def test_what_8_bits_cost_becomes_a_table(tools):
+    one = {
+        "bytes": {"float16": 12480, "int8": 6500}, "accuracy": {"float16": [0.9, 0.8, 0.95], "int8": [0.91, 0.8, 0.95]},
+        "ahead": [0.01, -0.02, 0.04], "verdict": "within noise", "changed": 3, "moved": 0.04,
+    }  # fmt: skip
+    found = {
+        "rows": 1000, "held_out": 50, "kinds": {"tokens": one}, "store_bytes": {"float16": 12520.4, "int8": 6541},
+        "pass_seconds": {"float16": 0.179, "int8": 0.182},
+    }  # fmt: skip
+    text = tools["make_rows"].tables({"stores": {"quickstart": found, "other": found}})
+    assert "digits through the bundled ViT: 1,000 rows, 50 held out." in text
+    cells = "12,480 → 6,500 | 90.0 (80.0 to 95.0) | 91.0 (80.0 to 95.0) | +1.0 (−2.0 to +4.0): within noise | 3 of 50"
+    assert f"| tokens | {cells} |" in text
+    assert "12,520 bytes a sample, 6,541 in int8. A pass over 512 rows of tokens: 179 ms, 182 ms in int8" in text
+
+
+@pytest.mark.law(
+    "Tables of how cost grows, of a run without a switch and of rows in 8 bits are those of the reports kept"
+)
 def test_the_pages_have_what_was_measured(tools):
     def kept(name):
         return json.loads((ROOT / "docs/results" / name).read_text("utf-8"))
 
-    growth, defaults = kept("growth.json"), kept("defaults.json")
+    growth, defaults, rows = kept("growth.json"), kept("defaults.json"), kept("rows.json")
     for page, name, text in (
         ("docs/benchmarks.md", "growth", tools["make_growth"].tables(growth)),
         ("docs/cluster.md", "plan", tools["make_growth"].plan(growth)),
         ("docs/benchmarks.md", "defaults", tools["make_defaults"].table(defaults)),
+        ("docs/benchmarks.md", "rows", tools["make_rows"].tables(rows)),
         ("README.md", "defaults", tools["make_defaults"].sentence(defaults)),
     ):
         assert f"<!-- {name} -->\n\n{text}\n\n<!-- /{name} -->" in (ROOT / page).read_text("utf-8"), page

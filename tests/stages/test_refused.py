@@ -103,7 +103,7 @@ OTHERS = [
     ("export {S} {T}/one.safetensors --format npz", "one.safetensors"),
     ("export {S} {T}/new --format csv", "csv"),
     ("convert {S} {T}/full --dtype float32", "full"),
-    ("convert {S} {T}/new --dtype int8", "int8"),
+    ("convert {S} {T}/new --dtype int4", "int4"),
     ("import {T}/broken.safetensors {S}", "broken"),
     ("append {T}/other.toml", "store"),
     ("extract {T}/other.toml", "store.seed"),

@@ -1,4 +1,4 @@
-"""How a shard lies in its Zarr v3 group: three arrays, their chunk files, and the shard manifest over them."""
+"""How a shard lies in its Zarr v3 group: its arrays, their chunk files, and the shard manifest over them."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from taftcache.cache.format.digest import canonical, digest
+from taftcache.cache.format.encoding import DTYPES, chunk_arrays, row_bytes, rows_dtype
 from taftcache.cache.format.fault import Fault
 from taftcache.cache.format.manifest import ShardRef
 from taftcache.cache.format.plan import MAX_ID_BYTES
@@ -18,11 +19,11 @@ from taftcache.cache.format.strict import Hex, check_version, decode_strict
 from taftcache.errors import FormatError, RecipeError, StoreError, StoreWriteError
 
 FORMAT = "taftcache-shard"
-VERSION = 1
+VERSIONS = {1: ("float16", "float32"), 2: ("int8",)}
+"""Version of a shard's manifest -> what its rows may be kept as: version 2 has the array of scales."""
 MAX_BYTES = 32 << 20
 MAX_STATISTICS = 2 << 20
-DTYPES: dict[str, np.dtype[Any]] = {"float16": np.dtype("<f2"), "float32": np.dtype("<f4")}
-METADATA = ("zarr.json", "tokens/zarr.json", "labels/zarr.json", "sample_id/zarr.json")
+_ONE_OF = ", ".join(DTYPES)
 MAX_CHUNK_BYTES = 1 << 30
 MAX_CHUNK_ROWS = 1 << 16
 _AUTO_BYTES = 8 << 20
@@ -47,7 +48,7 @@ class ShardManifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     """What one shard holds, and the digest and size of every file of its group; a file beside the group's folder."""
 
     format: str = FORMAT
-    version: int = VERSION
+    version: int
     name: str
     role: str
     rows: int
@@ -78,7 +79,7 @@ class ShardManifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     def decode(cls, raw: bytes, ref: ShardRef) -> ShardManifest:
         """Read and check one (its digest is the caller's to check): FormatError for what must be refused."""
         file = manifest_file(ref.path)
-        check_version(raw, FORMAT, (VERSION,), Fault(ref.name, None, None, file, "it is not JSON"))
+        version = check_version(raw, FORMAT, VERSIONS, Fault(ref.name, None, None, file, "it is not JSON"))
         _bounded(raw, ref, file)
         made = decode_strict(raw, cls, file)
         if (made.name, made.role, made.rows) != (ref.name, ref.role, ref.rows):
@@ -88,6 +89,12 @@ class ShardManifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
                 do="Do not use this store.",
             )
         check_shape(made.tokens_shape, made.dtype, made.chunk_rows)
+        if version != version_of(made.dtype):
+            raise FormatError(
+                "the shard manifest is of a version that does not have its dtype",
+                got=f"{file}: {made.dtype} in version {version}",
+                do="Do not use this store.",
+            )
         expected = expected_sizes(made.rows, made.tokens_shape, made.dtype, made.chunk_rows)
         if expected.keys() != made.objects.keys():
             odd = sorted(expected.keys() ^ made.objects.keys())
@@ -124,7 +131,8 @@ def _bounded(raw: bytes, ref: ShardRef, file: str) -> None:
             "the shard manifest does not have the fields of its version", got=f"{file}: {error}"
         ) from None
     check_shape(declared.tokens_shape, declared.dtype, declared.chunk_rows)
-    files = len(METADATA) + 2 + chunk_count(max(declared.rows, 0), declared.chunk_rows)
+    each = len(chunk_arrays(declared.dtype))
+    files = 5 + each + each * chunk_count(max(declared.rows, 0), declared.chunk_rows)
     # "tokens/c.0.0.0":{"digest":"…64…","size":1}, is the shortest entry of a chunk, the longest is 40 longer
     if not 90 * files <= len(raw) - len(declared.statistics) <= 140 * files + 4096 or declared.rows != ref.rows:
         raise FormatError(
@@ -140,14 +148,29 @@ def _bounded(raw: bytes, ref: ShardRef, file: str) -> None:
         )
 
 
+def version_of(dtype: str) -> int:
+    """Of the manifest of a shard whose rows are kept so."""
+    return next(version for version, kept in VERSIONS.items() if dtype in kept)
+
+
 def manifest_file(group: str) -> str:
     """Where the manifest of the group in the folder ``group`` lies: beside it, for inside Zarr would warn of it."""
     return f"{group}.json"
 
 
-def chunk_name(index: int) -> str:
-    """The file of tokens' chunk ``index`` (rows index·c .. (index + 1)·c)."""
-    return f"tokens/c.{index}.0.0"
+def chunk_names(index: int, dtype: str) -> tuple[str, ...]:
+    """The files of chunk ``index`` (rows index·c .. (index + 1)·c), in the order of ``chunk_arrays``."""
+    return tuple(f"{array}/c.{index}.0{'.0' if array == 'tokens' else ''}" for array in chunk_arrays(dtype))
+
+
+def array_names(dtype: str) -> tuple[str, ...]:
+    """The arrays of a shard's group."""
+    return (*chunk_arrays(dtype), "labels", "sample_id")
+
+
+def is_metadata(name: str) -> bool:
+    """Whether a file of the group is one of ``metadata``."""
+    return name.endswith("zarr.json")
 
 
 def chunk_count(rows: int, chunk_rows: int) -> int:
@@ -160,7 +183,7 @@ def auto_chunk_rows(tokens_shape: tuple[int, int], dtype: str) -> int:
 
     It depends on the shape of a row only, never on how many rows there are.
     """
-    row = tokens_shape[0] * tokens_shape[1] * DTYPES[dtype].itemsize
+    row = row_bytes(tokens_shape, dtype)[0]
     return max(16, min(512, 1 << max(0, (_AUTO_BYTES // row).bit_length() - 1)))
 
 
@@ -168,9 +191,9 @@ def check_shape(tokens_shape: Sequence[int], dtype: str, chunk_rows: int) -> Non
     """FormatError unless one chunk is of a size that can be dealt with."""
     t, d = tokens_shape
     good = dtype in DTYPES and t >= 1 and d >= 1 and 1 <= chunk_rows <= MAX_CHUNK_ROWS
-    if not good or t * d * chunk_rows * DTYPES[dtype].itemsize > MAX_CHUNK_BYTES:
+    if not good or t * d * chunk_rows * rows_dtype(dtype).itemsize > MAX_CHUNK_BYTES:
         raise FormatError(
-            f"tokens must be float16 or float32 [n, t, d] with t, d >= 1, in chunks of at most {MAX_CHUNK_BYTES} bytes",
+            f"tokens must be {_ONE_OF} [n, t, d] with t, d >= 1, in chunks of at most {MAX_CHUNK_BYTES} bytes",
             got=f"{dtype} [n, {t}, {d}] in chunks of {chunk_rows} rows",
             do="Use fewer rows per chunk.",
         )
@@ -179,7 +202,7 @@ def check_shape(tokens_shape: Sequence[int], dtype: str, chunk_rows: int) -> Non
 def resolve_chunk_rows(chunk_rows: int | Literal["auto"], tokens_shape: tuple[int, int], dtype: str) -> int:
     """The number that ``chunk_rows`` means for rows of that shape."""
     if dtype not in DTYPES:
-        raise RecipeError(f"tokens cannot be stored as {dtype!r}", do="Use one of float16, float32.")
+        raise RecipeError(f"tokens cannot be stored as {dtype!r}", do=f"Use one of {_ONE_OF}.")
     if min(tokens_shape) < 1:
         raise RecipeError(
             "a row must have at least one token of at least one feature", got=f"[t, d] = {list(tokens_shape)}"
@@ -191,25 +214,27 @@ def resolve_chunk_rows(chunk_rows: int | Literal["auto"], tokens_shape: tuple[in
 
 def expected_sizes(rows: int, tokens_shape: tuple[int, int], dtype: str, chunk_rows: int) -> dict[str, tuple[int, int]]:
     """Every file of a shard's group -> the least and the most bytes it may have."""
-    chunk = chunk_rows * tokens_shape[0] * tokens_shape[1] * DTYPES[dtype].itemsize
-    sizes = {name: len(text) for name, text in metadata(rows, tokens_shape, dtype, chunk_rows).items()}
-    exact = {**sizes, "labels/c.0": 4 * rows} | {chunk_name(i): chunk for i in range(chunk_count(rows, chunk_rows))}
+    chunk = [chunk_rows * size for size in row_bytes(tokens_shape, dtype)]
+    exact = {name: len(text) for name, text in metadata(rows, tokens_shape, dtype, chunk_rows).items()}
+    exact["labels/c.0"] = 4 * rows
+    for i in range(chunk_count(rows, chunk_rows)):
+        exact |= zip(chunk_names(i, dtype), chunk, strict=True)
     return {name: (size, size) for name, size in exact.items()} | {
         "sample_id/c.0": (4 + 5 * rows, 4 + (4 + MAX_ID_BYTES) * rows)
     }
 
 
 def metadata(rows: int, tokens_shape: tuple[int, int], dtype: str, chunk_rows: int) -> dict[str, bytes]:
-    """The four zarr.json of a shard. There is one right text for each shape: any other is refused."""
+    """The zarr.json of a shard's group and arrays. There is one right text for each shape: any other is refused."""
     t, d = tokens_shape
-    little = {"name": "bytes", "configuration": {"endian": "little"}}
-    vlen: dict[str, Any] = {"name": "vlen-utf8", "configuration": {}}
-    return {
-        "zarr.json": canonical({"zarr_format": 3, "node_type": "group", "attributes": {}}),
-        "tokens/zarr.json": _array((rows, t, d), (chunk_rows, t, d), dtype, 0.0, little, ("row", "token", "feature")),
-        "labels/zarr.json": _array((rows,), (rows,), "int32", 0, little, ("row",)),
-        "sample_id/zarr.json": _array((rows,), (rows,), "string", "", vlen, ("row",)),
+    whole = {
+        "tokens": _array((rows, t, d), (chunk_rows, t, d), dtype, ("row", "token", "feature")),
+        "scales": _array((rows, t), (chunk_rows, t), "float32", ("row", "token")),
+        "labels": _array((rows,), (rows,), "int32", ("row",)),
+        "sample_id": _array((rows,), (rows,), "string", ("row",)),
     }
+    group = canonical({"zarr_format": 3, "node_type": "group", "attributes": {}})
+    return {"zarr.json": group} | {f"{array}/zarr.json": whole[array] for array in array_names(dtype)}
 
 
 def encode_ids(ids: Sequence[str]) -> bytes:
@@ -240,9 +265,19 @@ def pad(tokens: NDArray[Any], chunk_rows: int) -> NDArray[Any]:
     return full
 
 
-def _array(
-    shape: Sequence[int], chunk: Sequence[int], dtype: str, fill: Any, codec: dict[str, Any], names: Sequence[str]
-) -> bytes:
+_LITTLE = {"name": "bytes", "configuration": {"endian": "little"}}
+_ZARR: dict[str, tuple[Any, dict[str, Any]]] = {
+    "float16": (0.0, _LITTLE),
+    "float32": (0.0, _LITTLE),
+    "int8": (0, {"name": "bytes"}),
+    "int32": (0, _LITTLE),
+    "string": ("", {"name": "vlen-utf8", "configuration": {}}),
+}
+"""Zarr's data type -> fill value and codec."""
+
+
+def _array(shape: Sequence[int], chunk: Sequence[int], dtype: str, names: Sequence[str]) -> bytes:
+    fill, codec = _ZARR[dtype]
     return canonical(
         {
             "zarr_format": 3,

@@ -8,6 +8,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from threading import Lock
@@ -16,13 +17,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from taftcache.cache.format import layout
+from taftcache.cache.format import encoding, layout
 from taftcache.cache.format.digest import canonical, digest
+from taftcache.cache.format.encoding import Chunk
 from taftcache.cache.format.fault import Fault, problem_of, unreadable
-from taftcache.cache.format.layout import DTYPES, ShardManifest
+from taftcache.cache.format.layout import FileRef, ShardManifest
 from taftcache.cache.format.manifest import ShardRef
 from taftcache.cache.place.home import Home
-from taftcache.errors import FormatError
+from taftcache.errors import FormatError, StoreError
 
 if TYPE_CHECKING:
     import zarr
@@ -48,8 +50,9 @@ class Shard:
         self.name, self.role, self.rows, self.digest = ref.name, ref.role, ref.rows, ref.digest
         self._root, self._ref = root, ref
         self.at = ref.path if at is None else at
-        self._verified: set[int] = set()
-        self._maps: dict[int, NDArray[Any]] = {}
+        self._verified: set[str] = set()
+        self._maps: dict[str, Any] = {}
+        self._chunks: dict[int, Chunk] = {}  # those whose files are all mapped
         weakref.finalize(self, _descriptors.give, self._maps)
 
     def __len__(self) -> int:
@@ -92,8 +95,13 @@ class Shard:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """float16 or float32."""
-        return DTYPES[self.manifest.dtype]
+        """Of the rows that are handed out: float16 or float32."""
+        return encoding.rows_dtype(self.stored_as)
+
+    @property
+    def stored_as(self) -> str:
+        """What its files hold: "float16", "float32", or "int8" with a scale for each token."""
+        return self.manifest.dtype
 
     @property
     def chunk_rows(self) -> int:
@@ -148,8 +156,8 @@ class Shard:
         """Rows ``start .. stop`` in order, in blocks of ``size`` (the last may be shorter) that begin at ``start``.
 
         The blocks are the same whatever the chunk size: a view of the mapped file when a block lies within one chunk, a
-        copy of its parts otherwise: ``size=shard.chunk_rows`` reads at nearly the speed of memory. Chunks that come
-        next are verified (or fetched, from a bucket) by a few threads meanwhile.
+        copy of its parts otherwise, and where rows are in 8 bits: ``size=shard.chunk_rows`` reads at nearly the speed
+        of memory. Chunks that come next are verified (or fetched, from a bucket) by a few threads meanwhile.
 
         With a ``ring`` of arrays [size, t, d] of the shard's dtype every block is a view of one of them in turn, filled
         by a thread while the caller is at those before. It is for callers that copy blocks from page-locked memory to a
@@ -181,7 +189,8 @@ class Shard:
                     yield RowBlock(at, ahead.popleft().result(), self.labels[at:end])
 
     def tokens(self, rows: slice | ArrayLike) -> NDArray[Any]:
-        """Tokens [b, t, d] of a slice (a read-only view where it lies in one chunk) or of an array of row numbers."""
+        """Tokens [b, t, d] of a slice (a read-only view where it lies in one chunk of floats) or of an array of row
+        numbers."""
         if isinstance(rows, slice):
             start, stop, step = rows.indices(self.rows)
             if step == 1:
@@ -222,27 +231,31 @@ class Shard:
             return self._fault(name, problem_of(error))
         if digest(data) != part.digest:
             return self._fault(name, _CHANGED)
-        if name in layout.METADATA:
+        if layout.is_metadata(name):
             right = bytes(data) == self._metadata()[name]
             return None if right else self._fault(name, "it is not the one text that its shape has")
-        array, chunk = _place(name)
-        if array == "tokens" and chunk is not None and (chunk + 1) * made.chunk_rows > self.rows:
+        (array, chunk), problem = _place(name), None
+        if chunk is None or array not in encoding.chunk_arrays(made.dtype):
+            return None
+        if (chunk + 1) * made.chunk_rows > self.rows:
             row = len(data) // made.chunk_rows
             if np.frombuffer(data, np.uint8)[(self.rows - chunk * made.chunk_rows) * row :].any():
                 return self._fault(name, "there is something in the padding after the last row")
-        return None
+        if array == "scales":
+            problem = encoding.scales_fault(data)
+        else:
+            with suppress(StoreError):  # of its scales, which is said of them
+                rest = [self._mapped(other) for other in layout.chunk_names(chunk, made.dtype)[1:]]
+                problem = encoding.rows_fault(encoding.decode([data, *rest], made.dtype, made.tokens_shape))
+        return None if problem is None else self._fault(name, problem)
 
     def _metadata(self) -> dict[str, bytes]:
         made = self.listing
         return layout.metadata(made.rows, made.tokens_shape, made.dtype, made.chunk_rows)
 
     def _bytes(self, name: str) -> bytes:
-        part = self.listing.objects[name]
-        try:
-            raw = bytes(self._view(name, part.size))
-        except _Damaged as damage:
-            raise damage.fault.error() from None
-        if digest(raw) != part.digest:
+        part, data = self._part(name)
+        if digest(raw := bytes(data)) != part.digest:
             raise self._fault(name, _CHANGED).error()
         return raw
 
@@ -251,12 +264,12 @@ class Shard:
         """Enough to keep the processors hashing; more where each answer is waited for."""
         return max(2, min(4, os.cpu_count() or 1)) if self._root.stable else 8
 
-    def _parts(self, start: int, stop: int, chunk: Callable[[int], NDArray[Any]]) -> Iterator[NDArray[Any]]:
+    def _parts(self, start: int, stop: int, chunk: Callable[[int], Chunk]) -> Iterator[NDArray[Any]]:
         c = self.chunk_rows
         for k in range(start // c, -(-stop // c)):
             yield chunk(k)[max(start - k * c, 0) : min(stop - k * c, c)]
 
-    def _span(self, start: int, stop: int, chunk: Callable[[int], NDArray[Any]]) -> NDArray[Any]:
+    def _span(self, start: int, stop: int, chunk: Callable[[int], Chunk]) -> NDArray[Any]:
         if start >= stop:
             return np.empty((0, *self.tokens_shape), self.dtype)
         parts = list(self._parts(start, stop, chunk))
@@ -266,7 +279,7 @@ class Shard:
         joined.flags.writeable = False
         return joined
 
-    def _fill(self, out: NDArray[Any], start: int, stop: int, chunk: Callable[[int], NDArray[Any]]) -> NDArray[Any]:
+    def _fill(self, out: NDArray[Any], start: int, stop: int, chunk: Callable[[int], Chunk]) -> NDArray[Any]:
         at = 0
         for part in self._parts(start, stop, chunk):
             np.copyto(out[at : at + len(part)], part, casting="safe")
@@ -275,25 +288,39 @@ class Shard:
         filled.flags.writeable = False
         return filled
 
-    def _chunk(self, index: int) -> NDArray[Any]:
-        if index in self._maps:
-            return self._maps[index]
-        name = layout.chunk_name(index)
-        part = self.manifest.objects[name]
-        try:
-            data = self._view(name, part.size)
-        except _Damaged as damage:
-            raise damage.fault.error() from None
-        if index not in self._verified or not self._root.stable:
+    def _chunk(self, index: int) -> Chunk:
+        """Chunk ``index``, whose rows are taken by a slice or an index."""
+        if (made := self._chunks.get(index)) is not None:
+            return made
+        names = layout.chunk_names(index, self.stored_as)
+        rows = encoding.decode([self._mapped(name) for name in names], self.stored_as, self.tokens_shape)
+        if all(name in self._maps for name in names):
+            self._chunks[index] = rows
+        return rows
+
+    def _mapped(self, name: str) -> Any:
+        """The verified bytes of one of a chunk's files."""
+        if name in self._maps:
+            return self._maps[name]
+        part, data = self._part(name)
+        if name not in self._verified or not self._root.stable:
             if digest(data) != part.digest:
                 raise self._fault(name, _CHANGED).error()
-            self._verified.add(index)
-        tokens = np.frombuffer(data, self.dtype).reshape(self.chunk_rows, *self.tokens_shape)
-        # Chunks beyond what may be kept are mapped anew at each pass. First come, first kept: passes go round and
-        # round, and dropping the least recently used would drop each chunk just before it is due.
-        if self._root.stable and index not in self._maps and _descriptors.take():
-            self._maps[index] = tokens
-        return tokens
+            if name.startswith("scales/") and (problem := encoding.scales_fault(data)):
+                raise self._fault(name, problem).error()
+            self._verified.add(name)
+        # Files beyond what may be kept are mapped anew at each pass. First come, first kept: passes go round and
+        # round, and dropping the least recently used would drop each file just before it is due.
+        if self._root.stable and name not in self._maps and _descriptors.take():
+            self._maps[name] = data
+        return data
+
+    def _part(self, name: str) -> tuple[FileRef, Any]:
+        part = self.listing.objects[name]
+        try:
+            return part, self._view(name, part.size)
+        except _Damaged as damage:
+            raise damage.fault.error() from None
 
     def _view(self, name: str, size: int) -> Any:
         try:
@@ -315,15 +342,15 @@ class _Ahead:
     def __init__(self, shard: Shard, pool: ThreadPoolExecutor, last: int) -> None:
         self._shard, self._pool = shard, pool
         self._end = layout.chunk_count(last, shard.chunk_rows)
-        self._coming: dict[int, Future[NDArray[Any]]] = {}
+        self._coming: dict[int, Future[Chunk]] = {}
 
-    def get(self, index: int) -> NDArray[Any]:
+    def get(self, index: int) -> Chunk:
         """Chunk ``index``; called in order. What went wrong with one that was asked for ahead is said here."""
         coming = self._coming
         for old in [k for k in coming if k < index]:
             del coming[old]
         for k in range(index, min(index + 1 + self._shard._threads, self._end)):
-            if k not in coming and k not in self._shard._maps:
+            if k not in coming and k not in self._shard._chunks:
                 coming[k] = self._pool.submit(self._shard._chunk, k)
         return coming[index].result() if index in coming else self._shard._chunk(index)
 
@@ -342,7 +369,7 @@ class _Descriptors:
             self._left -= 1
             return True
 
-    def give(self, maps: dict[int, Any]) -> None:
+    def give(self, maps: dict[str, Any]) -> None:
         with self._lock:
             self._left += len(maps)
 

@@ -11,21 +11,30 @@ import msgspec
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from taftcache.cache.format import layout
+from taftcache.cache.format import encoding, layout
 from taftcache.cache.format.digest import digest
-from taftcache.cache.format.layout import DTYPES, FileRef, ShardManifest, Statistics
+from taftcache.cache.format.layout import FileRef, ShardManifest, Statistics
 from taftcache.cache.format.manifest import ShardRef
 from taftcache.cache.place.folder import Folder
-from taftcache.errors import DataError
+from taftcache.errors import DataError, StoreError
 
 
-class ChunkRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One written chunk: its file's digest and size, its largest |x| and the sum of its tokens' norms."""
+class ChunkRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """One written chunk: its file's digest and size, its largest |x| and the sum of its tokens' norms.
+
+    scales: the file of its scales, where its tokens have any.
+    """
 
     digest: str
     size: int
     max_abs: float
     norm_sum: float
+    scales: FileRef | None = None
+
+    @property
+    def files(self) -> list[FileRef]:
+        """Those of the chunk, in the order of ``chunk_arrays``."""
+        return [FileRef(self.digest, self.size), *([] if self.scales is None else [self.scales])]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,14 +61,17 @@ class GroupWriter:
 
     def __init__(self, root: Folder, at: str, form: ShardForm) -> None:
         self._root, self._at, self._form = root, at, form
-        for array in ("tokens", "labels", "sample_id"):
+        self._arrays = layout.array_names(form.dtype)
+        for array in self._arrays:
             root.make(f"{at}/{array}")
 
     def put_chunk(self, index: int, tokens: NDArray[Any], rows: int) -> ChunkRecord:
         """Write chunk ``index``: ``tokens`` [chunk_rows, t, d], of which rows from ``rows`` on are 0. Its bytes are
         durable, its name is after `sync_names` or `finish`; several threads may write at once."""
-        self._root.write(f"{self._at}/{layout.chunk_name(index)}", tokens)
-        return chunk_record(tokens, rows)
+        files = encoding.encode(tokens, self._form.dtype)
+        for name, data in zip(layout.chunk_names(index, self._form.dtype), files, strict=True):
+            self._root.write(f"{self._at}/{name}", data)
+        return chunk_record(tokens, files, rows)
 
     def put_rest(self, index: int, tokens: NDArray[Any], rows: int) -> ChunkRecord:
         """Write the last chunk: ``rows`` of ``tokens`` [chunk_rows, t, d], which become 0 after them."""
@@ -67,9 +79,24 @@ class GroupWriter:
         size = self._form.having(rows).chunk_rows if index == 0 else self._form.chunk_rows
         return self.put_chunk(index, tokens[:size], rows)
 
+    def get_chunk(self, index: int, record: ChunkRecord, *, sure: bool = True) -> NDArray[Any] | None:
+        """The rows [chunk_rows, t, d] of a whole chunk that was written, None where they are not those of ``record``;
+        not ``sure``, where a file has another size."""
+        files = []
+        for name, made in zip(layout.chunk_names(index, self._form.dtype), record.files, strict=True):
+            try:
+                raw = self._root.read(f"{self._at}/{name}", made.size)
+            except (OSError, StoreError):
+                return None
+            if len(raw) != made.size or (sure and digest(raw) != made.digest):
+                return None
+            files.append(raw)
+        return encoding.decode(files, self._form.dtype, self._form.tokens_shape)[:]
+
     def sync_names(self) -> None:
         """Make the names of the chunks durable."""
-        self._root.sync(f"{self._at}/tokens")
+        for array in encoding.chunk_arrays(self._form.dtype):
+            self._root.sync(f"{self._at}/{array}")
 
     def finish(self, chunks: Sequence[ChunkRecord], ids: Sequence[str], labels: NDArray[np.int32]) -> ShardRef:
         """Write everything but the chunks, durably, and return what the root manifest needs to name the shard.
@@ -81,7 +108,7 @@ class GroupWriter:
         for name, data in files.items():
             self._root.write(f"{self._at}/{name}", data)
         self._root.write(layout.manifest_file(self._at), raw)
-        for folder in ("tokens", "labels", "sample_id", ""):
+        for folder in (*self._arrays, ""):
             self._root.sync(f"{self._at}/{folder}".rstrip("/"))
         return ref
 
@@ -104,13 +131,15 @@ class GroupWriter:
 
     def buffer(self) -> NDArray[Any]:
         """A zeroed chunk [chunk_rows, t, d]."""
-        return np.zeros((self._form.chunk_rows, *self._form.tokens_shape), DTYPES[self._form.dtype])
+        return np.zeros((self._form.chunk_rows, *self._form.tokens_shape), encoding.rows_dtype(self._form.dtype))
 
 
-def chunk_record(tokens: NDArray[Any], rows: int) -> ChunkRecord:
-    """What a manifest says of the chunk ``tokens`` [chunk_rows, t, d], of which rows from ``rows`` on are 0."""
-    largest = float(_magnitude(tokens).max().view(tokens.dtype))
-    return ChunkRecord(digest(tokens), tokens.nbytes, largest, token_norm_sum(tokens[:rows]))
+def chunk_record(tokens: NDArray[Any], files: Sequence[Any], rows: int) -> ChunkRecord:
+    """What a manifest says of the chunk ``tokens`` [chunk_rows, t, d], of which rows from ``rows`` on are 0, and which
+    its ``files`` hold."""
+    largest = float(encoding.magnitude(tokens).max().view(tokens.dtype))
+    own, *scales = (FileRef(digest(data), memoryview(data).nbytes) for data in files)
+    return ChunkRecord(own.digest, own.size, largest, token_norm_sum(tokens[:rows]), *scales)
 
 
 def describe(
@@ -125,6 +154,7 @@ def describe(
     }
     counts = np.bincount(labels)
     made = ShardManifest(
+        version=layout.version_of(form.dtype),
         name=form.name,
         role=form.role,
         rows=n,
@@ -137,27 +167,31 @@ def describe(
             mean_token_norm=float(f"{math.fsum(c.norm_sum for c in chunks) / (n * t):.9g}"),
             rows_per_class={str(k): int(counts[k]) for k in np.flatnonzero(counts)},
         ),
-        objects={layout.chunk_name(i): FileRef(c.digest, c.size) for i, c in enumerate(chunks)}
+        objects={
+            name: file
+            for i, chunk in enumerate(chunks)
+            for name, file in zip(layout.chunk_names(i, form.dtype), chunk.files, strict=True)
+        }
         | {name: FileRef(digest(data), len(data)) for name, data in files.items()},
     )
     return made, files
 
 
 def to_stored(tokens: ArrayLike, dtype: str, tokens_shape: tuple[int, int], ids: Sequence[str]) -> NDArray[Any]:
-    """``tokens`` [b, t, d] of any float dtype as the stored dtype; DataError names the samples that do not fit."""
-    given = np.asarray(tokens)
+    """``tokens`` [b, t, d] of any float dtype as they will be read; DataError names the samples that do not fit."""
+    given, kind = np.asarray(tokens), encoding.rows_dtype(dtype)
     if not len(ids) and given.size == 0:
-        return np.empty((0, *tokens_shape), DTYPES[dtype])
+        return np.empty((0, *tokens_shape), kind)
     if given.shape != (len(ids), *tokens_shape) or not np.issubdtype(given.dtype, np.floating):
         raise DataError(
             "rows must be floats [b, t, d] with one id each",
             got=f"{given.dtype} {list(given.shape)} for {len(ids)} ids and [t, d] = {list(tokens_shape)}",
         )
     with np.errstate(over="ignore", under="ignore"):
-        stored = np.ascontiguousarray(given, DTYPES[dtype])
-    if _magnitude(stored).max() < _infinity(stored.dtype):
-        return stored
-    bad = np.flatnonzero(~np.isfinite(stored).all(axis=(1, 2)))
+        stored = np.ascontiguousarray(given, kind)
+    if encoding.fits(stored, dtype):
+        return encoding.as_read(stored, dtype)
+    bad = [k for k, row in enumerate(stored) if not encoding.fits(row, dtype)]
     row = given[bad[0]]
     if np.isfinite(row).all():
         worst = float(np.abs(row).max())
@@ -178,14 +212,3 @@ def token_norm_sum(tokens: NDArray[Any]) -> float:
         wide = row.astype(np.float64)
         norms += np.sqrt(np.vecdot(wide, wide)).tolist()
     return math.fsum(norms)
-
-
-def _magnitude(values: NDArray[Any]) -> NDArray[Any]:
-    """Bits of |x|: they order as the values do, at the speed of integers (NaN and Inf on top)."""
-    if values.dtype.itemsize == 2:
-        return values.view(np.uint16) & np.uint16(0x7FFF)
-    return values.view(np.uint32) & np.uint32(0x7FFFFFFF)
-
-
-def _infinity(dtype: np.dtype[Any]) -> int:
-    return 0x7C00 if dtype.itemsize == 2 else 0x7F800000

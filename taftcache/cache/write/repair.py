@@ -11,10 +11,10 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from taftcache.cache.format import layout
+from taftcache.cache.format import encoding, layout
 from taftcache.cache.format.digest import canonical, digest
 from taftcache.cache.format.fault import Fault
-from taftcache.cache.format.layout import DTYPES, ShardManifest
+from taftcache.cache.format.layout import ShardManifest
 from taftcache.cache.format.manifest import ShardRef
 from taftcache.cache.format.parts import Tombstones
 from taftcache.cache.format.plan import MAX_ID_BYTES
@@ -166,7 +166,7 @@ class _DamagedShard:
             if name in damaged:
                 self._try(made, name, partial(self._column, name), "from the data source")
         for name in damaged:
-            if name.startswith("tokens/c."):
+            if name.startswith(tuple(f"{array}/c." for array in encoding.chunk_arrays(made.dtype))):
                 self._try(made, name, partial(self._chunk, made, name), "extracted again")
 
     def _try(self, made: ShardManifest, name: str, make: Callable[[], Any], how: str) -> None:
@@ -195,9 +195,10 @@ class _DamagedShard:
         if self._maker is None:
             return None
         c, index = made.chunk_rows, int(name.split(".")[1])
+        names = layout.chunk_names(index, made.dtype)
         ids = Shard(self._root, self._ref).sample_ids[index * c : (index + 1) * c]
         rows = to_stored(self._maker.rows(self._ref.name, ids), made.dtype, made.tokens_shape, ids)
-        return layout.pad(rows, c)
+        return encoding.encode(layout.pad(rows, c), made.dtype)[names.index(name)]
 
     def _rebuild(self) -> ShardManifest | None:
         """The shard manifest as the group's files make it; None when that is not the one which is named."""
@@ -205,24 +206,26 @@ class _DamagedShard:
         try:
             stated = msgspec.json.decode(root.read(f"{at}/tokens/zarr.json", 1 << 16), type=_Tokens)
             (n, t, d), (c, _, _) = stated.shape, stated.chunk_grid.configuration.chunk_shape
-            layout.check_shape((t, d), stated.data_type, c)
+            dtype = stated.data_type
+            layout.check_shape((t, d), dtype, c)
             if n != rows:
                 return None
-            size = c * t * d * DTYPES[stated.data_type].itemsize
+            sizes = [c * size for size in encoding.row_bytes((t, d), dtype)]
             ids = layout.decode_ids(root.read(f"{at}/sample_id/c.0", 4 + (4 + MAX_ID_BYTES) * rows), rows)
             labels = np.frombuffer(root.read(f"{at}/labels/c.0", 4 * rows), "<i4").astype(np.int32)
             if ids is None or len(labels) != rows or labels.min() < 0:
                 return None
             chunks = []
             for k in range(layout.chunk_count(rows, c)):
-                _, data = root.view(f"{at}/{layout.chunk_name(k)}", size)
-                if data is None:
+                names = layout.chunk_names(k, dtype)
+                files = [root.view(f"{at}/{name}", size)[1] for name, size in zip(names, sizes, strict=True)]
+                if None in files:
                     return None
-                tokens = np.frombuffer(data, DTYPES[stated.data_type]).reshape(c, t, d)
-                chunks.append(chunk_record(tokens, min(c, rows - k * c)))
+                tokens = encoding.decode(files, dtype, (t, d))[:]
+                chunks.append(chunk_record(tokens, files, min(c, rows - k * c)))
         except (OSError, StoreError, msgspec.DecodeError, UnicodeDecodeError):
             return None
-        made, _ = describe(self._form((t, d), stated.data_type, c), chunks, ids, labels)
+        made, _ = describe(self._form((t, d), dtype, c), chunks, ids, labels)
         return made if digest(canonical(made)) == self._ref.digest else None
 
     def _form(self, tokens_shape: tuple[int, int], dtype: str, chunk_rows: int) -> ShardForm:

@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from taftcache.cache.format import layout, ledger
-from taftcache.cache.format.digest import digest
 from taftcache.cache.format.manifest import ShardRef
 from taftcache.cache.format.parts import Skipped
 from taftcache.cache.format.plan import check_ids
@@ -282,23 +281,19 @@ class ShardWriter:
     def _resume(self, lines: list[Line]) -> None:
         """Take up the durable rows: whole chunks, up to the last row after which the candidates done are known."""
         root, c = self._committer.staging, self._header.chunk_rows
-        size = self._buffer.nbytes
         kept = 0
         for index, line in enumerate(lines):
-            try:
-                raw = root.read(f"{self._group_at}/{layout.chunk_name(index)}", size)
-            except (OSError, StoreError):
-                break
-            # only the last may have been replaced since its line was written; reading all again would take too long
-            if len(raw) != size or (index == len(lines) - 1 and digest(raw) != line.chunk.digest):
+            # only the last may have been replaced since its line was written; hashing all again would take too long
+            if self._group.get_chunk(index, line.chunk, sure=index == len(lines) - 1) is None:
                 break
             kept = index + 1
         done = [d for line in lines[:kept] for d in line.done]
         rows = next((r + 1 for r in reversed(range(len(done))) if done[r] >= 0), 0)
         whole, rest = divmod(rows, c)
         if rest:
-            raw = root.read(f"{self._group_at}/{layout.chunk_name(whole)}", size)
-            self._buffer[:rest] = np.frombuffer(raw, self._buffer.dtype).reshape(self._buffer.shape)[:rest]
+            last = self._group.get_chunk(whole, lines[whole].chunk, sure=False)
+            assert last is not None  # it was there above, and the lock keeps others out
+            self._buffer[:rest] = last[:rest]
         if whole < len(lines):
             self._journal.start(self._header, lines[:whole])
         for index, line in enumerate(lines[: whole + (rest > 0)]):
@@ -310,7 +305,8 @@ class ShardWriter:
         self._chunks = [line.chunk for line in lines[:whole]]
         self._flushed = whole * c
         self.consumed = self._done[-1] if self._done else 0
-        durable = {f"{self._group_at}/{layout.chunk_name(i)}" for i in range(whole)}
+        dtype = self._header.dtype
+        durable = {f"{self._group_at}/{name}" for i in range(whole) for name in layout.chunk_names(i, dtype)}
         for file in list(root.walk(self._group_at)):
             if file not in durable:
                 root.remove(file)

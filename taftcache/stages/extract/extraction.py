@@ -149,7 +149,7 @@ def run_frozen(
         workers=recipe.extract.workers or None,
         unreadable=unreadable,
         on_batch=on_batch,
-        dtype=recipe.store.dtype,
+        dtype=frozen.computed,
         engine=engine,
     )
 

@@ -13,9 +13,11 @@ from taftcache.cache.copying import copy as copy_files
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import take_over
 from taftcache.errors import RecipeError
+from taftcache.recipe import Stored
 from taftcache.stages.progress import Progress, Silent, Task
 
-WIDTH = {"float16": 2, "float32": 4}
+_MADE_OF = {"float32": None, "float16": "float32", "int8": "float16"}
+"""An extraction rounds float32 to float16, and that to 8 bits; an import rounds what it is given once."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,14 +75,14 @@ def convert(
     target: Path | str,
     progress: Progress | None = None,
     *,
-    dtype: Literal["float16", "float32"] | None = None,
+    dtype: Stored | None = None,
     chunk_rows: int | Literal["auto"] | None = None,
 ) -> ConvertReport:
     """Write a store's rows into a new one with another dtype or chunk size.
 
-    From float32 to float16 the shards get the bytes of an extraction in float16, and the store its identity. From
-    float16 to float32 every number stays as it is, which is not what an extraction in float32 would have kept: the new
-    identity says so.
+    From float32 to float16, and from float16 to int8, the shards get the bytes of an extraction in that dtype, and the
+    store its identity. Any other conversion keeps what an extraction would not have (from float16 to float32 every
+    number stays as it is), and the new identity says so.
     """
     begin = time.perf_counter()
     if dtype is None and chunk_rows is None:
@@ -104,7 +106,7 @@ def convert(
             return ConvertReport(
                 store=made.path,
                 root_digest=made.root_digest,
-                dtype=shards[0].dtype.name,
+                dtype=shards[0].stored_as,
                 chunk_rows={shard.name: shard.chunk_rows for shard in shards},
                 rows=sum(shard.rows for shard in shards),
                 bytes=made.nbytes,
@@ -114,12 +116,13 @@ def convert(
 
 
 def _identity(store: FeatureStore, dtype: str | None) -> dict[str, Any]:
-    """What the new rows were made from: those of a wider dtype than the extraction's remember it."""
+    """What the new rows were made from: those that no extraction in their dtype would give remember its dtype."""
     there = dict(store.identity)
     if dtype is None:
         return there
     extracted = there.pop("converted", {}).get("from") or there.get("dtype")
-    if extracted is not None and WIDTH[dtype] > WIDTH[extracted]:
+    made_of = _MADE_OF | ({"int8": "float32"} if "imported" in there else {})
+    if extracted not in (None, dtype, made_of[dtype]):
         there["converted"] = {"from": extracted}
     return there | {"dtype": dtype}
 

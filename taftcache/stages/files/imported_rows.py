@@ -116,7 +116,7 @@ class ImportedRows:
                 continue
             ids = [everyone[k] for k in at]
             some = [place[i] for i in ids]
-            rows = to_stored(self._taken(part, some, ids), there.dtype.name, self.tokens_shape, ids)
+            rows = to_stored(self._taken(part, some, ids), there.stored_as, self.tokens_shape, ids)
             for i, label, own in zip(ids, block.labels[at], part.labels[some], strict=True):
                 if store.classes[label] != part.classes[own]:
                     _differs(store, f"{i!r} is {store.classes[label]} there and {part.classes[own]} here")

@@ -347,7 +347,7 @@ def _described(shard: Shard) -> dict[str, Any]:
         "role": shard.role,
         "rows": shard.rows,
         "bytes": shard.nbytes,
-        "dtype": str(shard.dtype),
+        "dtype": shard.stored_as,
         "chunk_rows": shard.chunk_rows,
         "digest": shard.digest,
         "max_abs": statistics["max_abs"],

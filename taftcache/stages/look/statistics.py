@@ -23,8 +23,8 @@ class Activations:
     """Statistics of the cached activations in JSON types.
 
     gathered: of every value, at extraction: ``max_abs``, ``mean_token_norm``, ``headroom`` (how many times larger a
-        value could be before the stored type overflows). NaN, infinities and overflow never get into a store: they are
-        refused at extraction.
+        value could be before what is computed for the store overflows). NaN, infinities and overflow never get into a
+        store: they are refused at extraction.
     sampled: of ``rows`` rows out of ``of``: quantiles of the token norms, outlier channels (root mean square against
         the median channel's), fractions of zeros and of subnormal values (stored with fewer digits), values not finite.
     """
@@ -38,7 +38,8 @@ def activations(store: FeatureStore, shard: str | None = None) -> Activations:
     parts = [store.shard(ref.name) for ref in store.manifest.shards if shard in (None, ref.name)]
     rows = sum(part.rows for part in parts)
     largest = max(part.statistics["max_abs"] for part in parts)
-    limit = float(np.finfo(parts[0].dtype).max)
+    # An extraction in 8 bits hands over float16, which overflows long before they do.
+    limit = float(np.finfo(np.float16 if parts[0].stored_as == "int8" else parts[0].dtype).max)
     gathered = {
         "max_abs": largest,
         "mean_token_norm": sum(part.statistics["mean_token_norm"] * part.rows for part in parts) / rows,

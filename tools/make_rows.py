@@ -1,0 +1,71 @@
+"""Write what rows in 8 bits cost from what ``benchmarks/rows.py`` measured.
+
+python tools/make_rows.py [REPORT.json]
+
+The report is what the benchmark printed with ``--json``, docs/results/rows.json where none is named. The tables go to
+docs/benchmarks.md, between their marks.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import marked
+from make_defaults import DATA, interval, signed
+
+KINDS = {
+    "tokens": "tokens",
+    "attended": "attended (the heads' means)",
+    "residual": "residual (the class row)",
+    "feature": "feature (the head's input)",
+}
+
+
+def tables(report: dict[str, Any]) -> str:
+    """A table a store, and what a pass takes."""
+    return "\n\n".join(table(name, found) for name, found in report["stores"].items())
+
+
+def table(name: str, found: dict[str, Any]) -> str:
+    """A line for each kind of rows."""
+    title = " through ".join(DATA.get(name, (name,)))
+    head = ["cached", "bytes a sample", "float16", "int8", "int8 against float16, on the same rows", "other classes"]
+    lines = [
+        f"{title}: {found['rows']:,} rows, {found['held_out']:,} held out.",
+        "",
+        row(head),
+        row(["---"] * len(head)),
+    ]
+    for kind, one in found["kinds"].items():
+        cells = [KINDS[kind], " → ".join(f"{one['bytes'][dtype]:,}" for dtype in ("float16", "int8"))]
+        cells += [interval(one["accuracy"][dtype]) for dtype in ("float16", "int8")]
+        cells += [f"{signed(one['ahead'])}: {one['verdict']}", f"{one['changed']} of {found['held_out']:,}"]
+        lines.append(row(cells))
+    return "\n".join([*lines, "", summary(found)])
+
+
+def summary(found: dict[str, Any]) -> str:
+    """The whole store, a pass, and how far the solutions are from each other."""
+    wide, narrow = (found["store_bytes"][dtype] for dtype in ("float16", "int8"))
+    before, after = (1e3 * found["pass_seconds"][dtype] for dtype in ("float16", "int8"))
+    return (
+        f"All files of the rows: {wide:,.0f} bytes a sample, {narrow:,.0f} in int8. A pass over 512 rows of tokens: "
+        f"{before:,.0f} ms, {after:,.0f} ms in int8. Δw of the tokens' exact model differs by "
+        f"{100 * found['kinds']['tokens']['moved']:.0f} % of its length."
+    )
+
+
+def row(cells: Sequence[str]) -> str:
+    """Of a table."""
+    return f"| {' | '.join(cells)} |"
+
+
+def main(files: Sequence[str]) -> None:
+    """Write the page."""
+    marked.put("docs/benchmarks.md", "rows", tables(marked.report(files, "rows.json")))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
