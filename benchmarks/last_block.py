@@ -30,6 +30,7 @@ from taftcache.recipe import load_recipe
 from taftcache.solve.minimise import minimise
 from taftcache.solve.settings import Arithmetic, Goal
 from taftcache.stages.extract.extraction import extract
+from taftcache.stages.memory import memory_of
 from taftcache.tangent.base import Base
 from taftcache.tangent.operator import TangentOperator
 from taftcache.tangent.parameters import Layout
@@ -71,7 +72,7 @@ def main() -> None:
                 store.shards,
                 Objective(loss=loss, ridge=ridge),
                 goal=Goal(tolerance=solver.tolerance, max_passes=solver.max_passes),
-                arithmetic=Arithmetic(memory=recipe.memory_bytes),
+                arithmetic=Arithmetic(memory=memory_of(recipe)),
             )
             seconds = time.perf_counter() - begin
             of_head = accuracy(base, base.head_layout, head.value, store.held_out)

@@ -43,6 +43,7 @@ from taftcache.solve.solution import Solution
 from taftcache.stages.extract.extraction import extract
 from taftcache.stages.forget.renewal import resolve_warm
 from taftcache.stages.look.leaving import Without
+from taftcache.stages.memory import memory_of
 from taftcache.stages.progress import Silent
 from taftcache.stages.train.settings import Settings
 from taftcache.stages.train.solving import SolveOptions, solve_component
@@ -79,7 +80,7 @@ def time_to_accuracy(recipe: Recipe, base: Base, rows: Sequence[Any], test: Any)
             lambda: minimise(
                 base, rows, Objective(loss=Settings(recipe=recipe, base=base).loss, ridge=recipe.objective.ridge),
                 goal=Goal(tolerance=recipe.solver.tolerance, max_passes=limit),
-                arithmetic=Arithmetic(memory=recipe.memory_bytes),
+                arithmetic=Arithmetic(memory=memory_of(recipe)),
             )
         )  # fmt: skip
 

@@ -51,6 +51,7 @@ from taftcache.solve.methods.row_space import RowSpace
 from taftcache.solve.minimise import minimise
 from taftcache.solve.settings import Arithmetic, Goal
 from taftcache.stages.extract.extraction import extract
+from taftcache.stages.memory import memory_of
 from taftcache.tangent.base import Base
 from taftcache.tangent.operator import TangentOperator
 from taftcache.tangent.rows import ArrayRows
@@ -352,7 +353,7 @@ def main() -> None:
             child(base, store.shards[: args.child], loss, args.ridges[0])
             return
         for ridge in args.ridges:
-            bench = Bench(base, store.shards, store.held_out, loss, ridge, recipe.memory_bytes)
+            bench = Bench(base, store.shards, store.held_out, loss, ridge, memory_of(recipe))
             rows = bench.narrow.operator.rows
             say(f"λ = {ridge:g}, {rows} rows, final accuracy {bench.final:.2f} %")
             results = []

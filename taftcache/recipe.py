@@ -113,7 +113,8 @@ class SolverSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     max_passes: over the shard's rows.
     proof_passes: spent after a solve on closer bounds.
     precision: of the inner products; certificates are float64 whatever is said here.
-    memory: bytes in which prepared rows stay between passes ("2GiB"); the rest streams.
+    memory: bytes in which prepared rows stay between passes ("2GiB"), or "auto", a quarter of what is free when a
+        solve begins; the rest streams, and the result has the same bytes.
     """
 
     method: Literal["auto", "conjugate", "projected", "accelerated", "paper", "release", "adamw"] = "auto"
@@ -121,7 +122,7 @@ class SolverSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     max_passes: Count = 1000
     proof_passes: Annotated[int, msgspec.Meta(ge=0)] = 0
     precision: Literal["float32", "float64"] = "float32"
-    memory: str = "2GiB"
+    memory: str = "auto"
 
 
 class ComposeSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -227,11 +228,6 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         """The store's folder."""
         return Path(self.store.path or f"stores/{self.name}").expanduser()
 
-    @property
-    def memory_bytes(self) -> int:
-        """``solver.memory`` in bytes."""
-        return parse_bytes(self.solver.memory)
-
 
 def load_recipe(path: str | Path, overrides: Iterable[str] = (), needs: Sequence[str] = ("data", "backbone")) -> Recipe:
     """Read a TOML recipe and apply ``section.key=value`` overrides.
@@ -267,7 +263,8 @@ def apply_overrides(values: Mapping[str, Any], overrides: Iterable[str]) -> dict
 def parse_recipe(values: Mapping[str, Any], where: str = "recipe") -> Recipe:
     """Typed recipe from plain values; see ``load_recipe`` for the errors."""
     recipe = parse_as(Recipe, values, where)
-    parse_bytes(recipe.solver.memory)
+    if recipe.solver.memory != "auto":
+        parse_bytes(recipe.solver.memory)
     return recipe
 
 

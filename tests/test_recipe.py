@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from taftcache.errors import RecipeError
 from taftcache.recipe import Recipe, apply_overrides, load_recipe, parse_bytes, parse_recipe, recipe_values
 from taftcache.recipe_files import bundled_recipes, recipe_file
+from taftcache.stages.memory import memory_of
 
 DATA = {"data": {"source": "digits"}}
 
@@ -289,7 +290,7 @@ def test_shipped_recipes(path):
 )
 def test_sizes(text, size):
     assert parse_bytes(text) == size
-    assert parse_recipe({"solver": {"memory": text}}).memory_bytes == size
+    assert memory_of(parse_recipe({"solver": {"memory": text}})) == size
 
 
 @pytest.mark.parametrize("text", ["", "GiB", "lots", "2 XB", "2GiB2", "-1", "-2GiB", "nan", "inf", "1e999", "1,5GB"])

@@ -21,6 +21,7 @@ from taftcache.privacy.network import Network, OrdinaryNetwork, TangentNetwork, 
 from taftcache.privacy.spec import Mechanism
 from taftcache.privacy.trainer import train_privately
 from taftcache.recipe import Recipe
+from taftcache.stages.memory import memory_of
 from taftcache.stages.progress import Progress, Task
 from taftcache.stages.train.private_training import private_loss
 from taftcache.tangent.rows import RowSource
@@ -118,7 +119,7 @@ class PrivateRuns:
         network: Network
         test: Network
         if run.network == "tangent":
-            network = TangentNetwork(base, rows, layout, device=device, memory=recipe.memory_bytes)
+            network = TangentNetwork(base, rows, layout, device=device, memory=memory_of(recipe))
             test = TangentNetwork(base, tests, layout, device=device)
         else:
             network = OrdinaryNetwork(base, rows, layout, device=device)

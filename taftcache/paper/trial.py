@@ -31,6 +31,7 @@ from taftcache.recipe import Recipe
 from taftcache.solve.choosing import ridge_path
 from taftcache.solve.minimise import minimise
 from taftcache.solve.settings import Arithmetic, Goal
+from taftcache.stages.memory import memory_of
 from taftcache.tangent.base import Base
 from taftcache.tangent.operator import TangentOperator
 from taftcache.tangent.rows import ArrayRows, RowSource
@@ -144,7 +145,7 @@ class Trial:
     ) -> None:
         self.store, self.recipe, self.seed = store, recipe, seed
         self.device = resolve_device(recipe.device)
-        self._arithmetic = Arithmetic(memory=recipe.memory_bytes, device=self.device)
+        self._arithmetic = Arithmetic(memory=memory_of(recipe), device=self.device)
         ids = store.sample_ids()
         apart = held_out(ids, 0.2, 10**6 + seed) if validate else set()
         gone = {*apart, *without}
@@ -251,7 +252,7 @@ class Trial:
         if first.preset == "paper":
             runs = [Run(self.loss(s), s.strength, 0.0 if s.radius else spec.decay, s.radius) for s in group]
             trained = train_tangents(
-                base, [rows], runs, schedule, train=train, seed=self.seed, memory=recipe.memory_bytes,
+                base, [rows], runs, schedule, train=train, seed=self.seed, memory=memory_of(recipe),
                 device=self.device,
             )  # fmt: skip
             return torch.stack(trained).cpu(), spec.epochs, None
@@ -283,7 +284,7 @@ class Trial:
         train = self.recipe.tangent.train if train is None else train
         key = (base.spec, str(train))
         if key not in self._tests:
-            memory = self.recipe.memory_bytes // 2
+            memory = memory_of(self.recipe) // 2
             self._tests[key] = TangentOperator(
                 base, [self.test], trained=base.trained(train), device=self.device, memory=memory
             )

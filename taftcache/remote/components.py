@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import torch
+from msgspec.structs import replace
 
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
@@ -18,6 +19,7 @@ from taftcache.remote.jobs import SolveJob
 from taftcache.remote.task import anywhere, portable
 from taftcache.remote.worker import report
 from taftcache.stages.executor import Job
+from taftcache.stages.memory import memory_of
 from taftcache.stages.progress import Task
 from taftcache.stages.train.settings import Settings
 from taftcache.stages.train.solving import solve_component
@@ -49,7 +51,10 @@ def components(
 
 
 def solve_job(cluster: Connection, store: FeatureStore, recipe: Recipe, base: Base) -> SolveJob:
-    """The job of solving in ``store`` around ``base``."""
+    """The job of solving in ``store`` around ``base``; memory that the recipe leaves open is shared by the workers."""
+    if recipe.solver.memory == "auto":
+        share = memory_of(recipe) // max(1, len(cluster.workers()))
+        recipe = replace(recipe, solver=replace(recipe.solver, memory=str(share)))
     return SolveJob(store=anywhere(str(store.path)), recipe=portable(recipe), base=base.digest, threads=cluster.threads)
 
 

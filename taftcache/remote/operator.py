@@ -22,6 +22,7 @@ from taftcache.remote.connection import Connection
 from taftcache.remote.jobs import PassJob, SolveJob
 from taftcache.remote.resident import resident
 from taftcache.remote.task import processor
+from taftcache.stages.memory import memory_of
 from taftcache.tangent.base import Base
 from taftcache.tangent.operator import CotangentRule, TangentOperator
 
@@ -44,7 +45,7 @@ class RemoteOperator(TangentOperator):
     """
 
     def __init__(self, cluster: Connection, solve: SolveJob, base: Base, sources: list[Shard], **settings: Any) -> None:
-        memory = settings.pop("memory", 0)
+        memory = min(settings.pop("memory", 0), memory_of(parse_recipe(solve.recipe)))
         super().__init__(base, sources, **settings)
         self._cluster = cluster
         self._shards = [shard for shard in sources if shard.rows]

@@ -121,6 +121,7 @@ HOMES = {
     "onnx": {"model.programs"},
     "onnxruntime": {"model.programs"},
     "distributed": {"remote"},
+    "psutil": {"stages.memory"},
     "typer": {"cli"},
     "rich": {"terminal"},
     "matplotlib": {"report.plots"},

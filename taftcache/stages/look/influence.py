@@ -21,6 +21,7 @@ from taftcache.objective.rsl import RSL
 from taftcache.solve.leave_one_out import CLOSED, leave_one_out
 from taftcache.solve.settings import Goal
 from taftcache.stages.look.leaving import ModelPart, ModelParts
+from taftcache.stages.memory import memory_of
 from taftcache.stages.progress import Progress, Silent
 from taftcache.stages.train.settings import Settings
 from taftcache.tangent.base import Base
@@ -216,7 +217,7 @@ def _changes(setting: _Setting, part: ModelPart, direction: Tensor) -> _Changes:
     with setting.progress.task(f"influence of {', '.join(s.name for s in part.shards)}", None):
         result = leave_one_out(
             setting.base, part.shards, _objective(setting.settings, part), direction, delta=part.component.delta,
-            goal=Goal(tolerance=solver.tolerance, max_passes=solver.max_passes), memory=recipe.memory_bytes,
+            goal=Goal(tolerance=solver.tolerance, max_passes=solver.max_passes), memory=memory_of(recipe),
         )  # fmt: skip
     places = [(shard, row) for shard in part.shards for row in range(shard.rows)]
     return _Changes(

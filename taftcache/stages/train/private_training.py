@@ -31,6 +31,7 @@ from taftcache.privacy.noise import Bits
 from taftcache.privacy.statement import EVENT, META, PLAN, Promise, charge, fixed_promise, held_to, spent_before
 from taftcache.privacy.trainer import check_trained, plan, train_privately
 from taftcache.recipe import Recipe, recipe_values
+from taftcache.stages.memory import memory_of
 from taftcache.stages.progress import Progress, Silent
 from taftcache.stages.signature import Signer, signed, signer_of
 from taftcache.stages.train.checks import orphans
@@ -328,7 +329,7 @@ def private_component(
     if device.type == "mps":  # sums of integers need float64
         device = resolve_device("cpu")
     layout = base.trained(settings.train)
-    network = TangentNetwork(base, [shard], layout, device=device, memory=recipe.memory_bytes)
+    network = TangentNetwork(base, [shard], layout, device=device, memory=memory_of(recipe))
     found = []
     with progress.task(f"train {shard.name} privately", recipe.privacy.steps * len(rates)) as task:
         for factor in rates:

@@ -24,6 +24,7 @@ from taftcache.recipe import Recipe, recipe_values
 from taftcache.solve.minimise import certify, minimise, through_rows
 from taftcache.solve.settings import Arithmetic, Goal
 from taftcache.solve.solution import Solution, Status
+from taftcache.stages.memory import memory_of
 from taftcache.tangent.base import Base
 from taftcache.tangent.operator import TangentOperator
 from taftcache.tangent.spec import Train
@@ -66,7 +67,7 @@ class Settings:
         """How products with J are computed; BackboneError where the recipe's device is not here."""
         recipe = self.recipe
         return Arithmetic(
-            precision=recipe.solver.precision, memory=recipe.memory_bytes, device=resolve_device(recipe.device)
+            precision=recipe.solver.precision, memory=memory_of(recipe), device=resolve_device(recipe.device)
         )
 
     def weights(self, sources: Sequence[Shard]) -> RowWeights | None:
@@ -132,7 +133,7 @@ class Settings:
 
         In float64, a block of rows at a time; not ``exact``, in float32, prepared rows kept up to ``solver.memory``.
         """
-        dtype, memory = (torch.float64, 0) if exact else (torch.float32, self.recipe.memory_bytes)
+        dtype, memory = (torch.float64, 0) if exact else (torch.float32, memory_of(self.recipe))
         operator = TangentOperator(self.base, sources, trained=component.layout, dtype=dtype, memory=memory)
         return Problem.of(self._own_objective(sources, component), operator)
 
