@@ -2,12 +2,14 @@
 
 python tools/make_results.py FOLDER [FOLDER …]
 python tools/make_results.py --run [FOLDER] [--only single|composed|private] [--recipe FILE]
+python tools/make_results.py --elsewhere FOLDER [FOLDER …]
 
 Reports of one store and backbone become one page; of a table or figure that is there twice the later one counts. Plots
 and CSV files are drawn and written anew from each report.json, to docs/results/. With `--run` the three groups of
 reports go to folders below FOLDER (stores/results by default), and models to FOLDER/models, so that the same command
 goes on where it was. Groups can run side by side, a process each with its `--only`; the page is of all that are there
-when one ends.
+when one ends. `--elsewhere` writes docs/results-elsewhere.md instead, a part for each folder, whose report is of
+pipelines/paper-NAME.toml: the same claims on data other than that page's.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from taftcache.terminal.console import bars
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE, FILES = ROOT / "docs" / "results.md", ROOT / "docs" / "results"
+ELSEWHERE = ROOT / "docs" / "results-elsewhere.md"
 # What shares models is one group: those of all rows, those of shards, and those that noise protects.
 GROUPS = {
     "single": ("table1", "figure2b", "figure2c", "figure2a", "table7"),
@@ -42,8 +45,14 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--run", action="store_true")
     parser.add_argument("--only", choices=GROUPS, action="append")
     parser.add_argument("--recipe", type=Path)
+    parser.add_argument("--elsewhere", action="store_true")
     asked = parser.parse_args(words)
     folders: list[Path] = asked.folders
+    if asked.elsewhere:
+        if asked.run or not folders:
+            parser.error("--elsewhere takes folders of reports")
+        write_elsewhere(folders)
+        return
     if asked.run:
         if len(folders) > 1:
             parser.error("--run makes all reports in one folder")
@@ -72,6 +81,37 @@ def write(folders: Sequence[Path]) -> None:
         for made in run.reports:
             write_figures(made, run, FILES)
     PAGE.write_text(page(runs), encoding="utf-8")
+
+
+def write_elsewhere(folders: Sequence[Path]) -> None:
+    """Write the page of other data; nothing is computed."""
+    text = [
+        "# Results on other data",
+        "",
+        "The claims of [Results](results.md), asked of other data by `taftcache compare`, and written by"
+        " `tools/make_results.py --elsewhere`. [How](paper.md#intervals-and-verdicts) intervals and verdicts are made."
+        " The column *the paper's* has its averages over seven datasets with ViT-L/16.",
+        "",
+    ]
+    for run in map(read, folders):
+        data = run.recipe["data"]
+        name = Path(data["train"]).stem.partition("_")[0] if data.get("train") else data["source"]
+        files = FILES / name
+        text += [
+            f"## {name}",
+            "",
+            f"{run.backbone}; {run.rows} training and {run.held_out} held-out images of {run.classes} classes."
+            f" `taftcache compare paper-{name} --out FOLDER`",
+            "",
+            *said({made.report: made.lines for made in run.reports}),
+            "",
+        ]
+        for made in run.reports:
+            write_figures(made, run, files)
+            text += [f"### {made.title}", "", *figures(made), ""]
+            text += [f"All figures with their settings: [{made.report}.csv](results/{name}/{made.report}.csv).", ""]
+        text += ["### Where it ran", "", *about(run), ""]
+    ELSEWHERE.write_text("\n".join(text).rstrip() + "\n", encoding="utf-8")
 
 
 def read(folder: Path) -> CompareReport:

@@ -27,6 +27,7 @@ def maker(tmp_path, monkeypatch):
     (tmp_path / "docs").mkdir()
     monkeypatch.setattr(made, "PAGE", tmp_path / "docs" / "results.md")
     monkeypatch.setattr(made, "FILES", tmp_path / "docs" / "results")
+    monkeypatch.setattr(made, "ELSEWHERE", tmp_path / "docs" / "elsewhere.md")
     monkeypatch.setattr(made, "GROUPS", {"single": ("figure2b",), "composed": ("table2",)})
     return made
 
@@ -55,9 +56,14 @@ def test_one_command_makes_reports_and_page(maker, tmp_path, monkeypatch, capsys
     maker.main([str(tmp_path / "made" / "single"), str(tmp_path / "made" / "composed")])
     assert {file: file.read_bytes() for file in plots} == plots  # drawn from report.json, not copied
     assert maker.PAGE.read_text().partition("## Where it ran")[0] == text.partition("## Where it ran")[0]
+    maker.main(["--elsewhere", str(tmp_path / "made" / "composed")])
+    other = maker.ELSEWHERE.read_text()
+    for said in ("## digits", "### Table 2", "The exact model of all rows above the mean of 2", "digits/table2.csv"):
+        assert said in other
+    assert (maker.FILES / "digits" / "table2.csv").is_file()
 
 
-@pytest.mark.parametrize("words", [[], ["--only", "single", "a"], ["--run", "a", "b"]])
+@pytest.mark.parametrize("words", [[], ["--only", "single", "a"], ["--run", "a", "b"], ["--elsewhere"]])
 def test_what_it_cannot_do_it_refuses(maker, words, capsys):
     with pytest.raises(SystemExit):
         maker.main(words)
