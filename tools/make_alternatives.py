@@ -1,9 +1,10 @@
 """Write the tables of taftcache beside a probe, LoRA and fine-tuning from what ``benchmarks/alternatives.py`` measured.
 
-python tools/make_alternatives.py REPORT.json [REPORT.json …]
+python tools/make_alternatives.py [REPORT.json …]
 
-The reports are those that the benchmark printed with ``--json``; of a data set that is in two the later one counts. The
-whole goes to docs/benchmarks.md and the short form to README.md, between their marks.
+The reports are those that the benchmark printed with ``--json``, docs/results/alternatives-*.json by default; of a data
+set that is in two the later one counts. The whole goes to docs/benchmarks.md and the short form to README.md, between
+their marks.
 """
 
 from __future__ import annotations
@@ -59,10 +60,12 @@ def short(data: dict[str, Any]) -> str:
             costs = data[first]["methods"].get(method)
             cells += ["", "", ""] if costs is None else [seconds(total(costs)), *again(costs)]
             text.append(f"| {' | '.join(cells)} |")
+    rows = " and ".join(f"{found['rows']:,} images of {TITLES[name]}" for name, found in data.items())
     text += [
         "",
         "Held-out accuracy with its 95 % interval, and whether it differs from taftcache's on the same rows by more"
-        f" than noise. Times are those on {TITLES[first]}, {cores(data[first])}, the choice of rates and the pass"
+        f" than noise; trained on {rows}."
+        f" Times are those on {TITLES[first]}, {cores(data[first])}, the choice of rates and the pass"
         " through the frozen layers included. The others keep one model of all rows, so what a shard or a sample did"
         " leaves it only by training again. taftcache's shard is its component alone; the exact model is renewed as"
         " for a sample."
@@ -145,13 +148,17 @@ def remarks(found: dict[str, Any]) -> list[str]:
 
 def main(files: Sequence[str]) -> None:
     """Write both pages."""
-    if not files:
-        raise SystemExit(__doc__)
+    data = read(files or sorted((marked.ROOT / "docs" / "results").glob("alternatives-*.json")))
+    marked.put("docs/benchmarks.md", "alternatives", full(data))
+    marked.put("README.md", "alternatives", short(data))
+
+
+def read(files: Sequence[str | Path]) -> dict[str, Any]:
+    """What was measured by data set; of one that is in two files, the later one's."""
     data: dict[str, Any] = {}
     for file in files:
         data |= json.loads(Path(file).read_text(encoding="utf-8"))["data"]
-    marked.put("docs/benchmarks.md", "alternatives", full(data))
-    marked.put("README.md", "alternatives", short(data))
+    return data
 
 
 if __name__ == "__main__":

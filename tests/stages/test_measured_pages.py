@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.fixture(scope="module")
 def tools():
     """What writes the tables, by name."""
-    names = ("make_growth", "make_defaults", "make_rows")
+    names = ("make_growth", "make_defaults", "make_rows", "make_alternatives")
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(ROOT / "tools"))
         yield {name: importlib.import_module(name) for name in names}
@@ -46,6 +46,26 @@ def test_growth_becomes_tables_and_a_plan(tools):
     assert plan[0] == "|  | a row | 1,000,000 rows | 100,000,000 rows |"
     assert plan[2] == "| extract | 2.0 ms | 0.6 h | 55.6 h |"
     assert plan[-1] == "| the store | 10.0 kB | 10 GB | 1.0 TB |"
+
+
+def test_alternatives_become_two_tables(tools):
+    tool = tools["make_alternatives"]
+    cost = {"clock": 20.0, "processor": 18.0}
+    parts = {"seconds": {"prepare": cost, "choose": {"clock": 0}, "train": cost}, "shard": cost, "sample": cost}
+    ours = {**parts, "accuracy": [0.9, 0.8, 0.95], "chosen": {}, "sample_retrain": cost, "threads": 1}
+    probe = {
+        **ours,
+        "chosen": {"C": 1.0},
+        "taftcache_against_it": {"ahead": [-0.02, -0.03, -0.01], "verdict": "behind"},
+    }
+    about = {"rows": 3000, "held_out": 50, "classes": 10, "backbone": "vit", "shards": 10}
+    data = {"caltech101": {**about, "methods": {"taftcache": ours}}, "cifar10": {**about, "methods": {"probe": probe}}}
+    text = tool.short(data)
+    assert "|  | Caltech-101, % | CIFAR-10, % | train |" in text
+    assert "| linear probe (scikit-learn) |  | 90.0 ± 7.5 (ahead of taftcache) |  |  |  |" in text
+    assert "| taftcache, exact model | 90.0 ± 7.5 |  | 40 s | 20 s | 20 s |" in text
+    assert "of Caltech-101 3,000 images and CIFAR-10 3,000 images train" in text
+    assert "−2.0 (−3.0 to −1.0): behind | 20 s (18 s) |  | 20 s (18 s) |" in tool.full(data)
 
 
 def test_what_does_not_decide_is_counted(tools):
