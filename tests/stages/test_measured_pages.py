@@ -53,18 +53,15 @@ def test_alternatives_become_two_tables(tools):
     cost = {"clock": 20.0, "processor": 18.0}
     parts = {"seconds": {"prepare": cost, "choose": {"clock": 0}, "train": cost}, "shard": cost, "sample": cost}
     ours = {**parts, "accuracy": [0.9, 0.8, 0.95], "chosen": {}, "sample_retrain": cost, "threads": 1}
-    probe = {
-        **ours,
-        "chosen": {"C": 1.0},
-        "taftcache_against_it": {"ahead": [-0.02, -0.03, -0.01], "verdict": "behind"},
-    }
+    against = {"ahead": [-0.02, -0.03, -0.01], "verdict": "behind"}
+    probe = {**ours, "chosen": {"C": 1.0}, "taftcache_against_it": against}
     about = {"rows": 3000, "held_out": 50, "classes": 10, "backbone": "vit", "shards": 10}
     data = {"caltech101": {**about, "methods": {"taftcache": ours}}, "cifar10": {**about, "methods": {"probe": probe}}}
     text = tool.short(data)
     assert "|  | Caltech-101, % | CIFAR-10, % | train |" in text
     assert "| linear probe (scikit-learn) |  | 90.0 ± 7.5 (ahead of taftcache) |  |  |  |" in text
     assert "| taftcache, exact model | 90.0 ± 7.5 |  | 40 s | 20 s | 20 s |" in text
-    assert "of Caltech-101 3,000 images and CIFAR-10 3,000 images train" in text
+    assert "trained on 3,000 images of Caltech-101 and 3,000 images of CIFAR-10" in text
     assert "−2.0 (−3.0 to −1.0): behind | 20 s (18 s) |  | 20 s (18 s) |" in tool.full(data)
 
 
@@ -101,14 +98,17 @@ def test_what_8_bits_cost_becomes_a_table(tools):
 
 
 @pytest.mark.law(
-    "Tables of how cost grows, of a run without a switch and of rows in 8 bits are those of the reports kept"
+    "Tables of how cost grows, of a run without a switch, of rows in 8 bits and of alternatives are those kept"
 )
 def test_the_pages_have_what_was_measured(tools):
     def kept(name):
         return json.loads((ROOT / "docs/results" / name).read_text("utf-8"))
 
     growth, defaults, rows = kept("growth.json"), kept("defaults.json"), kept("rows.json")
+    others = tools["make_alternatives"].read(sorted((ROOT / "docs/results").glob("alternatives-*.json")))
     for page, name, text in (
+        ("docs/benchmarks.md", "alternatives", tools["make_alternatives"].full(others)),
+        ("README.md", "alternatives", tools["make_alternatives"].short(others)),
         ("docs/benchmarks.md", "growth", tools["make_growth"].tables(growth)),
         ("docs/cluster.md", "plan", tools["make_growth"].plan(growth)),
         ("docs/benchmarks.md", "defaults", tools["make_defaults"].table(defaults)),
