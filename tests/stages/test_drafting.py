@@ -146,6 +146,20 @@ def test_images_that_do_not_decode_are_left_out(place):
     assert load_recipe("images.toml").data.unreadable == "skip"
 
 
+def test_files_that_a_table_lists_and_that_are_not_there_stop_it(place):
+    """They were said not to decode, and the recipe left them out: a wrong path is no damaged image."""
+    table = listed(place / "images")
+    table["file_name"][6] = "1/none.png"  # to test on
+    table["file_name"][20] = "2/none.png"
+    file = write(place / "images" / "a.csv", table)
+    with pytest.raises(DataError, match="2 of 42 images that .* lists are not there") as caught:
+        taftcache.init_recipe(file)
+    assert (caught.value.got, "data.unreadable=skip" in caught.value.do) == ("2/none.png, 1/none.png", True)
+    assert not list(place.glob("*.toml"))
+    report = taftcache.init_recipe(file, overrides=["data.unreadable=skip"])
+    assert load_recipe(report.recipe).data.unreadable == "skip"
+
+
 def test_no_image_decodes(place):
     for file in (place / "images").rglob("*.png"):
         file.write_bytes(b"none")

@@ -13,7 +13,7 @@ from taftcache.backbone.sources.opening import open_source
 from taftcache.errors import BackboneError, RecipeError
 from taftcache.recipe import Recipe, apply_overrides, parse_recipe
 from taftcache.stages.extract.estimation import EstimateReport, estimate
-from taftcache.stages.extract.looking import Pixels, data_section, look_at
+from taftcache.stages.extract.looking import Pixels, check_there, data_section, look_at
 from taftcache.stages.progress import Progress, Silent
 from taftcache.stages.writing import whole
 
@@ -72,7 +72,7 @@ def init_recipe(
         force: replace a file that is there.
 
     Raises:
-        DataError: no images with labels there. BackboneError: the model that was named cannot be had.
+        DataError: no images with labels there, or some that a table lists are not. BackboneError: the model that was named cannot be had.
         RecipeError: the file is there already. StoreWriteError: it cannot be written.
     """
     place, progress, overrides = Path(place), progress or Silent(), list(overrides)
@@ -85,6 +85,8 @@ def init_recipe(
     given = apply_overrides({}, overrides)
     values: dict[str, Any] = {"data": data_section(place, given.get("data", {}))}
     source, test = open_source(parse_recipe({"data": apply_overrides(values, overrides)["data"]}, str(place)).data)
+    if given.get("data", {}).get("unreadable") != "skip":
+        check_there(place, [part for part in (source, test) if part is not None])
     pixels, count = look_at(source), len(source.items) + (0 if test is None else len(test.items))
     values = _chosen(values["data"], file.stem, pixels, len(source.items), len(source.classes), given)
     values, costs, notes = _tried(values, overrides, progress)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +13,7 @@ import numpy as np
 from taftcache.backbone.sources.base import Source
 from taftcache.backbone.sources.columns import is_table, read_table
 from taftcache.backbone.sources.folder import SPLITS, SUFFIXES
-from taftcache.backbone.sources.table import SPLIT
+from taftcache.backbone.sources.table import SPLIT, missing_files
 from taftcache.errors import DataError, UnreadableImage
 
 TRAIN = ("train", "training")
@@ -58,6 +58,17 @@ def data_section(place: Path, given: Mapping[str, Any]) -> dict[str, Any]:
             "or an .npz or .h5 file of arrays; vectors have no recipe: taftcache import",
         )
     return _folder(place, given)
+
+
+def check_there(place: Path, sources: Sequence[Source]) -> None:
+    """DataError, naming some, where a table lists files that are not there: most are wrong paths, not lost images."""
+    if missing := [id for source in sources for id in missing_files(source)]:
+        more = len(missing) - 5
+        raise DataError(
+            f"{len(missing)} of {sum(len(s.items) for s in sources)} images that {place} lists are not there",
+            got=", ".join(missing[:5]) + (f" and {more} more" if more > 0 else ""),
+            do="correct the paths, or leave these images out: --set data.unreadable=skip",
+        )
 
 
 def look_at(source: Source) -> Pixels:
