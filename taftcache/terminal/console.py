@@ -57,9 +57,9 @@ def print_json(value: Any) -> None:
     print(json.dumps(value, indent=2).replace("\x7f", "\\u007f"))
 
 
-def print_row(*cells: str) -> None:
-    """To stdout, with tabs between the cells as other tools want them."""
-    print("\t".join(map(shown, cells)))
+def print_line(text: str) -> None:
+    """To stdout as it is, however long."""
+    print(shown(text))
 
 
 def print_notes(notes: Iterable[str]) -> None:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 
 from taftcache.names import scaling_of
-from taftcache.terminal.console import OUT, print_notes, print_row, stacked
-from taftcache.terminal.text import certified, plain_table, readable_size
+from taftcache.terminal.console import ERR, OUT, print_line, print_notes, stacked
+from taftcache.terminal.text import certified, counted, plain_table, readable_size
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -148,9 +148,15 @@ def show_sample(report: SampleReport) -> None:
 
 
 def show_samples(rows: list[dict[str, str]]) -> None:
-    """Ids, one a line, with tabs between the columns as other tools want them."""
+    """Ids, one a line and nothing beside them, as ``forget --file`` takes them."""
     for row in rows:
-        print_row(row["sample"], row["shard"], row["label"])
+        print_line(row["sample"])
+
+
+def show_left_out(held_out: int) -> None:
+    """On stderr, for the ids may be piped: how many held-out samples a list of ids has not."""
+    if held_out:
+        ERR.print(f"note: {counted(held_out, 'held-out sample')} left out; --shard held-out lists them", soft_wrap=True)
 
 
 def show_suspects(report: SuspectsReport) -> None:

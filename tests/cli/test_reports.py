@@ -147,7 +147,7 @@ def test_tables_of_every_command(cli, store, images, tmp_path):
         (("inspect", store, "--sample", sample), [sample, "shard 000"]),
         (("inspect", store, "--class", "7"), ["digits/", "held-out", "training rows"]),
         (("inspect", store, "--shard", "000"), ["digits/", "(train)", "sampled now", "‖Δw−Δw*‖"]),
-        (("inspect", store, "--class", "7", "--ids"), ["digits/", "\t7"]),
+        (("inspect", store, "--class", "7", "--ids"), ["digits/"]),
         (("evaluate", store, "--without", "001"), ["mean of 1 of 2 components"]),
         (("export", store, tmp_path / "out.npz", "--format", "npz"), ["out.npz", "rows of root"]),
         (("report", store, "-o", tmp_path / "report.html", "--no-neighbours"), ["report.html", "samples"]),
@@ -204,6 +204,19 @@ def test_repair_and_gc_in_words(cli, store):
     outcome = cli("verify", store, "--repair", "--set", "data.limit=2")
     assert outcome.code == 5
     assert "DAMAGED" in outcome.out
+
+
+def test_ids_are_what_forget_takes(cli, store, tmp_path):
+    """Ids alone on stdout: with shard and class beside them, `forget --file` knew none of them."""
+    with FeatureStore(store) as opened:
+        held_out, ids = opened.held_out, [i for shard in opened.shards for i in shard.sample_ids]
+    listed = cli("inspect", store, "--ids")
+    assert listed.out.splitlines() == ids
+    assert f"{held_out.rows} held-out samples left out; --shard held-out" in listed.err
+    of_class = cli("inspect", store, "--shard", "held-out", "--class", "7", "--ids")
+    assert (set(of_class.out.split()) <= set(held_out.sample_ids), of_class.err) == (True, "")
+    (tmp_path / "gone.txt").write_text(cli("inspect", store, "--class", "7", "--ids").out)
+    assert cli("forget", store, "--file", tmp_path / "gone.txt", "--dry-run").code == 0
 
 
 def test_a_store_on_eighty_columns(cli, store, monkeypatch):

@@ -321,7 +321,7 @@ def private_notes(store: FeatureStore) -> list[str]:
 
 
 def list_samples(store: FeatureStore, shard: str | None = None, label: str | None = None) -> list[dict[str, str]]:
-    """Ids with shard and class, of one shard, one class or all training rows."""
+    """Ids with shard and class, of one shard, or of all training shards; those of one class where it is named."""
     if label is not None:
         _class(store, label)
     chosen = [store.shard(shard)] if shard is not None else store.shards
@@ -331,6 +331,14 @@ def list_samples(store: FeatureStore, shard: str | None = None, label: str | Non
         for i, k in zip(part.sample_ids, part.labels.tolist(), strict=True)
         if label is None or store.classes[k] == label
     ]
+
+
+def held_out_rows(store: FeatureStore, label: str | None = None) -> int:
+    """How many rows are held out; those of one class where it is named."""
+    shard = store.held_out
+    if shard is None:
+        return 0
+    return shard.rows if label is None else int((shard.labels == _class(store, label)).sum())
 
 
 def _class(store: FeatureStore, label: str) -> int:
