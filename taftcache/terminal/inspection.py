@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from taftcache.stages.look.suspects import SuspectsReport
     from taftcache.view.report import PageReport
 
+FEW = 5  # skipped samples that are named
+
 
 def show_inspect(report: InspectReport) -> None:
     """A store on one screen, readable at 80 columns."""
@@ -49,6 +51,10 @@ def show_inspect(report: InspectReport) -> None:
     )
     for file in report.integrity.missing:
         OUT.print(f"MISSING   {file}")
+    for s in report.left_out[:FEW]:
+        OUT.print(f"skipped   {s['sample']}: {s['reason']}", soft_wrap=True)
+    if report.skipped > FEW:
+        OUT.print(f"skipped   … and {report.skipped - FEW} more: --json")
     table = plain_table("shard", "role", "rows", "classes", "per class", "size", "max |x|", "digest")
     for s in report.shards:
         table.add_row(

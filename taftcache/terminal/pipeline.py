@@ -10,7 +10,7 @@ from rich.table import Table
 from taftcache.names import EXACT, HEAD, MEAN, is_component
 from taftcache.terminal.console import OUT, print_notes, stacked
 from taftcache.terminal.forgetting import forgotten_lines
-from taftcache.terminal.text import certified, readable_size, some
+from taftcache.terminal.text import certified, counted, readable_size, some
 
 if TYPE_CHECKING:
     from taftcache.stages.extract.appending import AppendReport
@@ -29,7 +29,9 @@ def show_run(report: RunReport) -> None:
     e, t, c = report.extract, report.train, report.compose
     table = Table("stage", "what was done", "seconds", title="taftcache run", title_justify="left")
     rows = sum(e.shards.values())
-    extracted = f"{e.images} images run and cached" if e.images else "nothing: all rows are cached"
+    extracted = f"{counted(e.images, 'image')} run and cached" if e.images else "nothing: all rows are cached"
+    if e.skipped:
+        extracted += f"; {e.skipped} skipped, which taftcache inspect names"
     table.add_row(
         "extract",
         stacked(extracted, f"{rows} rows in {len(e.shards)} shards, {readable_size(e.bytes)}"),
@@ -143,7 +145,8 @@ def show_extract(report: ExtractReport) -> None:
 def show_append(report: AppendReport) -> None:
     """Which shards got rows."""
     if not report.added:
-        OUT.print(f"Nothing to do: all {report.known} samples are in the store, or were forgotten.")
+        unread = f"; {counted(report.unread, 'sample')} skipped before" if report.unread else ""
+        OUT.print(f"Nothing to do: all {report.known - report.unread} samples are in the store, or were forgotten{unread}.")
     for name, rows in report.added.items():
         OUT.print(f"shard {name}: {rows} samples more")
     if report.added and report.dry:

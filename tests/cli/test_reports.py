@@ -38,7 +38,7 @@ INSPECT = {
     "plan",
 }
 INSPECT |= {"shards", "models", "skipped", "forgotten", "ledger_entries", "ledger"}
-INSPECT |= {"tangent", "held_out_rows", "activations", "integrity"}
+INSPECT |= {"left_out", "tangent", "held_out_rows", "activations", "integrity"}
 SAMPLE = {"sample", "shard", "row", "label", "first_token_norm", "mean_token_norm", "max_abs"}
 SAMPLE |= {"predictions", "moved_bound", "notes"}
 SHARD = {"store", "shard", "rows_per_class", "activations", "component", "first_samples"}
@@ -47,6 +47,7 @@ REPORT = {"store", "root_digest", "file", "bytes", "rows", "details", "notes"}
 VERIFY = {"store", "root_digest", "bytes", "faults", "strays", "ledger_entries", "mended", "dropped", "reasons"}
 VERIFY |= {"left"}
 APPEND = {"store", "root_before", "root_digest", "added", "untouched", "known", "images", "skipped", "seconds", "dry"}
+APPEND |= {"unread"}
 COPY = {"store", "root_digest", "files", "bytes", "there", "seconds"}
 CONVERT = {"store", "root_digest", "dtype", "chunk_rows", "rows", "bytes", "left", "seconds"}
 EXPORT = {"store", "root_digest", "file", "format", "rows", "bytes", "seconds"}
