@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 
 from taftcache.names import scaling_of
-from taftcache.terminal.console import ERR, OUT, print_line, print_notes, stacked
+from taftcache.terminal.console import ERR, OUT, print_line, print_notes, print_table, stacked
 from taftcache.terminal.text import certified, counted, plain_table, readable_size
 
 if TYPE_CHECKING:
@@ -147,7 +147,7 @@ def show_sample(report: SampleReport) -> None:
         for name, p in report.predictions.items():
             right = "✓" if p["label"] == report.label else "✗"
             table.add_row(name, f"{right} {p['label']}", f"{p['logit']:.3f}", f"{p['margin']:+.3f}")
-        OUT.print(table)
+        print_table(table)
     if report.moved_bound is not None:
         OUT.print(f"forgetting it moves components/{report.shard} by at most {report.moved_bound:.3g}")
     print_notes(report.notes)
@@ -176,7 +176,7 @@ def show_suspects(report: SuspectsReport) -> None:
     table = plain_table("sample", "label", "says", "margin", "shard")
     for s in report.suspects:
         table.add_row(s.sample, s.label, s.says, f"{s.margin:+.3f}", s.shard)
-    OUT.print(table)
+    print_table(table)
     print_notes(report.notes)
 
 
@@ -204,7 +204,7 @@ def show_outliers(report: OutliersReport) -> None:
     table = plain_table("sample", "class", "times the median", "distance", "shard")
     for o in report.outliers:
         table.add_row(o.sample, o.label, f"{o.times:.2f}", f"{o.distance:.4g}", o.shard)
-    OUT.print(table)
+    print_table(table)
     print_notes(report.notes)
 
 
@@ -245,7 +245,7 @@ def show_query_influence(report: QueryInfluence) -> None:
     for s in report.samples:
         solved = (f"{s['solved']:+.4f}", f"{s['bound']:.1e}") if "solved" in s else ("", "")
         table.add_row(s["sample"], s["label"], s["shard"], f"{s['change']:+.4f}", *solved)
-    OUT.print(table)
+    print_table(table)
     OUT.print(f"{report.method}, residual {report.residual:.0e}, {report.passes} passes")
 
 
@@ -275,7 +275,7 @@ def _pairs(pairs: list[Pair], found: int, where: str) -> None:
     for p in pairs:
         (a, b), (x, y), (s, t) = p.samples, p.labels, p.shards
         table.add_row(a, x, s, b, y, t, f"{p.similarity:.4f}")
-    OUT.print(table)
+    print_table(table)
 
 
 def _privacy(models: list[dict[str, Any]]) -> None:

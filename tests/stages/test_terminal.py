@@ -93,6 +93,24 @@ def test_a_terminal_gets_no_codes_but_ours(monkeypatch):
     assert "[bold]b[/bold] :smile: [/]" in text
 
 
+@pytest.mark.parametrize("terminal", [False, True])
+def test_ids_are_never_cut(monkeypatch, terminal):
+    """In a pipe a row is one line, on a terminal an id is folded; it ended in … at 80 columns."""
+    made = console._Console()
+    made.file, made._force_terminal, made._color_system, made._width = io.StringIO(), terminal, None, 80
+    monkeypatch.setattr(console, "OUT", made)
+    ids = [f"a/folder of images/{'long ' * 12}{'x' * 90}/{name}.png" for name in ("first", "second")]
+    table = Table("sample", "sample", "similarity")
+    table.add_row(*ids, "0.99")
+    console.print_table(table)
+    said = made.file.getvalue()
+    assert "…" not in said
+    if terminal:
+        assert max(map(len, said.splitlines())) == 80
+    else:
+        assert all(i in said for i in ids)
+
+
 def test_bars_take_no_markup(monkeypatch):
     stream = io.StringIO()
     made = console._Console(stderr=True)
