@@ -129,6 +129,18 @@ def test_no_store_there(cli, tmp_path, arguments, there):
     assert list(tmp_path.iterdir()) == [place] * there
 
 
+def test_a_recipe_is_taken_for_its_store(cli, store, tmp_path):
+    """Where a store is asked for; and where either is, and neither is there, no list of recipes is the answer."""
+    file = toml(tmp_path / "tiny.toml", store)
+    assert cli("inspect", file, "--json").json["root_digest"] == cli("inspect", store, "--json").json["root_digest"]
+    toml(file, tmp_path / "none")
+    refused(cli("inspect", file), 2, "is a recipe, and its store", f"taftcache run {file}")
+    outcome = cli("train", tmp_path / "tiny")
+    refused(outcome, 2, "neither a store nor a recipe", f"did you mean {file}?")
+    assert "published/" not in outcome.err
+    assert cli("train", "quickstarts").err.count("quickstart") == 3
+
+
 def test_wrong_arguments_of_store_commands(cli, store, tmp_path):
     before = tree(store)
     for arguments, code, says in [
