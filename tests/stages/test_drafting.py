@@ -200,6 +200,7 @@ def test_large_pictures_get_a_pretrained_model_where_one_can_be_had(place, monke
         (lambda place: place / "nowhere", "nothing at", "correct the path"),
         (lambda place: place / "images" / "0", "have no labels", "CSV file"),
         (lambda place: write(place / "a.csv", {"path": ["x.png"], "kind": ["a"]}), "no column of", "data.label_key="),
+        (lambda place: write(place / "a.csv", {"path": [], "label": []}), "has no rows", "below a line of names"),
         (lambda place: next((place / "images").rglob("*.png")), "not a file that images can be found by", ".csv"),
     ],
 )
