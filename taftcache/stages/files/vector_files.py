@@ -191,6 +191,7 @@ def _from_npz(path: Path, columns: Columns) -> Vectors:
         needed = sum(members[name].file_size for name in few | packed)
         check_expansion(path, needed, path.stat().st_size)
         _needs_vectors(path, columns, names, members)
+        _needs(path, names.tokens, members)
         if columns.classes is not None:
             _needs(path, columns.classes, members)
         arrays = {name: read_member(archive, members[name]) for name in sorted(few | packed)}
@@ -224,6 +225,7 @@ def _from_parquet(path: Path, columns: Columns, scratch: Path | None) -> Vectors
             there = file.schema_arrow.names
             names = columns.within(there)
             _needs_vectors(path, columns, names, there)
+            _needs(path, names.tokens, there)
             if columns.classes is not None:
                 raise DataError(f"{path} has no list of classes", got=columns.classes, do="leave its name out")
             few = [name for name in (names.labels, names.ids) if name in there]
@@ -280,12 +282,11 @@ def _spooled(path: Path, file: Any, name: str, spool: IO[bytes]) -> NDArray[Any]
 
 
 def _needs_vectors(path: Path, columns: Columns, names: NamedColumns, there: Container[str]) -> None:
-    """DataError where the vectors' name is none of the file's; one that nobody said is not told as if it were."""
+    """DataError where the file has none of the usual names, and nobody said another."""
     if columns.tokens is None and names.tokens not in there:
         raise DataError(
             f"{path} holds no vectors under a usual name", got=_listed(there), do=f"{_NAME}; {', '.join(USUAL['tokens'])} are looked for"
         )
-    _needs(path, names.tokens, there)
 
 
 def _needs(path: Path, name: str, there: Container[str]) -> None:

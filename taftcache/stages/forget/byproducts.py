@@ -19,6 +19,7 @@ from taftcache.cache.hdf5 import FeatureFile
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import RecipeError, StoreError, TaftcacheError
 from taftcache.stages.forget.finding import Findings
+from taftcache.stages.forget.pin import is_pin
 from taftcache.stages.forget.traces import headers, texts_in
 
 MAX_TEXT = 256 << 20
@@ -138,7 +139,7 @@ def _of_file(store: FeatureStore, known: _Known, path: Path) -> str:
         return UNREAD if known.before else ""
     if count := len({i for i in (*ids, *_candidates(text)) if store.is_forgotten(i)}):
         return f"it holds forgotten ids: {count}"
-    return known.problem(text)
+    return "" if is_pin(text) else known.problem(text)
 
 
 def _candidates(text: str) -> Iterator[str]:
