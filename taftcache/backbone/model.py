@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -18,6 +19,7 @@ from torch import nn
 from taftcache.backbone.device import resolve_device
 from taftcache.backbone.files import file_digest, weights_file, weights_folder, weights_kind
 from taftcache.backbone.fit import load_into
+from taftcache.backbone.hub import asked_once
 from taftcache.backbone.spec import BackboneSpec, PreprocessSpec
 from taftcache.errors import BackboneError
 
@@ -69,7 +71,9 @@ def load_backbone(
     else:
         name = spec.model
     try:
-        model: Any = timm.create_model(name, pretrained=kind == "pretrained", **spec.model_args)
+        known = ":" in name or timm.models.is_model_pretrained(name)
+        with asked_once() if kind == "pretrained" and known else nullcontext():
+            model: Any = timm.create_model(name, pretrained=kind == "pretrained", **spec.model_args)
     except Exception as error:  # timm, the hub client and the model's constructor raise whatever they like
         raise not_built(name, spec.model_args, error, pretrained=kind == "pretrained") from error
     architecture = str(model.pretrained_cfg.get("architecture") or spec.model)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 import tomllib
 
 import numpy as np
@@ -209,6 +211,16 @@ def test_places_without_labelled_images(place, make, fault, do):
         taftcache.init_recipe(make(place))
     assert do in caught.value.do
     assert not list(place.glob("*.toml"))
+
+
+def test_a_slip_is_told_before_torch_is_loaded(tmp_path):
+    """It took seconds to say that a folder is not there."""
+    (tmp_path / "there.toml").touch()
+    for arguments in (["nowhere"], [".", "-o", "there.toml"]):
+        code = f"import sys, taftcache.cli\ntry: taftcache.cli.main({['init', *arguments]!r})\n"
+        code += "except SystemExit as end: print(end.code > 0, {'torch', 'timm'} & set(sys.modules))"
+        done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
+        assert done.stdout == "True set()\n", done.stderr
 
 
 def test_a_column_is_named(place):

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from taftcache.backbone.sources.opening import open_source
-from taftcache.errors import BackboneError, RecipeError
+from taftcache.errors import BackboneError
 from taftcache.recipe import Recipe, apply_overrides, parse_recipe
 from taftcache.stages.extract.estimation import EstimateReport, estimate
-from taftcache.stages.extract.looking import Pixels, check_there, data_section, look_at
+from taftcache.stages.extract.looking import Pixels, check_there, data_section, file_for, look_at
 from taftcache.stages.progress import Progress, Silent
 from taftcache.stages.writing import whole
 
@@ -76,12 +75,7 @@ def init_recipe(
         RecipeError: the file is there already. StoreWriteError: it cannot be written.
     """
     place, progress, overrides = Path(place), progress or Silent(), list(overrides)
-    name = re.sub(r"[^\w.-]+", "-", place.expanduser().absolute().stem).strip("-.") or "images"
-    file = Path(file) if file is not None else Path(f"{name}.toml")
-    if file.exists() and not force:
-        raise RecipeError(
-            f"the recipe {file} exists already", got=str(file), do="--force to replace it, -o FILE for another name"
-        )
+    file = file_for(place, file, force)
     given = apply_overrides({}, overrides)
     values: dict[str, Any] = {"data": data_section(place, given.get("data", {}))}
     source, test = open_source(parse_recipe({"data": apply_overrides(values, overrides)["data"]}, str(place)).data)
@@ -143,7 +137,8 @@ def _tried(
 ) -> tuple[dict[str, Any], EstimateReport, list[str]]:
     """The sections that work here, what they cost, and what was changed for it."""
     recipe = _recipe(values, [*overrides, "data.unreadable=skip"])
-    progress.say(f"trying a few images with {recipe.backbone.model or 'the bundled model'}")
+    hub = "; its weights are looked for here and on the model hub" if recipe.backbone.weights == "pretrained" else ""
+    progress.say(f"trying a few images with {recipe.backbone.model or 'the bundled model'}{hub}")
     try:
         return values, estimate(recipe), []
     except BackboneError as error:
