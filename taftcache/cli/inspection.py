@@ -46,7 +46,13 @@ def inspect(
     label: Annotated[
         str | None, typer.Option("--class", metavar="NAME", help="one class: its rows in every shard")
     ] = None,
-    ids: Annotated[bool, typer.Option("--ids", help="list the ids of training rows (or of the shard; of the class), one a line, as forget --file takes them")] = False,
+    ids: Annotated[
+        bool,
+        typer.Option(
+            "--ids",
+            help="list the ids of training rows (or of the shard; of the class), one a line, as forget --file takes them",
+        ),
+    ] = False,
     suspects: Annotated[
         bool, typer.Option("--suspects", help="training rows whose label others contradict, the worst first")
     ] = False,

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
-from taftcache.names import scaling_of
+from taftcache.names import counted, scaling_of
 from taftcache.terminal.console import ERR, OUT, print_line, print_notes, print_table, stacked
-from taftcache.terminal.text import certified, counted, plain_table, readable_size
+from taftcache.terminal.text import certified, plain_table, readable_size
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -36,8 +36,8 @@ def show_inspect(report: InspectReport) -> None:
     b, cut = report.identity["backbone"], report.cut
     OUT.print(
         stacked(
-            f"{report.store}: {report.rows} training rows, {report.held_out_rows} held out, {len(report.classes)}"
-            f" classes, {readable_size(report.bytes)}",
+            f"{report.store}: {counted(report.rows, 'training row')}, {report.held_out_rows} held out,"
+            f" {counted(len(report.classes), 'class')}, {readable_size(report.bytes)}",
             f"vectors   of {b['weights']}, scaled by {scaling}"
             if (scaling := scaling_of(report.identity))
             else f"backbone  {b['model']} ({b['weights']}, {b['weights_digest'][:16]}), cut at {cut['start']}",
@@ -86,7 +86,7 @@ def show_inspect(report: InspectReport) -> None:
     if not report.ledger:
         OUT.print("ledger: empty")
     for e in report.ledger[-3:]:
-        what = f"{e.get('event', '')}, {e['samples']} samples" if "samples" in e else e.get("event", "")
+        what = f"{e.get('event', '')}, {counted(e['samples'], 'sample')}" if "samples" in e else e.get("event", "")
         OUT.print(f"ledger {e['seq']} of {report.ledger_entries}: {e.get('time', '')} {what}")
 
 
@@ -109,8 +109,8 @@ def show_shard(report: ShardReport) -> None:
     """One shard: balance, activations, component."""
     s = report.shard
     OUT.print(
-        f"shard {s['name']} ({s['role']}): {s['rows']} rows, {readable_size(s['bytes'])}, {s['dtype']} in chunks of"
-        f" {s['chunk_rows']} rows"
+        f"shard {s['name']} ({s['role']}): {counted(s['rows'], 'row')}, {readable_size(s['bytes'])}, {s['dtype']} in chunks of"
+        f" {counted(s['chunk_rows'], 'row')}"
     )
     OUT.print(f"digest {s['digest']}")
     _bars(report.rows_per_class)
@@ -128,7 +128,7 @@ def show_shard(report: ShardReport) -> None:
 def show_class(report: ClassReport) -> None:
     """One class over the shards."""
     OUT.print(
-        f"class {report.label}: {report.rows} training rows ({100 * report.share:.1f} %),"
+        f"class {report.label}: {counted(report.rows, 'training row')} ({100 * report.share:.1f} %),"
         f" {report.held_out_rows} held out",
     )
     _bars({s["name"]: s["rows"] for s in report.shards}, {s["name"]: s["share"] for s in report.shards})
@@ -218,7 +218,7 @@ def show_address(url: str, notes: list[str]) -> None:
 def show_report(report: PageReport) -> None:
     """The file that was written."""
     OUT.print(
-        f"{report.file}: {readable_size(report.bytes)}, {report.rows} samples, all details of {len(report.details)}",
+        f"{report.file}: {readable_size(report.bytes)}, {counted(report.rows, 'sample')}, all details of {len(report.details)}",
         soft_wrap=True,
     )
     print_notes(report.notes)
@@ -229,7 +229,7 @@ def show_sample_influence(report: SampleInfluence) -> None:
     OUT.print(
         stacked(
             f"{report.model} without {report.sample} (class {report.label}, shard {report.shard}):",
-            f"  Δw moves by {report.moved:.3g}, solved to within {report.distance_bound:.1e} in {report.passes} passes",
+            f"  Δw moves by {report.moved:.3g}, solved to within {report.distance_bound:.1e} in {counted(report.passes, 'pass')}",
             f"  its own logit goes from {report.own_logit:.3f} to {report.own_logit_without:.3f};"
             f" label {report.own_label} → {report.own_label_without}",
             f"  {report.labels_changed} of {report.held_out} held-out labels change,"
@@ -246,7 +246,7 @@ def show_query_influence(report: QueryInfluence) -> None:
         solved = (f"{s['solved']:+.4f}", f"{s['bound']:.1e}") if "solved" in s else ("", "")
         table.add_row(s["sample"], s["label"], s["shard"], f"{s['change']:+.4f}", *solved)
     print_table(table)
-    OUT.print(f"{report.method}, residual {report.residual:.0e}, {report.passes} passes")
+    OUT.print(f"{report.method}, residual {report.residual:.0e}, {counted(report.passes, 'pass')}")
 
 
 def _activations(a: Activations, dtype: str) -> Text:
@@ -268,7 +268,7 @@ def _activations(a: Activations, dtype: str) -> Text:
 
 def _pairs(pairs: list[Pair], found: int, where: str) -> None:
     """How many pairs there are, and those that are listed."""
-    OUT.print(f"{found} {'pair' if found == 1 else 'pairs'} {where}")
+    OUT.print(f"{counted(found, 'pair')} {where}")
     if not pairs:
         return
     table = plain_table("sample", "class", "shard", "sample", "class", "shard", "similarity")

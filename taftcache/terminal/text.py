@@ -18,11 +18,6 @@ def certified(c: dict[str, Any]) -> str:
     return f"‖∇F‖ {c['relative_gradient']:.0e} of its start in float64, so ‖Δw−Δw*‖ ≤ {c['distance_bound']:.1e}"
 
 
-def counted(count: int, thing: str) -> str:
-    """``1 row``, ``2 classes``; of several words the last is the one that changes."""
-    return f"{count} {thing}" + ("" if count == 1 else "es" if thing.endswith("s") else "s")
-
-
 def readable_size(count: int) -> str:
     """So many bytes, in the unit that suits."""
     value = float(count)

@@ -158,7 +158,7 @@ def test_tables_of_every_command(cli, store, images, tmp_path):
         (("export-component", store, "000", tmp_path / "one.safetensors"), ["components/000"]),
         (("forget", store, "--sample", sample, "--dry-run"), ["would be forgotten", sample, "nothing was changed"]),
         (("forget", store, "--sample", sample), ["forgotten now", sample, "models/mean"]),
-        (("audit", store), ["0 findings", "components/001"]),
+        (("audit", store), ["0 findings; 1 receipt in one chain", "1 tombstone\n", "components/001"]),
         (("forget", store, "--sample", sample), ["forgotten before"]),
     ]:
         outcome = cli(*arguments)

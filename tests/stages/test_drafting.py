@@ -154,7 +154,7 @@ def test_files_that_a_table_lists_and_that_are_not_there_stop_it(place):
     table["file_name"][6] = "1/none.png"  # to test on
     table["file_name"][20] = "2/none.png"
     file = write(place / "images" / "a.csv", table)
-    with pytest.raises(DataError, match="2 of 42 images that .* lists are not there") as caught:
+    with pytest.raises(DataError, match=r"2 of 42 images that .* lists are not there") as caught:
         taftcache.init_recipe(file)
     assert (caught.value.got, "data.unreadable=skip" in caught.value.do) == ("2/none.png, 1/none.png", True)
     assert not list(place.glob("*.toml"))

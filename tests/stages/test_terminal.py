@@ -13,6 +13,7 @@ from rich.table import Table
 
 from taftcache.cache.format.manifest import FILE, Manifest
 from taftcache.cli import main
+from taftcache.names import counted
 from taftcache.terminal import console
 from tests.stages.making import toml
 
@@ -122,6 +123,12 @@ def test_bars_take_no_markup(monkeypatch):
     for code in ("\x07", "\x1b]", "\x9b", "\u202e"):
         assert code not in stream.getvalue()
     assert "[bold]b[/bold]" in stream.getvalue()
+
+
+def test_one_of_a_kind_is_singular():
+    assert [counted(n, what) for n, what in ((1, "row"), (0, "row"), (1, "class"), (2, "held-out pass"))] == [
+        "1 row", "0 rows", "1 class", "2 held-out passes",
+    ]  # fmt: skip
 
 
 def test_a_log_says_what_is_under_way(monkeypatch):

@@ -285,7 +285,9 @@ def _needs_vectors(path: Path, columns: Columns, names: NamedColumns, there: Con
     """DataError where the file has none of the usual names, and nobody said another."""
     if columns.tokens is None and names.tokens not in there:
         raise DataError(
-            f"{path} holds no vectors under a usual name", got=_listed(there), do=f"{_NAME}; {', '.join(USUAL['tokens'])} are looked for"
+            f"{path} holds no vectors under a usual name",
+            got=_listed(there),
+            do=f"{_NAME}; {', '.join(USUAL['tokens'])} are looked for",
         )
 
 
