@@ -50,7 +50,7 @@ def inspect(
         bool,
         typer.Option(
             "--ids",
-            help="list the ids of training rows (or of the shard; of the class), one a line, as forget --file takes them",
+            help="list the ids of training rows (of the shard, of the class), one a line, for forget --file",
         ),
     ] = False,
     suspects: Annotated[
@@ -74,8 +74,9 @@ def inspect(
     """Show what is in a store, a shard, a class or a sample.
 
     Shards, rows, classes, activations, components with certificates, integrity, ledger. Read from manifests and a
-    sample of rows, so it is instant at any size. With --ids the samples, for scripts; --json has shard and class of each. --suspects, --duplicates and
-    --outliers read all rows, and rank what may be wrong with the data; --curvature reads them some 25 times.
+    sample of rows, so it is instant at any size. With --ids the samples, for scripts; --json has shard and class of
+    each. --suspects, --duplicates and --outliers read all rows, and rank what may be wrong with the data;
+    --curvature reads them some 25 times.
 
     Example: taftcache inspect stores/quickstart --class 7
     """

@@ -65,7 +65,7 @@ def print_line(text: str) -> None:
 
 
 def print_table(table: Table) -> None:
-    """A table of samples, whose ids are never cut: folded on a terminal; in a file or pipe lines are as long as need be.
+    """A table of samples, whose ids are never cut: folded on a terminal, in a pipe on one line however long.
 
     An id that is cut at 80 columns finds nothing.
     """

@@ -109,8 +109,8 @@ def show_shard(report: ShardReport) -> None:
     """One shard: balance, activations, component."""
     s = report.shard
     OUT.print(
-        f"shard {s['name']} ({s['role']}): {counted(s['rows'], 'row')}, {readable_size(s['bytes'])}, {s['dtype']} in chunks of"
-        f" {counted(s['chunk_rows'], 'row')}"
+        f"shard {s['name']} ({s['role']}): {counted(s['rows'], 'row')}, {readable_size(s['bytes'])}, {s['dtype']}"
+        f" in chunks of {counted(s['chunk_rows'], 'row')}"
     )
     OUT.print(f"digest {s['digest']}")
     _bars(report.rows_per_class)
@@ -218,7 +218,8 @@ def show_address(url: str, notes: list[str]) -> None:
 def show_report(report: PageReport) -> None:
     """The file that was written."""
     OUT.print(
-        f"{report.file}: {readable_size(report.bytes)}, {counted(report.rows, 'sample')}, all details of {len(report.details)}",
+        f"{report.file}: {readable_size(report.bytes)}, {counted(report.rows, 'sample')},"
+        f" all details of {len(report.details)}",
         soft_wrap=True,
     )
     print_notes(report.notes)
@@ -229,7 +230,8 @@ def show_sample_influence(report: SampleInfluence) -> None:
     OUT.print(
         stacked(
             f"{report.model} without {report.sample} (class {report.label}, shard {report.shard}):",
-            f"  Δw moves by {report.moved:.3g}, solved to within {report.distance_bound:.1e} in {counted(report.passes, 'pass')}",
+            f"  Δw moves by {report.moved:.3g}, solved to within {report.distance_bound:.1e}"
+            f" in {counted(report.passes, 'pass')}",
             f"  its own logit goes from {report.own_logit:.3f} to {report.own_logit_without:.3f};"
             f" label {report.own_label} → {report.own_label_without}",
             f"  {report.labels_changed} of {report.held_out} held-out labels change,"

@@ -41,7 +41,7 @@ def show_push(report: PushReport) -> None:
 def show_component(report: ComponentReport) -> None:
     """One component on its way."""
     OUT.print(
-        f"{report.component}, {counted(report.rows, 'row')}, base {report.base_digest[:16]}: {readable_size(report.bytes)},"
-        f" {report.file}" + ("" if report.changed else " (there already)"),
+        f"{report.component}, {counted(report.rows, 'row')}, base {report.base_digest[:16]}:"
+        f" {readable_size(report.bytes)}, {report.file}" + ("" if report.changed else " (there already)"),
         soft_wrap=True,
     )

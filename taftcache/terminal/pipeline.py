@@ -119,8 +119,8 @@ def show_estimate(report: EstimateReport) -> None:
         stacked(
             f"{counted(total, 'image')} of {counted(report.classes, 'class')}; {report.kept}",
             f"about {readable_size(report.bytes)} in {report.store}{free}",
-            f"about {_duration(report.seconds)}: {counted(report.tried, 'image')} tried, {report.images_per_second:.1f} a second."
-            " Nothing was written.",
+            f"about {_duration(report.seconds)}: {counted(report.tried, 'image')} tried,"
+            f" {report.images_per_second:.1f} a second. Nothing was written.",
         ),
         soft_wrap=True,
     )
@@ -131,7 +131,8 @@ def show_extract(report: ExtractReport) -> None:
     if report.images:
         speed = report.images / report.seconds if report.seconds else 0
         OUT.print(
-            f"{counted(report.images, 'image')} run in {report.seconds:.1f} s ({speed:.0f} a second), {report.skipped} skipped"
+            f"{counted(report.images, 'image')} run in {report.seconds:.1f} s ({speed:.0f} a second),"
+            f" {report.skipped} skipped"
         )
     else:
         OUT.print("Nothing to do: every shard is in the store.")

@@ -71,7 +71,8 @@ def init_recipe(
         force: replace a file that is there.
 
     Raises:
-        DataError: no images with labels there, or some that a table lists are not. BackboneError: the model that was named cannot be had.
+        DataError: no images with labels there, or some that a table lists are not. BackboneError: the model that was
+            named cannot be had.
         RecipeError: the file is there already. StoreWriteError: it cannot be written.
     """
     place, progress, overrides = Path(place), progress or Silent(), list(overrides)

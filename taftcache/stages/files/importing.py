@@ -229,7 +229,7 @@ def _check(asked: _Request) -> None:
     features, test = asked.features, asked.test
     if len(features.classes) < 2:
         raise DataError(
-            f"cannot import {features.path}: it has {counted(len(features.classes), 'class')}, and a classifier needs two",
+            f"cannot import {features.path}: it has {counted(len(features.classes), 'class')}, a classifier needs two",
             got=str(features.classes),
         )
     if asked.scaling not in SCALINGS:

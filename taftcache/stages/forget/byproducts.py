@@ -64,7 +64,7 @@ def check_folder(store: FeatureStore, folder: Path, to: Findings) -> None:
                 to.found("by-product", str(path), problem)
     for problem, paths in noted.items():
         to.notes.append(
-            f"{folder}: {counted(len(paths), 'file')} ({paths[0].name}{', …' if len(paths) > 1 else ''}) {NOTES[problem]}"
+            f"{folder}: {counted(len(paths), 'file')} ({paths[0].name}{', …' * (len(paths) > 1)}) {NOTES[problem]}"
         )
 
 
