@@ -93,6 +93,17 @@ def load_backbone(
     return in_precision(made, spec.precision)
 
 
+def named_by(file: Path) -> str | None:
+    """The timm model that a file of weights is called after, with its tag where timm knows that; None where it is none.
+
+    ``deit_tiny_patch16_224.fb_in1k.safetensors`` is what timm's own files are saved as.
+    """
+    architecture = file.stem.partition(".")[0]
+    if timm.models.is_model_pretrained(file.stem):
+        return file.stem
+    return architecture if timm.is_model(architecture) else None
+
+
 def in_precision(backbone: Backbone, precision: Precision) -> Backbone:
     """The same model, whose frozen layers compute in ``precision``; what a store records says so."""
     if precision == "float32":  # says nothing, as before there was a choice

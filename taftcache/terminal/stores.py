@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING
 
 from taftcache.names import counted
@@ -112,6 +113,6 @@ def show_import(report: ImportReport) -> None:
         soft_wrap=True,
     )
     if report.scaling is not None:
-        OUT.print(f"next   taftcache train {report.store}; taftcache compose {report.store}")
+        OUT.print(f"next   taftcache train {shlex.quote(str(report.store))}", soft_wrap=True)
     elif not report.trainable:
         OUT.print("It has no base to train from: import with --recipe to name the backbone that made the features.")

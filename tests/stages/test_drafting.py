@@ -15,7 +15,8 @@ from PIL import Image
 import taftcache
 from taftcache.errors import BackboneError, DataError, RecipeError, StoreWriteError
 from taftcache.recipe import load_recipe
-from taftcache.stages.extract.drafting import COMMENTS, PRETRAINED
+from taftcache.stages.extract.drafting import COMMENTS, PRETRAINED, _chosen
+from taftcache.stages.extract.looking import Pixels
 from tests.backbone.test_table import saved, write
 from tests.stages.making import write_images
 
@@ -221,6 +222,21 @@ def test_a_slip_is_told_before_torch_is_loaded(tmp_path):
         code += "except SystemExit as end: print(end.code > 0, {'torch', 'timm'} & set(sys.modules))"
         done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
         assert done.stdout == "True set()\n", done.stderr
+
+
+@pytest.mark.parametrize(
+    ("file", "model"),
+    [
+        ("deit_tiny_patch16_224.safetensors", "deit_tiny_patch16_224"),
+        ("deit_tiny_patch16_224.fb_in1k.safetensors", "deit_tiny_patch16_224.fb_in1k"),
+        ("deit_tiny_patch16_224.mine.safetensors", "deit_tiny_patch16_224"),
+        ("model.safetensors", None),
+    ],
+)
+def test_weights_called_after_a_model_name_it(file, model):
+    pixels = Pixels(width=90, height=90, tried=3, decoded=3)
+    backbone = _chosen({}, "mine", pixels, 300, 3, {"backbone": {"weights": f"/x/{file}"}})["backbone"]
+    assert backbone == {"weights": f"/x/{file}"} | ({} if model is None else {"model": model})
 
 
 def test_a_column_is_named(place):

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from taftcache.backbone.model import named_by
 from taftcache.backbone.sources.opening import open_source
 from taftcache.errors import BackboneError
 from taftcache.recipe import Recipe, apply_overrides, parse_recipe
@@ -115,10 +116,13 @@ def _chosen(
         data["held_out"] = given.get("data", {}).get("held_out", 0.2)
     if pixels.decoded < pixels.tried:
         data["unreadable"] = "skip"
-    said = given.get("backbone", {})
+    said = dict(given.get("backbone", {}))
+    weights = Path(str(said.get("weights", "")))
+    if weights.suffix == ".safetensors" and "model" not in said and (named := named_by(weights)):
+        said["model"] = named
     small = max(pixels.width, pixels.height) <= SMALL
     if said:
-        backbone = {"weights": "pretrained", **said} if "model" in said else dict(said)
+        backbone = {"weights": "pretrained", **said} if "model" in said else said
     else:
         backbone = {"weights": "bundled"} if small else {"weights": "pretrained", "model": PRETRAINED}
     rows = int(images * (1 - data.get("held_out", 0)))
