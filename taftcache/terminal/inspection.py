@@ -81,8 +81,11 @@ def show_inspect(report: InspectReport) -> None:
         _privacy(report.models)
         for m in report.models:
             if choice := m.get("ridge_choice"):
-                curve = ", ".join(f"{p['ridge']:.1e}: {p['loss']:.4g}" for p in choice["curve"])
-                OUT.print(f"{m['name']}: λ by {choice['method']}, mean loss at {curve}")
+                taken = {True: " (taken)", False: ""}
+                curve = ", ".join(
+                    f"{p['ridge']:.1e}: {p['loss']:.4g}{taken[p['ridge'] == choice['ridge']]}" for p in choice["curve"]
+                )
+                OUT.print(f"{m['name']}: λ {choice['ridge']:.1e} by {choice['method']}; mean loss at {curve}")
     if not report.ledger:
         OUT.print("ledger: empty")
     for e in report.ledger[-3:]:
