@@ -46,7 +46,7 @@ def show_run(report: RunReport) -> None:
     if report.forget is not None:
         table.add_row("forget", stacked(*forgotten_lines(report.forget)), f"{report.forget.seconds:.1f}")
     OUT.print(table)
-    print_notes([*e.notes, *t.notes])
+    print_notes([*e.notes, *t.notes, *(report.evaluate.notes if report.evaluate is not None else [])])
     if report.idle:
         OUT.print(f"Nothing to do: every stage was done before ({report.seconds:.1f} s to make sure).")
     OUT.print(f"store  {report.store}   root {report.root_digest[:16]}", soft_wrap=True)
@@ -208,6 +208,7 @@ def show_evaluate(report: EvaluateReport) -> None:
     OUT.print(table)
     if report.against is not None:
         OUT.print(_verdict(report.against), soft_wrap=True)
+    print_notes(report.notes)
 
 
 def show_predict(report: PredictReport) -> None:

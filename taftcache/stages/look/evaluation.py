@@ -21,7 +21,7 @@ from taftcache.model.card import Score
 from taftcache.model.component import Component, read_base, read_component
 from taftcache.model.composition import compose
 from taftcache.model.meta import ComponentMeta, meta_of
-from taftcache.names import is_component, is_model, model_of
+from taftcache.names import counted, is_component, is_model, model_of
 from taftcache.recipe import parse_recipe
 from taftcache.solve.labels import proven_labels
 from taftcache.stages.look.probe import Probe, linear_probe, no_probe
@@ -36,6 +36,7 @@ from taftcache.tangent.operator import TangentOperator
 UNTOUCHED = "base model untouched"
 PROBE = "linear probe (scikit-learn)"
 LEVEL = 0.95
+NAMED = 5  # classes of a note
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +60,8 @@ class EvaluateReport:
 
     best: the model that ``predict`` takes where none is named. intervals: of each accuracy, at 95 % (Wilson's).
     proven: the share of labels that are provably the exact optimum's, by model, where it was asked for.
-    against: the linear probe, where it was asked for and the rows allow one. notes: why they do not.
+    against: the linear probe, where it was asked for and the rows allow one. notes: why they do not, and which classes
+        of the held-out rows no training row has.
     """
 
     store: Path
@@ -119,8 +121,18 @@ def evaluate(
         intervals={name: accuracy_interval(hit) for name, hit in hits.items()},
         against=against,
         proven=proven_shares(rows, store, settings, models, progress) if proven else {},
-        notes=[] if reason is None else [f"no linear probe: {reason}"],
+        notes=[*_unlearned(store, rows), *([] if reason is None else [f"no linear probe: {reason}"])],
     )
+
+
+def _unlearned(store: FeatureStore, rows: Shard) -> list[str]:
+    """A note on the classes of ``rows`` that no training row of the store has."""
+    trained = {k for shard in store.shards for k in shard.statistics["rows_per_class"]}
+    names = [store.classes[k] for k in sorted(rows.statistics["rows_per_class"].keys() - trained)]
+    if not names:
+        return []
+    first = ", ".join(names[:NAMED]) + (", …" if len(names) > NAMED else "")
+    return [f"{counted(len(names), 'class')} held out without a training row, which cannot be learned: {first}"]
 
 
 def held_out_score(store: FeatureStore, name: str, consent: Consent | None = None) -> Score | None:
