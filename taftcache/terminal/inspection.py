@@ -51,8 +51,8 @@ def show_inspect(report: InspectReport) -> None:
     )
     for file in report.integrity.missing:
         OUT.print(f"MISSING   {file}")
-    for s in report.left_out[:FEW]:
-        OUT.print(f"skipped   {s['sample']}: {s['reason']}", soft_wrap=True)
+    for one in report.left_out[:FEW]:
+        OUT.print(f"skipped   {one['sample']}: {one['reason']}", soft_wrap=True)
     if report.skipped > FEW:
         OUT.print(f"skipped   … and {report.skipped - FEW} more: --json")
     table = plain_table("shard", "role", "rows", "classes", "per class", "size", "max |x|", "digest")
