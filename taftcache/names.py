@@ -51,3 +51,8 @@ def scaling_of(identity: Mapping[str, Any]) -> str | None:
     imported = identity.get("imported")
     scaling = imported.get("scaling") if isinstance(imported, dict) else None
     return scaling if isinstance(scaling, str) else None
+
+
+def counted(count: int, thing: str) -> str:
+    """``1 row``, ``2 classes``; of several words the last is the one that changes."""
+    return f"{count} {thing}" + ("" if count == 1 else "es" if thing.endswith("s") else "s")

@@ -43,9 +43,7 @@ def recipe_file(name: str | Path) -> Path:
         pass  # a name
     except OSError:
         return path  # whoever opens it says why not
-    known = bundled_recipes()
-    asked = path.as_posix().removeprefix("pipelines/").removesuffix(".toml")
-    alike = [asked] if asked in known else [full for full in known if full.rpartition("/")[2] == asked]
+    known, alike = bundled_recipes(), named_alike(path)
     if len(alike) == 1:
         return known[alike[0]]
     if path.is_dir():
@@ -54,16 +52,29 @@ def recipe_file(name: str | Path) -> Path:
             got=str(name),
             do=f"name a .toml file; taftcache init {shlex.quote(str(path))} makes one of a folder of images",
         )
-    beside = {file.with_suffix("").as_posix(): file for file in path.parent.glob("*.toml")}
-    near = alike or [
-        str(beside.get(name, name)) for name in difflib.get_close_matches(asked, [*beside, *known], n=1, cutoff=0.5)
-    ]
-    hint = f"did you mean {' or '.join(near)}? " if near else ""
     raise RecipeError(
         f"no recipe at {path}, and none that comes along has this name",
         got=str(name),
-        do=f"{hint}give a path, or one of {', '.join(known)}",
+        do=f"{did_you_mean(path)}give a path, or one of {', '.join(known)}",
     )
+
+
+def named_alike(path: Path) -> list[str]:
+    """Names of recipes that come along and that ``path`` may mean; where it is one, it means that."""
+    known, asked = bundled_recipes(), _asked(path)
+    return [asked] if asked in known else [full for full in known if full.rpartition("/")[2] == asked]
+
+
+def did_you_mean(path: Path) -> str:
+    """A question with the recipe whose name is the nearest, beside ``path`` or among those that come along, or ""."""
+    beside = {file.with_suffix("").as_posix(): file for file in path.parent.glob("*.toml")}
+    names = difflib.get_close_matches(_asked(path), [*beside, *bundled_recipes()], n=1, cutoff=0.5)
+    near = named_alike(path) or [str(beside.get(name, name)) for name in names]
+    return f"did you mean {' or '.join(near)}? " if near else ""
+
+
+def _asked(path: Path) -> str:
+    return path.as_posix().removeprefix("pipelines/").removesuffix(".toml")
 
 
 def bundled_recipes() -> dict[str, Path]:

@@ -83,7 +83,7 @@ def test_the_first_hour(installed):
     image = next((installed.here / "pictures" / "1").iterdir())
     said = json.loads(installed("taftcache", "predict", "stores/pictures", image, "--json"))
     assert said["predictions"][0]["labels"][0] == "1"
-    sample = installed("taftcache", "inspect", "stores/pictures", "--shard", "000", "--ids").split("\t")[0]
+    sample = installed("taftcache", "inspect", "stores/pictures", "--shard", "000", "--ids").split("\n")[0]
     assert "forgotten now" in installed("taftcache", "forget", "stores/pictures", "--sample", sample)
     assert "0 findings" in installed("taftcache", "audit", "stores/pictures")
     installed("taftcache", "export", "stores/pictures", "rows.npz", "--format", "npz")
@@ -107,7 +107,7 @@ def test_vectors_and_a_hub_from_a_wheel(installed, monkeypatch):
     installed("taftcache", "compose", "stores/vectors")
     installed("python", "-c", "import numpy; numpy.save('new.npy', numpy.load('vectors.npz')['features'])")
     found = json.loads(installed("taftcache", "predict", "stores/vectors", "new.npy", "--json"))["predictions"]
-    sample = installed("taftcache", "inspect", "stores/vectors", "--shard", "000", "--ids").split("\t")[0]
+    sample = installed("taftcache", "inspect", "stores/vectors", "--shard", "000", "--ids").split("\n")[0]
     installed("taftcache", "forget", "stores/vectors", "--sample", sample)
     assert "0 findings" in installed("taftcache", "audit", "stores/vectors")
     with serve() as hub:

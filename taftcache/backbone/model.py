@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -18,6 +19,7 @@ from torch import nn
 from taftcache.backbone.device import resolve_device
 from taftcache.backbone.files import file_digest, weights_file, weights_folder, weights_kind
 from taftcache.backbone.fit import load_into
+from taftcache.backbone.hub import asked_once
 from taftcache.backbone.spec import BackboneSpec, PreprocessSpec
 from taftcache.errors import BackboneError
 
@@ -69,7 +71,9 @@ def load_backbone(
     else:
         name = spec.model
     try:
-        model: Any = timm.create_model(name, pretrained=kind == "pretrained", **spec.model_args)
+        known = ":" in name or timm.models.is_model_pretrained(name)
+        with asked_once() if kind == "pretrained" and known else nullcontext():
+            model: Any = timm.create_model(name, pretrained=kind == "pretrained", **spec.model_args)
     except Exception as error:  # timm, the hub client and the model's constructor raise whatever they like
         raise not_built(name, spec.model_args, error, pretrained=kind == "pretrained") from error
     architecture = str(model.pretrained_cfg.get("architecture") or spec.model)
@@ -87,6 +91,17 @@ def load_backbone(
         model, label, preprocess, target, model_args=options, weights=kind, file_digest=digest, record=done
     )
     return in_precision(made, spec.precision)
+
+
+def named_by(file: Path) -> str | None:
+    """The timm model that a file of weights is called after, with its tag where timm knows that; None where it is none.
+
+    ``deit_tiny_patch16_224.fb_in1k.safetensors`` is what timm's own files are saved as.
+    """
+    architecture = file.stem.partition(".")[0]
+    if timm.models.is_model_pretrained(file.stem):
+        return file.stem
+    return architecture if timm.is_model(architecture) else None
 
 
 def in_precision(backbone: Backbone, precision: Precision) -> Backbone:

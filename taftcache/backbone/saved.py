@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 from timm.models import save_for_hf
@@ -15,3 +16,4 @@ def save_backbone(backbone: Backbone, folder: Path) -> None:
     if "num_classes" in args:  # the model may have got another head since
         args["num_classes"] = backbone.model.num_classes
     save_for_hf(backbone.model, str(folder), model_args=args, safe_serialization=True)
+    shutil.copymode(folder / "config.json", folder / "model.safetensors")  # safetensors writes for the owner alone

@@ -21,7 +21,7 @@ class Columns:
 
     def within(self, there: Container[str]) -> NamedColumns:
         """The names that are meant in a file that has ``there``; the first usual one where it has none."""
-        found = {field: getattr(self, field) or _first(usual, there) for field, usual in _USUAL.items()}
+        found = {field: getattr(self, field) or _first(usual, there) for field, usual in USUAL.items()}
         return NamedColumns(**found)
 
 
@@ -35,7 +35,7 @@ class NamedColumns:
     classes: str
 
 
-_USUAL = {
+USUAL = {
     "tokens": ("tokens", "vectors", "vector", "features", "embeddings", "x"),
     "labels": ("labels", "label", "y"),
     "ids": ("sample_id", "ids", "id"),

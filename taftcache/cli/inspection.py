@@ -19,6 +19,7 @@ from taftcache.terminal.inspection import (
     show_curvature,
     show_duplicates,
     show_inspect,
+    show_left_out,
     show_outliers,
     show_query_influence,
     show_report,
@@ -45,7 +46,13 @@ def inspect(
     label: Annotated[
         str | None, typer.Option("--class", metavar="NAME", help="one class: its rows in every shard")
     ] = None,
-    ids: Annotated[bool, typer.Option("--ids", help="list the ids (of the shard, of the class), one a line")] = False,
+    ids: Annotated[
+        bool,
+        typer.Option(
+            "--ids",
+            help="list the ids of training rows (of the shard, of the class), one a line, for forget --file",
+        ),
+    ] = False,
     suspects: Annotated[
         bool, typer.Option("--suspects", help="training rows whose label others contradict, the worst first")
     ] = False,
@@ -67,8 +74,9 @@ def inspect(
     """Show what is in a store, a shard, a class or a sample.
 
     Shards, rows, classes, activations, components with certificates, integrity, ledger. Read from manifests and a
-    sample of rows, so it is instant at any size. With --ids the samples, for scripts. --suspects, --duplicates and
-    --outliers read all rows, and rank what may be wrong with the data; --curvature reads them some 25 times.
+    sample of rows, so it is instant at any size. With --ids the samples, for scripts; --json has shard and class of
+    each. --suspects, --duplicates and --outliers read all rows, and rank what may be wrong with the data;
+    --curvature reads them some 25 times.
 
     Example: taftcache inspect stores/quickstart --class 7
     """
@@ -85,6 +93,8 @@ def inspect(
             print_report(stage.inspect_sample(opened, sample), as_json, show_sample)
         elif ids or (shard is not None and label is not None):
             print_report(stage.list_samples(opened, shard, label), as_json, show_samples)
+            if shard is None and not as_json:
+                show_left_out(stage.held_out_rows(opened, label))
         elif shard is not None:
             print_report(stage.inspect_shard(opened, shard), as_json, show_shard)
         elif label is not None:

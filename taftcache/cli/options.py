@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import shlex
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,7 +18,7 @@ from taftcache.consent import Consent, Kind, refusal, remember
 from taftcache.errors import RecipeError
 from taftcache.privacy.spec import ROUNDING
 from taftcache.recipe import Recipe, apply_overrides, load_recipe, parse_recipe
-from taftcache.recipe_files import bundled_recipes
+from taftcache.recipe_files import bundled_recipes, did_you_mean, named_alike
 from taftcache.terminal.console import print_json
 
 if TYPE_CHECKING:
@@ -31,6 +32,26 @@ def complete_recipe(incomplete: str) -> list[str]:
     return [name for name in [*bundled_recipes(), *here] if name.startswith(incomplete)]
 
 
+def store_of(place: Path) -> Path:
+    """The store of a recipe's file; any other place as it is.
+
+    Raises:
+        RecipeError: a file that is no recipe, or whose store is not there.
+    """
+    from taftcache.cache.place.address import is_bucket
+
+    if place.suffix != ".toml" or not place.is_file():
+        return place
+    store = load_recipe(place, needs=()).store_path
+    if not is_bucket(store) and not store.exists():
+        raise RecipeError(
+            f"{place} is a recipe, and its store {store} is not there",
+            got=str(place),
+            do=f"taftcache run {shlex.quote(str(place))} makes it",
+        )
+    return store
+
+
 RecipePath = Annotated[
     Path,
     typer.Argument(
@@ -39,7 +60,14 @@ RecipePath = Annotated[
         autocompletion=complete_recipe,
     ),
 ]
-StorePath = Annotated[Path, typer.Argument(metavar="STORE", help="a store: its folder, or s3://bucket/prefix")]
+StorePath = Annotated[
+    Path,
+    typer.Argument(
+        metavar="STORE",
+        help="a store: its folder, s3://bucket/prefix, or the recipe (.toml) that made it",
+        callback=store_of,
+    ),
+]
 Target = Annotated[Path, typer.Argument(metavar="TARGET", help="a new folder, or s3://bucket/prefix")]
 Either = Annotated[Path, typer.Argument(metavar="RECIPE|STORE", help="a recipe (a TOML file, or a name), or a store")]
 Overrides = Annotated[
@@ -110,6 +138,12 @@ def read_either(
     """
     from taftcache.cache.place.address import is_bucket
 
+    if not (target.exists() or is_bucket(target) or len(named_alike(target)) == 1):
+        raise RecipeError(
+            f"there is neither a store nor a recipe at {target}",
+            got=str(target),
+            do=f"{did_you_mean(target)}give a store's folder or a recipe's file; taftcache init FOLDER makes a recipe",
+        )
     if not (target.is_dir() or is_bucket(target)):
         recipe = read_recipe(target, overrides, device)
         remember(recipe.store_path, recipe)

@@ -101,6 +101,9 @@ def init(
 
     Example: taftcache init pictures --model bundled --set store.shards=2
     """
+    from taftcache.stages.extract.looking import file_for
+
+    file_for(place, output, force)  # before torch is loaded
     chosen = [] if model is None else ["backbone.weights=bundled" if model == "bundled" else f"backbone.model={model}"]
     chosen += [] if weights is None else [f"backbone.weights={weights.absolute()}"]
     with bars(as_json) as progress:

@@ -15,6 +15,7 @@ folder is then a checkpoint of timm's, too. Folders of format 1 have the frozen 
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -127,6 +128,7 @@ def save_model(
     origin = Origin(name=name, root_digest=root_digest, dataset=dataset, score=score)
     described = _described(model, folder, origin, weights_digest(frozen))
     (folder / CARD).write_text(card(origin, model, extras, native=network is not None), "utf-8")
+    shutil.copymode(folder / CARD, folder / WEIGHTS)  # safetensors writes for the owner alone
     # Last: a folder without it is not a model.
     (folder / DESCRIPTION).write_bytes(msgspec.json.format(msgspec.json.encode(described), indent=2) + b"\n")
     return files_in(folder)

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from rich.console import Console
+from rich.table import Table
 from rich.text import Text
 
 from taftcache.stages.progress import Progress, Silent, Task
@@ -44,6 +45,7 @@ class _Console(Console):
 
 OUT = _Console()
 ERR = _Console(stderr=True)
+_LONGEST = 1_000_000  # characters of a line in a file or pipe
 SOON, LONG = 2.0, 20.0  # seconds after which a log says that a task is under way, and that it has ended
 
 
@@ -57,9 +59,24 @@ def print_json(value: Any) -> None:
     print(json.dumps(value, indent=2).replace("\x7f", "\\u007f"))
 
 
-def print_row(*cells: str) -> None:
-    """To stdout, with tabs between the cells as other tools want them."""
-    print("\t".join(map(shown, cells)))
+def print_line(text: str) -> None:
+    """To stdout as it is, however long."""
+    print(shown(text))
+
+
+def print_table(table: Table) -> None:
+    """A table of samples, whose ids are never cut: folded on a terminal, in a pipe on one line however long.
+
+    An id that is cut at 80 columns finds nothing.
+    """
+    for column in table.columns:
+        column.overflow = "fold"
+    out = OUT
+    if not OUT.is_terminal:
+        out = _Console()
+        out.file, out.width = OUT.file, _LONGEST
+        out.width = max(OUT.width, out.measure(table).maximum)
+    out.print(table)
 
 
 def print_notes(notes: Iterable[str]) -> None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from rich.table import Table
 
+from taftcache.names import counted
 from taftcache.terminal.console import OUT, print_notes, stacked
 from taftcache.terminal.text import certified, readable_size, some
 
@@ -29,7 +30,7 @@ def show_audit(report: AuditReport) -> None:
         OUT.print(f"FAILED  {f.kind}: {f.where}: {f.problem}", markup=False, soft_wrap=True)
     print_notes(report.notes)
     if report.replayed:
-        OUT.print(f"{report.replayed} rows that an old copy brought back were forgotten again")
+        OUT.print(f"{counted(report.replayed, 'row')} that an old copy brought back, forgotten again")
     table = Table("component", "‖∇F‖ recorded", "recomputed", "‖Δw−Δw*‖ ≤ recorded", "proven now")
     for name, c in report.certificates.items():
         table.add_row(
@@ -42,8 +43,8 @@ def show_audit(report: AuditReport) -> None:
     if report.certificates:
         OUT.print(table)
     OUT.print(
-        f"{len(report.findings)} findings; {report.receipts} receipts in one chain, {report.signed} signed;"
-        f" {report.tombstones} tombstones"
+        f"{counted(len(report.findings), 'finding')}; {counted(report.receipts, 'receipt')} in one chain,"
+        f" {report.signed} signed; {counted(report.tombstones, 'tombstone')}"
     )
     OUT.print(f"root {report.root_digest}")
     if report.newest.entries:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
-from taftcache.names import scaling_of
-from taftcache.terminal.console import OUT, print_notes, print_row, stacked
+from taftcache.names import counted, scaling_of
+from taftcache.terminal.console import ERR, OUT, print_line, print_notes, print_table, stacked
 from taftcache.terminal.text import certified, plain_table, readable_size
 
 if TYPE_CHECKING:
@@ -28,14 +28,16 @@ if TYPE_CHECKING:
     from taftcache.stages.look.suspects import SuspectsReport
     from taftcache.view.report import PageReport
 
+FEW = 5  # skipped samples that are named
+
 
 def show_inspect(report: InspectReport) -> None:
     """A store on one screen, readable at 80 columns."""
     b, cut = report.identity["backbone"], report.cut
     OUT.print(
         stacked(
-            f"{report.store}: {report.rows} training rows, {report.held_out_rows} held out, {len(report.classes)}"
-            f" classes, {readable_size(report.bytes)}",
+            f"{report.store}: {counted(report.rows, 'training row')}, {report.held_out_rows} held out,"
+            f" {counted(len(report.classes), 'class')}, {readable_size(report.bytes)}",
             f"vectors   of {b['weights']}, scaled by {scaling}"
             if (scaling := scaling_of(report.identity))
             else f"backbone  {b['model']} ({b['weights']}, {b['weights_digest'][:16]}), cut at {cut['start']}",
@@ -49,6 +51,10 @@ def show_inspect(report: InspectReport) -> None:
     )
     for file in report.integrity.missing:
         OUT.print(f"MISSING   {file}")
+    for one in report.left_out[:FEW]:
+        OUT.print(f"skipped   {one['sample']}: {one['reason']}", soft_wrap=True)
+    if report.skipped > FEW:
+        OUT.print(f"skipped   … and {report.skipped - FEW} more: --json")
     table = plain_table("shard", "role", "rows", "classes", "per class", "size", "max |x|", "digest")
     for s in report.shards:
         table.add_row(
@@ -75,12 +81,15 @@ def show_inspect(report: InspectReport) -> None:
         _privacy(report.models)
         for m in report.models:
             if choice := m.get("ridge_choice"):
-                curve = ", ".join(f"{p['ridge']:.1e}: {p['loss']:.4g}" for p in choice["curve"])
-                OUT.print(f"{m['name']}: λ by {choice['method']}, mean loss at {curve}")
+                taken = {True: " (taken)", False: ""}
+                curve = ", ".join(
+                    f"{p['ridge']:.1e}: {p['loss']:.4g}{taken[p['ridge'] == choice['ridge']]}" for p in choice["curve"]
+                )
+                OUT.print(f"{m['name']}: λ {choice['ridge']:.1e} by {choice['method']}; mean loss at {curve}")
     if not report.ledger:
         OUT.print("ledger: empty")
     for e in report.ledger[-3:]:
-        what = f"{e.get('event', '')}, {e['samples']} samples" if "samples" in e else e.get("event", "")
+        what = f"{e.get('event', '')}, {counted(e['samples'], 'sample')}" if "samples" in e else e.get("event", "")
         OUT.print(f"ledger {e['seq']} of {report.ledger_entries}: {e.get('time', '')} {what}")
 
 
@@ -103,8 +112,8 @@ def show_shard(report: ShardReport) -> None:
     """One shard: balance, activations, component."""
     s = report.shard
     OUT.print(
-        f"shard {s['name']} ({s['role']}): {s['rows']} rows, {readable_size(s['bytes'])}, {s['dtype']} in chunks of"
-        f" {s['chunk_rows']} rows"
+        f"shard {s['name']} ({s['role']}): {counted(s['rows'], 'row')}, {readable_size(s['bytes'])}, {s['dtype']}"
+        f" in chunks of {counted(s['chunk_rows'], 'row')}"
     )
     OUT.print(f"digest {s['digest']}")
     _bars(report.rows_per_class)
@@ -122,7 +131,7 @@ def show_shard(report: ShardReport) -> None:
 def show_class(report: ClassReport) -> None:
     """One class over the shards."""
     OUT.print(
-        f"class {report.label}: {report.rows} training rows ({100 * report.share:.1f} %),"
+        f"class {report.label}: {counted(report.rows, 'training row')} ({100 * report.share:.1f} %),"
         f" {report.held_out_rows} held out",
     )
     _bars({s["name"]: s["rows"] for s in report.shards}, {s["name"]: s["share"] for s in report.shards})
@@ -141,16 +150,22 @@ def show_sample(report: SampleReport) -> None:
         for name, p in report.predictions.items():
             right = "✓" if p["label"] == report.label else "✗"
             table.add_row(name, f"{right} {p['label']}", f"{p['logit']:.3f}", f"{p['margin']:+.3f}")
-        OUT.print(table)
+        print_table(table)
     if report.moved_bound is not None:
         OUT.print(f"forgetting it moves components/{report.shard} by at most {report.moved_bound:.3g}")
     print_notes(report.notes)
 
 
 def show_samples(rows: list[dict[str, str]]) -> None:
-    """Ids, one a line, with tabs between the columns as other tools want them."""
+    """Ids, one a line and nothing beside them, as ``forget --file`` takes them."""
     for row in rows:
-        print_row(row["sample"], row["shard"], row["label"])
+        print_line(row["sample"])
+
+
+def show_left_out(held_out: int) -> None:
+    """On stderr, for the ids may be piped: how many held-out samples a list of ids has not."""
+    if held_out:
+        ERR.print(f"note: {counted(held_out, 'held-out sample')} left out; --shard held-out lists them", soft_wrap=True)
 
 
 def show_suspects(report: SuspectsReport) -> None:
@@ -164,7 +179,7 @@ def show_suspects(report: SuspectsReport) -> None:
     table = plain_table("sample", "label", "says", "margin", "shard")
     for s in report.suspects:
         table.add_row(s.sample, s.label, s.says, f"{s.margin:+.3f}", s.shard)
-    OUT.print(table)
+    print_table(table)
     print_notes(report.notes)
 
 
@@ -192,7 +207,7 @@ def show_outliers(report: OutliersReport) -> None:
     table = plain_table("sample", "class", "times the median", "distance", "shard")
     for o in report.outliers:
         table.add_row(o.sample, o.label, f"{o.times:.2f}", f"{o.distance:.4g}", o.shard)
-    OUT.print(table)
+    print_table(table)
     print_notes(report.notes)
 
 
@@ -206,7 +221,8 @@ def show_address(url: str, notes: list[str]) -> None:
 def show_report(report: PageReport) -> None:
     """The file that was written."""
     OUT.print(
-        f"{report.file}: {readable_size(report.bytes)}, {report.rows} samples, all details of {len(report.details)}",
+        f"{report.file}: {readable_size(report.bytes)}, {counted(report.rows, 'sample')},"
+        f" all details of {len(report.details)}",
         soft_wrap=True,
     )
     print_notes(report.notes)
@@ -217,7 +233,8 @@ def show_sample_influence(report: SampleInfluence) -> None:
     OUT.print(
         stacked(
             f"{report.model} without {report.sample} (class {report.label}, shard {report.shard}):",
-            f"  Δw moves by {report.moved:.3g}, solved to within {report.distance_bound:.1e} in {report.passes} passes",
+            f"  Δw moves by {report.moved:.3g}, solved to within {report.distance_bound:.1e}"
+            f" in {counted(report.passes, 'pass')}",
             f"  its own logit goes from {report.own_logit:.3f} to {report.own_logit_without:.3f};"
             f" label {report.own_label} → {report.own_label_without}",
             f"  {report.labels_changed} of {report.held_out} held-out labels change,"
@@ -233,8 +250,8 @@ def show_query_influence(report: QueryInfluence) -> None:
     for s in report.samples:
         solved = (f"{s['solved']:+.4f}", f"{s['bound']:.1e}") if "solved" in s else ("", "")
         table.add_row(s["sample"], s["label"], s["shard"], f"{s['change']:+.4f}", *solved)
-    OUT.print(table)
-    OUT.print(f"{report.method}, residual {report.residual:.0e}, {report.passes} passes")
+    print_table(table)
+    OUT.print(f"{report.method}, residual {report.residual:.0e}, {counted(report.passes, 'pass')}")
 
 
 def _activations(a: Activations, dtype: str) -> Text:
@@ -256,14 +273,14 @@ def _activations(a: Activations, dtype: str) -> Text:
 
 def _pairs(pairs: list[Pair], found: int, where: str) -> None:
     """How many pairs there are, and those that are listed."""
-    OUT.print(f"{found} {'pair' if found == 1 else 'pairs'} {where}")
+    OUT.print(f"{counted(found, 'pair')} {where}")
     if not pairs:
         return
     table = plain_table("sample", "class", "shard", "sample", "class", "shard", "similarity")
     for p in pairs:
         (a, b), (x, y), (s, t) = p.samples, p.labels, p.shards
         table.add_row(a, x, s, b, y, t, f"{p.similarity:.4f}")
-    OUT.print(table)
+    print_table(table)
 
 
 def _privacy(models: list[dict[str, Any]]) -> None:

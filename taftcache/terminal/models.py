@@ -6,6 +6,7 @@ import json
 import shlex
 from typing import TYPE_CHECKING
 
+from taftcache.names import counted
 from taftcache.terminal.console import OUT
 from taftcache.terminal.text import readable_size
 
@@ -29,7 +30,10 @@ def show_export_model(report: ExportModelReport) -> None:
 def show_push(report: PushReport) -> None:
     """Where the model is on the hub, and how to have it from there."""
     at = f", revision={json.dumps(report.revision)}" if report.revision else ""
-    OUT.print(f"{report.name}: {report.url}, {len(report.files)} files, {readable_size(report.bytes)}", soft_wrap=True)
+    OUT.print(
+        f"{report.name}: {report.url}, {counted(len(report.files), 'file')}, {readable_size(report.bytes)}",
+        soft_wrap=True,
+    )
     OUT.print(f"commit {report.commit}")
     OUT.print(f'next   taftcache.from_pretrained("{report.name}"{at})')
 
@@ -37,7 +41,7 @@ def show_push(report: PushReport) -> None:
 def show_component(report: ComponentReport) -> None:
     """One component on its way."""
     OUT.print(
-        f"{report.component}, {report.rows} rows, base {report.base_digest[:16]}: {readable_size(report.bytes)},"
-        f" {report.file}" + ("" if report.changed else " (there already)"),
+        f"{report.component}, {counted(report.rows, 'row')}, base {report.base_digest[:16]}:"
+        f" {readable_size(report.bytes)}, {report.file}" + ("" if report.changed else " (there already)"),
         soft_wrap=True,
     )

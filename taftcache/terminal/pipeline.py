@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from rich.table import Table
 
-from taftcache.names import EXACT, HEAD, MEAN, is_component
+from taftcache.names import EXACT, HEAD, MEAN, counted, is_component
 from taftcache.terminal.console import OUT, print_notes, stacked
 from taftcache.terminal.forgetting import forgotten_lines
 from taftcache.terminal.text import certified, readable_size, some
@@ -29,10 +29,12 @@ def show_run(report: RunReport) -> None:
     e, t, c = report.extract, report.train, report.compose
     table = Table("stage", "what was done", "seconds", title="taftcache run", title_justify="left")
     rows = sum(e.shards.values())
-    extracted = f"{e.images} images run and cached" if e.images else "nothing: all rows are cached"
+    extracted = f"{counted(e.images, 'image')} run and cached" if e.images else "nothing: all rows are cached"
+    if e.skipped:
+        extracted += f"; {e.skipped} skipped, which taftcache inspect names"
     table.add_row(
         "extract",
-        stacked(extracted, f"{rows} rows in {len(e.shards)} shards, {readable_size(e.bytes)}"),
+        stacked(extracted, f"{counted(rows, 'row')} in {counted(len(e.shards), 'shard')}, {readable_size(e.bytes)}"),
         f"{e.seconds:.1f}",
     )
     trained = f"{len(t.trained)} solved" if t.trained else "nothing: every component is current"
@@ -44,7 +46,7 @@ def show_run(report: RunReport) -> None:
     if report.forget is not None:
         table.add_row("forget", stacked(*forgotten_lines(report.forget)), f"{report.forget.seconds:.1f}")
     OUT.print(table)
-    print_notes([*e.notes, *t.notes])
+    print_notes([*e.notes, *t.notes, *(report.evaluate.notes if report.evaluate is not None else [])])
     if report.idle:
         OUT.print(f"Nothing to do: every stage was done before ({report.seconds:.1f} s to make sure).")
     OUT.print(f"store  {report.store}   root {report.root_digest[:16]}", soft_wrap=True)
@@ -61,10 +63,10 @@ def show_run(report: RunReport) -> None:
 
 def _composed(report: ComposeReport) -> list[str]:
     """What the components were made into."""
-    what = f"mean of {len(report.members)} components" + ("" if report.changed else ", unchanged")
+    what = f"mean of {counted(len(report.members), 'component')}" + ("" if report.changed else ", unchanged")
     lines = [f"{what}; Σμf(Δw) = f(ΣμΔw) to {report.identity_error:.0e}"]
     if report.certificate is not None:
-        lines += [f"exact model of all {report.certificate['rows']} rows", certified(report.certificate)]
+        lines += [f"exact model of all {counted(report.certificate['rows'], 'row')}", certified(report.certificate)]
     return lines
 
 
@@ -85,12 +87,11 @@ def show_init(report: InitReport) -> None:
     costs, (width, height) = report.estimate, report.pixels
     free = "" if costs.free_bytes is None else f" ({readable_size(costs.free_bytes)} are free there)"
     small = ", for 32 x 32 pixels; --model NAME for another" if report.backbone == "bundled" else ""
-    shards = "1 shard" if report.shards == 1 else f"{report.shards} shards"
     OUT.print(
         stacked(
             f"images   {report.images:,} of {len(report.classes)} classes ({some(report.classes, 5)}),"
             f" about {width} x {height} pixels",
-            f"split    {report.images - report.held_out:,} to train on in {shards},"
+            f"split    {report.images - report.held_out:,} to train on in {counted(report.shards, 'shard')},"
             f" {report.held_out:,} held out to test",
             f"model    {report.backbone}{small}",
             f"cost     about {readable_size(costs.bytes)} in {costs.store}{free},"
@@ -116,10 +117,10 @@ def show_estimate(report: EstimateReport) -> None:
     free = "" if report.free_bytes is None else f" ({readable_size(report.free_bytes)} are free there)"
     OUT.print(
         stacked(
-            f"{total} images of {report.classes} classes; {report.kept}",
+            f"{counted(total, 'image')} of {counted(report.classes, 'class')}; {report.kept}",
             f"about {readable_size(report.bytes)} in {report.store}{free}",
-            f"about {_duration(report.seconds)}: {report.tried} images tried, {report.images_per_second:.1f} a second."
-            " Nothing was written.",
+            f"about {_duration(report.seconds)}: {counted(report.tried, 'image')} tried,"
+            f" {report.images_per_second:.1f} a second. Nothing was written.",
         ),
         soft_wrap=True,
     )
@@ -130,7 +131,8 @@ def show_extract(report: ExtractReport) -> None:
     if report.images:
         speed = report.images / report.seconds if report.seconds else 0
         OUT.print(
-            f"{report.images} images run in {report.seconds:.1f} s ({speed:.0f} a second), {report.skipped} skipped"
+            f"{counted(report.images, 'image')} run in {report.seconds:.1f} s ({speed:.0f} a second),"
+            f" {report.skipped} skipped"
         )
     else:
         OUT.print("Nothing to do: every shard is in the store.")
@@ -143,14 +145,17 @@ def show_extract(report: ExtractReport) -> None:
 def show_append(report: AppendReport) -> None:
     """Which shards got rows."""
     if not report.added:
-        OUT.print(f"Nothing to do: all {report.known} samples are in the store, or were forgotten.")
+        unread = f"; {counted(report.unread, 'sample')} skipped before" if report.unread else ""
+        OUT.print(
+            f"Nothing to do: all {report.known - report.unread} samples are in the store, or were forgotten{unread}."
+        )
     for name, rows in report.added.items():
-        OUT.print(f"shard {name}: {rows} samples more")
+        OUT.print(f"shard {name}: {counted(rows, 'sample')} more")
     if report.added and report.dry:
         OUT.print(f"{report.known} known; nothing was added, for this was a dry run")
         return
     if report.added:
-        made = f"{report.images} rows made in {report.seconds:.1f} s"
+        made = f"{counted(report.images, 'row')} made in {report.seconds:.1f} s"
         OUT.print(f"{made}, {report.skipped} skipped, {report.known} known")
         OUT.print(f"shards that kept their files: {', '.join(report.untouched) or 'none'}")
     OUT.print(f"root {report.root_before[:16]} → {report.root_digest[:16]}")
@@ -185,7 +190,7 @@ def show_compose(report: ComposeReport) -> None:
         OUT.print(f"also: {', '.join(others)}")
     if report.certificate is not None:
         OUT.print(
-            f"models/exact: {report.passes} passes, {report.moved:.2g} away from the mean; "
+            f"models/exact: {counted(report.passes, 'pass')}, {report.moved:.2g} away from the mean; "
             + certified(report.certificate),
         )
 
@@ -194,7 +199,7 @@ def show_evaluate(report: EvaluateReport) -> None:
     """Accuracy of every model."""
     proven = ["labels proven"] if report.proven else []
     table = Table(
-        "model", "accuracy", "95 % interval", *proven, title=f"{report.rows} held-out rows", title_justify="left"
+        "model", "accuracy", "95 % interval", *proven, title=counted(report.rows, "held-out row"), title_justify="left"
     )
     for name, value in report.accuracy.items():
         low, high = report.intervals[name]
@@ -224,7 +229,7 @@ def _accuracies(report: EvaluateReport) -> list[str]:
         found.append(f"{100 * sum(shards) / len(shards):6.2f} %  one shard's component alone (mean of {len(shards)})")
     if report.against is not None:
         found.append(_verdict(report.against))
-    return [f"{report.rows} held-out images:", *found]
+    return [f"{counted(report.rows, 'held-out image')}:", *found]
 
 
 def _verdict(against: Against) -> str:

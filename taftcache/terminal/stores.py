@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING
 
+from taftcache.names import counted
 from taftcache.terminal.console import OUT, stacked
 from taftcache.terminal.text import readable_size
 
@@ -42,7 +44,9 @@ def show_verify(report: VerifyReport) -> None:
     for stray in report.strays:
         OUT.print(f"stray    {stray} (no manifest names it; taftcache gc tells more)")
     state = (
-        f"{len(report.faults)} damaged objects" if report.faults else "every object has the digest its manifest names"
+        f"{counted(len(report.faults), 'damaged object')}"
+        if report.faults
+        else "every object has the digest its manifest names"
     )
     OUT.print(f"{readable_size(report.bytes)} read: {state}; ledger of {report.ledger_entries} in one chain")
     OUT.print(f"root {report.root_digest}")
@@ -65,7 +69,7 @@ def show_copy(report: CopyReport) -> None:
     """How much was copied."""
     OUT.print(
         stacked(
-            f"{report.files} files copied, {readable_size(report.bytes)} in {report.seconds:.1f} s;"
+            f"{counted(report.files, 'file')} copied, {readable_size(report.bytes)} in {report.seconds:.1f} s;"
             f" {report.there} were there",
             f"store {report.store}: every file has the digest that its manifest names; root {report.root_digest[:16]}",
         ),
@@ -77,7 +81,7 @@ def show_convert(report: ConvertReport) -> None:
     """The new store in two lines."""
     sizes = ", ".join(map(str, sorted(set(report.chunk_rows.values()))))
     OUT.print(
-        f"store {report.store}: {report.rows} rows in {report.dtype}, chunks of {sizes} rows,"
+        f"store {report.store}: {counted(report.rows, 'row')} in {report.dtype}, chunks of {sizes} rows,"
         f" {readable_size(report.bytes)}, root {report.root_digest[:16]} ({report.seconds:.1f} s)",
         soft_wrap=True,
     )
@@ -88,7 +92,7 @@ def show_convert(report: ConvertReport) -> None:
 def show_export(report: ExportReport) -> None:
     """The file."""
     OUT.print(
-        f"{report.file}: {report.rows} rows of root {report.root_digest[:16]} as {report.format},"
+        f"{report.file}: {counted(report.rows, 'row')} of root {report.root_digest[:16]} as {report.format},"
         f" {readable_size(report.bytes)} ({report.seconds:.1f} s)",
         soft_wrap=True,
     )
@@ -103,12 +107,12 @@ def show_import(report: ImportReport) -> None:
     OUT.print(
         stacked(
             f"{report.file or 'arrays'}: {came}",
-            f"rows: {shards}; {report.tokens[0]}×{report.tokens[1]}, {report.classes} classes",
+            f"rows: {shards}; {report.tokens[0]}×{report.tokens[1]}, {counted(report.classes, 'class')}",
             f"store {report.store}: root {report.root_digest[:16]} ({report.seconds:.1f} s)",
         ),
         soft_wrap=True,
     )
     if report.scaling is not None:
-        OUT.print(f"next   taftcache train {report.store}; taftcache compose {report.store}")
+        OUT.print(f"next   taftcache train {shlex.quote(str(report.store))}", soft_wrap=True)
     elif not report.trainable:
         OUT.print("It has no base to train from: import with --recipe to name the backbone that made the features.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import subprocess
 import sys
 
@@ -10,6 +11,7 @@ import blake3
 import pytest
 import timm
 import torch
+from huggingface_hub import constants
 from safetensors.torch import load_file, save_file
 
 from taftcache.backbone.cut.cut import Cut
@@ -177,6 +179,17 @@ def test_a_model_that_timm_does_not_have_is_answered_with_those_it_has():
     with pytest.raises(BackboneError, match="timm has no weights 'fb_in2k' of deit_tiny_patch16_224") as caught:
         load_backbone(BackboneSpec(model="deit_tiny_patch16_224.fb_in2k", weights="pretrained"))
     assert "fb_in1k" in caught.value.do
+
+
+def test_a_hub_that_does_not_answer_is_asked_once(monkeypatch, tmp_path, caplog):
+    """Its client tried six times over half a minute, and printed every try."""
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")  # where nothing listens
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    logging.getLogger("huggingface_hub").addHandler(caplog.handler)
+    with pytest.raises(BackboneError, match="no pretrained weights of vit_tiny_patch16_224"):
+        load_backbone(BackboneSpec(model="vit_tiny_patch16_224", weights="pretrained"))
+    assert [r.message for r in caplog.records if "Retry" in r.message] == []
+    assert not constants.HF_HUB_OFFLINE
 
 
 def test_a_recipe_that_names_too_much_or_too_little():

@@ -144,11 +144,12 @@ def test_rows_that_are_no_images(folder, change, fault):
     [
         ("none.csv", None, "no table at"),
         ("a.xlsx", b"", "is not a table of images"),
-        ("a.csv", b"", "has no column 'path'"),
         ("a.csv", b"path,label\nx.png", "cannot be read"),
         ("a.csv", b'path,label\n"x.png,1\n', "cannot be read"),
         ("a.csv", b"path,label\n\xff,1\n", "cannot be read"),
         ("a.parquet", b"PAR1PAR1", "cannot be read"),
+        ("a.csv", b"path,label\n", "has no rows"),
+        ("a.csv", b"", "has no rows"),
     ],
 )
 def test_files_that_are_no_tables(tmp_path, name, content, fault):

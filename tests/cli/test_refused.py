@@ -87,12 +87,19 @@ def test_unreadable_image(cli, tmp_path, cure):
     assert tree(path) == before
 
 
-def test_forget_of_a_skipped_image(cli, tmp_path):
+def test_a_skipped_image_is_named_and_forgotten(cli, tmp_path):
     path, folder = tmp_path / "store", write_images(tmp_path / "images")
     bad = sorted((folder / "1").iterdir())[3]
     bad.write_bytes(b"")
     data = {"source": "folder", "train": str(folder), "unreadable": "skip"}
-    assert cli("run", toml(tmp_path / "tiny.toml", path, data=data)).code == 0
+    outcome = cli("run", toml(tmp_path / "tiny.toml", path, data=data))
+    assert (outcome.code, "41 images run and cached; 1 skipped" in outcome.out) == (0, True)
+    assert f"skipped   1/{bad.name}: " in cli("inspect", path).out
+    named = cli("inspect", path, "--json").json["left_out"]
+    assert [(s["sample"], "cannot identify" in s["reason"]) for s in named] == [(f"1/{bad.name}", True)]
+    refused(cli("inspect", path, "--sample", f"1/{bad.name}"), 5, "which was skipped", "cannot identify")
+    said = cli("append", tmp_path / "tiny.toml", "--dry-run").out
+    assert "all 41 samples are in the store, or were forgotten; 1 sample skipped before" in said
     assert cli("forget", path, "--sample", f"1/{bad.name}").code == 0
     assert not any(bad.name.encode() in content for content in tree(path).values())
     assert cli("run", tmp_path / "tiny.toml", "--json").json["extract"]["images"] == 0
@@ -120,6 +127,18 @@ def test_no_store_there(cli, tmp_path, arguments, there):
     assert outcome.code == code, outcome
     assert str(place) in outcome.err
     assert list(tmp_path.iterdir()) == [place] * there
+
+
+def test_a_recipe_is_taken_for_its_store(cli, store, tmp_path):
+    """Where a store is asked for; and where either is, and neither is there, no list of recipes is the answer."""
+    file = toml(tmp_path / "tiny.toml", store)
+    assert cli("inspect", file, "--json").json["root_digest"] == cli("inspect", store, "--json").json["root_digest"]
+    toml(file, tmp_path / "none")
+    refused(cli("inspect", file), 2, "is a recipe, and its store", f"taftcache run {file}")
+    outcome = cli("train", tmp_path / "tiny")
+    refused(outcome, 2, "neither a store nor a recipe", f"did you mean {file}?")
+    assert "published/" not in outcome.err
+    assert cli("train", "quickstarts").err.count("quickstart") == 3
 
 
 def test_wrong_arguments_of_store_commands(cli, store, tmp_path):

@@ -38,7 +38,7 @@ INSPECT = {
     "plan",
 }
 INSPECT |= {"shards", "models", "skipped", "forgotten", "ledger_entries", "ledger"}
-INSPECT |= {"tangent", "held_out_rows", "activations", "integrity"}
+INSPECT |= {"left_out", "tangent", "held_out_rows", "activations", "integrity"}
 SAMPLE = {"sample", "shard", "row", "label", "first_token_norm", "mean_token_norm", "max_abs"}
 SAMPLE |= {"predictions", "moved_bound", "notes"}
 SHARD = {"store", "shard", "rows_per_class", "activations", "component", "first_samples"}
@@ -47,6 +47,7 @@ REPORT = {"store", "root_digest", "file", "bytes", "rows", "details", "notes"}
 VERIFY = {"store", "root_digest", "bytes", "faults", "strays", "ledger_entries", "mended", "dropped", "reasons"}
 VERIFY |= {"left"}
 APPEND = {"store", "root_before", "root_digest", "added", "untouched", "known", "images", "skipped", "seconds", "dry"}
+APPEND |= {"unread"}
 COPY = {"store", "root_digest", "files", "bytes", "there", "seconds"}
 CONVERT = {"store", "root_digest", "dtype", "chunk_rows", "rows", "bytes", "left", "seconds"}
 EXPORT = {"store", "root_digest", "file", "format", "rows", "bytes", "seconds"}
@@ -147,7 +148,7 @@ def test_tables_of_every_command(cli, store, images, tmp_path):
         (("inspect", store, "--sample", sample), [sample, "shard 000"]),
         (("inspect", store, "--class", "7"), ["digits/", "held-out", "training rows"]),
         (("inspect", store, "--shard", "000"), ["digits/", "(train)", "sampled now", "‖Δw−Δw*‖"]),
-        (("inspect", store, "--class", "7", "--ids"), ["digits/", "\t7"]),
+        (("inspect", store, "--class", "7", "--ids"), ["digits/"]),
         (("evaluate", store, "--without", "001"), ["mean of 1 of 2 components"]),
         (("export", store, tmp_path / "out.npz", "--format", "npz"), ["out.npz", "rows of root"]),
         (("report", store, "-o", tmp_path / "report.html", "--no-neighbours"), ["report.html", "samples"]),
@@ -157,7 +158,7 @@ def test_tables_of_every_command(cli, store, images, tmp_path):
         (("export-component", store, "000", tmp_path / "one.safetensors"), ["components/000"]),
         (("forget", store, "--sample", sample, "--dry-run"), ["would be forgotten", sample, "nothing was changed"]),
         (("forget", store, "--sample", sample), ["forgotten now", sample, "models/mean"]),
-        (("audit", store), ["0 findings", "components/001"]),
+        (("audit", store), ["0 findings; 1 receipt in one chain", "1 tombstone\n", "components/001"]),
         (("forget", store, "--sample", sample), ["forgotten before"]),
     ]:
         outcome = cli(*arguments)
@@ -204,6 +205,19 @@ def test_repair_and_gc_in_words(cli, store):
     outcome = cli("verify", store, "--repair", "--set", "data.limit=2")
     assert outcome.code == 5
     assert "DAMAGED" in outcome.out
+
+
+def test_ids_are_what_forget_takes(cli, store, tmp_path):
+    """Ids alone on stdout: with shard and class beside them, `forget --file` knew none of them."""
+    with FeatureStore(store) as opened:
+        held_out, ids = opened.held_out, [i for shard in opened.shards for i in shard.sample_ids]
+    listed = cli("inspect", store, "--ids")
+    assert listed.out.splitlines() == ids
+    assert f"{held_out.rows} held-out samples left out; --shard held-out" in listed.err
+    of_class = cli("inspect", store, "--shard", "held-out", "--class", "7", "--ids")
+    assert (set(of_class.out.split()) <= set(held_out.sample_ids), of_class.err) == (True, "")
+    (tmp_path / "gone.txt").write_text(cli("inspect", store, "--class", "7", "--ids").out)
+    assert cli("forget", store, "--file", tmp_path / "gone.txt", "--dry-run").code == 0
 
 
 def test_a_store_on_eighty_columns(cli, store, monkeypatch):

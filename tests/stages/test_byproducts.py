@@ -47,7 +47,7 @@ def test_by_products_of_forgotten_rows(store, tmp_path):
     place = tmp_path / "elsewhere"
     place.mkdir()
     gone = spread(store, place)
-    report = taftcache.audit(store, also=[place])
+    report = taftcache.audit(store, also=[place], head=place / "pinned.head")  # which says nothing of any row
     assert report.findings == []
     assert [note for note in report.notes if str(place) in note] == []
     with open_store(store) as opened:
@@ -65,6 +65,7 @@ def test_by_products_of_forgotten_rows(store, tmp_path):
     assert found["rows.h5"] == found["rows.npz"] == "it holds forgotten ids: 1"
     assert found["copy"] == "a store with rows of forgotten ids: 1"
     assert [str(place) in note for note in report.notes if "no receipt" in note] == [True]  # the alien one
+    assert [note.partition(" (")[0] for note in report.notes if "no receipt" in note] == [f"{place}: 1 file"]
     with pytest.raises(RecipeError, match="not a folder"):
         taftcache.audit(store, also=[place / "nowhere"])
 
@@ -86,7 +87,7 @@ def test_parquet_of_others_and_what_cannot_be_searched(store, tmp_path, monkeypa
     (place / "damaged.parquet").write_bytes(whole[: len(whole) // 2])
     report = taftcache.audit(store, also=[place])
     assert {Path(finding.where).stem for finding in report.findings} == set(tables)
-    assert ["1 files (damaged.parquet" in note for note in report.notes if "not searched" in note] == [True]
+    assert ["1 file (damaged.parquet" in note for note in report.notes if "not searched" in note] == [True]
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     report = taftcache.audit(store, also=[place])
     assert report.findings == []

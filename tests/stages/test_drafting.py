@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 import tomllib
 
 import numpy as np
@@ -13,7 +15,8 @@ from PIL import Image
 import taftcache
 from taftcache.errors import BackboneError, DataError, RecipeError, StoreWriteError
 from taftcache.recipe import load_recipe
-from taftcache.stages.extract.drafting import COMMENTS, PRETRAINED
+from taftcache.stages.extract.drafting import COMMENTS, PRETRAINED, _chosen
+from taftcache.stages.extract.looking import Pixels
 from tests.backbone.test_table import saved, write
 from tests.stages.making import write_images
 
@@ -146,6 +149,20 @@ def test_images_that_do_not_decode_are_left_out(place):
     assert load_recipe("images.toml").data.unreadable == "skip"
 
 
+def test_files_that_a_table_lists_and_that_are_not_there_stop_it(place):
+    """They were said not to decode, and the recipe left them out: a wrong path is no damaged image."""
+    table = listed(place / "images")
+    table["file_name"][6] = "1/none.png"  # to test on
+    table["file_name"][20] = "2/none.png"
+    file = write(place / "images" / "a.csv", table)
+    with pytest.raises(DataError, match=r"2 of 42 images that .* lists are not there") as caught:
+        taftcache.init_recipe(file)
+    assert (caught.value.got, "data.unreadable=skip" in caught.value.do) == ("2/none.png, 1/none.png", True)
+    assert not list(place.glob("*.toml"))
+    report = taftcache.init_recipe(file, overrides=["data.unreadable=skip"])
+    assert load_recipe(report.recipe).data.unreadable == "skip"
+
+
 def test_no_image_decodes(place):
     for file in (place / "images").rglob("*.png"):
         file.write_bytes(b"none")
@@ -186,6 +203,7 @@ def test_large_pictures_get_a_pretrained_model_where_one_can_be_had(place, monke
         (lambda place: place / "nowhere", "nothing at", "correct the path"),
         (lambda place: place / "images" / "0", "have no labels", "CSV file"),
         (lambda place: write(place / "a.csv", {"path": ["x.png"], "kind": ["a"]}), "no column of", "data.label_key="),
+        (lambda place: write(place / "a.csv", {"path": [], "label": []}), "has no rows", "below a line of names"),
         (lambda place: next((place / "images").rglob("*.png")), "not a file that images can be found by", ".csv"),
     ],
 )
@@ -194,6 +212,31 @@ def test_places_without_labelled_images(place, make, fault, do):
         taftcache.init_recipe(make(place))
     assert do in caught.value.do
     assert not list(place.glob("*.toml"))
+
+
+def test_a_slip_is_told_before_torch_is_loaded(tmp_path):
+    """It took seconds to say that a folder is not there."""
+    (tmp_path / "there.toml").touch()
+    for arguments in (["nowhere"], [".", "-o", "there.toml"]):
+        code = f"import sys, taftcache.cli\ntry: taftcache.cli.main({['init', *arguments]!r})\n"
+        code += "except SystemExit as end: print(end.code > 0, {'torch', 'timm'} & set(sys.modules))"
+        done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
+        assert done.stdout == "True set()\n", done.stderr
+
+
+@pytest.mark.parametrize(
+    ("file", "model"),
+    [
+        ("deit_tiny_patch16_224.safetensors", "deit_tiny_patch16_224"),
+        ("deit_tiny_patch16_224.fb_in1k.safetensors", "deit_tiny_patch16_224.fb_in1k"),
+        ("deit_tiny_patch16_224.mine.safetensors", "deit_tiny_patch16_224"),
+        ("model.safetensors", None),
+    ],
+)
+def test_weights_called_after_a_model_name_it(file, model):
+    pixels = Pixels(width=90, height=90, tried=3, decoded=3)
+    backbone = _chosen({}, "mine", pixels, 300, 3, {"backbone": {"weights": f"/x/{file}"}})["backbone"]
+    assert backbone == {"weights": f"/x/{file}"} | ({} if model is None else {"model": model})
 
 
 def test_a_column_is_named(place):

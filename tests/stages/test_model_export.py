@@ -50,6 +50,8 @@ def test_a_saved_model_gives_the_same_logits(store, tmp_path):
     with FeatureStore(store) as opened:
         report = taftcache.export_model(opened, tmp_path / "model")
         assert report.root_digest == opened.root_digest
+    files = [file for file in (tmp_path / "model").rglob("*") if file.is_file()]
+    assert len({file.stat().st_mode for file in files}) == 1  # as the user's umask has it
     here, there = TangentModel.load(store, device="cpu"), open_model(tmp_path / "model", "cpu")
     x = pictures(here)
     assert torch.equal(here(x), there(x))

@@ -39,7 +39,11 @@ def test_every_objective_trains_and_predicts(store, objective, capsys, monkeypat
         choices = [m["ridge_choice"] for m in shown.models if "ridge_choice" in m]
         assert [c["method"] for c in choices] == ["validation", "validation", "leave-one-out"]
         assert all(c["ridge"] in [point["ridge"] for point in c["curve"]] for c in choices)
-        assert "λ by leave-one-out" in capsys.readouterr().out
+        said = " ".join(capsys.readouterr().out.split())
+        for choice in choices:
+            assert f"λ {choice['ridge']:.1e} by {choice['method']}; mean loss at" in said
+            loss = next(point["loss"] for point in choice["curve"] if point["ridge"] == choice["ridge"])
+            assert f"{choice['ridge']:.1e}: {loss:.4g} (taken)" in said
 
 
 @pytest.mark.parametrize("method", PRESETS)

@@ -13,6 +13,7 @@ from rich.table import Table
 
 from taftcache.cache.format.manifest import FILE, Manifest
 from taftcache.cli import main
+from taftcache.names import counted
 from taftcache.terminal import console
 from tests.stages.making import toml
 
@@ -73,8 +74,7 @@ def test_no_control_character_of_a_store_reaches_the_terminal(hostile, tmp_path,
     with pytest.raises(SystemExit):
         main([word.replace("{}", str(hostile)) for word in command])
     said = capsys.readouterr()
-    out = said.out.replace("\t", "") if "--ids" in command else said.out
-    assert printable(out)
+    assert printable(said.out)
     assert printable(said.err)
     assert said.out + said.err
 
@@ -94,6 +94,24 @@ def test_a_terminal_gets_no_codes_but_ours(monkeypatch):
     assert "[bold]b[/bold] :smile: [/]" in text
 
 
+@pytest.mark.parametrize("terminal", [False, True])
+def test_ids_are_never_cut(monkeypatch, terminal):
+    """In a pipe a row is one line, on a terminal an id is folded; it ended in … at 80 columns."""
+    made = console._Console()
+    made.file, made._force_terminal, made._color_system, made._width = io.StringIO(), terminal, None, 80
+    monkeypatch.setattr(console, "OUT", made)
+    ids = [f"a/folder of images/{'long ' * 12}{'x' * 90}/{name}.png" for name in ("first", "second")]
+    table = Table("sample", "sample", "similarity")
+    table.add_row(*ids, "0.99")
+    console.print_table(table)
+    said = made.file.getvalue()
+    assert "…" not in said
+    if terminal:
+        assert max(map(len, said.splitlines())) == 80
+    else:
+        assert all(i in said for i in ids)
+
+
 def test_bars_take_no_markup(monkeypatch):
     stream = io.StringIO()
     made = console._Console(stderr=True)
@@ -105,6 +123,12 @@ def test_bars_take_no_markup(monkeypatch):
     for code in ("\x07", "\x1b]", "\x9b", "\u202e"):
         assert code not in stream.getvalue()
     assert "[bold]b[/bold]" in stream.getvalue()
+
+
+def test_one_of_a_kind_is_singular():
+    assert [counted(n, what) for n, what in ((1, "row"), (0, "row"), (1, "class"), (2, "held-out pass"))] == [
+        "1 row", "0 rows", "1 class", "2 held-out passes",
+    ]  # fmt: skip
 
 
 def test_a_log_says_what_is_under_way(monkeypatch):

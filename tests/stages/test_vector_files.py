@@ -36,7 +36,7 @@ def test_files_that_cannot_be_used(tmp_path):
     np.savez(file, x=x)
     refuse(file, "no labels named 'labels'")
     np.savez(file, a=x, y=LABELS)
-    refuse(file, "nothing named 'tokens'")
+    refuse(file, "no vectors under a usual name")
     refuse(file, "nothing named 'b'", Columns(tokens="b"))
     np.savez(file, x=x, y=LABELS)
     refuse(file, "nothing named 'c'", Columns(classes="c"))
@@ -53,6 +53,8 @@ def test_files_that_cannot_be_used(tmp_path):
     refuse(file, "not among its classes")
     (tmp_path / "y.csv").write_text("kind,when\nant,1\n")
     refuse(tmp_path / "alone.npy", "no column named 'labels'", Columns(labels=str(tmp_path / "y.csv")))
+    (tmp_path / "y.csv").write_text("labels\n")
+    refuse(tmp_path / "alone.npy", "y.csv has no rows", Columns(labels=str(tmp_path / "y.csv")))
     with pytest.raises(DataError, match="it is not HDF5"):
         taftcache.import_(tmp_path / "y.csv", recipe_of_vectors(tmp_path / "s"))
 

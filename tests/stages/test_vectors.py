@@ -18,8 +18,9 @@ from taftcache.model.component import read_base, read_component
 from taftcache.recipe import parse_recipe
 from taftcache.stages.files.importing import recipe_of_vectors
 from taftcache.stages.files.vector_files import open_vectors
-from taftcache.stages.look.inspection import inspect_sample
+from taftcache.stages.look.inspection import inspect_sample, list_samples
 from taftcache.stages.scaling import scaled
+from taftcache.terminal.pipeline import show_evaluate
 from tests.stages.making import commits, open_store, tree
 
 N, D = 96, 6
@@ -274,3 +275,15 @@ def test_arrays_that_cannot_be_used(tmp_path, x, y, more, says):
     assert not (tmp_path / "s").exists(), "nothing is begun"
     with pytest.raises(RecipeError, match="scaling"):
         taftcache.import_vectors(np.ones((4, 2)), [0, 1, 0, 1], tmp_path / "s", scaling="all")
+
+
+def test_a_class_without_a_training_row_is_named(made, tmp_path, capsys):
+    """What is held out of it counts as wrong, whatever is trained."""
+    with open_store(shutil.copytree(made, tmp_path / "store")) as store:
+        assert taftcache.evaluate(store).notes == []
+        cats = [row["sample"] for row in list_samples(store, label="cat")]
+        taftcache.forget(store, cats)
+        report = taftcache.evaluate(store)
+    assert report.notes == ["1 class held out without a training row, which cannot be learned: cat"]
+    show_evaluate(report)
+    assert f"note: {report.notes[0]}" in capsys.readouterr().out

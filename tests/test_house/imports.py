@@ -117,7 +117,7 @@ HOMES = {
     },
     "dask": {"remote", "cache.arrays"},
     "xarray": {"cache.arrays"},
-    "huggingface_hub": {"model.hub"},
+    "huggingface_hub": {"backbone.hub", "model.hub"},
     "onnx": {"model.programs"},
     "onnxruntime": {"model.programs"},
     "distributed": {"remote"},

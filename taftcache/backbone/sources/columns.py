@@ -31,7 +31,7 @@ def read_table(place: Path) -> Table:
     """The whole table; of Arrow and Parquet files, values become Python's when they are asked for.
 
     Raises:
-        DataError: no such file, of another kind, damaged, or pyarrow is needed and not installed.
+        DataError: no such file, of another kind, damaged, without rows, or pyarrow is needed and not installed.
     """
     if not place.exists():
         raise DataError(f"no table at {place}", got=str(place), do="correct data.train or data.test")
@@ -42,9 +42,16 @@ def read_table(place: Path) -> Table:
             do="a .csv, .tsv or .parquet file, or one split of a folder written by datasets' save_to_disk",
         )
     try:
-        return _text(place) if place.suffix.lower() in TEXT else _arrow(place)
+        table = _text(place) if place.suffix.lower() in TEXT else _arrow(place)
     except (OSError, ValueError, KeyError, TypeError, csv.Error) as error:  # Arrow's errors are OSError and ValueError
         raise DataError(f"the table {place} cannot be read", got=f"{type(error).__name__}: {error}") from error
+    if not all(len(column) for column in table.columns.values()) or not table.columns:
+        raise DataError(
+            f"the table {place} has no rows",
+            got=f"the columns {', '.join(table.columns)}, and nothing below" if table.columns else "an empty file",
+            do="name another file, or write the rows below a line of names",
+        )
+    return table
 
 
 def _text(file: Path) -> Table:
@@ -59,7 +66,8 @@ def _text(file: Path) -> Table:
             if row and len(row) != len(names):
                 raise ValueError(f"line {reader.line_num} has {len(row)} fields, the first has {len(names)}")
             rows += [row] if row else []
-    return Table({name.strip(): column for name, column in zip(names, zip(*rows, strict=True), strict=False)}, {})
+    columns = zip(*rows, strict=True) if rows else [()] * len(names)
+    return Table({name.strip(): column for name, column in zip(names, columns, strict=False)}, {})
 
 
 def _arrow(place: Path) -> Table:

@@ -19,13 +19,13 @@ class Subset:
 
     def __init__(self, source: Source, limit: int) -> None:
         ranked = sorted(range(len(source.items)), key=lambda k: blake3.blake3(source.items[k].id.encode()).digest())
-        self._source, self._kept = source, sorted(ranked[:limit])
+        self.whole, self._kept = source, sorted(ranked[:limit])
         self._kind = str(source.describe()["kind"])
         self.classes = source.classes
         self.items = [source.items[k] for k in self._kept]
 
     def read(self, index: int) -> Image.Image:
-        return self._source.read(self._kept[index])
+        return self.whole.read(self._kept[index])
 
     def describe(self) -> dict[str, Any]:
         return description(self._kind, self)

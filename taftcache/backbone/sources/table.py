@@ -11,9 +11,10 @@ import numpy as np
 from PIL import Image
 
 from taftcache.backbone.sources.arrays import label_indexes
-from taftcache.backbone.sources.base import Item, check_items, decoding, description
+from taftcache.backbone.sources.base import Item, Source, check_items, decoding, description
 from taftcache.backbone.sources.columns import Table, read_table
 from taftcache.backbone.sources.rgb import open_rgb, to_rgb
+from taftcache.backbone.sources.subset import Subset
 from taftcache.errors import DataError
 
 SPLIT = "split"  # the column that says which part a row belongs to
@@ -59,6 +60,11 @@ class TableSource:
     def describe(self) -> dict[str, Any]:
         return description("table", self)
 
+    def missing(self) -> list[str]:
+        """Ids of the rows that name a file which is not there."""
+        values = [(item.id, self._images[row]) for item, row in zip(self.items, self._rows, strict=True)]
+        return [id for id, value in values if _content(value) is None and not (self._root / _path(value)).exists()]
+
     def _id(self, place: Path, row: int, prefix: str) -> str:
         path = _path(self._images[row])
         if _content(self._images[row]) is not None:
@@ -79,6 +85,14 @@ class TableSource:
                 got=_path(first[0]) if network else str(paths[0]),
                 do="download them, and list their paths" if network else "set data.root to what the paths start from",
             )
+
+
+def missing_files(source: Source) -> list[str]:
+    """Ids of images that a table lists and whose files are not there; other sources list the files that are."""
+    if isinstance(source, Subset):
+        kept = {item.id for item in source.items}
+        return [id for id in missing_files(source.whole) if id in kept]
+    return source.missing() if isinstance(source, TableSource) else []
 
 
 def _column(place: Path, table: Table, key: str, do: str) -> Sequence[Any]:

@@ -62,6 +62,13 @@ class Contents:
     def locate(self, sample_id: str) -> tuple[Shard, int]:
         """The shard (held-out included) and the row of a sample; UnknownSample names the nearest ids."""
         if not self.holds(sample_id):
+            for left_out in self.manifest.skipped:
+                if left_out.id == sample_id:
+                    raise UnknownSample(
+                        f"no row has the id {sample_id!r}, which was skipped when shard {left_out.shard} was made",
+                        got=left_out.reason,
+                        do="taftcache inspect, which names what was skipped",
+                    )
             close = nearest(sample_id, self._rows()) or list(self._rows())[:1]
             raise UnknownSample(
                 f"no row has the id {sample_id!r}" + (", which was forgotten" if self.is_forgotten(sample_id) else ""),

@@ -30,7 +30,8 @@ from taftcache.stages.progress import Progress, Silent
 class AppendReport:
     """``added``: shard -> new rows in it; ``untouched`` shards kept their files; ``known`` samples were there before.
 
-    ``images`` (or vectors) were made rows of, ``skipped`` of them did not decode. ``dry``: all of this is planned only.
+    ``images`` (or vectors) were made rows of, ``skipped`` of them did not decode; ``unread`` are those known samples
+    that were skipped before. ``dry``: all of this is planned only.
     """
 
     store: Path
@@ -39,6 +40,7 @@ class AppendReport:
     added: dict[str, int] = field(default_factory=dict)
     untouched: list[str] = field(default_factory=list)
     known: int = 0
+    unread: int = 0
     images: int = 0
     skipped: int = 0
     seconds: float = 0.0
@@ -117,7 +119,9 @@ class NewSamples:
         self._store, self._recipe, self._before = store, recipe, store.root_digest
         self._names = [ref.name for ref in store.manifest.shards]
         out = out | {i for name in self._names for i in store.shard(name).sample_ids}
-        out |= {skipped.id for skipped in store.manifest.skipped}
+        skipped = {sample.id for sample in store.manifest.skipped}
+        self._unread = sum(i in skipped for ids in given for i in ids or ())
+        out |= skipped
         training, test = ([i for i in ids if i not in out] if ids is not None else None for ids in given)
         self._known = sum(len(ids or ()) for ids in given) - len(training or ()) - len(test or ())
         self.shards = self._placed(training or [], test, new_shard)
@@ -139,6 +143,7 @@ class NewSamples:
             added=added,
             untouched=[name for name in self._names if name not in added],
             known=self._known,
+            unread=self._unread,
             images=sum(count.rows for count in counts or ()),
             skipped=sum(count.skipped for count in counts or ()),
             seconds=time.perf_counter() - begin,

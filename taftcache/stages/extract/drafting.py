@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from taftcache.backbone.model import named_by
 from taftcache.backbone.sources.opening import open_source
-from taftcache.errors import BackboneError, RecipeError
+from taftcache.errors import BackboneError
 from taftcache.recipe import Recipe, apply_overrides, parse_recipe
 from taftcache.stages.extract.estimation import EstimateReport, estimate
-from taftcache.stages.extract.looking import Pixels, data_section, look_at
+from taftcache.stages.extract.looking import Pixels, check_there, data_section, file_for, look_at
 from taftcache.stages.progress import Progress, Silent
 from taftcache.stages.writing import whole
 
@@ -72,19 +72,17 @@ def init_recipe(
         force: replace a file that is there.
 
     Raises:
-        DataError: no images with labels there. BackboneError: the model that was named cannot be had.
+        DataError: no images with labels there, or some that a table lists are not. BackboneError: the model that was
+            named cannot be had.
         RecipeError: the file is there already. StoreWriteError: it cannot be written.
     """
     place, progress, overrides = Path(place), progress or Silent(), list(overrides)
-    name = re.sub(r"[^\w.-]+", "-", place.expanduser().absolute().stem).strip("-.") or "images"
-    file = Path(file) if file is not None else Path(f"{name}.toml")
-    if file.exists() and not force:
-        raise RecipeError(
-            f"the recipe {file} exists already", got=str(file), do="--force to replace it, -o FILE for another name"
-        )
+    file = file_for(place, file, force)
     given = apply_overrides({}, overrides)
     values: dict[str, Any] = {"data": data_section(place, given.get("data", {}))}
     source, test = open_source(parse_recipe({"data": apply_overrides(values, overrides)["data"]}, str(place)).data)
+    if given.get("data", {}).get("unreadable") != "skip":
+        check_there(place, [part for part in (source, test) if part is not None])
     pixels, count = look_at(source), len(source.items) + (0 if test is None else len(test.items))
     values = _chosen(values["data"], file.stem, pixels, len(source.items), len(source.classes), given)
     values, costs, notes = _tried(values, overrides, progress)
@@ -118,10 +116,13 @@ def _chosen(
         data["held_out"] = given.get("data", {}).get("held_out", 0.2)
     if pixels.decoded < pixels.tried:
         data["unreadable"] = "skip"
-    said = given.get("backbone", {})
+    said = dict(given.get("backbone", {}))
+    weights = Path(str(said.get("weights", "")))
+    if weights.suffix == ".safetensors" and "model" not in said and (named := named_by(weights)):
+        said["model"] = named
     small = max(pixels.width, pixels.height) <= SMALL
     if said:
-        backbone = {"weights": "pretrained", **said} if "model" in said else dict(said)
+        backbone = {"weights": "pretrained", **said} if "model" in said else said
     else:
         backbone = {"weights": "bundled"} if small else {"weights": "pretrained", "model": PRETRAINED}
     rows = int(images * (1 - data.get("held_out", 0)))
@@ -141,7 +142,8 @@ def _tried(
 ) -> tuple[dict[str, Any], EstimateReport, list[str]]:
     """The sections that work here, what they cost, and what was changed for it."""
     recipe = _recipe(values, [*overrides, "data.unreadable=skip"])
-    progress.say(f"trying a few images with {recipe.backbone.model or 'the bundled model'}")
+    hub = "; its weights are looked for here and on the model hub" if recipe.backbone.weights == "pretrained" else ""
+    progress.say(f"trying a few images with {recipe.backbone.model or 'the bundled model'}{hub}")
     try:
         return values, estimate(recipe), []
     except BackboneError as error:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,8 +14,8 @@ import numpy as np
 from taftcache.backbone.sources.base import Source
 from taftcache.backbone.sources.columns import is_table, read_table
 from taftcache.backbone.sources.folder import SPLITS, SUFFIXES
-from taftcache.backbone.sources.table import SPLIT
-from taftcache.errors import DataError, UnreadableImage
+from taftcache.backbone.sources.table import SPLIT, missing_files
+from taftcache.errors import DataError, RecipeError, UnreadableImage
 
 TRAIN = ("train", "training")
 TEST = ("test", "testing", "val", "valid", "validation")  # the first that is there is tested on
@@ -34,6 +35,26 @@ class Pixels:
     decoded: int
 
 
+def file_for(place: Path, file: Path | str | None = None, force: bool = False) -> Path:
+    """Where the recipe for ``place`` is written: ``file``, or the place's name and .toml in the current folder.
+
+    Known without torch, so that a slip is told at once.
+
+    Raises:
+        DataError: nothing is at ``place``. RecipeError: the file is there already, and not to be replaced.
+    """
+    whole = place.expanduser().absolute()
+    if not whole.exists():
+        raise DataError(f"nothing at {whole}", got=str(whole), do="correct the path")
+    name = re.sub(r"[^\w.-]+", "-", whole.stem).strip("-.") or "images"
+    file = Path(file) if file is not None else Path(f"{name}.toml")
+    if file.exists() and not force:
+        raise RecipeError(
+            f"the recipe {file} exists already", got=str(file), do="--force to replace it, -o FILE for another name"
+        )
+    return file
+
+
 def data_section(place: Path, given: Mapping[str, Any]) -> dict[str, Any]:
     """The [data] section for a folder, a table or a file of arrays at ``place``; paths in it are whole.
 
@@ -41,11 +62,9 @@ def data_section(place: Path, given: Mapping[str, Any]) -> dict[str, Any]:
         given: keys that were said, such as ``label_key``, and need not be found out.
 
     Raises:
-        DataError: nothing is there, or nothing that a source opens.
+        DataError: nothing that a source opens is there.
     """
     place = place.expanduser().absolute()
-    if not place.exists():
-        raise DataError(f"nothing at {place}", got=str(place), do="correct the path")
     if is_table(place):
         return _table(place, place, given)
     if place.is_file():
@@ -58,6 +77,17 @@ def data_section(place: Path, given: Mapping[str, Any]) -> dict[str, Any]:
             "or an .npz or .h5 file of arrays; vectors have no recipe: taftcache import",
         )
     return _folder(place, given)
+
+
+def check_there(place: Path, sources: Sequence[Source]) -> None:
+    """DataError, naming some, where a table lists files that are not there: most are wrong paths, not lost images."""
+    if missing := [id for source in sources for id in missing_files(source)]:
+        more = len(missing) - 5
+        raise DataError(
+            f"{len(missing)} of {sum(len(s.items) for s in sources)} images that {place} lists are not there",
+            got=", ".join(missing[:5]) + (f" and {more} more" if more > 0 else ""),
+            do="correct the paths, or leave these images out: --set data.unreadable=skip",
+        )
 
 
 def look_at(source: Source) -> Pixels:

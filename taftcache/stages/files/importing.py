@@ -21,6 +21,7 @@ from taftcache.cache.hdf5 import FeatureFile, restore
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import remember
 from taftcache.errors import DataError, RecipeError, StoreError
+from taftcache.names import counted
 from taftcache.recipe import Recipe, apply_overrides, parse_recipe
 from taftcache.stages.extract.extraction import create_store, load_frozen, plan_record, put_tail
 from taftcache.stages.extract.filling import fill_missing
@@ -228,7 +229,7 @@ def _check(asked: _Request) -> None:
     features, test = asked.features, asked.test
     if len(features.classes) < 2:
         raise DataError(
-            f"cannot import {features.path}: it has {len(features.classes)} classes, and a classifier needs two",
+            f"cannot import {features.path}: it has {counted(len(features.classes), 'class')}, a classifier needs two",
             got=str(features.classes),
         )
     if asked.scaling not in SCALINGS:

@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from taftcache.backbone.sources.arrays import check_expansion, label_indexes, texts
 from taftcache.backbone.sources.columns import read_table
 from taftcache.backbone.sources.npz import FAULTS, mapped, read_member
-from taftcache.cache.columns import Columns, NamedColumns
+from taftcache.cache.columns import USUAL, Columns, NamedColumns
 from taftcache.cache.format.layout import check_shape
 from taftcache.cache.format.plan import check_ids
 from taftcache.cache.hdf5 import FeatureFile, StoredRows
@@ -190,6 +190,7 @@ def _from_npz(path: Path, columns: Columns) -> Vectors:
         packed = {names.tokens} if members.get(names.tokens, _STORED).compress_type != zipfile.ZIP_STORED else set()
         needed = sum(members[name].file_size for name in few | packed)
         check_expansion(path, needed, path.stat().st_size)
+        _needs_vectors(path, columns, names, members)
         _needs(path, names.tokens, members)
         if columns.classes is not None:
             _needs(path, columns.classes, members)
@@ -223,6 +224,7 @@ def _from_parquet(path: Path, columns: Columns, scratch: Path | None) -> Vectors
         with parquet.ParquetFile(path) as file:
             there = file.schema_arrow.names
             names = columns.within(there)
+            _needs_vectors(path, columns, names, there)
             _needs(path, names.tokens, there)
             if columns.classes is not None:
                 raise DataError(f"{path} has no list of classes", got=columns.classes, do="leave its name out")
@@ -244,6 +246,7 @@ def vectors_of_hdf5(file: FeatureFile, columns: Columns) -> Vectors:
         DataError: as for ``open_vectors``.
     """
     names = columns.within(file)
+    _needs_vectors(file.path, columns, names, file)
     values = file.rows(names.tokens)
     arrays = {name: file.column(name) for name in (names.labels, names.ids, names.classes) if name in file}
     if columns.classes is not None:
@@ -278,10 +281,26 @@ def _spooled(path: Path, file: Any, name: str, spool: IO[bytes]) -> NDArray[Any]
     return np.memmap(spool, dtype, "r", 0, (file.metadata.num_rows, width))
 
 
+def _needs_vectors(path: Path, columns: Columns, names: NamedColumns, there: Container[str]) -> None:
+    """DataError where the file has none of the usual names, and nobody said another."""
+    if columns.tokens is None and names.tokens not in there:
+        raise DataError(
+            f"{path} holds no vectors under a usual name",
+            got=_listed(there),
+            do=f"{_NAME}; {', '.join(USUAL['tokens'])} are looked for",
+        )
+
+
 def _needs(path: Path, name: str, there: Container[str]) -> None:
     if name not in there:
-        listed = ", ".join(sorted(str(key) for key in there)) if isinstance(there, Mapping | list) else ""
-        raise DataError(f"{path} holds nothing named {name!r}", got=f"it holds: {listed:.300}", do=_NAME)
+        raise DataError(f"{path} holds nothing named {name!r}", got=_listed(there), do=_NAME)
+
+
+def _listed(there: Container[str]) -> str | None:
+    """The names that a file has, where they are known."""
+    if not isinstance(there, Mapping | list):
+        return None
+    return f"it holds: {', '.join(sorted(map(str, there))):.300}"
 
 
 @dataclass(frozen=True)

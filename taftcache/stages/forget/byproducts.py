@@ -18,7 +18,9 @@ from taftcache.cache.columns import Columns
 from taftcache.cache.hdf5 import FeatureFile
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import RecipeError, StoreError, TaftcacheError
+from taftcache.names import counted
 from taftcache.stages.forget.finding import Findings
+from taftcache.stages.forget.pin import is_pin
 from taftcache.stages.forget.traces import headers, texts_in
 
 MAX_TEXT = 256 << 20
@@ -61,15 +63,17 @@ def check_folder(store: FeatureStore, folder: Path, to: Findings) -> None:
             for path in paths:
                 to.found("by-product", str(path), problem)
     for problem, paths in noted.items():
-        to.notes.append(f"{folder}: {len(paths)} files ({paths[0].name}, …) {NOTES[problem]}")
+        to.notes.append(
+            f"{folder}: {counted(len(paths), 'file')} ({paths[0].name}{', …' * (len(paths) > 1)}) {NOTES[problem]}"
+        )
 
 
 UNSURE, UNREAD = "unsure", "not searched"
 NOTES = {
-    UNSURE: "were made from rows or a state of a store that no receipt here names; where that was this store, before "
-    "a request, they hold what was forgotten",
-    UNREAD: "were not searched: they cannot be read, or are too large (Parquet takes pip install "
-    "'taftcache[parquet]'); they may hold what was forgotten",
+    UNSURE: "of rows or a state of a store that no receipt here names; where that was this store, before "
+    "a request, what was forgotten is in there",
+    UNREAD: "not searched: unreadable, or too large (Parquet takes pip install "
+    "'taftcache[parquet]'); what was forgotten may be in there",
 }
 SINGLY = 5  # so many files of one folder with the same problem are listed one by one
 
@@ -138,7 +142,7 @@ def _of_file(store: FeatureStore, known: _Known, path: Path) -> str:
         return UNREAD if known.before else ""
     if count := len({i for i in (*ids, *_candidates(text)) if store.is_forgotten(i)}):
         return f"it holds forgotten ids: {count}"
-    return known.problem(text)
+    return "" if is_pin(text) else known.problem(text)
 
 
 def _candidates(text: str) -> Iterator[str]:

@@ -49,6 +49,15 @@ def read_pin(file: Path) -> Pin | None:
         ) from error
 
 
+def is_pin(text: str) -> bool:
+    """Whether a text is a ledger's newest entry as an audit writes it: a count and digests, made from no row."""
+    try:
+        msgspec.json.decode(text, type=Pin)
+    except (msgspec.DecodeError, UnicodeEncodeError):
+        return False
+    return True
+
+
 def check_pin(store: FeatureStore, file: Path, to: Findings) -> None:
     """Whether the store's ledger goes on from the entry that ``file`` names; FormatError as `read_pin` has it."""
     pin, now = read_pin(file), Pin.of(store)

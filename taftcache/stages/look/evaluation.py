@@ -21,7 +21,7 @@ from taftcache.model.card import Score
 from taftcache.model.component import Component, read_base, read_component
 from taftcache.model.composition import compose
 from taftcache.model.meta import ComponentMeta, meta_of
-from taftcache.names import EXACT, HEAD, component_of, is_component, is_model, model_of
+from taftcache.names import EXACT, HEAD, component_of, counted, is_component, is_model, model_of
 from taftcache.privacy.statement import META
 from taftcache.recipe import parse_recipe
 from taftcache.solve.labels import proven_labels
@@ -37,6 +37,7 @@ from taftcache.tangent.operator import TangentOperator
 UNTOUCHED = "base model untouched"
 PROBE = "linear probe (scikit-learn)"
 LEVEL = 0.95
+NAMED = 5  # classes of a note
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,8 +61,8 @@ class EvaluateReport:
 
     best: the model that ``predict`` takes where none is named. intervals: of each accuracy, at 95 % (Wilson's).
     proven: the share of labels that are provably the exact optimum's, by model, where it was asked for.
-    against: the linear probe, where it was asked for and the rows allow one. notes: why they do not, and which models
-    were solved from other rows than the store has now.
+    against: the linear probe, where it was asked for and the rows allow one. notes: why they do not, which classes of
+    the held-out rows no training row has, and which models were solved from other rows than the store has now.
     """
 
     store: Path
@@ -100,7 +101,7 @@ def evaluate(
     settings = settings_of(store)
     names = [name for name in store.objects() if is_model(name)]
     models = {name: read_component(store, name, settings.base) for name in names}
-    notes = _outdated(store, models)
+    notes = [*_unlearned(store, rows), *_outdated(store, models)]
     best = model_of(names)
     if without:
         every = [name for name in names if is_component(name)]
@@ -124,6 +125,16 @@ def evaluate(
         proven=proven_shares(rows, store, settings, whole, progress) if proven else {},
         notes=notes,
     )
+
+
+def _unlearned(store: FeatureStore, rows: Shard) -> list[str]:
+    """A note on the classes of ``rows`` that no training row of the store has."""
+    trained = {k for shard in store.shards for k in shard.statistics["rows_per_class"]}
+    names = [store.classes[k] for k in sorted(rows.statistics["rows_per_class"].keys() - trained)]
+    if not names:
+        return []
+    first = ", ".join(names[:NAMED]) + (", …" if len(names) > NAMED else "")
+    return [f"{counted(len(names), 'class')} held out without a training row, which cannot be learned: {first}"]
 
 
 def held_out_score(store: FeatureStore, name: str, consent: Consent | None = None) -> Score | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,7 @@ LISTED = (
 )
 # Rows of a sample's predictions, and missing files, that are named.
 NAMED = 10
+LEFT_OUT = 1000  # skipped samples that are named: a store may have millions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +55,10 @@ class Integrity:
 
 @dataclass(frozen=True, kw_only=True)
 class InspectReport:
-    """A store's contents in JSON types; ``rows``, ``rows_per_class`` count training rows."""
+    """A store's contents in JSON types; ``rows``, ``rows_per_class`` count training rows.
+
+    left_out: of the ``skipped`` samples the first thousand, each with its id, its shard and the reason.
+    """
 
     store: Path
     root_digest: str
@@ -72,6 +77,7 @@ class InspectReport:
     activations: Activations | None
     integrity: Integrity
     skipped: int
+    left_out: list[dict[str, str]]
     forgotten: int
     ledger_entries: int
     ledger: list[dict[str, Any]]
@@ -168,6 +174,9 @@ def inspect(store: FeatureStore) -> InspectReport:
         activations=activations(store) if shards else None,
         integrity=look_at_files(store),
         skipped=len(store.manifest.skipped),
+        left_out=[
+            {"sample": s.id, "shard": s.shard, "reason": s.reason} for s in islice(store.manifest.skipped, LEFT_OUT)
+        ],
         forgotten=len(store.manifest.tombstones),
         ledger_entries=store.manifest.ledger.entries if store.manifest.ledger else 0,
         ledger=[{k: e[k] for k in ("seq", "time", "event", "mode", "samples") if k in e} for e in store.ledger()],
@@ -321,7 +330,7 @@ def private_notes(store: FeatureStore) -> list[str]:
 
 
 def list_samples(store: FeatureStore, shard: str | None = None, label: str | None = None) -> list[dict[str, str]]:
-    """Ids with shard and class, of one shard, one class or all training rows."""
+    """Ids with shard and class, of one shard, or of all training shards; those of one class where it is named."""
     if label is not None:
         _class(store, label)
     chosen = [store.shard(shard)] if shard is not None else store.shards
@@ -331,6 +340,14 @@ def list_samples(store: FeatureStore, shard: str | None = None, label: str | Non
         for i, k in zip(part.sample_ids, part.labels.tolist(), strict=True)
         if label is None or store.classes[k] == label
     ]
+
+
+def held_out_rows(store: FeatureStore, label: str | None = None) -> int:
+    """How many rows are held out; those of one class where it is named."""
+    shard = store.held_out
+    if shard is None:
+        return 0
+    return shard.rows if label is None else int((shard.labels == _class(store, label)).sum())
 
 
 def _class(store: FeatureStore, label: str) -> int:
