@@ -18,7 +18,7 @@ from tests.stages.test_damage import chunk_of, flip
         (("forget", "x", "--mode", "retrian"), ("retrain", "subtract", "resolve")),
         (("compose", "x", "--mode", "sum"), ("auto", "mean", "weighted", "exact")),
         (("run", "x", "--device", "tpu"), ("auto", "cpu", "cuda", "mps")),
-        (("convert", "x", "y", "--dtype", "bfloat16"), ("float16", "float32")),
+        (("convert", "x", "y", "--dtype", "bfloat16"), ("float16", "float32", "int8")),
         (("export", "x", "y", "--format", "matlab"), ("hdf5", "parquet", "npz", "embedding-projector")),
     ],
 )
