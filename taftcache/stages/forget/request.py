@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +22,8 @@ class Request:
     ``staged`` are those of ``samples`` that only an extraction that was stopped has: the next one leaves them out.
     ``leaving`` has the number of rows by shard, ``emptied`` the shards that are left with none and go as a whole,
     ``classes`` those without a row left anywhere, which go from the list; ``asked`` the shards and classes that were
-    named as such, as they stand among the tombstones.
+    named as such, as they stand among the tombstones. ``copies`` are the ids of rows that stay and hold the very bytes
+    of rows that leave; shards that are ``unsearched`` for them are damaged.
     """
 
     samples: list[str]
@@ -32,6 +33,8 @@ class Request:
     emptied: list[str]
     classes: list[str]
     asked: list[str]
+    copies: list[str] = field(default_factory=list)
+    unsearched: list[str] = field(default_factory=list)
 
     @property
     def trained(self) -> list[str]:
