@@ -28,8 +28,10 @@ from taftcache.backbone.preprocess import Preprocess
 from taftcache.backbone.sources.rgb import Picture
 from taftcache.backbone.spec import BackboneSpec, backbone_of
 from taftcache.errors import DataError, RecipeError
+from taftcache.objective.loss import Loss
 from taftcache.objective.named import named_loss, true_class_weight
 from taftcache.objective.objective import Objective
+from taftcache.objective.squared_error import SquaredError
 from taftcache.objective.weights import RowWeights
 from taftcache.solve.choosing import choose_ridge
 from taftcache.solve.minimise import minimise
@@ -61,9 +63,6 @@ class _Tangent(BaseEstimator):
     backbone: str | Path | BackboneSpec | tuple[Mapping[str, Tensor], TailConfig] | None
     tangent: TangentSpec | None
     scaling: str
-    loss: str
-    alpha: float | str
-    kappa: float
     ridge: float | str
     radius: float | None
     tolerance: float
@@ -80,6 +79,10 @@ class _Tangent(BaseEstimator):
     @property
     def _expansion(self) -> TangentSpec:
         return self.tangent or (TangentSpec() if self._spec is None else FRESH)
+
+    def _loss(self, outputs: int) -> Loss:
+        """ℓ over so many outputs."""
+        raise NotImplementedError
 
     def _rows(self, X: Any) -> np.ndarray:
         """Rows [n,t,d] as a tail takes them: validated features, cached rows, or images through the backbone."""
@@ -151,10 +154,7 @@ class _Tangent(BaseEstimator):
         train, sources = self.base_.spec.train, [given.source]
         if self.ridge != "auto" and not isinstance(self.ridge, float | int | np.number):
             raise RecipeError("the ridge is not a number", got=repr(self.ridge), do='a number above 0, or "auto"')
-        usual = "cross_entropy" if self.backbone is None else "rsl"
-        name = usual if self.loss == "auto" else self.loss
-        loss = named_loss(name, true_class_weight(self.alpha, outputs), self.kappa)
-        objective = Objective(loss=loss, train=train, weights=weights, radius=self.radius)
+        objective = Objective(loss=self._loss(outputs), train=train, weights=weights, radius=self.radius)
         arithmetic = Arithmetic(memory=self.memory, device=str(resolve_device(self.device)))
         self.ridge_ = self.ridge
         self.ridge_choice_ = None
@@ -287,6 +287,11 @@ class TangentClassifier(ClassifierMixin, _Tangent):
             self._solve(given, K, weights)
         return self
 
+    def _loss(self, outputs: int) -> Loss:
+        usual = "cross_entropy" if self.backbone is None else "rsl"
+        name = usual if self.loss == "auto" else self.loss
+        return named_loss(name, true_class_weight(self.alpha, outputs), self.kappa)
+
     def _class_weights(self, y: np.ndarray, K: int) -> Tensor | None:
         given = self.class_weight
         if given is None:
@@ -336,8 +341,6 @@ class TangentRegressor(RegressorMixin, _Tangent):
     ``X`` and the arguments are those of ``TangentClassifier``; y is [n] or [n,m].
     """
 
-    loss, alpha, kappa = "squared_error", "auto", 15.0
-
     def __init__(
         self,
         backbone: str | Path | BackboneSpec | tuple[Mapping[str, Tensor], TailConfig] | None = None,
@@ -379,6 +382,9 @@ class TangentRegressor(RegressorMixin, _Tangent):
         if self._flat and self.backbone is None:
             self.coef_, self.intercept_ = self.coef_[0], self.intercept_[0]
         return self
+
+    def _loss(self, outputs: int) -> Loss:
+        return SquaredError()
 
     def predict(self, X: Any) -> np.ndarray:
         """Values [n] or [n,m]."""

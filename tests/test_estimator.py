@@ -228,6 +228,7 @@ def test_what_cannot_be_fitted_or_classified_is_said(tmp_path):
         ("alpha", "much", SolveError),
         ("alpha", None, SolveError),
         ("alpha", [1.0], SolveError),
+        ("loss", "squared_error", SolveError),
         ("class_weight", {"zebra": 2}, ValueError),
         ("class_weight", "much", RecipeError),
         ("backbone", 3, RecipeError),
