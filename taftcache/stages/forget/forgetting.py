@@ -16,12 +16,11 @@ from taftcache.errors import RecipeError
 from taftcache.model.component import Component, put_component, read_base, read_component
 from taftcache.names import CLASS, EXACT, MEAN, WEIGHTED, shard_of
 from taftcache.privacy.statement import forgetting_note
-from taftcache.stages.forget.copies import requested
 from taftcache.stages.forget.planning import MODES, ForgetPlan, Mode, plan_forgetting
 from taftcache.stages.forget.receipt import receipt_of
 from taftcache.stages.forget.remaking import Remade, remake
 from taftcache.stages.forget.renewal import certificate_of
-from taftcache.stages.forget.request import Request
+from taftcache.stages.forget.request import Request, requested
 from taftcache.stages.look.evaluation import held_out_rows, proven_shares
 from taftcache.stages.progress import Progress, Silent
 from taftcache.stages.signature import Signer, signed, signer_of
