@@ -14,9 +14,9 @@ NAMES = {
     "cache.store": "FeatureStore",
     "consent": "Consent",
     "errors": (
-        "BackboneError ClusterError CompositionError DataError FormatError IdentityError IntegrityError RecipeError "
-        "SolveError StaleStore StoreError StoreLocked StoreNotFound StoreUnreachable StoreWriteError TaftcacheError "
-        "UnknownSample UnreadableImage UntrustedStore"
+        "ArgumentError BackboneError ClusterError CompositionError DataError FormatError IdentityError IntegrityError "
+        "RecipeError SolveError StaleStore StoreError StoreLocked StoreNotFound StoreUnreachable StoreWriteError "
+        "TaftcacheError UnknownSample UnreadableImage UntrustedStore"
     ),
     "estimator": "TangentClassifier TangentRegressor",
     "model.component": "Component",

@@ -6,6 +6,7 @@ from taftcache.backbone.spec import PreprocessSpec as PreprocessSpec
 from taftcache.cache.columns import Columns as Columns
 from taftcache.cache.store import FeatureStore as FeatureStore
 from taftcache.consent import Consent as Consent
+from taftcache.errors import ArgumentError as ArgumentError
 from taftcache.errors import BackboneError as BackboneError
 from taftcache.errors import ClusterError as ClusterError
 from taftcache.errors import CompositionError as CompositionError

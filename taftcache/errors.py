@@ -2,6 +2,7 @@
 
     TaftcacheError                 exit code 1
     ├── RecipeError           2    a recipe, an option or an argument is wrong
+    │   └── ArgumentError     2    one of an estimator's; a ValueError, too
     ├── DataError             3    images, labels or ids that cannot be used
     │   └── UnreadableImage   3    one file that does not decode
     ├── BackboneError         4    a model that cannot be loaded, cut or linearised; other weights than expected
@@ -57,6 +58,10 @@ class RecipeError(TaftcacheError):
     """A recipe, an option or an argument is wrong."""
 
     exit_code = 2
+
+
+class ArgumentError(RecipeError, ValueError):
+    """An estimator's argument is wrong; a ValueError too, which is what callers of scikit-learn catch."""
 
 
 class DataError(TaftcacheError):
@@ -121,8 +126,8 @@ class UnknownSample(StoreError):
     """No row of the store has that sample id."""
 
 
-class SolveError(TaftcacheError):
-    """A problem that has no solution as asked."""
+class SolveError(TaftcacheError, ValueError):
+    """A problem that has no solution as asked; a ValueError too, for an estimator's arguments ask for it."""
 
     exit_code = 6
 

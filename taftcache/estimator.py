@@ -27,11 +27,13 @@ from taftcache.backbone.model import load_backbone
 from taftcache.backbone.preprocess import Preprocess
 from taftcache.backbone.sources.rgb import Picture
 from taftcache.backbone.spec import BackboneSpec, backbone_of
-from taftcache.errors import DataError, RecipeError
+from taftcache.errors import ArgumentError, DataError
+from taftcache.objective.loss import Loss
 from taftcache.objective.named import named_loss, true_class_weight
 from taftcache.objective.objective import Objective
+from taftcache.objective.squared_error import SquaredError
 from taftcache.objective.weights import RowWeights
-from taftcache.solve.choosing import choose_ridge
+from taftcache.solve.choosing import EVERY, choose_ridge, row_hashes
 from taftcache.solve.minimise import minimise
 from taftcache.solve.settings import Arithmetic, Goal
 from taftcache.stages.extract.listing import SHARD, ImageList, cached_images, decoded, pictures_of
@@ -42,17 +44,20 @@ from taftcache.tangent.rows import ArrayRows, RowSource
 from taftcache.tangent.spec import TangentSpec
 
 IMAGES_AT_ONCE = 32
+FEW = 1000  # rows of features: of so few a fifth is too little to choose λ by, and all five are soon solved
 FRESH = TangentSpec(reset_block=True)  # what ``init`` writes into a recipe, too
 
 
 class _Given(NamedTuple):
-    """Rows to solve over, the tail that they enter, and where each row stands in X."""
+    """Rows to solve over, the tail that they enter, where each row stands in X, and hashes [n] of the rows of X where
+    what is solved over are others."""
 
     source: RowSource
     state: Mapping[str, Tensor]
     config: TailConfig
     module: nn.Module | None = None
     order: Sequence[int] | slice = slice(None)
+    keys: np.ndarray | None = None
 
 
 class _Tangent(BaseEstimator):
@@ -61,9 +66,6 @@ class _Tangent(BaseEstimator):
     backbone: str | Path | BackboneSpec | tuple[Mapping[str, Tensor], TailConfig] | None
     tangent: TangentSpec | None
     scaling: str
-    loss: str
-    alpha: float | str
-    kappa: float
     ridge: float | str
     radius: float | None
     tolerance: float
@@ -123,7 +125,9 @@ class _Tangent(BaseEstimator):
         """The rows of X in memory, and the tail that they enter; of features, none."""
         rows = ArrayRows(self._rows(X), targets)
         if self.backbone is None:
-            yield _Given(rows, {}, TailConfig.of_vectors(rows.tokens.shape[2], 1))
+            # A scaled column's last bits follow from the order of all rows, and would draw others to validate λ.
+            keys = row_hashes(np.column_stack([X, targets])) if self.ridge == "auto" else None
+            yield _Given(rows, {}, TailConfig.of_vectors(rows.tokens.shape[2], 1), keys=keys)
         elif self._spec is not None:
             cut = self._cut()
             yield _Given(rows, cut.tail_state(), cut.tail_config(), cut.module())
@@ -134,7 +138,7 @@ class _Tangent(BaseEstimator):
     def _measure(self, X: np.ndarray, weights: Tensor | None) -> None:
         """Of features, each column's mean and deviation over the rows of ``fit``, which nothing outlives."""
         if self.scaling not in ("column", "none"):
-            raise RecipeError("no scaling of features is called that", got=str(self.scaling), do="column, or none")
+            raise ArgumentError("no scaling of features is called that", got=str(self.scaling), do="column, or none")
         self.scaler_ = None
         if self.scaling == "column" and self.backbone is None:
             self.scaler_ = StandardScaler().fit(X, sample_weight=None if weights is None else weights.numpy())
@@ -146,25 +150,21 @@ class _Tangent(BaseEstimator):
             return Base(config, head, TangentSpec(blocks=0, train="head"))
         return make_base(given.state, given.config, outputs, self._expansion, given.module)
 
-    def _solve(self, given: _Given, outputs: int, weights: RowWeights | None) -> None:
+    def _solve(self, given: _Given, outputs: int, loss: Loss, weights: RowWeights | None) -> None:
         self.base_ = self._base(given, outputs)
         train, sources = self.base_.spec.train, [given.source]
         if self.ridge != "auto" and not isinstance(self.ridge, float | int | np.number):
-            raise RecipeError("the ridge is not a number", got=repr(self.ridge), do='a number above 0, or "auto"')
-        usual = "cross_entropy" if self.backbone is None else "rsl"
-        name = usual if self.loss == "auto" else self.loss
-        loss = named_loss(name, true_class_weight(self.alpha, outputs), self.kappa)
+            raise ArgumentError("the ridge is not a number", got=repr(self.ridge), do='a number above 0, or "auto"')
         objective = Objective(loss=loss, train=train, weights=weights, radius=self.radius)
-        arithmetic = Arithmetic(memory=self.memory, device=str(resolve_device(self.device)))
-        choice = choose_ridge(self.base_, sources, objective, arithmetic=arithmetic) if self.ridge == "auto" else None
-        self.ridge_choice_, self.ridge_ = choice, self.ridge if choice is None else choice.ridge
-        self.solution_ = minimise(
-            self.base_,
-            sources,
-            replace(objective, ridge=float(self.ridge_)),
-            goal=Goal(tolerance=self.tolerance, max_passes=self.max_passes),
-            arithmetic=arithmetic,
-        )
+        how = Arithmetic(memory=self.memory, device=str(resolve_device(self.device)))
+        self.ridge_, self.ridge_choice_ = self.ridge, None
+        if self.ridge == "auto":
+            folds = EVERY if self.backbone is None and given.source.rows <= FEW else 1
+            choice = choose_ridge(self.base_, sources, objective, arithmetic=how, keys=given.keys, folds=folds)
+            self.ridge_, self.ridge_choice_ = choice.ridge, choice
+        goal = Goal(tolerance=self.tolerance, max_passes=self.max_passes)
+        objective = replace(objective, ridge=float(self.ridge_))
+        self.solution_ = minimise(self.base_, sources, objective, goal=goal, arithmetic=how)
         self.n_iter_ = self.solution_.stats["passes"]
         if not self.solution_.converged:
             ended = self.solution_.status.name
@@ -192,13 +192,8 @@ class _Tangent(BaseEstimator):
         return np.concatenate([self._scored(base, self._rows(X[k : k + IMAGES_AT_ONCE])) for k in parts])
 
     def _scored(self, base: Base, rows: np.ndarray) -> np.ndarray:
-        operator = TangentOperator(
-            base,
-            [ArrayRows(rows, np.zeros(len(rows), np.int64))],
-            trained=self._layout,
-            dtype=torch.float64,
-            device=resolve_device(self.device),
-        )
+        given, device = [ArrayRows(rows, np.zeros(len(rows), np.int64))], resolve_device(self.device)
+        operator = TangentOperator(base, given, trained=self._layout, dtype=torch.float64, device=device)
         direction = operator.direction(self.solution_.value)
         blocks = (state.logits + operator.tangent(state, direction) for state, _ in operator.blocks())
         return torch.cat(list(blocks)).cpu().numpy()
@@ -264,23 +259,29 @@ class TangentClassifier(ClassifierMixin, _Tangent):
         self.store = store
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> TangentClassifier:
-        """Solve over X [n,…] with classes y [n] of any kind; a weight of 2 counts like the row twice."""
+        """Solve over X [n,…] with classes y [n] of any kind; a row of weight 2 is as two rows but where λ is chosen."""
         if self.backbone is None:
             X, y = validate_data(self, X, y, dtype=[np.float64, np.float32])
         else:
             y = _check_y(y, estimator=self)
             check_consistent_length(X, y)
-        check_classification_targets(y)
-        self.classes_, labels = np.unique(y, return_inverse=True)
+        try:
+            check_classification_targets(y)
+            self.classes_, labels = np.unique(y, return_inverse=True)
+        except TypeError as error:
+            got = ", ".join(sorted({type(label).__name__ for label in y}))
+            raise ArgumentError("the classes are of types that have no order", got=got, do="use one type") from error
         labels = labels.reshape(-1).astype(np.int64)
         K = max(2, len(self.classes_))  # one class alone still needs a logit to stand against
+        name = self.loss if self.loss != "auto" else "cross_entropy" if self.backbone is None else "rsl"
+        loss = named_loss(name, true_class_weight(self.alpha, K), self.kappa)
         by_class = self._class_weights(y, K)
         by_sample = None if sample_weight is None else _sample_weights(sample_weight, X)
         self._measure(X, by_sample)
         with self._given(X, labels) as given:
             by_sample = None if by_sample is None else by_sample[given.order]
             weights = None if by_class is None and by_sample is None else RowWeights(by_class, by_sample)
-            self._solve(given, K, weights)
+            self._solve(given, K, loss, weights)
         return self
 
     def _class_weights(self, y: np.ndarray, K: int) -> Tensor | None:
@@ -288,7 +289,7 @@ class TangentClassifier(ClassifierMixin, _Tangent):
         if given is None:
             return None
         if isinstance(given, str) and given != "balanced":
-            raise RecipeError("there are no class weights of that name", got=given, do='"balanced", or a mapping')
+            raise ArgumentError("there are no class weights of that name", got=given, do='"balanced", or a mapping')
         weights = compute_class_weight(given, classes=self.classes_, y=y)
         _check_weights("class_weight", weights)
         return torch.tensor([*weights, *[1.0] * (K - len(weights))], dtype=torch.float64)
@@ -333,8 +334,6 @@ class TangentRegressor(RegressorMixin, _Tangent):
     ``X`` and the arguments are those of ``TangentClassifier``; y is [n] or [n,m].
     """
 
-    loss, alpha, kappa = "squared_error", "auto", 15.0
-
     def __init__(
         self,
         backbone: str | Path | BackboneSpec | tuple[Mapping[str, Tensor], TailConfig] | None = None,
@@ -359,7 +358,7 @@ class TangentRegressor(RegressorMixin, _Tangent):
         self.device = device
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> TangentRegressor:
-        """Solve over X [n,…] with values y [n] or [n,m]; a weight of 2 counts like the row twice."""
+        """Solve over X [n,…] with values y [n] or [n,m]; a row of weight 2 is as two rows but where λ is chosen."""
         if self.backbone is None:
             X, y = validate_data(self, X, y, dtype=[np.float64, np.float32], multi_output=True, y_numeric=True)
         else:
@@ -371,7 +370,8 @@ class TangentRegressor(RegressorMixin, _Tangent):
         self._flat = values.ndim == 1
         with self._given(X, values) as given:
             outputs = 1 if self._flat else values.shape[1]
-            self._solve(given, outputs, None if by_sample is None else RowWeights(by_sample=by_sample))
+            weights = None if by_sample is None else RowWeights(by_sample=by_sample)
+            self._solve(given, outputs, SquaredError(), weights)
         if self._flat and self.backbone is None:
             self.coef_, self.intercept_ = self.coef_[0], self.intercept_[0]
         return self
@@ -397,4 +397,4 @@ def _sample_weights(given: Any, rows: Any) -> Tensor:
 
 def _check_weights(name: str, weights: np.ndarray) -> None:
     if wrong := weights[~(np.isfinite(weights) & (weights >= 0))].tolist():
-        raise RecipeError(f"{name} is negative or not finite", got=wrong[0], do="weights of 0 or more")
+        raise ArgumentError(f"{name} is negative or not finite", got=wrong[0], do="weights of 0 or more")

@@ -64,8 +64,7 @@ class ExtractSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 class ObjectiveSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What is minimised: mean loss + λ/2 ‖Δw‖², in a ball if asked for.
 
-    loss: "rsl", the rescaled square loss RSL(α, κ); "mse" is it with α = κ = 1; "cross_entropy"; "squared_error" for
-        targets that are values.
+    loss: "rsl", the rescaled square loss RSL(α, κ); "mse" is it with α = κ = 1; "cross_entropy".
     alpha: weight of the true class in "rsl"; "auto" is √K for K classes, and 1, the paper's, where the paper is
         repeated.
     kappa: the logit that the true class is pulled to in "rsl".
@@ -76,7 +75,7 @@ class ObjectiveSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     jvp_only: leave the base model's logits out of the loss, as differentially private training does.
     """
 
-    loss: Literal["rsl", "mse", "cross_entropy", "squared_error"] = "rsl"
+    loss: Literal["rsl", "mse", "cross_entropy"] = "rsl"
     alpha: Positive | Literal["auto"] = "auto"
     kappa: Positive = 15.0
     ridge: Positive | Literal["auto"] = "auto"

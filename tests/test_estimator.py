@@ -22,7 +22,15 @@ from taftcache import estimator
 from taftcache.backbone.cut.cut import Cut
 from taftcache.backbone.spec import BackboneSpec, backbone_of
 from taftcache.cache.store import FeatureStore
-from taftcache.errors import BackboneError, DataError, RecipeError, SolveError, StoreError, UnreadableImage
+from taftcache.errors import (
+    ArgumentError,
+    BackboneError,
+    DataError,
+    RecipeError,
+    SolveError,
+    StoreError,
+    UnreadableImage,
+)
 from taftcache.estimator import TangentClassifier, TangentRegressor
 from taftcache.objective.rsl import RSL
 from taftcache.tangent.spec import TangentSpec
@@ -69,7 +77,7 @@ def digits() -> tuple[np.ndarray, np.ndarray]:
 
 
 LOADERS = [
-    load_iris,
+    pytest.param(load_iris, marks=pytest.mark.full),
     load_wine,
     pytest.param(load_breast_cancer, marks=pytest.mark.full),
     pytest.param(load_digits, marks=pytest.mark.full),
@@ -84,6 +92,18 @@ def test_the_defaults_do_what_a_scaled_logistic_regression_does(load):
     peer = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000))
     mine, theirs = (cross_val_score(model, X, y, cv=folds).mean() for model in (TangentClassifier(), peer))
     assert mine > theirs - 0.02
+
+
+@pytest.mark.law("A classifier of features does not depend on the order of its rows.")
+def test_the_order_of_the_rows_is_no_matter():
+    """λ too: a column's mean has other last bits in another order, which drew other rows to choose λ by."""
+    X, y = (part[::2] for part in load_iris(return_X_y=True))
+    fitted = [
+        TangentClassifier().fit(X[order], y[order]) for order in map(np.random.default_rng(0).permutation, [75] * 2)
+    ]
+    assert len({one.ridge_ for one in fitted}) == 1
+    for other in fitted[1:]:
+        assert np.allclose(other.predict_proba(X), fitted[0].predict_proba(X), atol=1e-5)
 
 
 def test_the_units_of_a_column_are_no_matter():
@@ -249,6 +269,7 @@ def test_what_cannot_be_fitted_or_classified_is_said(tmp_path):
         ("alpha", "much", SolveError),
         ("alpha", None, SolveError),
         ("alpha", [1.0], SolveError),
+        ("loss", "squared_error", SolveError),
         ("class_weight", {"zebra": 2}, ValueError),
         ("class_weight", "much", RecipeError),
         ("class_weight", {"a": -1.0, "b": 1.0}, RecipeError),
@@ -256,12 +277,15 @@ def test_what_cannot_be_fitted_or_classified_is_said(tmp_path):
         ("backbone", 3, RecipeError),
         ("device", "gpu", RecipeError),
     ):
-        with pytest.raises(kind):
+        with pytest.raises(kind) as refused:
             clone(mine).set_params(**{name: wrong}).fit(arrays, targets)
+        assert isinstance(refused.value, ValueError) or name in ("backbone", "device"), "as scikit-learn's own are"
     X, y = digits()
     for fitted in (TangentClassifier(), TangentRegressor()):
-        with pytest.raises(RecipeError, match="sample_weight is negative"):
+        with pytest.raises(ArgumentError, match="sample_weight is negative"):
             fitted.fit(X[:3], y[:3], [1.0, -1.0, 1.0])
+    with pytest.raises(ArgumentError, match="types that have no order\n  got: int, str"):
+        TangentClassifier().fit(X[:4], np.array(["a", 1, "b", 2], object))
     with pytest.raises(BackboneError, match="unknown device"):
         TangentClassifier(device="gpu").fit(X, y)
     assert TangentClassifier(device="auto").fit(X, y).score(X, y) > 0.9

@@ -98,6 +98,11 @@ def test_the_first_line_says_what_is_wrong(override, fault):
     assert all(len(line) < 300 for line in str(caught.value).splitlines())
 
 
+def test_the_loss_of_a_regression_is_none_of_classes():
+    with pytest.raises(RecipeError, match=r"must be .rsl., .mse. or .cross_entropy."):
+        parse_recipe(apply_overrides({"data": {"source": "digits"}}, ["objective.loss=squared_error"]))
+
+
 def test_every_choice_is_listed():
     with pytest.raises(RecipeError) as caught:
         parse_recipe({"data": {"source": "foldr"}})

@@ -49,6 +49,9 @@ def forget(
     proven: Annotated[
         bool, typer.Option("--proven", help="how many held-out labels are provably those of a full retrain")
     ] = False,
+    with_copies: Annotated[
+        bool, typer.Option("--with-copies", help="rows of other ids with the very same bytes, too")
+    ] = False,
     destroy_key: Annotated[
         bool,
         typer.Option("--destroy-key", help="destroy the key of all tombstones: no id can be asked about any more"),
@@ -79,6 +82,7 @@ def forget(
             report = taftcache.forget(
                 opened, ids, progress, shards=shard or [], classes=label or [],
                 mode=mode, cold=cold, dry_run=dry_run, signing_key=sign, proven=proven,
+                with_copies=with_copies,
             )  # fmt: skip
     print_report(report, as_json, show_forget)
 

@@ -1,4 +1,4 @@
-"""Losses and weights by the names that recipes and estimators use."""
+"""Losses of classes, and weights, by the names that recipes and estimators use."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ from taftcache.errors import SolveError
 from taftcache.objective.cross_entropy import CrossEntropy
 from taftcache.objective.loss import Loss
 from taftcache.objective.rsl import RSL
-from taftcache.objective.squared_error import SquaredError
 from taftcache.objective.weights import RowWeights, balanced
 
-NAMES = ("rsl", "mse", "cross_entropy", "squared_error")
+NAMES = ("rsl", "mse", "cross_entropy")
 
 
 def true_class_weight(alpha: float | str, classes: int) -> float:
@@ -32,7 +31,7 @@ def true_class_weight(alpha: float | str, classes: int) -> float:
 
 
 def named_loss(name: str, alpha: float = 1.0, kappa: float = 15.0) -> Loss:
-    """The loss called ``name``; α and κ are those of the rescaled square loss, "mse" is it with α = κ = 1.
+    """The loss of classes called ``name``; α and κ are those of the rescaled square loss, "mse" is it with α = κ = 1.
 
     Raises:
         SolveError: no such loss.
@@ -41,7 +40,6 @@ def named_loss(name: str, alpha: float = 1.0, kappa: float = 15.0) -> Loss:
         "rsl": RSL(alpha=alpha, kappa=kappa),
         "mse": RSL(alpha=1.0, kappa=1.0),
         "cross_entropy": CrossEntropy(),
-        "squared_error": SquaredError(),
     }
     if name not in losses:
         raise SolveError(f"no loss is called {name!r}", got=name, do=f"one of {', '.join(NAMES)}")

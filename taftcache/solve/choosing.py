@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from math import ceil
@@ -74,6 +74,8 @@ def choose_ridge(
     *,
     arithmetic: Arithmetic = ARITHMETIC,
     grid: Sequence[float] | None = None,
+    keys: NDArray[np.uint64] | None = None,
+    folds: int = 1,
 ) -> RidgeChoice:
     """The λ of a grid with the least mean loss on rows that did not take part.
 
@@ -91,6 +93,8 @@ def choose_ridge(
         objective: its own λ and ball have no part in the choice.
         arithmetic: its precision has none either.
         grid: λ > 0; ``HEAD_GRID`` or ``GRID`` by default.
+        keys: the rows' own hashes [N], where what is cached of them is not theirs alone.
+        folds: how many of the fifths validate, one after the other, at a run each.
 
     Raises:
         SolveError: an empty grid.
@@ -108,40 +112,77 @@ def choose_ridge(
             curve = [Point(e.ridge, e.loss, e.accuracy) for e in HeadPath(exact).leave_one_out(ridges)]
             best = _best(curve)
             return RidgeChoice(best, "leave-one-out", curve, 2, _end(best, ridges))
-    return _validated(base, sources, objective, arithmetic, ridges)
+    drawn = _drawn(sources) if keys is None else np.argsort(keys, kind="stable")
+    return _validated(base, sources, objective, arithmetic, ridges, drawn[: min(rows, MOST_ROWS)], folds)
 
 
 def _validated(
-    base: Base, sources: Sequence[RowSource], objective: Objective, arithmetic: Arithmetic, ridges: Sequence[float]
+    base: Base,
+    sources: Sequence[RowSource],
+    objective: Objective,
+    arithmetic: Arithmetic,
+    ridges: Sequence[float],
+    drawn: NDArray[np.int64],
+    folds: int,
 ) -> RidgeChoice:
-    """By the loss on one row in five, or on every second where there are fewer than five."""
-    rows = sum(source.rows for source in sources)
-    some = min(rows, MOST_ROWS)
-    drawn = _drawn(sources)
+    """By the loss on one row in five of those ``drawn``, or on every second where there are fewer than five; by its
+    mean over some of the ``folds``."""
+    rows, some = sum(source.rows for source in sources), len(drawn)
     held = some // (EVERY if some >= EVERY else 2)
-    kept, aside = (RowSubset(sources, np.sort(part)) for part in (drawn[held:some], drawn[:held]))
+    trials = []
+    for k in range(min(folds, some // held)):
+        aside = slice(k * held, (k + 1) * held)
+        trials.append(_trial(base, sources, objective, arithmetic, ridges, np.delete(drawn, aside), drawn[aside]))
+    curve: list[Point] = []
+    passes = 0
+    for found in zip(*(path for _, path in trials), strict=True):
+        points = [_tested(test, at.delta, at.ridge) for (test, _), at in zip(trials, found, strict=True)]
+        curve.insert(0, _mean(points))
+        passes = sum(at.passes for at in found)
+        losses = [point.loss for point in curve[: RISES + 1]]
+        if found[0].more and len(losses) > RISES and losses == sorted(losses, reverse=True):
+            break
+    passes = ceil((passes + len(trials)) * some / rows)
+    best = _best(curve)
+    return RidgeChoice(best * some / rows, "validation", curve, passes, _end(best, ridges))
+
+
+def _trial(
+    base: Base,
+    sources: Sequence[RowSource],
+    objective: Objective,
+    arithmetic: Arithmetic,
+    ridges: Sequence[float],
+    keep: NDArray[np.int64],
+    leave: NDArray[np.int64],
+) -> tuple[Problem, Iterator[_Solved]]:
+    """The problem of the rows that validate, and Δw(λ) over the others."""
+    kept, aside = (RowSubset(sources, np.sort(part)) for part in (keep, leave))
     omega = objective.weights
     if omega is not None and omega.by_sample is not None:
         omega = RowWeights(omega.by_class, omega.by_sample[kept.index])
     test = _problem(base, [aside], replace(objective, weights=None, ridge=ridges[0]), arithmetic, torch.float32)
-    curve: list[Point] = []
-    passes = 0
-    for at in _downwards(base, [kept], replace(objective, weights=omega), ridges, arithmetic):
-        curve.insert(0, _tested(test, at.delta, at.ridge))
-        passes = at.passes
-        losses = [point.loss for point in curve[: RISES + 1]]
-        if at.more and len(losses) > RISES and losses == sorted(losses, reverse=True):
-            break
-    passes = ceil((passes + 1) * some / rows)
-    best = _best(curve)
-    return RidgeChoice(best * some / rows, "validation", curve, passes, _end(best, ridges))
+    return test, _downwards(base, [kept], replace(objective, weights=omega), ridges, arithmetic)
+
+
+def _mean(points: Sequence[Point]) -> Point:
+    """Of points at one λ, over parts of as many rows each."""
+    right = [point.accuracy for point in points if point.accuracy is not None]
+    loss = sum(point.loss for point in points) / len(points)
+    return Point(points[0].ridge, loss, sum(right) / len(right) if right else None)
+
+
+def row_hashes(rows: Iterable[NDArray[Any]]) -> NDArray[np.uint64]:
+    """A hash of the bytes of each row [N]."""
+    keys = b"".join(blake3(row.tobytes()).digest(length=8) for row in rows)
+    return np.frombuffer(keys, ">u8").astype(np.uint64)
 
 
 def _drawn(sources: Sequence[RowSource]) -> NDArray[np.int64]:
     """The places of all rows [N] by a hash of what is cached of each: a row that leaves moves up those behind it."""
     blocks = (block.tokens for source in sources for block in source.blocks(BLOCK))
-    keys = b"".join(blake3(row.tobytes()).digest(length=8) for tokens in blocks for row in np.ascontiguousarray(tokens))
-    return np.argsort(np.frombuffer(keys, ">u8"), kind="stable")
+    keys = row_hashes(row for tokens in blocks for row in np.ascontiguousarray(tokens))
+    return np.argsort(keys, kind="stable")
 
 
 def ridge_path(

@@ -52,11 +52,11 @@ class TailConfig(msgspec.Struct, frozen=True, kw_only=True):
     end: ClassRow | Readout | None = None
 
     @classmethod
-    def of_vectors(cls, width: int, classes: int) -> TailConfig:
-        """A head and nothing before it, on vectors [n,width] of any origin."""
+    def of_vectors(cls, width: int, classes: int, start: str = "vectors") -> TailConfig:
+        """A head and nothing before it, on vectors [n,width] of any origin; ``start`` says which those are."""
         return cls(
             path="feature",
-            start="vectors",
+            start=start,
             blocks=(),
             shape=(1, width),
             rows="feature",

@@ -63,6 +63,9 @@ def forgotten_lines(report: ForgetReport) -> list[str]:
         where = f" (shard {', '.join(report.shards)})" if report.shards else ""
         lines.append(f"{now}: {some(report.forgotten)}{where}")
         lines.append(f"renewed: {', '.join(report.renewed) or 'nothing was made from these rows'}")
+    if report.copies:
+        stay, how = ("would stay", "--with-copies") if report.dry_run else ("stay", "taftcache forget --sample ID")
+        lines.append(f"{len(report.copies)} rows with the very same bytes {stay}: {some(report.copies)} ({how})")
     if report.destroyed:
         lines.append(f"destroyed: {', '.join(report.destroyed)}")
     if report.dropped_shards:

@@ -13,13 +13,15 @@ import pytest
 import taftcache
 from taftcache.cache.columns import Columns
 from taftcache.cache.store import FeatureStore
-from taftcache.errors import BackboneError, DataError, IdentityError, RecipeError, StoreError
+from taftcache.errors import BackboneError, CompositionError, DataError, IdentityError, RecipeError, StoreError
 from taftcache.model.component import read_base, read_component
 from taftcache.recipe import parse_recipe
 from taftcache.stages.files.importing import recipe_of_vectors
 from taftcache.stages.files.vector_files import open_vectors
 from taftcache.stages.look.inspection import inspect_sample, list_samples
 from taftcache.stages.scaling import scaled
+from taftcache.tangent.config import TailConfig
+from taftcache.tangent.spec import TAIL
 from taftcache.terminal.pipeline import show_evaluate
 from tests.stages.making import commits, open_store, tree
 
@@ -217,6 +219,17 @@ def test_a_store_of_vectors_is_looked_at_like_any_other(made, tmp_path):
         recipe = parse_recipe(store.manifest.recipe | {"store": store.manifest.recipe["store"] | {"path": str(made)}})
     with pytest.raises(StoreError, match=r"rows were imported\n  try: taftcache append .* FILE"):
         taftcache.append(recipe)
+
+
+@pytest.mark.law("A component of unscaled vectors is not composed with those of scaled ones.")
+def test_a_component_of_vectors_with_another_scaling_is_refused(made, tmp_path):
+    taftcache.import_vectors(vectors(), LABELS, tmp_path / "s", ids=IDS, scaling="none", overrides=SMALL)
+    with open_store(tmp_path / "s") as store, FeatureStore(made) as other:
+        taftcache.export_component(other, "000", tmp_path / "one.safetensors")
+        with pytest.raises(CompositionError, match=r"another base point(.|\n)*scaling of vectors"):
+            taftcache.import_component(store, tmp_path / "one.safetensors", "elsewhere")
+        config = TailConfig.of_vectors(D, 3, "vectors")
+        assert TailConfig.from_dict(other.objects()[TAIL].meta) == config, "the base point of a default import stays"
 
 
 def test_held_out_rows_of_their_own(tmp_path):

@@ -98,7 +98,7 @@ def import_component(store: FeatureStore, file: Path, name: str | None = None) -
         raise CompositionError(
             f"{file} was made around another base point than this store's components",
             got=f"base {given.base_digest[:16]}, this store's settings make {base.digest[:16]}",
-            do="use the same backbone, classes and [tangent] section on both sides",
+            do="use the same backbone, classes, scaling of vectors and [tangent] section on both sides",
         )
     given = Component.decode(data, base)
     if not torch.isfinite(given.delta).all():

@@ -216,7 +216,7 @@ def _import(asked: _Request, file: Path | None, progress: Progress, begin: float
         if frozen is not None:
             put_tail(store, frozen)
         elif asked.of_vectors:
-            _put_head(store, features.tokens_shape[1])
+            _put_head(store, features.tokens_shape[1], asked.scaling)
         return _report(store, file, scaling=scaling, begin=begin)
 
 
@@ -258,11 +258,15 @@ def _check_plan(store: FeatureStore, plan: dict[str, Any]) -> None:
         )
 
 
-def _put_head(store: FeatureStore, width: int) -> None:
-    """Commit the description of a tail that is a head alone, unless it is there: it has no weights of its own."""
+def _put_head(store: FeatureStore, width: int, scaling: Scaling) -> None:
+    """Commit the description of a tail that is a head alone, unless it is there: it has no weights of its own.
+
+    Its start tells unscaled vectors from scaled ones, so that heads of the two have not one base point.
+    """
     if TAIL not in store.objects():
         with store.transaction() as change:
-            change.put(TAIL, save({}), TailConfig.of_vectors(width, len(store.classes)).as_dict())
+            start = "vectors" if scaling == "row" else "vectors without scaling"
+            change.put(TAIL, save({}), TailConfig.of_vectors(width, len(store.classes), start).as_dict())
 
 
 def _vector_identity(asked: _Request, file: Path | None) -> dict[str, Any]:

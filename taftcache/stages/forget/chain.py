@@ -46,6 +46,7 @@ def check_ledger(store: FeatureStore, public_key: str | None, to: Findings) -> t
     with suppress(IntegrityError, FormatError):  # a damaged list of tombstones: verify has said it
         _ties(entries, store.manifest.tombstones, to)
     _dates(entries, to)
+    _copies(entries, to)
     receipts = [entry for entry in entries if entry.get("event") not in (EVENT, ledger.ADOPT, ledger.RELEARN)]
     if receipts and entries[-1].get("content_after") not in (None, store.manifest.content_digest):
         to.notes.append("the store has changed since its last receipt")
@@ -163,6 +164,15 @@ def _dates(entries: Sequence[Entry], to: Findings) -> None:
                 to.notes.append(f"{_place(entry)} is dated before {at}, which it follows: a clock was wrong")
             else:
                 newest, at = time, _place(entry)
+
+
+def _copies(entries: Sequence[Entry], to: Findings) -> None:
+    """A note for each receipt whose request left copies: forgetting is of ids."""
+    for entry in entries:
+        if entry.get("event") == FORGOTTEN and (count := entry.get("copies")):
+            to.notes.append(
+                f"{_place(entry)}: {count} rows of other ids held the very bytes of what it forgot, and stayed"
+            )
 
 
 def _place(entry: Entry) -> str:

@@ -20,7 +20,7 @@ from taftcache.stages.forget.planning import MODES, ForgetPlan, Mode, plan_forge
 from taftcache.stages.forget.receipt import receipt_of
 from taftcache.stages.forget.remaking import Remade, remake
 from taftcache.stages.forget.renewal import certificate_of
-from taftcache.stages.forget.request import Request, resolve_request
+from taftcache.stages.forget.request import Request, requested
 from taftcache.stages.look.evaluation import held_out_rows, proven_shares
 from taftcache.stages.progress import Progress, Silent
 from taftcache.stages.signature import Signer, signed, signer_of
@@ -35,8 +35,8 @@ class ForgetReport:
 
     ``certificates[name]`` has the certificate's fields and those of `renewal.certificate_of`. ``passes`` counts
     passes over the rows of what was solved. A dry run changes nothing: its certificates are empty and ``passes``
-    is an estimate, what the present components took; ``bytes`` is what would be rewritten. ``proven``: see
-    ``proven_shares``, where it was asked for.
+    is an estimate, what the present components took; ``bytes`` is what would be rewritten. ``copies`` are ids of rows
+    that stay and hold the very bytes of rows that leave. ``proven``: see ``proven_shares``, where it was asked for.
     """
 
     store: Path
@@ -56,6 +56,7 @@ class ForgetReport:
     bytes: int = 0
     dry_run: bool = False
     notes: list[str] = field(default_factory=list)
+    copies: list[str] = field(default_factory=list)
     proven: dict[str, float] = field(default_factory=dict)
 
 
@@ -71,6 +72,7 @@ def forget(
     dry_run: bool = False,
     signing_key: Path | None = None,
     proven: bool = False,
+    with_copies: bool = False,
 ) -> ForgetReport:
     """Erase rows, and renew or destroy what was made from them, in one commit: after a crash, all of it or nothing.
 
@@ -83,6 +85,7 @@ def forget(
 
     ``signing_key`` is a file with an Ed25519 key that the receipt is signed with. ``proven``: also tell how many labels
     of the held-out rows each renewed model provably has in common with the optimum, which a full retrain would reach.
+    ``with_copies``: rows of other ids with the very bytes of what is named, held-out ones too, are forgotten with it.
 
     A private component stays as it is: its promise already bounds what it holds of a sample, and training it again
     would spend more of its budget; the receipt says so. Where a class goes, it goes too.
@@ -96,8 +99,8 @@ def forget(
         raise RecipeError(f"unknown mode {mode!r} to forget with", got=mode, do=f"one of {', '.join(MODES)}")
     if proven:
         held_out_rows(store)
-    signer = signer_of(signing_key)
-    request = resolve_request(store, samples, shards, classes)
+    signer, progress = signer_of(signing_key), progress or Silent()
+    request = requested(store, samples, shards, classes, with_copies, progress)
     if not request.samples and not request.asked:
         report = ForgetReport(
             store=store.path, root_before=store.root_digest, root_digest=store.root_digest,
@@ -105,7 +108,7 @@ def forget(
         )  # fmt: skip
     else:
         plan = plan_forgetting(store, request, mode, cold)
-        report = _estimate(store, plan) if dry_run else _carry_out(store, plan, signer, progress or Silent())
+        report = estimate(store, plan) if dry_run else _carry_out(store, plan, signer, progress)
     shares = {}
     if proven and report.renewed and not dry_run and store.held_out is not None:  # it may have been what left
         shares = proven_shares(store.held_out, store, settings_of(store), report.renewed, progress)
@@ -134,7 +137,7 @@ def destroy_key(store: FeatureStore, signing_key: Path | None = None) -> ForgetR
     return ForgetReport(store=store.path, root_before=before, root_digest=store.root_digest, mode="destroy-key")
 
 
-def _estimate(store: FeatureStore, plan: ForgetPlan) -> ForgetReport:
+def estimate(store: FeatureStore, plan: ForgetPlan) -> ForgetReport:
     """What would happen; nothing is changed."""
     objects = store.objects()
     passes = {n: objects[n].meta.get("stats", {}).get("passes", 1) for n in plan.renewed if n not in (MEAN, WEIGHTED)}
@@ -143,6 +146,7 @@ def _estimate(store: FeatureStore, plan: ForgetPlan) -> ForgetReport:
         passes=passes,
         bytes=sum(store.shard(name).nbytes for name in plan.rewritten),
         dry_run=True,
+        notes=_unsearched(plan),
     )
 
 
@@ -158,7 +162,7 @@ def _carry_out(store: FeatureStore, plan: ForgetPlan, signer: Signer | None, pro
             put_component(change, name, component)
         for name in plan.destroyed:
             change.drop(name)
-        notes = [*remade.notes, *_forget_keys(change, store, plan)]
+        notes = [*_unsearched(plan), *remade.notes, *_forget_keys(change, store, plan)]
         if plan.mode == "subtract" or plan.request.emptied:
             change.update(plan=plan_without(store, subtracted=plan.subtracted, dropped=len(plan.request.emptied)))
         _record(change, store, plan)
@@ -170,6 +174,10 @@ def _carry_out(store: FeatureStore, plan: ForgetPlan, signer: Signer | None, pro
         passes={name: certificate["passes"] for name, certificate in certificates.items()},
         notes=notes,
     )
+
+
+def _unsearched(plan: ForgetPlan) -> list[str]:
+    return [f"shard {name} is damaged: it was not searched for copies of the rows" for name in plan.request.unsearched]
 
 
 def _erase(change: Transaction, store: FeatureStore, request: Request) -> dict[str, Shard]:
@@ -241,4 +249,5 @@ def _report(store: FeatureStore, plan: ForgetPlan, before: str) -> ForgetReport:
         destroyed=plan.destroyed,
         dropped_shards=request.emptied,
         classes=request.classes,
+        copies=request.copies,
     )

@@ -40,6 +40,7 @@ def receipt_of(
         "root_before": manifest.digest,
         "content_before": manifest.content_digest,
         "content_after": change.content_digest(),
+        "copies": len(request.copies),  # their ids would remain here
         "shards": dict(request.leaving),
         "dropped_shards": list(request.emptied),
         "classes_removed": len(request.classes),

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
+from blake3 import blake3
 
 from taftcache.cache.read.nearest import nearest
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import DataError, RecipeError, StoreError, UnknownSample
 from taftcache.names import CLASS, SHARD
+from taftcache.stages.look.row_table import RowTable
+from taftcache.stages.progress import Progress
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,7 +25,8 @@ class Request:
     ``staged`` are those of ``samples`` that only an extraction that was stopped has: the next one leaves them out.
     ``leaving`` has the number of rows by shard, ``emptied`` the shards that are left with none and go as a whole,
     ``classes`` those without a row left anywhere, which go from the list; ``asked`` the shards and classes that were
-    named as such, as they stand among the tombstones.
+    named as such, as they stand among the tombstones. ``copies`` are the ids of rows that stay and hold the very bytes
+    of rows that leave; shards that are ``unsearched`` for them are damaged.
     """
 
     samples: list[str]
@@ -32,6 +36,8 @@ class Request:
     emptied: list[str]
     classes: list[str]
     asked: list[str]
+    copies: list[str] = field(default_factory=list)
+    unsearched: list[str] = field(default_factory=list)
 
     @property
     def trained(self) -> list[str]:
@@ -40,6 +46,7 @@ class Request:
 
 
 MAX_FILE = 256 << 20  # bytes of a file of ids
+KEY = 16  # bytes of a row's hash: two different rows of 2³² have the same one with a chance of 2⁻⁶⁴
 
 
 def read_ids(file: Path) -> list[str]:
@@ -108,6 +115,51 @@ def resolve_request(
         classes=_leaving(store, set(here), asked),
         asked=asked,
     )
+
+
+def requested(
+    store: FeatureStore,
+    samples: Sequence[str],
+    shards: Sequence[str],
+    classes: Sequence[str],
+    with_copies: bool,
+    progress: Progress,
+) -> Request:
+    """What `resolve_request` finds, and the copies of it that stay; ``with_copies`` they leave, too."""
+    request = resolve_request(store, samples, shards, classes)
+    copies, unsearched = copies_of(store, request.samples, progress)
+    if copies and with_copies:
+        request, copies = resolve_request(store, [*samples, *copies], shards, classes), []
+    return replace(request, copies=copies, unsearched=unsearched)
+
+
+def copies_of(store: FeatureStore, leaving: Collection[str], progress: Progress) -> tuple[list[str], list[str]]:
+    """Ids of rows, held-out ones too, that are not ``leaving`` and hold the same bytes as one that is; and the
+    damaged shards, which cannot be compared.
+
+    Labels have no part in it. Reads the store once; holds 16 bytes a row.
+    """
+    table = RowTable.of(store)
+    named = set(leaving)
+    goes = np.array([i in named for i in table.ids], bool)
+    if not goes.any():
+        return [], []
+    keys = np.zeros(len(table), f"V{KEY}")
+    read = np.zeros(len(table), bool)
+    damaged = dict[str, None]()
+    with progress.task("copies", len(table)) as task:
+        for rows, shard, there in table.steps():
+            try:
+                tokens = np.ascontiguousarray(table.reader.tokens(shard.name, there))
+            except StoreError:
+                damaged[shard.name] = None
+            else:
+                keys[rows] = [blake3(row.tobytes()).digest(length=KEY) for row in tokens]
+                read[rows] = True
+            task.advance(rows.stop - rows.start)
+    sought = {key.tobytes() for key in keys[goes & read]}
+    copies = [table.ids[k] for k in np.flatnonzero(~goes & read) if keys[k].tobytes() in sought]
+    return copies, list(damaged)
 
 
 def _named(

@@ -35,10 +35,13 @@ def cost(atlas: Atlas, rows: list[int]) -> dict[str, Any]:
         DataError: no training row would be left.
     """
     with importing:
-        from taftcache.stages.forget.forgetting import forget
+        from taftcache.stages.forget.forgetting import estimate
+        from taftcache.stages.forget.planning import plan_forgetting
+        from taftcache.stages.forget.request import resolve_request
 
     table = atlas.table
-    report = forget(atlas.store, [table.ids[k] for k in rows], dry_run=True)
+    request = resolve_request(atlas.store, [table.ids[k] for k in rows])
+    report = estimate(atlas.store, plan_forgetting(atlas.store, request, "retrain", cold=False))
     leaving = Counter(table.shards[table.shard[k]].name for k in rows)
     whole = {shard.name: shard.rows for shard in table.shards}
     return {

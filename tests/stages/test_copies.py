@@ -1,0 +1,77 @@
+"""Rows of other ids with the very bytes of a forgotten row: named, counted, and taken out where that is asked for"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import taftcache
+from taftcache.cache.store import FeatureStore
+from taftcache.cli import main
+from taftcache.terminal.forgetting import forgotten_lines
+from tests.stages.making import commits, open_store
+
+N, D = 40, 6
+IDS = [f"v/{k:02d}" for k in range(N)]
+LABELS = np.array(["ant", "bee"])[np.arange(N) % 2]
+COPIES = ["test/00000001", "v/07", "v/30"]  # of v/04: one is held out, one has another label
+OVERRIDES = ["store.shards=2", "store.chunk_rows=8", "store.dtype=float32", "device=cpu"]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory) -> Path:
+    """Forty vectors, two of them copies of v/04, and a copy that is held out. Not to be written to."""
+    path = tmp_path_factory.mktemp("copies") / "store"
+    x = np.random.default_rng(0).standard_normal((N, D)).astype(np.float32)
+    x[7] = x[30] = x[4]
+    x[9] = np.nextafter(x[4], np.float32(9))  # not the same bytes
+    test = (np.stack([x[0] + 1, x[4]]), LABELS[:2])
+    taftcache.import_vectors(x, LABELS, path, ids=IDS, test=test, scaling="none", overrides=OVERRIDES)
+    return path
+
+
+@pytest.mark.law(
+    "Rows with the very bytes of a forgotten one are named, counted, and forgotten where that is asked for"
+)
+def test_copies_are_named_counted_and_forgotten_with_it(made, tmp_path, capsys):
+    path, by_id = (shutil.copytree(made, tmp_path / name) for name in ("store", "by_id"))
+    with pytest.raises(SystemExit):
+        main(["forget", str(path), "--sample", "v/04", "--with-copies", "--dry-run", "--json"])
+    assert sorted(json.loads(capsys.readouterr().out)["forgotten"]) == [*COPIES[:1], "v/04", *COPIES[1:]]
+    with open_store(path) as store:
+        planned = taftcache.forget(store, ["v/04"], dry_run=True)
+        assert sorted(planned.copies) == COPIES
+        assert "3 rows with the very same bytes would stay" in "\n".join(forgotten_lines(planned))
+        report = taftcache.forget(store, ["v/04"])
+        assert (report.forgotten, sorted(report.copies)) == (["v/04"], COPIES)
+        entry = store.ledger()[-1]
+        assert entry["copies"] == 3
+        assert not any(name in str(entry) for name in COPIES), "their ids would remain in the ledger"
+        rest = taftcache.forget(store, ["v/30"], with_copies=True)
+        assert (sorted(rest.forgotten), rest.copies) == (COPIES, [])
+        assert store.ledger()[-1]["copies"] == 0
+    audited = taftcache.audit(path)
+    assert (audited.findings, [n for n in audited.notes if "very bytes" in n]) == (
+        [],
+        ["ledger/000001: 3 rows of other ids held the very bytes of what it forgot, and stayed"],
+    )
+    with open_store(by_id) as store:
+        taftcache.forget(store, ["v/04", *COPIES])
+    assert commits(by_id) == commits(path)
+
+
+def test_a_damaged_shard_is_said_to_be_unsearched(made, tmp_path):
+    path = shutil.copytree(made, tmp_path / "store")
+    with FeatureStore(path) as store:
+        sample = store.shards[0].sample_ids[0]
+        held = store.held_out
+        assert held is not None
+        chunk = next((path / held.at).glob("tokens/c*"))
+    chunk.write_bytes(bytes(len(chunk.read_bytes())))
+    with open_store(path) as store:
+        report = taftcache.forget(store, [sample])
+    assert report.notes == ["shard held-out is damaged: it was not searched for copies of the rows"]
