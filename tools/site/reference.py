@@ -77,9 +77,9 @@ AREAS = (
         "errors",
         "Errors",
         "One tree. The exit code that a command ends with stands in [the command line](../cli.md#exit-codes).",
-        "TaftcacheError RecipeError DataError UnreadableImage UnknownSample BackboneError SolveError CompositionError "
-        "StoreError StoreNotFound FormatError IdentityError IntegrityError StaleStore StoreLocked StoreUnreachable "
-        "StoreWriteError UntrustedStore ClusterError",
+        "TaftcacheError RecipeError ArgumentError DataError UnreadableImage UnknownSample BackboneError SolveError "
+        "CompositionError StoreError StoreNotFound FormatError IdentityError IntegrityError StaleStore StoreLocked "
+        "StoreUnreachable StoreWriteError UntrustedStore ClusterError",
     ),
 )
 
