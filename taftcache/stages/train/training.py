@@ -76,7 +76,7 @@ def train(
     there = store.objects()
     kept = [n for n, key in keys.items() if n in there and n not in lost and there[n].meta.get("key") == key]
     todo = [job for job in jobs if job[0] not in kept]
-    _check_todo(store, settings.recipe, todo)
+    _check_todo(store, todo)
     for job, component in _solved(store, settings, todo, keys, progress, cluster):
         _put(store, settings.recipe, job, component, lost)
         lost = []
@@ -115,15 +115,14 @@ def _jobs(store: FeatureStore, settings: Settings, shards: Sequence[str] | None)
     return jobs if with_noise(store) else [*jobs, (HEAD, store.shards, "head")]
 
 
-def _check_todo(store: FeatureStore, recipe: Recipe, jobs: Sequence[Job]) -> None:
+def _check_todo(store: FeatureStore, jobs: Sequence[Job]) -> None:
     """Refuse before the first solve what a later one would fail with, or would take away.
 
     Raises:
         RecipeError: a private component would be replaced by one that saw its rows without noise.
     """
     noisy = with_noise(store)
-    names = [name for name, _, _ in jobs]
-    if private := [name for name in map(component_of, noisy) if name in names]:
+    if private := sorted({name for name, _, _ in jobs} & set(map(component_of, noisy))):
         others = " ".join(f"--shard {shard.name}" for shard in store.shards if shard.name not in noisy)
         raise RecipeError(
             f"{', '.join(private)}: trained privately, and would be replaced by what is made without noise",
