@@ -5,7 +5,9 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import threading
 from contextlib import contextmanager
+from functools import wraps
 
 import pytest
 
@@ -24,12 +26,15 @@ def failing(code: int, at: int, forever: bool):
     """The ``at``-th call that changes the disk fails (and, ``forever``, all later ones that need space)."""
     real = {name: getattr(os, name) for name in CALLS}
     seen: list[str] = []
+    lock = threading.Lock()  # chunks are written by several threads
 
     def wrap(name):
         def wrapped(*args, **kwargs):
             if name != "open" or args[1] & os.O_CREAT:
-                seen.append(name)
-                if len(seen) == at or (forever and len(seen) > at and name in ("write", "mkdir", "open", "fsync")):
+                with lock:
+                    seen.append(name)
+                    number = len(seen)
+                if number == at or (forever and number > at and name in ("write", "mkdir", "open", "fsync")):
                     raise OSError(code, os.strerror(code))
             return real[name](*args, **kwargs)
 
@@ -170,11 +175,23 @@ def test_everything_is_synced_before_the_manifest_names_it(tmp_path, monkeypatch
     entered: list[int] = []
     unnamed: set[tuple[str, str]] = set()  # folders, and chunks whose entry there is not durable yet
     real = {name: getattr(os, name) for name in ("write", "replace", "open", "mkdir")}
+    lock = threading.RLock()  # chunks are written by several threads
+
+    def alone(function):
+        """What is noted in one call is noted before another notes or reads anything."""
+
+        @wraps(function)
+        def called(*given, **named):
+            with lock:
+                return function(*given, **named)
+
+        return called
 
     def where(fd, name=None):
         base = os.readlink(f"/proc/self/fd/{fd}")
         return base if name is None else os.path.normpath(f"{base}/{name}")
 
+    @alone
     def write(fd, data):
         if where(fd).endswith("/journal"):
             entered.extend(range(len(entered), len(entered) + bytes(data).count(b'"type":"chunk"')))
@@ -184,11 +201,13 @@ def test_everything_is_synced_before_the_manifest_names_it(tmp_path, monkeypatch
         dirty.add(where(fd))
         return real["write"](fd, data)
 
+    @alone
     def fsync(fd):
         dirty.discard(where(fd))
         unnamed.difference_update([u for u in unnamed if u[0] == where(fd)])
         return FSYNC(fd)
 
+    @alone
     def opened(name, flags, mode=0o777, *, dir_fd=None):
         if flags & os.O_CREAT and dir_fd is not None and not os.path.exists(where(dir_fd, name)):
             dirty.add(where(dir_fd))
@@ -196,10 +215,12 @@ def test_everything_is_synced_before_the_manifest_names_it(tmp_path, monkeypatch
                 unnamed.add((where(dir_fd), name.removeprefix("c.")))
         return real["open"](name, flags, mode, dir_fd=dir_fd)
 
+    @alone
     def mkdir(name, mode=0o777, *, dir_fd=None):
         real["mkdir"](name, mode, dir_fd=dir_fd)
         dirty.add(where(dir_fd))
 
+    @alone
     def replace(old, new, *, src_dir_fd=None, dst_dir_fd=None):
         if new == "manifest.json":
             late.append((new, sorted(d for d in dirty if not d.endswith("/lock") and d != where(dst_dir_fd))))
