@@ -5,6 +5,8 @@ ARGS ?=
 # Processes that run tests side by side, one more than two cores, for some tests wait; each takes up to 3 GB.
 JOBS ?= 3
 BIN := .venv/bin
+# tests/workers.py: the processes are forked from one that has loaded the libraries.
+PYTEST = $(BIN)/python -m pytest -p tests.workers -n $(JOBS) --dist loadfile --no-loadscope-reorder
 # The page's own scripts and style; .oxlintrc.json and .oxfmtrc.json leave the library beside them out.
 SCRIPTS := taftcache/view/assets
 PIP := $(BIN)/python -m pip --disable-pip-version-check
@@ -20,10 +22,10 @@ demo: .venv/installed ## the main job, on data and weights that come along
 
 # Bytecode is kept, whatever the shell says: every process that a test starts would compile the package anew.
 test: .venv/installed-dev ## the tests, short forms only; ARGS="-k name" chooses. TAFTCACHE_DATA names real data
-	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder -m "not full" $(ARGS)
+	PYTHONDONTWRITEBYTECODE= $(PYTEST) -m "not full" $(ARGS)
 
 test-full: .venv/installed-dev ## the tests, the long forms too
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)
+	$(PYTEST) $(ARGS)
 
 check: .venv/installed-dev ## lint, formatting, types, generated pages
 	$(BIN)/ruff check .
@@ -32,6 +34,7 @@ check: .venv/installed-dev ## lint, formatting, types, generated pages
 	$(BIN)/oxfmt --check $(SCRIPTS)
 	$(BIN)/mypy
 	$(BIN)/python tools/make_docs.py --check
+	$(BIN)/python tools/make_teaching.py --check
 
 format: .venv/installed-dev ## put the formatting right
 	$(BIN)/ruff check --fix .

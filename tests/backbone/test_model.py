@@ -6,6 +6,7 @@ import json
 import logging
 import subprocess
 import sys
+import threading
 
 import blake3
 import pytest
@@ -248,6 +249,24 @@ def test_float32_stays_float32_and_settings_come_back():
         torch.set_float32_matmul_precision("highest")
     with torch.autocast("cpu", dtype=torch.bfloat16), full_float32(torch.device("cpu")):
         assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == torch.float32
+
+
+def test_float32_stays_float32_while_another_thread_leaves():
+    began, ended = threading.Event(), threading.Event()
+
+    def other() -> None:
+        with full_float32("cpu"):
+            began.set()
+            ended.wait(10)
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    began.wait(10)
+    with full_float32("cpu"):
+        ended.set()
+        thread.join()
+        assert not torch.backends.cudnn.allow_tf32
+    assert torch.backends.cudnn.allow_tf32
 
 
 def test_recipes_and_weight_files_need_neither_torch_nor_timm():

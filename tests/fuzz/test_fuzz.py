@@ -82,6 +82,6 @@ def _one(run: Run, data: bytes, chance: random.Random, most: float, room: float)
 
 @pytest.mark.law("A changed file is read or refused, soon and in little memory, and never ends in a traceback")
 @pytest.mark.parametrize("name", TARGETS)
-@pytest.mark.parametrize("most", [30, pytest.param(2000, marks=pytest.mark.full)])
+@pytest.mark.parametrize("most", [15, pytest.param(2000, marks=pytest.mark.full)])
 def test_a_changed_file_is_read_or_refused(name, most, tmp_path) -> None:
     assert attack(name, tmp_path, [*FOUND.get(name, ()), *range(most)]) == []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ import torch
 from taftcache.privacy import accountant, clipping, descent, noise, statement, trainer
 from tests.privacy import checks
 from tests.privacy.checks import CHECKS
+from tests.quick import account_coarsely
 
 Bug = Callable[[pytest.MonkeyPatch], None]
 # By name: the bug, and the check that is asked first.
@@ -191,6 +192,14 @@ def shuffled_called_poisson(patch):
 @bug(checks.seeds_are_not_private)
 def seed_called_private(patch):
     patch.setattr(noise.SeededBits, "private", True)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def coarse() -> Iterator[None]:
+    """The same on both sides of what is compared here."""
+    with pytest.MonkeyPatch.context() as patch:
+        account_coarsely(patch)
+        yield
 
 
 def test_without_a_bug_all_checks_pass():

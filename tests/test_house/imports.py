@@ -56,7 +56,8 @@ MAY_IMPORT["stages.extract"] = (
     _STORE | {"errors", "names", "consent", "recipe", "cache.write", "cache.place", "stages"} | _TANGENT
 )
 MAY_IMPORT["stages.extract"] |= {"backbone", "backbone.cut", "backbone.sources"}
-MAY_IMPORT["estimator"] = _SOLVING | {"stages.extract"}
+MAY_IMPORT["estimator_files"] = _SOLVING | {"model", "stages"}
+MAY_IMPORT["estimator"] = _SOLVING | {"stages.extract", "estimator_files"}
 MAY_IMPORT["stages.train"] = _STAGE | {"stages.extract"}
 MAY_IMPORT["stages.look"] = MAY_IMPORT["stages.train"] | {"stages.train"}
 MAY_IMPORT["stages.forget"] = MAY_IMPORT["stages.look"] | {"stages.look"}
@@ -107,8 +108,15 @@ HOMES = {
     "timm": {"backbone"},
     "torchvision": {"backbone"},
     "h5py": {"backbone", "cache"},
-    "sklearn": {"backbone.sources", "estimator", "stages.look.outliers", "stages.look.probe", "view.embedding"},
-    "scipy": {"backbone.sources", "paper.paired", "solve.curvature", "stages.look.evaluation"},
+    "sklearn": {
+        "backbone.sources",
+        "estimator",
+        "estimator_files",
+        "stages.look.outliers",
+        "stages.look.probe",
+        "view.embedding",
+    },
+    "scipy": {"backbone.sources", "paper.paired", "solve.curvature"},
     "pyarrow": {
         "stages.files.sample_files",
         "stages.files.vector_files",
@@ -134,6 +142,7 @@ HOMES = {
         "objective",
         "solve",
         "estimator",
+        "estimator_files",
         "privacy",
         "model",
         "teaching",
@@ -164,7 +173,6 @@ LATE: dict[str, str] = {
     "stages.files.sample_files": "pyarrow is optional: npz and the projector's tables do without it",
     "stages.files.vector_files": "pyarrow is optional: npy and npz files do without it",
     "stages.forget.byproducts": "pyarrow is optional: of other files an audit finds ids without it",
-    "stages.look.evaluation": "scipy's statistics take a second to start, which only an evaluation needs",
     "stages.look.probe": "scikit-learn takes a second to start, and only a comparison needs it",
     "stages.look.inspection": "manifests are shown without torch; what models say of rows needs it",
     "stages.signature": "cryptography is an optional library",

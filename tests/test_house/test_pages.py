@@ -13,6 +13,7 @@ from taftcache import load_recipe
 from taftcache.errors import RecipeError
 from taftcache.teaching.recipe import load_teaching
 from tests.test_house.pages import PAGES, ROOT, BlockOf, blocks, links, load_tool, try_block
+from tests.test_house.workplace import made, one_thread, quick, workplace  # noqa: F401
 
 
 def _text(name):
@@ -24,6 +25,7 @@ NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
 
 @pytest.mark.law("Documentation is current: blocks run, links lead somewhere, this table names tests that exist")
 @pytest.mark.slow
+@pytest.mark.usefixtures("workplace")
 @pytest.mark.parametrize(
     "name",
     [
@@ -32,7 +34,7 @@ NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
         if {b.language for b in blocks(_text(n))} - {"text"}
     ],
 )
-def test_blocks_run(name, workplace, capsys):
+def test_blocks_run(name, capsys):
     namespace: dict[str, object] = {"__name__": "page"}
     for block in blocks(_text(name)):
         try_block(block, ROOT / name, namespace)

@@ -54,7 +54,7 @@ def chromium() -> Iterator[Any]:
         pytest.skip("no Chromium here: apt-get install chromium")
     api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     with api.sync_playwright() as driver:
-        arguments = ["--no-sandbox", "--disable-gpu", "--renderer-process-limit=1"]
+        arguments = ["--no-sandbox", "--disable-gpu", "--in-process-gpu", "--renderer-process-limit=1"]
         browser = driver.chromium.launch(executable_path=program, args=arguments)
         context = browser.new_context()
         context.set_default_timeout(60_000)
@@ -86,7 +86,7 @@ class Page:
         end = time.monotonic() + 60
         while not self.tab.evaluate(condition):
             assert time.monotonic() < end, condition
-            self.tab.wait_for_timeout(20)
+            self.tab.wait_for_timeout(50)
 
     def composed(self, members: int) -> None:
         """Wait until the composition is the mean of so many components."""

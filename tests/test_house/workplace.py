@@ -1,4 +1,8 @@
-"""One small store for all pages, made once."""
+"""One small store for all pages, made once.
+
+No ``conftest.py``: pytest loads those of ``tests/test*`` in the process that hands tests to workers too, and these
+imports take it four seconds in which no worker has begun.
+"""
 
 from __future__ import annotations
 
