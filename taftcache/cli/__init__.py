@@ -23,10 +23,11 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 import taftcache
+from taftcache.cache.place.lock import waiting
 from taftcache.cli import experiments, forgetting, inspection, models, pipeline, stores
 from taftcache.cli.options import print_error
 from taftcache.errors import TaftcacheError
-from taftcache.terminal.console import OUT, complain
+from taftcache.terminal.console import OUT, complain, note
 
 # click's, or typer's own copy of it, whichever this typer has
 UsageError: Any = typer.BadParameter.__base__
@@ -146,11 +147,17 @@ def _version(asked: bool) -> None:
 
 @app.callback()
 def options(
+    ctx: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
     ] = False,
+    wait: Annotated[
+        float, typer.Option("--wait", min=0, metavar="SECONDS", help="Wait so long for another writer of the store.")
+    ] = 0,
 ) -> None:
     """Options that stand before a command."""
+    if wait:
+        ctx.with_resource(waiting(wait, note))
 
 
 def main(argv: list[str] | None = None) -> None:

@@ -54,6 +54,11 @@ def complain(*texts: str) -> None:
     ERR.print(stacked(*texts), style="red", soft_wrap=True)
 
 
+def note(text: str) -> None:
+    """To stderr, of what is no error."""
+    ERR.print(f"taftcache: {text}", soft_wrap=True)
+
+
 def print_json(value: Any) -> None:
     """To stdout, in ASCII."""
     print(json.dumps(value, indent=2).replace("\x7f", "\\u007f"))

@@ -252,7 +252,7 @@ class Folder:
                 f"cannot write to {self.path}: "
                 + (f"process {holder}" if holder else "another process")
                 + " writes to it",
-                do="Wait until that process has ended, or open the store for reading.",
+                do="Wait until that process has ended (taftcache --wait SECONDS does), or open the store for reading.",
             ) from None
         return fd
 

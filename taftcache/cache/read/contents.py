@@ -69,9 +69,14 @@ class Contents:
                         got=left_out.reason,
                         do="taftcache inspect, which names what was skipped",
                     )
+            if self.is_forgotten(sample_id):
+                raise UnknownSample(
+                    f"no row has the id {sample_id!r}, which was forgotten",
+                    do=f"taftcache receipts {self.root.path} --sample {sample_id}, which says when",
+                )
             close = nearest(sample_id, self._rows()) or list(self._rows())[:1]
             raise UnknownSample(
-                f"no row has the id {sample_id!r}" + (", which was forgotten" if self.is_forgotten(sample_id) else ""),
+                f"no row has the id {sample_id!r}",
                 do=f"Nearest: {', '.join(map(repr, close))}." if close else None,
             )
         name, row = self._rows()[sample_id]

@@ -180,17 +180,26 @@ def create(path: str | os.PathLike[str], first: Manifest) -> None:
     raw = first.encode()
     try:
         root, staging = open_home(path, make=True)
-        there = [name for name, _ in root.entries() if name not in (LOCK, f"{FILE}.partial")]
     except OSError as error:
         raise cannot("create a store at", path, error) from None
     try:
-        if there:
-            raise _taken(root, there)
+        _check_empty(root)  # before a lock file is left among someone's files
         with WriterLock(staging):
+            _check_empty(root)  # for whoever held the lock may have made a store
             root.swap(FILE, raw)
     finally:
         root.close()
         staging.close()
+
+
+def _check_empty(root: Home) -> None:
+    """StoreError where anything lies but what a creation that was killed leaves."""
+    try:
+        there = [name for name, _ in root.entries() if name not in (LOCK, f"{FILE}.partial")]
+    except OSError as error:
+        raise cannot("create a store at", root.path, error) from None
+    if there:
+        raise _taken(root, there)
 
 
 def check_foreign(root: Home) -> None:
