@@ -16,7 +16,7 @@ from taftcache.backbone.spec import BackboneSpec, DataSpec, PreprocessSpec
 from taftcache.errors import RecipeError
 from taftcache.expected import choices, described, hint_at, path_of, plain_fault, shown, value_at
 from taftcache.privacy.spec import PrivacySpec
-from taftcache.recipe_files import check_sections, parse_toml, read_toml
+from taftcache.recipe_files import check_radii, check_sections, parse_toml, read_toml
 from taftcache.tangent.spec import TangentSpec, check_seed
 
 Positive = Annotated[float, msgspec.Meta(gt=0, le=1e100)]
@@ -70,7 +70,7 @@ class ObjectiveSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     kappa: the logit that the true class is pulled to in "rsl".
     ridge: λ; since the loss is a mean, it means the same when samples leave. "auto" chooses it from the rows of each
         solve alone.
-    radius: R of a ball ‖Δw‖ ≤ R.
+    radius: R of a ball ‖Δw‖ ≤ R; of several, increasing, each solve chooses one by its rows, at a ridge that is named.
     class_weights: "none", "balanced" (by the rows of each solve), or one number for each class.
     jvp_only: leave the base model's logits out of the loss, as differentially private training does.
     """
@@ -79,7 +79,7 @@ class ObjectiveSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     alpha: Positive | Literal["auto"] = "auto"
     kappa: Positive = 15.0
     ridge: Positive | Literal["auto"] = "auto"
-    radius: Positive | None = None
+    radius: Positive | list[Positive] | None = None
     class_weights: Literal["none", "balanced"] | list[NotNegative] = "none"
     jvp_only: bool = False
 
@@ -108,7 +108,9 @@ class SolverSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     method: "auto" picks by the problem; "conjugate" gradients under a Kronecker preconditioner; "projected", the
         paper's projected gradient; "accelerated", with momentum and restarts; "paper", "release" and "adamw" are
         Adam's schedules, for comparison.
-    tolerance: on the float64 gradient norm, relative to its norm at Δw = 0.
+    tolerance: on the float64 gradient norm, relative to its norm at Δw = 0. "decisive" instead goes on until the
+        certified distance is a tenth of what taking out a typical row would move, by an estimate, so that a receipt
+        can decide of its removal.
     max_passes: over the shard's rows.
     proof_passes: spent after a solve on closer bounds.
     precision: of the inner products; certificates are float64 whatever is said here.
@@ -117,11 +119,16 @@ class SolverSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     """
 
     method: Literal["auto", "conjugate", "projected", "accelerated", "paper", "release", "adamw"] = "auto"
-    tolerance: Positive = 1e-6
+    tolerance: Positive | Literal["decisive"] = 1e-6
     max_passes: Count = 1000
     proof_passes: Annotated[int, msgspec.Meta(ge=0)] = 0
     precision: Literal["float32", "float64"] = "float32"
     memory: str = "auto"
+
+    @property
+    def relative(self) -> float:
+        """``tolerance`` as a number; that of a solve which no removal is decided by where it is "decisive"."""
+        return 1e-6 if self.tolerance == "decisive" else self.tolerance
 
 
 class ComposeSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -264,6 +271,8 @@ def parse_recipe(values: Mapping[str, Any], where: str = "recipe") -> Recipe:
     recipe = parse_as(Recipe, values, where)
     if recipe.solver.memory != "auto":
         parse_bytes(recipe.solver.memory)
+    if isinstance(recipe.objective.radius, list):
+        check_radii(recipe.objective.radius, recipe.objective.ridge)
     return recipe
 
 

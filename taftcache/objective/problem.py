@@ -55,7 +55,8 @@ class Problem:
         operator = self.operator
         delta = delta.to(operator.device, operator.dtype)
         gradients = LossGradient(keep=seen is not None, **self._terms)
-        gradient = operator.accumulate(delta, gradients, self.ridge * delta)
+        # At Δw = 0 the logits are the base point's own, and half of the pass is saved.
+        gradient = operator.accumulate(delta if delta.any() else None, gradients, self.ridge * delta)
         value = 0.0
         for losses, z, labels in gradients.notes:
             value += float(losses)

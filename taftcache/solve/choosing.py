@@ -25,8 +25,8 @@ from taftcache.solve.inverses.inverse import approximate_inverse
 from taftcache.solve.inverses.sampled import SampledInverse
 from taftcache.solve.methods.conjugate import Lazy, pcg
 from taftcache.solve.methods.head import HeadPath, has_path
+from taftcache.solve.methods.many_ridges import ridge_deltas
 from taftcache.solve.methods.newton import newton
-from taftcache.solve.methods.row_space import RowSpace
 from taftcache.solve.settings import ARITHMETIC, Arithmetic, Goal
 from taftcache.tangent.base import Base
 from taftcache.tangent.rows import RowSource, RowSubset
@@ -62,6 +62,14 @@ class RidgeChoice:
     passes: int
     end: Literal["least", "largest"] | None = None
 
+    def __str__(self) -> str:
+        return f"λ = {self.ridge:.1e} by {self.method}"
+
+    @property
+    def taken(self) -> dict[str, Any]:
+        """What was chosen, by the name of its setting."""
+        return {"ridge": self.ridge}
+
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
         return asdict(self)
@@ -80,7 +88,7 @@ def choose_ridge(
     """The λ of a grid with the least mean loss on rows that did not take part.
 
     The head: exact leave-one-out, for all λ from one eigendecomposition, in two passes. More than the head: one row in
-    five is set aside, and one run over the others gives every λ (``RowSpace.path``; a short solve for each, from the
+    five is set aside, and one run over the others gives every λ (``ridge_deltas``; a short solve for each, from the
     largest down and warm from the last, where that does not fit, until the loss has risen ``RISES`` times). Of N rows,
     ``MOST_ROWS`` at most take part, and λN is kept: it is the ratio of the noise's variance to the prior's, which does
     not depend on how many rows are seen. A function of the rows alone, like the solve: what is forgotten has no part
@@ -111,9 +119,9 @@ def choose_ridge(
         if has_path(exact):
             curve = [Point(e.ridge, e.loss, e.accuracy) for e in HeadPath(exact).leave_one_out(ridges)]
             best = _best(curve)
-            return RidgeChoice(best, "leave-one-out", curve, 2, _end(best, ridges))
-    drawn = _drawn(sources) if keys is None else np.argsort(keys, kind="stable")
-    return _validated(base, sources, objective, arithmetic, ridges, drawn[: min(rows, MOST_ROWS)], folds)
+            return RidgeChoice(best, "leave-one-out", curve, 2, end_of(best, ridges))
+    drawn = order_of(sources) if keys is None else np.argsort(keys, kind="stable")
+    return _validated(base, sources, objective, arithmetic, ridges, drawn[:MOST_ROWS], folds)
 
 
 def _validated(
@@ -128,15 +136,16 @@ def _validated(
     """By the loss on one row in five of those ``drawn``, or on every second where there are fewer than five; by its
     mean over some of the ``folds``."""
     rows, some = sum(source.rows for source in sources), len(drawn)
-    held = some // (EVERY if some >= EVERY else 2)
+    held = validating(some)
     trials = []
     for k in range(min(folds, some // held)):
         aside = slice(k * held, (k + 1) * held)
-        trials.append(_trial(base, sources, objective, arithmetic, ridges, np.delete(drawn, aside), drawn[aside]))
+        test, kept, part = set_aside(base, sources, objective, arithmetic, np.delete(drawn, aside), drawn[aside])
+        trials.append((test, _downwards(base, [kept], part, ridges, arithmetic)))
     curve: list[Point] = []
     passes = 0
     for found in zip(*(path for _, path in trials), strict=True):
-        points = [_tested(test, at.delta, at.ridge) for (test, _), at in zip(trials, found, strict=True)]
+        points = [Point(at.ridge, *tested(test, at.delta)) for (test, _), at in zip(trials, found, strict=True)]
         curve.insert(0, _mean(points))
         passes = sum(at.passes for at in found)
         losses = [point.loss for point in curve[: RISES + 1]]
@@ -144,25 +153,29 @@ def _validated(
             break
     passes = ceil((passes + len(trials)) * some / rows)
     best = _best(curve)
-    return RidgeChoice(best * some / rows, "validation", curve, passes, _end(best, ridges))
+    return RidgeChoice(best * some / rows, "validation", curve, passes, end_of(best, ridges))
 
 
-def _trial(
+def validating(rows: int) -> int:
+    """How many of some rows are set aside: one in five, or every second where there are fewer than five."""
+    return rows // (EVERY if rows >= EVERY else 2)
+
+
+def set_aside(
     base: Base,
     sources: Sequence[RowSource],
     objective: Objective,
     arithmetic: Arithmetic,
-    ridges: Sequence[float],
     keep: NDArray[np.int64],
     leave: NDArray[np.int64],
-) -> tuple[Problem, Iterator[_Solved]]:
-    """The problem of the rows that validate, and Δw(λ) over the others."""
+) -> tuple[Problem, RowSubset, Objective]:
+    """The problem of the rows that validate, of which none has a weight, the rows to ``keep``, and their objective."""
     kept, aside = (RowSubset(sources, np.sort(part)) for part in (keep, leave))
     omega = objective.weights
     if omega is not None and omega.by_sample is not None:
         omega = RowWeights(omega.by_class, omega.by_sample[kept.index])
-    test = _problem(base, [aside], replace(objective, weights=None, ridge=ridges[0]), arithmetic, torch.float32)
-    return test, _downwards(base, [kept], replace(objective, weights=omega), ridges, arithmetic)
+    test = _problem(base, [aside], replace(objective, weights=None), arithmetic, torch.float32)
+    return test, kept, replace(objective, weights=omega)
 
 
 def _mean(points: Sequence[Point]) -> Point:
@@ -178,7 +191,7 @@ def row_hashes(rows: Iterable[NDArray[Any]]) -> NDArray[np.uint64]:
     return np.frombuffer(keys, ">u8").astype(np.uint64)
 
 
-def _drawn(sources: Sequence[RowSource]) -> NDArray[np.int64]:
+def order_of(sources: Sequence[RowSource]) -> NDArray[np.int64]:
     """The places of all rows [N] by a hash of what is cached of each: a row that leaves moves up those behind it."""
     blocks = (block.tokens for source in sources for block in source.blocks(BLOCK))
     keys = row_hashes(row for tokens in blocks for row in np.ascontiguousarray(tokens))
@@ -218,9 +231,9 @@ def _downwards(
     asked = replace(objective, ridge=ridges[0])
     narrow, wide = (_problem(base, sources, asked, arithmetic, dtype) for dtype in (torch.float32, torch.float64))
     if narrow.loss.quadratic and class_kernel_fits(narrow):
-        rows = RowSpace(narrow, wide, STEPS)
+        found = ridge_deltas(narrow, wide, ridges, STEPS)
         passes = 3 + STEPS + (len(ridges) + 1) // 2
-        for ridge, delta in zip(reversed(ridges), reversed(rows.path(ridges, STEPS)), strict=True):
+        for ridge, delta in zip(reversed(ridges), reversed(found), strict=True):
             yield _Solved(ridge, delta, passes, more=False)
     else:
         yield from _short_solves(narrow, wide, ridges)
@@ -265,7 +278,8 @@ def _short_solves(narrow: Problem, wide: Problem, ridges: Sequence[float]) -> It
         yield _Solved(ridge, delta, passes, more=True)
 
 
-def _tested(problem: Problem, delta: Tensor, ridge: float) -> Point:
+def tested(problem: Problem, delta: Tensor) -> tuple[float, float | None]:
+    """Mean loss and accuracy (None for a regression) of Δw [P] on the rows of ``problem``."""
     loss, correct, classes = 0.0, 0, True
     operator = problem.operator
     direction = operator.direction(delta)
@@ -274,10 +288,10 @@ def _tested(problem: Problem, delta: Tensor, ridge: float) -> Point:
         loss += problem.loss.value(z, labels).sum().item()
         classes = not labels.is_floating_point()
         correct += int((z.argmax(1) == labels).sum()) if classes else 0
-    return Point(ridge, loss / operator.rows, correct / operator.rows if classes else None)
+    return loss / operator.rows, correct / operator.rows if classes else None
 
 
-def _end(best: float, ridges: Sequence[float]) -> Literal["least", "largest"] | None:
+def end_of(best: float, ridges: Sequence[float]) -> Literal["least", "largest"] | None:
     """At which end of several increasing ``ridges`` the ``best`` lies."""
     if len(ridges) == 1 or ridges[0] < best < ridges[-1]:
         return None

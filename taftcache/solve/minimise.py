@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from copy import copy
 from dataclasses import replace
+from itertools import pairwise
 from math import inf, prod
 from typing import Literal
 
@@ -14,17 +15,22 @@ from torch import Tensor
 from taftcache.errors import SolveError
 from taftcache.objective.objective import Objective
 from taftcache.objective.problem import Problem
+from taftcache.solve.directions import Inverse
 from taftcache.solve.inverses.class_kernel import class_kernel_fits
-from taftcache.solve.inverses.dual import DualInverse, kernel_inverse_fits, small_kernel
+from taftcache.solve.inverses.dual import DualInverse, kernel, kernel_inverse_fits, small_kernel
 from taftcache.solve.inverses.inverse import approximate_inverse
+from taftcache.solve.inverses.sampled import SampledInverse
 from taftcache.solve.methods.ball import solve_in_ball
 from taftcache.solve.methods.conjugate import Lazy, pcg
+from taftcache.solve.methods.coordinates import Coordinates, Duals, Parameters
+from taftcache.solve.methods.decisive import decisive_pcg
 from taftcache.solve.methods.head import solve_head
 from taftcache.solve.methods.newton import newton
 from taftcache.solve.methods.projected import projected_gradient
 from taftcache.solve.methods.row_space import Restart, RowSpace
+from taftcache.solve.methods.span import SpanSolver
 from taftcache.solve.proof import bracket, looked_at, prove
-from taftcache.solve.settings import ARITHMETIC, GOAL, Arithmetic, Goal, OnPass
+from taftcache.solve.settings import ARITHMETIC, DECISIVE, GOAL, Arithmetic, Goal, OnPass
 from taftcache.solve.solution import Solution, Status
 from taftcache.tangent.base import Base
 from taftcache.tangent.rows import RowSource
@@ -69,16 +75,18 @@ def minimise(
         objective: loss, ridge, which parameters move, weights, ball.
         method: "conjugate" without the row space; "projected" the paper's projected gradient, "accelerated" its
             accelerated form with restarts, both for any loss, with or without a ball.
-        goal: tolerance and limit on passes.
+        goal: tolerance, or a distance that decides of removals, and limit on passes.
         arithmetic: precision, memory and device of the products.
         start: Δw [P] to begin from, zero by default; or dual vectors to resume from in the space of the rows, with
             the certified distance to reach instead of the tolerance.
         on_pass: called after each pass.
 
     Raises:
-        SolveError: no rows, weights that do not fit, neither ridge nor radius, a gradient that is not finite, or a
-            ``Restart`` where the solve does not go through the space of the rows.
+        SolveError: no rows, weights that do not fit, neither ridge nor radius, a gradient that is not finite, a
+            ``Restart`` where the solve does not go through the space of the rows, or a ``decisive`` goal of what no
+            row's removal is estimated for.
     """
+    _check_goal(goal, objective, method)
     problems = _Problems(base, sources, objective, arithmetic)
     exact, radius = problems.exact, objective.radius
     if method in ("projected", "accelerated"):
@@ -89,15 +97,47 @@ def minimise(
         return prove(found, exact, goal.tolerance, radius=radius)
     if radius is None:
         found, inverse = _without_ball(problems, method, goal, start, on_pass)
-        # From dual vectors the goal was a distance, which they know themselves.
-        tolerance = inf if isinstance(start, Restart) else goal.tolerance
+        # From dual vectors, and of a decisive solve, the goal was a distance, which they know themselves.
+        moves = found.stats.get("row_moves")
+        tolerance = goal.tolerance if moves is None and not isinstance(start, Restart) else inf
         passes = 0 if inverse is None else goal.proof_passes
-        return prove(found, exact, tolerance, inverse=inverse, passes=passes)
+        proven = prove(found, exact, tolerance, inverse=inverse, passes=passes)
+        loose = moves is not None and proven.converged and proven.certificate.distance > DECISIVE * moves
+        return replace(proven, status=Status.stalled) if loose else proven
 
-    def solve(ridge: float, goal: Goal, last: Solution | None) -> Solution:
-        return _without_ball(problems.at(ridge), method, goal, last, on_pass)[0]
+    return next(_in_balls(problems, method, [radius], goal, on_pass))
 
-    return prove(solve_in_ball(solve, exact, radius, goal), exact, goal.tolerance, radius=radius)
+
+def minimise_in_balls(
+    base: Base,
+    sources: Sequence[RowSource],
+    objective: Objective,
+    radii: Sequence[float],
+    *,
+    method: Literal["auto", "conjugate"] = "auto",
+    goal: Goal = GOAL,
+    arithmetic: Arithmetic = ARITHMETIC,
+    on_pass: OnPass | None = None,
+) -> Iterator[Solution]:
+    """What `minimise` finds within each of some radii, one after the other.
+
+    Of a quadratic loss beyond the head each begins in the span of all directions that those before it took, so that
+    all of them cost little more passes than the last alone.
+
+    Args:
+        base, sources, arithmetic, on_pass: as ``minimise`` has them.
+        objective: its own radius has no part in it.
+        radii: R > 0, increasing.
+        method: as ``minimise`` has it.
+        goal: of each radius.
+
+    Raises:
+        SolveError: radii that do not increase from above 0, and as ``minimise`` has it.
+    """
+    if not radii or radii[0] <= 0 or any(b <= a for a, b in pairwise(radii)):
+        raise SolveError("the radii do not increase from above 0", got=f"{list(radii)}", do="sort them, each once")
+    problems = _Problems(base, sources, replace(objective, radius=radii[0]), arithmetic)
+    yield from _in_balls(problems, method, radii, goal, on_pass)
 
 
 def certify(
@@ -198,55 +238,107 @@ class _Problems:
         return Problem.of(self._objective, J)
 
 
-def _value(start: Tensor | Restart | Solution | None) -> Tensor | None:
+def _check_goal(goal: Goal, objective: Objective, method: Method) -> None:
+    """SolveError for a ``decisive`` goal of a problem that has no estimate of what taking out a row moves."""
+    estimated = objective.loss.quadratic and objective.radius is None and method in ("auto", "conjugate")
+    if goal.decisive and not estimated:
+        raise SolveError(
+            "what taking out a row moves is not estimated for this problem, so no goal follows from it",
+            got=f"{objective.loss}, radius {objective.radius}, method {method!r}",
+            do="a tolerance, or a square loss without a ball by conjugate gradients",
+        )
+
+
+def _value(start: Tensor | Restart | None) -> Tensor | None:
     """Δw to begin from; SolveError for dual vectors, which serve in the space of the rows alone."""
     if isinstance(start, Restart):
         raise SolveError(
             "cannot resume from dual vectors: this solve does not go through the space of the rows",
             got="a problem solved elsewhere",
         )
-    return start.value if isinstance(start, Solution) else start
+    return start
 
 
 def _without_ball(
     problems: _Problems,
     method: Method,
     goal: Goal,
-    start: Tensor | Restart | Solution | None,
+    start: Tensor | Restart | None,
     on_pass: OnPass | None,
 ) -> tuple[Solution, Lazy | None]:
-    """The minimiser by the method that fits, not proven yet, and about H⁻¹ where a closer proof can use it.
-
-    A solution of the same rows as ``start`` lends its dual vectors where it has them, else its Δw.
-    """
+    """The minimiser by the method that fits, not proven yet, and about H⁻¹ where a closer proof can use it."""
     exact = problems.exact
     if not exact.loss.quadratic:
         inner, matrix = problems.inner(problems.arithmetic.dtype), problems.kernel()
         return newton(inner, exact, goal, matrix=matrix, start=_value(start), on_pass=on_pass), None
     if exact.operator.layout == exact.operator.base.head_layout:
         return solve_head(exact, goal.tolerance), None
-    dual = start.dual if isinstance(start, Solution) else None
-    from_value = isinstance(start, Tensor) or (isinstance(start, Solution) and dual is None)
-    by_rows = method == "auto" and not from_value and through_rows(exact)
+    by_rows = method == "auto" and not isinstance(start, Tensor) and through_rows(exact)
     inner, inverse = _inverse(problems, by_rows)
+    conjugate = decisive_pcg if goal.decisive else pcg
     if not by_rows:
-        return pcg(inner, exact, inverse, goal, start=_value(start), on_pass=on_pass), inverse
+        return conjugate(inner, exact, inverse, goal, start=_value(start), on_pass=on_pass), inverse
     space = RowSpace(inner, exact, goal.max_passes, on_pass)
     if isinstance(start, Restart):
         return space.solution(space.restart(start)), inverse
-    if isinstance(start, Solution) and dual is not None:
-        space.look(start.value, dual)
-    solution = space.solution(space.run(goal.tolerance))
+    solution = space.solution(space.decide() if goal.decisive else space.run(goal.tolerance))
     if solution.status is Status.stalled:  # kernels of very unlike sizes drown λ in float32
         solution = _continued(solution, inner, exact, inverse, goal, on_pass)
     return solution, inverse
 
 
+def _in_balls(
+    problems: _Problems, method: Method, radii: Sequence[float], goal: Goal, on_pass: OnPass | None
+) -> Iterator[Solution]:
+    """Proven solutions within increasing ``radii``."""
+    exact = problems.exact
+
+    def solve(ridge: float, goal: Goal, last: Solution | None) -> Solution:
+        start = None if last is None else last.value
+        return _without_ball(problems.at(ridge), method, goal, start, on_pass)[0]
+
+    if exact.loss.quadratic and exact.operator.layout != exact.operator.base.head_layout:
+        found = SpanSolver(_coordinates(problems, method), exact, goal, on_pass).solve(radii)
+    else:
+        found = (solve_in_ball(solve, exact, radius, goal) for radius in radii)
+    for radius, solution in zip(radii, found, strict=True):
+        yield prove(solution, exact, goal.tolerance, radius=radius)
+
+
+def _coordinates(problems: _Problems, method: Method) -> Coordinates:
+    """What iterates in a ball are written in: as without one."""
+    exact = problems.exact
+    if method == "auto" and through_rows(exact):
+        return Duals(problems.inner(problems.arithmetic.dtype), exact)
+    inner, small = _inner(problems, by_rows=False)
+    made: Inverse | None = None
+    matrix: Tensor | None = None
+
+    def inverse(ridge: float) -> Inverse:
+        nonlocal made, matrix
+        at = replace(inner, ridge=ridge)
+        if small:
+            matrix = kernel(inner) if matrix is None else matrix
+            return DualInverse(at, matrix.clone())
+        if isinstance(made, SampledInverse):  # its sample serves every λ
+            made.shift(ridge)
+        else:
+            made = approximate_inverse(at)
+        return made
+
+    return Parameters(inner, exact, inverse)
+
+
 def _inverse(problems: _Problems, by_rows: bool) -> tuple[Problem, Lazy]:
     """The problem of the inner products, and about H⁻¹, made when it is first asked for."""
-    small = not by_rows and kernel_inverse_fits(problems.exact)
-    inner = problems.inner(torch.float64 if small else problems.arithmetic.dtype)
+    inner, small = _inner(problems, by_rows)
     return inner, Lazy(lambda: DualInverse(inner) if small else approximate_inverse(inner))
+
+
+def _inner(problems: _Problems, by_rows: bool) -> tuple[Problem, bool]:
+    """The problem of the inner products, and whether its kernel is small enough for an exact inverse."""
+    small = not by_rows and kernel_inverse_fits(problems.exact)
+    return problems.inner(torch.float64 if small else problems.arithmetic.dtype), small
 
 
 def _continued(
@@ -255,6 +347,7 @@ def _continued(
     """Conjugate gradients from where the row space ended."""
     before = solution.stats["passes"]
     rest = replace(goal, max_passes=max(3, goal.max_passes - before))
-    further = pcg(inner, exact, inverse, rest, start=solution.value, on_pass=on_pass)
+    conjugate = decisive_pcg if goal.decisive else pcg
+    further = conjugate(inner, exact, inverse, rest, start=solution.value, on_pass=on_pass)
     stats = {**further.stats, "solver": "row space, pcg", "passes": before + further.stats["passes"]}
     return replace(further, stats=stats)

@@ -122,6 +122,16 @@ def certified(
     return proven if proven.status is Status.converged else replace(proven, status=above)
 
 
+def check_finite(values: Tensor, got: str) -> None:
+    """SolveError where a gradient, or what makes one, is not finite."""
+    if not torch.isfinite(values).all():
+        raise SolveError(
+            "the gradient is not finite",
+            got=got,
+            do="lower objective.kappa, or look for extreme activations with taftcache inspect",
+        )
+
+
 def constrained_gap(
     ridge: float, gradient: Tensor, value: Tensor, radius: float, error: float = 0.0
 ) -> tuple[float, float]:
@@ -135,7 +145,7 @@ def constrained_gap(
         error: bound on the norm of the error in ∇F; every ν ≥ 0 makes the bound true, so ν has none.
     """
     square, along, size = (value @ value).item(), (gradient @ value).item(), gradient.norm().item()
-    nu = max(0.0, -along / square) if square > 0 else 0.0
+    nu = multiplier(gradient, value)
     left = (gradient + nu * value).norm().item()
     unit = 8 * EPSILON  # of what rounds in these scalars themselves
     linear = max(0.0, along) + max(0.0, radius * size + min(0.0, along))
@@ -143,9 +153,20 @@ def constrained_gap(
     slack = nu / 2 * (max(0.0, radius**2 - square) + unit * radius**2)
     off = error + unit * (size + nu * square**0.5)
     curved = (left + off) ** 2 / (2 * (ridge + nu)) + slack if ridge + nu > 0 else linear
-    if square < radius**2 * (1 - 1e-6):  # the ball does not bind: its multiplier is zero
+    if not binds(value, radius):  # its multiplier is zero
         left = size
     return min(linear, curved, (size + off) ** 2 / (2 * ridge) if ridge > 0 else linear), left
+
+
+def multiplier(gradient: Tensor, value: Tensor) -> float:
+    """The ν ≥ 0 with which ∇F [P] is nearest to −νΔw [P]."""
+    square = (value @ value).item()
+    return max(0.0, -(gradient @ value).item() / square) if square > 0 else 0.0
+
+
+def binds(value: Tensor, radius: float) -> bool:
+    """Whether Δw [P] lies on the surface of the ball of ``radius``."""
+    return bool((value @ value).item() >= radius**2 * (1 - 1e-6))
 
 
 def rounding(problem: Problem, value: Tensor, at_zero: Tensor, gradient: Tensor) -> float:

@@ -10,6 +10,9 @@ import torch
 
 from taftcache.tangent.operator import TangentOperator
 
+# A certified distance above this fraction of what a removal moved would prove nothing.
+DECISIVE = 0.1
+
 OnPass = Callable[[int, float], None]
 """Called after every pass with the passes so far and the relative residual."""
 
@@ -22,11 +25,15 @@ class Goal:
         tolerance: on the float64 gradient's norm, relative to its norm at Δw = 0.
         max_passes: limit on passes over the rows, one JᵀDJ·v each.
         proof_passes: spent after the solve on a closer bound (quadratic, no ball).
+        decisive: go on, instead, until the certified distance is ``DECISIVE`` of what taking out a typical row would
+            move, by an estimate (quadratic, no ball; the head's closed form has no goal). ``Solution.stats`` have that
+            as "row_moves".
     """
 
     tolerance: float = 1e-6
     max_passes: int = 1000
     proof_passes: int = 0
+    decisive: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from threading import Lock
 from typing import Any, Protocol
 
 import numpy as np
@@ -136,13 +137,36 @@ def full_float32(device: torch.device | str) -> Iterator[None]:
     products; either would put rounding of 1e-3 into features that are stored for good. Kernels of cuDNN whose sums
     have no fixed order are left out too: the same run gives the same bytes.
     """
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("highest")
-    try:
-        with (
-            torch.autocast(torch.device(device).type, enabled=False),
-            torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False),
-        ):
+    with torch.autocast(torch.device(device).type, enabled=False):
+        _exact.enter()
+        try:
             yield
-    finally:
-        torch.set_float32_matmul_precision(before)
+        finally:
+            _exact.leave()
+
+
+class _Exact:
+    """The settings of ``full_float32``, which are the process's: they come back when the last thread is done, for one
+    that began earlier would take them from those that are still at work."""
+
+    def __init__(self) -> None:
+        self._lock, self._inside, self._before = Lock(), 0, ExitStack()
+
+    def enter(self) -> None:
+        with self._lock:
+            if not self._inside:
+                self._before.callback(torch.set_float32_matmul_precision, torch.get_float32_matmul_precision())
+                torch.set_float32_matmul_precision("highest")
+                self._before.enter_context(
+                    torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False)
+                )
+            self._inside += 1
+
+    def leave(self) -> None:
+        with self._lock:
+            self._inside -= 1
+            if not self._inside:
+                self._before.close()
+
+
+_exact = _Exact()

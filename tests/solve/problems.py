@@ -118,6 +118,19 @@ class Dense:
         """H's eigenvalues and eigenvectors."""
         return tuple(torch.linalg.eigh(self.H))
 
+    def in_ball(self, radius: float) -> Tensor:
+        """Δw* within ‖Δw‖ ≤ R, by bisection on the ridge in the basis of H's eigenvectors."""
+        values, basis = self.spectrum
+        g, x = basis.T @ self.g, self.solution
+        if x.norm() <= radius:
+            return x
+        low, high = 1e-12, 1e6
+        for _ in range(100):
+            middle = (low * high) ** 0.5
+            x = -basis @ (g / (values + middle))
+            low, high = (middle, high) if x.norm() > radius else (low, middle)
+        return x
+
     def gradient(self, at: Tensor) -> Tensor:
         return self.H @ at + self.g
 

@@ -71,7 +71,7 @@ def breaches(seed: int) -> tuple[list[str], float | None]:
 )
 @pytest.mark.parametrize(
     "seeds",
-    [range(210), pytest.param(range(210, 10_000), marks=[pytest.mark.full, pytest.mark.slow])],
+    [range(110), pytest.param(range(110, 10_000), marks=[pytest.mark.full, pytest.mark.slow])],
     ids=["short", "full"],
 )
 def test_no_certificate_is_violated(seeds):
@@ -88,7 +88,7 @@ def test_no_certificate_is_violated(seeds):
 @pytest.mark.parametrize("solver", refined.SOLVERS)
 @pytest.mark.parametrize(
     "seeds",
-    [range(8), pytest.param(range(8, 1_200), marks=[pytest.mark.full, pytest.mark.slow])],
+    [range(4), pytest.param(range(4, 1_200), marks=[pytest.mark.full, pytest.mark.slow])],
     ids=["short", "full"],
 )
 def test_no_solvers_certificate_is_violated(solver, seeds):

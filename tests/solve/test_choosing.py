@@ -101,7 +101,7 @@ def test_the_path_validates_what_a_solve_of_the_other_rows_would(monkeypatch):
     monkeypatch.setattr("taftcache.solve.choosing.STEPS", 40)
     ridges = [1e-2, 1.0]
     kept, aside = np.arange(0, N, 2), np.arange(1, N, 2)
-    monkeypatch.setattr("taftcache.solve.choosing._drawn", lambda sources: np.concatenate([aside, kept]))
+    monkeypatch.setattr("taftcache.solve.choosing.order_of", lambda sources: np.concatenate([aside, kept]))
     choice = choose_ridge(case().base, rows(), Objective(loss=LOSS), grid=ridges)
     from tests.solve.problems import jacobian
 
@@ -119,7 +119,7 @@ def test_the_path_validates_what_a_solve_of_the_other_rows_would(monkeypatch):
 
 def test_many_rows_choose_by_some_of_them_and_keep_the_sum(monkeypatch):
     """λN is what the rows that are drawn choose, wherever they lie."""
-    drawn = np.sort(choosing._drawn(rows())[:20])
+    drawn = np.sort(choosing.order_of(rows())[:20])
     some = choose_ridge(case().base, [RowSubset(rows(), drawn)], Objective(loss=LOSS))
     monkeypatch.setattr("taftcache.solve.choosing.MOST_ROWS", 20)
     choice = choose_ridge(case().base, rows(sizes=(16, 24)), Objective(loss=LOSS))
@@ -146,8 +146,8 @@ def test_the_others_keep_their_part_when_a_row_leaves(monkeypatch):
     whole = aside(everyone)
     for gone in (0, 17, min(whole)):
         assert len(aside(np.delete(everyone, gone)) ^ whole - {gone}) <= 1
-    order = choosing._drawn(rows(sizes=(16, 24)))
-    assert (order == choosing._drawn(rows())).all()
+    order = choosing.order_of(rows(sizes=(16, 24)))
+    assert (order == choosing.order_of(rows())).all()
     assert len(set(np.diff(sorted(whole)).tolist())) > 1  # drawn, and not by place
 
 

@@ -14,7 +14,7 @@ from taftcache.objective.weights import RowWeights
 from taftcache.solve.labels import proven_labels
 from taftcache.solve.solution import Certificate, Solution, Status
 from taftcache.tangent.operator import TangentOperator
-from tests.solve.problems import Dense, case, dense, jacobian, labels, make_problem, minimised, rows
+from tests.solve.problems import case, dense, jacobian, labels, make_problem, minimised, rows
 
 LOSS = RSL(alpha=1.0, kappa=5.0)
 full = pytest.mark.full
@@ -92,26 +92,12 @@ def test_newton_where_rows_can_be_told_apart():
     assert fitted.score(X, y) == 1
 
 
-def in_ball(whole: Dense, ridge: float, radius: float) -> torch.Tensor:
-    """By bisection on the ridge, in the basis of H's eigenvectors."""
-    values, basis = whole.spectrum
-    g, x = basis.T @ whole.g, whole.solution
-    if x.norm() <= radius:
-        return x
-    low, high = 1e-12, 1e6
-    for _ in range(100):
-        middle = (low * high) ** 0.5
-        x = -basis @ (g / (values + middle))
-        low, high = (middle, high) if x.norm() > radius else (low, middle)
-    return x
-
-
 @pytest.mark.parametrize("radius", [0.05, 1.0, 100.0])
 @pytest.mark.parametrize("ridge", [0.0, 1e-2])
 def test_the_ball_of_a_quadratic_from_one_run(radius, ridge):
     whole = dense(loss=LOSS, ridge=max(ridge, 1e-9))
     solution = solve(ridge=ridge, radius=radius, tolerance=1e-5, max_passes=600)
-    x = in_ball(whole, ridge, radius)
+    x = whole.in_ball(radius)
     assert solution.stats["norm"] <= radius * (1 + 1e-12)
     gap = whole.value(solution.value) - whole.value(x)
     assert gap <= solution.certificate.gap + 1e-7
@@ -131,7 +117,7 @@ def test_projected_gradients_agree(loss, method):
     assert solution.value.norm() <= radius * (1 + 1e-12)
     if loss is LOSS:
         whole = dense(loss=LOSS, ridge=ridge)
-        x = in_ball(whole, ridge, radius)
+        x = whole.in_ball(radius)
         gap = whole.value(solution.value) - whole.value(x)
     else:
         x, best = cross_entropy_optimum(ridge, radius)

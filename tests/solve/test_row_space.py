@@ -10,6 +10,7 @@ import torch
 from taftcache.objective.rsl import RSL
 from taftcache.objective.weights import RowWeights
 from taftcache.solve.inverses.class_kernel import ClassKernel, adjoint, class_kernel_fits, kernel_product
+from taftcache.solve.methods.many_ridges import ridge_deltas
 from taftcache.solve.methods.row_space import Basis, Restart, RowSpace
 from taftcache.solve.solution import Status
 from taftcache.tangent.operator import TangentOperator
@@ -123,7 +124,7 @@ def test_the_kernel_is_symmetric_positive_and_near(vit, spec, alpha):
 def test_every_ridge_of_a_path_minimises_over_the_same_subspace():
     ridges = [1e-3, 1e-2, 1e-1, 1.0]
     rows = space(ridge=ridges[0])
-    for ridge, delta in zip(ridges, rows.path(ridges, 40), strict=True):
+    for ridge, delta in zip(ridges, ridge_deltas(rows.problem, rows.exact, ridges, 40), strict=True):
         whole = dense(loss=LOSS, ridge=ridge)
         gap = whole.value(delta) - whole.value(whole.solution)
         assert gap <= 1e-2 * (whole.constant - whole.value(whole.solution))
@@ -197,6 +198,22 @@ def test_a_restart_comes_as_near_as_was_asked_for(gone):
     assert rows.passes < cold.passes
     if not gone:
         assert rows.rounds == 0
+
+
+@pytest.mark.parametrize(("goal", "max_passes"), [(float("inf"), 400), (0.0, 5)], ids=["at once", "too few passes"])
+def test_a_restart_without_a_round_is_certified_in_float64_too(goal, max_passes):
+    """Its start is computed in float32."""
+    whole = space()
+    whole.run(1e-9)
+    dual = whole.solution(Status.converged).dual
+    rows, stays, _ = leaving([3])
+    rows.max_passes = max_passes
+    status = rows.restart(Restart(whole.problem.operator.sources, dual, stays, lambda delta: goal))
+    found = rows.solution(status)
+    objective, gradient = rows.exact.evaluate(found.value)
+    assert found.certificate.gradient == pytest.approx(gradient.norm().item(), rel=1e-12)
+    assert found.certificate.objective == pytest.approx(objective, rel=1e-14)
+    assert torch.allclose(adjoint(rows.exact, found.dual), found.value, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("loss", [LOSS, RSL(alpha=6.0, kappa=5.0)], ids=["even", "uneven"])

@@ -16,6 +16,10 @@ formed.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import chain
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -26,6 +30,7 @@ from taftcache.tangent.factors import Direct, RankOne, add_gram
 from taftcache.tangent.operator import TangentOperator
 
 LARGEST_ROWS = 4096  # an eigendecomposition above this costs more than the passes it saves
+ROUNDING = 1e-6  # of the trace, in an eigendecomposition in float32
 METRIC_ROWS = 32  # Ω varies little from row to row
 LARGEST_FACTORS = 2 << 30  # bytes of the rows' factors
 
@@ -52,13 +57,14 @@ class ClassKernel:
     Args:
         problem: quadratic, with a diagonal D.
         scale: √(D/N) [N,K], of the rows J̃ = scale ⊙ J.
-        before: a problem of more rows, which of them (``stays`` [N'], true N times) are the problem's: for `without`.
-        stays: see ``before``.
+        gone: the same of rows that have left, for ``without``.
     """
 
-    def __init__(
-        self, problem: Problem, scale: Tensor, before: Problem | None = None, stays: Tensor | None = None
-    ) -> None:
+    _inverse: Tensor  # (K̂'s eigenvalues + shift)⁻¹ without the head [K,N]; set with the next two by ``_invert``
+    _fast: Tensor
+    _inner: Tensor | None
+
+    def __init__(self, problem: Problem, scale: Tensor, gone: Problem | None = None) -> None:
         operator = problem.operator
         metric = _class_metric(problem)
         self.omega, directions = torch.linalg.eigh(metric)
@@ -66,18 +72,23 @@ class ClassKernel:
         row = scale.double().square().mean(1, keepdim=True).sqrt()
         rest = torch.where(row > 0, scale.double() / row, 1)
         self._rest = None if (rest - 1).abs().max() < 1e-6 else rest.to(operator.dtype)
-        head, body = _kernels(before or problem, metric)
+        N = operator.rows
+        head, body = _kernels([problem] if gone is None else [problem, gone], metric)
         self._crossing: tuple[Tensor, Tensor] | None = None
-        if stays is not None:
-            self._crossing = row * (head[stays] @ head[~stays].T).double(), row * body[stays][:, ~stays].double()
-            head, body = head[stays], body[stays][:, stays]
-        self.sigma, rows = torch.linalg.eigh(body.double().mul_(row).mul_(row.T))
+        if gone is not None:
+            self._crossing = row * (head[:N] @ head[N:].T).double(), row * body[:N, N:].double()
+            head, body = head[:N], body[:N, :N]
+        body = body.double().mul_(row).mul_(row.T)
+        # Half the time; a solve that goes on repeats no bytes, and what is below λ has no part in an inverse under it.
+        if gone is not None and body.trace() * self.omega.max() * ROUNDING < problem.ridge:
+            body = body.float()
+        self.sigma, rows = (found.double() for found in torch.linalg.eigh(body))
         self.sigma.clamp_min_(0)
         self._directions, self._rows = directions.to(operator.dtype), rows.to(operator.dtype)
         self._head = rows.T @ (row * head.double())  # [N,h]
-        self._ridge = problem.ridge * (1.0 if self._rest is None else rest.pow(-2).mean().item())
+        self._of_ridge = 1.0 if self._rest is None else rest.pow(-2).mean().item()
         self._coupling = self._left_out(problem, scale if self._rest is None else row.expand_as(scale).to(scale))
-        self._shift(self._ridge + self._coupling)
+        self.shift(problem.ridge)
 
     def without(self, dual: Tensor) -> Tensor:
         """(K̂ + λI)⁻¹ K̃₁₀ a₀ [N,K], about what a gains when rows of dual vectors α₀ = ``dual`` [N'−N,K] leave.
@@ -88,12 +99,47 @@ class ClassKernel:
         head, body = self._crossing
         turned = dual.double() @ self._directions.double()
         image = (head @ turned + body @ (turned * self.omega)) @ self._directions.double().T
-        self._shift(self._ridge)
-        moved = self.apply(image if self._rest is None else image * self._rest)[0].double()
-        self._shift(self._ridge + self._coupling)
+        with self._under_ridge():
+            moved: Tensor = self.apply(image if self._rest is None else image * self._rest)[0].double()
         return moved
 
-    def _shift(self, shift: float) -> None:
+    def moves(self, rows: Tensor) -> Callable[[Tensor], Tensor]:
+        """‖Δw₋ₙ − Δw‖ [n] of some ``rows`` from a = (K̃ + λI)⁻¹b of theirs, [n,K]; see ``methods.decisive``."""
+        basis, rest = self._rows[rows.to(self._rows.device)], self._rest
+        diagonal, square = [], []
+        with self._under_ridge():
+            for k, inverse in enumerate(self._fast):
+                columns = basis * inverse
+                if self._inner is not None:
+                    columns -= ((columns @ self._fast_head) @ self._inner[k]) @ (self._fast_head.T * inverse)
+                diagonal.append((columns * basis).sum(1))
+                square.append(columns.square().sum(1))
+        own = torch.stack(diagonal, 1).double()  # of (K̂ + λI)⁻¹ in the eigenbasis of the classes [n,K]
+        left = own - self._ridge * torch.stack(square, 1)
+
+        def moves(dual: Tensor) -> Tensor:
+            turned = (dual if rest is None else dual * rest[rows]).double() @ self._directions.double()
+            squares: Tensor = (left * (turned / own).square()).sum(1)
+            return squares.clamp_min(0).sqrt()
+
+        return moves
+
+    @contextmanager
+    def _under_ridge(self) -> Iterator[None]:
+        """(K̂ + λI)⁻¹ for a while."""
+        kept = self._inverse, self._inner, self._fast
+        self._invert(self._ridge)
+        try:
+            yield
+        finally:
+            self._inverse, self._inner, self._fast = kept
+
+    def shift(self, ridge: float) -> None:
+        """Invert under λ, of which nothing else here depends."""
+        self._ridge = ridge * self._of_ridge
+        self._invert(self._ridge + self._coupling)
+
+    def _invert(self, shift: float) -> None:
         self._inverse = 1 / (self.omega[:, None] * self.sigma + shift)  # [K,N]
         head = self._head
         eye = torch.eye(head.shape[1], dtype=head.dtype, device=head.device)
@@ -170,25 +216,25 @@ def _class_metric(problem: Problem) -> Tensor:
     return total.double() / len(state.logits)
 
 
-def _kernels(problem: Problem, metric: Tensor) -> tuple[Tensor, Tensor]:
-    """The head's input with its bias [N,h] (h = 0 where it is frozen), and κ [N,N] of all else."""
-    operator = problem.operator
+def _kernels(problems: Sequence[Problem], metric: Tensor) -> tuple[Tensor, Tensor]:
+    """The head's input with its bias [N,h] (h = 0 where it is frozen), and κ [N,N] of all else, of all their rows."""
+    operator, count = problems[0].operator, sum(problem.operator.rows for problem in problems)
     generator = torch.Generator().manual_seed(0)
     signs = torch.randint(0, 2, (operator.classes,), generator=generator) * 2 - 1
     probe = signs.to(operator.device, operator.dtype)
     scale = (probe.double() @ metric @ probe.double()).item() or 1.0
     of_head: list[RankOne] = []
     parts: list[tuple[list[RankOne], list[Direct]]] = []
-    for state, labels in operator.blocks():
+    for state, labels in chain.from_iterable(problem.operator.blocks() for problem in problems):
         matrices, small = operator.factors(state, probe.expand(len(labels), -1).contiguous())
         factors = [m for m in matrices if isinstance(m, RankOne)]
         of_head += [m for m in factors if m.of_head]
         parts.append(([m for m in factors if not m.of_head], small))
-    head = probe.new_zeros(operator.rows, 0)
+    head = probe.new_zeros(count, 0)
     if of_head:
         into = torch.cat([m.into[:, 0] for m in of_head])
         head = torch.cat([into, into.new_ones(len(into), 1)], 1) if of_head[0].bias is not None else into
-    total = probe.new_zeros(operator.rows, operator.rows)
+    total = probe.new_zeros(count, count)
     add_gram(total, parts, scale)
     return head, total
 

@@ -75,6 +75,20 @@ class DualInverse:
         back = operator.accumulate(None, lambda logits, change, labels: next(parts))
         return ((vector - back) / self._problem.ridge).to(vector)
 
+    def moves(self, rows: Tensor, dual: Tensor) -> Tensor:
+        """‖Δw₋ₙ − Δw‖ [n] of some ``rows`` with a = (J̃J̃ᵀ + λI)⁻¹b of theirs, [n,K]; see ``methods.decisive``."""
+        N, K = self._root.shape
+        n = len(rows)
+        places = (rows[:, None] + N * torch.arange(K)).reshape(-1).to(self._factor.device)
+        units = self._factor.new_zeros(K * N, n * K)
+        units[places, torch.arange(n * K)] = 1
+        columns = torch.cholesky_solve(units, self._factor)
+        own = columns[places].view(n, K, n, K).diagonal(dim1=0, dim2=2).permute(2, 0, 1)  # M_nn [n,K,K]
+        each = columns.view(K * N, n, K).transpose(0, 1)
+        s = torch.linalg.solve(own, dual.to(own))
+        squares = own - self._problem.ridge * (each.mT @ each)
+        return torch.einsum("nk,nkl,nl->n", s, squares, s).clamp_min(0).sqrt()
+
     def _rooted(self, values: Tensor, terms: str) -> Tensor:
         """Rᵀv or Rv of every row [N,K]; the same where D is diagonal."""
         found: Tensor = self._root * values if self._root.ndim == 2 else torch.einsum(terms, self._root, values)

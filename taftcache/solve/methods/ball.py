@@ -1,4 +1,7 @@
-"""The ball ‖Δw‖ ≤ R: the ridge that puts the minimiser on its surface, found by solving at a few."""
+"""The ball ‖Δw‖ ≤ R of any problem: the ridge that puts the minimiser on its surface, found by solving at a few.
+
+A quadratic beyond the head has ``span``.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from taftcache.errors import SolveError
 from taftcache.objective.problem import Problem
-from taftcache.solve.proof import constrained_gap
+from taftcache.solve.proof import binds, check_finite, constrained_gap, multiplier
 from taftcache.solve.settings import Goal
 from taftcache.solve.solution import Certificate, Solution, Status
 
@@ -57,8 +59,7 @@ def solve_in_ball(solve: Solve, exact: Problem, radius: float, goal: Goal) -> So
     zero = torch.zeros(exact.operator.layout.size, dtype=torch.float64, device=exact.operator.device)
     best = _held(exact, zero, radius)
     at_zero, scale, passes, solves = best.gradient, best.gradient.norm().item(), 1, 0
-    if not torch.isfinite(at_zero).all():
-        raise SolveError("the gradient is not finite", got=f"F = {best.objective}")
+    check_finite(at_zero, f"F = {best.objective}")
     least = target = goal.tolerance * scale
     ridge, accuracy = max(exact.ridge, scale / radius), COARSE  # ‖Δw(s)‖ ≤ ‖∇F(0)‖/s
     found: Solution | None = None
@@ -70,9 +71,9 @@ def solve_in_ball(solve: Solve, exact: Problem, radius: float, goal: Goal) -> So
             break
         found = solve(ridge, replace(goal, tolerance=accuracy, max_passes=goal.max_passes - passes - 1), found)
         norm = max(found.value.norm().item(), 1e-300)
-        binds = norm > radius or (ridge > exact.ridge and norm > NEAR * radius)
-        held = _held(exact, found.value * (radius / norm) if binds else found.value, radius)
-        least = target if binds or ridge == exact.ridge else INSIDE * target
+        outside = norm > radius or (ridge > exact.ridge and norm > NEAR * radius)
+        held = _held(exact, found.value * (radius / norm) if outside else found.value, radius)
+        least = target if outside or ridge == exact.ridge else INSIDE * target
         passes, solves = passes + found.stats["passes"] + 1, solves + 1
         idle = 0 if held.left < 0.9 * best.left else idle + 1
         best = held if held.objective <= best.objective else best
@@ -89,10 +90,18 @@ def solve_in_ball(solve: Solve, exact: Problem, radius: float, goal: Goal) -> So
         best.left, scale, exact.ridge, best.objective, exact.operator.rows, quadratic=exact.loss.quadratic
     )
     stats = {
-        "solver": "secular equation", "passes": passes, "solves": solves,
-        "norm": best.value.norm().item(), "radius": radius,
-    }  # fmt: skip
+        "solver": "secular equation",
+        "passes": passes,
+        "solves": solves,
+        **at_ball(best.gradient, best.value, radius),
+    }
     return Solution(best.value, status, certificate, stats, (at_zero, best.gradient))
+
+
+def at_ball(gradient: Tensor, value: Tensor, radius: float) -> dict[str, float]:
+    """Figures of a solution Δw [P] in a ball: ‖Δw‖, R, and ν, which is 0 where the ball does not bind."""
+    nu = multiplier(gradient, value) if binds(value, radius) else 0.0
+    return {"norm": value.norm().item(), "radius": radius, "multiplier": nu}
 
 
 def _held(exact: Problem, value: Tensor, radius: float) -> _Held:

@@ -8,9 +8,9 @@ from itertools import islice
 import torch
 from torch import Tensor
 
-from taftcache.errors import SolveError
 from taftcache.objective.problem import Problem
 from taftcache.solve.directions import Inverse, conjugate_directions
+from taftcache.solve.proof import check_finite
 from taftcache.solve.settings import GOAL, Goal, OnPass
 from taftcache.solve.solution import Certificate, Solution, Status
 
@@ -25,11 +25,16 @@ class Lazy:
         self._make = make
         self._made: Inverse | None = None
 
-    def apply(self, vector: Tensor) -> Tensor:
-        """M⁻¹ v."""
+    @property
+    def made(self) -> Inverse:
+        """The preconditioner itself."""
         if self._made is None:
             self._made = self._make()
-        return self._made.apply(vector)
+        return self._made
+
+    def apply(self, vector: Tensor) -> Tensor:
+        """M⁻¹ v."""
+        return self.made.apply(vector)
 
 
 def pcg(
@@ -103,12 +108,7 @@ class _Refinement:
     def _evaluate(self, at: Tensor) -> tuple[float, Tensor]:
         self._passes += 1
         objective, gradient = self._exact.evaluate(at)
-        if not torch.isfinite(gradient).all():
-            raise SolveError(
-                "the gradient is not finite",
-                got=f"F = {objective}",
-                do="lower objective.kappa, or look for extreme activations with taftcache inspect",
-            )
+        check_finite(gradient, f"F = {objective}")
         return objective, gradient.to(at)
 
     def _round(self) -> Status | None:

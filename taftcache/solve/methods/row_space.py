@@ -20,17 +20,19 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import inf, sqrt
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from taftcache.errors import SolveError
 from taftcache.objective.problem import Problem
 from taftcache.solve.inverses.class_kernel import ClassKernel, adjoint, kernel_product
+from taftcache.solve.methods.decisive import SHARE, sample_rows, typical
+from taftcache.solve.proof import check_finite
 from taftcache.solve.settings import OnPass
 from taftcache.solve.solution import Certificate, Solution, Status
 from taftcache.tangent.operator import TangentOperator
-from taftcache.tangent.rows import RowSource
+from taftcache.tangent.rows import RowSource, RowSubset
 
 REDUCTION = 1e-4  # of the gradient's norm in one float32 round
 CHECK = 32  # steps between looks at the true gradient
@@ -79,16 +81,45 @@ class RowSpace:
         self.kernel: ClassKernel | None = None
         self.history = [(self.passes, self.objective)]
         self._correction = torch.zeros_like(self.dual)
+        self._rough = False  # whether F, ∇F and ρ are in the products' precision
+        self._moves: tuple[Tensor, Callable[[Tensor], Tensor]] | None = None
 
     def run(self, tolerance: float) -> Status:
         """Iterate until ‖∇F‖ ≤ tolerance·‖∇F(0)‖ in float64, or as far as passes and rounding let it."""
         goal = tolerance * self.gradient_at_zero
         return self._rounds(lambda: self.gradient.norm().item(), lambda: goal, self._gradient_below)
 
+    def decide(self) -> Status:
+        """Iterate until the certified distance ‖ρ‖/(2√λ) is ``SHARE`` of what a typical row moves, or as above."""
+        half = 2 * sqrt(self.exact.ridge)
+        try:
+            self._gather()
+        except KeyboardInterrupt:
+            return Status.interrupted
+
+        def near(_: float, before: float) -> Callable[[Tensor, float, int], bool]:
+            def enough(residual: Tensor, energy: float, steps: int) -> bool:
+                goal = max(0.9 * SHARE * self.row_moves(), REDUCTION * before)
+                return bool(residual.norm().item() / half <= goal)
+
+            return enough
+
+        return self._rounds(lambda: self.residual.norm().item() / half, lambda: SHARE * self.row_moves(), near)
+
+    def row_moves(self) -> float:
+        """How far taking out a typical row would move Δw*, by the dual vectors as they stand and K̂."""
+        assert self.kernel is not None
+        if self._moves is None:
+            rows = sample_rows(self.scale).to(self.dual.device)
+            self._moves = rows, self.kernel.moves(rows)
+        rows, moves = self._moves
+        return typical(moves(self.dual[rows] + self._correction[rows].to(self.dual)))
+
     def look(self, value: Tensor, dual: Tensor) -> None:
         """Take up Δw [P] and its dual vectors α [N,K] as they are: F, ∇F and ρ there, for one pass."""
         self.value, self.dual = value, torch.where(self.scale > 0, dual.to(self.dual) / self.scale, 0)
         self.objective, self.gradient, self.residual = self._evaluate(self.value, self.dual)
+        self._rough = False
 
     def restart(self, at: Restart) -> Status:
         """Go on from other dual vectors until the certified distance ‖ρ‖/(2√λ) is ``at.distance``, or as above."""
@@ -101,14 +132,21 @@ class RowSpace:
             if not stays.all():
                 start += self.kernel.without(dual[~stays])
             if start.any():
-                self.dual, self.value = start, adjoint(self.exact, self.scale * start)
-                self.objective, self.gradient, self.residual = self._evaluate(self.value, start)
+                # Where rows have left a round follows in any case, and ends in float64.
+                self._rough = not bool(stays.all())
+                problem = self.problem if self._rough else self.exact
+                self.dual, self.value = start, adjoint(problem, self.scale * start).to(self.value)
+                self.objective, self.gradient, self.residual = self._evaluate(self.value, start, problem)
                 self.history.append((self.passes, self.objective))
         except KeyboardInterrupt:
             return Status.interrupted
         half = 2 * sqrt(self.exact.ridge)
 
-        def near(goal: float, before: float) -> Callable[[Tensor, float, int], bool]:
+        def far() -> float:
+            return float(self.residual.norm().item() / half)
+
+        def near(goal: float, _: float) -> Callable[[Tensor, float, int], bool]:
+            before = far()
             least = max(goal, REDUCTION * before)
 
             def enough(residual: Tensor, energy: float, steps: int) -> bool:
@@ -122,18 +160,18 @@ class RowSpace:
 
             return enough
 
-        return self._rounds(lambda: self.residual.norm().item() / half, lambda: at.distance(self.value), near)
+        return self._rounds(lambda: inf if self._rough else far(), lambda: at.distance(self.value), near)
 
     def _gather(self, before: Sequence[RowSource] = (), stays: Tensor | None = None) -> None:
         """The preconditioner, for two passes; of the rows ``before`` some may have left."""
         if self.kernel is not None:
             return
-        now = self.problem.operator
-        whole = self.problem
+        now, gone = self.problem.operator, None
         if stays is not None and not stays.all():
-            operator = TangentOperator(now.base, before, trained=now.layout, dtype=now.dtype, device=now.device)
-            whole = replace(self.problem, operator=operator)
-        self.kernel = ClassKernel(self.problem, self.scale.to(now.dtype), whole, stays)
+            rows = RowSubset(before, torch.nonzero(~stays)[:, 0].numpy(force=True))
+            operator = TangentOperator(now.base, [rows], trained=now.layout, dtype=now.dtype, device=now.device)
+            gone = replace(self.problem, operator=operator)
+        self.kernel = ClassKernel(self.problem, self.scale.to(now.dtype), gone)
         self.passes += 2
 
     def _rounds(
@@ -172,6 +210,7 @@ class RowSpace:
                 self.passes += 1
                 self.history.append((self.passes, objective))
                 self._correction = torch.zeros_like(self.dual)
+                self._rough = False
                 kept = self.dual, self.value, self.objective, self.gradient, self.residual
                 self.dual, self.value = dual, value
                 self.objective, self.gradient, self.residual = objective, gradient, residual
@@ -193,33 +232,10 @@ class RowSpace:
         dual = self.dual + self._correction.to(self.dual)
         return adjoint(self.problem, self.scale * dual).double()
 
-    def path(self, ridges: Sequence[float], steps: int) -> list[Tensor]:
-        """Δw(λ) [P] for every λ from ``steps`` directions: each minimises its own F over the same subspace.
-
-        One pass a direction, whatever the number of λ, and half a pass for each to form Δw. The problem's own λ
-        should be the least of them: it shapes the directions.
-        """
-        dtype = self.problem.operator.dtype
-        scale, residual = self.scale.to(dtype), self.residual.to(dtype)
-        self.kernel = self.kernel or ClassKernel(self.problem, scale)
-        basis = Basis(steps, residual.numel(), dtype, residual.device)
-        ridge, b = self.problem.ridge, residual.reshape(-1).double()
-        for _ in range(steps):
-            direction, _ = self.kernel.apply(residual)
-            if not basis.add(direction, kernel_product(self.problem, scale, direction), ridge):
-                break
-            z, y = basis.last
-            residual.view(-1).sub_(y + ridge * z, alpha=torch.dot(y.double(), residual.reshape(-1).double()).item())
-        z, y = basis.known
-        outer, inner = y.double() @ y.double().T, z.double() @ y.double().T
-        duals = [
-            torch.linalg.lstsq(outer + 0.5 * at * (inner + inner.T), (y.double() @ b)[:, None]).solution[:, 0]
-            for at in ridges
-        ]
-        return [adjoint(self.problem, scale * (c.to(dtype) @ z).view_as(scale)).double() for c in duals]
-
     def solution(self, status: Status) -> Solution:
         """What was reached, with its certificate."""
+        if self._rough:
+            self.look(adjoint(self.exact, self.scale * self.dual), self.scale * self.dual)
         certificate = Certificate(
             self.gradient.norm().item(),
             self.gradient_at_zero,
@@ -228,25 +244,20 @@ class RowSpace:
             self.exact.operator.rows,
             residual=self.residual.norm().item(),
         )
-        stats = {"solver": "row space", "passes": self.passes, "rounds": self.rounds}
+        stats: dict[str, Any] = {"solver": "row space", "passes": self.passes, "rounds": self.rounds}
+        if self._moves is not None:
+            stats["row_moves"] = self.row_moves()
         dual = self.scale * self.dual
         return Solution(self.value, status, certificate, stats, (self._at_zero, self.gradient), dual)
 
-    def _evaluate(self, value: Tensor, dual: Tensor) -> tuple[float, Tensor, Tensor]:
-        """F, ∇F and ρ = −√(ωD/N)(z − target) − λa at Δw = J̃ᵀa with logits z, in one float64 pass."""
-        seen: list[tuple[Tensor, Tensor]] = []
-        objective, gradient = self.exact.evaluate(value, lambda z, labels: seen.append((z, labels)))
+    def _evaluate(self, value: Tensor, dual: Tensor, problem: Problem | None = None) -> tuple[float, Tensor, Tensor]:
+        """F, ∇F and ρ = −√(ωD/N)(z − target) − λa at Δw = J̃ᵀa with logits z, in one pass; by default in float64."""
+        problem = problem or self.exact
+        objective, gradient, scale, short = fitted(problem, value)
         self.passes += 1
-        if not torch.isfinite(gradient).all():
-            raise SolveError(
-                "the gradient is not finite",
-                got=f"F = {objective}",
-                do="lower objective.kappa, or look for extreme activations with taftcache inspect",
-            )
-        z, labels = (torch.cat(parts) for parts in zip(*seen, strict=True))
-        self.scale = self.exact.diagonal(labels, z).sqrt()  # √(ωD/N) [N,K]
-        from_target = self.exact.loss.gradient(z, labels) / self.exact.loss.hessian(z, labels, torch.ones_like(z))
-        return objective, gradient, -self.scale * from_target - self.exact.ridge * dual
+        if problem is self.exact:
+            self.scale = scale
+        return objective, gradient.to(value), short.to(dual) - problem.ridge * dual
 
     def _gradient_below(self, goal: float, before: float) -> Callable[[Tensor, float, int], bool]:
         """Whether ‖∇F‖ = ‖J̃ᵀρ‖ is below ``goal``, or as far below ``before`` as float32 carries.
@@ -297,6 +308,21 @@ class RowSpace:
             self.history.append((self.passes, self.history[-1][1] - 0.5 * step * step))
             if self._on_pass is not None:
                 self._on_pass(self.passes, energy**0.5 / self.gradient_at_zero)
+
+
+def fitted(problem: Problem, value: Tensor) -> tuple[float, Tensor, Tensor, Tensor]:
+    """F, ∇F [P], and what ``pulled`` says of the logits [N,K] at Δw = ``value``, in one pass."""
+    seen: list[tuple[Tensor, Tensor]] = []
+    objective, gradient = problem.evaluate(value, lambda z, labels: seen.append((z, labels)))
+    check_finite(gradient, f"F = {objective}")
+    return objective, gradient, *pulled(problem, *(torch.cat(parts) for parts in zip(*seen, strict=True)))
+
+
+def pulled(problem: Problem, z: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """√(ωD/N) [N,K], and b − J̃Δw = −√(ωD/N)(z − target) [N,K], at the logits z of all rows."""
+    scale = problem.diagonal(labels, z).sqrt()
+    from_target = problem.loss.gradient(z, labels) / problem.loss.hessian(z, labels, torch.ones_like(z))
+    return scale, -scale * from_target
 
 
 class Basis:

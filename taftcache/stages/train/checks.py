@@ -40,6 +40,7 @@ def check_settings(store: FeatureStore, recipe: Recipe) -> None:
             got=f"objective.radius = {recipe.objective.radius}",
             do='leave the radius out, or set solver.method = "projected"',
         )
+    check_goal(recipe)
     given = coefficients(recipe.compose.weights)
     known = {component_of(shard.name) for shard in store.shards} | set(imported(store))
     if unknown := sorted(set(given) - known):
@@ -49,6 +50,18 @@ def check_settings(store: FeatureStore, recipe: Recipe) -> None:
             do=f"name some of {', '.join(shard_of(n) for n in sorted(known))}",
         )
     resolve_device(recipe.device)
+
+
+def check_goal(recipe: Recipe) -> None:
+    """RecipeError where a tolerance is "decisive" of what no removal is estimated for."""
+    asked, method, teachers = recipe.objective, recipe.solver.method, recipe.prior.teachers
+    plain = asked.loss != "cross_entropy" and asked.radius is None and not teachers and method in ("auto", "conjugate")
+    if recipe.solver.tolerance == "decisive" and not plain:
+        raise RecipeError(
+            'solver.tolerance = "decisive" has no estimate of what taking out a row moves with these settings',
+            got=f"loss = {asked.loss!r}, radius = {asked.radius}, method = {method!r}, {len(teachers)} teachers",
+            do="give a number, or a square loss without ball and prior, by conjugate gradients",
+        )
 
 
 def check_class_weights(recipe: Recipe, classes: int) -> None:

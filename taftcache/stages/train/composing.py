@@ -22,6 +22,7 @@ from taftcache.model.component import Component, put_component, read_component
 from taftcache.names import EXACT, MEAN, WEIGHTED, component_of, shard_of
 from taftcache.privacy.statement import META, Statement, parallel
 from taftcache.recipe import Recipe
+from taftcache.solve.choosing_radius import Choice
 from taftcache.stages.executor import Executor, same_threads
 from taftcache.stages.progress import Progress, Silent
 from taftcache.stages.train.checks import (
@@ -35,7 +36,7 @@ from taftcache.stages.train.checks import (
 )
 from taftcache.stages.train.record import record_recipe, recorded_values, settings_of, subtracted, with_noise
 from taftcache.stages.train.settings import Settings
-from taftcache.stages.train.solving import INTERRUPTED, SolveOptions, solve_component
+from taftcache.stages.train.solving import INTERRUPTED, SolveOptions, judged, solve_component
 from taftcache.tangent.base import Base
 from taftcache.tangent.operator import TangentOperator
 from taftcache.tangent.rows import ArrayRows, RowSource
@@ -126,7 +127,7 @@ def _report(store: FeatureStore, members: list[str], *, changed: bool) -> Compos
         changed=changed,
         models=[name for name in (MEAN, WEIGHTED, EXACT) if name in objects],
         left_out=subtracted(store),
-        certificate=meta.get("certificate"),
+        certificate=judged(meta) or None,
         moved=meta.get("from_mean", 0.0),
         passes=meta.get("stats", {}).get("passes", 0),
     )
@@ -291,12 +292,13 @@ def solve_exact(
     digests: Mapping[str, str],
     progress: Progress,
     operator: Callable[..., TangentOperator] | None = None,
+    choice: Choice | None = None,
 ) -> Component:
     """The optimum over all rows, from the mean of the components or from zero: a function of rows and settings."""
-    zero = settings.starts_at_zero(shards, settings.train)
-    options = SolveOptions(start=None if zero else mean.delta, keep_dual=True, operator=operator or TangentOperator)
+    start = None if settings.starts_at_zero(shards, settings.train) else mean.delta
+    options = SolveOptions(start=start, keep_dual=True, operator=operator or TangentOperator, choice=choice)
     exact = solve_component(settings, shards, settings.train, progress, label=EXACT, options=options)
-    describe_exact(exact, settings, shards, mean, digests, start="zero" if zero else MEAN)
+    describe_exact(exact, settings, shards, mean, digests, start="zero" if start is None else MEAN)
     return exact
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -60,7 +61,10 @@ class Settings:
     def goal(self) -> Goal:
         """When a cold solve ends."""
         solver = self.recipe.solver
-        return Goal(tolerance=solver.tolerance, max_passes=solver.max_passes, proof_passes=solver.proof_passes)
+        return Goal(
+            tolerance=solver.relative, max_passes=solver.max_passes, proof_passes=solver.proof_passes,
+            decisive=solver.tolerance == "decisive",
+        )  # fmt: skip
 
     @property
     def arithmetic(self) -> Arithmetic:
@@ -75,14 +79,14 @@ class Settings:
         labels = torch.from_numpy(np.concatenate([np.asarray(shard.labels, np.int64) for shard in sources]))
         return class_weights(self.recipe.objective.class_weights, labels, self.base.config.classes)
 
-    def at(self, ridge: float) -> Settings:
-        """The same with a λ that was chosen."""
+    def at(self, **chosen: Any) -> Settings:
+        """The same with a ``ridge`` or a ``radius`` that was chosen."""
         structs = msgspec.structs
-        objective = structs.replace(self.recipe.objective, ridge=ridge)
+        objective = structs.replace(self.recipe.objective, **chosen)
         return replace(self, recipe=structs.replace(self.recipe, objective=objective))
 
     def objective(self, sources: Sequence[Shard], mode: Train) -> Objective:
-        """F over the rows of ``sources``; λ is 0 where it is yet to be chosen."""
+        """F over the rows of ``sources``; λ is 0, and R is none, where it is yet to be chosen."""
         asked = self.recipe.objective
         return Objective(
             loss=self.loss,
@@ -90,7 +94,7 @@ class Settings:
             train=mode,
             weights=self.weights(sources),
             jvp_only=asked.jvp_only,
-            radius=asked.radius,
+            radius=None if isinstance(asked.radius, list) else asked.radius,
         )
 
     def is_taught(self, mode: Train) -> bool:
@@ -139,7 +143,13 @@ class Settings:
 
     def _own_objective(self, sources: Sequence[Shard], component: Component) -> Objective:
         said = component.record
-        return replace(self.objective(sources, said.train), ridge=said.certified.ridge)  # type: ignore[arg-type]
+        objective = self.objective(sources, said.train)  # type: ignore[arg-type]
+        return replace(objective, ridge=said.certified.ridge, radius=self.radius_of(component))
+
+    def radius_of(self, component: Component) -> float | None:
+        """R that a component was held to: the settings', or the one of theirs that it says was chosen."""
+        asked, chosen = self.recipe.objective.radius, component.record.radius_choice or {}
+        return chosen.get("radius") if isinstance(asked, list) else asked
 
     def starts_at_zero(self, sources: Sequence[Shard], mode: Train) -> bool:
         """Whether a solve goes through the space of the rows, which begins at zero and needs few passes from there."""

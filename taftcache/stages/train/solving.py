@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import isfinite, nan
 from typing import Any, Literal
@@ -16,11 +16,12 @@ from taftcache.errors import RecipeError, SolveError
 from taftcache.model.component import Component
 from taftcache.objective.objective import Objective
 from taftcache.objective.problem import Problem
-from taftcache.solve.choosing import RidgeChoice, choose_ridge
+from taftcache.solve.choosing import choose_ridge
+from taftcache.solve.choosing_radius import Choice, choose_radius
 from taftcache.solve.methods.row_space import Restart
 from taftcache.solve.minimise import minimise
 from taftcache.solve.proof import certified
-from taftcache.solve.settings import Arithmetic, Goal, OnPass
+from taftcache.solve.settings import DECISIVE, Arithmetic, Goal, OnPass
 from taftcache.solve.solution import Solution, Status
 from taftcache.stages.progress import Progress, Task
 from taftcache.stages.train.settings import Settings
@@ -41,6 +42,7 @@ class SolveOptions:
     start: as ``minimise`` has it.
     keep_dual: keep the dual vectors, where the solve has them.
     goal: of a warm solve, which has one of its own.
+    choice: of λ or R, where that was made from these rows before.
     operator: makes J over the rows.
     """
 
@@ -48,6 +50,7 @@ class SolveOptions:
     start: Tensor | Restart | None = None
     keep_dual: bool = False
     goal: Goal | None = None
+    choice: Choice | None = None
     operator: Callable[..., TangentOperator] = TangentOperator
 
 
@@ -79,13 +82,11 @@ def solve_component(
         SolveError: as ``minimise`` has it.
     """
     objective, arithmetic = settings.objective(sources, mode), settings.arithmetic
-    choice: RidgeChoice | None = None
     with progress.task(f"solve {label.partition('/')[2]}", None) as task:
         curve = _Curve(task)
-        if settings.recipe.objective.ridge == "auto":
-            choice = choose_ridge(settings.base, sources, objective, arithmetic=arithmetic)
-            objective = replace(objective, ridge=choice.ridge)
-            task.note(f"λ = {choice.ridge:.1e} by {choice.method}")
+        if choice := options.choice or choice_of(settings, sources, mode):
+            objective = replace(objective, **choice.taken)
+            task.note(str(choice))
         arithmetic = replace(arithmetic, operator=options.operator)
         solution = _solution(settings, sources, objective, arithmetic, options, curve)
     if solution.status is Status.interrupted and options.interrupted == "raise":
@@ -96,10 +97,37 @@ def solve_component(
         "convergence": thinned(curve.points),
         "certificate": solution.certificate.as_dict(),
         "norm": delta.norm().item(),
-        **({} if choice is None else {"ridge_choice": choice.as_dict()}),
+        **record_of(choice),
     }
     dual = solution.dual.cpu() if options.keep_dual and solution.dual is not None else None
     return Component(settings.base.digest, settings.base.trained(mode), delta, meta, dual)
+
+
+def choice_of(settings: Settings, sources: Sequence[Shard], mode: Train) -> Choice | None:
+    """λ, or R of a ball, as the rows of ``sources`` choose it; None where the settings name both."""
+    asked, objective, arithmetic = settings.recipe.objective, settings.objective(sources, mode), settings.arithmetic
+    if asked.ridge == "auto":
+        return choose_ridge(settings.base, sources, objective, arithmetic=arithmetic)
+    if isinstance(asked.radius, list) and not settings.is_taught(mode):
+        return choose_radius(settings.base, sources, objective, asked.radius, arithmetic=arithmetic)
+    return None
+
+
+def record_of(choice: Choice | None) -> dict[str, Any]:
+    """What a component says of a choice."""
+    return {} if choice is None else {f"{name}_choice": choice.as_dict() for name in choice.taken}
+
+
+def judged(meta: Mapping[str, Any]) -> dict[str, Any]:
+    """What a component says of its certificate; with ``row_moves`` and ``decisive`` where it was solved to decide.
+
+    ``row_moves`` is about how far taking out a typical row would move it: an estimate. Empty without a certificate.
+    """
+    proven: dict[str, Any] = meta.get("certificate", {})
+    moves = meta.get("stats", {}).get("row_moves")
+    if not proven or moves is None:
+        return proven
+    return {**proven, "row_moves": moves, "decisive": proven["distance_bound"] <= DECISIVE * moves}
 
 
 def _description(settings: Settings, sources: Sequence[Shard], mode: Train, solution: Solution) -> dict[str, Any]:
@@ -165,11 +193,11 @@ def _solution(
 
 def _teachers(settings: Settings, sources: Sequence[Shard], objective: Objective) -> Teachers:
     """The teachers' features of the rows; RecipeError for a method or a ball that their prior does not have."""
-    method, prior = settings.recipe.solver.method, settings.recipe.prior
-    if objective.radius is not None or method not in ("auto", "conjugate"):
+    method, prior, radius = settings.recipe.solver.method, settings.recipe.prior, settings.recipe.objective.radius
+    if radius is not None or method not in ("auto", "conjugate"):
         raise RecipeError(
             "a prior from teachers has one method only, and no ball",
-            got=f"objective.radius = {objective.radius}, solver.method = {method!r}",
+            got=f"objective.radius = {radius}, solver.method = {method!r}",
             do="leave both out, or leave [prior] out",
         )
     rows = settings.taught(sources)

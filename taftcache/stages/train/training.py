@@ -26,12 +26,12 @@ from taftcache.stages.train.record import (
     with_noise,
 )
 from taftcache.stages.train.settings import Settings
-from taftcache.stages.train.solving import INTERRUPTED, SolveOptions, solve_component
+from taftcache.stages.train.solving import INTERRUPTED, SolveOptions, judged, solve_component
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainReport:
-    """What stage 2 did: ``trained`` now, ``kept`` from before; certificates by component name."""
+    """What stage 2 did: ``trained`` now, ``kept`` from before; certificates by name, as ``judged`` has them."""
 
     store: Path
     root_digest: str
@@ -93,7 +93,7 @@ def train(
         root_digest=store.root_digest,
         trained=[name for name, _, _ in todo],
         kept=kept,
-        certificates={name: meta["certificate"] for name, meta in metas.items() if "certificate" in meta},
+        certificates={name: proven for name, meta in metas.items() if (proven := judged(meta))},
         seconds=time.perf_counter() - begin,
         notes=[*_unfinished(metas), *_at_the_end(metas)],
     )
@@ -171,13 +171,15 @@ def _put(store: FeatureStore, recipe: Recipe, job: Job, component: Component, lo
 
 
 def _at_the_end(metas: Mapping[str, dict[str, Any]]) -> list[str]:
-    """One note for each end of the λ tried at which the best one lies, with the components it befell."""
-    by_end: dict[str, list[str]] = {}
+    """One note for each end of the λ or R tried at which the best one lies, with the components it befell."""
+    by_end: dict[tuple[str, str], list[str]] = {}
     for name, meta in metas.items():
-        if end := meta.get("ridge_choice", {}).get("end"):
-            by_end.setdefault(end, []).append(name)
+        for letter, choice in (("λ", "ridge_choice"), ("R", "radius_choice")):
+            if end := meta.get(choice, {}).get("end"):
+                by_end.setdefault((letter, end), []).append(name)
     return [
-        f"λ of {', '.join(names)} is the {end} that was tried; another may be better" for end, names in by_end.items()
+        f"{letter} of {', '.join(names)} is the {end} that was tried; another may be better"
+        for (letter, end), names in by_end.items()
     ]
 
 

@@ -1,0 +1,148 @@
+"""In what a solve that keeps its directions writes its iterates: Δw itself, or dual vectors of the rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from math import sqrt
+from typing import Protocol
+
+from torch import Tensor
+
+from taftcache.objective.problem import Problem
+from taftcache.solve.directions import Inverse
+from taftcache.solve.inverses.class_kernel import ClassKernel, adjoint, kernel_product
+from taftcache.solve.methods.row_space import fitted
+from taftcache.solve.proof import check_finite
+
+CHECK = 32  # directions between looks at the true norm, where it is otherwise estimated
+
+
+class Coordinates(Protocol):
+    """x [n] of Δw, for H₀Δw = b with H₀ the Hessian without a ridge."""
+
+    problem: Problem
+    dual: bool
+    passes: int
+
+    def value(self, x: Tensor) -> Tensor:
+        """Δw [P] of x, in float64."""
+        ...
+
+    def look(self, x: Tensor | None, value: Tensor) -> tuple[float, Tensor, Tensor]:
+        """F and ∇F [P] at Δw = ``value``, and b − H₀x [n], in one float64 pass; x is None for zero."""
+        ...
+
+    def shift(self, s: float) -> None:
+        """Let ``direction`` invert about H₀ + sI."""
+        ...
+
+    def direction(self, residual: Tensor) -> tuple[Tensor, float]:
+        """M⁻¹r [n] for r [n], and about the norm of what it leaves of ∇F."""
+        ...
+
+    def product(self, direction: Tensor) -> Tensor:
+        """H₀z [n], in one pass."""
+        ...
+
+    def small(self, residual: Tensor, goal: float) -> bool:
+        """Whether the r of which ``direction`` was asked last leaves at most ``goal`` of ∇F."""
+        ...
+
+
+class Parameters:
+    """x = Δw [P], under an inverse that is made for an s.
+
+    Args:
+        problem: products, usually float32. exact: the same in float64.
+        inverse: about the inverse Hessian under another λ.
+    """
+
+    dual = False
+
+    def __init__(self, problem: Problem, exact: Problem, inverse: Callable[[float], Inverse]) -> None:
+        self.problem, self.passes = problem, 0
+        self._exact, self._make = exact, inverse
+        self._plain = replace(problem, ridge=0.0)
+
+    def value(self, x: Tensor) -> Tensor:
+        """As ``Coordinates`` has it."""
+        return x
+
+    def look(self, x: Tensor | None, value: Tensor) -> tuple[float, Tensor, Tensor]:
+        """As ``Coordinates`` has it."""
+        objective, gradient = self._exact.evaluate(value)
+        self.passes += 1
+        check_finite(gradient, f"F = {objective}")
+        return objective, gradient, self._exact.ridge * value - gradient
+
+    def shift(self, s: float) -> None:
+        """As ``Coordinates`` has it."""
+        self._inverse = self._make(s)
+
+    def direction(self, residual: Tensor) -> tuple[Tensor, float]:
+        """As ``Coordinates`` has it."""
+        return self._inverse.apply(residual.to(self.problem.operator.dtype)), residual.norm().item()
+
+    def product(self, direction: Tensor) -> Tensor:
+        """As ``Coordinates`` has it."""
+        self.passes += 1
+        return self._plain.hessian(direction)
+
+    def small(self, residual: Tensor, goal: float) -> bool:
+        """As ``Coordinates`` has it."""
+        return bool(residual.norm().item() <= goal)
+
+
+class Duals:
+    """x = a [N·K] with Δw = J̃ᵀa, under a kernel taken apart by classes; arguments as ``Parameters`` has them."""
+
+    dual = True
+
+    def __init__(self, problem: Problem, exact: Problem) -> None:
+        self.problem, self.passes = problem, 0
+        self._exact = exact
+        self._kernel: ClassKernel | None = None
+        self._energy, self._factor, self._looks = 0.0, 1.0, 0
+
+    def value(self, x: Tensor) -> Tensor:
+        """As ``Coordinates`` has it; counted as a pass, though it is half of one."""
+        self.passes += 1
+        return adjoint(self._exact, self._scale * x.view_as(self._scale))
+
+    def look(self, x: Tensor | None, value: Tensor) -> tuple[float, Tensor, Tensor]:
+        """As ``Coordinates`` has it."""
+        objective, gradient, self._scale, short = fitted(self._exact, value)
+        self.passes += 1
+        return objective, gradient, short.reshape(-1)
+
+    def shift(self, s: float) -> None:
+        """As ``Coordinates`` has it."""
+        if self._kernel is None:
+            self._kernel = ClassKernel(self.problem, self._scale.to(self.problem.operator.dtype))
+            self.passes += 2
+        self._kernel.shift(s)
+
+    def direction(self, residual: Tensor) -> tuple[Tensor, float]:
+        """As ``Coordinates`` has it: the kernel knows the norm up to a factor."""
+        assert self._kernel is not None
+        direction, energy = self._kernel.apply(residual.to(self.problem.operator.dtype).view_as(self._scale))
+        self._energy = sqrt(energy)
+        return direction.reshape(-1), self._energy
+
+    def product(self, direction: Tensor) -> Tensor:
+        """As ``Coordinates`` has it."""
+        self.passes += 1
+        scale = self._scale.to(direction)
+        return kernel_product(self.problem, scale, direction.view_as(scale)).reshape(-1)
+
+    def small(self, residual: Tensor, goal: float) -> bool:
+        """As ``Coordinates`` has it: by half a pass, counted as one, whenever it seems so, and now and then."""
+        self._looks += 1
+        if self._factor * self._energy > goal and self._looks % CHECK:
+            return False
+        scale = self._scale.to(self.problem.operator.dtype)
+        norm = adjoint(self.problem, scale * residual.to(scale).view_as(scale)).norm().item()
+        self.passes += 1
+        self._factor = norm / self._energy if self._energy else 1.0
+        return bool(norm <= goal)

@@ -1,0 +1,100 @@
+"""How far an optimum moves when a row leaves, of a typical row, and solving until a certificate is tighter than that.
+
+It is an estimate, which sets the goal of a solve and proves nothing: a removal is proven by its own receipt. With
+a = (K̃ + λI)⁻¹b, of which ``a_n`` [K] are row n's, and M = (K̃ + λI)⁻¹,
+
+    ‖Δw₋ₙ − Δw‖² ≈ s_nᵀ(M − λM²)_nn s_n        s_n = M_nn⁻¹ a_n
+
+which is ``taftcache.solve.leave_one_out`` but for the λ of a mean over one row less. M is exact where it is known, and
+K̂'s in the space of the rows: there the estimates of 64 of 371 rows of digits were 1.00 to 1.13 times the truth, with
+K̂ missing noise of 90 λ. Elsewhere M_nn is not known, and H⁻¹ of the gradient's terms stands for the whole: without the
+leverages, so that rows rather move farther than it says.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import sqrt
+
+import torch
+from torch import Tensor
+
+from taftcache.objective.cotangent import random_signs
+from taftcache.objective.problem import Problem
+from taftcache.solve.inverses.class_kernel import adjoint
+from taftcache.solve.inverses.dual import DualInverse
+from taftcache.solve.methods.conjugate import Lazy, pcg
+from taftcache.solve.settings import DECISIVE, Goal, OnPass
+from taftcache.solve.solution import Solution
+
+# A receipt takes both models' certified distances off what the removal moved.
+SHARE = DECISIVE / (1 + 2 * DECISIVE)
+TYPICAL = 0.1  # of the rows move the optimum less than a typical one
+SAMPLE = 64  # rows that are looked at
+COLUMNS = 512  # of an inverse that are solved for
+FIRST = 1e-2  # relative gradient at which the terms of the gradient are first looked at
+TURNS = 4
+
+
+def sample_rows(scale: Tensor, most: int = SAMPLE) -> Tensor:
+    """Places of the rows that are looked at [n], spread evenly; of √(ωD/N) [N,K], for rows of no weight move nothing
+    and no certificate could decide of them."""
+    counted = torch.nonzero((scale > 0).any(1))[:, 0].cpu()
+    count = min(len(counted), max(1, most))
+    return counted[torch.arange(count) * len(counted) // count]
+
+
+def typical(moves: Tensor) -> float:
+    """What all but a tenth of the rows exceed; ``moves`` [n]."""
+    return moves.quantile(TYPICAL).item()
+
+
+def decisive_pcg(
+    problem: Problem,
+    exact: Problem,
+    inverse: Lazy,
+    goal: Goal,
+    *,
+    start: Tensor | None = None,
+    on_pass: OnPass | None = None,
+) -> Solution:
+    """``pcg`` until ‖∇F‖/λ is ``SHARE`` of what a typical row moves, which ``stats`` have as "row_moves".
+
+    The estimate is made anew where a solve to the last one has ended, for about two passes.
+    """
+    asked, passes, rounds = replace(goal, tolerance=FIRST), 0, 0
+    for turn in range(TURNS):
+
+        def shown(done: int, residual: float, before: int = passes) -> None:
+            if on_pass is not None:
+                on_pass(before + done, residual)
+
+        found = pcg(problem, exact, inverse, asked, start=start, on_pass=shown)
+        moves = _row_moves(exact, found.value, inverse)
+        passes, rounds = passes + found.stats["passes"] + 2, rounds + found.stats["rounds"]
+        wanted = SHARE * moves * exact.ridge
+        if not found.converged or found.certificate.gradient <= wanted or turn == TURNS - 1:
+            break
+        relative = 0.9 * wanted / found.certificate.gradient_at_zero
+        asked, start = replace(goal, tolerance=relative, max_passes=max(1, goal.max_passes - passes)), found.value
+    return replace(found, stats={**found.stats, "passes": passes, "rounds": rounds, "row_moves": moves})
+
+
+def _row_moves(problem: Problem, value: Tensor, inverse: Lazy) -> float:
+    """What a typical row moves, from the residuals at Δw [P]; a pass, and half of one and an inverse more."""
+    seen: list[tuple[Tensor, Tensor]] = []
+    problem.evaluate(value, lambda z, labels: seen.append((z, labels)))
+    z, labels = (torch.cat(parts) for parts in zip(*seen, strict=True))
+    terms = problem.loss.gradient(z, labels) / len(z)
+    if problem.weights is not None:
+        terms = terms * problem.weights.at(labels, 0, terms)
+    made, scale = inverse.made, problem.diagonal(labels, z).sqrt()
+    if isinstance(made, DualInverse):
+        rows = sample_rows(scale, COLUMNS // z.shape[1])
+        dual = torch.where(scale > 0, terms / (problem.ridge * scale), 0)[rows]
+        return typical(made.moves(rows, dual))
+    # Under a random sign for each row the mean square is that of the rows' own moves; residuals say how they differ.
+    together = made.apply(adjoint(problem, terms * random_signs(terms[:, :1], seed=3)))
+    sizes = terms.norm(dim=1)
+    mean = together.norm().item() / sqrt(len(z))
+    return float(mean * typical(sizes[(scale > 0).any(1)]) / sizes.square().mean().sqrt().item())

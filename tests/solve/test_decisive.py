@@ -1,0 +1,91 @@
+"""What a typical row moves, and solving until a certificate is tighter than that."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from taftcache.errors import SolveError
+from taftcache.objective.rsl import RSL
+from taftcache.objective.weights import RowWeights
+from taftcache.solve.leave_one_out import moves
+from taftcache.solve.methods.decisive import SHARE
+from taftcache.solve.settings import DECISIVE
+from taftcache.solve.solution import Status
+from taftcache.tangent.rows import ArrayRows
+from tests.solve.problems import N, case, dense, labels, make_problem, minimised, rows, tokens
+
+SPEC = ("plain", "reset-block")
+WAYS = {
+    "the exact kernel": ({}, (0.9, 1.1)),
+    "the space of the rows": ({"taftcache.solve.minimise.DIRECT": 0}, (0.7, 1.5)),
+    "Kronecker factors": ({"taftcache.solve.inverses.dual.LARGEST_KERNEL": 0}, (0.01, 1.5)),
+}
+
+
+def solve(loss: RSL, ridge: float, method: str = "auto", **more):
+    return minimised(case(*SPEC).base, rows(*SPEC), loss, ridge, method=method, decisive=True, **more)
+
+
+@pytest.mark.law("A decisive solve is certified to a tenth of what taking out a typical row moves, by an estimate")
+@pytest.mark.parametrize("ridge", [1e-1, pytest.param(1e-3, marks=pytest.mark.full)])
+@pytest.mark.parametrize("alpha", [3.0, pytest.param(1.0, marks=pytest.mark.full)])
+@pytest.mark.parametrize("way", WAYS)
+def test_the_certified_distance_is_below_what_a_row_moves(monkeypatch, way, alpha, ridge):
+    limits, (least, most) = WAYS[way]
+    loss = RSL(alpha=alpha, kappa=5.0)
+    each = moves_of(loss, ridge)
+    for name, value in limits.items():
+        monkeypatch.setattr(name, value)
+    found = solve(loss, ridge, "conjugate" if way == "Kronecker factors" else "auto")
+    estimated = found.stats["row_moves"]
+    assert found.converged
+    assert least <= estimated / np.quantile(each, 0.1) <= most
+    assert found.certificate.distance <= DECISIVE * estimated
+    assert (found.value - dense(*SPEC, loss=loss, ridge=ridge).solution).norm() <= found.certificate.distance
+    assert found.certificate.distance > 0.01 * SHARE * estimated or way == "the exact kernel"  # and not far beyond it
+
+
+def moves_of(loss: RSL, ridge: float) -> np.ndarray:
+    exact = moves(make_problem(*SPEC, loss=loss, ridge=ridge))
+    assert exact is not None
+    return exact.numpy()
+
+
+def test_a_decisive_model_decides_of_a_row(monkeypatch):
+    """Both models solved so, the removal is proven though the tolerance was never said."""
+    monkeypatch.setattr("taftcache.solve.minimise.DIRECT", 0)
+    loss, row = RSL(alpha=1.0, kappa=5.0), 7
+    keep = np.delete(np.arange(N), row)
+    old = solve(loss, 1e-2)
+    left = [ArrayRows(tokens(*SPEC)[keep], labels()[keep])]
+    new = minimised(case(*SPEC).base, left, loss, 1e-2, decisive=True)
+    moved = (new.value - old.value).norm().item() - new.certificate.distance - old.certificate.distance
+    assert new.certificate.distance <= DECISIVE * moved
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_rows_of_no_weight_have_no_part_in_the_estimate(monkeypatch, way):
+    """They move nothing, which no certificate is tighter than: the solve would never end."""
+    omega = torch.ones(N, dtype=torch.float64)
+    omega[::2] = 0
+    for name, value in WAYS[way][0].items():
+        monkeypatch.setattr(name, value)
+    method = "conjugate" if way == "Kronecker factors" else "auto"
+    found = solve(RSL(alpha=1.0), 1e-2, method, weights=RowWeights(by_sample=omega))
+    assert found.converged
+    assert found.certificate.distance <= DECISIVE * found.stats["row_moves"]
+
+
+def test_what_cannot_be_reached_is_said(monkeypatch):
+    monkeypatch.setattr("taftcache.solve.inverses.dual.LARGEST_KERNEL", 0)
+    found = solve(RSL(alpha=1.0), 1e-3, "conjugate", max_passes=6)
+    assert found.status is Status.max_passes
+    assert found.stats["row_moves"] > 0
+
+
+@pytest.mark.parametrize("more", [{"radius": 1.0}, {"method": "accelerated"}])
+def test_a_goal_without_an_estimate_is_refused(more):
+    with pytest.raises(SolveError, match="not estimated"):
+        minimised(case(*SPEC).base, rows(*SPEC), RSL(alpha=1.0), 1e-2, decisive=True, **more)
