@@ -50,6 +50,7 @@ NAMES = {
     "stages.files.verification": "verify",
     "stages.forget.auditing": "audit",
     "stages.forget.forgetting": "destroy_key forget",
+    "stages.forget.receipts": "receipts",
     "stages.look.duplicates": "duplicates",
     "stages.look.evaluation": "evaluate",
     "stages.look.influence": "query_influence sample_influence",

@@ -72,6 +72,7 @@ from taftcache.stages.files.verification import verify as verify
 from taftcache.stages.forget.auditing import audit as audit
 from taftcache.stages.forget.forgetting import destroy_key as destroy_key
 from taftcache.stages.forget.forgetting import forget as forget
+from taftcache.stages.forget.receipts import receipts as receipts
 from taftcache.stages.look.duplicates import duplicates as duplicates
 from taftcache.stages.look.evaluation import evaluate as evaluate
 from taftcache.stages.look.influence import query_influence as query_influence

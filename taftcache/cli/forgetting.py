@@ -11,18 +11,19 @@ import taftcache
 from taftcache.cli.options import Json, StorePath, print_report
 from taftcache.errors import RecipeError
 from taftcache.terminal.console import bars
-from taftcache.terminal.forgetting import show_audit, show_forget
+from taftcache.terminal.forgetting import show_audit, show_forget, show_receipts
 
 commands = typer.Typer()
+
+Samples = Annotated[list[str] | None, typer.Option("--sample", metavar="ID", help="a sample's id (repeatable)")]
+IdFile = Annotated[Path | None, typer.Option("--file", metavar="FILE", help="a text file with one id a line")]
 
 
 @commands.command()
 def forget(
     store: StorePath,
-    sample: Annotated[
-        list[str] | None, typer.Option("--sample", metavar="ID", help="a sample's id (repeatable)")
-    ] = None,
-    file: Annotated[Path | None, typer.Option("--file", metavar="FILE", help="a text file with one id a line")] = None,
+    sample: Samples = None,
+    file: IdFile = None,
     shard: Annotated[
         list[str] | None, typer.Option("--shard", metavar="NAME", help="all rows of a shard (repeatable)")
     ] = None,
@@ -66,9 +67,7 @@ def forget(
 
     Example: taftcache forget stores/quickstart --class 7 --dry-run
     """
-    from taftcache.stages.forget.request import read_ids
-
-    ids = [*(sample or []), *(read_ids(file) if file else [])]
+    ids = _named(sample, file)
     if destroy_key and (ids or shard or label):
         raise RecipeError(
             "--destroy-key cannot stand beside ids, shards or classes",
@@ -123,3 +122,30 @@ def audit(
     print_report(report, as_json, show_audit)
     if report.findings:
         raise typer.Exit(5)
+
+
+@commands.command()
+def receipts(
+    store: StorePath,
+    sample: Samples = None,
+    file: IdFile = None,
+    as_json: Json = False,
+) -> None:
+    """Say what was forgotten, when, and what proves it.
+
+    Lists the receipts. With ids, says of each whether it is still held, was forgotten and by which receipt, or is not
+    known. Reads the ledger and changes nothing; taftcache audit checks it against the rows.
+
+    Example: taftcache receipts stores/quickstart
+
+    Example: taftcache receipts stores/quickstart --sample digits/0042
+    """
+    with taftcache.FeatureStore(store) as opened:
+        print_report(taftcache.receipts(opened, _named(sample, file)), as_json, show_receipts)
+
+
+def _named(sample: list[str] | None, file: Path | None) -> list[str]:
+    """The ids of ``--sample`` and ``--file``."""
+    from taftcache.stages.forget.request import read_ids
+
+    return [*(sample or []), *(read_ids(file) if file else [])]

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
+import msgspec
 from rich.table import Table
 
 from taftcache.names import counted
-from taftcache.terminal.console import OUT, print_notes, stacked
+from taftcache.terminal.console import OUT, print_line, print_notes, stacked
 from taftcache.terminal.text import certified, readable_size, some
 
 if TYPE_CHECKING:
     from taftcache.stages.forget.auditing import AuditReport
     from taftcache.stages.forget.forgetting import ForgetReport
+    from taftcache.stages.forget.receipts import Answer, Receipt, ReceiptsReport
 
-
-LOOSE = ", which this certificate is too loose to prove: train with a smaller solver.tolerance"
+SIGNATURES = {
+    "none": "not signed",
+    "valid": "signed",
+    "wrong": "ITS SIGNATURE IS WRONG",
+    "unchecked": "signed; not checked: pip install 'taftcache[sign]'",
+}
+LOOSE = ', which this certificate is too loose to prove: train with solver.tolerance = "decisive" or a smaller one'
 
 
 def show_forget(report: ForgetReport) -> None:
@@ -62,23 +70,100 @@ def forgotten_lines(report: ForgetReport) -> list[str]:
         now = "would be forgotten" if report.dry_run else "forgotten now"
         where = f" (shard {', '.join(report.shards)})" if report.shards else ""
         lines.append(f"{now}: {some(report.forgotten)}{where}")
-        lines.append(f"renewed: {', '.join(report.renewed) or 'nothing was made from these rows'}")
+        lines.append(_renewed(report.renewed))
     if report.copies:
         stay, how = ("would stay", "--with-copies") if report.dry_run else ("stay", "taftcache forget --sample ID")
         lines.append(f"{len(report.copies)} rows with the very same bytes {stay}: {some(report.copies)} ({how})")
-    if report.destroyed:
-        lines.append(f"destroyed: {', '.join(report.destroyed)}")
-    if report.dropped_shards:
-        lines.append(f"dropped, for no row is left: shard {', '.join(report.dropped_shards)}")
+    lines += _gone(report.destroyed, report.dropped_shards)
     if report.classes:
         lines.append(f"out of the list of classes: {', '.join(report.classes)}")
     if report.dry_run:
         passes = ", ".join(f"{name} {n}" for name, n in report.passes.items())
         lines.append(f"about {passes or 'no'} passes; {readable_size(report.bytes)} rewritten; nothing was changed")
-    for name, c in report.certificates.items():
-        moved = "" if c["moved"] is None else f"; the removal moved it by {c['moved']:.1e}"
-        loose = "" if c["decisive"] is not False else LOOSE
-        lines.append(f"{name}: {certified(c)}{moved}{loose}")
+    lines += [_proof(name, c) for name, c in report.certificates.items()]
     for name, share in report.proven.items():
         lines.append(f"{name}: {100 * share:.1f} % of held-out labels are provably those of a full retrain")
     return [*lines, *(f"note: {note}" for note in report.notes)]
+
+
+def show_receipts(report: ReceiptsReport) -> None:
+    """What the store knows of the ids that were asked about, and the receipts that name them; without ids all."""
+    times = {r.seq: r.time for r in report.receipts}
+    for answer in report.samples:
+        print_line(f"{answer.sample}: {_answer(answer, times, report.unreadable)}")
+    asked = {seq for a in report.samples for seq in (*a.receipts, *a.perhaps)}
+    for receipt in report.receipts:
+        if receipt.seq in asked or not report.samples:
+            OUT.print(stacked(*_receipt(receipt, receipt.seq in report.unreadable)), soft_wrap=True)
+    OUT.print(f"{counted(len(report.receipts), 'receipt')}; taftcache audit checks what they promise", soft_wrap=True)
+
+
+def _answer(answer: Answer, times: dict[int, str], unreadable: list[int]) -> str:
+    """What the store can say of one id, and no more."""
+    named = " and ".join(f"receipt {seq} of {times.get(seq)}" for seq in answer.receipts)
+    if answer.state == "forgotten":
+        if named:
+            return f"forgotten by {named}"
+        if answer.beside:
+            return "forgotten at this place, says the file beside the store; the receipt is not in this store"
+        if answer.perhaps:
+            return f"forgotten by {_either(answer.perhaps)}, which does not list its ids"
+        return "forgotten; no entry of the ledger says when"
+    before = f"; forgotten by {named}, and taken in again since" if named else ""
+    if answer.state == "held":
+        return f"held, in shard {answer.shard}{before}"
+    if answer.state == "skipped":
+        return f"no row: shard {answer.shard} left it out{before}"
+    if answer.state == "staged":
+        return f"held in staging, by the stopped extraction of shard {answer.shard}{before}"
+    if named:
+        return f"not held, and {named} names it, but its tombstone is gone: taftcache audit"
+    if unreadable:
+        return f"not held; whether {_either(unreadable)} forgot it cannot be told, for the key is destroyed"
+    return "not known: no row and no tombstone has this id; it was never here, or is written otherwise"
+
+
+def _either(seqs: list[int]) -> str:
+    return f"entry {seqs[0]}" if len(seqs) == 1 else f"one of the entries {', '.join(map(str, seqs))}"
+
+
+def _receipt(r: Receipt, unreadable: bool) -> list[str]:
+    """A receipt in lines, the first with its number."""
+    if r.event == "destroy-key":
+        lines = [f"receipt {r.seq}, {r.time}: the tombstones and their key were destroyed"]
+    elif r.event == "forget":
+        rows = ", ".join(f"{counted(n, 'row')} of {name}" for name, n in r.shards.items()) or "no row"
+        lines = [f"receipt {r.seq}, {r.time}: {counted(r.samples, 'id')} forgotten by {r.mode}; {rows} left"]
+        lines.append(f"  {_renewed(r.renewed)}")
+    else:
+        lines = [f"receipt {r.seq}, {r.time}: {r.event}"]
+    lines += [f"  {line}" for line in _gone(r.destroyed, r.dropped_shards)]
+    if r.classes_removed:
+        lines.append(f"  out of the list of classes: {counted(r.classes_removed, 'class')}")
+    if r.copies:
+        lines.append(f"  {counted(r.copies, 'row')} of other ids held the very same bytes, and stayed")
+    for name, c in r.certificates.items():
+        lines.append(f"  {_proof(name, msgspec.structs.asdict(c))}{' (decisive)' if c.decisive else ''}")
+    lines += [f"  note: {note}" for note in r.notes]
+    if unreadable:
+        lines.append("  its key is destroyed: no id can be looked up in it")
+    elif r.event == "forget" and not r.listed:
+        lines.append("  it keeps a digest of its ids: give all of them with --file, and it is recognised")
+    return [*lines, f"  {SIGNATURES.get(r.signature, r.signature)}; {r.file}"]
+
+
+def _renewed(names: Sequence[str]) -> str:
+    return f"renewed: {', '.join(names) or 'nothing was made from these rows'}"
+
+
+def _gone(destroyed: Sequence[str], shards: Sequence[str]) -> list[str]:
+    """What a request left nothing of."""
+    lines = [f"destroyed: {', '.join(destroyed)}"] if destroyed else []
+    return lines + ([f"dropped, for no row is left: shard {', '.join(shards)}"] if shards else [])
+
+
+def _proof(name: str, c: dict[str, Any]) -> str:
+    """A renewed component's certificate beside what the removal moved."""
+    moved = "" if c["moved"] is None else f"; the removal moved it by {c['moved']:.1e}"
+    loose = LOOSE if c["decisive"] is False else ""
+    return f"{name}: {certified(c)}{moved}{loose}"

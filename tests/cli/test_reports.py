@@ -58,6 +58,7 @@ FORGET = {"store", "root_before", "root_digest", "forgotten", "already", "shards
 FORGET |= {"mode", "destroyed", "dropped_shards", "classes", "passes", "bytes", "dry_run", "notes", "proven", "copies"}
 AUDIT = {"store", "root_digest", "findings", "receipts", "signed", "tombstones", "certificates", "replayed", "notes"}
 AUDIT |= {"newest"}
+RECEIPTS = {"store", "root_digest", "receipts", "unreadable", "samples"}
 COMPARE = {"store", "digests", "rows", "held_out", "classes", "backbone", "seeds", "reports", "spent", "seconds"}
 COMPARE |= {"machine", "libraries", "recipe", "kept", "notes", "shards"}
 INFLUENCE = {"store", "model", "sample", "label", "shard", "moved", "distance_bound", "own_logit", "own_logit_without"}
@@ -109,6 +110,7 @@ def test_json_of_every_command(cli, store, images, tmp_path):
         (("compare", file, *(x for o in few for x in ("--set", o))), COMPARE),
         (("forget", store, "--sample", sample), FORGET),
         (("audit", store), AUDIT),
+        (("receipts", store, "--sample", sample), RECEIPTS),
     ]
     seen = {}
     for arguments, keys in calls:
@@ -125,7 +127,7 @@ def test_json_of_every_command(cli, store, images, tmp_path):
         "moved_at_least",
         "decisive",
     }
-    assert set(seen["predict"]["predictions"][0]) == {"image", "labels", "logits"}
+    assert set(seen["predict"]["predictions"][0]) == {"image", "labels", "logits", "margin", "alike"}
     assert seen["run"]["store"] == str(store)
     listed = json.loads(cli("inspect", store, "--shard", "000", "--ids", "--json").out)
     assert {frozenset(row) for row in listed} == {frozenset({"sample", "shard", "label"})}
@@ -159,6 +161,7 @@ def test_tables_of_every_command(cli, store, images, tmp_path):
         (("forget", store, "--sample", sample, "--dry-run"), ["would be forgotten", sample, "nothing was changed"]),
         (("forget", store, "--sample", sample), ["forgotten now", sample, "models/mean"]),
         (("audit", store), ["0 findings; 1 receipt in one chain", "1 tombstone\n", "components/001"]),
+        (("receipts", store, "--sample", sample), [f"{sample}: forgotten by receipt 1 of 20", "not signed; ledger/"]),
         (("forget", store, "--sample", sample), ["forgotten before"]),
     ]:
         outcome = cli(*arguments)

@@ -17,13 +17,15 @@ from taftcache.errors import RecipeError, StoreError, UnknownSample
 from taftcache.model.component import Component, read_base, read_component
 from taftcache.model.composition import compose
 from taftcache.recipe import parse_recipe
+from taftcache.solve.choosing import choose_ridge
 from taftcache.stages.forget import forgetting, renewal, request
 from taftcache.stages.forget.request import read_ids
 from taftcache.stages.look import inspection
 from taftcache.stages.progress import Silent
-from taftcache.stages.train import record
+from taftcache.stages.train import record, solving
 from taftcache.stages.train.solving import SolveOptions, solve_component
 from taftcache.terminal.forgetting import forgotten_lines
+from taftcache.terminal.text import certified
 from tests.stages.making import commits, open_store, recipe, tree
 
 EXACT = {"compose": {"mode": "exact"}}
@@ -78,6 +80,28 @@ def test_a_run_leaves_a_subtracted_shard_out_until_it_is_trained_by_name(store):
     with open_store(direct) as opened:
         taftcache.forget(opened, [sample])
     assert commits(retrained) == commits(direct)
+
+
+@pytest.mark.full
+def test_a_cold_solve_after_a_warm_one_chooses_no_ridge_again(tmp_path, monkeypatch):
+    path, cold = tmp_path / "store", tmp_path / "cold"
+    taftcache.run(recipe(path, objective={"ridge": "auto"}, **EXACT, **FEW))
+    shutil.copytree(path, cold)
+    monkeypatch.setattr(renewal, "DECISIVE", 1e-30)
+    rows = []
+
+    def counted(base, shards, *more, **how):
+        rows.append(len(shards))
+        return choose_ridge(base, shards, *more, **how)
+
+    monkeypatch.setattr(solving, "choose_ridge", counted)
+    with open_store(path) as store:
+        sample = store.shard("000").sample_ids[2]
+        assert "was solved cold" in taftcache.forget(store, [sample], mode="resolve").notes[0]
+    assert sorted(rows) == [1, 2, 2]  # the shard's, the head's and the exact model's
+    with open_store(cold) as store:
+        taftcache.forget(store, [sample], mode="resolve", cold=True)
+    assert commits(path) == commits(cold)
 
 
 @pytest.mark.law("A class, a shard, an exact model that were forgotten were never seen")
@@ -149,6 +173,24 @@ def test_warm_goes_on_from_the_dual_vectors(tmp_path, monkeypatch):
     assert apart <= figures["distance_bound"] + optimum.meta["certificate"]["distance_bound"]
     assert exact.dual.shape == (rows - 2, len(store.classes))
     assert Component.decode((tmp_path / "exported").read_bytes(), base).dual is None
+    assert taftcache.audit(path).findings == []
+
+
+@pytest.mark.law("What was trained to a decisive tolerance has receipts that decide")
+def test_a_decisive_tolerance_has_receipts_that_decide(tmp_path, monkeypatch):
+    monkeypatch.setattr("taftcache.solve.inverses.dual.LARGEST_KERNEL", 0)
+    path = tmp_path / "store"
+    ran = taftcache.run(recipe(path, solver={"tolerance": "decisive"}, **EXACT, **FEW))
+    trained = {name: c for name, c in ran.train.certificates.items() if name != "models/head"}  # a closed form
+    assert all(c["decisive"] and c["distance_bound"] > 1e-6 * c["row_moves"] for c in trained.values())
+    assert "taking out a row moves about" in certified(ran.compose.certificate)
+    with open_store(path) as store:
+        root, other = store.root_digest, {"loss": "cross_entropy"}
+        with pytest.raises(RecipeError, match="has no estimate"):
+            taftcache.train(store, recipe(path, solver={"tolerance": "decisive"}, objective=other, **FEW))
+        assert store.root_digest == root
+        report = taftcache.forget(store, [store.shard("000").sample_ids[2]])
+    assert all(c["decisive"] for c in report.certificates.values() if c["moved"] > 0)
     assert taftcache.audit(path).findings == []
 
 
@@ -246,9 +288,9 @@ def test_dry_run_says_what_happens_and_changes_nothing(exact):
 
 def test_a_receipt_of_many_ids_has_their_digest(exact, monkeypatch):
     from taftcache.cache.format.digest import canonical, digest
-    from taftcache.stages.forget import receipt
+    from taftcache.stages.forget import receipts
 
-    monkeypatch.setattr(receipt, "MAX_IDS", 2)
+    monkeypatch.setattr(receipts, "MAX_IDS", 2)
     with open_store(exact) as store:
         gone = store.shard("000").sample_ids[:3]
         taftcache.forget(store, gone, mode="subtract")

@@ -12,6 +12,7 @@ import msgspec
 from taftcache.cache.format import ledger
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import FormatError, IntegrityError, StoreError
+from taftcache.names import counted
 from taftcache.privacy.statement import EVENT
 from taftcache.stages.forget.finding import Findings
 from taftcache.stages.signature import is_signed, signed_text
@@ -31,6 +32,11 @@ class _Said(msgspec.Struct, frozen=True):
     tombstones_after: dict[str, Any] | None = None
 
 
+def is_receipt(entry: Entry) -> bool:
+    """Whether an entry of the ledger is that of a request, and not of a private training or the store's own."""
+    return entry.get("event") not in (EVENT, ledger.ADOPT, ledger.RELEARN)
+
+
 def check_ledger(store: FeatureStore, public_key: str | None, to: Findings) -> tuple[int, int]:
     """The chain, its signatures, its dates and its tombstones; the numbers of receipts and of valid signatures.
 
@@ -47,7 +53,7 @@ def check_ledger(store: FeatureStore, public_key: str | None, to: Findings) -> t
         _ties(entries, store.manifest.tombstones, to)
     _dates(entries, to)
     _copies(entries, to)
-    receipts = [entry for entry in entries if entry.get("event") not in (EVENT, ledger.ADOPT, ledger.RELEARN)]
+    receipts = [entry for entry in entries if is_receipt(entry)]
     if receipts and entries[-1].get("content_after") not in (None, store.manifest.content_digest):
         to.notes.append("the store has changed since its last receipt")
     return len(receipts), valid
@@ -170,9 +176,8 @@ def _copies(entries: Sequence[Entry], to: Findings) -> None:
     """A note for each receipt whose request left copies: forgetting is of ids."""
     for entry in entries:
         if entry.get("event") == FORGOTTEN and (count := entry.get("copies")):
-            to.notes.append(
-                f"{_place(entry)}: {count} rows of other ids held the very bytes of what it forgot, and stayed"
-            )
+            rows = counted(count, "row")
+            to.notes.append(f"{_place(entry)}: {rows} of other ids held the very bytes of what it forgot, and stayed")
 
 
 def _place(entry: Entry) -> str:

@@ -17,7 +17,7 @@ from taftcache.model.component import Component, put_component, read_base, read_
 from taftcache.names import CLASS, EXACT, MEAN, WEIGHTED, shard_of
 from taftcache.privacy.statement import forgetting_note
 from taftcache.stages.forget.planning import MODES, ForgetPlan, Mode, plan_forgetting
-from taftcache.stages.forget.receipt import receipt_of
+from taftcache.stages.forget.receipts import receipt_of
 from taftcache.stages.forget.remaking import Remade, remake
 from taftcache.stages.forget.renewal import certificate_of
 from taftcache.stages.forget.request import Request, requested

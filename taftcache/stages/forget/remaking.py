@@ -92,7 +92,8 @@ def remake(store: FeatureStore, plan: ForgetPlan, new: Mapping[str, Shard], prog
     if warm is not None and warm.component is not None:
         made[EXACT] = _described(warm.component, rows, sums, warm.passes)
         return Remade(components=made, old_exact=warm.old)
-    made[EXACT] = solve_exact(settings, rows.shards, sums.mean, sums.digests, progress)
+    choice = None if warm is None else warm.choice
+    made[EXACT] = solve_exact(settings, rows.shards, sums.mean, sums.digests, progress, choice=choice)
     if warm is None:
         return Remade(components=made)
     return Remade(components=made, notes=[f"{EXACT} was solved cold after {warm.passes} warm passes: {warm.failure}"])

@@ -15,14 +15,13 @@ from torch import Tensor
 from taftcache.cache.read.shard import Shard
 from taftcache.model.component import Component
 from taftcache.names import EXACT
-from taftcache.solve.choosing import choose_ridge
+from taftcache.solve.choosing_radius import Choice
 from taftcache.solve.methods.row_space import Restart
+from taftcache.solve.settings import DECISIVE
 from taftcache.stages.progress import Progress
 from taftcache.stages.train.settings import Settings
-from taftcache.stages.train.solving import SolveOptions, solve_component
+from taftcache.stages.train.solving import SolveOptions, choice_of, record_of, solve_component
 
-# A certified distance above this fraction of what the removal moved would prove nothing.
-DECISIVE = 0.1
 WARM_ROUNDS = 6
 LEAST_PASSES = 12
 # The old model's certified distance, over what the removal moves, at which it is good enough to compare with.
@@ -34,13 +33,15 @@ INDECISIVE = "the certified distance did not fall below a tenth of what the remo
 class Warm:
     """A warm re-solve: its component where it became decisive, the passes it took, and why it did not.
 
-    ``old`` is the model that it began from, as far as that was tightened.
+    ``old`` is the model that it began from, as far as that was tightened; ``choice`` how λ or R was chosen from the
+    rows that stay, where it was.
     """
 
     passes: int
     component: Component | None = None
     failure: str = ""
     old: Component | None = None
+    choice: Choice | None = None
 
 
 def certificate_of(new: Component, old: Component | None) -> dict[str, Any]:
@@ -79,24 +80,24 @@ def resolve_warm(
     ``stays`` [N] says which rows of ``before`` stay. What the removal moves is a distance between two optima, so the
     old model's certificate counts too: where that is the loose one, it is tightened on the old rows, which are still
     there. With dual vectors at hand the solve goes on from them; else from Δw, and then it gives up after about twice
-    the passes of a cold solve. Where λ is chosen from the rows, it is chosen anew once; another λ is another problem,
-    and no place to go on from.
+    the passes of a cold solve. Where λ or R is chosen from the rows, it is chosen anew once; another one is another
+    problem, and no place to go on from.
     """
-    choice = None
-    if settings.recipe.objective.ridge == "auto":
-        objective = settings.objective(shards, settings.train)
-        choice = choose_ridge(settings.base, shards, objective, arithmetic=settings.arithmetic)
-        if choice.ridge != old.record.certified.ridge:
-            return Warm(passes=choice.passes, failure="the rows that stay choose another λ")
-        settings = settings.at(choice.ridge)
-    known = old.dual is not None and old.dual.shape == (len(stays), settings.base.config.classes)
-    if known and all(settings.starts_at_zero(rows, settings.train) for rows in (before, shards)):
+    choice = choice_of(settings, shards, settings.train)
+    if choice is not None:
+        known = {"ridge": old.record.certified.ridge, "radius": settings.radius_of(old)}
+        if any(known[name] != value for name, value in choice.taken.items()):
+            letter = "λ" if "ridge" in choice.taken else "R"
+            return Warm(passes=choice.passes, failure=f"the rows that stay choose another {letter}", choice=choice)
+        settings = settings.at(**choice.taken)
+    usable = old.dual is not None and old.dual.shape == (len(stays), settings.base.config.classes)
+    if usable and all(settings.starts_at_zero(rows, settings.train) for rows in (before, shards)):
         warm = _from_dual(settings, before, shards, stays, old, progress)
     else:
         warm = _from_value(settings, before, shards, old, progress)
-    if warm.component is not None and choice is not None:
-        warm.component.meta["ridge_choice"] = choice.as_dict()
-    return warm
+    if warm.component is not None:
+        warm.component.meta.update(record_of(choice))
+    return replace(warm, choice=choice)
 
 
 def _from_dual(
@@ -117,7 +118,7 @@ def _from_dual(
         options = SolveOptions(
             start=Restart(before, old.dual, mask, distance),
             keep_dual=True,
-            goal=replace(settings.goal, max_passes=left - passes),
+            goal=replace(settings.goal, max_passes=left - passes, decisive=False),
         )
         solved = solve_component(settings, rows, settings.train, progress, label=EXACT, options=options)
         passes += solved.record.passes
@@ -155,9 +156,9 @@ def _from_value(
     progress: Progress,
 ) -> Warm:
     """From Δw, with goals that are raised until the certificate is decisive."""
-    tolerance, taken = settings.goal.tolerance, old.record.passes
+    taken, reached = old.record.passes, old.record.certified.relative_gradient
+    tolerance = reached if settings.goal.decisive else settings.goal.tolerance
     left = max(LEAST_PASSES, taken)
-    reached = old.record.certified.relative_gradient
     passes = 0
     new = old
     for _ in range(WARM_ROUNDS):
@@ -190,7 +191,7 @@ def _solve(
     max_passes: int,
     progress: Progress,
 ) -> Component:
-    goal = replace(settings.goal, tolerance=tolerance, max_passes=max_passes)
+    goal = replace(settings.goal, tolerance=tolerance, max_passes=max_passes, decisive=False)
     options = SolveOptions(start=start.delta, goal=goal)
     return solve_component(settings, shards, settings.train, progress, label=EXACT, options=options)
 

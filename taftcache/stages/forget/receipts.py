@@ -1,0 +1,244 @@
+"""Receipts of requests to forget: what the ledger keeps of one, without a name in it; and whether an id was forgotten,
+when, and by which receipt."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+import msgspec
+
+from taftcache.cache.format import ledger
+from taftcache.cache.format.digest import canonical, digest
+from taftcache.cache.format.fault import Fault
+from taftcache.cache.format.plan import check_ids
+from taftcache.cache.store import FeatureStore
+from taftcache.cache.write.transaction import Transaction
+from taftcache.errors import RecipeError
+from taftcache.stages.forget.chain import DESTROYED, FORGOTTEN, is_receipt
+from taftcache.stages.signature import is_signed, signed_text
+
+if TYPE_CHECKING:
+    from taftcache.stages.forget.planning import ForgetPlan  # loads torch
+
+T = TypeVar("T")
+State = Literal["held", "skipped", "staged", "forgotten", "unknown"]
+
+CONVENTION = "mean loss + ridge/2 |dw|^2 over the remaining rows"
+MAX_IDS = 8192  # an entry of the ledger is at most 1 MiB; of more ids it has the digest of their sorted hashes alone
+NOT_COVERED = (
+    "Copies, backups and freed disk blocks; models given away earlier; settings such as the ridge chosen with the rows "
+    "at hand. Whoever holds the models from before and after can see what left: forgetting is not differential privacy."
+)
+
+
+class Proof(msgspec.Struct, frozen=True, kw_only=True):
+    """What a receipt says of a renewed component; see `renewal.certificate_of`."""
+
+    relative_gradient: float
+    distance_bound: float
+    moved: float | None = None
+    moved_at_least: float | None = None
+    decisive: bool | None = None
+
+
+class Receipt(msgspec.Struct, frozen=True, kw_only=True):
+    """One receipt of the ledger, without the hashes of its ids.
+
+    ``file`` lies in the store, ``digest`` is what the next entry names it by. ``listed``: it has a hash of every id
+    that it forgot, and not a digest of them all. ``signature`` is "none", "valid", "wrong", or "unchecked" where the
+    package cryptography is not installed. ``shards`` has the number of rows that left, by shard; ``copies`` is how many
+    rows of other ids held the same bytes and stayed.
+    """
+
+    seq: int
+    file: str
+    digest: str
+    event: str
+    listed: bool
+    signature: str
+    public_key: str | None = None
+    time: str = ""
+    mode: str = ""
+    samples: int = 0
+    shards: dict[str, int] = {}
+    dropped_shards: list[str] = []
+    classes_removed: int = 0
+    renewed: list[str] = []
+    destroyed: list[str] = []
+    certificates: dict[str, Proof] = {}
+    copies: int = 0
+    notes: list[str] = []
+    root_before: str = ""
+    content_before: str = ""
+    content_after: str = ""
+    not_covered: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """What a store knows of one id.
+
+    ``state``: "held", a row of ``shard`` has it; "skipped", the shard left it out; "staged", an extraction that was
+    stopped has it; "forgotten"; "unknown", none of these. ``receipts`` are the numbers of those that name it: of a held
+    one, it was taken in again since. Of a forgotten one that none names, ``perhaps`` are those of the entries that may
+    have: receipts that keep a digest of their ids alone, and tombstones taken over from an earlier store at this place.
+    ``beside``: only the file beside the store knows that it was forgotten; its receipt is not in this store.
+    """
+
+    sample: str
+    state: State
+    shard: str | None = None
+    receipts: list[int] = field(default_factory=list)
+    perhaps: list[int] = field(default_factory=list)
+    beside: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReceiptsReport:
+    """The receipts of a store, oldest first, and its answers for the ids that were asked about, in their order.
+
+    ``unreadable`` are the numbers of entries from before their key was destroyed, receipts and adopted tombstones: of
+    an id that is "unknown", nobody can tell whether one of them forgot it.
+    """
+
+    store: Path
+    root_digest: str
+    receipts: list[Receipt]
+    unreadable: list[int]
+    samples: list[Answer]
+
+
+class _Ids(msgspec.Struct, frozen=True):
+    """What an entry says of the ids that it forgot."""
+
+    seq: int
+    event: str = ""
+    ids: list[str] = []
+    ids_digest: str = ""
+
+
+def receipt_of(
+    store: FeatureStore,
+    change: Transaction,
+    plan: ForgetPlan,
+    certificates: Mapping[str, Mapping[str, Any]],
+    notes: Sequence[str],
+) -> dict[str, Any]:
+    """The ledger's entry; ids, shards and classes that were asked for as such stand in it as keyed hashes."""
+    manifest, request = store.manifest, plan.request
+    hashes = change.tombstones([*request.samples, *request.asked])
+    return {
+        "event": "forget",
+        "time": datetime.now(UTC).isoformat(timespec="seconds"),
+        "mode": plan.mode + (" cold" if plan.cold else ""),
+        "samples": len(request.samples),
+        "ids": hashes if len(hashes) <= MAX_IDS else [],
+        "ids_digest": digest(canonical(hashes)),
+        **change.commitment(),
+        "root_before": manifest.digest,
+        "content_before": manifest.content_digest,
+        "content_after": change.content_digest(),
+        "copies": len(request.copies),  # their ids would remain here
+        "shards": dict(request.leaving),
+        "dropped_shards": list(request.emptied),
+        "classes_removed": len(request.classes),
+        "renewed": list(plan.renewed),
+        "destroyed": list(plan.destroyed),
+        "certificates": {name: dict(c) for name, c in certificates.items()},
+        "ridge": plan.recipe.objective.ridge,
+        "convention": CONVENTION,
+        "notes": list(notes),
+        "not_covered": NOT_COVERED,
+    }
+
+
+def receipts(store: FeatureStore, samples: Sequence[str] = ()) -> ReceiptsReport:
+    """Read the ledger's receipts, and ask about ``samples``; the store stays as it is.
+
+    Raises:
+        DataError: what is asked about cannot be an id. IntegrityError: the ledger, the tombstones or
+            their key are damaged.
+    """
+    samples = list(dict.fromkeys(samples))
+    check_ids(samples)
+    chain = ledger.read_chain(store.root, store.manifest.ledger)
+    entries = [entry for _, entry in chain]
+    every = ledger.digests(entries, store.manifest.ledger)
+    said = [_converted(file, entry, _Ids) for file, entry in chain]
+    found = [
+        _receipt(file, entry, own, bool(ids.ids))
+        for (file, entry), own, ids in zip(chain, every, said, strict=True)
+        if is_receipt(entry)
+    ]
+    destroyed = max((s.seq for s in said if s.event == DESTROYED), default=0)
+    return ReceiptsReport(
+        store=store.path,
+        root_digest=store.root_digest,
+        receipts=found,
+        unreadable=[s.seq for s in said if s.event in (FORGOTTEN, ledger.ADOPT) and s.seq < destroyed],
+        samples=_answers(store, samples, [s for s in said if s.seq > destroyed]) if samples else [],
+    )
+
+
+def _receipt(file: str, entry: Mapping[str, Any], own: str, listed: bool) -> Receipt:
+    signature = "none"
+    if "signature" in entry:
+        try:
+            valid = is_signed(signed_text(entry), str(entry["signature"]), str(entry.get("public_key")))
+        except RecipeError:
+            signature = "unchecked"
+        else:
+            signature = "valid" if valid else "wrong"
+    return _converted(file, {**entry, "file": file, "digest": own, "listed": listed, "signature": signature}, Receipt)
+
+
+def _converted(file: str, entry: Mapping[str, Any], kind: type[T]) -> T:
+    try:
+        return msgspec.convert(entry, kind)
+    except msgspec.ValidationError as error:
+        raise Fault(None, None, None, file, f"it is no entry that taftcache writes: {error}").error() from None
+
+
+def _answers(store: FeatureStore, samples: Sequence[str], said: Sequence[_Ids]) -> list[Answer]:
+    """``said``: the entries since a key was last destroyed, whose hashes are under the store's key."""
+    known = store.manifest.tombstones
+    hashes: dict[str, str] = {}
+    if store.manifest.tombstone_key:
+        key = ledger.read_key(store.root, store.manifest)
+        hashes = {i: ledger.tombstone(i, key) for i in samples}
+    skipped = {s.id: s.shard for s in store.manifest.skipped}
+    staged = {i: shard for shard, ids in store.staged_ids().items() for i in ids}
+    beside = set(store.tombstone_file.match(samples, known))
+    by_hash: dict[str, list[int]] = {}
+    for entry in said:
+        for one in entry.ids:
+            by_hash.setdefault(one, []).append(entry.seq)
+    gone = {
+        i for i in samples if hashes.get(i) in known and not store.holds(i) and i not in skipped and i not in staged
+    }
+    unlisted = {s.seq: s.ids_digest for s in said if s.event == FORGOTTEN and not s.ids}
+    # a request whose ids are asked about as a whole is known by the digest of their hashes
+    whole = digest(canonical(sorted(hashes[i] for i in gone if hashes[i] not in by_hash)))
+    exact = [seq for seq, own in unlisted.items() if own == whole]
+    perhaps = [s.seq for s in said if s.seq in unlisted or s.event == ledger.ADOPT]
+
+    def answer(sample: str) -> Answer:
+        named = by_hash.get(hashes.get(sample, ""), [])
+        if store.holds(sample):
+            return Answer(sample=sample, state="held", shard=store.locate(sample)[0].name, receipts=named)
+        if sample in skipped:
+            return Answer(sample=sample, state="skipped", shard=skipped[sample], receipts=named)
+        if sample in staged:
+            return Answer(sample=sample, state="staged", shard=staged[sample], receipts=named)
+        if sample in gone:
+            may = [] if named or exact else perhaps
+            return Answer(sample=sample, state="forgotten", receipts=named or exact, perhaps=may)
+        if sample in beside:
+            return Answer(sample=sample, state="forgotten", beside=True)
+        return Answer(sample=sample, state="unknown", receipts=named)
+
+    return [answer(sample) for sample in samples]

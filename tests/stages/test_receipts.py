@@ -1,0 +1,171 @@
+"""Whether an id was forgotten, when and by which receipt: what a store can say of it, and what it cannot."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+
+import taftcache
+from taftcache.cache.format.ledger import tombstone
+from taftcache.cache.store import FeatureStore
+from taftcache.cache.write.tombstones import TombstoneFile
+from taftcache.errors import DataError, IntegrityError
+from taftcache.stages.forget import receipts
+from taftcache.stages.forget.receipts import Answer
+from taftcache.stages.signature import make_key
+from taftcache.terminal.forgetting import show_receipts
+from tests.cache.making import create
+from tests.stages.making import open_store, tree
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A store with two receipts, the first signed, the second with a digest of its ids alone. Not to be written to."""
+
+    path: Path
+    first: str
+    back: str
+    others: list[str]
+    every: list[str]
+
+
+@pytest.fixture(scope="module")
+def asked(finished, tmp_path_factory) -> Asked:
+    root = tmp_path_factory.mktemp("receipts")
+    make_key(root / "key.pem")
+    path = shutil.copytree(finished, root / "store")
+    with open_store(path) as store:
+        every = [i for s in (*store.shards, store.held_out) for i in s.sample_ids]
+        first, back, *others = store.shard("000").sample_ids[:4]
+        tokens = store.shard("000").tokens(slice(1, 2))
+        taftcache.forget(store, [first, back], signing_key=root / "key.pem")
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(receipts, "MAX_IDS", 1)
+            taftcache.forget(store, others, mode="subtract")
+        with store.writer("002", "train", tokens_shape=tokens.shape[1:], relearn=True) as writer:
+            writer.append(tokens, [back], np.zeros(1, np.int32))
+            writer.commit()
+    return Asked(path, first, back, others, every)
+
+
+def answers(path: Path, *samples: str) -> list[Answer]:
+    with FeatureStore(path) as store:
+        return taftcache.receipts(store, samples).samples
+
+
+@pytest.mark.law("A store says of an id whether it is held, forgotten and by which receipt, or not known")
+def test_each_kind_of_id_has_its_answer(asked):
+    before = tree(asked.path.parent)
+    held = next(i for i in asked.every if i not in {asked.first, asked.back, *asked.others})
+    first, back, one, here, unknown = answers(asked.path, asked.first, asked.back, asked.others[0], held, "digits/x")
+    assert first == Answer(sample=asked.first, state="forgotten", receipts=[1])
+    assert back == Answer(sample=asked.back, state="held", shard="002", receipts=[1])
+    assert one == Answer(sample=asked.others[0], state="forgotten", perhaps=[2])
+    assert (here.state, here.receipts) == ("held", [])
+    assert unknown == Answer(sample="digits/x", state="unknown")
+    # of a digest alone, the whole request is recognised, among others too
+    whole = answers(asked.path, held, asked.first, *asked.others)
+    assert [a.receipts for a in whole] == [[], [1], [2], [2]]
+    with pytest.raises(DataError, match="must be Unicode"):
+        answers(asked.path, "\udcff")
+    assert tree(asked.path.parent) == before
+
+
+@pytest.mark.law("A list of receipts names no id but those that were asked about")
+def test_no_other_id_is_named(asked, capsys):
+    with FeatureStore(asked.path) as store:
+        report = taftcache.receipts(store, [asked.first])
+        taken = [entry["ids"] for entry in store.ledger() if "ids" in entry]
+    show_receipts(report)
+    said = json.dumps([msgspec.to_builtins(r) for r in report.receipts]) + capsys.readouterr().out
+    assert not [i for i in asked.every if i in said and i != asked.first]
+    assert not [hashed for ids in taken for hashed in ids if hashed in said]
+    assert [(r.seq, r.samples, r.listed, r.signature, r.mode) for r in report.receipts] == [
+        (1, 2, True, "valid", "retrain"),
+        (2, 2, False, "none", "subtract"),
+    ]
+    assert report.receipts[0].certificates["components/000"].decisive
+    assert (asked.path / report.receipts[1].file).is_file()
+
+
+def test_what_a_person_reads(asked, capsys):
+    with FeatureStore(asked.path) as store:
+        show_receipts(taftcache.receipts(store, [asked.first, asked.back, asked.others[0], "x"]))
+        said = capsys.readouterr().out
+        show_receipts(taftcache.receipts(store))
+        every = capsys.readouterr().out
+    for text in (
+        f"{asked.first}: forgotten by receipt 1 of 20",
+        f"{asked.back}: held, in shard 002; forgotten by receipt 1 of 20",
+        f"{asked.others[0]}: forgotten by entry 2, which does not list its ids",
+        "x: not known: no row and no tombstone",
+    ):
+        assert f"\n{text}" in f"\n{said}"
+    for text in ("receipt 1, 20", "2 ids forgotten by retrain; 2 rows of 000 left", "(decisive)", "  signed; ledger/"):
+        assert text in every
+    assert "destroyed: components/000" in every
+    assert "  not signed; ledger/000002" in every
+
+
+def destroyed(path: Path) -> None:
+    with open_store(path) as store:
+        taftcache.destroy_key(store)
+
+
+def emptied(path: Path) -> None:
+    """A store made anew where one had forgotten."""
+    shutil.rmtree(path)
+    create(path).close()
+
+
+def adopted(path: Path) -> None:
+    """And then the key destroyed, of a store that forgot nothing itself."""
+    emptied(path)
+    destroyed(path)
+
+
+def beside(path: Path) -> None:
+    """Only the file beside the store knows of it."""
+    emptied(path)
+    key = os.urandom(32)
+    TombstoneFile(path).add(key, [tombstone("gone", key)])
+
+
+@pytest.mark.law("A store says of an id whether it is held, forgotten and by which receipt, or not known")
+@pytest.mark.parametrize(
+    ("change", "state", "unreadable", "says"),
+    [
+        (destroyed, "unknown", [1, 2], "whether one of the entries 1, 2 forgot it cannot be told, for the key is"),
+        (adopted, "unknown", [1], "whether entry 1 forgot it cannot be told, for the key is destroyed"),
+        (emptied, "forgotten", [], "forgotten by entry 1, which does not list its ids"),
+        (beside, "forgotten", [], "says the file beside the store; the receipt is not in this store"),
+    ],
+)
+def test_what_cannot_be_told(
+    asked, tmp_path, capsys, change: Callable[[Path], None], state: str, unreadable: list[int], says: str
+):
+    path = shutil.copytree(asked.path, tmp_path / "store")
+    shutil.copy(f"{asked.path}.forgotten", f"{path}.forgotten")
+    change(path)
+    with FeatureStore(path) as store:
+        report = taftcache.receipts(store, ["gone" if change is beside else asked.first])
+    assert (report.samples[0].state, report.samples[0].receipts) == (state, [])
+    assert report.unreadable == unreadable
+    show_receipts(report)
+    assert says in capsys.readouterr().out
+
+
+def test_a_damaged_ledger_is_an_error(asked, tmp_path):
+    path = shutil.copytree(asked.path, tmp_path / "store")
+    entry = next((path / "ledger").glob("000001-*"))
+    entry.write_bytes(entry.read_bytes().replace(b"retrain", b"subtrac"))
+    with pytest.raises(IntegrityError, match="damaged: file ledger/000001"):
+        answers(path)
