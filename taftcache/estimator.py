@@ -28,6 +28,7 @@ from taftcache.backbone.preprocess import Preprocess
 from taftcache.backbone.sources.rgb import Picture
 from taftcache.backbone.spec import BackboneSpec, backbone_of
 from taftcache.errors import ArgumentError, DataError
+from taftcache.estimator_files import Files
 from taftcache.objective.loss import Loss
 from taftcache.objective.named import named_loss, true_class_weight
 from taftcache.objective.objective import Objective
@@ -60,7 +61,7 @@ class _Given(NamedTuple):
     keys: np.ndarray | None = None
 
 
-class _Tangent(BaseEstimator):
+class _Tangent(Files, BaseEstimator):
     """What classifier and regressor share: rows, base point, solve, and logits of new rows."""
 
     backbone: str | Path | BackboneSpec | tuple[Mapping[str, Tensor], TailConfig] | None
@@ -169,16 +170,7 @@ class _Tangent(BaseEstimator):
         if not self.solution_.converged:
             ended = self.solution_.status.name
             warn(f"not converged ({ended}): raise max_passes, tolerance or ridge", ConvergenceWarning, stacklevel=3)
-        self._layout = self.base_.trained(train)
-        value = self.solution_.value.cpu()
-        if self.backbone is None:
-            views = self._layout.views(value)
-            self.coef_, self.intercept_ = views["head.weight"].numpy(), views["head.bias"].numpy()
-            if self.scaler_ is not None:  # the same head, of X as it was given
-                self.coef_ = self.coef_ / self.scaler_.scale_
-                self.intercept_ = self.intercept_ - self.coef_ @ self.scaler_.mean_
-        else:
-            self.coef_ = value.numpy()
+        self._unpack()
 
     def _logits(self, X: Any) -> np.ndarray:
         check_is_fitted(self, "solution_")
@@ -372,8 +364,6 @@ class TangentRegressor(RegressorMixin, _Tangent):
             outputs = 1 if self._flat else values.shape[1]
             weights = None if by_sample is None else RowWeights(by_sample=by_sample)
             self._solve(given, outputs, SquaredError(), weights)
-        if self._flat and self.backbone is None:
-            self.coef_, self.intercept_ = self.coef_[0], self.intercept_[0]
         return self
 
     def predict(self, X: Any) -> np.ndarray:

@@ -40,14 +40,28 @@ def cut(backbone: Backbone, blocks: int | str) -> Cut:
     return CUT[key]
 
 
+@pytest.fixture(scope="module")
+def known() -> Iterator[None]:
+    """Estimators find the bundled backbone loaded and cut; what ``load`` reads was saved, and is read."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("taftcache.estimator.load_backbone", loaded)
+        patch.setattr("taftcache.estimator.Cut", cut)
+        yield
+
+
+def account_coarsely(patch: pytest.MonkeyPatch) -> None:
+    """Privacy is accounted for in steps ten times as coarse, in a tenth of the time: ε is a little larger, and as sure.
+    ``tests/privacy/test_accountant.py`` has the steps that users have."""
+    patch.setattr(accountant, "INTERVAL", 10 * accountant.INTERVAL)
+    patch.setattr(accountant.distribution_epsilon, "__defaults__", (accountant.INTERVAL,))
+
+
 @pytest.fixture(scope="package", autouse=True)
 def quick() -> Iterator[None]:
-    """Privacy is accounted for in steps ten times as coarse, in a tenth of the time: ε is a little larger, and as sure
-    (``tests/privacy`` has the steps that users have). The probe beside every run chooses from two ridges, not four.
+    """Privacy is accounted for coarsely. The probe beside every run chooses from two ridges, not four.
     Extraction finds the bundled backbone loaded and cut (``tests/backbone`` loads and cuts it anew)."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(accountant, "INTERVAL", 10 * accountant.INTERVAL)
-        patch.setattr(accountant.distribution_epsilon, "__defaults__", (accountant.INTERVAL,))
+        account_coarsely(patch)
         patch.setattr(probe, "INVERSE_RIDGES", probe.INVERSE_RIDGES[:2])
         patch.setattr(extraction, "load_backbone", loaded)
         patch.setattr(extraction, "Cut", cut)

@@ -18,7 +18,6 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils import estimator_checks
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from taftcache import estimator
 from taftcache.backbone.cut.cut import Cut
 from taftcache.backbone.spec import BackboneSpec, backbone_of
 from taftcache.cache.store import FeatureStore
@@ -34,19 +33,13 @@ from taftcache.errors import (
 from taftcache.estimator import TangentClassifier, TangentRegressor
 from taftcache.objective.rsl import RSL
 from taftcache.tangent.spec import TangentSpec
-from tests.quick import cut, loaded
+from tests.quick import known  # noqa: F401
 from tests.solve.problems import case, labels, minimised, rows, tokens
 
 WEIGHTS = "check_sample_weight_equivalence_on_dense_data"
 
 
-@pytest.fixture(scope="module", autouse=True)
-def known():
-    """The bundled backbone is loaded and cut once."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(estimator, "load_backbone", loaded)
-        patch.setattr(estimator, "Cut", cut)
-        yield
+pytestmark = pytest.mark.usefixtures("known")
 
 
 @pytest.mark.filterwarnings("ignore")
