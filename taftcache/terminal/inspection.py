@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import nan
 from typing import TYPE_CHECKING, Any
 
@@ -80,17 +81,21 @@ def show_inspect(report: InspectReport) -> None:
         OUT.print(table)
         _privacy(report.models)
         for m in report.models:
-            if choice := m.get("ridge_choice"):
-                taken = {True: " (taken)", False: ""}
-                curve = ", ".join(
-                    f"{p['ridge']:.1e}: {p['loss']:.4g}{taken[p['ridge'] == choice['ridge']]}" for p in choice["curve"]
-                )
-                OUT.print(f"{m['name']}: λ {choice['ridge']:.1e} by {choice['method']}; mean loss at {curve}")
+            for what, letter, form in (("ridge", "λ", ".1e"), ("radius", "R", "g")):
+                if choice := m.get(f"{what}_choice"):
+                    OUT.print(f"{m['name']}: {letter} {choice[what]:{form}} {_chosen(choice, what, form)}")
     if not report.ledger:
         OUT.print("ledger: empty")
     for e in report.ledger[-3:]:
         what = f"{e.get('event', '')}, {counted(e['samples'], 'sample')}" if "samples" in e else e.get("event", "")
         OUT.print(f"ledger {e['seq']} of {report.ledger_entries}: {e.get('time', '')} {what}")
+
+
+def _chosen(choice: Mapping[str, Any], what: str, form: str) -> str:
+    """How a λ or an R was chosen: the mean loss at each that was tried."""
+    taken = {True: " (taken)", False: ""}
+    curve = ", ".join(f"{p[what]:{form}}: {p['loss']:.4g}{taken[p[what] == choice[what]]}" for p in choice["curve"])
+    return f"by {choice['method']}; mean loss at {curve}"
 
 
 def show_curvature(report: list[CurvatureOf]) -> None:

@@ -10,7 +10,7 @@ from rich.table import Table
 from taftcache.names import EXACT, HEAD, MEAN, counted, is_component
 from taftcache.terminal.console import OUT, print_notes, stacked
 from taftcache.terminal.forgetting import forgotten_lines
-from taftcache.terminal.text import certified, readable_size, some
+from taftcache.terminal.text import certified, decides, readable_size, some
 
 if TYPE_CHECKING:
     from taftcache.stages.extract.appending import AppendReport
@@ -177,6 +177,9 @@ def show_train(report: TrainReport) -> None:
             "solved" if name in report.trained else "kept",
         )
     OUT.print(table)
+    for name, c in report.certificates.items():
+        if "row_moves" in c:
+            OUT.print(f"{name}: certified to {c['distance_bound']:.1e}, {decides(c)}", soft_wrap=True)
     print_notes(report.notes)
 
 
@@ -212,10 +215,12 @@ def show_evaluate(report: EvaluateReport) -> None:
 
 
 def show_predict(report: PredictReport) -> None:
-    """Classes of every image."""
+    """The class of every image, by how much, and how often that was right."""
     for p in report.predictions:
-        classes = ", ".join(f"{label} ({logit:.2f})" for label, logit in zip(p.labels, p.logits, strict=True))
-        OUT.print(f"{p.image}: {classes}", soft_wrap=True)
+        by = "" if p.margin is None else f", by {p.margin:.2f}"
+        over = f" over {', then '.join(p.labels[1:])}" if p.labels[1:] else ""
+        alike = p.alike and f"; right in {p.alike.right} of {p.alike.rows} held-out rows of such a margin"
+        OUT.print(f"{p.image}: {p.labels[0]}{by}{over}{alike or ''}", soft_wrap=True)
 
 
 def _accuracies(report: EvaluateReport) -> list[str]:

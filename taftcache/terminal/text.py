@@ -15,7 +15,13 @@ def plain_table(*columns: str) -> Table:
 
 def certified(c: dict[str, Any]) -> str:
     """A certificate in one clause."""
-    return f"‖∇F‖ {c['relative_gradient']:.0e} of its start in float64, so ‖Δw−Δw*‖ ≤ {c['distance_bound']:.1e}"
+    said = f"‖∇F‖ {c['relative_gradient']:.0e} of its start in float64, so ‖Δw−Δw*‖ ≤ {c['distance_bound']:.1e}"
+    return f"{said}; {decides(c)}" if "row_moves" in c else said
+
+
+def decides(c: dict[str, Any]) -> str:
+    """What taking out a typical row moves, beside a certified distance."""
+    return f"taking out a row moves about {c['row_moves']:.1e}: {'decisive' if c['decisive'] else 'not decisive'}"
 
 
 def readable_size(count: int) -> str:

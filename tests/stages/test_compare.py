@@ -168,6 +168,21 @@ def test_settings_in_one_pass_are_those_trained_alone(place):
         assert together[some[1]].mean.norm() > 0.1
 
 
+def test_radii_solved_together_are_each_within_its_tolerance(place):
+    with FeatureStore(place) as store:
+        trial = Trial(store, recipe(place, compare=SMALL, solver={"tolerance": 1e-5}), 1, 0)
+        some = [Setting("TAFT", 0.0, True, kappa=5.0, radius=radius) for radius in (2.0, 0.5, 1.0)]
+        together = trial.fit(some)
+        alone = {setting: trial.fit([setting])[setting] for setting in some}
+        for setting in some:
+            difference = (together[setting].mean - alone[setting].mean).norm()
+            assert difference <= 1e-3 * setting.radius
+            assert together[setting].mean.norm() == pytest.approx(setting.radius, rel=1e-6)
+            assert together[setting].gradient <= 1e-5
+        passes = [sum(sum(fit.passes) for fit in fits.values()) for fits in (together, alone)]
+        assert passes[0] < 0.9 * passes[1]
+
+
 def test_the_mean_of_logits_is_the_composed_model(place):
     with FeatureStore(place) as store:
         trial = Trial(store, recipe(place), 3, 0)

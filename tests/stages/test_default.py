@@ -19,7 +19,7 @@ from taftcache.model.component import read_base, read_component
 from taftcache.model.meta import meta_of
 from taftcache.names import is_model
 from taftcache.recipe import parse_recipe
-from taftcache.stages.look.evaluation import PROBE, _against, _distance
+from taftcache.stages.look.evaluation import PROBE, _against, _distance, accuracy_interval
 from taftcache.stages.look.probe import Probe
 from taftcache.tangent.operator import TangentOperator
 from taftcache.tangent.spec import TangentSpec
@@ -150,6 +150,14 @@ def test_forgetting_says_what_is_proven(default, tmp_path):
         with pytest.raises(StoreError, match="no held-out rows"):
             taftcache.forget(store, [store.shards[0].sample_ids[0]], proven=True)
         assert before != after == store.root_digest
+
+
+@pytest.mark.parametrize(("right", "of"), [(0, 1), (1, 1), (1, 7), (59, 60), (60, 60), (1234, 5000)])
+def test_an_accuracys_interval_is_wilsons(right, of):
+    from scipy.stats import binomtest
+
+    low, high = accuracy_interval(np.arange(of) < right)
+    assert (low, high) == pytest.approx(binomtest(right, of).proportion_ci(0.95, method="wilson"), abs=1e-15)
 
 
 def test_evaluate_prints_interval_and_verdict(default):

@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.fixture(scope="module")
 def tools():
     """What writes the tables, by name."""
-    names = ("make_growth", "make_defaults", "make_rows", "make_alternatives")
+    names = ("make_growth", "make_defaults", "make_rows", "make_alternatives", "make_workers")
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(ROOT / "tools"))
         yield {name: importlib.import_module(name) for name in names}
@@ -98,7 +98,7 @@ def test_what_8_bits_cost_becomes_a_table(tools):
 
 
 @pytest.mark.law(
-    "Tables of how cost grows, of a run without a switch, of rows in 8 bits and of alternatives are those kept"
+    "Tables of cost, of workers, of a run without a switch, of rows in 8 bits and of alternatives are those kept"
 )
 def test_the_pages_have_what_was_measured(tools):
     def kept(name):
@@ -111,6 +111,7 @@ def test_the_pages_have_what_was_measured(tools):
         ("README.md", "alternatives", tools["make_alternatives"].short(others)),
         ("docs/benchmarks.md", "growth", tools["make_growth"].tables(growth)),
         ("docs/cluster.md", "plan", tools["make_growth"].plan(growth)),
+        ("docs/cluster.md", "workers", tools["make_workers"].table(kept("workers.json"))),
         ("docs/benchmarks.md", "defaults", tools["make_defaults"].table(defaults)),
         ("docs/benchmarks.md", "rows", tools["make_rows"].tables(rows)),
         ("README.md", "defaults", tools["make_defaults"].sentence(defaults)),

@@ -16,6 +16,7 @@ OBJECTIVES = {
     "mse": {"loss": "mse"},
     "cross-entropy": {"loss": "cross_entropy", "ridge": 1e-1},
     "ball": {"radius": 0.5},
+    "balls": {"radius": [0.5, 2.0, 500.0], "ridge": 1e-2},
     "balanced": {"class_weights": "balanced"},
     "listed": {"class_weights": [1.0] * 10},
     "jvp": {"jvp_only": True},
@@ -44,6 +45,45 @@ def test_every_objective_trains_and_predicts(store, objective, capsys, monkeypat
             assert f"λ {choice['ridge']:.1e} by {choice['method']}; mean loss at" in said
             loss = next(point["loss"] for point in choice["curve"] if point["ridge"] == choice["ridge"])
             assert f"{choice['ridge']:.1e}: {loss:.4g} (taken)" in said
+
+
+def test_a_radius_is_chosen_recorded_and_audited(store, capsys):
+    radii = [0.01, 0.5, 2.0]
+    with open_store(store) as opened:
+        asked = recipe(store, objective={"radius": radii, "ridge": 1e-3}, solver={"tolerance": 1e-3})
+        report = taftcache.train(opened, asked)
+        assert taftcache.train(opened, asked).trained == []
+        shown = taftcache.inspect(opened)
+        show_inspect(shown)
+        said = " ".join(capsys.readouterr().out.split())
+        models = {m["name"]: m for m in shown.models}
+        for name in report.trained:
+            choice = models[name]["radius_choice"]
+            assert [point["radius"] for point in choice["curve"]] == radii
+            best = min(choice["curve"], key=lambda point: point["loss"])
+            assert choice["radius"] == best["radius"] == models[name]["stats"]["radius"]
+            assert models[name]["norm"] <= choice["radius"] * (1 + 1e-9)
+            assert f"{name}: R {choice['radius']:g} by validation; mean loss at 0.01:" in said
+            assert f"{best['radius']:g}: {best['loss']:.4g} (taken)" in said
+            noted = any(name in note and "R of" in note for note in report.notes)
+            assert noted == (choice["end"] is not None)
+        taftcache.compose(opened)
+    assert taftcache.audit(store).findings == []
+
+
+@pytest.mark.parametrize(
+    ("objective", "message"),
+    [
+        ({"radius": [], "ridge": 1.0}, "objective.radius is empty"),
+        ({"radius": [2.0, 1.0], "ridge": 1.0}, "do not increase"),
+        ({"radius": [1.0, 1.0], "ridge": 1.0}, "do not increase"),
+        ({"radius": [-1.0, 1.0], "ridge": 1.0}, "must be a number above 0"),
+        ({"radius": [1.0, 2.0]}, "choose the same thing twice"),
+    ],
+)
+def test_radii_that_no_solve_can_choose_among(objective, message):
+    with pytest.raises(RecipeError, match=message):
+        parse_recipe({"objective": objective})
 
 
 @pytest.mark.parametrize("method", PRESETS)

@@ -13,9 +13,11 @@ import taftcache
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import UnreadableImage
 from taftcache.model.component import read_base, read_component
-from taftcache.model.predictor import TangentModel
+from taftcache.model.predictor import Alike, TangentModel
+from taftcache.stages.look import prediction
 from taftcache.stages.train.record import adopt
 from taftcache.tangent.operator import TangentOperator
+from taftcache.terminal.pipeline import show_predict
 from tests.stages.making import open_store, recipe
 
 
@@ -96,9 +98,42 @@ def test_evaluate_counts_what_the_logits_say(photographed):
 def test_predict_stage_sorts_classes(photographed, images):
     file = next(iter(sorted(images.glob("1/*.png"))))
     with FeatureStore(photographed) as store:
-        (prediction,) = taftcache.predict(store, [file], top=2, device="cpu").predictions
-    assert prediction.logits == sorted(prediction.logits, reverse=True)
-    assert len(prediction.labels) == 2
+        (found,) = taftcache.predict(store, [file], top=2, device="cpu").predictions
+    assert found.logits == sorted(found.logits, reverse=True)
+    assert len(found.labels) == 2
+
+
+@pytest.mark.law("What predict says of a margin is counted on held-out rows")
+def test_a_margin_is_held_against_the_held_out_rows(photographed, images, monkeypatch, capsys):
+    file = next(iter(sorted(images.glob("1/*.png"))))
+    with FeatureStore(photographed) as store:
+        margins, right = prediction.held_out_margins(store, "models/mean", "cpu")
+        (plain,) = taftcache.predict(store, [file], "models/mean", device="cpu").predictions
+        assert plain.alike == Alike(right=int(right.sum()), rows=len(right))
+        others = plain.margin + np.array([-0.1, 9, 0.2, -8, 0.05])
+        monkeypatch.setattr(prediction, "LEAST_ALIKE", 3)
+        monkeypatch.setattr(prediction, "held_out_margins", lambda *_: (others, np.array([1, 0, 1, 0, 0], bool)))
+        report = taftcache.predict(store, [file], "models/mean", top=1, device="cpu")
+    _, labels, logits = (part[-len(right) :] for part in from_cache(photographed, "models/mean"))
+    best = logits.sort(1, descending=True).values
+    assert np.allclose(margins, best[:, 0] - best[:, 1], atol=1e-4)
+    assert np.array_equal(right, logits.argmax(1) == labels)
+    assert report.predictions[0].alike == Alike(right=2, rows=3)
+    show_predict(report)
+    said = f"{plain.labels[0]}, by {plain.margin:.2f}; right in 2 of 3 held-out rows of such a margin"
+    assert said in capsys.readouterr().out
+
+
+def test_without_held_out_rows_there_is_the_margin_alone(photographed, images, monkeypatch, capsys):
+    file = next(iter(sorted(images.glob("1/*.png"))))
+    monkeypatch.setattr(FeatureStore, "held_out", None)
+    with FeatureStore(photographed) as store:
+        report = taftcache.predict(store, [file], top=2, device="cpu")
+    (found,) = report.predictions
+    assert found.alike is None
+    assert found.margin == pytest.approx(found.logits[0] - found.logits[1])
+    show_predict(report)
+    assert capsys.readouterr().out == f"{file}: {found.labels[0]}, by {found.margin:.2f} over {found.labels[1]}\n"
 
 
 def test_trained_class_token_reaches_the_images(images, tmp_path):

@@ -217,7 +217,7 @@ def _changes(setting: _Setting, part: ModelPart, direction: Tensor) -> _Changes:
     with setting.progress.task(f"influence of {', '.join(s.name for s in part.shards)}", None):
         result = leave_one_out(
             setting.base, part.shards, _objective(setting.settings, part), direction, delta=part.component.delta,
-            goal=Goal(tolerance=solver.tolerance, max_passes=solver.max_passes), memory=memory_of(recipe),
+            goal=Goal(tolerance=solver.relative, max_passes=solver.max_passes), memory=memory_of(recipe),
         )  # fmt: skip
     places = [(shard, row) for shard in part.shards for row in range(shard.rows)]
     return _Changes(

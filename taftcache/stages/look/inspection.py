@@ -34,6 +34,7 @@ LISTED = (
     "convergence",
     "coefficients",
     "ridge_choice",
+    "radius_choice",
     META,
 )
 # Rows of a sample's predictions, and missing files, that are named.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -13,16 +13,22 @@ from taftcache.cache.store import FeatureStore
 from taftcache.consent import Consent
 from taftcache.errors import DataError, StoreError
 from taftcache.model.folder import is_model_folder, open_model, read_description
-from taftcache.model.predictor import Prediction, TangentModel
+from taftcache.model.predictor import Alike, Prediction, TangentModel
 from taftcache.names import model_of, scaling_of
+from taftcache.stages.look.evaluation import held_out_margins
 from taftcache.stages.look.row_table import STEP_ROWS
 from taftcache.stages.look.scoring import Scorer
 from taftcache.stages.scaling import scaled
 
+LEAST_ALIKE = 20
+
 
 @dataclass(frozen=True, kw_only=True)
 class PredictReport:
-    """Predictions of one model; ``root_digest`` is that of the store it was read from, or was saved from."""
+    """Predictions of one model, each with how often such a margin was right, where the store has held-out rows.
+
+    ``root_digest`` is that of the store it was read from, or was saved from.
+    """
 
     store: Path
     root_digest: str
@@ -55,15 +61,36 @@ def predict(
         scaling = scaling_of(store.identity)
         if scaling is not None:
             found = [p for file in images for p in _of_vectors(store, Path(file).expanduser(), model, top, scaling)]
-            return PredictReport(store=store.path, root_digest=store.root_digest, model=model, predictions=found)
-        predictions = TangentModel.load(store, model, device, consent).predict(images, top)
-        return PredictReport(store=store.path, root_digest=store.root_digest, model=model, predictions=predictions)
+        else:
+            found = TangentModel.load(store, model, device, consent).predict(images, top)
+        found = _beside_held_out(store, model, found, device, consent)
+        return PredictReport(store=store.path, root_digest=store.root_digest, model=model, predictions=found)
     if not is_model_folder(store):
         with FeatureStore(store) as opened:
             return predict(opened, images, model, top, device, consent)
     described = read_description(store)
     predictions = open_model(store, device).predict(images, top)
     return PredictReport(store=store, root_digest=described.root_digest, model=described.model, predictions=predictions)
+
+
+def _beside_held_out(
+    store: FeatureStore, model: str, predictions: list[Prediction], device: str, consent: Consent | None
+) -> list[Prediction]:
+    """Each with how often the model was right on held-out rows of its margin: a tenth of them, 20 at least, or all."""
+    try:
+        known = held_out_margins(store, model, device, consent)
+    except StoreError:  # damaged rows are no reason not to classify an image
+        known = None
+    if known is None:
+        return predictions
+    margins, right = known
+    rows = min(len(margins), max(LEAST_ALIKE, len(margins) // 10))
+    found = []
+    for prediction in predictions:
+        assert prediction.margin is not None  # there are two classes
+        nearest = np.argsort(np.abs(margins - prediction.margin), kind="stable")[:rows]
+        found.append(replace(prediction, alike=Alike(right=int(right[nearest].sum()), rows=rows)))
+    return found
 
 
 def _of_vectors(store: FeatureStore, file: Path, model: str, top: int, scaling: str) -> Iterator[Prediction]:
@@ -87,6 +114,5 @@ def _of_vectors(store: FeatureStore, file: Path, model: str, top: int, scaling: 
         ids = [f"{file.stem}/{k:08d}" for k in range(at, min(at + STEP_ROWS, len(rows)))]
         z, changes = scorer.logits(scaled(rows[at : at + STEP_ROWS, None, :], scaling, ids), [model])
         logits = z + changes[0]
-        order = np.argsort(-logits, axis=1, kind="stable")[:, :top]
-        for i, best, values in zip(ids, order, logits, strict=True):
-            yield Prediction(i, [store.classes[k] for k in best], [float(values[k]) for k in best])
+        for i, row in zip(ids, logits, strict=True):
+            yield Prediction.of(i, row, store.classes, top)

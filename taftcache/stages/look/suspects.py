@@ -153,10 +153,11 @@ def _by_head(
             do="train more than one shard",
         )
     base, objective = untouched_base(store, settings), settings.objective(store.shards, "head")
-    if objective.radius is not None or not objective.loss.quadratic:
+    radius = settings.recipe.objective.radius
+    if radius is not None or not objective.loss.quadratic:
         raise SolveError(
             f"{missing}, and a head has no exact leave-one-out but for a square loss without a ball",
-            got=f"{objective.loss}" if objective.radius is None else f"radius {objective.radius:g}",
+            got=f"{objective.loss}" if radius is None else f"radius {radius}",
             do="train more than one shard",
         )
     with progress.task("leave-one-out of the head", 3) as task:
