@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import timm
@@ -44,6 +44,7 @@ def build_student(
     classes: int,
     seed: int,
     device: str = "cpu",
+    blocks: int | None = None,
 ) -> Student:
     """A timm model with a new classifier for ``classes``; what is random comes from ``seed`` alone.
 
@@ -52,9 +53,11 @@ def build_student(
         preprocess: overrides of the model's own.
         classes: K. seed: of the head, and of random weights.
         device: where it is trained.
+        blocks: of a transformer, how many of the first are kept; all by default.
 
     Raises:
-        BackboneError: as ``load_backbone``; a model whose logits are not one linear map of one feature.
+        BackboneError: as ``load_backbone``; a model whose logits are not one linear map of one feature, or that has
+            not so many blocks.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -67,6 +70,8 @@ def build_student(
         else:
             spec = BackboneSpec(model=model, weights=weights, model_args=model_args)
             backbone = load_backbone(spec, preprocess)
+        if blocks is not None:
+            backbone = _first_blocks(backbone, blocks)
         module: Any = backbone.model
         module.reset_classifier(classes)
         head = module.get_classifier()
@@ -80,15 +85,43 @@ def build_student(
         head.reset_parameters()
     module.requires_grad_(True)
     student = Student(backbone, head.in_features)
+    _check_linear(student)
+    if device != "cpu":
+        module.to(resolve_device(device))
+    return student
+
+
+def _first_blocks(backbone: Backbone, count: int) -> Backbone:
+    """The model with only its first ``count`` blocks; what stands before and behind them stays."""
+    module: Any = backbone.model
+    held = getattr(module, "blocks", None)
+    if not isinstance(held, nn.Sequential) or count > len(held):
+        has = f"{len(held)} blocks" if isinstance(held, nn.Sequential) else "no sequence of blocks"
+        raise BackboneError(
+            f"the student {backbone.name} has fewer blocks than are to be kept",
+            got=f"{has}, student.blocks = {count}",
+            do="lower student.blocks, or take a vision transformer",
+        )
+    module.blocks = held[:count]
+    return replace(backbone, name=f"{backbone.name}, first {count} of {len(held)} blocks")
+
+
+def _check_linear(student: Student) -> None:
+    """BackboneError for a model that cannot be computed, or whose logits are not one linear map of one feature."""
+    backbone, module = student.backbone, student.backbone.model
     with torch.no_grad():
         images = torch.zeros(2, *backbone.data_config["input_size"])
-        feature, logits = student(images)
-        if feature.shape != (2, head.in_features) or not torch.allclose(logits, module(images), atol=1e-4):
+        try:
+            feature, logits = student(images)
+        except RuntimeError as error:  # of a convolutional network, whose last layers fit its last block alone
+            raise BackboneError(
+                f"the student {backbone.name} cannot be computed",
+                got=str(error).splitlines()[0],
+                do="leave student.blocks out, or take a vision transformer",
+            ) from error
+        if feature.shape != (2, student.width) or not torch.allclose(logits, module(images), atol=1e-4):
             raise BackboneError(
                 f"the logits of the student {backbone.name} are not one linear map of its feature",
                 got=f"{backbone.name}: forward_head(pre_logits=True) and the classifier do not give its logits",
                 do="take another model",
             )
-    if device != "cpu":
-        module.to(resolve_device(device))
-    return student

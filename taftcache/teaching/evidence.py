@@ -1,6 +1,7 @@
-"""Linear models of teachers' features: probes, and the evidence that ranks teachers.
+"""Linear models of teachers' features: probes, the evidence that ranks teachers, and their predictions.
 
-Both are ridge regressions on one-hot labels, solved through one eigendecomposition of the features' moments.
+Probes and evidence are ridge regressions on one-hot labels, through one decomposition of the features; predictions
+are those of a softmax regression.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from torch import Tensor
 
 RIDGES = tuple(10.0**k for k in range(-6, 5))  # relative to the mean eigenvalue
 ROUNDS = 50
+RIDGE = 1e-2  # of the softmax regression
+STEPS = 500  # of L-BFGS; a few dozen end it
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,31 @@ def probe(psi: Tensor, labels: Tensor, classes: int, ridges: Sequence[float] = R
             best = error, LinearReadout(weight, mean, offset)
     assert best is not None
     return best[1]
+
+
+def softmax_regression(psi: Tensor, labels: Tensor, classes: int, ridge: float = RIDGE) -> LinearReadout:
+    """The least of mean cross entropy + ridge/2 ‖weight‖², by L-BFGS in float64; the offset is not penalised.
+
+    Args:
+        psi: [n,p], of deviation about one. labels: [n]. classes: K.
+    """
+    psi, mean = psi.double(), psi.double().mean(0)
+    rows = psi - mean
+    weight = torch.zeros(psi.shape[1], classes, dtype=torch.float64, requires_grad=True)
+    offset = torch.zeros(classes, dtype=torch.float64, requires_grad=True)
+    optimiser = torch.optim.LBFGS(
+        [weight, offset], max_iter=STEPS, tolerance_grad=1e-7, tolerance_change=0.0, line_search_fn="strong_wolfe"
+    )
+
+    def loss() -> Tensor:
+        optimiser.zero_grad()
+        value = torch.nn.functional.cross_entropy(rows @ weight + offset, labels)
+        value = value + ridge / 2 * weight.square().sum()
+        torch.autograd.backward(value)
+        return value
+
+    optimiser.step(loss)
+    return LinearReadout(weight.detach(), mean, offset.detach())
 
 
 @dataclass(frozen=True)

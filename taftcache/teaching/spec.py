@@ -11,7 +11,9 @@ from taftcache.recipe import Count, NotNegative, Positive
 
 Fraction = Annotated[float, msgspec.Meta(gt=0, lt=1)]
 Whole = Annotated[int, msgspec.Meta(ge=0)]
-PriorName = Literal["none", "aft", "aft-nnls", "kd", "b-tuning", "rkd", "aft-fixed", "aft-dense", "aft-rbf"]
+PriorName = Literal[
+    "none", "aft", "aft-nnls", "kd", "kd-logits", "kkd", "b-tuning", "rkd", "aft-fixed", "aft-dense", "aft-rbf"
+]
 
 
 class TeacherSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -43,11 +45,13 @@ class StudentSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     model: a timm architecture; None when the weights name it.
     weights: "random", or as ``backbone.weights``.
     model_args: passed on to ``timm.create_model``.
+    blocks: only so many of the model's first blocks are kept, with its last norm and the new head; all by default.
     """
 
     model: str | None = None
     weights: str = "bundled"
     model_args: dict[str, Any] = {}
+    blocks: Count | None = None
 
     def __post_init__(self) -> None:
         if self.weights == "random" and self.model is None:
@@ -60,8 +64,8 @@ class TeachSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     """The prior R on the student's features, and how strong it is.
 
     prior: "aft" is the authors' form, "aft-nnls" finds the features' weights in closed form, "aft-fixed" keeps them
-        equal, "aft-dense" maps features without a kernel, "aft-rbf" takes a Gaussian kernel; "kd", "b-tuning" and
-        "rkd" are others' methods, "none" is standard transfer learning.
+        equal, "aft-dense" maps features without a kernel, "aft-rbf" takes a Gaussian kernel; "kd", "kd-logits", "kkd",
+        "b-tuning" and "rkd" are others' methods, "none" is standard transfer learning.
     beta: the weight of R, or "choose": by accuracy on a part of the training images that is held out.
     grid: what is tried; 0 is always among it.
     hold_out: that part.

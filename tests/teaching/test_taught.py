@@ -36,9 +36,9 @@ SLICES = {"good": slice(0, 5), "junk": slice(5, P)}
 FEW = 60  # digits in a store
 
 
-@cache
-def features() -> tuple[Tensor, Tensor]:
-    """J_φ [N·d,P'] and φ₀ [N,d] of timm's modules without the head, by torch.func."""
+def features(*, jacobian: bool) -> tuple[Tensor, Tensor]:
+    """J_φ [N·d,P'] (where it is asked for: it takes a second) and φ₀ [N,d] of timm's modules without the head, by
+    torch.func."""
     held = case()
     names = [n for n in held.base.layout if n not in held.base.config.head_names]
     d = held.base.config.width
@@ -49,14 +49,15 @@ def features() -> tuple[Tensor, Tensor]:
     def phi(vector: Tensor) -> Tensor:
         return held.forward({**layout.views(vector), **fixed})
 
-    return torch.func.jacrev(phi)(flat).reshape(N * d, -1).detach(), phi(flat).detach()
+    J = torch.func.jacrev(phi)(flat).reshape(N * d, -1).detach() if jacobian else flat.new_zeros(0)
+    return J, phi(flat).detach()
 
 
 @cache
 def psi() -> Tensor:
     """Five teacher features that φ₀ follows from, and four of noise; centred, of mean square one."""
     generator = torch.Generator().manual_seed(3)
-    _, phi = features()
+    _, phi = features(jacobian=False)
     good = phi @ torch.randn(phi.shape[1], 5, dtype=torch.float64, generator=generator)
     both = torch.cat([good, torch.randn(N, P - 5, dtype=torch.float64, generator=generator)], 1)
     both = both - both.mean(0)
@@ -106,11 +107,9 @@ def _rounded() -> tuple[Tensor, Tensor]:
     before = held.tokens.clone()
     try:
         held.tokens.copy_(before.half().double())
-        features.cache_clear()
-        return features()
+        return features(jacobian=True)
     finally:
         held.tokens.copy_(before)
-        features.cache_clear()
 
 
 def _slow_lasso(C: np.ndarray, D: np.ndarray, nu: float, tau: float) -> np.ndarray:

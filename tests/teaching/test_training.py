@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from base64 import b64decode
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +23,7 @@ from taftcache.teaching.spec import PriorName, TeachSpec
 from taftcache.teaching.students.checkpoint import optimiser_tensors, read_tensors, restore_optimiser, write_tensors
 from taftcache.teaching.students.images import augmented
 from taftcache.teaching.students.students import StudentSettings, per_class
-from taftcache.teaching.students.trainer import CHECKPOINT, StudentTraining, _Run
+from taftcache.teaching.students.trainer import CHECKPOINT, StudentTraining, _Run, rightly
 from tests.teaching.making import teaching_recipe
 
 
@@ -82,6 +83,31 @@ def _tensors_of(data: bytes, tmp_path: Path) -> dict[str, bytes]:
     file = tmp_path / "plain.safetensors"
     file.write_bytes(data)
     return _tensors(file)
+
+
+def test_an_outcome_says_which_images_were_right(teachers, tmp_path):
+    recipe = teaching_recipe(tmp_path, teachers, teach={"prior": "none"})
+    with open_students(recipe, Silent()) as students:
+        outcome = students.outcome(students.settings("none", 0.0, 0))
+        tested = students.joined.held_out
+        bits = np.unpackbits(np.frombuffer(b64decode(outcome.right), np.uint8), count=len(tested)).astype(bool)
+        held, student = read_tensors(students.student_file(students.settings("none", 0.0, 0)))[0], students.student(0)
+        student.model.load_state_dict(held)
+        right = rightly(student, students._images, tested, students.joined.labels)
+        np.testing.assert_array_equal(bits, right)
+        one = [rightly(student, students._images, tested[k : k + 1], students.joined.labels).item() for k in range(9)]
+        assert one == right[:9].tolist()
+    assert outcome.accuracy == bits.mean()
+
+
+def test_a_kept_student_of_all_blocks_is_still_the_same(teachers, tmp_path):
+    """What was trained before blocks could be left out is found under its old key."""
+    recipe = teaching_recipe(tmp_path, teachers, teach={"prior": "none"})
+    with open_students(recipe, Silent()) as students:
+        assert "blocks" not in students._key(students.settings("none", 0.0, 0))["student"]
+    fewer = teaching_recipe(tmp_path, teachers, teach={"prior": "none"}, student={"blocks": 1})
+    with open_students(fewer, Silent()) as students:
+        assert students._key(students.settings("none", 0.0, 0))["student"]["blocks"] == 1
 
 
 def test_the_report_trains_no_student_for_a_beta_of_zero(teachers, tmp_path):

@@ -79,8 +79,21 @@ def compare(students: Students) -> Comparison:
             made.tables[title] = curve(students, key, points, curves)
     made.conclusions = conclusions(made.tables, len(students.joined.held_out))
     energies = _profile(students, found, own)
-    made.plots = write_page(recipe.folder, recipe, made.tables, made.conclusions, made.notes, energies)
+    made.plots = write_page(
+        recipe.folder, recipe, _counts(students), made.tables, made.conclusions, made.notes, energies
+    )
     return made
+
+
+def _counts(students: Students) -> dict[str, int]:
+    """How many images the recipe's own student has, and of how many classes."""
+    work = students.training_rows(students.settings("none", 0.0, students.recipe.train.seeds[0]))
+    return {
+        "labelled": len(work.labelled),
+        "unlabelled": len(work.unlabelled),
+        "tested": len(work.tested),
+        "classes": len(students.joined.classes),
+    }
 
 
 def _seeds(students: Students, prior: PriorName, beta: float, **changes: Any) -> list[StudentOutcome]:
@@ -241,6 +254,8 @@ def _ratio(a: float, b: float) -> float | None:
 TITLES: dict[PriorName, str] = {
     "none": "STL (no prior)",
     "kd": "KD (features)",
+    "kd-logits": "KD (logits)",
+    "kkd": "KD (kernels)",
     "b-tuning": "B-Tuning",
     "rkd": "RKD",
     "aft": "AFT (learned weights)",

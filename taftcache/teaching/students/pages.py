@@ -24,6 +24,7 @@ CURVES = {
 def write_page(
     folder: Path,
     recipe: TeachingRecipe,
+    counts: Mapping[str, int],
     tables: Tables,
     conclusions: Sequence[str],
     notes: Sequence[str],
@@ -32,10 +33,12 @@ def write_page(
     """Write the report; the plots' files.
 
     Args:
-        tables: by title, rows of plain values. energies: teacher → energy of each of its features, in per cent.
+        counts: of images and classes. tables: by title, rows of plain values. energies: teacher → energy of each of
+            its features, in per cent.
     """
     plots = [*_energy_plots(folder, tables, energies), *_curve_plots(folder, tables)]
-    text = [f"# Teaching: {recipe.name}", ""]
+    said = ", ".join(f"{name} {count:,}" for name, count in counts.items())
+    text = [f"# Teaching: {recipe.name}", "", f"Images: {said}.", ""]
     for title, rows in tables.items():
         if rows:
             text += section(f"{title[0].upper()}{title[1:]}", table(rows))
@@ -44,7 +47,8 @@ def write_page(
     for plot in plots:
         text += picture(plot.stem.replace("-", " "), plot.name)
     write_bytes(folder / "report.md", "\n".join(text).encode())
-    write_json(folder / "report.json", {"recipe": recipe, "tables": tables, "conclusions": conclusions, "notes": notes})
+    told = {"recipe": recipe, "rows": counts, "tables": tables, "conclusions": conclusions, "notes": notes}
+    write_json(folder / "report.json", told)
     return plots
 
 

@@ -1,7 +1,7 @@
 """The priors R(θ): how far a student's features are from what the teachers' features can say.
 
 Every prior is a module with parameters and buffers of its own, drawn from a seed of its own, so that a student's
-training draws the same numbers whatever the prior. Letters: φ [b,d] student, ψ [b,p] teachers.
+training draws the same numbers whatever the prior. Letters: φ [b,d] student, ψ [b,p] teachers; logits [b,K] of φ.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from math import log, sqrt
 import torch
 from torch import Tensor, nn
 
-from taftcache.teaching.evidence import posterior
+from taftcache.teaching.evidence import LinearReadout, posterior, softmax_regression
 from taftcache.teaching.moments import student_moments
 from taftcache.teaching.spec import PriorName
 from taftcache.teaching.students.kernels import cosine_distance, cosine_rows, gaussian_distance, relations, unit_rows
@@ -31,7 +31,7 @@ class Prior(nn.Module, ABC):
     refreshes = False
 
     @abstractmethod
-    def forward(self, phi: Tensor, psi: Tensor) -> Tensor:
+    def forward(self, phi: Tensor, psi: Tensor, logits: Tensor) -> Tensor:
         """R of a batch, a scalar."""
 
     def refresh(self, phi: Tensor, teachers: Teachers) -> None:
@@ -54,7 +54,7 @@ class Kernel(Prior):
         self.s = nn.Parameter(torch.zeros(width), requires_grad=learned)
         self._distance = gaussian_distance if gaussian else cosine_distance
 
-    def forward(self, phi: Tensor, psi: Tensor) -> Tensor:
+    def forward(self, phi: Tensor, psi: Tensor, logits: Tensor) -> Tensor:
         return self._distance(phi, psi * self.s.sigmoid())
 
     def energy(self) -> Tensor | None:
@@ -85,7 +85,7 @@ class ClosedForm(Prior):
         self.register_buffer("q", torch.ones(len(moment), dtype=torch.float64))
         self.violation = 0.0
 
-    def forward(self, phi: Tensor, psi: Tensor) -> Tensor:
+    def forward(self, phi: Tensor, psi: Tensor, logits: Tensor) -> Tensor:
         return cosine_distance(phi, psi * self.get_buffer("q").sqrt().to(psi))
 
     def refresh(self, phi: Tensor, teachers: Teachers) -> None:
@@ -119,7 +119,7 @@ class Dense(Prior):
         super().__init__()
         self.map = nn.Parameter(torch.randn(into, width, generator=generator) / sqrt(width))
 
-    def forward(self, phi: Tensor, psi: Tensor) -> Tensor:
+    def forward(self, phi: Tensor, psi: Tensor, logits: Tensor) -> Tensor:
         difference = cosine_rows(phi) - cosine_rows(psi @ self.map.T)
         return (difference.square().sum(1).mean() + 1e-8).sqrt()
 
@@ -135,8 +135,46 @@ class Distillation(Prior):
         self.map = nn.Parameter(torch.randn(width, of, generator=generator) / sqrt(of))
         self.offset = nn.Parameter(torch.zeros(width))
 
-    def forward(self, phi: Tensor, psi: Tensor) -> Tensor:
+    def forward(self, phi: Tensor, psi: Tensor, logits: Tensor) -> Tensor:
         return (psi - phi @ self.map.T - self.offset).square().mean()
+
+
+class KernelDistillation(Prior):
+    """Feature distillation with a kernel: the kernel of a learned linear map of φ is to be that of all of ψ.
+
+    As ``Kernel`` is to ``Dense``; R is the same distance, but what is learned stands at the student, whose features
+    must hold whatever the teachers' do. The map is square, for no wider one has other kernels, and the identity at
+    the start.
+    """
+
+    def __init__(self, of: int) -> None:
+        super().__init__()
+        self.map = nn.Parameter(torch.eye(of))
+
+    def forward(self, phi: Tensor, psi: Tensor, logits: Tensor) -> Tensor:
+        return cosine_distance(phi @ self.map.T, psi)
+
+
+class LogitDistillation(Prior):
+    """Distillation of predictions (Hinton et al. 2015): R = T² KL(softmax(z/T) ‖ softmax(logits/T)), T = 2.
+
+    z are the logits of a softmax regression on the teachers' features, fitted to the labelled training rows.
+
+    Args:
+        teacher: gives z [b,K] from ψ.
+    """
+
+    TEMPERATURE = 2.0
+
+    def __init__(self, teacher: LinearReadout) -> None:
+        super().__init__()
+        self.register_buffer("weight", teacher.weight.float())
+        self.register_buffer("offset", (teacher.offset - teacher.mean @ teacher.weight).float())
+
+    def forward(self, phi: Tensor, psi: Tensor, logits: Tensor) -> Tensor:
+        target = ((psi @ self.get_buffer("weight") + self.get_buffer("offset")) / self.TEMPERATURE).log_softmax(1)
+        own = (logits / self.TEMPERATURE).log_softmax(1)
+        return self.TEMPERATURE**2 * (target.exp() * (target - own)).sum(1).mean()
 
 
 class BayesianTuning(Prior):
@@ -161,7 +199,7 @@ class BayesianTuning(Prior):
         self.bias = nn.Parameter(torch.zeros(weight.shape[1]))
         self.shares = dict(shares)
 
-    def forward(self, phi: Tensor, psi: Tensor) -> Tensor:
+    def forward(self, phi: Tensor, psi: Tensor, logits: Tensor) -> Tensor:
         predicted = psi @ self.get_buffer("weight") + self.get_buffer("offset")
         return (phi @ self.map.T + self.bias - predicted).square().sum(1).mean()
 
@@ -169,7 +207,7 @@ class BayesianTuning(Prior):
 class Relations(Prior):
     """RKD (Park et al. 2019): distances and angles among a batch's rows are to be the teachers'."""
 
-    def forward(self, phi: Tensor, psi: Tensor) -> Tensor:
+    def forward(self, phi: Tensor, psi: Tensor, logits: Tensor) -> Tensor:
         return relations(phi, psi)
 
 
@@ -189,7 +227,7 @@ def make_prior(
         width: p. student: d. seed: of what it draws.
         slices: teacher → its features.
         moment: A of the teachers, for "aft-nnls".
-        labelled: ψ and labels of the labelled training rows, and K, for "b-tuning".
+        labelled: ψ and labels of the labelled training rows, and K, for "b-tuning" and "kd-logits".
     """
     generator = torch.Generator().manual_seed(seed)
     if name == "none":
@@ -200,6 +238,10 @@ def make_prior(
         return Dense(width, student, generator)
     if name == "kd":
         return Distillation(width, student, generator)
+    if name == "kkd":
+        return KernelDistillation(student)
+    if name == "kd-logits":
+        return LogitDistillation(softmax_regression(*labelled()))
     if name == "rkd":
         return Relations()
     if name == "b-tuning":

@@ -192,6 +192,7 @@ class Students:
             len(self.joined.classes),
             seed,
             self.recipe.device,
+            spec.blocks,
         )
 
     def _train(self, settings: StudentSettings, folder: Path, key: dict[str, Any], on_epoch: OnEpoch) -> StudentOutcome:
@@ -238,10 +239,13 @@ class Students:
         """All that decides a student's bytes."""
         recipe = self.recipe
         spec = msgspec.to_builtins(recipe.train)
+        student = msgspec.to_builtins(recipe.student)
+        if recipe.student.blocks is None:  # says nothing, as before there was a choice
+            del student["blocks"]
         decides: dict[str, Any] = {
             KEPT_AS: asdict(settings),
             "rows": self._rows,
-            "student": recipe.student,
+            "student": student,
             "preprocess": recipe.preprocess,
             "train": {k: spec[k] for k in ("epochs", "batch", "rate", "weight_decay", "augment")},
         }

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import time
+from base64 import b64encode
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -74,7 +75,10 @@ class StudentTraining:
 
 @dataclass(frozen=True, kw_only=True)
 class StudentOutcome:
-    """A trained student: accuracy on the tested rows, the last epoch's mean loss and R, energy by feature."""
+    """A trained student: accuracy on the tested rows, the last epoch's mean loss and R, energy by feature.
+
+    right: which of the tested rows it gets right, in their order: one bit a row, packed, base64.
+    """
 
     accuracy: float
     loss: float
@@ -84,6 +88,7 @@ class StudentOutcome:
     seconds: float
     energy: list[float] | None = None
     notes: dict[str, Any] = field(default_factory=dict)
+    right: str = ""
 
 
 def train(training: StudentTraining, folder: Path, key: dict[str, Any], on_epoch: OnEpoch) -> StudentOutcome:
@@ -124,8 +129,9 @@ def train(training: StudentTraining, folder: Path, key: dict[str, Any], on_epoch
     write_tensors(folder / STUDENT, training.student.model.state_dict(), {"key": key})
     energy = None if prior is None else prior.energy()
     loss, penalty = run.history[-1] if run.history else (float("nan"), 0.0)
+    right = rightly(training.student, training.images, rows.tested, rows.labels)
     outcome = StudentOutcome(
-        accuracy=accuracy(training.student, training.images, rows.tested, rows.labels),
+        accuracy=int(right.sum()) / len(right) if len(right) else float("nan"),
         loss=loss,
         penalty=penalty,
         epochs=spec.epochs,
@@ -133,20 +139,16 @@ def train(training: StudentTraining, folder: Path, key: dict[str, Any], on_epoch
         seconds=time.perf_counter() - begin,
         energy=None if energy is None else energy.tolist(),
         notes=dict(getattr(prior, "shares", {})),
+        right=b64encode(np.packbits(right).tobytes()).decode(),
     )
     file.unlink(missing_ok=True)
     return outcome
 
 
-def accuracy(student: Student, images: Images, rows: np.ndarray, labels: np.ndarray) -> float:
-    """Top-1 over ``rows``; not a number where there are none."""
-    if not len(rows):
-        return float("nan")
-    right = sum(
-        int((logits.argmax(1).cpu() == torch.from_numpy(labels[index])).sum())
-        for index, _, logits in _evaluated(student, images, rows)
-    )
-    return right / len(rows)
+def rightly(student: Student, images: Images, rows: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Which of ``rows`` the student gives their own label, bool [n]."""
+    found = [logits.argmax(1).cpu().numpy() == labels[index] for index, _, logits in _evaluated(student, images, rows)]
+    return np.concatenate([np.zeros(0, bool), *found])
 
 
 def _evaluated(student: Student, images: Images, rows: np.ndarray) -> Iterator[tuple[np.ndarray, Tensor, Tensor]]:
@@ -206,7 +208,7 @@ class _Run:
                     loss = cross_entropy(logits[known.to(self._device)], labels)
                 losses.append(loss.item())
                 if prior is not None:
-                    penalty = prior(phi, training.features.rows(index).to(self._device))
+                    penalty = prior(phi, training.features.rows(index).to(self._device), logits)
                     penalties.append(penalty.item())
                     loss = loss + training.beta * penalty
                 self._optimiser.zero_grad(set_to_none=True)

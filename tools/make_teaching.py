@@ -1,0 +1,270 @@
+"""Write the tables of docs/teaching.md from what `taftcache teach` reported.
+
+python tools/make_teaching.py [--check] [FOLDER …]
+
+A FOLDER is where `taftcache teach teach/NAME` left its report and its students (stores/teach/NAME). Its figures are
+kept in docs/results/teach/NAME.json: settings, accuracies of every seed, and differences on the same images with their
+intervals; no row of data. The page is of all that is kept there. `--check` writes nothing, and exits 1 where the page
+is not what the kept figures make.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from base64 import b64decode
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any, NamedTuple
+
+import marked
+import numpy as np
+from numpy.typing import NDArray
+
+import taftcache
+from taftcache.paper.paired import paired
+from taftcache.report.tables import markdown_table
+from taftcache.report.write import write_json
+from taftcache.teaching.students.comparison import TITLES
+from taftcache.teaching.students.students import OUTCOME, StudentSettings
+
+KEPT, PAGE = marked.ROOT / "docs" / "results" / "teach", "docs/teaching.md"
+PRIORS = {title: prior for prior, title in TITLES.items()}
+# Of a curve: its table in the report, and its point in words.
+CURVES = {
+    "noise": ("noise features", "{} features of noise added"),
+    "per_class": ("labelled images of a class", "{} labelled images of a class"),
+    "repeat": ("times the first teacher is given", "the first teacher given {} times"),
+}
+# Each: students of this prior are above those of that one.
+CLAIMS = (
+    ("aft", "none"),
+    ("aft-nnls", "none"),
+    ("kd", "none"),
+    ("kd-logits", "none"),
+    ("aft", "kd"),
+    ("aft-nnls", "kd"),
+    ("aft", "kd-logits"),
+    ("aft-nnls", "kd-logits"),
+    ("aft", "aft-fixed"),
+    ("aft-nnls", "aft"),
+)
+Figures = dict[str, Any]
+
+
+class Right(NamedTuple):
+    """Which tested images a prior's students get right, 1 or 0 [seeds, images]; ``students`` are their names."""
+
+    students: tuple[str, ...]
+    images: NDArray[np.float64]
+
+
+def kept(folder: Path) -> Figures:
+    """The figures of a report: of its students, and of each point of its curves."""
+    report = json.loads((folder / "report.json").read_text(encoding="utf-8"))
+    recipe, tables = report["recipe"], report["tables"]
+    own = {"noise": recipe["teach"]["noise"], "per_class": recipe["train"]["per_class"]}
+    rows = [{**row, "prior": PRIORS[row["student trained with"]]} for row in tables["students"]]
+    base, right = students(folder, report, rows, own)
+    points = {}
+    for key, (title, _) in CURVES.items():
+        for value in dict.fromkeys(row[key] for row in tables.get(title, [])):
+            found = [row for row in tables[title] if row[key] == value]
+            made, there = students(folder, report, found, {**own, key: value})
+            itself = {prior: against(there[prior], right[prior]) for prior in there if prior in right}
+            points[f"{key} {value}"] = {"students": made, "claims": claims(there), "itself": itself}
+    return {
+        "version": taftcache.__version__,
+        "recipe": {key: value for key, value in recipe.items() if key not in ("device", "path", "report")},
+        "rows": report["rows"],
+        "students": base,
+        "claims": claims(right),
+        "points": points,
+        "probes": tables.get("linear probes of the teachers", []),
+        "energy": tables.get("energy", []),
+    }
+
+
+def students(
+    folder: Path, report: Figures, rows: Sequence[Figures], changes: Figures
+) -> tuple[Figures, dict[str, Right]]:
+    """What became of each prior's students, and which images they get right; both by prior."""
+    made, right = {}, {}
+    for row in rows:
+        prior, seeds = row["prior"], report["recipe"]["train"]["seeds"]
+        names = tuple(named(prior, row["beta"], seed, changes) for seed in seeds)
+        outcomes = [outcome(folder, name) for name in names]
+        tested = report["rows"]["tested"]
+        right[prior] = Right(names, np.stack([bits(each["right"], tested) for each in outcomes]))
+        made[prior] = {
+            "beta": row["beta"],
+            "tried": row.get("tried on held-out rows") or {},
+            "accuracy": [each["accuracy"] for each in outcomes],
+            "loss": mean(each["loss"] for each in outcomes),
+            "noise energy": row.get("noise energy"),
+            "against STL": against(right[prior], right["none"]),
+        }
+    return made, right
+
+
+def named(prior: Any, beta: float, seed: int, changes: Figures) -> str:
+    """A student's folder; with β = 0 it is the plain one's, whatever the teachers were."""
+    if beta == 0:
+        prior, changes = "none", {"per_class": changes["per_class"]}
+    return StudentSettings(prior, float(beta), seed, **changes).name
+
+
+def outcome(folder: Path, name: str) -> Figures:
+    """What is kept of one student."""
+    held: Figures = json.loads((folder / "students" / name / OUTCOME).read_text(encoding="utf-8"))["outcome"]
+    if not held.get("right"):
+        raise SystemExit(f"{folder}: {name} was trained before it was kept which images a student gets right")
+    return held
+
+
+def bits(text: str, count: int) -> NDArray[np.float64]:
+    """1 or 0 for each tested image."""
+    return np.unpackbits(np.frombuffer(b64decode(text), np.uint8), count=count).astype(np.float64)
+
+
+def against(ours: Right, theirs: Right) -> Figures:
+    """By how many points one is ahead of the other, on the same images and seeds; "same": they are one (β = 0)."""
+    if ours.students == theirs.students:
+        return {"ahead": 0.0, "interval": [0.0, 0.0], "verdict": "same"}
+    found = paired(ours.images, theirs.images)
+    return {"ahead": found.ahead, "interval": list(found.interval), "verdict": found.verdict}
+
+
+def claims(right: dict[str, Right]) -> dict[str, Figures]:
+    """Those of ``CLAIMS`` whose two priors were trained, by their two names."""
+    return {f"{one} > {other}": against(right[one], right[other]) for one, other in CLAIMS if {one, other} <= {*right}}
+
+
+def part(reports: dict[str, Figures]) -> str:
+    """The whole part of the page: all claims side by side, then each report's tables."""
+    text = [*side_by_side(reports), ""]
+    for name, found in reports.items():
+        text += [f"### {name}", "", about(name, found), "", *table(found["students"]), "", *others(found)]
+        for point, of in found["points"].items():
+            text += [f"With {said(point)}:", "", *table(of["students"], of["itself"]), ""]
+    return "\n".join(text).strip()
+
+
+def side_by_side(reports: dict[str, Figures]) -> list[str]:
+    """A row for each claim, a column for each table."""
+    found = {}
+    for name, report in reports.items():
+        found[name] = report["claims"]
+        found |= {f"{name}, {said(point)}": of["claims"] for point, of in report["points"].items()}
+    rows = [
+        [f"{TITLES[one]} above {TITLES[other]}", *(verdict(of.get(f"{one} > {other}")) for of in found.values())]
+        for one, other in CLAIMS
+    ]
+    return markdown_table(["", *found], (row for row in rows if any(row[1:])))
+
+
+def about(name: str, found: Figures) -> str:
+    """What was trained on what."""
+    rows, recipe = found["rows"], found["recipe"]
+    spec, student = recipe["train"], recipe["student"]
+    model = "the bundled backbone" if student["weights"] == "bundled" else student["model"]
+    model += f", its first {student['blocks']} blocks" if student.get("blocks") else ""
+    start = "from nothing" if student["weights"] == "random" else "pre-trained"
+    teachers = " and ".join(each["name"] or Path(each["store"] or each["recipe"]).stem for each in recipe["teachers"])
+    unlabelled = f" and {rows['unlabelled']:,} without labels" if rows["unlabelled"] else ""
+    grid = ", ".join(f"{beta:g}" for beta in sorted({0.0, *recipe["teach"]["grid"]}))
+    return (
+        f"`taftcache teach teach/{name}`: {rows['labelled']:,} labelled images of {rows['classes']} classes"
+        f"{unlabelled}, {rows['tested']:,} to test on. Teachers: {teachers}. Student: {model}, {start},"
+        f" {spec['epochs']} epochs in batches of {spec['batch']} at a rate of {spec['rate']:g}; STL's mean cross"
+        f" entropy in the last epoch is {found['students']['none']['loss']:.2g}. β out of {grid};"
+        f" {len(spec['seeds'])} seeds; version {found['version']}."
+    )
+
+
+def table(of: Figures, itself: Figures | None = None) -> list[str]:
+    """A row for each prior; ``itself``: against the same prior in the report's first table."""
+    noisy = any(student["noise energy"] for student in of.values())
+    heads = ["student trained with", "β", "accuracy, %", "deviation over seeds", "error / STL", "against STL, points"]
+    heads += ["against the first table"] if itself is not None else []
+    heads += ["energy on noise, %"] if noisy else []
+    plain, rows = mean(of["none"]["accuracy"]), []
+    for prior, student in of.items():
+        value, energy = mean(student["accuracy"]), student["noise energy"]
+        row = [TITLES[prior], beta(student), f"{100 * value:.1f}", spread(student["accuracy"])]
+        row += [
+            f"{(1 - value) / (1 - plain):.2f}" if plain < 1 else "",
+            "" if prior == "none" else verdict(student["against STL"]),
+        ]
+        row += [verdict(itself.get(prior))] if itself is not None else []
+        row += ["" if energy is None else f"{100 * energy:.0f}"] if noisy else []
+        rows.append(row)
+    return markdown_table(heads, rows)
+
+
+def beta(student: Figures) -> str:
+    """The chosen one; where it is 0, what the best other gave on the images that were held back."""
+    tried = {name: value for name, value in student["tried"].items() if name != "0"}
+    if student["beta"] or not tried:
+        return f"{student['beta']:g}"
+    best = max(tried, key=lambda name: tried[name])
+    return f"0 ({100 * tried[best]:.1f} % at {best}, {100 * student['tried']['0']:.1f} % at 0, held back)"
+
+
+def spread(values: Sequence[float]) -> str:
+    """Standard deviation over seeds in points."""
+    return f"{100 * stdev(values):.1f}" if len(values) > 1 else ""
+
+
+def others(found: Figures) -> list[str]:
+    """Linear probes, and which teacher has the weight."""
+    text = [
+        f"Linear probe of {row['teacher']} ({row['features']} features): {100 * row['accuracy']:.1f} %."
+        for row in found["probes"]
+    ]
+    text += [
+        f"{row['features in use']} of {row['features']} features of {row['teacher']} are in use and hold"
+        f" {100 * row['share of energy']:.0f} % of the energy."
+        for row in found["energy"]
+    ]
+    return [" ".join(text), ""] if text else []
+
+
+def verdict(claim: Figures | None) -> str:
+    """The difference in points with its interval, and what it says."""
+    if claim is None:
+        return ""
+    if claim["verdict"] == "same":
+        return "the same students"
+    ahead, low, high = (f"{each:+.1f}".replace("-", "−") for each in (claim["ahead"], *claim["interval"]))
+    return f"{ahead} ({low} to {high}): {claim['verdict']}"
+
+
+def said(point: str) -> str:
+    """A point of a curve in words."""
+    key, _, value = point.partition(" ")
+    return CURVES[key][1].format(f"{int(value):,}")
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    """Keep the reports of the folders, and write or check the page."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folders", nargs="*", type=Path)
+    parser.add_argument("--check", action="store_true")
+    asked = parser.parse_args(words)
+    KEPT.mkdir(parents=True, exist_ok=True)
+    for folder in asked.folders:
+        made = kept(folder)
+        write_json(KEPT / f"{made['recipe']['name']}.json", made)
+    reports = {file.stem: json.loads(file.read_text(encoding="utf-8")) for file in sorted(KEPT.glob("*.json"))}
+    before = (marked.ROOT / PAGE).read_text(encoding="utf-8")
+    if asked.check:
+        if f"<!-- taught -->\n\n{part(reports)}\n\n<!-- /taught -->" not in before:
+            raise SystemExit(f"{PAGE} is not what docs/results/teach makes: python tools/make_teaching.py")
+        return
+    marked.put(PAGE, "taught", part(reports))
+
+
+if __name__ == "__main__":
+    main()
