@@ -1,8 +1,10 @@
 """How cost grows with rows and with classes: each stage of a run in a process of its own, and the exponent of each.
 
-    python benchmarks/growth.py [--rows N …] [--classes K …] [--full] [--keep FOLDER] [--json]
+    python benchmarks/growth.py [--rows N …] [--classes K …] [--set SECTION.KEY=VALUE …] [--full] [--keep FOLDER]
+                                [--json]
 
-Rows: CIFAR-10 through the bundled backbone where TAFTCACHE_DATA names it, else generated images of ten classes.
+Rows: CIFAR-10 through the bundled backbone where TAFTCACHE_DATA names it, else generated images of ten classes. Of more
+than CIFAR-10's 50,000 images each is there several times, under ids of their own, in an HDF5 file of pixels.
 Classes: 2,000 generated images, each its class's picture and noise. The store has ten shards, and a recipe's defaults
 but ``tangent.reset_block``, which pipelines/cifar10.toml sets too, and a tolerance of 10⁻³. ``train`` solves the shards
 and the exact model; ``start`` only opens the store. Seconds are the processor's, those of all threads together; memory
@@ -19,17 +21,21 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from math import log
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 
+from taftcache.backbone.sources.npz import open_npz
 from taftcache.cache.store import FeatureStore
 from taftcache.names import EXACT
 
 IMAGES = 2000  # of the stores that differ in classes
 HELD_OUT = 500  # one of each class at least
+CIFAR = (50000, 10000)  # images for training and testing
 COMMAND = "from taftcache.cli import main; main()"
 
 
@@ -41,18 +47,37 @@ def generated(file: Path, images: int, classes: int) -> None:
     np.savez(file, images=noisy.astype(np.uint8), labels=labels)
 
 
+def repeated(file: Path, npz: Path, images: int) -> None:
+    """An HDF5 file of the pictures of ``npz``, from the first again until there are ``images``."""
+    source = open_npz(npz, "images", "labels")
+    once = np.stack([np.asarray(source.read(k)) for k in range(len(source.items))])
+    with h5py.File(file, "w") as out:
+        to = out.create_dataset("images", (images, *once.shape[1:]), np.uint8)
+        for at in range(0, images, len(once)):
+            to[at : at + len(once)] = once[: images - at]
+        out["labels"] = np.resize([item.label for item in source.items], images)
+        out["classes"] = np.array(source.classes, dtype=h5py.string_dtype())
+
+
 def recipe(folder: Path, rows: int, classes: int | None) -> list[str]:
     """Arguments that make a recipe of one size; ``classes`` None for CIFAR-10."""
+    kind = "npz"
     if classes is None:
         data = Path(os.environ["TAFTCACHE_DATA"])
         train, test = data / "cifar10_train_jpeg.npz", data / "cifar10_test_jpeg.npz"
+        if rows > CIFAR[0]:
+            kind, npz = "hdf5", (train, test)
+            train, test = folder / "train.h5", folder / "test.h5"
+            for made, source, images in zip((train, test), npz, (rows, CIFAR[1]), strict=True):
+                if not made.exists():
+                    repeated(made, source, images)
     else:
         train, test = folder / "train.npz", folder / "test.npz"
         generated(train, rows, classes)
         generated(test, max(HELD_OUT, classes), classes)
     text = f"""
 [data]
-source = "npz"
+source = "{kind}"
 train = "{train}"
 test = "{test}"
 limit = {rows}
@@ -83,7 +108,7 @@ def stage(arguments: list[str]) -> dict[str, float]:
     return {"seconds": round(used.ru_utime + used.ru_stime, 2), "memory": used.ru_maxrss * 1024}
 
 
-def size(folder: Path, rows: int, classes: int | None) -> dict[str, Any]:
+def size(folder: Path, rows: int, classes: int | None, changes: Sequence[str]) -> dict[str, Any]:
     """Every stage of one store; stages that an earlier run measured are not repeated."""
     folder.mkdir(parents=True, exist_ok=True)
     kept = folder / "figures.json"
@@ -92,7 +117,7 @@ def size(folder: Path, rows: int, classes: int | None) -> dict[str, Any]:
         return found
     (toml,), store = recipe(folder, rows, classes), str(folder / "store")
     runs = {
-        "extract": ["extract", toml],
+        "extract": ["extract", toml, *(word for change in changes for word in ("--set", change))],
         "train": ["train", store],
         "start": ["inspect", store, "--shard", "000"],
         "inspect": ["inspect", store],
@@ -135,24 +160,25 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, nargs="*")
     parser.add_argument("--classes", type=int, nargs="*")
+    parser.add_argument("--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help="of the recipe")
     parser.add_argument("--full", action="store_true", help="the sizes that the documentation shows")
     parser.add_argument("--keep", type=Path, help="where stores and figures stay, so that a run can go on")
     parser.add_argument("--json", action="store_true", help="print nothing but the figures as JSON")
     args = parser.parse_args()
-    rows = args.rows or ([1000, 4000, 16000, 50000] if args.full else [500, 1000, 2000])
-    classes = args.classes or ([10, 100, 1000] if args.full else [10, 40])
+    rows = ([1000, 4000, 16000, 50000] if args.full else [500, 1000, 2000]) if args.rows is None else args.rows
+    classes = ([10, 100, 1000] if args.full else [10, 40]) if args.classes is None else args.classes
     real = "TAFTCACHE_DATA" in os.environ
     with tempfile.TemporaryDirectory() as scratch:
         place = args.keep or Path(scratch)
-        by_rows = [size(place / f"rows-{n}", n, None if real else 10) for n in rows]
-        by_classes = [size(place / f"classes-{k}", IMAGES, k) for k in classes]
+        by_rows = [size(place / f"rows-{n}", n, None if real else 10, args.set) for n in rows]
+        by_classes = [size(place / f"classes-{k}", IMAGES, k, args.set) for k in classes]
     figures = {"data": "CIFAR-10" if real else "generated", "cores": os.cpu_count()}
     for name, sizes in {"rows": by_rows, "classes": by_classes}.items():
         figures[name] = {"sizes": sizes, "exponents": exponents(sizes, name) if len(sizes) > 1 else {}}
     if args.json:
         print(json.dumps(figures, indent=2))
         return
-    for name in ("rows", "classes"):
+    for name in (n for n in ("rows", "classes") if figures[n]["sizes"]):
         print(f"\n{name:>9} | seconds of the processor (memory in MiB)")
         for one in figures[name]["sizes"]:
             cells = [f"{s} {v['seconds']:.1f} ({v['memory'] >> 20})" for s, v in one.items() if isinstance(v, dict)]

@@ -15,6 +15,8 @@ from typing import Any
 import marked
 from make_defaults import DATA, interval, signed
 
+from taftcache.report.tables import markdown_table
+
 KINDS = {
     "tokens": "tokens",
     "attended": "attended (the heads' means)",
@@ -32,18 +34,14 @@ def table(name: str, found: dict[str, Any]) -> str:
     """A line for each kind of rows."""
     title = " through ".join(DATA.get(name, (name,)))
     head = ["cached", "bytes a sample", "float16", "int8", "int8 against float16, on the same rows", "other classes"]
-    lines = [
-        f"{title}: {found['rows']:,} rows, {found['held_out']:,} held out.",
-        "",
-        row(head),
-        row(["---"] * len(head)),
-    ]
+    rows = []
     for kind, one in found["kinds"].items():
         cells = [KINDS[kind], " → ".join(f"{one['bytes'][dtype]:,}" for dtype in ("float16", "int8"))]
         cells += [interval(one["accuracy"][dtype]) for dtype in ("float16", "int8")]
         cells += [f"{signed(one['ahead'])}: {one['verdict']}", f"{one['changed']} of {found['held_out']:,}"]
-        lines.append(row(cells))
-    return "\n".join([*lines, "", summary(found)])
+        rows.append(cells)
+    first = f"{title}: {found['rows']:,} rows, {found['held_out']:,} held out."
+    return "\n".join([first, "", *markdown_table(head, rows), "", summary(found)])
 
 
 def summary(found: dict[str, Any]) -> str:
@@ -55,11 +53,6 @@ def summary(found: dict[str, Any]) -> str:
         f"{before:,.0f} ms, {after:,.0f} ms in int8. Δw of the tokens' exact model differs by "
         f"{100 * found['kinds']['tokens']['moved']:.0f} % of its length."
     )
-
-
-def row(cells: Sequence[str]) -> str:
-    """Of a table."""
-    return f"| {' | '.join(cells)} |"
 
 
 def main(files: Sequence[str]) -> None:
