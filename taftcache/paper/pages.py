@@ -7,11 +7,14 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from taftcache.paper.claim import NOT_PAIRED, Claim, Subject
 from taftcache.paper.comparison import CompareReport, Figures
 from taftcache.paper.findings import findings
 from taftcache.paper.line import ReportLine
 from taftcache.paper.uncomposed import EXACT, HEAD, HEADS
+from taftcache.recipe import SolverSpec
 from taftcache.report.markdown import bullets, picture, section
 from taftcache.report.plots import Point, curves, dots
 from taftcache.report.tables import columns_of, comma_separated, markdown_table
@@ -125,7 +128,7 @@ def _presets(report: CompareReport) -> dict[str, str]:
     return {
         "paper": f"- preset `paper`: Adam, {spec['epochs']} epochs of batches of {spec['batch']}, the rate from"
         f" {_numbers(spec['rates'])} falling tenfold at a half and five sixths, λ = {spec['decay']:g}",
-        "exact": f"- preset `exact`: ‖∇F‖ ≤ {solver['tolerance']:g} ‖∇F(0)‖ in float64 (or"
+        "exact": f"- preset `exact`: ‖∇F‖ ≤ {msgspec.convert(solver, SolverSpec).relative:g} ‖∇F(0)‖ in float64 (or"
         f" {solver['max_passes']} passes), λ from {_numbers(spec['ridges'])} (of a head alone, {heads}) by the loss on"
         " rows set aside, PT and CLS by accuracy there",
     }

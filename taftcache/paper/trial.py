@@ -29,7 +29,7 @@ from taftcache.objective.named import named_loss
 from taftcache.objective.objective import Objective
 from taftcache.recipe import Recipe
 from taftcache.solve.choosing import ridge_path
-from taftcache.solve.minimise import minimise
+from taftcache.solve.minimise import minimise, minimise_in_balls
 from taftcache.solve.settings import Arithmetic, Goal
 from taftcache.stages.memory import memory_of
 from taftcache.tangent.base import Base
@@ -183,12 +183,14 @@ class Trial:
     def fit(self, settings: Sequence[Setting], parts: Sequence[Sequence[str]] | None = None) -> dict[Setting, Fitted]:
         """A model for each shard (or for ``parts``) under every setting.
 
-        Settings of the paper's schedule that share a base point are trained in one pass over the rows.
+        Settings of the paper's schedule that share a base point are trained in one pass over the rows; solves that
+        differ in R alone go on from each other, and so may differ within their tolerance by which others there are.
         """
         groups: dict[Any, list[Setting]] = defaultdict(list)
-        for setting in settings:
+        for setting in sorted(settings, key=lambda s: s.radius or 0.0):
             alone = setting.preset == "exact" or setting.method == "NLFT"
-            groups[setting if alone else (setting.method, setting.reset_block, setting.reset_token)].append(setting)
+            shared = (setting.method, setting.reset_block, setting.reset_token)
+            groups[replace(setting, radius=setting.radius and 1.0) if alone else shared].append(setting)
         found: dict[Setting, Fitted] = {}
         parts = self.parts if parts is None else parts
         clock = time.process_time if self.device.type == "cpu" else time.perf_counter
@@ -197,15 +199,15 @@ class Trial:
             total = torch.zeros(len(group), base.trained(train).size, dtype=torch.float64)
             logits: list[Tensor] = []
             seconds: list[float] = []
-            passes: list[int] = []
-            gradients: list[float | None] = []
+            passes: list[list[int]] = []
+            gradients: list[list[float | None]] = []
             for part in parts:
                 rows = Chosen(self.store, part)
                 begin = clock()
-                deltas, took, gradient = self._solve(base, group, rows)
+                deltas, took, left = self._solve(base, group, rows)
                 seconds.append((clock() - begin) / len(group))
                 passes.append(took)
-                gradients.append(gradient)
+                gradients.append(left)
                 total += deltas
                 logits.append(self._logits(group[0], base, deltas))
             for k, setting in enumerate(group):
@@ -213,8 +215,8 @@ class Trial:
                     total[k] / len(parts),
                     torch.stack([some[k] for some in logits]),
                     seconds,
-                    passes,
-                    max((g for g in gradients if g is not None), default=None),
+                    [took[k] for took in passes],
+                    max((g for left in gradients if (g := left[k]) is not None), default=None),
                 )
         return found
 
@@ -241,36 +243,39 @@ class Trial:
     def _train(self, setting: Setting) -> Train:
         return "head" if setting.method == "FC" else self.recipe.tangent.train
 
-    def _solve(self, base: Base, group: Sequence[Setting], rows: Chosen) -> tuple[Tensor, int, float | None]:
-        """Δw [settings,P] in memory, passes over the rows, and the relative gradient of a solve."""
+    def _solve(
+        self, base: Base, group: Sequence[Setting], rows: Chosen
+    ) -> tuple[Tensor, list[int], list[float | None]]:
+        """Δw [settings,P] in memory, and of each the passes over the rows and the relative gradient of a solve."""
         first, recipe, spec = group[0], self.recipe, self.recipe.compare
         train = self._train(first)
         schedule = Schedule(first.strength, spec.epochs, spec.batch)
         if first.method == "NLFT":
             delta = fine_tune(base, [rows], schedule, train=train, seed=self.seed, device=self.device)
-            return delta[None].cpu(), spec.epochs, None
+            return delta[None].cpu(), [spec.epochs], [None]
         if first.preset == "paper":
             runs = [Run(self.loss(s), s.strength, 0.0 if s.radius else spec.decay, s.radius) for s in group]
             trained = train_tangents(
                 base, [rows], runs, schedule, train=train, seed=self.seed, memory=memory_of(recipe),
                 device=self.device,
             )  # fmt: skip
-            return torch.stack(trained).cpu(), spec.epochs, None
+            return torch.stack(trained).cpu(), [spec.epochs] * len(group), [None] * len(group)
         solver = recipe.solver
-        tolerance = solver.tolerance
+        tolerance = solver.relative
         if first.reset_token or (first.loss == "cross_entropy" and not first.radius):
             tolerance *= CLOSER
         if first.method == "FC":
             tolerance = min(tolerance, HEAD_TOLERANCE)
-        solution = minimise(
-            base, [rows],
-            Objective(
-                loss=self.loss(first), ridge=0.0 if first.radius else first.strength, radius=first.radius, train=train
-            ),
-            goal=Goal(tolerance=tolerance, max_passes=solver.max_passes),
-            arithmetic=self._arithmetic,
-        )  # fmt: skip
-        return solution.value[None].cpu(), solution.stats["passes"], solution.certificate.relative_gradient
+        objective = Objective(loss=self.loss(first), ridge=0.0 if first.radius else first.strength, train=train)
+        goal = Goal(tolerance=tolerance, max_passes=solver.max_passes)
+        radii = [setting.radius for setting in group if setting.radius is not None]
+        if radii:
+            solved = list(minimise_in_balls(base, [rows], objective, radii, goal=goal, arithmetic=self._arithmetic))
+        else:
+            solved = [minimise(base, [rows], objective, goal=goal, arithmetic=self._arithmetic)]
+        passes = [solution.stats["passes"] for solution in solved]
+        deltas = torch.stack([solution.value for solution in solved]).cpu()
+        return deltas, passes, [solution.certificate.relative_gradient for solution in solved]
 
     def _logits(self, setting: Setting, base: Base, deltas: Tensor) -> Tensor:
         """Logits [s,n,K] of the test rows for every Δw [s,P], in one pass."""

@@ -58,7 +58,10 @@ AREAS = (
         "compare private_table",
     ),
     Area(
-        "forgetting", "Forgetting", "Samples leave with a receipt, and an audit checks it.", "forget audit destroy_key"
+        "forgetting",
+        "Forgetting",
+        "Samples leave with a receipt, and an audit checks it.",
+        "forget audit destroy_key receipts",
     ),
     Area(
         "solver",
