@@ -163,7 +163,7 @@ def test_lesser_ridges_are_left_out_once_the_loss_has_risen(monkeypatch):
 
 
 def test_a_choice_says_at_which_end_it_lies():
-    choices = [choose_ridge(case().base, rows(), Objective(loss=LOSS), grid=g) for g in ([1e-9, 1e-8], [1e3, 1e4])]
+    choices = [choose_ridge(case().base, rows(), Objective(loss=LOSS), grid=g) for g in ([1e-3, 1e-2], [1e3, 1e4])]
     assert [choice.end for choice in choices] == ["largest", "least"]
     assert choose_ridge(case().base, rows(), Objective(loss=LOSS), grid=[1e-2]).end is None
 
