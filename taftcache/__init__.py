@@ -8,6 +8,8 @@ from importlib import import_module
 from importlib.metadata import version
 from typing import Any
 
+from taftcache.rounding import round_rows_alike
+
 NAMES = {
     "backbone.spec": "BackboneSpec DataSpec PreprocessSpec",
     "cache.columns": "Columns",
@@ -73,6 +75,8 @@ NAMES = {
 _MODULES = {name: module for module, names in NAMES.items() for name in names.split()}
 
 __all__ = sorted([*_MODULES, "__version__"])
+
+round_rows_alike()  # rows that a store keeps must not depend on their neighbours
 
 
 def __getattr__(name: str) -> Any:

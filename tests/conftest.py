@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from taftcache.privacy.spec import ROUNDING
+from taftcache.rounding import round_rows_alike
 
 gc.disable()  # what imports leave behind stays: looking at it again and again is a tenth of a run
 
@@ -21,7 +21,7 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # before anything imports torch
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     os.environ.pop("COLUMNS", None)  # tests say how wide their terminal is
 
-os.environ.setdefault(*ROUNDING)  # private sums depend on it on some processors; read when torch is loaded
+round_rows_alike(every_shape=True)  # for private sums; read when torch multiplies for the first time
 
 # What stores may open is remembered for the user (taftcache.consent): tests have a list of their own.
 os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="taftcache-state-")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import shlex
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -16,7 +15,6 @@ import typer
 import taftcache
 from taftcache.consent import Consent, Kind, refusal, remember
 from taftcache.errors import RecipeError
-from taftcache.privacy.spec import ROUNDING
 from taftcache.recipe import Recipe, apply_overrides, load_recipe, parse_recipe
 from taftcache.recipe_files import bundled_recipes, did_you_mean, named_alike
 from taftcache.terminal.console import print_json
@@ -178,11 +176,6 @@ def connected(workers: int | None, scheduler: str | None, progress: Progress) ->
     with Cluster.at(scheduler) if scheduler is not None else Cluster.local(workers or None) as cluster:
         progress.say(cluster.describe())
         yield cluster
-
-
-def round_alike() -> None:
-    """Ask for arithmetic in which a row's numbers depend on the row alone; before torch is loaded, or in vain."""
-    os.environ.setdefault(*ROUNDING)
 
 
 def print_report(report: Any, as_json: bool, show: Callable[[Any], None]) -> None:

@@ -28,11 +28,11 @@ from taftcache.cli.options import (
     print_report,
     read_either,
     read_recipe,
-    round_alike,
 )
 from taftcache.errors import RecipeError
 from taftcache.recipe import apply_overrides, parse_recipe
 from taftcache.recipe_files import bundled_recipes
+from taftcache.rounding import round_rows_alike
 from taftcache.terminal.console import bars
 from taftcache.terminal.experiments import show_compare, show_train_private
 from taftcache.terminal.pipeline import (
@@ -266,7 +266,7 @@ def train(
     Example: taftcache train stores/quickstart --set objective.ridge=1e-3
     """
     if private:
-        round_alike()
+        round_rows_alike(every_shape=True)
     _check_private(private, {"--sign": sign, "--rate": rate, "--uncharged": uncharged}, workers, scheduler)
     recipe, path = read_either(target, set_, device)
     with (

@@ -15,7 +15,7 @@ from taftcache.objective.loss import Loss
 from taftcache.privacy.descent import Descent, clipped_sum
 from taftcache.privacy.grid import Grid
 from taftcache.privacy.network import TangentNetwork
-from taftcache.privacy.spec import ROUNDING
+from taftcache.rounding import VARIABLE, strictest
 from taftcache.tangent.base import Base
 from taftcache.tangent.rows import ArrayRows
 from taftcache.tangent.selection import row_shape
@@ -45,5 +45,5 @@ def check_alone(base: Base, network: TangentNetwork, loss: Loss) -> None:
         raise SolveError(
             "cannot train privately here: a row's gradient depends on the row's place in a block",
             got=f"sums of the same rows in two orders differ on {operator.device}",
-            do=f"set the environment variable {'='.join(ROUNDING)} before Python starts",
+            do=f"set the environment variable {VARIABLE}={strictest()} before Python starts",
         )

@@ -15,10 +15,6 @@ Mechanism = Literal["descent", "sampled-descent", "least-squares", "covariance"]
 Relation = Literal["add-remove", "replace-one"]
 
 
-ROUNDING = ("MKL_CBWR", "AVX2,STRICT")
-"""An environment variable and its value: Intel's library then rounds a row alike wherever it lies in a block."""
-
-
 class PrivacySpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What ``taftcache train --private`` promises, and how it keeps it (docs/privacy.md).
 

@@ -9,6 +9,7 @@ import torch
 
 from taftcache.cache.place.address import is_bucket
 from taftcache.recipe import Recipe, recipe_values
+from taftcache.rounding import VARIABLE
 
 
 def portable(recipe: Recipe) -> dict[str, Any]:
@@ -32,7 +33,9 @@ def anywhere(path: str) -> str:
 
 
 def processor(device: torch.device) -> str:
-    """What decides how sums are rounded on a device: a GPU's name, or the CPU's vector instructions."""
+    """What decides how sums are rounded on a device: a GPU's name, or the CPU's vector instructions and what Intel's
+    library was told."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
-    return f"{device.type}, {torch.backends.cpu.get_cpu_capability()}"
+    told = os.environ.get(VARIABLE)
+    return f"{device.type}, {torch.backends.cpu.get_cpu_capability()}" + (f", {VARIABLE}={told}" if told else "")

@@ -19,6 +19,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
     "names": set(),
     "expected": set(),
+    "rounding": set(),
     "cache.place": {"errors"},
     "cache.format": {"errors", "cache.place"},
     "cache.read": {"errors", "cache.format", "cache.place"},
@@ -31,7 +32,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "solve.inverses": {"errors", "tangent", "objective"},
     "solve.methods": {"errors", "tangent", "objective", "solve", "solve.inverses"},
     "solve": {"errors", "tangent", "objective", "solve.inverses", "solve.methods"},
-    "privacy": {"errors", "objective"} | _TANGENT,
+    "privacy": {"errors", "rounding", "objective"} | _TANGENT,
     "baselines": {"errors", "objective"} | _TANGENT,
     "backbone": {"errors", "backbone.cut", "backbone.sources"} | _TANGENT,
     "backbone.cut": {"errors", "backbone"} | _TANGENT,
@@ -65,7 +66,7 @@ MAY_IMPORT["stages.files"] = _STORE | {"errors", "names", "consent", "recipe", "
 MAY_IMPORT["stages.files"] |= {"backbone.sources", "tangent", "stages", "stages.extract", "stages.train", "stages.look"}
 MAY_IMPORT["stages"] = {"errors", "recipe", "backbone", "backbone.sources", "model"} | _STORE | _TANGENT
 MAY_IMPORT["stages"] |= {f"stages.{room}" for room in ("extract", "train", "look", "forget")}
-MAY_IMPORT["remote"] = _STAGE | {"stages.extract", "stages.train"}
+MAY_IMPORT["remote"] = _STAGE | {"rounding", "stages.extract", "stages.train"}
 MAY_IMPORT["paper"] = _STAGE | {"stages.extract", "stages.train"}
 MAY_IMPORT["view.asked"] = _STORE | {"errors", "names", "stages", "stages.forget", "stages.look", "view"}
 MAY_IMPORT["view"] = _STORE | {
@@ -87,6 +88,7 @@ MAY_IMPORT["cli"] = {
     "recipe_files",
     "consent",
     "privacy.spec",
+    "rounding",
     "errors",
     "cache",
     "cache.place",
@@ -184,6 +186,7 @@ LIGHT = (
     "errors",
     "names",
     "expected",
+    "rounding",
     "recipe_files",
     "recipe",
     "backbone.spec",
@@ -244,7 +247,8 @@ def arrows(package: Path = PACKAGE) -> dict[str, set[str]]:
     modules = {module_name(file): file for file in package.rglob("*.py")}
     found: dict[str, set[str]] = {}
     for module, file in modules.items():
-        targets = {t.removeprefix("taftcache.") for _, t in _imported(parsed(file.read_text(encoding="utf-8")))}
+        imported = (target for _, target in _imported(parsed(file.read_text(encoding="utf-8"))))
+        targets = {t.removeprefix("taftcache.") for t in imported if _within(t, "taftcache")}
         names = {t if t in modules else t.rpartition(".")[0] for t in targets}
         found[module] = {name for name in names if name in modules and name != module}
     return found

@@ -1,0 +1,41 @@
+"""How Intel's library rounds a product's rows, which an environment variable decides before torch's first product.
+
+On processors of others, and on Intel's without AVX-512, its kernels round a row by its place among the rows. With
+AVX-512 they do so only in products of three columns or fewer, which no frozen layer has, and the setting would cost a
+solve a quarter more time; elsewhere it costs none (docs/decisions.md).
+"""
+
+from __future__ import annotations
+
+import os
+from itertools import takewhile
+
+VARIABLE = "MKL_CBWR"
+
+
+def strictest(processor: str | None = None) -> str:
+    """The value of ``VARIABLE`` under which a row's numbers depend on the row alone, in products of every shape.
+
+    ``processor`` is a description as in /proc/cpuinfo, this machine's by default.
+    """
+    return "AUTO,STRICT" if _wide_intel(_described() if processor is None else processor) else "AVX2,STRICT"
+
+
+def round_rows_alike(every_shape: bool = False, processor: str | None = None) -> None:
+    """Set ``VARIABLE`` where nobody did and a backbone's products need it, or, with ``every_shape``, in any case."""
+    processor = _described() if processor is None else processor
+    if every_shape or not _wide_intel(processor):
+        os.environ.setdefault(VARIABLE, strictest(processor))
+
+
+def _wide_intel(processor: str) -> bool:
+    return "GenuineIntel" in processor and "avx512f" in processor
+
+
+def _described() -> str:
+    """Of the first core; empty where the system has no such file."""
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
+            return "".join(takewhile(str.strip, file))
+    except OSError:
+        return ""
