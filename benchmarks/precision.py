@@ -1,4 +1,4 @@
-"""What products of less precision cost a solve: their error, and passes to a certified gradient.
+"""What products of less precision cost a solve, and bring: their error, passes to a certified gradient, seconds.
 
     python benchmarks/precision.py [--store STORE] [--ridge LAMBDA] [--json]
 
@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import statistics
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -57,6 +59,16 @@ def opened(path: Path | None) -> Iterator[FeatureStore]:
             yield store
 
 
+def seconds(problem: Problem, vector: torch.Tensor) -> float:
+    """Of one product, the median of nine after two to warm up; its rows are prepared."""
+    times = []
+    for _ in range(11):
+        begin = time.perf_counter()
+        problem.hessian(vector)
+        times.append(time.perf_counter() - begin)
+    return statistics.median(times[2:])
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--store", type=Path)
@@ -81,13 +93,15 @@ def main() -> None:
                 solution = pcg(problem, exact, preconditioner, Goal(tolerance=tolerance, max_passes=args.max_passes))
                 passes[f"{tolerance:.0e}"] = solution.stats["passes"] if solution.converged else None
             error = ((problem.hessian(v).double() - reference).norm() / reference.norm()).item()
-            report.append({"products": name, "product_error": error, "passes_to_gradient": passes})
+            took = seconds(problem, v)
+            report.append({"products": name, "product_error": error, "seconds": took, "passes_to_gradient": passes})
     if args.json:
         print(json.dumps({"ridge": args.ridge, "rows": rows[0].rows, "results": report}, indent=2))
         return
     for r in report:
         passes = ", ".join(f"{t}: {p or f'over {args.max_passes}'}" for t, p in r["passes_to_gradient"].items())
-        print(f"{r['products']}: error of a product {r['product_error']:.1e}; passes to a gradient of {passes}")
+        took = f"{1e3 * r['seconds']:.1f} ms, error {r['product_error']:.1e}"
+        print(f"{r['products']}: a product takes {took}; passes to a gradient of {passes}")
 
 
 if __name__ == "__main__":

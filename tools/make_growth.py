@@ -1,15 +1,13 @@
 """Write how cost grows, and what many rows would take, from what ``benchmarks/growth.py`` measured.
 
-python tools/make_growth.py [REPORT.json]
+python tools/make_growth.py
 
-The report is what the benchmark printed with ``--json``, docs/results/growth.json where none is named. The tables go to
-docs/benchmarks.md, the plan to docs/cluster.md, between their marks.
+The reports are what the benchmark printed with ``--json``: docs/results/growth.json, and growth-million.json of a
+million rows. The tables go to docs/benchmarks.md, the plan to docs/cluster.md, between their marks.
 """
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Sequence
 from typing import Any
 
 import marked
@@ -52,6 +50,18 @@ def table(found: dict[str, Any], by: str) -> list[str]:
     return [*lines, f"| the store | {stored} | |"]
 
 
+def one_size(found: dict[str, Any]) -> str:
+    """A line a stage of one store."""
+    (one,) = found["sizes"]
+    lines = ["| | processor | largest memory |", "|---|---|---|"]
+    for name, title in STAGES.items():
+        seconds = one[name]["seconds"]
+        took = f"{seconds:,.0f} s" if seconds >= 10 else f"{seconds:.1f} s"
+        lines.append(f"| {title} | {took} | {one[name]['memory'] / 2**30:.1f} GiB |")
+    passes = ", ".join(f"{title} {one[name][key]}" for title, name, key in PASSES)
+    return "\n".join([*lines, "", f"{asked(one['rows']):,} rows, {one['bytes'] / 1e6:,.0f} MB. Passes: {passes}."])
+
+
 def asked(count: int) -> int:
     """The size that was asked for: one sample of it has been forgotten."""
     return count + 1 if count % 10 == 9 else count
@@ -81,12 +91,13 @@ def amount(size: float) -> str:
     return f"{size / 1e9:,.0f} GB" if size < 1e12 else f"{size / 1e12:,.1f} TB"
 
 
-def main(files: Sequence[str]) -> None:
+def main() -> None:
     """Write both pages."""
-    report = marked.report(files, "growth.json")
+    report = marked.report([], "growth.json")
     marked.put("docs/benchmarks.md", "growth", tables(report))
+    marked.put("docs/benchmarks.md", "million", one_size(marked.report([], "growth-million.json")["rows"]))
     marked.put("docs/cluster.md", "plan", plan(report))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

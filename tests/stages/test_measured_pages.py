@@ -46,6 +46,9 @@ def test_growth_becomes_tables_and_a_plan(tools):
     assert plan[0] == "|  | a row | 1,000,000 rows | 100,000,000 rows |"
     assert plan[2] == "| extract | 2.0 ms | 0.6 h | 55.6 h |"
     assert plan[-1] == "| the store | 10.0 kB | 10 GB | 1.0 TB |"
+    alone = tools["make_growth"].one_size({"sizes": [size(10000)]})
+    assert "| extract | 20 s | 1.0 GiB |" in alone
+    assert "10,000 rows, 200 MB. Passes: a shard 9, the exact model 7," in alone
 
 
 def test_alternatives_become_two_tables(tools):
@@ -110,6 +113,7 @@ def test_the_pages_have_what_was_measured(tools):
         ("docs/benchmarks.md", "alternatives", tools["make_alternatives"].full(others)),
         ("README.md", "alternatives", tools["make_alternatives"].short(others)),
         ("docs/benchmarks.md", "growth", tools["make_growth"].tables(growth)),
+        ("docs/benchmarks.md", "million", tools["make_growth"].one_size(kept("growth-million.json")["rows"])),
         ("docs/cluster.md", "plan", tools["make_growth"].plan(growth)),
         ("docs/cluster.md", "workers", tools["make_workers"].table(kept("workers.json"))),
         ("docs/benchmarks.md", "defaults", tools["make_defaults"].table(defaults)),
