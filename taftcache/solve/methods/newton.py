@@ -120,7 +120,8 @@ class _Newton:
         if self._rounds == 1:
             # F ≥ 0 falls by F at most; a whole Newton step promises ½∇FᵀM⁻¹∇F.
             newest = (gradient @ inverse.apply(gradient.to(dtype)).to(gradient)).item()
-            self._radius = sqrt(newest) * min(1.0, 2 * self._objective / newest)
+            if newest > 0:  # float32 may have nothing left of a gradient that float64 still has
+                self._radius = sqrt(newest) * min(1.0, 2 * self._objective / newest)
         limit = self._goal.max_passes - self._passes - 2
         inner = _inner(curved, inverse, gradient, accuracy, self._radius, limit)
         self._passes += inner.passes
@@ -143,7 +144,7 @@ class _Newton:
             step /= 2
         if not falls:
             return False
-        kept = (objective - new_objective) / inner.fall if step == 1 else 0.0
+        kept = (objective - new_objective) / inner.fall if step == 1 and inner.fall > 0 else 0.0
         if kept < 0.25:
             self._radius = 0.5 * step * inner.length
         elif kept > 0.75 and inner.cut:
