@@ -33,13 +33,17 @@ def processes(workers: int, threads: int, gpus: Sequence[str], dashboard: bool) 
 
     No memory limit: mapped chunks of a store count as memory in Dask's eyes, and a worker near its limit would write
     what it holds to disk. Dask serves pages over plain HTTP, to whoever on this machine asks and under any name: those
-    of the scheduler only with ``dashboard``, those of workers never.
+    of the scheduler only with ``dashboard``, those of workers never. It has workers give memory back as soon as it is
+    free, with which a forward pass spends as long on getting it again as on its products: not here.
     """
     number = str(threads)
-    routes: dict[str, list[str]] = {"distributed.worker.http.routes": []}
+    settings: dict[str, list[str] | None] = {
+        "distributed.worker.http.routes": [],
+        "distributed.nanny.pre-spawn-environ.MALLOC_TRIM_THRESHOLD_": None,
+    }
     if not dashboard:
-        routes["distributed.scheduler.http.routes"] = []
-    with dask.config.set(routes):
+        settings["distributed.scheduler.http.routes"] = []
+    with dask.config.set(settings):
         cluster = _Pinned(
             n_workers=0,
             threads_per_worker=1,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,9 @@ from taftcache.stages.extract.extraction import load_frozen, made_from
 from taftcache.tangent.device import full_float32
 
 _GPU_BATCHES = 4  # of one task: decoding one batch overlaps with the pass of the one before
+# A task costs Dask some 25 ms of a processor, so that small rows go a few batches at a time.
+_TASK_BYTES = 4 << 20
+_MOST_BATCHES = 8
 
 
 @dataclass(frozen=True)
@@ -100,8 +104,12 @@ class _Loaded:
 def prepare(job: RowJob, threads: int) -> tuple[int, str, int]:
     """On a worker: rows of a forward pass, the processor, and rows of a task."""
     loaded = _loaded(job)
-    batches = threads if loaded.model[0].device.type == "cpu" else _GPU_BATCHES
-    return loaded.batch, loaded.processor, loaded.batch * batches
+    frozen = loaded.model[0]
+    if frozen.device.type != "cpu":
+        return loaded.batch, loaded.processor, loaded.batch * _GPU_BATCHES
+    size = loaded.batch * prod(frozen.tokens_shape) * np.dtype(frozen.computed).itemsize
+    batches = min(max(1, _TASK_BYTES // size), _MOST_BATCHES)
+    return loaded.batch, loaded.processor, loaded.batch * threads * batches
 
 
 def compute(
