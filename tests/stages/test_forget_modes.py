@@ -198,13 +198,13 @@ def test_warm_goes_on_where_the_tolerance_is_loose(tmp_path, monkeypatch):
     """Both the old model and the new one are solved further than the recipe asks, until the removal is proven."""
     monkeypatch.setattr("taftcache.solve.inverses.dual.LARGEST_KERNEL", 0)
     path = tmp_path / "store"
-    loose = {"solver": {"tolerance": 1e-2, "method": "conjugate"}, "objective": {"ridge": 0.1}, **EXACT, **FEW}
+    loose = {"solver": {"tolerance": 3e-3, "method": "conjugate"}, "objective": {"ridge": 1.0}, **EXACT, **FEW}
     taftcache.run(recipe(path, **loose))
     with open_store(path) as store:
         report = taftcache.forget(store, [store.shard("000").sample_ids[2]], mode="resolve")
     figures = report.certificates["models/exact"]
     assert figures["decisive"]
-    assert figures["relative_gradient"] < 0.5e-2
+    assert figures["relative_gradient"] < 1.5e-3
     assert report.notes == []
 
 
