@@ -11,6 +11,7 @@ import os
 from itertools import takewhile
 
 VARIABLE = "MKL_CBWR"
+HELD = "MKL_ENABLE_INSTRUCTIONS"  # of users who hold the library to lesser vectors
 
 
 def strictest(processor: str | None = None) -> str:
@@ -24,7 +25,7 @@ def strictest(processor: str | None = None) -> str:
 def round_rows_alike(every_shape: bool = False, processor: str | None = None) -> None:
     """Set ``VARIABLE`` where nobody did and a backbone's products need it, or, with ``every_shape``, in any case."""
     processor = _described() if processor is None else processor
-    if every_shape or not _wide_intel(processor):
+    if every_shape or HELD in os.environ or not _wide_intel(processor):
         os.environ.setdefault(VARIABLE, strictest(processor))
 
 

@@ -9,7 +9,7 @@ import sys
 import pytest
 import torch
 
-from taftcache.rounding import VARIABLE, round_rows_alike, strictest
+from taftcache.rounding import HELD, VARIABLE, round_rows_alike, strictest
 
 WIDE = "vendor_id\t: GenuineIntel\nflags\t\t: fpu sse2 avx2 avx512f"
 NARROW = "vendor_id\t: GenuineIntel\nflags\t\t: fpu sse2 avx2"
@@ -55,7 +55,8 @@ def test_rows_of_a_product_do_not_depend_on_their_place(shapes):
 @intel
 @pytest.mark.law("A sample's tokens depend on nothing but the sample")
 def test_nor_do_they_on_a_processor_without_wide_vectors():
-    assert products("every", MKL_ENABLE_INSTRUCTIONS="AVX2", MKL_CBWR=strictest(NARROW)) == "[]"
+    assert products("every", **{HELD: "AVX2", VARIABLE: strictest(NARROW)}) == "[]"
+    assert products("layers", **{HELD: "AVX2"}) == "[]"
 
 
 @pytest.mark.parametrize(
@@ -69,7 +70,8 @@ def test_nor_do_they_on_a_processor_without_wide_vectors():
     ids=["wide", "narrow", "other", "unknown"],
 )
 def test_who_is_told_what(processor, told, private, monkeypatch):
-    monkeypatch.delenv(VARIABLE, raising=False)
+    for name in (VARIABLE, HELD):
+        monkeypatch.delenv(name, raising=False)
     round_rows_alike(processor=processor)
     assert os.environ.get(VARIABLE) == told
     round_rows_alike(every_shape=True, processor=processor)
