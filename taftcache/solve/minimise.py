@@ -62,10 +62,9 @@ def minimise(
 
     A quadratic loss over the head alone is solved in closed form. Any other parameters are solved by conjugate
     gradients: with the exact inverse Hessian where the kernel of all rows and classes is cheap to factorise, in the
-    space of the rows where there are fewer logits than parameters, under the inverse of a sample's curvature where
-    rows are many, else with a Kronecker-factored preconditioner made from the same rows, or a probed diagonal where a
-    tail has no factored gradients. Cross-entropy is solved by
-    Newton's method; a ball by accelerated projected gradient or, for a quadratic, by the ridge that puts the solution
+    space of the rows where those are few, under the inverse of a sample's curvature where they are many, else with a
+    Kronecker-factored preconditioner made from the same rows, or a probed diagonal where a tail has no factored
+    gradients. Cross-entropy is solved by Newton's method; a ball by accelerated projected gradient or, for a quadratic, by the ridge that puts the solution
     on its surface. The certificate is a float64 gradient recomputed from the rows. The result depends on nothing but
     the arguments.
 

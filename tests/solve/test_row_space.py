@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from taftcache.objective.problem import Problem
 from taftcache.objective.rsl import RSL
 from taftcache.objective.weights import RowWeights
 from taftcache.solve.inverses.class_kernel import ClassKernel, adjoint, class_kernel_fits, kernel_product
@@ -130,6 +131,22 @@ def test_every_ridge_of_a_path_minimises_over_the_same_subspace():
         assert gap <= 1e-2 * (whole.constant - whole.value(whole.solution))
 
 
+def test_logits_may_be_more_than_parameters(monkeypatch):
+    """What the rows' logits have beyond the parameters is in no product with their kernel, and in ρ all the same."""
+    monkeypatch.setattr("taftcache.solve.inverses.dual.LARGEST_KERNEL", 0)
+    base, train = case().base, ["norm.*", "head.*"]
+    solution = minimised(base, data(), LOSS, 1e-3, train=train, tolerance=1e-8)
+    P = len(solution.value)
+    assert solution.stats["solver"] == "row space" and 2 * P < N * K < 4 * P
+    operator = TangentOperator(base, data(), trained=base.trained(train), dtype=torch.float64)
+    whole = Problem(operator, LOSS, 1e-3)
+    H = torch.stack([whole.hessian(unit) for unit in torch.eye(P, dtype=torch.float64)])
+    optimum = torch.linalg.solve(H, -whole.evaluate(torch.zeros(P, dtype=torch.float64))[1])
+    certificate, away = solution.certificate, solution.value - optimum
+    assert away.norm() <= 1e-6 * optimum.norm() and away.norm().item() <= certificate.distance
+    assert (away @ H @ away).sqrt().item() <= certificate.energy < certificate.gradient / 1e-3**0.5
+
+
 def test_a_full_basis_gives_up_its_oldest():
     basis = Basis(3, 6, torch.float64, torch.device("cpu"))
     for unit in torch.eye(6, dtype=torch.float64)[:5]:
@@ -142,8 +159,14 @@ def test_limits_decide_where_it_is_used(monkeypatch):
     problem = make_problem(loss=LOSS)
     assert class_kernel_fits(problem)
     assert not class_kernel_fits(make_problem("all", "class-token", loss=LOSS))
-    monkeypatch.setattr("taftcache.solve.inverses.class_kernel.LARGEST_ROWS", N - 1)
-    assert not class_kernel_fits(problem)
+    for limit, value in {
+        "LARGEST_ROWS": N - 1,
+        "LARGEST_LOGITS": N * K - 1,
+        "LOGITS_EACH": (N * K - 1) / problem.operator.layout.size,
+    }.items():
+        with monkeypatch.context() as patch:
+            patch.setattr(f"taftcache.solve.inverses.class_kernel.{limit}", value)
+            assert not class_kernel_fits(problem)
 
 
 @pytest.mark.parametrize("at", [6, 11])

@@ -31,19 +31,23 @@ from taftcache.tangent.operator import TangentOperator
 
 LARGEST_ROWS = 4096  # an eigendecomposition above this costs more than the passes it saves
 ROUNDING = 1e-6  # of the trace, in an eigendecomposition in float32
+# N·K over P, at most. What the rows do not span costs passes and not their kernel's, but an apply grows with N²·K.
+LOGITS_EACH = 4
+LARGEST_LOGITS = 1 << 21  # directions of so many numbers: 64 of them and their products are a gigabyte
 METRIC_ROWS = 32  # Ω varies little from row to row
 LARGEST_FACTORS = 2 << 30  # bytes of the rows' factors
 
 
 def class_kernel_fits(problem: Problem) -> bool:
-    """Whether the rows are few enough, fewer than parameters, and their gradients outer products.
+    """Whether the rows are few enough and their gradients outer products; parameters may be fewer than logits.
 
     A fresh class token, whose LayerNorm makes its gradient a thousand times the others', is in no kernel of this form.
     """
     operator = problem.operator
     if operator.base.config.token_name in operator.layout:
         return False
-    few = operator.rows <= LARGEST_ROWS and operator.rows * operator.classes <= operator.layout.size
+    logits = operator.rows * operator.classes
+    few = operator.rows <= LARGEST_ROWS and logits <= min(LARGEST_LOGITS, LOGITS_EACH * operator.layout.size)
     cheap = operator.tail.factored and operator.tail.rank_one
     return few and cheap and operator.rows * operator.tail.factor_width * 4 <= LARGEST_FACTORS
 
