@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from math import ceil
+from math import ceil, log2
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -91,7 +91,8 @@ def choose_ridge(
     five is set aside, and one run over the others gives every λ (``ridge_deltas``; a short solve for each, from the
     largest down and warm from the last, where that does not fit, until the loss has risen ``RISES`` times). Of N rows,
     ``MOST_ROWS`` at most take part, and λN is kept: it is the ratio of the noise's variance to the prior's, which does
-    not depend on how many rows are seen. A function of the rows alone, like the solve: what is forgotten has no part
+    not depend on how many rows are seen; to a power of two, for with every row that leaves another λ would make another
+    problem of all the others. A function of the rows alone, like the solve: what is forgotten has no part
     in it afterwards. Which rows take part, and which of them validate, is drawn by a hash of each, so that it stays
     as it is when others leave, and λ with it but where two are about as good. A single row gets ``ALONE``.
 
@@ -153,7 +154,7 @@ def _validated(
             break
     passes = ceil((passes + len(trials)) * some / rows)
     best = _best(curve)
-    return RidgeChoice(best * some / rows, "validation", curve, passes, end_of(best, ridges))
+    return RidgeChoice(best * 2.0 ** round(log2(some / rows)), "validation", curve, passes, end_of(best, ridges))
 
 
 def validating(rows: int) -> int:
