@@ -158,7 +158,7 @@ def _from_value(
     """From Δw, with goals that are raised until the certificate is decisive."""
     taken, reached = old.record.passes, old.record.certified.relative_gradient
     tolerance = reached if settings.goal.decisive else settings.goal.tolerance
-    left = max(LEAST_PASSES, taken)
+    left = max(3 * LEAST_PASSES, taken)
     passes = 0
     new = old
     for _ in range(WARM_ROUNDS):
@@ -167,15 +167,16 @@ def _from_value(
         figures = certificate_of(new, old)
         if figures["decisive"]:
             return Warm(component=new, passes=passes, old=old)
-        # Half of the goal, for what the removal moved is known only roughly until both bounds are below it.
-        bounds = [c.record.certified.distance_bound for c in (old, new)]
-        goal = max(0.5 * DECISIVE * figures["moved"], 0.05 * max(bounds))
+        # What the removal moved is known only roughly until both bounds are below it.
+        bounds, moved = [c.record.certified.distance_bound for c in (old, new)], figures["moved"]
+        known, rough = KNOWN * moved, 0.05 * max(bounds)
+        goal = max(0.9 * DECISIVE * (moved - known) / (1 + DECISIVE), rough)
         # A cold solve to that goal takes longer than the old model did, by about as many more digits of the gradient;
-        # twice that, for here both models may have to get there.
+        # twice that, for here both models may have to get nearer.
         digits = log(_tolerance(new, goal)) / log(max(1e-15, min(0.5, reached)))
         left = max(left, round(2 * taken * digits))
-        if bounds[0] > 2 * goal and left - passes >= LEAST_PASSES:
-            old = _solve(settings, before, old, _tolerance(old, goal), left - passes, progress)
+        if bounds[0] > max(known, rough) and left - passes >= LEAST_PASSES:
+            old = _solve(settings, before, old, _tolerance(old, max(0.9 * known, rough)), left - passes, progress)
             passes += old.record.passes
         if left - passes < LEAST_PASSES or not (new.record.converged and old.record.converged):
             break
