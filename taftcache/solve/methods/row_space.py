@@ -2,8 +2,8 @@
 
 The minimiser is Δw* = J̃ᵀa* with (J̃J̃ᵀ + λI) a* = b, where J̃ = √(D/N) J has N·K rows, fewer than P or a few times as
 many. The iterates are Δw = J̃ᵀa too, but each minimises F itself over the directions so far (and not the dual function,
-whose best a makes a poor Δw long before the end): with z = (K̂ + τI)⁻¹ρ and ρ = b − J̃Δw − λa, directions are made orthogonal in F's own metric,
-(z, z') = (K̃z)·(K̃z') + λ z·K̃z'. One product K̃z is one pass.
+whose best a makes a poor Δw long before the end): with z = (K̂ + τI)⁻¹ρ and ρ = b − J̃Δw − λa, directions are made
+orthogonal in F's own metric, (z, z') = (K̃z)·(K̃z') + λ z·K̃z'. One product K̃z is one pass.
 
 ρ bounds what is left. For Δw = J̃ᵀa,
 
