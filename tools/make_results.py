@@ -2,14 +2,15 @@
 
 python tools/make_results.py FOLDER [FOLDER …]
 python tools/make_results.py --run [FOLDER] [--only single|composed|private] [--recipe FILE]
-python tools/make_results.py --elsewhere FOLDER [FOLDER …]
+python tools/make_results.py --elsewhere [FOLDER …] [--check]
 
 Reports of one store and backbone become one page; of a table or figure that is there twice the later one counts. Plots
 and CSV files are drawn and written anew from each report.json, to docs/results/. With `--run` the three groups of
 reports go to folders below FOLDER (stores/results by default), and models to FOLDER/models, so that the same command
 goes on where it was. Groups can run side by side, a process each with its `--only`; the page is of all that are there
-when one ends. `--elsewhere` writes docs/results-elsewhere.md instead, a part for each folder, whose report is of
-pipelines/paper-NAME.toml: the same claims on data other than that page's.
+when one ends. `--elsewhere` writes docs/results-elsewhere.md instead: the same claims on data other than that page's. A
+FOLDER holds a report of pipelines/paper-NAME.toml, which is kept in docs/results/NAME; the page is of all that are
+kept. With `--check` it writes nothing, and exits 1 where the page is not what the kept reports make.
 """
 
 from __future__ import annotations
@@ -23,8 +24,11 @@ from typing import Any
 import msgspec
 
 import taftcache
+from taftcache.paper.claim import Claim
 from taftcache.paper.comparison import TITLES, CompareReport, Figures
+from taftcache.paper.findings import findings
 from taftcache.paper.pages import about, figures, said, write_figures, write_pages
+from taftcache.report.tables import markdown_table
 from taftcache.terminal.console import bars
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -46,12 +50,18 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--only", choices=GROUPS, action="append")
     parser.add_argument("--recipe", type=Path)
     parser.add_argument("--elsewhere", action="store_true")
+    parser.add_argument("--check", action="store_true")
     asked = parser.parse_args(words)
     folders: list[Path] = asked.folders
     if asked.elsewhere:
-        if asked.run or not folders:
-            parser.error("--elsewhere takes folders of reports")
-        write_elsewhere(folders)
+        if asked.run or (asked.check and folders):
+            parser.error("--elsewhere takes folders of reports, or --check alone")
+        for folder in folders:
+            keep(folder)
+        text = elsewhere()
+        if asked.check and text != ELSEWHERE.read_text(encoding="utf-8"):
+            raise SystemExit(f"{ELSEWHERE.name} is not what the kept reports make")
+        ELSEWHERE.write_text(text, encoding="utf-8")
         return
     if asked.run:
         if len(folders) > 1:
@@ -60,7 +70,7 @@ def main(words: Sequence[str] | None = None) -> None:
         for group in asked.only or GROUPS:
             run(place, group, asked.recipe)
         folders = [place / group for group in GROUPS if (place / group / "report.json").is_file()]
-    elif not folders or asked.only or asked.recipe:
+    elif not folders or asked.only or asked.recipe or asked.check:
         parser.error("give folders of reports, or --run")
     write(folders)
 
@@ -83,8 +93,25 @@ def write(folders: Sequence[Path]) -> None:
     PAGE.write_text(page(runs), encoding="utf-8")
 
 
-def write_elsewhere(folders: Sequence[Path]) -> None:
-    """Write the page of other data; nothing is computed."""
+def keep(folder: Path) -> None:
+    """A report of other data, with its figures, in the place of its name."""
+    made = json.loads((folder / "report.json").read_text("utf-8"))
+    place = FILES / name_of(made["store"])
+    place.mkdir(parents=True, exist_ok=True)
+    (place / "report.json").write_text(json.dumps(made, separators=(",", ":")) + "\n", encoding="utf-8")
+    run = read(place)
+    for figure in run.reports:
+        write_figures(figure, run, place)
+
+
+def name_of(store: str | Path) -> str:
+    """NAME of pipelines/paper-NAME.toml, by its store."""
+    return Path(store).name.removeprefix("paper-")
+
+
+def elsewhere() -> str:
+    """The page of other data."""
+    runs = {name_of(run.store): run for run in map(read, sorted(file.parent for file in FILES.glob("*/report.json")))}
     text = [
         "# Results on other data",
         "",
@@ -92,11 +119,10 @@ def write_elsewhere(folders: Sequence[Path]) -> None:
         " `tools/make_results.py --elsewhere`. [How](paper.md#intervals-and-verdicts) intervals and verdicts are made."
         " The column *the paper's* has its averages over seven datasets with ViT-L/16.",
         "",
+        *side_by_side(runs),
+        "",
     ]
-    for run in map(read, folders):
-        data = run.recipe["data"]
-        name = Path(data["train"]).stem.partition("_")[0] if data.get("train") else data["source"]
-        files = FILES / name
+    for name, run in runs.items():
         text += [
             f"## {name}",
             "",
@@ -107,11 +133,23 @@ def write_elsewhere(folders: Sequence[Path]) -> None:
             "",
         ]
         for made in run.reports:
-            write_figures(made, run, files)
             text += [f"### {made.title}", "", *figures(made), ""]
             text += [f"All figures with their settings: [{made.report}.csv](results/{name}/{made.report}.csv).", ""]
         text += ["### Where it ran", "", *about(run), ""]
-    ELSEWHERE.write_text("\n".join(text).rstrip() + "\n", encoding="utf-8")
+    return "\n".join(text).rstrip() + "\n"
+
+
+def side_by_side(runs: dict[str, CompareReport]) -> list[str]:
+    """By how many points each claim is ahead, a column for each data set."""
+    found: dict[str, dict[str, str]] = {}
+    for name, run in runs.items():
+        for subject in findings({made.report: made.lines for made in run.reports}):
+            for one in subject.said:
+                if isinstance(one, Claim) and one.verdict:
+                    found.setdefault(one.what, {})[name] = f"{one.ahead}: {one.verdict}"
+    return markdown_table(
+        ["points ahead", *runs], ([what, *(of.get(name, "") for name in runs)] for what, of in found.items())
+    )
 
 
 def read(folder: Path) -> CompareReport:

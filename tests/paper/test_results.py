@@ -10,6 +10,7 @@ import pytest
 import taftcache
 from taftcache.paper.trial import Trial
 from tests.stages.making import recipe, toml
+from tests.test_house.pages import load_tool
 
 TOOL = Path(__file__).resolve().parents[2] / "tools" / "make_results.py"
 TINY = {
@@ -58,12 +59,23 @@ def test_one_command_makes_reports_and_page(maker, tmp_path, monkeypatch, capsys
     assert maker.PAGE.read_text().partition("## Where it ran")[0] == text.partition("## Where it ran")[0]
     maker.main(["--elsewhere", str(tmp_path / "made" / "composed")])
     other = maker.ELSEWHERE.read_text()
-    for said in ("## digits", "### Table 2", "The exact model of all rows above the mean of 2", "digits/table2.csv"):
+    for said in ("## store", "### Table 2", "| The exact model of all rows above the mean of 2", "store/table2.csv"):
         assert said in other
-    assert (maker.FILES / "digits" / "table2.csv").is_file()
+    assert (maker.FILES / "store" / "table2.csv").is_file()
+    maker.main(["--elsewhere", "--check"])
+    maker.ELSEWHERE.write_text(other.replace("holds", "does not").replace("noise", "none"))
+    with pytest.raises(SystemExit, match=r"elsewhere\.md is not what the kept reports make"):
+        maker.main(["--elsewhere", "--check"])
 
 
-@pytest.mark.parametrize("words", [[], ["--only", "single", "a"], ["--run", "a", "b"], ["--elsewhere"]])
+@pytest.mark.law("The page of results on other data is made of the reports that are kept")
+def test_the_page_of_other_data_is_what_its_reports_make():
+    load_tool("make_results").main(["--elsewhere", "--check"])
+
+
+@pytest.mark.parametrize(
+    "words", [[], ["--only", "single", "a"], ["--run", "a", "b"], ["--elsewhere", "--check", "a"], ["--check", "a"]]
+)
 def test_what_it_cannot_do_it_refuses(maker, words, capsys):
     with pytest.raises(SystemExit):
         maker.main(words)
