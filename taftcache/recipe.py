@@ -110,7 +110,7 @@ class SolverSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
         Adam's schedules, for comparison.
     tolerance: on the float64 gradient norm, relative to its norm at Δw = 0. "decisive" instead goes on until the
         certified distance is a tenth of what taking out a typical row would move, by an estimate, so that a receipt
-        can decide of its removal.
+        can decide of its removal; "auto" takes 1e-6, and goes on until then where the estimate is a good one.
     max_passes: over the shard's rows.
     proof_passes: spent after a solve on closer bounds.
     precision: of the inner products; certificates are float64 whatever is said here.
@@ -119,7 +119,7 @@ class SolverSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     """
 
     method: Literal["auto", "conjugate", "projected", "accelerated", "paper", "release", "adamw"] = "auto"
-    tolerance: Positive | Literal["decisive"] = 1e-6
+    tolerance: Positive | Literal["auto", "decisive"] = "auto"
     max_passes: Count = 1000
     proof_passes: Annotated[int, msgspec.Meta(ge=0)] = 0
     precision: Literal["float32", "float64"] = "float32"
@@ -127,8 +127,8 @@ class SolverSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 
     @property
     def relative(self) -> float:
-        """``tolerance`` as a number; that of a solve which no removal is decided by where it is "decisive"."""
-        return 1e-6 if self.tolerance == "decisive" else self.tolerance
+        """``tolerance`` as a number; that of a solve which no removal is decided by where it is a word."""
+        return 1e-6 if isinstance(self.tolerance, str) else self.tolerance
 
 
 class ComposeSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from dataclasses import replace
 from itertools import pairwise
@@ -97,7 +97,7 @@ def minimise(
     if radius is None:
         found, inverse = _without_ball(problems, method, goal, start, on_pass)
         # From dual vectors, and of a decisive solve, the goal was a distance, which they know themselves.
-        moves = found.stats.get("row_moves")
+        moves = found.stats.get("row_moves") if goal.decisive else None
         tolerance = goal.tolerance if moves is None and not isinstance(start, Restart) else inf
         passes = 0 if inverse is None else goal.proof_passes
         proven = prove(found, exact, tolerance, inverse=inverse, passes=passes)
@@ -274,13 +274,16 @@ def _without_ball(
         return solve_head(exact, goal.tolerance), None
     by_rows = method == "auto" and not isinstance(start, Tensor) and through_rows(exact)
     inner, inverse = _inverse(problems, by_rows)
-    conjugate = decisive_pcg if goal.decisive else pcg
     if not by_rows:
-        return conjugate(inner, exact, inverse, goal, start=_value(start), on_pass=on_pass), inverse
+        return _conjugate(goal)(inner, exact, inverse, goal, start=_value(start), on_pass=on_pass), inverse
     space = RowSpace(inner, exact, goal.max_passes, on_pass)
     if isinstance(start, Restart):
         return space.solution(space.restart(start)), inverse
-    solution = space.solution(space.decide() if goal.decisive else space.run(goal.tolerance))
+    if goal.decisive:
+        status = space.decide()
+    else:
+        status = (space.run_and_decide if goal.until_decisive else space.run)(goal.tolerance)
+    solution = space.solution(status)
     if solution.status is Status.stalled:  # kernels of very unlike sizes drown λ in float32
         solution = _continued(solution, inner, exact, inverse, goal, on_pass)
     return solution, inverse
@@ -340,13 +343,17 @@ def _inner(problems: _Problems, by_rows: bool) -> tuple[Problem, bool]:
     return problems.inner(torch.float64 if small else problems.arithmetic.dtype), small
 
 
+def _conjugate(goal: Goal) -> Callable[..., Solution]:
+    """Conjugate gradients to ``goal``."""
+    return decisive_pcg if goal.decisive or goal.until_decisive else pcg
+
+
 def _continued(
     solution: Solution, inner: Problem, exact: Problem, inverse: Lazy, goal: Goal, on_pass: OnPass | None
 ) -> Solution:
     """Conjugate gradients from where the row space ended."""
     before = solution.stats["passes"]
     rest = replace(goal, max_passes=max(3, goal.max_passes - before))
-    conjugate = decisive_pcg if goal.decisive else pcg
-    further = conjugate(inner, exact, inverse, rest, start=solution.value, on_pass=on_pass)
+    further = _conjugate(goal)(inner, exact, inverse, rest, start=solution.value, on_pass=on_pass)
     stats = {**further.stats, "solver": "row space, pcg", "passes": before + further.stats["passes"]}
     return replace(further, stats=stats)

@@ -28,12 +28,16 @@ class Goal:
         decisive: go on, instead, until the certified distance is ``DECISIVE`` of what taking out a typical row would
             move, by an estimate (quadratic, no ball; the head's closed form has no goal). ``Solution.stats`` have that
             as "row_moves".
+        until_decisive: go on beyond the tolerance until then, for at most as many passes again or fifty, where the
+            estimate is a good one: in the space of the rows, under their exact kernel, and under a sample's curvature.
+            Nothing else is asked more of, or refused.
     """
 
     tolerance: float = 1e-6
     max_passes: int = 1000
     proof_passes: int = 0
     decisive: bool = False
+    until_decisive: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

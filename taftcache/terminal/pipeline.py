@@ -165,20 +165,22 @@ def show_append(report: AppendReport) -> None:
 
 
 def show_train(report: TrainReport) -> None:
-    """Certificates by component."""
-    table = Table("component", "rows", "relative gradient", "‖Δw−Δw*‖ ≤", "F−F* ≤", "")
+    """Certificates by component, beside what they are to decide of where that is known."""
+    beside = any("row_moves" in c for c in report.certificates.values())
+    table = Table("component", "rows", "relative gradient", "‖Δw−Δw*‖ ≤", "a row moves" if beside else "F−F* ≤", "")
     for name, c in report.certificates.items():
+        moves = f"{c['row_moves']:.1e}" if "row_moves" in c else ""
         table.add_row(
             name,
             str(c["rows"]),
             f"{c['relative_gradient']:.1e}",
             f"{c['distance_bound']:.1e}",
-            f"{c['gap_bound']:.1e}",
+            moves if beside else f"{c['gap_bound']:.1e}",
             "solved" if name in report.trained else "kept",
         )
     OUT.print(table)
     for name, c in report.certificates.items():
-        if "row_moves" in c:
+        if "row_moves" in c and not c["decisive"]:
             OUT.print(f"{name}: certified to {c['distance_bound']:.1e}, {decides(c)}", soft_wrap=True)
     print_notes(report.notes)
 

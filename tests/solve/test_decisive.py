@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from taftcache.errors import SolveError
+from taftcache.objective.cross_entropy import CrossEntropy
 from taftcache.objective.rsl import RSL
 from taftcache.objective.weights import RowWeights
 from taftcache.solve.leave_one_out import moves
@@ -76,6 +77,46 @@ def test_rows_of_no_weight_have_no_part_in_the_estimate(monkeypatch, way):
     found = solve(RSL(alpha=1.0), 1e-2, method, weights=RowWeights(by_sample=omega))
     assert found.converged
     assert found.certificate.distance <= DECISIVE * found.stats["row_moves"]
+
+
+@pytest.mark.law("A solve that goes on until it decides does so where the estimate is good, and is else as it was")
+@pytest.mark.parametrize("way", WAYS)
+def test_beyond_its_tolerance_it_goes_on_until_it_decides(monkeypatch, way):
+    for name, value in WAYS[way][0].items():
+        monkeypatch.setattr(name, value)
+    asked = {"loss": RSL(alpha=1.0, kappa=5.0), "ridge": 1e-3}
+    asked["method"] = "conjugate" if way == "Kronecker factors" else "auto"
+    base, sources = case(*SPEC).base, rows(*SPEC)
+    loose, near = (minimised(base, sources, tolerance=t, until_decisive=True, **asked) for t in (0.3, 1e-9))
+    plain, tight = (minimised(base, sources, tolerance=t, **asked) for t in (0.3, 1e-9))
+    assert loose.converged
+    assert near.converged
+    assert torch.equal(near.value, tight.value)  # it decided before
+    if way == "Kronecker factors":
+        assert torch.equal(loose.value, plain.value)
+        assert "row_moves" not in {**loose.stats, **near.stats}
+        return
+    moves = loose.stats["row_moves"]
+    assert loose.certificate.distance <= DECISIVE * moves
+    assert way == "the exact kernel" or plain.certificate.distance > DECISIVE * moves
+    assert moves == pytest.approx(near.stats["row_moves"], rel=0.3)
+
+
+def test_what_is_converged_stays_so_where_it_does_not_decide(monkeypatch):
+    """With as many passes again at most: here none, and a solve that was near enough is not called stalled."""
+    monkeypatch.setattr("taftcache.solve.minimise.DIRECT", 0)
+    monkeypatch.setattr("taftcache.solve.methods.row_space.RowSpace.decide", lambda self: Status.max_passes)
+    loss = RSL(alpha=1.0, kappa=5.0)
+    found = minimised(case(*SPEC).base, rows(*SPEC), loss, 1e-3, tolerance=0.3, until_decisive=True)
+    assert found.converged
+    assert found.certificate.relative_gradient <= 0.3
+
+
+@pytest.mark.parametrize("more", [{"radius": 1.0}, {"method": "accelerated"}, {"loss": CrossEntropy()}])
+def test_where_nothing_is_estimated_nothing_more_is_asked(more):
+    asked = {"loss": RSL(alpha=1.0), "ridge": 1e-1, "tolerance": 1e-2, **more}
+    found, plain = (minimised(case(*SPEC).base, rows(*SPEC), until_decisive=u, **asked) for u in (True, False))
+    assert torch.equal(found.value, plain.value)
 
 
 def test_what_cannot_be_reached_is_said(monkeypatch):

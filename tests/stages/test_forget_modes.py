@@ -176,6 +176,24 @@ def test_warm_goes_on_from_the_dual_vectors(tmp_path, monkeypatch):
     assert taftcache.audit(path).findings == []
 
 
+@pytest.mark.law("What was trained by a recipe that names no tolerance has receipts that decide")
+def test_without_a_tolerance_receipts_decide(tmp_path, monkeypatch):
+    """Under a sample of many rows, at 10⁻² of the gradient, they would not."""
+    for limit in ("dual.LARGEST_KERNEL", "class_kernel.LARGEST_ROWS"):
+        monkeypatch.setattr(f"taftcache.solve.inverses.{limit}", 0)
+    monkeypatch.setattr("taftcache.solve.inverses.sampled.LEAST_ROWS", 2)
+    monkeypatch.setattr("taftcache.solve.inverses.sampled._count", lambda problem: 256)
+    monkeypatch.setattr("taftcache.recipe.SolverSpec.relative", 1e-2)
+    ran = taftcache.run(recipe(tmp_path / "store", **EXACT, **FEW))
+    trained = [c for name, c in ran.train.certificates.items() if name != "models/head"]
+    for certificate in (*trained, ran.compose.certificate):
+        assert certificate["decisive"]
+        assert certificate["relative_gradient"] < 5e-3
+    with open_store(tmp_path / "store") as store:
+        report = taftcache.forget(store, [store.shard("000").sample_ids[2]])
+    assert all(c["decisive"] for c in report.certificates.values() if c["moved"] > 0)
+
+
 @pytest.mark.law("What was trained to a decisive tolerance has receipts that decide")
 def test_a_decisive_tolerance_has_receipts_that_decide(tmp_path, monkeypatch):
     monkeypatch.setattr("taftcache.solve.inverses.dual.LARGEST_KERNEL", 0)

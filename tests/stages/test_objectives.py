@@ -116,7 +116,7 @@ def test_what_a_recipe_cannot_ask_for(tmp_path, objective):
 
 @pytest.mark.law("An interrupted solve is kept, marked, and solved again")
 def test_an_interrupted_solve_is_kept_marked_and_solved_again(store, monkeypatch):
-    from taftcache.solve import minimise as module
+    from taftcache.solve.methods import decisive as module
     from taftcache.solve.methods.conjugate import pcg
 
     def stopped(*args, on_pass=None, **options):

@@ -23,9 +23,10 @@ from taftcache.objective.cotangent import random_signs
 from taftcache.objective.problem import Problem
 from taftcache.solve.inverses.class_kernel import adjoint
 from taftcache.solve.inverses.dual import DualInverse
+from taftcache.solve.inverses.sampled import SampledInverse
 from taftcache.solve.methods.conjugate import Lazy, pcg
 from taftcache.solve.settings import DECISIVE, Goal, OnPass
-from taftcache.solve.solution import Solution
+from taftcache.solve.solution import Solution, Status
 
 # A receipt takes both models' certified distances off what the removal moved.
 SHARE = DECISIVE / (1 + 2 * DECISIVE)
@@ -34,6 +35,7 @@ SAMPLE = 64  # rows that are looked at
 COLUMNS = 512  # of an inverse that are solved for
 FIRST = 1e-2  # relative gradient at which the terms of the gradient are first looked at
 TURNS = 4
+AGAIN = 50  # passes that a solve may go on for at least, beyond its tolerance
 
 
 def sample_rows(scale: Tensor, most: int = SAMPLE) -> Tensor:
@@ -42,6 +44,11 @@ def sample_rows(scale: Tensor, most: int = SAMPLE) -> Tensor:
     counted = torch.nonzero((scale > 0).any(1))[:, 0].cpu()
     count = min(len(counted), max(1, most))
     return counted[torch.arange(count) * len(counted) // count]
+
+
+def further(passes: int, most: int) -> int:
+    """The limit on passes of a solve that goes on beyond its tolerance: as many again, or ``AGAIN``."""
+    return min(most, passes + max(passes, AGAIN))
 
 
 def typical(moves: Tensor) -> float:
@@ -60,9 +67,11 @@ def decisive_pcg(
 ) -> Solution:
     """``pcg`` until ‖∇F‖/λ is ``SHARE`` of what a typical row moves, which ``stats`` have as "row_moves".
 
-    The estimate is made anew where a solve to the last one has ended, for about two passes.
+    The estimate is made anew where a solve to the last one has ended, for about two passes. With ``until_decisive`` it
+    is first made where the tolerance is met, and what follows takes nothing back of that.
     """
-    asked, passes, rounds = replace(goal, tolerance=FIRST), 0, 0
+    asked, passes, rounds = goal if goal.until_decisive else replace(goal, tolerance=FIRST), 0, 0
+    most, status = goal.max_passes, None
     for turn in range(TURNS):
 
         def shown(done: int, residual: float, before: int = passes) -> None:
@@ -70,14 +79,20 @@ def decisive_pcg(
                 on_pass(before + done, residual)
 
         found = pcg(problem, exact, inverse, asked, start=start, on_pass=shown)
+        if goal.until_decisive and turn == 0:
+            if not found.converged or not isinstance(inverse.made, DualInverse | SampledInverse):
+                return found
+            most, status = further(found.stats["passes"], most), Status.converged
         moves = _row_moves(exact, found.value, inverse)
         passes, rounds = passes + found.stats["passes"] + 2, rounds + found.stats["rounds"]
         wanted = SHARE * moves * exact.ridge
         if not found.converged or found.certificate.gradient <= wanted or turn == TURNS - 1:
             break
         relative = 0.9 * wanted / found.certificate.gradient_at_zero
-        asked, start = replace(goal, tolerance=relative, max_passes=max(1, goal.max_passes - passes)), found.value
-    return replace(found, stats={**found.stats, "passes": passes, "rounds": rounds, "row_moves": moves})
+        asked, start = replace(goal, tolerance=relative, max_passes=max(1, most - passes)), found.value
+    stats = {**found.stats, "passes": passes, "rounds": rounds, "row_moves": moves}
+    ended = found.status if status is None or found.status is Status.interrupted else status
+    return replace(found, status=ended, stats=stats)
 
 
 def _row_moves(problem: Problem, value: Tensor, inverse: Lazy) -> float:

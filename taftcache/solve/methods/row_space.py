@@ -27,7 +27,7 @@ from torch import Tensor
 
 from taftcache.objective.problem import Problem
 from taftcache.solve.inverses.class_kernel import ClassKernel, adjoint, kernel_product
-from taftcache.solve.methods.decisive import SHARE, sample_rows, typical
+from taftcache.solve.methods.decisive import SHARE, further, sample_rows, typical
 from taftcache.solve.proof import check_finite
 from taftcache.solve.settings import OnPass
 from taftcache.solve.solution import Certificate, Solution, Status
@@ -88,6 +88,14 @@ class RowSpace:
         """Iterate until ‖∇F‖ ≤ tolerance·‖∇F(0)‖ in float64, or as far as passes and rounding let it."""
         goal = tolerance * self.gradient_at_zero
         return self._rounds(lambda: self.gradient.norm().item(), lambda: goal, self._gradient_below)
+
+    def run_and_decide(self, tolerance: float) -> Status:
+        """``run``, and ``decide`` from there, for some passes more (``further``); what is converged stays so."""
+        status = self.run(tolerance)
+        if status is Status.converged:
+            self.max_passes = further(self.passes, self.max_passes)
+            status = Status.interrupted if self.decide() is Status.interrupted else status
+        return status
 
     def decide(self) -> Status:
         """Iterate until the certified distance ‖ρ‖/(2√λ) is ``SHARE`` of what a typical row moves, or as above."""

@@ -19,6 +19,7 @@ from taftcache.stages.writing import whole
 
 PRETRAINED = "deit_tiny_patch16_224.fb_in1k"
 SMALL = 64  # pixels of a side, up to which the bundled backbone of 32 x 32 serves
+MANY = 4096  # rows, beyond which a solve leaves their space, and its certificate is looser
 ROWS, PER_CLASS, SHARDS = 100, 3, 10  # rows of a shard at least, of one class too, and shards at most
 COMMENTS = {
     "data.source": "Where the images are.",
@@ -29,7 +30,7 @@ COMMENTS = {
     "store.shards": "Disjoint parts of the data: each is trained, and retrained after forgetting, on its own.",
     "tangent.reset_block": "The last block is trained, from a new start: better on most data than from where it was.",
     "objective.ridge": 'How strongly the weights are held back: "auto" chooses it from the rows; a number is quicker.',
-    "solver.tolerance": "How near the exact optimum a solve comes; 5e-3 predicts as well, but its receipts prove less.",
+    "solver.tolerance": 'How near the optimum a solve comes: "auto" until receipts decide; 5e-3 predicts as well.',
     "compose.mode": '"auto" also solves one exact model of all rows; with "mean" all is quicker, and less accurate.',
 }
 
@@ -132,7 +133,8 @@ def _chosen(
         "store": {"path": f"stores/{name}", "shards": max(1, min(SHARDS, rows // max(ROWS, PER_CLASS * classes)))},
         "tangent": {"reset_block": True},
         "objective": {"ridge": "auto"},
-        "solver": {"tolerance": 1e-6 if backbone["weights"] == "bundled" else 1e-4},
+        # Of few rows a certificate at 1e-4 decides of a removal, for half the passes of "auto".
+        "solver": {"tolerance": 1e-4 if backbone["weights"] != "bundled" and rows <= MANY else "auto"},
         "compose": {"mode": "auto"},
     }
 
@@ -150,7 +152,7 @@ def _tried(
         if recipe.backbone.model != PRETRAINED or any(text.startswith("backbone") for text in overrides):
             raise
         note = f"{error.fault}; the recipe takes the bundled model, which sees 32 x 32 pixels"
-    values |= {"backbone": {"weights": "bundled"}, "solver": {"tolerance": 1e-6}}
+    values |= {"backbone": {"weights": "bundled"}, "solver": {"tolerance": "auto"}}
     values, costs, notes = _tried(values, overrides, progress)
     return values, costs, [note, *notes]
 

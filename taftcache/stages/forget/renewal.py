@@ -118,7 +118,7 @@ def _from_dual(
         options = SolveOptions(
             start=Restart(before, old.dual, mask, distance),
             keep_dual=True,
-            goal=replace(settings.goal, max_passes=left - passes, decisive=False),
+            goal=replace(settings.goal, max_passes=left - passes, decisive=False, until_decisive=False),
         )
         solved = solve_component(settings, rows, settings.train, progress, label=EXACT, options=options)
         passes += solved.record.passes
@@ -192,7 +192,7 @@ def _solve(
     max_passes: int,
     progress: Progress,
 ) -> Component:
-    goal = replace(settings.goal, tolerance=tolerance, max_passes=max_passes, decisive=False)
+    goal = replace(settings.goal, tolerance=tolerance, max_passes=max_passes, decisive=False, until_decisive=False)
     options = SolveOptions(start=start.delta, goal=goal)
     return solve_component(settings, shards, settings.train, progress, label=EXACT, options=options)
 

@@ -63,7 +63,7 @@ class Settings:
         solver = self.recipe.solver
         return Goal(
             tolerance=solver.relative, max_passes=solver.max_passes, proof_passes=solver.proof_passes,
-            decisive=solver.tolerance == "decisive",
+            decisive=solver.tolerance == "decisive", until_decisive=solver.tolerance == "auto",
         )  # fmt: skip
 
     @property
