@@ -31,7 +31,7 @@ from taftcache.tangent.operator import TangentOperator
 
 LARGEST_ROWS = 4096  # an eigendecomposition above this costs more than the passes it saves
 ROUNDING = 1e-6  # of the trace, in an eigendecomposition in float32
-# N·K over P, at most. What the rows do not span costs passes and not their kernel's, but an apply grows with N²·K.
+# N·K over P, at most: an apply grows with N²·K and a pass does not, so that beyond it more and cheaper passes win.
 LOGITS_EACH = 4
 LARGEST_LOGITS = 1 << 21  # directions of so many numbers: 64 of them and their products are a gigabyte
 METRIC_ROWS = 32  # Ω varies little from row to row
