@@ -75,3 +75,16 @@ def test_a_damaged_shard_is_said_to_be_unsearched(made, tmp_path):
     with open_store(path) as store:
         report = taftcache.forget(store, [sample])
     assert report.notes == ["shard held-out is damaged: it was not searched for copies of the rows"]
+
+
+def test_training_rows_among_the_held_out_ones_are_named(made, tmp_path):
+    path = shutil.copytree(made, tmp_path / "store")
+    with open_store(path) as store:
+        taftcache.train(store)
+        report = taftcache.evaluate(store, probe=True)
+        assert [note.split(":")[0] for note in report.notes] == [
+            "1 of 2 held-out rows hold the very bytes of a training row, so no accuracy here is of new rows alone"
+        ]
+        assert "test/00000001" in report.notes[0]
+        taftcache.forget(store, ["v/04", "v/07", "v/30"])
+        assert taftcache.evaluate(store, probe=True).notes == []

@@ -26,6 +26,7 @@ from taftcache.names import EXACT, HEAD, component_of, counted, is_component, is
 from taftcache.privacy.statement import META
 from taftcache.recipe import parse_recipe
 from taftcache.solve.labels import proven_labels
+from taftcache.stages.look.copies import leaked
 from taftcache.stages.look.probe import Probe, linear_probe, no_probe
 from taftcache.stages.look.scoring import kept_components
 from taftcache.stages.paired import row_verdict
@@ -38,7 +39,7 @@ from taftcache.tangent.operator import TangentOperator
 UNTOUCHED = "base model untouched"
 PROBE = "linear probe (scikit-learn)"
 LEVEL = 0.95
-NAMED = 5  # classes of a note
+NAMED = 5  # classes or ids of a note
 MARGINS = 1000  # rows: a pass over more would take longer than what it stands beside
 
 
@@ -63,8 +64,9 @@ class EvaluateReport:
 
     best: the model that ``predict`` takes where none is named. intervals: of each accuracy, at 95 % (Wilson's).
     proven: the share of labels that are provably the exact optimum's, by model, where it was asked for.
-    against: the linear probe, where it was asked for and the rows allow one. notes: why they do not, which classes of
-    the held-out rows no training row has, and which models were solved from other rows than the store has now.
+    against: the linear probe, where it was asked for and the rows allow one. notes: why they do not, which held-out
+    rows hold the bytes of a training row (looked for beside the probe), which of their classes no training row has, and
+    which models were solved from other rows than the store has now.
     """
 
     store: Path
@@ -94,7 +96,8 @@ def evaluate(
         rows: others than the held-out group.
         without: shards: the mean of all other shards' components is one model more.
         proven: also tell by model how many labels of the held-out group are provably the exact optimum's.
-        probe: also fit scikit-learn's linear probe to all training rows, and compare the best model with it.
+        probe: also fit scikit-learn's linear probe to all training rows, and compare the best model with it; and look
+            for training rows among the held-out group.
 
     Raises:
         StoreError: the store has no held-out rows. RecipeError: no component is left.
@@ -112,6 +115,8 @@ def evaluate(
     hits = _hits(settings.base, settings.recipe.device, rows, models, progress)
     against, reason = None, no_probe(store) if probe else None
     notes += [] if reason is None else [f"no linear probe: {reason}"]
+    if probe and reason is None and rows is store.held_out:
+        notes += _leaked(leaked(store, progress), rows)
     if probe and reason is None and best in hits:
         fitted, hits[PROBE] = linear_probe(store, settings, rows, progress)
         against = _against(best, hits[best], hits[PROBE], fitted)
@@ -135,8 +140,21 @@ def _unlearned(store: FeatureStore, rows: Shard) -> list[str]:
     names = [store.classes[k] for k in sorted(rows.statistics["rows_per_class"].keys() - trained)]
     if not names:
         return []
-    first = ", ".join(names[:NAMED]) + (", …" if len(names) > NAMED else "")
-    return [f"{counted(len(names), 'class')} held out without a training row, which cannot be learned: {first}"]
+    return [f"{counted(len(names), 'class')} held out without a training row, which cannot be learned: {_some(names)}"]
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:NAMED]) + (", …" if len(names) > NAMED else "")
+
+
+def _leaked(ids: Sequence[str], rows: Shard) -> list[str]:
+    """A note on held-out rows that are training rows, too."""
+    if not ids:
+        return []
+    return [
+        f"{len(ids)} of {rows.rows} held-out rows hold the very bytes of a training row, so no accuracy here is of new "
+        f"rows alone: {_some(ids)}; next: taftcache inspect --duplicates"
+    ]
 
 
 def held_out_score(store: FeatureStore, name: str, consent: Consent | None = None) -> Score | None:
