@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from taftcache.tangent.factors import row_norms
 from taftcache.tangent.operator import TangentOperator
+from taftcache.tangent.tail import row_norms
 
 
 def proven_labels(
@@ -33,7 +33,7 @@ def proven_labels(
         for k in range(operator.classes):
             contrast = torch.zeros_like(z).scatter_(1, label[:, None], 1) - _unit(z, k)
             margin = (contrast * z).sum(1)
-            reach = row_norms(*operator.factors(state, contrast)) * distance
+            reach = row_norms(operator.tail, operator.layout, operator.weights, state, contrast) * distance
             sure &= (margin > reach) | (label == k)
         predicted.append(label)
         proven.append(sure)

@@ -32,8 +32,8 @@ from taftcache.objective.objective import Objective
 from taftcache.objective.problem import Problem
 from taftcache.objective.rsl import RSL
 from taftcache.solve.directions import conjugate_directions
-from taftcache.solve.inverses.dual import dual_fits, kernel
-from taftcache.solve.inverses.kronecker import KroneckerPreconditioner
+from taftcache.solve.inverses.dual import DualInverse, kernel, kernel_inverse_fits, scale
+from taftcache.solve.inverses.inverse import approximate_inverse
 from taftcache.solve.methods.head import HeadPath, has_path
 from taftcache.solve.minimise import minimise
 from taftcache.solve.settings import GOAL, Arithmetic, Goal
@@ -102,9 +102,10 @@ def leave_one_out(
     if trained == base.head_layout and has_path(problem):
         v, leverage, passes = _head(problem, direction)
         solved, method = rho / (1 - leverage), CLOSED
-    elif dual_fits(problem):
-        v, blocks, passes = _kernel(problem, direction, root)
-        solved, method = torch.linalg.solve(blocks, rho), CLOSED
+    elif kernel_inverse_fits(problem):
+        inverse = DualInverse(problem)
+        v, passes = inverse.apply(direction), 4
+        solved, method = torch.linalg.solve(problem.ridge * inverse.own(), rho), CLOSED
     else:
         v, passes = _solve(problem, direction, max(goal.tolerance, FIRST_ORDER_TOLERANCE), goal.max_passes)
         solved, method = rho, FIRST_ORDER
@@ -127,18 +128,16 @@ def moves(problem: Problem) -> Tensor | None:
         return None
     if operator.layout == operator.base.head_layout and has_path(problem):
         return HeadPath(problem).moves()
-    return _kernel_moves(problem) if dual_fits(problem) else None
+    return _kernel_moves(problem) if kernel_inverse_fits(problem) else None
 
 
 def _kernel_moves(problem: Problem) -> Tensor:
     operator, N, K = problem.operator, problem.operator.rows, problem.operator.classes
     ridge = problem.ridge * (N - 1) / N
-    roots, residuals = [], []
-    for state, labels in operator.blocks():
-        roots.append(problem.diagonal(labels, state.logits).sqrt())
-        residuals.append(problem.loss.gradient(state.logits, labels) / (N * roots[-1]))
-    root, t = (torch.cat(parts).T.reshape(-1) for parts in (roots, residuals))
-    matrix = kernel(problem).mul_(root[:, None]).mul_(root[None, :])
+    matrix = kernel(problem)
+    root = scale(problem, matrix)
+    gradients = [problem.loss.gradient(state.logits, labels) for state, labels in operator.blocks()]
+    t = (torch.cat(gradients) / (N * root)).T.reshape(-1)
     matrix.diagonal().add_(problem.ridge)
     whole = torch.cholesky_solve(t[:, None], torch.linalg.cholesky(matrix))[:, 0]
     matrix.diagonal().add_(ridge - problem.ridge)
@@ -159,27 +158,11 @@ def _head(problem: Problem, direction: Tensor) -> tuple[Tensor, Tensor, int]:
     return path.inverse(direction, problem.ridge), path.leverages(problem.ridge), 2
 
 
-def _kernel(problem: Problem, direction: Tensor, root: Tensor) -> tuple[Tensor, Tensor, int]:
-    """v = A⁻¹ j and the blocks I − J̃_n A⁻¹ J̃_nᵀ [N,K,K], from the rows' kernel."""
-    operator, ridge = problem.operator, problem.ridge
-    N, K = root.shape
-    flat = root.T.reshape(-1)
-    matrix = kernel(problem).mul_(flat[:, None]).mul_(flat[None, :])
-    matrix.diagonal().add_(ridge)
-    inverse = torch.cholesky_inverse(torch.linalg.cholesky(matrix))
-    blocks = ridge * torch.diagonal(inverse.view(K, N, K, N), dim1=1, dim2=3).permute(2, 0, 1)
-    image = root * torch.cat(list(operator.matvec(direction)))
-    solved = (inverse @ image.T.reshape(-1)).view(K, N).T * root
-    parts = iter(torch.split(solved, [len(labels) for _, labels in operator.blocks()]))
-    back = operator.accumulate(None, lambda logits, change, labels: next(parts))
-    return (direction - back) / ridge, blocks.contiguous(), 4
-
-
 def _solve(problem: Problem, direction: Tensor, tolerance: float, max_passes: int) -> tuple[Tensor, int]:
     """v = A⁻¹ j by preconditioned conjugate gradients."""
     v, r, passes = torch.zeros_like(direction), direction.clone(), 0
     goal = tolerance * direction.norm()
-    directions = conjugate_directions(problem.hessian, KroneckerPreconditioner(problem), r)
+    directions = conjugate_directions(problem.hessian, approximate_inverse(problem), r)
     while r.norm() > goal and passes < max_passes:
         at = next(directions)
         passes += 1

@@ -69,9 +69,13 @@ def prove(
         radius: R of a ball that Δw is held to.
         inverse: about H⁻¹; see ``tighten``.
         passes: for ``tighten``, of a quadratic F without a ball.
+
+    Raises:
+        SolveError: a gradient that is not finite.
     """
     assert solution.gradients is not None
     at_zero, gradient = solution.gradients
+    check_finite(gradient, f"F = {solution.certificate.objective}")
     error = rounding(problem, solution.value, at_zero, gradient)
     closer = tighten(problem, gradient, inverse, passes, error) if passes else None
     certificate = replace(solution.certificate, rounding=error, tightened=closer)
@@ -104,9 +108,8 @@ def looked_at(
     """
     objective, gradient = problem.evaluate(value)
     at_zero = problem.evaluate(torch.zeros_like(value))[1]
+    check_finite(gradient, f"F = {objective}")
     norm, scale = gradient.norm().item(), at_zero.norm().item()
-    if not isfinite(norm):
-        raise SolveError("the gradient is not finite", got=f"F = {objective}")
     certificate = Certificate(
         norm, scale, problem.ridge, objective, problem.operator.rows, quadratic=problem.loss.quadratic
     )
@@ -123,8 +126,8 @@ def certified(
 
 
 def check_finite(values: Tensor, got: str) -> None:
-    """SolveError where a gradient, or what makes one, is not finite."""
-    if not torch.isfinite(values).all():
+    """SolveError where a gradient, or what makes one, is not finite, or its norm is not."""
+    if not isfinite(values.norm().item()):
         raise SolveError(
             "the gradient is not finite",
             got=got,

@@ -59,7 +59,7 @@ def add_gram(total: Tensor, parts: Sequence[tuple[Sequence[RankOne], Sequence[Di
         total.addmm_(rows, rows.T, alpha=1 / scale)
 
 
-def row_norms(matrices: Iterable[Factor], direct: Iterable[Direct]) -> Tensor:
+def factor_norms(matrices: Iterable[Factor], direct: Iterable[Direct]) -> Tensor:
     """‖Jᵀ r‖ of each row [n], out of its factors and without its gradient where that is cheaper.
 
     ‖out ⊗ into‖² = ‖out‖² ‖into‖², and a sum of outer products has the norm Σ_ts (out_t·out_s)(into_t·into_s),

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor
 
-from taftcache.tangent.factors import Direct, Factor
+from taftcache.tangent.factors import Direct, Factor, factor_norms
 from taftcache.tangent.parameters import Layout
 
 
@@ -60,7 +61,7 @@ class Tail(Protocol):
 
     @property
     def rank_one(self) -> bool:
-        """Whether every matrix's factor is a ``RankOne``."""
+        """Whether gradients are factored, and every matrix's factor is a ``RankOne``."""
         ...
 
     @property
@@ -84,3 +85,15 @@ class Tail(Protocol):
     def select(self, state: Any, rows: Tensor) -> Any | None:
         """The state of some of its rows alone; None of a tail that keeps too much of each row to hold many."""
         ...
+
+
+def row_norms(tail: Tail, layout: Layout, w: Any, state: Any, r: Tensor) -> Tensor:
+    """‖Jᵀ r‖ of each row [n], for r [n,K]: from the factors, or of a tail without them from a Jᵀ for each row."""
+    if tail.factored:
+        return factor_norms(*tail.factors(layout, w, state, r))
+    norms = []
+    for n in range(len(r)):
+        row, gradient = torch.tensor([n], device=r.device), r.new_zeros(layout.size)
+        tail.adjoint(w, tail.select(state, row), r[row], tail.bind(layout.views(gradient)))
+        norms.append(gradient.norm())
+    return torch.stack(norms) if norms else r.new_zeros(0)

@@ -28,6 +28,7 @@ from taftcache.objective.objective import Objective
 from taftcache.objective.problem import Problem
 from taftcache.recipe import PriorSpec
 from taftcache.solve.methods.conjugate import Lazy, pcg
+from taftcache.solve.proof import check_finite
 from taftcache.solve.settings import ARITHMETIC, GOAL, Arithmetic, Goal, OnPass
 from taftcache.solve.solution import Certificate, Solution, Status
 from taftcache.tangent.base import Base
@@ -218,8 +219,7 @@ class _TangentStudent:
         B = group_lasso(self._C, D, self._shrinkage, self._sparsity, aim, start)
         least = exchange * float(np.linalg.norm(subgradient(self._C, D, B, self._shrinkage, self._sparsity)))
         value, g = self._penalised(self._psi @ torch.from_numpy(B)).evaluate(delta)
-        if not torch.isfinite(g).all():
-            raise SolveError("the gradient is not finite", got=f"objective {value}", do="lower objective.kappa")
+        check_finite(g, f"F = {value}")
         extra = 0.5 * self._shrinkage * float((B * B).sum()) + self._sparsity * float(np.linalg.norm(B, axis=1).sum())
         return _Point(delta, B, value + self._weight * extra, g, (g.norm().item() ** 2 + least**2) ** 0.5)
 

@@ -179,7 +179,7 @@ def forgetting(atlas: Atlas, tokens: NDArray[Any], shard: Shard, row: int) -> di
     scorer, own, table = atlas.scorer(), component_of(shard.name), atlas.table
     moved = float(atlas.moved[table.start(table.shards.index(shard)) + row])
     members = sum(is_component(name) for name in scorer.models)
-    bound = float(scorer.weigh(tokens, shard.labels[row : row + 1], own)[1][0])
+    bound = float(scorer.moved_at_most(tokens, shard.labels[row : row + 1], own)[0])
     known = np.isfinite(bound)
     return {
         "component": own,

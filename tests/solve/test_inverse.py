@@ -13,7 +13,7 @@ from taftcache.objective.cross_entropy import CrossEntropy
 from taftcache.objective.problem import Problem
 from taftcache.objective.rsl import RSL
 from taftcache.objective.weights import RowWeights
-from taftcache.solve.inverses.dual import DualInverse, dual_fits, kernel, kernel_inverse_fits
+from taftcache.solve.inverses.dual import DualInverse, kernel, kernel_inverse_fits
 from taftcache.solve.inverses.inverse import approximate_inverse
 from taftcache.solve.inverses.kronecker import KroneckerPreconditioner
 from taftcache.solve.inverses.sampled import SampledInverse
@@ -163,9 +163,9 @@ def test_small_parameters_of_very_unlike_sizes_are_inverted_in_float32_too():
 
 def test_limits_decide_which_is_used(monkeypatch):
     problem = make_problem()
-    assert dual_fits(problem)
+    assert kernel_inverse_fits(problem)
     monkeypatch.setattr("taftcache.solve.inverses.dual.LARGEST_KERNEL", N * K - 1)
-    assert not dual_fits(problem)
+    assert not kernel_inverse_fits(problem)
 
 
 def test_the_space_of_the_rows_is_taken_where_a_factorisation_costs_more(monkeypatch):

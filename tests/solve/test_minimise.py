@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from taftcache.errors import SolveError
+from taftcache.objective.cross_entropy import CrossEntropy
 from taftcache.objective.rsl import RSL
 from taftcache.solve.methods.head import solve_head
 from taftcache.tangent.rows import ArrayRows
@@ -89,3 +90,22 @@ def test_one_row_and_one_class(train):
     (source,) = rows()
     solution = minimised(case().base, [ArrayRows(source.tokens[:1], source.labels[:1])], LOSSES[0], 1e-2, train=train)
     assert solution.converged
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e200])
+@pytest.mark.parametrize(
+    ("loss", "settings"),
+    [
+        (LOSSES[0], {"method": "conjugate"}),
+        (LOSSES[0], {"method": "projected"}),
+        (LOSSES[0], {"method": "accelerated"}),
+        (CrossEntropy(), {}),
+        (CrossEntropy(), {"method": "accelerated"}),
+    ],
+    ids=["conjugate", "projected", "accelerated", "newton", "accelerated-cross-entropy"],
+)
+def test_a_start_that_is_too_large_is_refused(loss, settings, value):
+    base = case().base
+    start = torch.full((base.layout.size,), value, dtype=torch.float64)
+    with pytest.raises(SolveError, match="finite"):
+        minimised(base, rows(), loss, 1e-2, start=start, **settings)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import timm
 import torch
@@ -15,6 +16,7 @@ from taftcache.cache.store import FeatureStore
 from taftcache.model.component import read_base, read_component
 from taftcache.model.predictor import TangentModel
 from taftcache.recipe import Recipe
+from taftcache.stages.look.inspection import inspect_sample
 from tests.stages.making import open_store, recipe
 
 ARGS: dict[str, Any] = {"layers": [1, 1, 1, 2], "channels": [8, 8, 12, 16], "num_classes": 10}
@@ -59,6 +61,24 @@ def test_every_stage(weights, tmp_path):
         taftcache.forget(store, [store.shards[0].sample_ids[0]])
         assert not torch.equal(delta(store, made, "components/000"), before)
         assert taftcache.train(store).trained == []
+
+
+def test_what_is_asked_of_single_rows(weights, tmp_path):
+    """Influence, proven labels and a row's weight come from products alone where gradients have no factors."""
+    made = resnet(tmp_path / "store", weights, solver={"tolerance": 1e-8}, objective={"ridge": 1e-2})
+    taftcache.extract(made)
+    with open_store(tmp_path / "store") as store:
+        taftcache.train(store)
+        taftcache.compose(store)
+        sample = store.shards[0].sample_ids[0]
+        asked = taftcache.query_influence(store, sample, top=3, solve=1)
+        (row,) = (one for one in asked.samples if "solved" in one)
+        assert abs(row["solved"] - row["change"]) <= 0.3 * abs(row["solved"]) + row["bound"]
+        assert 0 < (inspect_sample(store, sample).moved_bound or 0) < np.inf
+        assert set(taftcache.evaluate(store, proven=True).proven) == {"models/head", "models/mean"}
+        report = taftcache.forget(store, [sample], proven=True)
+        assert report.forgotten == [sample]
+        assert report.proven.keys() == set(report.renewed)
 
 
 def test_a_prediction_is_what_the_store_says(weights, tmp_path):

@@ -18,6 +18,7 @@ from taftcache.tangent.functional import FunctionalTail
 from taftcache.tangent.operator import TangentOperator
 from taftcache.tangent.rows import ArrayRows
 from taftcache.tangent.spec import TangentSpec
+from taftcache.tangent.tail import row_norms
 from tests.backbone.registry import images, small_backbone
 from tests.solve.problems import minimised
 
@@ -189,6 +190,15 @@ def test_no_factors():
     assert not base.tail.factored
     with pytest.raises(SolveError):
         _ = base.tail.factor_width
+
+
+@pytest.mark.parametrize("class_token", ["keep", "reset"])
+def test_norms_of_the_rows_gradients(class_token):
+    base, rows = make(class_token), tokens()
+    w, (_, r) = base.tail.bind(base.state), vectors(base)
+    found = row_norms(base.tail, base.layout, w, base.tail.value(w, rows), r)
+    expected = [transposed_product(base, rows[n : n + 1], r[n : n + 1]).norm() for n in range(N)]
+    assert relative(found, torch.stack(expected)) < TOLERANCE
 
 
 @pytest.mark.law("J and Jᵀ of every family are those of `torch.func` on the whole, uncut model")

@@ -14,7 +14,7 @@ from taftcache.objective.problem import Problem
 from taftcache.objective.rsl import RSL
 from taftcache.solve.solution import Status
 from taftcache.tangent.base import Base
-from taftcache.tangent.factors import RankOne, row_norms
+from taftcache.tangent.factors import RankOne, factor_norms
 from taftcache.tangent.operator import TangentOperator
 from taftcache.tangent.rows import ArrayRows
 from tests.solve.problems import minimised
@@ -241,11 +241,11 @@ def test_factors_are_the_rows_of_the_jacobian(name, train):
         alone[k] = r[k]
         tail.adjoint(w, state, alone, tail.bind(layout.views(expected[k])))
     assert relative(rebuilt, expected) < TOLERANCE
-    assert relative(row_norms(matrices, direct), expected.norm(dim=1)) < TOLERANCE
+    assert relative(factor_norms(matrices, direct), expected.norm(dim=1)) < TOLERANCE
 
 
 @pytest.mark.law("Factors are each row's gradient, and its norm follows from them")
-def test_row_norms_are_vmap_of_grad():
+def test_factor_norms_are_vmap_of_grad():
     case = case_of("plain")
     base, r = case.base, cotangent(case)
     state = parameters(case)
@@ -258,7 +258,7 @@ def test_row_norms_are_vmap_of_grad():
     tail = base.tail
     w = tail.bind(base.state)
     factors = tail.factors(base.layout, w, tail.value(w, case.tokens), r)
-    assert relative(row_norms(*factors), squares.sqrt()) < TOLERANCE
+    assert relative(factor_norms(*factors), squares.sqrt()) < TOLERANCE
 
 
 def test_an_operator_solves_with_it():

@@ -48,8 +48,7 @@ def class_kernel_fits(problem: Problem) -> bool:
         return False
     logits = operator.rows * operator.classes
     few = operator.rows <= LARGEST_ROWS and logits <= min(LARGEST_LOGITS, LOGITS_EACH * operator.layout.size)
-    cheap = operator.tail.factored and operator.tail.rank_one
-    return few and cheap and operator.rows * operator.tail.factor_width * 4 <= LARGEST_FACTORS
+    return few and operator.tail.rank_one and operator.rows * operator.tail.factor_width * 4 <= LARGEST_FACTORS
 
 
 class ClassKernel:

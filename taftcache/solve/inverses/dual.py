@@ -17,6 +17,7 @@ from math import sqrt
 import torch
 from torch import Tensor
 
+from taftcache.objective.cotangent import Given
 from taftcache.objective.problem import Problem
 from taftcache.tangent.factors import Direct, RankOne
 
@@ -26,17 +27,14 @@ LARGEST_FACTORS = 2 << 30  # bytes of the K·N rows' factors
 LARGEST_STEPS = 4096
 
 
-def dual_fits(problem: Problem) -> bool:
-    """Whether the kernel and the factors of all rows fit the limits above, and the kernel has a cheap form."""
+def kernel_inverse_fits(problem: Problem) -> bool:
+    """Whether H⁻¹ can be had exactly: the kernel of all rows and classes has a cheap form, and with the rows' factors
+    is within the limits above."""
     operator = problem.operator
     rows = operator.rows * operator.classes
-    small = rows <= LARGEST_KERNEL and rows * operator.tail.factor_width * 8 <= LARGEST_FACTORS
-    return small and operator.tail.rank_one
-
-
-def kernel_inverse_fits(problem: Problem) -> bool:
-    """Whether H⁻¹ can be had exactly, from a Cholesky of the kernel of all rows and classes."""
-    return problem.operator.tail.factored and dual_fits(problem)
+    if not operator.tail.rank_one or rows > LARGEST_KERNEL:
+        return False
+    return rows * operator.tail.factor_width * 8 <= LARGEST_FACTORS
 
 
 class DualInverse:
@@ -51,10 +49,7 @@ class DualInverse:
         self._problem = problem
         inner = kernel(problem) if matrix is None else matrix
         if problem.loss.quadratic:
-            labels = torch.cat([labels for _, labels in problem.operator.blocks()])
-            self._root = problem.diagonal(labels, inner).sqrt()  # √(ωD/N) [N,K]
-            root = self._root.T.reshape(-1)
-            inner.mul_(root[:, None]).mul_(root[None, :])
+            self._root = scale(problem, inner)
         else:
             self._root = _roots(problem)
             N, K, _ = self._root.shape
@@ -68,12 +63,16 @@ class DualInverse:
     def apply(self, vector: Tensor) -> Tensor:
         """H⁻¹ v [P]."""
         operator, (N, K) = self._problem.operator, self._root.shape[:2]
-        changes = list(operator.matvec(vector))
-        image = self._rooted(torch.cat(changes), "nki,nk->ni")
+        image = self._rooted(torch.cat(list(operator.matvec(vector))), "nki,nk->ni")
         solved = torch.cholesky_solve(image.T.reshape(-1, 1), self._factor).view(K, N).T
-        parts = iter(torch.split(self._rooted(solved, "nki,ni->nk"), [len(change) for change in changes]))
-        back = operator.accumulate(None, lambda logits, change, labels: next(parts))
+        back = operator.accumulate(None, Given(values=self._rooted(solved, "nki,ni->nk")))
         return ((vector - back) / self._problem.ridge).to(vector)
+
+    def own(self) -> Tensor:
+        """M_nn [N,K,K], what (J̃J̃ᵀ + λI)⁻¹ has of each row with itself."""
+        N, K = self._root.shape[:2]
+        inverse = torch.cholesky_inverse(self._factor).view(K, N, K, N)
+        return inverse.diagonal(dim1=1, dim2=3).permute(2, 0, 1).contiguous()
 
     def moves(self, rows: Tensor, dual: Tensor) -> Tensor:
         """‖Δw₋ₙ − Δw‖ [n] of some ``rows`` with a = (J̃J̃ᵀ + λI)⁻¹b of theirs, [n,K]; see ``methods.decisive``."""
@@ -93,6 +92,15 @@ class DualInverse:
         """Rᵀv or Rv of every row [N,K]; the same where D is diagonal."""
         found: Tensor = self._root * values if self._root.ndim == 2 else torch.einsum(terms, self._root, values)
         return found
+
+
+def scale(problem: Problem, matrix: Tensor) -> Tensor:
+    """√(ωD/N) [N,K] of a quadratic problem; makes J̃J̃ᵀ of its ``kernel``, in place."""
+    labels = torch.cat([labels for _, labels in problem.operator.blocks()])
+    found = problem.diagonal(labels, matrix).sqrt()
+    root = found.T.reshape(-1)
+    matrix.mul_(root[:, None]).mul_(root[None, :])
+    return found
 
 
 def _roots(problem: Problem) -> Tensor:

@@ -39,7 +39,7 @@ LARGEST_FACTORS = LARGEST_STATES = 1 << 30  # bytes of the gradients' factors; o
 def sampled_fits(problem: Problem) -> bool:
     """Whether rows are many, and their gradients a few outer products each."""
     tail = problem.operator.tail
-    return tail.factored and tail.rank_one and problem.operator.rows >= LEAST_ROWS
+    return tail.rank_one and problem.operator.rows >= LEAST_ROWS
 
 
 class SampledInverse:

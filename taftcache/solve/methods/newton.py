@@ -15,11 +15,11 @@ from math import inf, sqrt
 import torch
 from torch import Tensor
 
-from taftcache.errors import SolveError
 from taftcache.objective.problem import Problem
 from taftcache.solve.directions import Inverse, conjugate_directions
 from taftcache.solve.inverses.dual import DualInverse
 from taftcache.solve.inverses.inverse import approximate_inverse
+from taftcache.solve.proof import check_finite
 from taftcache.solve.settings import GOAL, Goal, OnPass
 from taftcache.solve.solution import Certificate, Solution, Status
 
@@ -76,8 +76,7 @@ class _Newton:
         self._objective, self._gradient, self._local = exact.at(self._x)
         self._at_zero, self._scale = self._gradient, self._gradient.norm().item()
         self._passes, self._rounds, self._radius = 1, 0, inf
-        if not torch.isfinite(self._gradient).all():
-            raise SolveError("the gradient is not finite", got=f"F = {self._objective}")
+        check_finite(self._gradient, f"F = {self._objective}")
 
     def run(self, start: Tensor | None) -> Status:
         """Steps until the float64 gradient is small enough, or as far as passes and rounding let it."""
@@ -85,6 +84,7 @@ class _Newton:
             self._x = start.to(self._x)
             self._objective, self._gradient, self._local = self._exact.at(self._x)
             self._passes += 1
+            check_finite(self._gradient, f"F = {self._objective}")
         try:
             while self._gradient.norm().item() > self._goal.tolerance * self._scale:
                 if self._passes + 5 > self._goal.max_passes:

@@ -7,9 +7,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from taftcache.errors import SolveError
 from taftcache.objective.problem import Problem
-from taftcache.solve.proof import constrained_gap
+from taftcache.solve.proof import check_finite, constrained_gap
 from taftcache.solve.settings import GOAL, Goal, OnPass
 from taftcache.solve.solution import Certificate, Solution, Status
 
@@ -71,13 +70,13 @@ class _Projected:
         zero = torch.zeros(operator.layout.size, dtype=torch.float64, device=operator.device)
         self._best = self._ahead = self._evaluate(zero)
         self._at_zero, self._scale = self._best.gradient, self._best.gradient.norm().item()
-        if not torch.isfinite(self._at_zero).all():
-            raise SolveError("the gradient is not finite", got=f"F = {self._best.objective}")
+        check_finite(self._at_zero, f"F = {self._best.objective}")
 
     def run(self, start: Tensor | None) -> Status:
         """Steps until what is left of the optimality condition is small enough, or the passes are spent."""
         if start is not None:
             self._best = self._ahead = self._evaluate(project(start.to(self._at_zero), self._radius))
+            check_finite(self._best.gradient, f"F = {self._best.objective}")
         try:
             while self._left() > self._goal.tolerance * self._scale:
                 if self._passes + 2 > self._goal.max_passes:

@@ -12,7 +12,7 @@ from typing import Any
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.transaction import Transaction
-from taftcache.errors import RecipeError
+from taftcache.errors import RecipeError, TaftcacheError
 from taftcache.model.component import Component, put_component, read_base, read_component
 from taftcache.names import CLASS, EXACT, MEAN, WEIGHTED, shard_of
 from taftcache.privacy.statement import forgetting_note
@@ -109,10 +109,13 @@ def forget(
     else:
         plan = plan_forgetting(store, request, mode, cold)
         report = estimate(store, plan) if dry_run else _carry_out(store, plan, signer, progress)
-    shares = {}
+    shares, notes = {}, report.notes
     if proven and report.renewed and not dry_run and store.held_out is not None:  # it may have been what left
-        shares = proven_shares(store.held_out, store, settings_of(store), report.renewed, progress)
-    return replace(report, proven=shares, seconds=time.perf_counter() - begin)
+        try:
+            shares = proven_shares(store.held_out, store, settings_of(store), report.renewed, progress)
+        except TaftcacheError as error:  # the rows have left: what is known of that is not to be lost
+            notes = [*notes, f"no labels were proven: {error.fault}"]
+    return replace(report, proven=shares, notes=notes, seconds=time.perf_counter() - begin)
 
 
 def destroy_key(store: FeatureStore, signing_key: Path | None = None) -> ForgetReport:

@@ -261,7 +261,7 @@ def inspect_sample(store: FeatureStore, sample: str) -> SampleReport:
             }
         own = component_of(shard.name)
         if shard.role == "train" and scorer.is_weighed(own):
-            bound = float(scorer.weigh(tokens, shard.labels[row : row + 1], own)[1][0])
+            bound = float(scorer.moved_at_most(tokens, shard.labels[row : row + 1], own)[0])
         if scorer.is_private(own):
             notes.append(f"{own} is private: {UNCOVERED}")
     return SampleReport(

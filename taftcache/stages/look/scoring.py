@@ -18,16 +18,19 @@ from taftcache.errors import RecipeError
 from taftcache.model.component import Component, read_component
 from taftcache.names import component_of, is_component, is_model, shard_of
 from taftcache.privacy.statement import META
+from taftcache.solve.settings import Arithmetic
 from taftcache.stages.look.row_table import STEP_ROWS, Reader, RowTable
 from taftcache.stages.train.record import settings_of
 from taftcache.tangent.class_row.tail import ClassRowTail
-from taftcache.tangent.factors import row_norms
 from taftcache.tangent.operator import TangentOperator
 from taftcache.tangent.parameters import Layout
 from taftcache.tangent.rows import RowSource
+from taftcache.tangent.tail import row_norms
 
 # Logits of held-out rows that are kept for composing; beyond it, rows are left out evenly.
 KEPT_BYTES = 256 << 20
+# What float64 may put wrong in a sum, as a share of its terms: 2⁻⁵³ for each of up to a million.
+ROUNDING = 1e-10
 
 
 class Scorer:
@@ -55,8 +58,8 @@ class Scorer:
         return META in self._metas.get(name, {})
 
     def is_weighed(self, name: str) -> bool:
-        """Whether ``weigh`` has a bound for the component ``name``: it is a solution, of an objective without weights,
-        ball, jvp_only or prior. Noise is none, so a private one has no such bound, and needs none."""
+        """Whether ``moved_at_most`` has a bound for the component ``name``: it is a solution, of an objective without
+        weights, ball, jvp_only or prior. Noise is none, so a private one has no such bound, and needs none."""
         solved = {"certificate", "rows"} <= self._metas.get(name, {}).keys()
         return self.plain and not self.recipe.prior.teachers and solved
 
@@ -72,28 +75,29 @@ class Scorer:
             (0, *state.logits.shape), np.float32
         )
 
-    def weigh(self, tokens: NDArray[Any], labels: NDArray[np.int32], name: str) -> tuple[NDArray[Any], NDArray[Any]]:
-        """J Δw [b,K] of training rows of the component ``name``, and how far each can have moved it [b].
+    def moved_at_most(self, tokens: NDArray[Any], labels: NDArray[np.int32], name: str) -> NDArray[np.float64]:
+        """How far each of some training rows [b,t,d] of the component ``name`` can have moved it [b], in float64.
 
         Without row n the optimum moves by at most ‖N∇F(Δw)‖ + ‖J_nᵀ∂ℓ_n + λΔw‖ over (N − 1)λ: F without the row is
         λ-strongly convex too, and that is its gradient at Δw. NaN where ``is_weighed`` says that there is no bound.
         """
-        component, meta = self.components[name], self._metas[name]
-        state = self.state(tokens)
-        change = self._tangent(state, name)
         if not self.is_weighed(name):
-            return _array(change), np.full(len(tokens), np.nan)
-        r = self.loss.gradient(state.logits + change, torch.from_numpy(labels.astype(np.int64)).to(change.device))
+            return np.full(len(tokens), np.nan)
+        component = self.components[name]
+        certificate, N = component.record.certified, self._metas[name]["rows"]
+        ridge, norm = certificate.ridge, component.delta.norm().item()
+        device = Arithmetic(device=self.operator.device).exact_device
+        operator = TangentOperator(self.base, [], trained=component.layout, dtype=torch.float64, device=device)
         with self._alone:
-            tail, weights = self.operator.tail, self.operator.weights
-            squares = row_norms(*tail.factors(component.layout, weights, state, r)).double().square()
-        norm = float(component.delta.norm())
-        ridge = float(meta["certificate"]["ridge"])
-        squares = squares + 2 * ridge * (r * change).sum(1).double() + (ridge * norm) ** 2
-        N = meta["rows"]
-        certified = meta["certificate"]["gradient"]
-        bound = (N * certified + squares.clamp_min(0).sqrt()) / (max(N - 1, 0.5) * ridge)
-        return _array(change), bound.cpu().numpy()
+            state = operator.prepare(tokens)
+            change = operator.tangent(state, operator.direction(component.delta))
+            r = self.loss.gradient(state.logits + change, torch.from_numpy(labels.astype(np.int64)).to(device))
+            norms = row_norms(operator.tail, operator.layout, operator.weights, state, r)
+        along, own = ridge * (r * change).sum(1), (ridge * norm) ** 2
+        # ‖Jᵀ∂ℓ‖² + 2λ ∂ℓᵀJΔw + λ²‖Δw‖² cancels: what rounding may have taken from it is added again
+        squares = norms.square() + 2 * along + own + ROUNDING * (norms.square() + 2 * along.abs() + own)
+        moved = (N * certificate.gradient + squares.clamp_min(0).sqrt()) / (max(N - 1, 0.5) * ridge)
+        return np.asarray(moved.cpu().numpy())
 
     def head_over(self, sources: Sequence[RowSource]) -> TangentOperator:
         """The head's operator over rows, which takes its turn with whoever else uses the tail."""
