@@ -13,6 +13,7 @@ _MODELS = 2  # of each kind: what an earlier job left behind gives way
 _kept: dict[str, OrderedDict[Hashable, Any]] = {}
 _guard = Lock()
 _making: dict[str, RLock] = {}
+_forgotten = 0  # how often everything was let go: what was begun before is not kept after
 
 
 def resident(kind: str, key: Hashable, make: Callable[[], T], most: int = _MODELS) -> T:
@@ -20,18 +21,25 @@ def resident(kind: str, key: Hashable, make: Callable[[], T], most: int = _MODEL
     with _guard:
         alone = _making.setdefault(kind, RLock())
     with alone:
-        there = _kept.setdefault(kind, OrderedDict())
-        if key not in there:
+        with _guard:
+            there, begun = _kept.setdefault(kind, OrderedDict()), _forgotten
+            if key in there:
+                there.move_to_end(key)
+                found: T = there[key]
+                return found
             while len(there) >= most:
                 there.popitem(last=False)
-            there[key] = make()
-        there.move_to_end(key)
-        made: T = there[key]
+        made = make()
+        with _guard:
+            if begun == _forgotten:
+                there[key] = made
         return made
 
 
 def forget_residents() -> None:
     """Let everything go: rows that stay in a worker's memory would outlive a request to forget them."""
+    global _forgotten
     with _guard:
+        _forgotten += 1
         for there in _kept.values():
             there.clear()

@@ -27,7 +27,7 @@ from taftcache.solve.methods.conjugate import Lazy, pcg
 from taftcache.solve.methods.head import HeadPath, has_path
 from taftcache.solve.methods.many_ridges import ridge_deltas
 from taftcache.solve.methods.newton import newton
-from taftcache.solve.settings import ARITHMETIC, Arithmetic, Goal
+from taftcache.solve.settings import ARITHMETIC, Arithmetic, Goal, in_full_float32
 from taftcache.tangent.base import Base
 from taftcache.tangent.rows import RowSource, RowSubset
 
@@ -75,6 +75,7 @@ class RidgeChoice:
         return asdict(self)
 
 
+@in_full_float32
 def choose_ridge(
     base: Base,
     sources: Sequence[RowSource],

@@ -12,7 +12,7 @@ import numpy as np
 from taftcache.objective.objective import Objective
 from taftcache.solve.choosing import MOST_ROWS, RidgeChoice, end_of, order_of, set_aside, tested, validating
 from taftcache.solve.minimise import minimise_in_balls
-from taftcache.solve.settings import ARITHMETIC, Arithmetic, Goal
+from taftcache.solve.settings import ARITHMETIC, Arithmetic, Goal, in_full_float32
 from taftcache.tangent.base import Base
 from taftcache.tangent.rows import RowSource
 
@@ -58,6 +58,7 @@ Choice = RidgeChoice | RadiusChoice
 """How λ or R was chosen from the rows of a solve."""
 
 
+@in_full_float32
 def choose_radius(
     base: Base,
     sources: Sequence[RowSource],

@@ -30,9 +30,10 @@ from taftcache.solve.methods.projected import projected_gradient
 from taftcache.solve.methods.row_space import Restart, RowSpace
 from taftcache.solve.methods.span import SpanSolver
 from taftcache.solve.proof import bracket, looked_at, prove
-from taftcache.solve.settings import ARITHMETIC, DECISIVE, GOAL, Arithmetic, Goal, OnPass
+from taftcache.solve.settings import ARITHMETIC, DECISIVE, GOAL, Arithmetic, Goal, OnPass, in_full_float32
 from taftcache.solve.solution import Solution, Status
 from taftcache.tangent.base import Base
+from taftcache.tangent.device import full_float32
 from taftcache.tangent.rows import RowSource
 
 Method = Literal["auto", "conjugate", "projected", "accelerated"]
@@ -47,6 +48,7 @@ def through_rows(problem: Problem) -> bool:
     return class_kernel_fits(problem) and not (few and kernel_inverse_fits(problem))
 
 
+@in_full_float32
 def minimise(
     base: Base,
     sources: Sequence[RowSource],
@@ -102,7 +104,7 @@ def minimise(
         passes = 0 if inverse is None else goal.proof_passes
         proven = prove(found, exact, tolerance, inverse=inverse, passes=passes)
         loose = moves is not None and proven.converged and proven.certificate.distance > DECISIVE * moves
-        return replace(proven, status=Status.stalled) if loose else proven
+        return replace(proven, status=Status.undecided) if loose else proven
 
     return next(_in_balls(problems, method, [radius], goal, on_pass))
 
@@ -136,9 +138,14 @@ def minimise_in_balls(
     if not radii or radii[0] <= 0 or any(b <= a for a, b in pairwise(radii)):
         raise SolveError("the radii do not increase from above 0", got=f"{list(radii)}", do="sort them, each once")
     problems = _Problems(base, sources, replace(objective, radius=radii[0]), arithmetic)
-    yield from _in_balls(problems, method, radii, goal, on_pass)
+    found = _in_balls(problems, method, radii, goal, on_pass)
+    for _ in radii:
+        with full_float32(arithmetic.device):  # not around the yield: who asks for the next one has settings of his own
+            solution = next(found)
+        yield solution
 
 
+@in_full_float32
 def certify(
     base: Base,
     sources: Sequence[RowSource],

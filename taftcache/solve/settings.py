@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from functools import wraps
+from typing import Literal, ParamSpec, TypeVar
 
 import torch
 
+from taftcache.tangent.device import full_float32
 from taftcache.tangent.operator import TangentOperator
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 # A certified distance above this fraction of what a removal moved would prove nothing.
 DECISIVE = 0.1
@@ -65,6 +70,19 @@ class Arithmetic:
     def exact_device(self) -> torch.device | str:
         """Where float64 runs: sums and certificates are kept in it, and MPS has none."""
         return "cpu" if torch.device(self.device).type == "mps" else self.device
+
+
+def in_full_float32(verb: Callable[P, T]) -> Callable[P, T]:
+    """``verb`` whatever precision a program has asked for around it: on the device of its ``arithmetic``."""
+
+    @wraps(verb)
+    def guarded(*args: P.args, **kwargs: P.kwargs) -> T:
+        arithmetic = kwargs.get("arithmetic", ARITHMETIC)
+        assert isinstance(arithmetic, Arithmetic)
+        with full_float32(arithmetic.device):
+            return verb(*args, **kwargs)
+
+    return guarded
 
 
 GOAL, ARITHMETIC = Goal(), Arithmetic()

@@ -17,6 +17,12 @@ class Status(Enum):
     converged = "The gradient, recomputed in float64 from the cached rows, is below the tolerance."
     max_passes = "The pass limit was reached before the tolerance; raise solver.max_passes or solver.tolerance."
     stalled = 'Rounding stopped the progress above the tolerance; set solver.precision = "float64" or raise the ridge.'
+    undecided = (
+        "Rounding stopped the progress before the certified distance decided of a removal; "
+        'set solver.precision = "float64" or raise the ridge.'
+    )
+    schedule_ended = 'The schedule ended above the tolerance; solver.method = "auto" solves until it is met.'
+    turns_ended = "The last turn between Δw and the teachers' map ended above the tolerance; raise solver.tolerance."
     interrupted = "The solve was interrupted; this is the best iterate so far."
 
 

@@ -145,6 +145,11 @@ def full_float32(device: torch.device | str) -> Iterator[None]:
             _exact.leave()
 
 
+def lowered() -> bool:
+    """Whether a program has asked for less than float32 of products on a CPU."""
+    return torch.is_autocast_enabled("cpu") or torch.get_float32_matmul_precision() != "highest"
+
+
 class _Exact:
     """The settings of ``full_float32``, which are the process's: they come back when the last thread is done, for one
     that began earlier would take them from those that are still at work."""

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from taftcache.tangent.base import Base
-from taftcache.tangent.device import full_float32, transfer
+from taftcache.tangent.device import full_float32, lowered, transfer
 from taftcache.tangent.factors import Direct, Factor
 from taftcache.tangent.feature import FeatureState, FeatureTail
 from taftcache.tangent.parameters import Layout
@@ -67,7 +67,6 @@ class TangentOperator:
         self.rows = sum(source.rows for source in self.sources)
         self.passes = 0
         self.block_rows = min(BLOCK_ROWS, self._whole.block_rows)
-        # Only a GPU has another float32 to guard against, and small blocks on a CPU would notice the guard's time.
         self._on_gpu = torch.device(device).type == "cuda"
         self._transfer = transfer(device)
         self._memory = memory
@@ -118,7 +117,8 @@ class TangentOperator:
             self.tail.adjoint(self.weights, state, r, out)
 
     def _products(self) -> AbstractContextManager[None]:
-        return full_float32(self.device) if self._on_gpu else nullcontext()
+        # Small blocks on a CPU would notice the guard: there it is put up where there is something to guard from.
+        return full_float32(self.device) if self._on_gpu or lowered() else nullcontext()
 
     def matvec(self, vector: Tensor) -> Iterator[Tensor]:
         """J v block by block, each [b,K]."""

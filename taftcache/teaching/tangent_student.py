@@ -165,7 +165,7 @@ class _TangentStudent:
                     status = Status.max_passes
                     break
                 if rounds == ROUNDS:
-                    status = Status.stalled
+                    status = Status.turns_ended
                     break
                 rounds += 1
                 new = self._step(extrapolated, max(INNER * here.norm / scale, 0.2 * tolerance), max_passes)

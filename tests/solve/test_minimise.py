@@ -109,3 +109,26 @@ def test_a_start_that_is_too_large_is_refused(loss, settings, value):
     start = torch.full((base.layout.size,), value, dtype=torch.float64)
     with pytest.raises(SolveError, match="finite"):
         minimised(base, rows(), loss, 1e-2, start=start, **settings)
+
+
+@pytest.mark.law("A solve's bytes depend on nothing that a program has set around it")
+@pytest.mark.parametrize(
+    ("loss", "settings"), [(LOSSES[1], {}), (CrossEntropy(), {"train": "head"})], ids=["square", "cross-entropy"]
+)
+def test_bytes_do_not_depend_on_the_precision_around(method, loss, settings):
+    def solved() -> tuple[torch.Tensor, int]:
+        found = minimised(case().base, rows(), loss, 1e-3, tolerance=1e-5, **settings)
+        return found.value, found.stats["passes"]
+
+    value, passes = solved()
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("medium")
+    try:
+        with torch.autocast("cpu", torch.bfloat16):
+            lowered = solved()
+            assert torch.is_autocast_enabled("cpu")
+        assert torch.get_float32_matmul_precision() == "medium"
+    finally:
+        torch.set_float32_matmul_precision(before)
+    assert torch.equal(lowered[0], value)
+    assert lowered[1] == passes

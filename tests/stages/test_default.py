@@ -19,6 +19,7 @@ from taftcache.model.component import read_base, read_component
 from taftcache.model.meta import meta_of
 from taftcache.names import is_model
 from taftcache.recipe import parse_recipe
+from taftcache.solve.solution import Status
 from taftcache.stages.look.evaluation import PROBE, _against, _distance, accuracy_interval
 from taftcache.stages.look.probe import Probe
 from taftcache.tangent.operator import TangentOperator
@@ -62,6 +63,9 @@ def test_no_exact_model_where_it_says_nothing_more(tmp_path, sections):
     report = taftcache.run(recipe(tmp_path / "store", compose={"mode": "auto"}, **sections))
     assert report.compose.models == ["models/mean"]
     assert report.evaluate.best == "models/mean"
+    if "solver" in sections:  # the tolerance is none of the schedule's
+        with FeatureStore(tmp_path / "store") as store:
+            assert store.meta("components/000")["status"] == Status.schedule_ended.value
 
 
 def test_what_is_elsewhere_is_left_out_or_private_leaves_the_mean(default, tmp_path):

@@ -229,3 +229,9 @@ def test_evidence_is_that_of_the_dense_gaussian():
     ).fit(X, y - y.mean())  # fmt: skip
     assert found.evidence * 60 == pytest.approx(model.scores_[-1], rel=1e-4)
     np.testing.assert_allclose(found.readout.weight[:, 0].numpy(), model.coef_, rtol=1e-2)
+
+
+def test_exchanges_that_end_elsewhere_are_said_so(monkeypatch):
+    monkeypatch.setattr("taftcache.teaching.students.nnls.LIMIT", 1)
+    with pytest.raises(SolveError, match="not found"):
+        nnls(*problem(60, 300, 2))

@@ -231,4 +231,4 @@ def _by_schedule(
     )  # fmt: skip
     steps = schedule.epochs * -(-exact.operator.rows // schedule.batch)
     stats = {"solver": "adam", "passes": schedule.epochs, "steps": steps}
-    return certified(exact, delta, goal.tolerance, stats, above=Status.max_passes)
+    return certified(exact, delta, goal.tolerance, stats, above=Status.schedule_ended)

@@ -83,7 +83,6 @@ class ClosedForm(Prior):
         super().__init__()
         self._moment = moment
         self.register_buffer("q", torch.ones(len(moment), dtype=torch.float64))
-        self.violation = 0.0
 
     def forward(self, phi: Tensor, psi: Tensor, logits: Tensor) -> Tensor:
         return cosine_distance(phi, psi * self.get_buffer("q").sqrt().to(psi))
@@ -93,7 +92,6 @@ class ClosedForm(Prior):
         parts = [slice(k, min(k + BLOCK_ROWS, len(rows))) for k in range(0, len(rows), BLOCK_ROWS)]
         b, k = student_moments((rows[part], unit_rows(teachers(part))) for part in parts)
         found = nnls(self._moment, b.to(self._moment) - chance(self._moment, k, len(rows)))
-        self.violation = found.violation
         if found.support:
             self.get_buffer("q").copy_(found.q / found.q.max())  # R does not feel the scale; the largest is 1
 
