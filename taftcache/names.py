@@ -1,7 +1,7 @@
 """Names that several rooms share, for modules that must load no heavy library.
 
 Objects of a store that are components and models, what stands for a whole shard or class among the tombstones, and
-how the vectors of a store were scaled.
+how the vectors of a store were scaled; and what says in a component's meta that it is private.
 """
 
 from collections.abc import Container, Mapping
@@ -13,6 +13,7 @@ HEAD = f"{_MODELS}head"
 MEAN = f"{_MODELS}mean"
 WEIGHTED = f"{_MODELS}weighted"
 EXACT = f"{_MODELS}exact"
+PRIVATE = "privacy"  # the key of a private component's statement in its meta
 # Ids have no control characters, so that these can stand before a shard's or a class's name among them.
 SHARD = "\x1fshard\x1f"
 CLASS = "\x1fclass\x1f"

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol
@@ -52,7 +52,7 @@ class ExtractStats:
     """What a run did, and where its time went (seconds).
 
     decode_seconds: processor time of decoding, all threads together. forward_seconds: forward passes, all
-    threads together. write_seconds: inside the sink. wait_seconds: the caller's, for the next batch.
+    threads together. write_seconds: inside the sink.
     """
 
     resumed_at: int
@@ -63,7 +63,6 @@ class ExtractStats:
     decode_seconds: float
     forward_seconds: float
     write_seconds: float
-    wait_seconds: float
 
 
 def default_batch(cut: Prefix) -> int:
@@ -120,14 +119,14 @@ def extract(
         engine = make_engine(Work(cut, transform, source, batch, dtype), workers, unreadable == "stop")
     writer = _Writer(sink, source)
     images = skipped = batches = 0
-    decode = forward = wait = 0.0
+    decode = forward = 0.0
     done: ImageBatch | None = None
     try:
         with full_float32(cut.device):
-            for done, waited in _waiting(engine.batches(order[start:])):
+            for done in engine.batches(order[start:]):
                 writer.submit(done)
                 images, skipped, batches = images + len(done.indexes), skipped + len(done.unreadable), batches + 1
-                decode, forward, wait = decode + done.decode_seconds, forward + done.forward_seconds, wait + waited
+                decode, forward = decode + done.decode_seconds, forward + done.forward_seconds
                 if on_batch is not None and (written := writer.written()):
                     on_batch(written)
                 if done.stopped is not None:
@@ -141,7 +140,7 @@ def extract(
     if done is not None and done.stopped is not None:
         raise done.stopped
     seconds = time.perf_counter() - begin
-    return ExtractStats(start, images, skipped, batches, seconds, decode, forward, writer.seconds, wait)
+    return ExtractStats(start, images, skipped, batches, seconds, decode, forward, writer.seconds)
 
 
 class _Writer:
@@ -187,16 +186,6 @@ class _Writer:
             raise
         self.seconds += time.perf_counter() - begin
         return len(items) + len(left_out)
-
-
-def _waiting(batches: Iterator[ImageBatch]) -> Iterator[tuple[ImageBatch, float]]:
-    """Each batch and how long it was waited for."""
-    while True:
-        begin = time.perf_counter()
-        batch = next(batches, None)
-        if batch is None:
-            return
-        yield batch, time.perf_counter() - begin
 
 
 def _check(

@@ -88,8 +88,9 @@ class DataSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 
     source: scikit-learn's "digits", a "folder" of one folder a class, a "table" of paths and labels, "npz" or "hdf5"
         arrays, a "timm" dataset, a "published" one with its published split.
-    train, test: folder roots, archive files or timm dataset names; ``${VAR}`` and ``~`` are expanded. Of a published
-        one, ``train`` is its name ("caltech256", "mit67", "pets", "dogs", "cub200", "aircraft", "cars").
+    train, test: folder roots, archive files or timm dataset names; ``${VAR}`` and ``~`` are expanded. For
+        "published" data ``train`` is the dataset's name: "caltech256", "mit67", "pets", "dogs", "cub200", "aircraft" or
+        "cars".
     held_out: the part of ``train`` that is tested on when there is no ``test``.
     limit: at most so many images of each source, chosen by a hash of their ids.
     unreadable: what happens at an image that does not decode.

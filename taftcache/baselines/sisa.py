@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 Rule = Literal["vote", "mean"]
-RULES: tuple[Rule, ...] = ("vote", "mean")
 
 
 def sisa(members: Tensor, rule: Rule = "vote") -> Tensor:

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from taftcache.backbone.model import Backbone
-from taftcache.model.component import PRIVACY, public_fields
+from taftcache.model.component import public_fields
 from taftcache.model.predictor import TangentModel
+from taftcache.names import PRIVATE
 
 HERE = 'open_model(".")'  # in the snippet; a copy on a hub says where it is
 TIMM_HERE = "local-dir:."
@@ -53,7 +54,7 @@ def card(origin: Origin, model: TangentModel, extras: Mapping[str, str], *, nati
     classes = ", ".join(map(_code, model.classes[:20])) + (" …" if len(model.classes) > 20 else "")
     what = (
         "What was trained, Δw, comes of noisy sums over the rows."
-        if PRIVACY in meta
+        if PRIVATE in meta
         else "What was trained, Δw, is the one minimiser of a convex problem."
     )
     reset = "re-initialised from a seed" if model.base.spec.reset_block else "at its pre-trained weights"
@@ -75,8 +76,8 @@ def card(origin: Origin, model: TangentModel, extras: Mapping[str, str], *, nati
         *(line for name, text in extras.items() for line in ("", f"`{name}` {text}")),
     ]
     unsaid = ["What it does not say: accuracy on your data; whether samples were forgotten (the store's ledger does)"]
-    if PRIVACY in meta:
-        lines += ["", "## Privacy", "", *_promise(meta[PRIVACY])]
+    if PRIVATE in meta:
+        lines += ["", "## Privacy", "", *_promise(meta[PRIVATE])]
         unsaid[-1] += "."
     else:
         unsaid[-1] += ";"
@@ -190,7 +191,7 @@ def _use(native: bool) -> list[str]:
 
 def _made(meta: Mapping[str, Any]) -> str:
     """How Δw came about, in a sentence."""
-    if PRIVACY in meta:
+    if PRIVATE in meta:
         parts = f" Composed of {len(meta['coefficients'])} components." if "coefficients" in meta else ""
         rows = f" Trained on about {meta['rows']} cached samples." if "rows" in meta else ""
         return f"Trained with differential privacy, see below.{rows}{parts}"

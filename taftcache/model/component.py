@@ -19,7 +19,7 @@ from taftcache.cache.write.transaction import Transaction
 from taftcache.consent import Consent, check_architecture
 from taftcache.errors import CompositionError, FormatError, StoreError
 from taftcache.model.meta import ComponentMeta, meta_of
-from taftcache.names import is_model
+from taftcache.names import PRIVATE, is_model
 from taftcache.tangent.base import Base, make_base
 from taftcache.tangent.config import TailConfig
 from taftcache.tangent.parameters import Layout
@@ -28,22 +28,21 @@ from taftcache.tangent.spec import TAIL, TangentSpec
 # safetensors keeps metadata in a hash map whose order varies between runs: one key makes the bytes certain.
 KEY = "taftcache"
 DUAL = "taftcache.dual"  # no parameter has this name
-PRIVACY = "privacy"  # the key of a private component's statement in its meta
 
 # What a component or model says of itself outside of its store. Its key has digests of its rows, and stays.
 PUBLIC = (
     "kind", "train", "shards", "rows", "converged", "status", "stats", "convergence", "certificate", "norm",
-    "ridge_choice", "radius_choice", "coefficients", "members", "identity_error", "start", "from_mean", PRIVACY,
+    "ridge_choice", "radius_choice", "coefficients", "members", "identity_error", "start", "from_mean", PRIVATE,
 )  # fmt: skip
 # Of a private one, only what its noise and its settings decide; ``rows`` is the number that was released with noise,
 # or may be known. A member's digest would be one of its key too, where an earlier release had given it the rows'.
-PUBLIC_IF_PRIVATE = ("kind", "train", "shards", "rows", "stats", "norm", "coefficients", PRIVACY)
+PUBLIC_IF_PRIVATE = ("kind", "train", "shards", "rows", "stats", "norm", "coefficients", PRIVATE)
 PRIVATE_STATS = ("rows_said", "learning_rate")
 
 
 def public_fields(meta: Mapping[str, Any]) -> dict[str, Any]:
     """The part of a component's ``meta`` that may leave its store: no field that is not listed above."""
-    if PRIVACY not in meta:
+    if PRIVATE not in meta:
         return {key: meta[key] for key in PUBLIC if key in meta}
     kept = {key: meta[key] for key in PUBLIC_IF_PRIVATE if key in meta}
     if "stats" in kept:

@@ -38,9 +38,10 @@ from taftcache.backbone.spec import BackboneSpec, PreprocessSpec
 from taftcache.cache.format.digest import plain
 from taftcache.errors import CompositionError, FormatError, IntegrityError, RecipeError, StoreWriteError
 from taftcache.model.card import Origin, Score, card
-from taftcache.model.component import PRIVACY, Component, public_fields
+from taftcache.model.component import Component, public_fields
 from taftcache.model.predictor import TangentModel
 from taftcache.model.programs import AGREEMENT, ONNX, PROGRAM, check_onnx, difference, write_program
+from taftcache.names import PRIVATE
 from taftcache.tangent.base import Base
 from taftcache.tangent.config import TailConfig
 from taftcache.tangent.selection import ROWS
@@ -124,7 +125,7 @@ def save_model(
     views = model.component.layout.views(model.component.delta.to(torch.float32))
     tensors |= {f"delta/{n}": t.contiguous() for n, t in views.items()}
     save_file(tensors, folder / WEIGHTS)
-    root_digest = "" if PRIVACY in model.component.meta else root_digest
+    root_digest = "" if PRIVATE in model.component.meta else root_digest
     origin = Origin(name=name, root_digest=root_digest, dataset=dataset, score=score)
     described = _described(model, folder, origin, weights_digest(frozen))
     (folder / CARD).write_text(card(origin, model, extras, native=network is not None), "utf-8")

@@ -10,10 +10,10 @@ from typing import Any
 import msgspec
 
 from taftcache.errors import FormatError, RecipeError
+from taftcache.names import PRIVATE
 from taftcache.privacy.accountant import Release, epsilon
 from taftcache.privacy.spec import Mechanism, PrivacySpec, Relation
 
-META = "privacy"  # the key of a component's meta
 EVENT = "private training"  # of a ledger entry
 AGREES = 1e-6  # relative, between an ε that is claimed and the one that follows
 PLAN = "private"  # of a store's plan, which goes wherever its rows go
@@ -91,10 +91,10 @@ def audit_statement(meta: Mapping[str, Any]) -> list[str]:
 
     An empty list for a sound statement, and for a component that makes none.
     """
-    if META not in meta or "composition" in meta[META]:  # a composition's members make the statements
+    if PRIVATE not in meta or "composition" in meta[PRIVATE]:  # a composition's members make the statements
         return []
     try:
-        said = Statement.from_dict(meta[META])
+        said = Statement.from_dict(meta[PRIVATE])
     except FormatError as error:
         return [str(error)]
     found = []
@@ -282,7 +282,7 @@ def forgetting_note(meta: Mapping[str, Any], samples: int, kept: bool) -> str:
 
     Of a group of k neighbours in turn, each bounds the next: k·ε, and δ Σ_{i<k} e^{iε} (Vadhan 2017, lemma 2.2).
     """
-    said = Statement.from_dict(meta[META])
+    said = Statement.from_dict(meta[PRIVATE])
     if not kept:
         return "destroyed; what its training spent of the budget stays spent"
     if not said.private:

@@ -25,7 +25,7 @@ import taftcache
 from taftcache.cache.store import FeatureStore
 from taftcache.cli import main
 from taftcache.model.component import Component
-from taftcache.privacy.statement import META
+from taftcache.names import PRIVATE
 from tests.stages.making import digits, recipe, toml
 
 # `inspect` and `report` cannot show private components yet (KeyError); set this once they can.
@@ -64,7 +64,7 @@ SETTINGS = [
     "store.shards=9",
 ]
 SHARDS = ["000", "001", "002", "999"]
-PRIVATE = ["--private", "--set", "privacy.epsilon=8", "--set", "privacy.steps=2"]
+PRIVATELY = ["--private", "--set", "privacy.epsilon=8", "--set", "privacy.steps=2"]
 
 
 def pictures(folder: Path, start: int, count: int, classes: int = 3) -> None:
@@ -134,7 +134,7 @@ def machine(start: Path) -> type[RuleBasedStateMachine]:
         )
         def train(self, some: list[str], shards: list[str], private: bool) -> None:
             words = [w for s in some for w in ("--set", s)] + [w for s in shards for w in ("--shard", s)]
-            self.call("train", "store", *(PRIVATE if private else []), *words)
+            self.call("train", "store", *(PRIVATELY if private else []), *words)
 
         @rule(mode=st.sampled_from(["auto", "mean", "weighted", "exact", "sum"]))
         def compose(self, mode: str) -> None:
@@ -188,7 +188,7 @@ def machine(start: Path) -> type[RuleBasedStateMachine]:
         def can_be_read_and_forgotten_in(self) -> None:
             with FeatureStore("store") as store:
                 sample = store.sample_ids()[-1]
-                private = any(META in ref.meta for ref in store.objects().values())
+                private = any(PRIVATE in ref.meta for ref in store.objects().values())
                 alone = len(store.sample_ids()) == 1
             if not alone:
                 self.works("forget", "store", "--sample", sample, "--dry-run")
@@ -209,7 +209,7 @@ def machine(start: Path) -> type[RuleBasedStateMachine]:
         def end(self) -> None:
             with FeatureStore("store") as store:
                 ids = store.sample_ids()
-                private = any(META in ref.meta for ref in store.objects().values())
+                private = any(PRIVATE in ref.meta for ref in store.objects().values())
                 held = store.held_out is not None
             if SHOWS_PRIVATE or not private:
                 self.works("report", "store", "-o", "report.html", "--no-neighbours")

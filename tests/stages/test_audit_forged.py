@@ -16,7 +16,8 @@ from taftcache.cache.format import ledger
 from taftcache.cache.store import FeatureStore
 from taftcache.cli import app
 from taftcache.errors import FormatError, RecipeError
-from taftcache.privacy.statement import EVENT, META
+from taftcache.names import PRIVATE
+from taftcache.privacy.statement import EVENT
 from taftcache.solve import minimise
 from taftcache.solve.solution import Certificate
 from taftcache.stages.signature import make_key
@@ -177,7 +178,7 @@ META_FORGED: dict[str, tuple[str, Callable[[dict], dict], dict[str, bool], str]]
     "file alone": ("models/mean", lambda meta: {**meta, "norm": 0.0}, {"manifest": False}, "description"),
     "shards in the file": ("components/000", lambda m: {**m, "shards": ["x"]}, {"manifest": False}, "description"),
     "shards in both": ("components/000", lambda m: {**m, "shards": ["x"]}, {}, "description"),
-    "promise in the file": ("models/mean", lambda m: {**m, META: {}}, {"manifest": False}, "privacy statement"),
+    "promise in the file": ("models/mean", lambda m: {**m, PRIVATE: {}}, {"manifest": False}, "privacy statement"),
 }
 
 
@@ -227,7 +228,7 @@ def test_a_private_flag_is_that_of_the_ledger(trained, tmp_path, private):
     if private:
         forge_ledger(path, lambda entries: [{**entry, "private": False} for entry in entries])
     else:
-        forge_meta(path, "components/000", lambda meta: {**meta, META: {**meta[META], "private": False}})
+        forge_meta(path, "components/000", lambda meta: {**meta, PRIVATE: {**meta[PRIVATE], "private": False}})
     assert "privacy statement" in kinds(path)
 
 

@@ -10,8 +10,9 @@ import pytest
 import taftcache
 from taftcache.cli import main
 from taftcache.errors import RecipeError
+from taftcache.names import PRIVATE
 from taftcache.privacy.noise import SeededBits
-from taftcache.privacy.statement import EVENT, META, audit_statement
+from taftcache.privacy.statement import EVENT, audit_statement
 from taftcache.recipe import parse_recipe, recipe_values
 from tests.stages.making import PRIVACY, open_store, settings
 
@@ -26,7 +27,7 @@ def test_every_shard_gets_a_component_that_says_what_it_promises(store):
         assert {"models/head", "models/mean", "models/weighted", "components/000"} <= set(report.dropped)
         for name, said in report.statements.items():
             meta = opened.objects()[name].meta
-            assert said == meta[META]
+            assert said == meta[PRIVATE]
             assert audit_statement(meta) == []
             assert said["private"]
             assert 8.0 * 0.998 <= said["epsilon"] <= 8.0
@@ -38,7 +39,7 @@ def test_every_shard_gets_a_component_that_says_what_it_promises(store):
         assert [entry["shards"] for entry in entries] == [["000"], ["001"]]
 
         taftcache.compose(opened, recipe)
-        composed = opened.objects()["models/mean"].meta[META]
+        composed = opened.objects()["models/mean"].meta[PRIVATE]
         assert composed["epsilon"] == max(said["epsilon"] for said in report.statements.values())
         assert "models/mean" in taftcache.evaluate(opened).accuracy
     assert taftcache.audit(store).findings == []
@@ -54,7 +55,7 @@ def test_a_second_training_is_refused_when_the_budget_is_spent(store):
         for shards, clip in ((["000"], 3.0), (None, 2.0)):
             with pytest.raises(RecipeError, match="of its budget of 15"):
                 taftcache.train_private(opened, settings(opened, clip=clip, epsilon=14.0), shards)
-        assert opened.objects()["components/001"].meta[META] == first.statements["components/001"]
+        assert opened.objects()["components/001"].meta[PRIVATE] == first.statements["components/001"]
         assert opened.root_digest == before
 
 
@@ -63,8 +64,8 @@ def test_an_edited_statement_is_found(store):
         taftcache.train_private(opened, settings(opened), ["000"])
         ref = opened.objects()["components/000"]
         with opened.transaction() as change:
-            said = {**ref.meta[META], "epsilon": 1.0}
-            change.put("components/000", opened.read_object("components/000"), {**ref.meta, META: said})
+            said = {**ref.meta[PRIVATE], "epsilon": 1.0}
+            change.put("components/000", opened.read_object("components/000"), {**ref.meta, PRIVATE: said})
     assert any("its noise gives" in finding.problem for finding in taftcache.audit(store).findings)
 
 
@@ -81,7 +82,7 @@ def test_noise_of_a_seed_makes_a_component_that_is_not_private(store):
         assert not any(said["private"] for said in report.statements.values())
         assert all("not private" in said["noise"] for said in report.statements.values())
         taftcache.compose(opened)
-        assert not opened.objects()["models/mean"].meta[META]["private"]
+        assert not opened.objects()["models/mean"].meta[PRIVATE]["private"]
 
 
 def test_a_forgotten_sample_of_a_private_component(store):

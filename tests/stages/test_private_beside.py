@@ -10,7 +10,8 @@ import taftcache
 from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.tombstones import TombstoneFile
 from taftcache.errors import CompositionError, IntegrityError, RecipeError
-from taftcache.privacy.statement import META, PLAN
+from taftcache.names import PRIVATE
+from taftcache.privacy.statement import PLAN
 from taftcache.recipe import parse_recipe
 from tests.stages.making import PRIVACY, open_store, recipe, settings
 
@@ -168,7 +169,7 @@ def test_other_shards_keep_what_never_saw_the_private_rows(half):
     with open_store(half) as store:
         models = [name for name in store.objects() if name.startswith(("components/", "models/"))]
         assert models == ["components/000", "components/001"]
-        assert META in store.objects()["components/000"].meta
+        assert PRIVATE in store.objects()["components/000"].meta
         taftcache.compose(store)
         assert "models/mean" in store.objects()
         assert taftcache.train_private(store, shards=["000"]).dropped == [], "its member of 000 is the private one"

@@ -12,9 +12,10 @@ import taftcache
 from taftcache.cache.store import FeatureStore
 from taftcache.cli import main
 from taftcache.errors import FormatError, RecipeError, SolveError, StoreError
+from taftcache.names import PRIVATE
 from taftcache.privacy.accountant import Release, epsilon
 from taftcache.privacy.spec import PrivacySpec
-from taftcache.privacy.statement import EVENT, META, PLAN, Promise, fixed_promise, held_to, spent
+from taftcache.privacy.statement import EVENT, PLAN, Promise, fixed_promise, held_to, spent
 from taftcache.recipe import parse_recipe
 from taftcache.stages.train.record import subtracted
 from tests.stages.making import PRIVACY, open_store, recipe, settings
@@ -272,6 +273,6 @@ def test_compositions_of_private_components(private, compose):
     with open_store(private) as store:
         report = taftcache.compose(store, parse_recipe({**store.manifest.recipe, "compose": compose}))
         assert report.models == ["models/mean", "models/weighted"]
-        assert store.objects()["models/weighted"].meta[META]["epsilon"] <= 8.0
+        assert store.objects()["models/weighted"].meta[PRIVATE]["epsilon"] <= 8.0
         assert taftcache.evaluate(store).accuracy.keys() >= {"models/weighted", "models/mean", "components/000"}
     assert taftcache.audit(private).findings == []

@@ -7,7 +7,8 @@ import shutil
 import pytest
 
 import taftcache
-from taftcache.privacy.statement import EVENT, META
+from taftcache.names import PRIVATE
+from taftcache.privacy.statement import EVENT
 from taftcache.stages.train.record import subtracted
 from tests.stages.making import open_store
 
@@ -19,7 +20,7 @@ def test_batches_and_repeats_keep_the_components(private):
         gone = [store.shard("000").sample_ids[0], *store.shard("001").sample_ids[:2], store.held_out.sample_ids[0]]
         taftcache.forget(store, gone)
         notes = dict(text.split(": ", 1) for text in store.ledger()[-1]["notes"])
-        epsilon = store.objects()["components/001"].meta[META]["epsilon"]
+        epsilon = store.objects()["components/001"].meta[PRIVATE]["epsilon"]
         assert notes.keys() == {"components/000", "components/001"}
         assert f"at most epsilon {2 * epsilon:.4g} " in notes["components/001"]
         assert "had others in their place" in notes["components/001"]
@@ -27,7 +28,7 @@ def test_batches_and_repeats_keep_the_components(private):
         taftcache.forget(store, [store.shard("000").sample_ids[0]])
         assert {name: store.objects()[name].digest for name in before} == before
         assert not taftcache.compose(store).changed
-        assert META in store.objects()["models/mean"].meta
+        assert PRIVATE in store.objects()["models/mean"].meta
     assert taftcache.audit(private).findings == []
 
 
@@ -37,7 +38,7 @@ def test_a_subtracted_shard_takes_its_component_along_and_its_budget_stays_spent
         assert "components/000" in report.destroyed
         assert any(n.startswith("components/000: destroyed") for n in report.notes)
         assert subtracted(store) == ["000"]
-        assert store.objects()["models/mean"].meta[META]["composition"] == "parallel, over 1 disjoint shards"
+        assert store.objects()["models/mean"].meta[PRIVATE]["composition"] == "parallel, over 1 disjoint shards"
         assert len([e for e in store.ledger() if e.get("event") == EVENT]) == 2
     assert taftcache.audit(private).findings == []
 
@@ -62,7 +63,7 @@ def test_plain_components_beside_private_ones_are_solved_again(private):
         gone = [store.shard(name).sample_ids[0] for name in ("000", "001")]
         report = taftcache.forget(store, gone)
         assert set(report.renewed) == {"components/001", "models/mean"}
-        assert META not in store.objects()["models/mean"].meta
+        assert PRIVATE not in store.objects()["models/mean"].meta
     assert taftcache.audit(private).findings == []
 
 

@@ -13,10 +13,11 @@ import pytest
 import taftcache
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import FormatError
-from taftcache.model.component import PRIVACY, PUBLIC, Component, put_component, read_base, read_component
+from taftcache.model.component import PUBLIC, Component, put_component, read_base, read_component
 from taftcache.model.folder import Description, open_model
+from taftcache.names import PRIVATE
 from taftcache.privacy.noise import SeededBits
-from taftcache.privacy.statement import META, NOT_COVERED
+from taftcache.privacy.statement import NOT_COVERED
 from taftcache.stages.signature import make_key
 from taftcache.stages.train import private_training
 from taftcache.stages.train.private_keys import KEYS, read_keys
@@ -64,7 +65,7 @@ def test_no_digest_of_the_rows_leaves(private, tmp_path):
         for file in leave(store, tmp_path / "out"):
             data = file.read_bytes()
             assert [d for d in digests if d[:16].encode() in data] == [], file
-    assert open_model(tmp_path / "out" / "mean", "cpu").component.meta[META]["epsilon"] <= 8
+    assert open_model(tmp_path / "out" / "mean", "cpu").component.meta[PRIVATE]["epsilon"] <= 8
 
 
 def swap_a_row(path: Path) -> None:
@@ -113,7 +114,7 @@ def test_what_the_store_itself_says_of_a_component_is_random_or_noisy(finished, 
         with open_store(path) as store:
             taftcache.train_private(store, settings(store), bits=SeededBits(0))
             taftcache.compose(store)
-            objects = {n: dict(ref.meta) for n, ref in store.objects().items() if META in ref.meta}
+            objects = {n: dict(ref.meta) for n, ref in store.objects().items() if PRIVATE in ref.meta}
             keys += [objects[f"components/00{k}"].pop("key") for k in (0, 1)]
             assert set(read_keys(store)) == set(keys[-2:])
         for meta in objects.values():
@@ -156,7 +157,6 @@ def test_fields_that_leave_are_listed(private, finished, tmp_path):
         report = taftcache.export_model(store, tmp_path / "plain")
         assert open_model(report.folder, "cpu").component.meta.keys() <= set(PUBLIC)
         assert json.loads((report.folder / "taftcache.json").read_text())["root_digest"] == store.root_digest
-    assert PRIVACY == META
 
 
 def rewritten(store: FeatureStore, name: str, **fields: Any) -> None:
@@ -219,7 +219,7 @@ def test_the_card_says_the_promise(private, tmp_path):
         leave(store, tmp_path / "out")
         for leaf in ("000", "mean"):
             text = (tmp_path / "out" / leaf / "README.md").read_text()
-            said = store.objects()["components/000"].meta[META]
+            said = store.objects()["components/000"].meta[PRIVATE]
             assert f"(ε, δ) = ({said['epsilon']:.4g}, 1e-05)" in text
             assert "replace-one" in text
             assert all(f"- {line}" in text for line in NOT_COVERED)
@@ -255,9 +255,9 @@ def test_a_composition_is_proved_on_rows_that_are_not_private(private, monkeypat
 
 def test_a_claim_in_a_file_that_does_not_follow_is_found_and_stays(private, tmp_path):
     with open_store(private) as store:
-        claim = {**store.objects()["models/mean"].meta[META], "epsilon": 0.01, "delta": 1e-30}
+        claim = {**store.objects()["models/mean"].meta[PRIVATE], "epsilon": 0.01, "delta": 1e-30}
         mean = read_component(store, "models/mean", read_base(store, adopt(store, None).tangent))
-        told = Component(mean.base_digest, mean.layout, mean.delta, {**mean.meta, META: claim})
+        told = Component(mean.base_digest, mean.layout, mean.delta, {**mean.meta, PRIVATE: claim})
         with store.transaction() as change:  # in the file alone; the manifest says what it said
             change.put("models/mean", told.encode(), store.objects()["models/mean"].meta)
         for leaving in (
@@ -275,8 +275,8 @@ def test_a_claim_in_a_file_that_does_not_follow_is_found_and_stays(private, tmp_
 def test_seeded_noise_called_private_is_found(store):
     with open_store(store) as opened:
         taftcache.train_private(opened, settings(opened), ["000"], bits=SeededBits(0))
-        said = opened.objects()["components/000"].meta[META]
-        rewritten(opened, "components/000", **{META: {**said, "private": True}})
+        said = opened.objects()["components/000"].meta[PRIVATE]
+        rewritten(opened, "components/000", **{PRIVATE: {**said, "private": True}})
     assert [f.problem for f in taftcache.audit(store).findings if f.kind == "privacy statement"] == [
         "the ledger does not have what its training released"
     ]

@@ -8,10 +8,9 @@ from pathlib import Path
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import Consent
 from taftcache.errors import RecipeError
-from taftcache.model.component import PRIVACY
 from taftcache.model.folder import save_merged, save_model
 from taftcache.model.predictor import TangentModel
-from taftcache.names import model_of
+from taftcache.names import PRIVATE, model_of
 from taftcache.recipe import parse_recipe
 from taftcache.stages.look.evaluation import held_out_score
 from taftcache.stages.train.private_claims import check_claim
@@ -70,7 +69,7 @@ def export_model(
     writable(folder, folder=True)
     loaded = TangentModel.load(store, model, device, consent)
     check_claim(store, model, loaded.component.meta)
-    score = None if merged or PRIVACY in loaded.component.meta else held_out_score(store, model, consent)
+    score = None if merged or PRIVATE in loaded.component.meta else held_out_score(store, model, consent)
     with whole(folder, folder=True) as partial:
         if merged:
             files = save_merged(loaded, partial)

@@ -13,8 +13,19 @@ from taftcache.errors import FormatError, StoreError
 from taftcache.model.component import Component, read_component
 from taftcache.model.composition import compose
 from taftcache.model.meta import meta_of
-from taftcache.names import COMPONENTS, EXACT, HEAD, MEAN, WEIGHTED, component_of, is_component, is_model, shard_of
-from taftcache.privacy.statement import EVENT, META
+from taftcache.names import (
+    COMPONENTS,
+    EXACT,
+    HEAD,
+    MEAN,
+    PRIVATE,
+    WEIGHTED,
+    component_of,
+    is_component,
+    is_model,
+    shard_of,
+)
+from taftcache.privacy.statement import EVENT
 from taftcache.stages.forget.certificates import check_certificate
 from taftcache.stages.forget.finding import Findings
 from taftcache.stages.progress import Progress
@@ -86,7 +97,7 @@ def _components(store: FeatureStore, settings: Settings, to: Findings) -> dict[s
         if CURVE not in there:  # a repair leaves a damaged one out
             component.meta.pop(CURVE, None)
         if (component.base_digest, component.meta) != (digest, there):
-            private = META in there or META in component.meta
+            private = PRIVATE in there or PRIVATE in component.meta
             odd = sorted(
                 {k for k in there.keys() | component.meta.keys() if there.get(k) != component.meta.get(k)}
                 | ({"base_digest"} if component.base_digest != digest else set())
@@ -124,7 +135,7 @@ def _private(store: FeatureStore, components: Mapping[str, Component], to: Findi
 
     So of what the manifest says and of what the file says, which is what leaves the store.
     """
-    names = {n for n, ref in store.objects(COMPONENTS).items() if META in ref.meta}
+    names = {n for n, ref in store.objects(COMPONENTS).items() if PRIVATE in ref.meta}
     charged = _charged(store) if names else {}
     for name, component in sorted(components.items()):
         there = store.meta(name)
@@ -146,7 +157,7 @@ def _charged(store: FeatureStore) -> dict[str, dict[str, Any]]:
 
 def _is_entry(entry: Mapping[str, Any] | None, meta: Mapping[str, Any]) -> bool:
     """Whether a ledger's entry is of the training that made a component, and calls it private as it does itself."""
-    said = meta[META]
+    said = meta[PRIVATE]
     if entry is None or not isinstance(said, Mapping):
         return False
     of = entry.get("releases"), entry.get("private", said.get("private")), entry.get("shards")

@@ -10,8 +10,7 @@ import msgspec
 
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import RecipeError
-from taftcache.names import EXACT, HEAD, MEAN, WEIGHTED, component_of, is_component, shard_of
-from taftcache.privacy.statement import META
+from taftcache.names import EXACT, HEAD, MEAN, PRIVATE, WEIGHTED, component_of, is_component, shard_of
 from taftcache.recipe import Recipe
 from taftcache.stages.forget.request import Request
 from taftcache.stages.train.checks import Weights, imported
@@ -65,7 +64,7 @@ def plan_forgetting(store: FeatureStore, request: Request, mode: Mode, cold: boo
     _check_mode(store, request, mode)
     objects = store.objects()
     recipe = _without_classes(adopt(store, None), store.classes, request.classes)
-    private = [name for name, ref in objects.items() if is_component(name) and META in ref.meta]
+    private = [name for name, ref in objects.items() if is_component(name) and PRIVATE in ref.meta]
 
     # Shards: those that stay, those of them whose component has rows in it that leave, those left out of compositions.
     stay = [shard.name for shard in store.shards if shard.name not in request.emptied]

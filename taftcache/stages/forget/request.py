@@ -13,7 +13,7 @@ from taftcache.cache.read.nearest import nearest
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import DataError, RecipeError, StoreError, UnknownSample
 from taftcache.names import CLASS, SHARD
-from taftcache.stages.look.copies import copies_of
+from taftcache.stages.look.duplicates import copies_of
 from taftcache.stages.progress import Progress
 
 

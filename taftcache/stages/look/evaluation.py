@@ -22,11 +22,10 @@ from taftcache.model.card import Score
 from taftcache.model.component import Component, read_base, read_component
 from taftcache.model.composition import compose
 from taftcache.model.meta import ComponentMeta, meta_of
-from taftcache.names import EXACT, HEAD, component_of, counted, is_component, is_model, model_of
-from taftcache.privacy.statement import META
+from taftcache.names import EXACT, HEAD, PRIVATE, component_of, counted, is_component, is_model, model_of
 from taftcache.recipe import parse_recipe
 from taftcache.solve.labels import proven_labels
-from taftcache.stages.look.copies import leaked
+from taftcache.stages.look.duplicates import leaked
 from taftcache.stages.look.probe import Probe, linear_probe, no_probe
 from taftcache.stages.look.scoring import kept_components
 from taftcache.stages.paired import row_verdict
@@ -245,7 +244,7 @@ def _outdated(store: FeatureStore, models: Mapping[str, Component]) -> list[str]
     """A note on the models that were solved from other rows than the store has now: it grew since, say."""
     every = [shard.digest for shard in store.shards]
     rows = {component_of(shard.name): [shard.digest] for shard in store.shards} | {EXACT: every, HEAD: every}
-    old = [n for n, m in models.items() if n in rows and META not in m.meta and m.record.row_digests != rows[n]]
+    old = [n for n, m in models.items() if n in rows and PRIVATE not in m.meta and m.record.row_digests != rows[n]]
     return [f"not solved from the rows that the store has now: {', '.join(old)}; next: taftcache train"] if old else []
 
 

@@ -13,8 +13,7 @@ import numpy as np
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import RecipeError
-from taftcache.names import component_of, is_model
-from taftcache.privacy.statement import META
+from taftcache.names import PRIVATE, component_of, is_model
 from taftcache.stages.look.statistics import Activations, activations
 from taftcache.stages.look.vectors import cut_of
 from taftcache.stages.progress import Progress, Silent
@@ -35,7 +34,7 @@ LISTED = (
     "coefficients",
     "ridge_choice",
     "radius_choice",
-    META,
+    PRIVATE,
 )
 # Rows of a sample's predictions, and missing files, that are named.
 NAMED = 10
@@ -291,7 +290,7 @@ def curvature(store: FeatureStore, progress: Progress | None = None) -> list[Cur
     from taftcache.stages.look.leaving import ModelParts
 
     solved = {name: store.meta(name) for name in store.objects() if is_model(name)}
-    solved = {n: m for n, m in solved.items() if {"certificate", "rows"} <= m.keys() and META not in m}
+    solved = {n: m for n, m in solved.items() if {"certificate", "rows"} <= m.keys() and PRIVATE not in m}
     found = []
     for name, meta in solved.items():
         parts, ridge = ModelParts(store, name, progress or Silent()), meta["certificate"]["ridge"]
@@ -321,7 +320,7 @@ def curvature(store: FeatureStore, progress: Progress | None = None) -> list[Cur
 
 def private_parts(store: FeatureStore) -> list[str]:
     """Names of components and models that make a promise of privacy."""
-    return [name for name, ref in store.objects().items() if is_model(name) and META in ref.meta]
+    return [name for name, ref in store.objects().items() if is_model(name) and PRIVATE in ref.meta]
 
 
 def private_notes(store: FeatureStore) -> list[str]:

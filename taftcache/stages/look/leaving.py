@@ -17,9 +17,8 @@ from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import RecipeError, StoreError, UnknownSample
 from taftcache.model.component import Component, read_component
-from taftcache.names import EXACT, HEAD, MEAN, WEIGHTED, component_of, is_component
+from taftcache.names import EXACT, HEAD, MEAN, PRIVATE, WEIGHTED, component_of, is_component
 from taftcache.objective.problem import Problem
-from taftcache.privacy.statement import META
 from taftcache.solve.leave_one_out import moves
 from taftcache.stages.look.row_table import STEP_ROWS
 from taftcache.stages.look.scoring import HeldOutLogits, Scorer
@@ -143,7 +142,7 @@ class ModelParts:
         """RecipeError for a private model, or one with a private part: its noise is no sample's influence."""
         objects = self.store.objects()
         names = [model, *self.model.meta.get("coefficients", {})]
-        if private := [name for name in names if name in objects and META in objects[name].meta]:
+        if private := [name for name in names if name in objects and PRIVATE in objects[name].meta]:
             raise RecipeError(
                 f"influence would compare the noise of {', '.join(private)} with a solve without noise",
                 got="trained privately",

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.model.component import read_base
-from taftcache.privacy.statement import META
+from taftcache.names import PRIVATE
 from taftcache.stages.progress import Progress, Silent
 from taftcache.stages.train.settings import Settings
 from taftcache.tangent.base import Base
@@ -43,7 +43,7 @@ class Probe:
 
 def no_probe(store: FeatureStore) -> str | None:
     """Why there can be no probe over a store's training rows; None where there can be one."""
-    if any(META in ref.meta for ref in store.objects().values()):
+    if any(PRIVATE in ref.meta for ref in store.objects().values()):
         return "it would read the rows of private components without noise"
     labels = np.concatenate([np.asarray(shard.labels) for shard in store.shards])
     if len(np.unique(labels[~_choosing(len(labels))])) < 2:

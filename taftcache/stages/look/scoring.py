@@ -16,8 +16,7 @@ from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import RecipeError
 from taftcache.model.component import Component, read_component
-from taftcache.names import component_of, is_component, is_model, shard_of
-from taftcache.privacy.statement import META
+from taftcache.names import PRIVATE, component_of, is_component, is_model, shard_of
 from taftcache.solve.settings import Arithmetic
 from taftcache.stages.look.row_table import STEP_ROWS, Reader, RowTable
 from taftcache.stages.train.record import settings_of
@@ -55,7 +54,7 @@ class Scorer:
 
     def is_private(self, name: str) -> bool:
         """Whether ``name`` is a component or model that makes a promise of privacy."""
-        return META in self._metas.get(name, {})
+        return PRIVATE in self._metas.get(name, {})
 
     def is_weighed(self, name: str) -> bool:
         """Whether ``moved_at_most`` has a bound for the component ``name``: it is a solution, of an objective without

@@ -19,8 +19,8 @@ from taftcache.cache.store import FeatureStore
 from taftcache.errors import CompositionError, RecipeError
 from taftcache.model import composition
 from taftcache.model.component import Component, put_component, read_component
-from taftcache.names import EXACT, MEAN, WEIGHTED, component_of, shard_of
-from taftcache.privacy.statement import META, Statement, parallel
+from taftcache.names import EXACT, MEAN, PRIVATE, WEIGHTED, component_of, shard_of
+from taftcache.privacy.statement import Statement, parallel
 from taftcache.recipe import Recipe
 from taftcache.solve.choosing_radius import Choice
 from taftcache.stages.executor import Executor, same_threads
@@ -194,7 +194,7 @@ def _check(store: FeatureStore, settings: Settings, names: Sequence[str]) -> Non
     if recipe.compose.mode == "weighted":
         check_coefficients(recipe.compose.weights, names)
     objects = store.objects()
-    if recipe.compose.mode == "exact" and (private := [n for n in names if META in objects[n].meta]):
+    if recipe.compose.mode == "exact" and (private := [n for n in names if PRIVATE in objects[n].meta]):
         raise RecipeError(
             f"a model solved over all rows would leave {', '.join(private)} without privacy",
             got='compose.mode = "exact"',
@@ -210,7 +210,7 @@ def asks_exact(store: FeatureStore, recipe: Recipe) -> bool:
     """
     if recipe.compose.mode != "auto":
         return recipe.compose.mode == "exact"
-    private = any(META in ref.meta for ref in store.objects().values())
+    private = any(PRIVATE in ref.meta for ref in store.objects().values())
     elsewhere = imported(store) or subtracted(store)
     return len(store.shards) > 1 and not (private or elsewhere or recipe.solver.method in ADAM)
 
@@ -339,7 +339,7 @@ def composed(
         CompositionError: Σ μ_i f(·; Δw_i) differs from f(·; Σ μ_i Δw_i) on ``rows`` by more than rounding.
     """
     total = composition.compose(components, weights)
-    if any(META in component.meta for component in components.values()):
+    if any(PRIVATE in component.meta for component in components.values()):
         rows = proof_rows(None, base)  # what a composition says of itself must be no function of private rows
     operator = TangentOperator(base, [rows], trained=total.layout, dtype=torch.float64, memory=1 << 30)
 
@@ -363,8 +363,8 @@ def composed(
         identity_error=error,
         norm=total.delta.norm().item(),
     )
-    if all(META in component.meta for component in components.values()):
-        said = [Statement.from_dict(component.meta[META]) for component in components.values()]
+    if all(PRIVATE in component.meta for component in components.values()):
+        said = [Statement.from_dict(component.meta[PRIVATE]) for component in components.values()]
         if len({statement.relation for statement in said}) == 1:  # of unlike neighbours there is no joint promise
-            total.meta[META] = parallel(said)
+            total.meta[PRIVATE] = parallel(said)
     return total

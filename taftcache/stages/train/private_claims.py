@@ -7,7 +7,8 @@ from typing import Any
 
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import FormatError, RecipeError
-from taftcache.privacy.statement import META, Statement, audit_statement, parallel
+from taftcache.names import PRIVATE
+from taftcache.privacy.statement import Statement, audit_statement, parallel
 
 
 def claim_problems(store: FeatureStore, meta: Mapping[str, Any]) -> list[str]:
@@ -15,18 +16,18 @@ def claim_problems(store: FeatureStore, meta: Mapping[str, Any]) -> list[str]:
 
     A component's ε is derived again from its noise, a composition's promise from those of its members.
     """
-    if META not in meta:
+    if PRIVATE not in meta:
         return []
-    said = meta[META]
+    said = meta[PRIVATE]
     if not isinstance(said, Mapping) or "composition" not in said:
         return audit_statement(meta)
     objects, names = store.objects(), sorted(meta.get("coefficients", {}))
-    members = [objects[name].meta for name in names if name in objects and META in objects[name].meta]
+    members = [objects[name].meta for name in names if name in objects and PRIVATE in objects[name].meta]
     if not members or len(members) < len(names):
         return ["it claims a promise that not all of its members make"]
     found = [f"{name}: {problem}" for name, m in zip(names, members, strict=True) for problem in audit_statement(m)]
     try:
-        follows = parallel([Statement.from_dict(member[META]) for member in members])
+        follows = parallel([Statement.from_dict(member[PRIVATE]) for member in members])
     except (FormatError, RecipeError) as error:
         return [*found, error.fault]
     if wrong := [key for key in follows if key != "not_covered" and said.get(key) != follows[key]]:

@@ -16,8 +16,7 @@ import msgspec
 from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.transaction import Transaction
 from taftcache.errors import FormatError
-from taftcache.names import COMPONENTS
-from taftcache.privacy.statement import META
+from taftcache.names import COMPONENTS, PRIVATE
 
 KEYS = "state/private-keys"
 _SUFFIX = ".json"
@@ -42,7 +41,7 @@ def is_current(keys: Mapping[str, str], meta: Mapping[str, Any], settings: str) 
 
     Components of earlier releases have the settings themselves as their key.
     """
-    return META in meta and settings in (meta.get("key"), keys.get(meta.get("key", "")))
+    return PRIVATE in meta and settings in (meta.get("key"), keys.get(meta.get("key", "")))
 
 
 def new_key() -> str:
@@ -52,7 +51,8 @@ def new_key() -> str:
 
 def put_keys(change: Transaction, store: FeatureStore, new: Mapping[str, str], lost: Collection[str] = ()) -> None:
     """Stage ``new`` beside the keys of the private components there are but those ``lost``; others are let go."""
-    kept = {ref.meta.get("key") for n, ref in store.objects(COMPONENTS).items() if META in ref.meta and n not in lost}
+    stays = (ref.meta for name, ref in store.objects(COMPONENTS).items() if name not in lost)
+    kept = {meta.get("key") for meta in stays if PRIVATE in meta}
     there = read_keys(store)
     keys = {key: settings for key, settings in there.items() if key in kept} | dict(new)
     if keys:

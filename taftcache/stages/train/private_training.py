@@ -20,7 +20,7 @@ from taftcache.cache.write.transaction import Transaction
 from taftcache.errors import RecipeError, StoreError
 from taftcache.model.component import Component, put_component
 from taftcache.model.meta import meta_of
-from taftcache.names import EXACT, HEAD, component_of, is_component, is_model
+from taftcache.names import EXACT, HEAD, PRIVATE, component_of, is_component, is_model
 from taftcache.objective.cross_entropy import CrossEntropy
 from taftcache.objective.loss import Loss
 from taftcache.objective.named import true_class_weight
@@ -28,7 +28,7 @@ from taftcache.objective.rsl import RSL
 from taftcache.privacy.accountant import Release
 from taftcache.privacy.network import TangentNetwork, accuracy
 from taftcache.privacy.noise import Bits
-from taftcache.privacy.statement import EVENT, META, PLAN, Promise, charge, fixed_promise, held_to, spent_before
+from taftcache.privacy.statement import EVENT, PLAN, Promise, charge, fixed_promise, held_to, spent_before
 from taftcache.privacy.trainer import check_trained, plan, train_privately
 from taftcache.recipe import Recipe, recipe_values
 from taftcache.stages.memory import memory_of
@@ -136,7 +136,7 @@ def train_private(
         trained=trained,
         kept=[name for name in names if name not in trained],
         dropped=work.dropped,
-        statements={name: store.objects()[name].meta[META] for name in names},
+        statements={name: store.objects()[name].meta[PRIVATE] for name in names},
         spent=work.spent,
         budget=work.promise.epsilon,
         seconds=time.perf_counter() - begin,
@@ -169,7 +169,7 @@ def _prepare(store: FeatureStore, settings: Settings, shards: Sequence[str] | No
     planned = plan(spec, tuning.runs)
     check_trained(base, base.trained(settings.train), spec, planned)
     lost_base = _of_other_bases(store, settings, wanted)
-    said = [ref.meta[META]["relation"] for ref in objects.values() if META in ref.meta]
+    said = [ref.meta[PRIVATE]["relation"] for ref in objects.values() if PRIVATE in ref.meta]
     fixed = fixed_promise(store.manifest.plan, ledger, said[0] if said else spec.relation, chain(*others))
     promise = held_to(fixed, spec)
     keys = read_keys(store)
@@ -194,14 +194,14 @@ def _of_other_bases(store: FeatureStore, settings: Settings, wanted: Sequence[Sh
     """Models around another base point than the recipe's; RecipeError where private components would be so."""
     asked = settings.base.digest, settings.train
     objects = store.objects()
-    others = [n for n in orphans(store, settings) if META not in objects[n].meta]
+    others = [n for n in orphans(store, settings) if PRIVATE not in objects[n].meta]
     others += [
         name
         for name, ref in objects.items()
-        if META in ref.meta and (ref.meta["base_digest"], ref.meta.get("train", asked[1])) != asked
+        if PRIVATE in ref.meta and (ref.meta["base_digest"], ref.meta.get("train", asked[1])) != asked
     ]
     renewed = [component_of(shard.name) for shard in wanted]
-    noisy = [name for name in others if META in objects[name].meta and is_component(name)]
+    noisy = [name for name in others if PRIVATE in objects[name].meta and is_component(name)]
     if left := [name for name in noisy if name not in renewed]:
         raise RecipeError(
             f"other [tangent] settings would leave {', '.join(left)} around another base point, or over other "
@@ -215,13 +215,13 @@ def _of_other_bases(store: FeatureStore, settings: Settings, wanted: Sequence[Sh
 def _void(store: FeatureStore, shards: Sequence[str]) -> list[str]:
     """Models made without noise from the rows of ``shards``, or from components so made."""
     objects = store.objects()
-    plain = {name: meta_of(ref.meta) for name, ref in objects.items() if is_model(name) and META not in ref.meta}
+    plain = {name: meta_of(ref.meta) for name, ref in objects.items() if is_model(name) and PRIVATE not in ref.meta}
     digests = {shard.digest for shard in store.shards if shard.name in shards}
     own = {component_of(name) for name in shards}
     solved = {
         n for n, m in plain.items() if m.members is None and (n in own | {HEAD, EXACT} or digests & {*m.row_digests})
     }
-    noisy = {name: ref.digest for name, ref in objects.items() if META in ref.meta}
+    noisy = {name: ref.digest for name, ref in objects.items() if PRIVATE in ref.meta}
 
     def tells(name: str, digest: str) -> bool:
         return name in solved or (name in own and noisy.get(name) != digest)
@@ -261,7 +261,7 @@ def _put_settings(change: Transaction, store: FeatureStore, recipe: Recipe, work
     change.update(plan=store.manifest.plan | {PLAN: work.promise.as_dict()})
     objects = store.objects()
     for name in work.dropped:  # once: a component of that name may have been made since
-        if name in objects and not (is_component(name) and META in objects[name].meta):
+        if name in objects and not (is_component(name) and PRIVATE in objects[name].meta):
             change.drop(name)
 
 
@@ -276,7 +276,7 @@ def _put(
     signer: Signer | None,
 ) -> None:
     """A component, what its key stands for, and what it cost."""
-    name, said = component_of(shard.name), component.meta[META]
+    name, said = component_of(shard.name), component.meta[PRIVATE]
     _put_settings(change, store, recipe, work)
     if shard.name in (still := subtracted(store)):
         plan = plan_without(store, subtracted=[other for other in still if other != shard.name])
@@ -361,7 +361,7 @@ def private_component(
         "key": new_key(),
         "stats": result.stats,
         "norm": result.delta.norm().item(),
-        META: statement.as_dict(),
+        PRIVATE: statement.as_dict(),
     }
     return Component(base.digest, layout, result.delta, meta)
 

@@ -11,8 +11,7 @@ from taftcache.cache.write.transaction import Transaction
 from taftcache.consent import refusal, remember
 from taftcache.errors import StoreError
 from taftcache.model.component import read_base
-from taftcache.names import component_of
-from taftcache.privacy.statement import META
+from taftcache.names import PRIVATE, component_of
 from taftcache.recipe import Recipe, parse_recipe, recipe_values
 from taftcache.stages.train.checks import check_settings
 from taftcache.stages.train.settings import Settings
@@ -67,7 +66,7 @@ def with_noise(store: FeatureStore) -> list[str]:
     """Names of the shards whose component was trained privately."""
     there = store.objects()
     names = [(shard.name, there.get(component_of(shard.name))) for shard in store.shards]
-    return [name for name, ref in names if ref is not None and META in ref.meta]
+    return [name for name, ref in names if ref is not None and PRIVATE in ref.meta]
 
 
 def wanted_shards(store: FeatureStore, shards: Sequence[str] | None) -> list[Shard]:
