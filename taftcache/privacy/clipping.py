@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -66,53 +66,53 @@ class ClippedSum:
     ) -> Tensor:
         """Add a block's rows, clipped, but those that are not ``live`` [n]. Returns the rows' norms before [n]."""
         disjoint(factors, direct)
-        matrices = [m for m in factors if isinstance(m, RankOne)]
-        sums = [m for m in factors if isinstance(m, TokenSum)]
         self._rows += len(live)
         if self._rows > FLUSH_ROWS:
             self.flush()
             self._rows = len(live)
-        outs = [self._wide(f"out {i}", m.out) for i, m in enumerate(matrices)]
-        intos = [self._wide(f"into {i}", m.into) for i, m in enumerate(matrices)]
-        rows = [self._wide(f"rows {i}", part.rows) for i, part in enumerate(direct)]
-        lengths = [into.norm(dim=-1) for into in intos]
-        squares = [part.square().sum(1) for part in rows]
-        others = [out.norm(dim=-1) for out in outs]
-        for m, other, length in zip(matrices, others, lengths, strict=True):
-            squares.append((other.square() * (length.square() + (m.bias is not None))).sum(-1))
-        for each in sums:
-            squares.append(torch.cat([g.square().sum((1, 2)) for _, g in _formed(each)]))
-            if each.bias is not None:
-                squares.append(each.out.double().sum(1).square().sum(1))
-        norms = torch.stack(squares).sum(0).sqrt_()
+        products = [self._product(i, m) for i, m in enumerate(m for m in factors if isinstance(m, RankOne))]
+        sums = [m for m in factors if isinstance(m, TokenSum)]
+        small = [(part, self._wide(f"rows {i}", part.rows)) for i, part in enumerate(direct)]
+        norms = _norms(products, sums, [rows for _, rows in small])
         scale = torch.where(live, scales(norms, self.grid, clipping), 0.0)
-        if not bool((scale > 0).all()):  # a NaN times zero would still be one
-            outs, intos, rows = ([_kept(x, scale > 0) for x in part] for part in (outs, intos, rows))
-        units = scale / self.grid.unit
-        for m, out, into, other, length in zip(matrices, outs, intos, others, lengths, strict=True):
-            if m.bias is not None:
-                own = torch.mul(out, units[:, None, None], out=self._like(f"bias {out.shape}", out))
-                self._part[m.bias] += own.trunc_().sum(0).reshape(-1)
-            split = torch.where((scale[:, None] > 0) & (length > 0), units[:, None] * other / length, 1.0)
-            shift = torch.ldexp(torch.ones_like(length), torch.frexp(split).exponent // 2)
-            whole = into.mul_(shift[..., None]).trunc_()
-            fine = out.mul_((units[:, None] / shift)[..., None]).trunc_()
-            _, H, o = fine.shape
-            onto = self._part[m.weight].view(H, o, -1)
-            if H == 1:
-                onto[0].addmm_(fine[:, 0].T, whole[:, 0])
-            else:
-                onto.baddbmm_(fine.permute(1, 2, 0), whole.transpose(0, 1))
-        for part, own in zip(direct, rows, strict=True):
-            self._part[part.where] += own.mul_(units[:, None]).trunc_().sum(0)
+        units, kept = scale / self.grid.unit, scale > 0
+        whole = bool(kept.all())
+        for product in products:
+            self._add_product(product if whole else product.where(kept), units, kept)
+        for part, rows in small:
+            self._part[part.where] += (rows if whole else _kept(rows, kept)).mul_(units[:, None]).trunc_().sum(0)
         for each in sums:
-            for part_rows, g in _formed(each):
-                g = _kept(g, scale[part_rows] > 0).mul_(units[part_rows, None, None]).trunc_()
-                self._part[each.weight] += g.sum(0).reshape(-1)
-            if each.bias is not None:
-                own = _kept(each.out.double().sum(1), scale > 0)
-                self._part[each.bias] += own.mul_(units[:, None]).trunc_().sum(0)
+            self._add_sum(each, units, kept)
         return norms
+
+    def _product(self, place: int, m: RankOne) -> _Product:
+        out, into = self._wide(f"out {place}", m.out), self._wide(f"into {place}", m.into)
+        return _Product(m.weight, m.bias, out, into, out.norm(dim=-1), into.norm(dim=-1))
+
+    def _add_product(self, m: _Product, units: Tensor, kept: Tensor) -> None:
+        """Rows of one matrix, ``units`` times as long; writes over them."""
+        if m.bias is not None:
+            own = torch.mul(m.out, units[:, None, None], out=self._like(f"bias {m.out.shape}", m.out))
+            self._part[m.bias] += own.trunc_().sum(0).reshape(-1)
+        split = torch.where(kept[:, None] & (m.length > 0), units[:, None] * m.other / m.length, 1.0)
+        shift = torch.ldexp(torch.ones_like(m.length), torch.frexp(split).exponent // 2)
+        whole = m.into.mul_(shift[..., None]).trunc_()
+        fine = m.out.mul_((units[:, None] / shift)[..., None]).trunc_()
+        _, H, o = fine.shape
+        onto = self._part[m.weight].view(H, o, -1)
+        if H == 1:
+            onto[0].addmm_(fine[:, 0].T, whole[:, 0])
+        else:
+            onto.baddbmm_(fine.permute(1, 2, 0), whole.transpose(0, 1))
+
+    def _add_sum(self, m: TokenSum, units: Tensor, kept: Tensor) -> None:
+        """Rows of one matrix whose gradients are sums over tokens, ``units`` times as long."""
+        for rows, g in _formed(m):
+            g = _kept(g, kept[rows]).mul_(units[rows, None, None]).trunc_()
+            self._part[m.weight] += g.sum(0).reshape(-1)
+        if m.bias is not None:
+            own = _kept(m.out.double().sum(1), kept)
+            self._part[m.bias] += own.mul_(units[:, None]).trunc_().sum(0)
 
     def flush(self) -> None:
         """Move what float64 holds to the integers."""
@@ -126,6 +126,32 @@ class ClippedSum:
         self._rows = 0
         assert self._whole is not None
         return self._whole
+
+
+class _Product(NamedTuple):
+    """A matrix's ``RankOne`` in float64: out [n,H,o], into [n,H,i], and the lengths of both [n,H]."""
+
+    weight: slice
+    bias: slice | None
+    out: Tensor
+    into: Tensor
+    other: Tensor
+    length: Tensor
+
+    def where(self, kept: Tensor) -> _Product:
+        """Zeros in the rows that are not ``kept`` [n]: a NaN times zero would still be one."""
+        return self._replace(out=_kept(self.out, kept), into=_kept(self.into, kept))
+
+
+def _norms(products: Sequence[_Product], sums: Sequence[TokenSum], small: Sequence[Tensor]) -> Tensor:
+    """‖g‖ of each row [n], over all that it is made of."""
+    squares = [rows.square().sum(1) for rows in small]
+    squares += [(m.other.square() * (m.length.square() + (m.bias is not None))).sum(-1) for m in products]
+    for each in sums:
+        squares.append(torch.cat([g.square().sum((1, 2)) for _, g in _formed(each)]))
+        if each.bias is not None:
+            squares.append(each.out.double().sum(1).square().sum(1))
+    return torch.stack(squares).sum(0).sqrt_()
 
 
 def disjoint(factors: Sequence[Factor], direct: Sequence[Direct]) -> None:
