@@ -74,7 +74,7 @@ def test_the_residual_bounds_the_gap_on_the_way(passes):
     solution = rows.solution(rows.run(1e-12))
     assert solution.status is Status.max_passes
     assert solution.stats["passes"] <= passes
-    gap = whole.value(solution.value) - whole.value(whole.solution)
+    gap = whole.point.value(solution.value) - whole.point.value(whole.solution)
     assert 0 < gap <= solution.certificate.gap
     assert solution.certificate.gap <= 30 * gap
 
@@ -85,7 +85,7 @@ def test_rows_of_weight_zero_have_no_part():
     rows = space(weights=RowWeights(by_sample=weights), max_passes=900)
     solution = rows.solution(rows.run(1e-7))
     assert solution.converged
-    assert rows.dual[::4].abs().max() < 1e-12 * rows.dual.abs().max()
+    assert rows.point.dual[::4].abs().max() < 1e-12 * rows.point.dual.abs().max()
 
 
 @every_case
@@ -127,8 +127,8 @@ def test_every_ridge_of_a_path_minimises_over_the_same_subspace():
     rows = space(ridge=ridges[0])
     for ridge, delta in zip(ridges, ridge_deltas(rows.problem, rows.exact, ridges, 40), strict=True):
         whole = dense(loss=LOSS, ridge=ridge)
-        gap = whole.value(delta) - whole.value(whole.solution)
-        assert gap <= 1e-2 * (whole.constant - whole.value(whole.solution))
+        gap = whole.point.value(delta) - whole.point.value(whole.solution)
+        assert gap <= 1e-2 * (whole.constant - whole.point.value(whole.solution))
 
 
 def test_logits_may_be_more_than_parameters(monkeypatch):
@@ -179,7 +179,7 @@ def test_interruption_keeps_the_best_iterate(at):
 
     narrow, wide = (make_problem(loss=LOSS, dtype=dtype) for dtype in (torch.float32, torch.float64))
     rows = RowSpace(narrow, wide, 100, interrupt)
-    zero = rows.objective
+    zero = rows.point.objective
     solution = rows.solution(rows.run(1e-10))
     assert solution.status is Status.interrupted
     assert solution.certificate.objective < zero
@@ -210,9 +210,9 @@ def test_a_restart_comes_as_near_as_was_asked_for(gone):
     whole = space()
     whole.run(1e-9)
     dual = whole.solution(Status.converged).dual
-    assert torch.allclose(adjoint(whole.exact, dual), whole.value)
+    assert torch.allclose(adjoint(whole.exact, dual), whole.point.value)
     rows, stays, optimum = leaving(gone)
-    moved = (whole.value - optimum).norm().item()
+    moved = (whole.point.value - optimum).norm().item()
     goal = 0.1 * moved if gone else 1e-6
     solution = rows.solution(rows.restart(Restart(whole.problem.operator.sources, dual, stays, lambda delta: goal)))
     assert solution.converged
@@ -250,4 +250,4 @@ def test_what_leaving_rows_carried_is_passed_on(loss):
     rows, stays, optimum = leaving([3], loss=loss)
     rows.restart(Restart(whole.problem.operator.sources, dual, stays, lambda delta: float("inf")))
     assert rows.rounds == 0
-    assert (rows.value - optimum).norm() < 0.7 * (adjoint(rows.exact, dual[stays]) - optimum).norm()
+    assert (rows.point.value - optimum).norm() < 0.7 * (adjoint(rows.exact, dual[stays]) - optimum).norm()

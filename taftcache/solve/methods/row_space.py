@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import inf, sqrt
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -56,6 +56,17 @@ class Restart:
     distance: Callable[[Tensor], float]
 
 
+class Point(NamedTuple):
+    """Δw = J̃ᵀa [P], a = ``dual`` [N,K], with F, ∇F [P] and ρ [N,K] there: in float64, unless ``rough``."""
+
+    value: Tensor
+    dual: Tensor
+    objective: float
+    gradient: Tensor
+    residual: Tensor
+    rough: bool = False
+
+
 class RowSpace:
     """J̃, b and what was solved so far, as dual vectors [N,K] in float64.
 
@@ -72,22 +83,19 @@ class RowSpace:
         self.problem, self.exact, self.max_passes, self._on_pass = problem, exact, max_passes, on_pass
         self.passes = self.rounds = 0
         operator = exact.operator
-        self.value = torch.zeros(operator.layout.size, dtype=torch.float64, device=operator.device)
-        self.dual = self.value.new_zeros(operator.rows, operator.classes)
-        self.scale = self.dual
-        self.objective, self.gradient, self.residual = self._evaluate(self.value, self.dual)
-        self._at_zero = self.gradient
-        self.gradient_at_zero = self.gradient.norm().item()
+        value = torch.zeros(operator.layout.size, dtype=torch.float64, device=operator.device)
+        self.point = self._at(value, value.new_zeros(operator.rows, operator.classes))
+        self._at_zero = self.point.gradient
+        self.gradient_at_zero = self._at_zero.norm().item()
         self.kernel: ClassKernel | None = None
-        self.history = [(self.passes, self.objective)]
-        self._correction = torch.zeros_like(self.dual)
-        self._rough = False  # whether F, ∇F and ρ are in the products' precision
+        self.history = [(self.passes, self.point.objective)]
+        self._correction = torch.zeros_like(self.point.dual)
         self._moves: tuple[Tensor, Callable[[Tensor], Tensor]] | None = None
 
     def run(self, tolerance: float) -> Status:
         """Iterate until ‖∇F‖ ≤ tolerance·‖∇F(0)‖ in float64, or as far as passes and rounding let it."""
         goal = tolerance * self.gradient_at_zero
-        return self._rounds(lambda: self.gradient.norm().item(), lambda: goal, self._gradient_below)
+        return self._rounds(lambda: self.point.gradient.norm().item(), lambda: goal, self._gradient_below)
 
     def run_and_decide(self, tolerance: float) -> Status:
         """``run``, and ``decide`` from there, for some passes more (``further``); what is converged stays so."""
@@ -99,7 +107,6 @@ class RowSpace:
 
     def decide(self) -> Status:
         """Iterate until the certified distance ‖ρ‖/(2√λ) is ``SHARE`` of what a typical row moves, or as above."""
-        half = 2 * sqrt(self.exact.ridge)
         try:
             self._gather()
         except KeyboardInterrupt:
@@ -108,31 +115,28 @@ class RowSpace:
         def near(_: float, before: float) -> Callable[[Tensor, float, int], bool]:
             def enough(residual: Tensor, energy: float, steps: int) -> bool:
                 goal = max(0.9 * SHARE * self.row_moves(), REDUCTION * before)
-                return bool(residual.norm().item() / half <= goal)
+                return self._bound(residual) <= goal
 
             return enough
 
-        return self._rounds(lambda: self.residual.norm().item() / half, lambda: SHARE * self.row_moves(), near)
+        return self._rounds(lambda: self._bound(self.point.residual), lambda: SHARE * self.row_moves(), near)
 
     def row_moves(self) -> float:
         """How far taking out a typical row would move Δw*, by the dual vectors as they stand and K̂."""
         assert self.kernel is not None
         if self._moves is None:
-            rows = sample_rows(self.scale).to(self.dual.device)
+            rows = sample_rows(self.scale).to(self.scale.device)
             self._moves = rows, self.kernel.moves(rows)
         rows, moves = self._moves
-        return typical(moves(self.dual[rows] + self._correction[rows].to(self.dual)))
+        return typical(moves(self._dual()[rows]))
 
     def look(self, value: Tensor, dual: Tensor) -> None:
         """Take up Δw [P] and its dual vectors α [N,K] as they are: F, ∇F and ρ there, for one pass."""
-        self.value, self.dual = value, torch.where(self.scale > 0, dual.to(self.dual) / self.scale, 0)
-        self.objective, self.gradient, self.residual = self._evaluate(self.value, self.dual)
-        self._rough = False
+        self.point = self._at(value, torch.where(self.scale > 0, dual.to(self.scale) / self.scale, 0))
 
     def restart(self, at: Restart) -> Status:
         """Go on from other dual vectors until the certified distance ‖ρ‖/(2√λ) is ``at.distance``, or as above."""
-        stays = at.stays.to(self.dual.device)
-        dual = at.dual.to(self.dual)
+        stays, dual = at.stays.to(self.scale.device), at.dual.to(self.scale)
         try:
             self._gather(at.before, stays)
             assert self.kernel is not None
@@ -141,25 +145,19 @@ class RowSpace:
                 start += self.kernel.without(dual[~stays])
             if start.any():
                 # Where rows have left a round follows in any case, and ends in float64.
-                self._rough = not bool(stays.all())
-                problem = self.problem if self._rough else self.exact
-                self.dual, self.value = start, adjoint(problem, self.scale * start).to(self.value)
-                self.objective, self.gradient, self.residual = self._evaluate(self.value, start, problem)
-                self.history.append((self.passes, self.objective))
+                problem = self.exact if stays.all() else self.problem
+                self.point = self._at(adjoint(problem, self.scale * start).to(start), start, problem)
+                self.history.append((self.passes, self.point.objective))
         except KeyboardInterrupt:
             return Status.interrupted
-        half = 2 * sqrt(self.exact.ridge)
-
-        def far() -> float:
-            return float(self.residual.norm().item() / half)
 
         def near(goal: float, _: float) -> Callable[[Tensor, float, int], bool]:
-            before = far()
+            before = self._bound(self.point.residual)
             least = max(goal, REDUCTION * before)
 
             def enough(residual: Tensor, energy: float, steps: int) -> bool:
                 nonlocal least
-                bound = residual.norm().item() / half
+                bound = self._bound(residual)
                 if bound > least:
                     return False
                 least = max(0.9 * at.distance(self.current()), REDUCTION * before)
@@ -168,7 +166,10 @@ class RowSpace:
 
             return enough
 
-        return self._rounds(lambda: inf if self._rough else far(), lambda: at.distance(self.value), near)
+        def far() -> float:
+            return inf if self.point.rough else self._bound(self.point.residual)
+
+        return self._rounds(far, lambda: at.distance(self.point.value), near)
 
     def _gather(self, before: Sequence[RowSource] = (), stays: Tensor | None = None) -> None:
         """The preconditioner, for two passes; of the rows ``before`` some may have left."""
@@ -206,26 +207,21 @@ class RowSpace:
                     return Status.max_passes
                 self._gather()
                 self.rounds += 1
-                correction = torch.zeros_like(self.residual, dtype=self.problem.operator.dtype)
+                correction = torch.zeros_like(self.point.residual, dtype=self.problem.operator.dtype)
                 self._correction = correction
                 try:
                     self._round(correction, near(goal, before))
                 except KeyboardInterrupt:  # the correction so far is as good as any: it is added, and the solve ends
                     status = Status.interrupted
-                dual = self.dual + correction.to(self.dual)
-                value = adjoint(self.exact, self.scale * dual)
-                objective, gradient, residual = self._evaluate(value, dual)
+                kept, dual = self.point, self._dual()
+                self.point = self._at(adjoint(self.exact, self.scale * dual), dual)
                 self.passes += 1
-                self.history.append((self.passes, objective))
-                self._correction = torch.zeros_like(self.dual)
-                self._rough = False
-                kept = self.dual, self.value, self.objective, self.gradient, self.residual
-                self.dual, self.value = dual, value
-                self.objective, self.gradient, self.residual = objective, gradient, residual
+                self.history.append((self.passes, self.point.objective))
+                self._correction = torch.zeros_like(dual)
                 after = far()
                 # Rounding can make a correction a step back; then what there was before is the better solution.
-                if not (objective < kept[2] or after < before):
-                    self.dual, self.value, self.objective, self.gradient, self.residual = kept
+                if not (self.point.objective < kept.objective or after < before):
+                    self.point = kept
                 if status is Status.interrupted:
                     break
                 # A round that brings less than half of the way is one whose products carry no more digits.
@@ -237,35 +233,44 @@ class RowSpace:
 
     def current(self) -> Tensor:
         """Δw [P] as it stands within a round, for whoever looks on; half a pass that is not counted."""
-        dual = self.dual + self._correction.to(self.dual)
-        return adjoint(self.problem, self.scale * dual).double()
+        return adjoint(self.problem, self.scale * self._dual()).double()
+
+    def _dual(self) -> Tensor:
+        """a [N,K] as it stands within a round."""
+        return self.point.dual + self._correction.to(self.point.dual)
+
+    def _bound(self, residual: Tensor) -> float:
+        """‖ρ‖/(2√λ), which is the certified distance at ρ = ``residual``."""
+        return float(residual.norm().item() / (2 * sqrt(self.exact.ridge)))
 
     def solution(self, status: Status) -> Solution:
         """What was reached, with its certificate."""
-        if self._rough:
-            self.look(adjoint(self.exact, self.scale * self.dual), self.scale * self.dual)
+        if self.point.rough:
+            dual = self.point.dual
+            self.point = self._at(adjoint(self.exact, self.scale * dual), dual)
+        at = self.point
         certificate = Certificate(
-            self.gradient.norm().item(),
+            at.gradient.norm().item(),
             self.gradient_at_zero,
             self.exact.ridge,
-            self.objective,
+            at.objective,
             self.exact.operator.rows,
-            residual=self.residual.norm().item(),
+            residual=at.residual.norm().item(),
         )
         stats: dict[str, Any] = {"solver": "row space", "passes": self.passes, "rounds": self.rounds}
         if self._moves is not None:
             stats["row_moves"] = self.row_moves()
-        dual = self.scale * self.dual
-        return Solution(self.value, status, certificate, stats, (self._at_zero, self.gradient), dual)
+        return Solution(at.value, status, certificate, stats, (self._at_zero, at.gradient), self.scale * at.dual)
 
-    def _evaluate(self, value: Tensor, dual: Tensor, problem: Problem | None = None) -> tuple[float, Tensor, Tensor]:
+    def _at(self, value: Tensor, dual: Tensor, problem: Problem | None = None) -> Point:
         """F, ∇F and ρ = −√(ωD/N)(z − target) − λa at Δw = J̃ᵀa with logits z, in one pass; by default in float64."""
         problem = problem or self.exact
         objective, gradient, scale, short = fitted(problem, value)
         self.passes += 1
-        if problem is self.exact:
+        rough = problem is not self.exact
+        if not rough:
             self.scale = scale
-        return objective, gradient.to(value), short.to(dual) - problem.ridge * dual
+        return Point(value, dual, objective, gradient.to(value), short.to(dual) - problem.ridge * dual, rough)
 
     def _gradient_below(self, goal: float, before: float) -> Callable[[Tensor, float, int], bool]:
         """Whether ‖∇F‖ = ‖J̃ᵀρ‖ is below ``goal``, or as far below ``before`` as float32 carries.
@@ -290,7 +295,7 @@ class RowSpace:
         """Add to ``correction`` in place until it is ``enough``, which gets ρ, about ‖J̃ᵀρ‖², and the steps so far."""
         assert self.kernel is not None
         ridge, scale = self.problem.ridge, self.scale.to(correction)
-        residual = self.residual.to(correction)
+        residual = self.point.residual.to(correction)
         # Directions of an earlier round carry its rounding: orthogonal to them, the new residual would not fall.
         basis = Basis(DIRECTIONS, residual.numel(), residual.dtype, residual.device)
         steps = 0
