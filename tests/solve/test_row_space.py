@@ -74,7 +74,7 @@ def test_the_residual_bounds_the_gap_on_the_way(passes):
     solution = rows.solution(rows.run(1e-12))
     assert solution.status is Status.max_passes
     assert solution.stats["passes"] <= passes
-    gap = whole.value(solution.value) - whole.point.value(whole.solution)
+    gap = whole.value(solution.value) - whole.value(whole.solution)
     assert 0 < gap <= solution.certificate.gap
     assert solution.certificate.gap <= 30 * gap
 
@@ -127,7 +127,7 @@ def test_every_ridge_of_a_path_minimises_over_the_same_subspace():
     rows = space(ridge=ridges[0])
     for ridge, delta in zip(ridges, ridge_deltas(rows.problem, rows.exact, ridges, 40), strict=True):
         whole = dense(loss=LOSS, ridge=ridge)
-        gap = whole.value(delta) - whole.point.value(whole.solution)
+        gap = whole.value(delta) - whole.value(whole.solution)
         assert gap <= 1e-2 * (whole.constant - whole.point.value(whole.solution))
 
 
