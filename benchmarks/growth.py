@@ -6,7 +6,7 @@
 Rows: CIFAR-10 through the bundled backbone where TAFTCACHE_DATA names it, else generated images of ten classes. Of more
 than CIFAR-10's 50,000 images each is there several times, under ids of their own, in an HDF5 file of pixels.
 Classes: 2,000 generated images, each its class's picture and noise. The store has ten shards, and a recipe's defaults
-but ``tangent.reset_block``, which pipelines/cifar10.toml sets too, and a tolerance of 10⁻³. ``train`` solves the shards
+but ``tangent.reset_block``, as in pipelines/cifar10.toml, and a tolerance of 10⁻³. ``train`` solves the shards
 and the exact model; ``start`` only opens the store. Seconds are the processor's, those of all threads together; memory
 is the largest resident size of the stage's process, libraries included. An exponent is the slope of log seconds
 against log size between the two largest sizes, with the seconds of ``start`` taken off. --full: 1,000 to 50,000 rows

@@ -3,7 +3,7 @@
     python benchmarks/workers.py [--rows N] [--workers N …] [--full] [--json]
 
 CIFAR-10 through the bundled backbone where TAFTCACHE_DATA names it, else generated images; ten shards, λ = 10⁻², a
-tolerance of 10⁻³ (pipelines/cifar10.toml). Every worker and this process compute with one thread; ``alone`` is this
+tolerance of 10⁻³. Every worker and this process compute with one thread; ``alone`` is this
 process without workers, whose extraction runs a batch on each core all the same. ``lost`` is the share of the cores'
 time that brought nothing: 1 − seconds of one worker / (seconds × the smaller of workers and cores). ``processor`` is of
 all processes together. ``start`` is the time until the workers answer. The root digests of all stores must be one.

@@ -32,6 +32,7 @@ from taftcache.objective.objective import Objective
 from taftcache.objective.problem import Problem
 from taftcache.objective.rsl import RSL
 from taftcache.solve.directions import conjugate_directions
+from taftcache.solve.inverses.cholesky import cholesky
 from taftcache.solve.inverses.dual import DualInverse, kernel, kernel_inverse_fits, scale
 from taftcache.solve.inverses.inverse import approximate_inverse
 from taftcache.solve.methods.head import HeadPath, has_path
@@ -139,9 +140,9 @@ def _kernel_moves(problem: Problem) -> Tensor:
     gradients = [problem.loss.gradient(state.logits, labels) for state, labels in operator.blocks()]
     t = (torch.cat(gradients) / (N * root)).T.reshape(-1)
     matrix.diagonal().add_(problem.ridge)
-    whole = torch.cholesky_solve(t[:, None], torch.linalg.cholesky(matrix))[:, 0]
+    whole = torch.cholesky_solve(t[:, None], cholesky(matrix, problem.ridge))[:, 0]
     matrix.diagonal().add_(ridge - problem.ridge)
-    M = torch.cholesky_inverse(torch.linalg.cholesky(matrix))
+    M = torch.cholesky_inverse(cholesky(matrix, ridge))
     c = (ridge - problem.ridge) * (M @ whole)  # (G + λ)⁻¹t − Mt, without their difference
     by_row = M.view(K, N, K * N).transpose(0, 1)  # [N,K,KN]
     own = torch.diagonal(M.view(K, N, K, N), dim1=1, dim2=3).permute(2, 0, 1)  # M_nn [N,K,K]

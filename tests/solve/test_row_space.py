@@ -128,7 +128,7 @@ def test_every_ridge_of_a_path_minimises_over_the_same_subspace():
     for ridge, delta in zip(ridges, ridge_deltas(rows.problem, rows.exact, ridges, 40), strict=True):
         whole = dense(loss=LOSS, ridge=ridge)
         gap = whole.value(delta) - whole.value(whole.solution)
-        assert gap <= 1e-2 * (whole.constant - whole.point.value(whole.solution))
+        assert gap <= 1e-2 * (whole.constant - whole.value(whole.solution))
 
 
 def test_logits_may_be_more_than_parameters(monkeypatch):

@@ -104,3 +104,15 @@ def test_a_removal_is_reported_though_no_label_can_be_proven(made, tmp_path):
         assert report.forgotten == [sample]
         assert report.notes[-1].startswith("no labels were proven: ")
         assert report.renewed
+
+
+def test_a_damaged_ledger_is_noted(made, tmp_path):
+    path = shutil.copytree(made, tmp_path / "store")
+    with open_store(path) as store:
+        taftcache.forget(store, ["v/01"])
+    (entry,) = (path / "ledger").glob("*.json")
+    entry.write_bytes(entry.read_bytes().replace(b"retrain", b"Retrain"))
+    with open_store(path) as store:
+        report = taftcache.forget(store, ["v/02"])
+    assert report.forgotten == ["v/02"]
+    assert report.notes[0].startswith("the ledger is damaged: ")

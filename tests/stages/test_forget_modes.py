@@ -19,6 +19,7 @@ from taftcache.model.composition import compose
 from taftcache.recipe import parse_recipe
 from taftcache.solve.choosing import choose_ridge
 from taftcache.stages.forget import forgetting, renewal, request
+from taftcache.stages.forget.renewal import Warm
 from taftcache.stages.forget.request import read_ids
 from taftcache.stages.look import inspection
 from taftcache.stages.progress import Silent
@@ -210,6 +211,22 @@ def test_a_decisive_tolerance_has_receipts_that_decide(tmp_path, monkeypatch):
         report = taftcache.forget(store, [store.shard("000").sample_ids[2]])
     assert all(c["decisive"] for c in report.certificates.values() if c["moved"] > 0)
     assert taftcache.audit(path).findings == []
+
+
+@pytest.mark.law("A warm re-solve is within a tenth of what the removal moved, or is solved cold")
+def test_a_warm_solve_that_gave_up_is_solved_cold_until_it_decides(tmp_path, monkeypatch):
+    """Whatever the recipe's tolerance: the request was for a certificate that decides."""
+    for limit in ("dual.LARGEST_KERNEL", "class_kernel.LARGEST_ROWS"):
+        monkeypatch.setattr(f"taftcache.solve.inverses.{limit}", 0)
+    monkeypatch.setattr("taftcache.solve.inverses.sampled.LEAST_ROWS", 2)
+    monkeypatch.setattr("taftcache.solve.inverses.sampled._count", lambda problem: 256)
+    monkeypatch.setattr("taftcache.stages.forget.remaking.resolve_warm", lambda *given: Warm(passes=7, failure="why"))
+    taftcache.run(recipe(tmp_path / "store", solver={"tolerance": 1e-2}, **EXACT, **FEW))
+    with open_store(tmp_path / "store") as store:
+        report = taftcache.forget(store, [store.shard("000").sample_ids[2]], mode="resolve")
+        moves = store.meta("models/exact")["stats"]["row_moves"]
+    assert report.notes == ["models/exact was solved cold after 7 warm passes: why"]
+    assert report.certificates["models/exact"]["distance_bound"] <= renewal.DECISIVE * moves
 
 
 def test_warm_goes_on_where_the_tolerance_is_loose(tmp_path, monkeypatch):

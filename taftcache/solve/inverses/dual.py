@@ -19,6 +19,7 @@ from torch import Tensor
 
 from taftcache.objective.cotangent import Given
 from taftcache.objective.problem import Problem
+from taftcache.solve.inverses.cholesky import cholesky
 from taftcache.tangent.factors import Direct, RankOne
 
 LARGEST_KERNEL = 8192  # M: three matrices of 0.5 GB in float64, and a Cholesky of some seconds
@@ -43,6 +44,9 @@ class DualInverse:
     Args:
         problem: in float64; of a loss that is not quadratic, the one that ``Problem.at`` gives.
         matrix: its ``kernel``, which is written over, unless the loss is not quadratic: then it serves any point.
+
+    Raises:
+        SolveError: a λ below what rounding takes from the kernel.
     """
 
     def __init__(self, problem: Problem, matrix: Tensor | None = None) -> None:
@@ -58,7 +62,7 @@ class DualInverse:
                 inner = rows.reshape(K * N, K * N).T
             inner = inner.contiguous()
         inner.diagonal().add_(problem.ridge)
-        self._factor = torch.linalg.cholesky(inner)
+        self._factor = cholesky(inner, problem.ridge)
 
     def apply(self, vector: Tensor) -> Tensor:
         """H⁻¹ v [P]."""

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from taftcache.objective.problem import Problem
+from taftcache.solve.inverses.cholesky import cholesky
 from taftcache.tangent.factors import Direct, Factor, RankOne, TokenSum
 
 SAMPLE_ROWS = 1024  # factors settle with far fewer rows than a shard may hold
@@ -99,7 +100,7 @@ class KroneckerPreconditioner:
         if dense is not None:
             dense = dense / count
             eye = torch.eye(len(dense), dtype=dense.dtype, device=dense.device)
-            self._dense = torch.linalg.cholesky(dense + self._ridge * eye) if dense.ndim == 2 else dense + self._ridge
+            self._dense = cholesky(dense + self._ridge * eye, self._ridge) if dense.ndim == 2 else dense + self._ridge
 
     def apply(self, vector: Tensor) -> Tensor:
         """M⁻¹ v [P]."""

@@ -23,6 +23,7 @@ from torch import Tensor
 
 from taftcache.objective.cotangent import Given
 from taftcache.objective.problem import Problem
+from taftcache.solve.inverses.cholesky import cholesky
 from taftcache.tangent.factors import Direct, RankOne, add_gram
 from taftcache.tangent.operator import TangentOperator
 from taftcache.tangent.rows import RowSubset
@@ -86,7 +87,7 @@ class SampledInverse:
         self.sigma = ridge + rounding + _missed(kernel, ridge + rounding)
         shifted = kernel.clone()
         shifted.diagonal().add_(self.sigma)
-        self._root = torch.linalg.cholesky(shifted)
+        self._root = cholesky(shifted, self.sigma)
 
     def apply(self, vector: Tensor) -> Tensor:
         """(Ĥ + σI)⁻¹ v [P]."""
@@ -127,5 +128,5 @@ def _missed(kernel: Tensor, ridge: float) -> float:
     half = len(kernel) // 2
     part = kernel[:half, :half].clone()
     part.diagonal().add_(ridge)
-    pivots = torch.linalg.cholesky(part).diagonal().double().square() - ridge
+    pivots = cholesky(part, ridge).diagonal().double().square() - ridge
     return max(0.0, float(pivots[-half // 2 :].mean()))

@@ -52,8 +52,8 @@ def further(passes: int, most: int) -> int:
 
 
 def typical(moves: Tensor) -> float:
-    """What all but a tenth of the rows exceed; ``moves`` [n]."""
-    return moves.quantile(TYPICAL).item()
+    """What all but a tenth of the rows exceed; ``moves`` [n]. Without a row that counts nothing moves."""
+    return moves.quantile(TYPICAL).item() if len(moves) else 0.0
 
 
 def decisive_pcg(
@@ -104,12 +104,14 @@ def _row_moves(problem: Problem, value: Tensor, inverse: Lazy) -> float:
     if problem.weights is not None:
         terms = terms * problem.weights.at(labels, 0, terms)
     made, scale = inverse.made, problem.diagonal(labels, z).sqrt()
+    sizes = terms.norm(dim=1)
+    if not sizes.any():  # no row counts, or all are where they are to be
+        return 0.0
     if isinstance(made, DualInverse):
         rows = sample_rows(scale, COLUMNS // z.shape[1])
         dual = torch.where(scale > 0, terms / (problem.ridge * scale), 0)[rows]
         return typical(made.moves(rows, dual))
     # Under a random sign for each row the mean square is that of the rows' own moves; residuals say how they differ.
     together = made.apply(adjoint(problem, terms * random_signs(terms[:, :1], seed=3)))
-    sizes = terms.norm(dim=1)
     mean = together.norm().item() / sqrt(len(z))
     return float(mean * typical(sizes[(scale > 0).any(1)]) / sizes.square().mean().sqrt().item())

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from taftcache.errors import SolveError
 from taftcache.objective.problem import Problem
+from taftcache.solve.inverses.cholesky import cholesky
 from taftcache.solve.proof import certified, looked_at
 from taftcache.solve.solution import Solution
 from taftcache.tangent.operator import TangentOperator
@@ -28,13 +29,16 @@ def solve_head(problem: Problem, tolerance: float = 1e-6) -> Solution:
     Args:
         problem: in float64, over a layout that holds the head's weight and bias only.
         tolerance: what the recomputed gradient must meet to be called converged, relative to Δw = 0.
+
+    Raises:
+        SolveError: a λ below what rounding takes from the normal matrix.
     """
     operator = problem.operator
     moments = _moments(problem)
     K, size = moments.right.shape
     ridge = problem.ridge * torch.eye(size, dtype=torch.float64, device=operator.device)
     if moments.shared:
-        solution = torch.cholesky_solve(-moments.right.T, torch.linalg.cholesky(moments.normal + ridge)).T
+        solution = torch.cholesky_solve(-moments.right.T, cholesky(moments.normal + ridge, problem.ridge)).T
     else:
         solution = torch.cat(
             [_solve_group(problem, group, moments.normal + ridge, moments.right) for group in _groups(K, size)]
@@ -285,7 +289,7 @@ def _common(diagonal: Tensor, labels: Tensor) -> Tensor:
 def _solve_group(problem: Problem, classes: slice, common: Tensor, right: Tensor) -> Tensor:
     """Rows [len(classes), d+1] of the solution when each class has its own normal matrix."""
     own = _own_normals(problem, classes, common)
-    return torch.cholesky_solve(-right[classes, :, None], torch.linalg.cholesky(own))[:, :, 0]
+    return torch.cholesky_solve(-right[classes, :, None], cholesky(own, problem.ridge))[:, :, 0]
 
 
 def _own_normals(problem: Problem, classes: slice, common: Tensor) -> Tensor:

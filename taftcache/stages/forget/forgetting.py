@@ -12,14 +12,14 @@ from typing import Any
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.transaction import Transaction
-from taftcache.errors import RecipeError, TaftcacheError
-from taftcache.model.component import Component, put_component, read_base, read_component
-from taftcache.names import CLASS, EXACT, MEAN, WEIGHTED, shard_of
+from taftcache.errors import RecipeError, StoreError, TaftcacheError
+from taftcache.model.component import put_component, read_component
+from taftcache.names import CLASS, EXACT, HEAD, MEAN, WEIGHTED, is_component, shard_of
 from taftcache.privacy.statement import forgetting_note
 from taftcache.stages.forget.planning import MODES, ForgetPlan, Mode, plan_forgetting
 from taftcache.stages.forget.receipts import receipt_of
 from taftcache.stages.forget.remaking import Remade, remake
-from taftcache.stages.forget.renewal import certificate_of
+from taftcache.stages.forget.renewal import OTHERWISE_MADE, certificate_of
 from taftcache.stages.forget.request import Request, requested
 from taftcache.stages.look.evaluation import held_out_rows, proven_shares
 from taftcache.stages.progress import Progress, Silent
@@ -160,12 +160,18 @@ def _carry_out(store: FeatureStore, plan: ForgetPlan, signer: Signer | None, pro
     with store.transaction() as change:
         new = _erase(change, store, plan.request)
         remade = Remade() if bare else remake(store, plan, new, progress)
-        certificates = _certificates(store, plan, remade)
+        certificates, unknown = _certificates(store, plan, remade)
         for name, component in remade.components.items():
             put_component(change, name, component)
         for name in plan.destroyed:
             change.drop(name)
-        notes = [*_unsearched(plan), *remade.notes, *_forget_keys(change, store, plan)]
+        notes = [
+            *_damaged_ledger(store),
+            *_unsearched(plan),
+            *remade.notes,
+            *unknown,
+            *_forget_keys(change, store, plan),
+        ]
         if plan.mode == "subtract" or plan.request.emptied:
             change.update(plan=plan_without(store, subtracted=plan.subtracted, dropped=len(plan.request.emptied)))
         _record(change, store, plan)
@@ -177,6 +183,15 @@ def _carry_out(store: FeatureStore, plan: ForgetPlan, signer: Signer | None, pro
         passes={name: certificate["passes"] for name, certificate in certificates.items()},
         notes=notes,
     )
+
+
+def _damaged_ledger(store: FeatureStore) -> list[str]:
+    """A note where earlier receipts cannot be read: the rows leave all the same."""
+    try:
+        store.ledger()
+    except StoreError as error:
+        return [f"the ledger is damaged: {error.fault}; taftcache verify lists what is"]
+    return []
 
 
 def _unsearched(plan: ForgetPlan) -> list[str]:
@@ -198,18 +213,26 @@ def _erase(change: Transaction, store: FeatureStore, request: Request) -> dict[s
     return new
 
 
-def _certificates(store: FeatureStore, plan: ForgetPlan, remade: Remade) -> dict[str, dict[str, Any]]:
-    """The certificate of each new component that has one, beside how far the removal moved it."""
+def _certificates(store: FeatureStore, plan: ForgetPlan, remade: Remade) -> tuple[dict[str, dict[str, Any]], list[str]]:
+    """The certificate of each new component that has one, beside how far the removal moved it; and a note on those
+    that moved for other reasons, too, of which nothing of the kind is said."""
     solved = {name: component for name, component in remade.components.items() if "certificate" in component.meta}
     if not solved:
-        return {}
-    base = read_base(store, plan.recipe.tangent)  # with the classes that leave: the old components' own
-
-    def old(name: str) -> Component:
-        tight = remade.old_exact if name == EXACT else None
-        return tight or read_component(store, name, base)
-
-    return {name: certificate_of(component, old(name)) for name, component in solved.items()}
+        return {}, []
+    settings = settings_of(store)  # with the classes that leave: the old components' own
+    certificates, stale = {}, []
+    for name, component in solved.items():
+        old = read_component(store, name, settings.base)
+        own = [store.shard(shard_of(name))] if is_component(name) else store.shards
+        if settings.poses(old, own, "head" if name == HEAD else settings.train):
+            old = remade.old_exact if name == EXACT and remade.old_exact is not None else old
+            certificates[name] = certificate_of(component, old)
+        else:
+            certificates[name] = certificate_of(component, None)
+            stale.append(name)
+    if not stale:
+        return certificates, []
+    return certificates, [f"{OTHERWISE_MADE}: {', '.join(stale)}; what the removal moved of it is not known"]
 
 
 def _forget_keys(change: Transaction, store: FeatureStore, plan: ForgetPlan) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from taftcache.consent import refusal
 from taftcache.model.component import Component, read_base, read_component
 from taftcache.names import EXACT, HEAD, MEAN, WEIGHTED, component_of, shard_of
 from taftcache.stages.forget.planning import ForgetPlan
-from taftcache.stages.forget.renewal import Warm, resolve_warm
+from taftcache.stages.forget.renewal import OTHERWISE_MADE, Warm, resolve_warm
 from taftcache.stages.progress import Progress
 from taftcache.stages.train.composing import composed, describe_exact, proof_rows, solve_exact, weights_of_rows
 from taftcache.stages.train.settings import Settings
@@ -92,10 +92,12 @@ def remake(store: FeatureStore, plan: ForgetPlan, new: Mapping[str, Shard], prog
     if warm is not None and warm.component is not None:
         made[EXACT] = _described(warm.component, rows, sums, warm.passes)
         return Remade(components=made, old_exact=warm.old)
-    choice = None if warm is None else warm.choice
-    made[EXACT] = solve_exact(settings, rows.shards, sums.mean, sums.digests, progress, choice=choice)
     if warm is None:
+        made[EXACT] = solve_exact(settings, rows.shards, sums.mean, sums.digests, progress)
         return Remade(components=made)
+    # Whatever the recipe's tolerance is, the request was for a certificate that decides.
+    goal = settings.goal if settings.goal.decisive else replace(settings.goal, until_decisive=True)
+    made[EXACT] = solve_exact(settings, rows.shards, sums.mean, sums.digests, progress, choice=warm.choice, goal=goal)
     return Remade(components=made, notes=[f"{EXACT} was solved cold after {warm.passes} warm passes: {warm.failure}"])
 
 
@@ -136,6 +138,8 @@ def _warm(rows: _Remaining, plan: ForgetPlan, progress: Progress) -> Warm | None
     if plan.mode != "resolve" or plan.cold or request.classes:
         return None
     old = read_component(store, EXACT, rows.settings.base)
+    if not rows.settings.poses(old, store.shards, rows.settings.train):
+        return Warm(passes=0, failure=f"it was {OTHERWISE_MADE}")
     gone = set(request.samples)
     stays = np.array([i not in gone for shard in store.shards for i in shard.sample_ids])
     return resolve_warm(rows.settings, store.shards, rows.shards, stays, old, progress)

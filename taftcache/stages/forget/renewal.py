@@ -16,6 +16,7 @@ from taftcache.cache.read.shard import Shard
 from taftcache.model.component import Component
 from taftcache.names import EXACT
 from taftcache.solve.choosing_radius import Choice
+from taftcache.solve.methods.decisive import AGAIN
 from taftcache.solve.methods.row_space import Restart
 from taftcache.solve.settings import DECISIVE
 from taftcache.stages.progress import Progress
@@ -26,6 +27,7 @@ WARM_ROUNDS = 6
 LEAST_PASSES = 12
 # The old model's certified distance, over what the removal moves, at which it is good enough to compare with.
 KNOWN = 0.2
+OTHERWISE_MADE = "made from other rows or settings than the store had"
 INDECISIVE = "the certified distance did not fall below a tenth of what the removal moved"
 
 
@@ -156,11 +158,11 @@ def _from_value(
     progress: Progress,
 ) -> Warm:
     """From Δw, with goals that are raised until the certificate is decisive."""
-    taken, reached = old.record.passes, old.record.certified.relative_gradient
+    taken, reached = max(AGAIN, old.record.passes), old.record.certified.relative_gradient
     # How near the old model came says what decides, if it was solved until it did: by a sample's estimate, a few times
     # nearer than need be.
     tolerance = reached if settings.goal.decisive else min(settings.goal.tolerance, 5 * reached)
-    left = max(3 * LEAST_PASSES, taken)
+    left = taken
     passes = 0
     new = old
     for _ in range(WARM_ROUNDS):
@@ -173,8 +175,8 @@ def _from_value(
         bounds, moved = [c.record.certified.distance_bound for c in (old, new)], figures["moved"]
         known, rough = KNOWN * moved, 0.05 * max(bounds)
         goal = max(0.9 * DECISIVE * (moved - known) / (1 + DECISIVE), rough)
-        # A cold solve to that goal takes longer than the old model did, by about as many more digits of the gradient;
-        # twice that, for here both models may have to get nearer.
+        # A cold solve to that goal takes longer than the old model did, by about as many more digits of the gradient
+        # (few passes say little of how many); twice that, for here both models may have to get nearer.
         digits = log(_tolerance(new, goal)) / log(max(1e-15, min(0.5, reached)))
         left = max(left, round(2 * taken * digits))
         if bounds[0] > max(known, rough) and left - passes >= LEAST_PASSES:

@@ -23,6 +23,7 @@ from taftcache.names import EXACT, MEAN, PRIVATE, WEIGHTED, component_of, shard_
 from taftcache.privacy.statement import Statement, parallel
 from taftcache.recipe import Recipe
 from taftcache.solve.choosing_radius import Choice
+from taftcache.solve.settings import Goal
 from taftcache.stages.executor import Executor, same_threads
 from taftcache.stages.progress import Progress, Silent
 from taftcache.stages.train.checks import (
@@ -293,10 +294,14 @@ def solve_exact(
     progress: Progress,
     operator: Callable[..., TangentOperator] | None = None,
     choice: Choice | None = None,
+    goal: Goal | None = None,
 ) -> Component:
-    """The optimum over all rows, from the mean of the components or from zero: a function of rows and settings."""
+    """The optimum over all rows, from the mean of the components or from zero: a function of rows and settings.
+
+    ``choice``: how λ or R was chosen from these rows, where it was. ``goal``: of the solve, by default the settings'.
+    """
     start = None if settings.starts_at_zero(shards, settings.train) else mean.delta
-    options = SolveOptions(start=start, keep_dual=True, operator=operator or TangentOperator, choice=choice)
+    options = SolveOptions(start=start, keep_dual=True, operator=operator or TangentOperator, choice=choice, goal=goal)
     exact = solve_component(settings, shards, settings.train, progress, label=EXACT, options=options)
     describe_exact(exact, settings, shards, mean, digests, start="zero" if start is None else MEAN)
     return exact

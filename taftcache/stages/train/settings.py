@@ -164,6 +164,16 @@ class Settings:
         problem = Problem(TangentOperator(self.base, sources, trained=layout), loss, 1.0)
         return layout != self.base.head_layout and through_rows(problem)
 
+    def poses(self, component: Component, sources: Sequence[Shard], mode: Train) -> bool:
+        """Whether a component is a solution of the problem that these settings pose over ``sources``, to whatever
+        tolerance: what has another λ, or was solved before rows came, is none."""
+        try:
+            said = json.loads(component.meta.get("key", ""))
+        except (TypeError, ValueError):
+            return False
+        asked = json.loads(self.key(sources, mode))
+        return isinstance(said, dict) and all(said.get(part) == asked[part] for part in asked if part != "solver")
+
     def key(self, sources: Sequence[Shard], mode: Train) -> str:
         """Everything that decides a component's bytes, as text: equal keys mean nothing needs to be solved again."""
         values = recipe_values(self.recipe)

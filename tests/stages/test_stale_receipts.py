@@ -1,0 +1,82 @@
+"""What a receipt says of a removal where the models from before were made from other rows, or under other settings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import taftcache
+from taftcache.errors import SolveError
+from taftcache.recipe import Recipe
+from tests.stages.making import open_store, recipe
+
+FEW = {"data": {"source": "digits", "limit": 80, "held_out": 0.2}}
+EXACT = {"compose": {"mode": "exact"}}
+
+
+@pytest.fixture
+def trained(tmp_path) -> Path:
+    path = tmp_path / "store"
+    taftcache.run(under(path, ridge=1e-1))
+    return path
+
+
+def under(path: Path, **objective: Any) -> Recipe:
+    """The recipe with another objective."""
+    return recipe(path, objective=objective, **FEW, **EXACT)
+
+
+def unknown(report: taftcache.ForgetReport) -> dict[str, bool]:
+    """Of each new model, whether its receipt leaves open what the removal moved."""
+    for figures in report.certificates.values():
+        assert (figures["moved"] is None) == (figures["decisive"] is None) == (figures["moved_at_least"] is None)
+    return {name: figures["moved"] is None for name, figures in report.certificates.items()}
+
+
+@pytest.mark.law("A receipt takes no other change of a model for what the removal moved")
+@pytest.mark.parametrize("mode", ["retrain", "resolve"])
+def test_another_ridge_is_not_what_the_removal_moved(trained, mode):
+    with open_store(trained) as store:
+        other = under(trained, ridge=1e-4)
+        taftcache.train(store, other, shards=["000"])
+        first, second = (store.shard(name).sample_ids[1] for name in ("000", "001"))
+        report = taftcache.forget(store, [second], mode=mode)
+        assert unknown(report) == {"components/001": True, "models/head": False, "models/exact": True}
+        assert "components/001" in report.notes[-1]
+        assert "is not known" in report.notes[-1]
+        assert any("solved cold after 0 warm passes" in note for note in report.notes) == (mode == "resolve")
+        # what is renewed now was solved with the store's settings
+        report = taftcache.forget(store, [first, store.shard("001").sample_ids[1]], mode=mode)
+        assert not any(unknown(report).values())
+        assert report.notes == []
+
+
+@pytest.mark.law("A receipt takes no other change of a model for what the removal moved")
+def test_rows_that_came_since_are_not_what_the_removal_moved(trained):
+    taftcache.append(recipe(trained, objective={"ridge": 1e-1}, **EXACT, data=FEW["data"] | {"limit": 90}))
+    with open_store(trained) as store:
+        report = taftcache.forget(store, [store.shard("000").sample_ids[0]], mode="resolve")
+        assert any(unknown(report).values())
+        assert "is not known" in report.notes[-1]
+
+
+def test_a_ridge_below_rounding_is_refused(trained):
+    with open_store(trained) as store, pytest.raises(SolveError, match="larger than the ridge"):
+        taftcache.train(store, under(trained, ridge=1e-300))
+
+
+def test_rows_of_no_weight_alone_are_solved_and_forgotten(trained):
+    with open_store(trained) as store:
+        weights = (np.arange(len(store.classes)) == 3).astype(float).tolist()
+        only = under(trained, ridge=1e-2, class_weights=weights)
+        taftcache.train(store, only)
+        taftcache.compose(store, only)
+        shard = store.shard("001")
+        ids = [i for i, label in zip(shard.sample_ids, shard.labels, strict=True) if label == 3]
+        assert ids
+        report = taftcache.forget(store, ids)
+        assert report.certificates["components/001"]["distance_bound"] == 0
+        assert report.certificates["components/001"]["decisive"]
