@@ -56,7 +56,7 @@ class Restart:
     distance: Callable[[Tensor], float]
 
 
-class Point(NamedTuple):
+class RowPoint(NamedTuple):
     """Δw = J̃ᵀa [P], a = ``dual`` [N,K], with F, ∇F [P] and ρ [N,K] there: in float64, unless ``rough``."""
 
     value: Tensor
@@ -262,7 +262,7 @@ class RowSpace:
             stats["row_moves"] = self.row_moves()
         return Solution(at.value, status, certificate, stats, (self._at_zero, at.gradient), self.scale * at.dual)
 
-    def _at(self, value: Tensor, dual: Tensor, problem: Problem | None = None) -> Point:
+    def _at(self, value: Tensor, dual: Tensor, problem: Problem | None = None) -> RowPoint:
         """F, ∇F and ρ = −√(ωD/N)(z − target) − λa at Δw = J̃ᵀa with logits z, in one pass; by default in float64."""
         problem = problem or self.exact
         objective, gradient, scale, short = fitted(problem, value)
@@ -270,7 +270,7 @@ class RowSpace:
         rough = problem is not self.exact
         if not rough:
             self.scale = scale
-        return Point(value, dual, objective, gradient.to(value), short.to(dual) - problem.ridge * dual, rough)
+        return RowPoint(value, dual, objective, gradient.to(value), short.to(dual) - problem.ridge * dual, rough)
 
     def _gradient_below(self, goal: float, before: float) -> Callable[[Tensor, float, int], bool]:
         """Whether ‖∇F‖ = ‖J̃ᵀρ‖ is below ``goal``, or as far below ``before`` as float32 carries.
