@@ -13,7 +13,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -22,7 +21,7 @@ import msgspec
 
 from taftcache.cache.place.address import is_bucket
 from taftcache.cache.place.folder import PRIVATE, Folder, writing
-from taftcache.errors import RecipeError, UntrustedStore
+from taftcache.errors import RecipeError, StoreWriteError, UntrustedStore
 from taftcache.recipe import Recipe, parse_recipe
 
 if TYPE_CHECKING:
@@ -117,22 +116,33 @@ def check_architecture(store: FeatureStore, consent: Consent | None = None) -> N
         )
 
 
-def remember(path: Path | str, recipe: Recipe, kinds: Iterable[Kind] = KINDS) -> None:
-    """Allow the store at ``path`` what ``recipe`` names, from now on; nothing where the list cannot be written."""
+def remember(path: Path | str, recipe: Recipe, kinds: Iterable[Kind] = KINDS, *, must: bool = False) -> None:
+    """Allow the store at ``path`` what ``recipe`` names, from now on; nothing where the list cannot be written.
+
+    Raises:
+        StoreWriteError: it cannot, and ``must`` be.
+    """
     known = _allowed()
     named = ((kind, names(recipe, kind)) for kind in kinds)
     lines = [line for kind, what in named if what and (line := _line(path, kind, what)) not in known]
     file = _file()
     if not lines or file is None:
         return
-    # A reader without a home of its own must still be able to extract; what is not allowed then says how to name it.
-    with suppress(OSError):
+    try:
         file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         place = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         try:
             os.write(place, "".join(f"{line}\n" for line in lines).encode())
         finally:
             os.close(place)
+    except OSError as error:
+        # Who has no home to write to must still be able to extract; what is not allowed then says how to name it.
+        if must:
+            raise StoreWriteError(
+                f"cannot write {file}, the list of what stores may open",
+                got=error.strerror,
+                do="make its folder writable, or name another in XDG_STATE_HOME",
+            ) from error
 
 
 def take_back(path: Path | str) -> dict[str, Any]:

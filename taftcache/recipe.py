@@ -22,6 +22,7 @@ from taftcache.tangent.spec import TangentSpec, check_seed
 Positive = Annotated[float, msgspec.Meta(gt=0, le=1e100)]
 NotNegative = Annotated[float, msgspec.Meta(ge=0, le=1e100)]
 Count = Annotated[int, msgspec.Meta(ge=1)]
+Share = Annotated[float, msgspec.Meta(gt=0, lt=1)]
 Stored = Literal["float16", "float32", "int8"]
 Parsed = TypeVar("Parsed", bound=msgspec.Struct)
 _LONGEST = 80  # characters of a value in a message
@@ -119,7 +120,7 @@ class SolverSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     """
 
     method: Literal["auto", "conjugate", "projected", "accelerated", "paper", "release", "adamw"] = "auto"
-    tolerance: Positive | Literal["auto", "decisive"] = "auto"
+    tolerance: Share | Literal["auto", "decisive"] = "auto"
     max_passes: Count = 1000
     proof_passes: Annotated[int, msgspec.Meta(ge=0)] = 0
     precision: Literal["float32", "float64"] = "float32"

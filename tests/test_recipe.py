@@ -20,6 +20,9 @@ from taftcache.stages.memory import memory_of
 DATA = {"data": {"source": "digits"}}
 
 
+TOLERANCE = 'a number above 0 and below 1, "auto" or "decisive"'
+
+
 def test_an_empty_recipe_is_whole():
     recipe = parse_recipe({})
     assert recipe == Recipe()
@@ -72,7 +75,8 @@ def test_key_like_no_other():
         ("objective.ridge=atuo", "objective.ridge is 'atuo'; did you mean 'auto'?"),
         ("objective.ridge=nan", 'objective.ridge is nan, but must be a number above 0 or "auto"'),
         ("store.shards=0", "store.shards is 0, but must be a whole number of at least 1"),
-        ("solver.tolerance=true", 'solver.tolerance is True, but must be a number above 0, "auto" or "decisive"'),
+        ("solver.tolerance=true", f"solver.tolerance is True, but must be {TOLERANCE}"),
+        ("solver.tolerance=1", f"solver.tolerance is 1, but must be {TOLERANCE}"),
         ('compare.reports=["table1", "tabel2"]', "compare.reports[1] is 'tabel2'; did you mean 'table2'?"),
         ("compare.forgotten=[2]", "compare.forgotten[0] is 2, but must be a number above 0 and below 1"),
         ("preprocess.mean=[1, 2]", "preprocess.mean is [1, 2], but must be a list of 3, each a number"),

@@ -26,11 +26,12 @@ import taftcache
 from taftcache.cache.place.lock import waiting
 from taftcache.cli import experiments, forgetting, inspection, models, pipeline, stores
 from taftcache.cli.options import print_error
-from taftcache.errors import TaftcacheError
+from taftcache.errors import StoreWriteError, TaftcacheError
 from taftcache.terminal.console import OUT, complain, note
 
 # click's, or typer's own copy of it, whichever this typer has
 UsageError: Any = typer.BadParameter.__base__
+UNWRITTEN = StoreWriteError.exit_code
 INTERRUPTED = "interrupted; what was committed is kept, and the same command resumes from there"
 
 
@@ -43,12 +44,25 @@ class _Commands(TyperGroup):
         given = named.get("args", next(iter(arguments), None))
         self.as_json = "--json" in (sys.argv[1:] if given is None else given)
         try:
-            return super().main(*arguments, **named)
+            try:
+                return super().main(*arguments, **named)
+            finally:
+                sys.stdout.flush()  # what cannot be written is found here, and not when the process is taken down
         except TaftcacheError as error:
             fault, *more = error.lines()
             complain(f"taftcache: {fault}", *more)
             self._report(type(error).__name__, error.fault, error.exit_code, error.got, error.do)
             sys.exit(error.exit_code)
+        except OSError as error:
+            if error.filename is not None:
+                raise
+            sys.stdout = open(os.devnull, "w")  # noqa: SIM115  # nothing is tried again at the end of the process
+            if not isinstance(error, BrokenPipeError):  # who reads has seen enough
+                complain(
+                    "taftcache: the report could not be written to standard output; what was committed is kept",
+                    f"  got: {error.strerror}",
+                )
+            sys.exit(UNWRITTEN)
 
     def invoke(self, ctx: Any) -> Any:
         try:

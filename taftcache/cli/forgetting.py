@@ -74,7 +74,7 @@ def forget(
             got="both",
             do="forget first, then destroy the key",
         )
-    with taftcache.FeatureStore(store, mode="a") as opened, bars(as_json) as progress:
+    with taftcache.FeatureStore(store, mode="r" if dry_run else "a") as opened, bars(as_json) as progress:
         if destroy_key:
             report = taftcache.destroy_key(opened, sign)
         else:

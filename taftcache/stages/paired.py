@@ -27,7 +27,7 @@ def row_verdict(ours: NDArray[np.bool_], theirs: NDArray[np.bool_]) -> RowVerdic
     ahead = ours.astype(np.float64) - theirs
     middle, variance = row_difference(ahead)
     half = _NORMAL * sqrt(variance)
-    low, high = middle - half, middle + half
+    low, high = max(-1.0, middle - half), min(1.0, middle + half)
     return RowVerdict(
         float(ahead.mean()), (low, high), "ahead" if low > 0 else "behind" if high < 0 else "within noise"
     )

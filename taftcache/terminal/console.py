@@ -70,9 +70,9 @@ def print_line(text: str) -> None:
 
 
 def print_table(table: Table) -> None:
-    """A table of samples, whose ids are never cut: folded on a terminal, in a pipe on one line however long.
+    """A table of samples or models, whose names are never cut: folded on a terminal, on one long line in a pipe.
 
-    An id that is cut at 80 columns finds nothing.
+    A name that is cut finds nothing.
     """
     for column in table.columns:
         column.overflow = "fold"

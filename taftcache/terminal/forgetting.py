@@ -9,7 +9,7 @@ import msgspec
 from rich.table import Table
 
 from taftcache.names import counted
-from taftcache.terminal.console import OUT, print_line, print_notes, stacked
+from taftcache.terminal.console import OUT, print_line, print_notes, print_table, stacked
 from taftcache.terminal.text import certified, readable_size, some
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def show_audit(report: AuditReport) -> None:
             f"{c['distance_bound']:.1e}",
         )
     if report.certificates:
-        OUT.print(table)
+        print_table(table)
     OUT.print(
         f"{counted(len(report.findings), 'finding')}; {counted(report.receipts, 'receipt')} in one chain,"
         f" {report.signed} signed; {counted(report.tombstones, 'tombstone')}"
@@ -73,7 +73,8 @@ def forgotten_lines(report: ForgetReport) -> list[str]:
         lines.append(_renewed(report.renewed))
     if report.copies:
         stay, how = ("would stay", "--with-copies") if report.dry_run else ("stay", "taftcache forget --sample ID")
-        lines.append(f"{len(report.copies)} rows with the very same bytes {stay}: {some(report.copies)} ({how})")
+        copies = counted(len(report.copies), "row")
+        lines.append(f"{copies} with the very same bytes {stay}: {some(report.copies)} ({how})")
     lines += _gone(report.destroyed, report.dropped_shards)
     if report.classes:
         lines.append(f"out of the list of classes: {', '.join(report.classes)}")

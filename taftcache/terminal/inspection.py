@@ -95,7 +95,7 @@ def _chosen(choice: Mapping[str, Any], what: str, form: str) -> str:
     """How a λ or an R was chosen: the mean loss at each that was tried."""
     taken = {True: " (taken)", False: ""}
     curve = ", ".join(f"{p[what]:{form}}: {p['loss']:.4g}{taken[p[what] == choice[what]]}" for p in choice["curve"])
-    return f"by {choice['method']}; mean loss at {curve}"
+    return f"by {choice['method']}" + (f"; mean loss at {curve}" if curve else "")
 
 
 def show_curvature(report: list[CurvatureOf]) -> None:

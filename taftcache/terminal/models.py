@@ -7,7 +7,7 @@ import shlex
 from typing import TYPE_CHECKING
 
 from taftcache.names import counted
-from taftcache.terminal.console import OUT
+from taftcache.terminal.console import OUT, print_notes
 from taftcache.terminal.text import readable_size
 
 if TYPE_CHECKING:
@@ -45,3 +45,4 @@ def show_component(report: ComponentReport) -> None:
         f" {readable_size(report.bytes)}, {report.file}" + ("" if report.changed else " (there already)"),
         soft_wrap=True,
     )
+    print_notes(report.notes)

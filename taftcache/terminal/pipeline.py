@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 
 from taftcache.names import EXACT, HEAD, MEAN, counted, is_component
-from taftcache.terminal.console import OUT, print_notes, stacked
+from taftcache.terminal.console import OUT, print_notes, print_table, stacked
 from taftcache.terminal.forgetting import forgotten_lines
 from taftcache.terminal.text import certified, decides, readable_size, some
 
@@ -46,7 +46,7 @@ def show_run(report: RunReport) -> None:
     if report.forget is not None:
         table.add_row("forget", stacked(*forgotten_lines(report.forget)), f"{report.forget.seconds:.1f}")
     OUT.print(table)
-    print_notes([*e.notes, *t.notes, *(report.evaluate.notes if report.evaluate is not None else [])])
+    print_notes([*e.notes, *t.notes, *c.notes, *(report.evaluate.notes if report.evaluate is not None else [])])
     if report.idle:
         OUT.print(f"Nothing to do: every stage was done before ({report.seconds:.1f} s to make sure).")
     OUT.print(f"store  {report.store}   root {report.root_digest[:16]}", soft_wrap=True)
@@ -145,10 +145,10 @@ def show_extract(report: ExtractReport) -> None:
 def show_append(report: AppendReport) -> None:
     """Which shards got rows."""
     if not report.added:
-        unread = f"; {counted(report.unread, 'sample')} skipped before" if report.unread else ""
-        OUT.print(
-            f"Nothing to do: all {report.known - report.unread} samples are in the store, or were forgotten{unread}."
-        )
+        OUT.print(f"Nothing to do: all {report.known - report.unread} samples are in the store, or were forgotten.")
+        if report.unread:
+            left = counted(report.unread, "sample")
+            print_notes([f"{left} skipped before: such an id stays out, and a mended image comes in under another"])
     for name, rows in report.added.items():
         OUT.print(f"shard {name}: {counted(rows, 'sample')} more")
     if report.added and report.dry:
@@ -178,7 +178,7 @@ def show_train(report: TrainReport) -> None:
             moves if beside else f"{c['gap_bound']:.1e}",
             "solved" if name in report.trained else "kept",
         )
-    OUT.print(table)
+    print_table(table)
     for name, c in report.certificates.items():
         if "row_moves" in c and not c["decisive"]:
             OUT.print(f"{name}: certified to {c['distance_bound']:.1e}, {decides(c)}", soft_wrap=True)
@@ -198,6 +198,7 @@ def show_compose(report: ComposeReport) -> None:
             f"models/exact: {counted(report.passes, 'pass')}, {report.moved:.2g} away from the mean; "
             + certified(report.certificate),
         )
+    print_notes(report.notes)
 
 
 def show_evaluate(report: EvaluateReport) -> None:
@@ -210,7 +211,7 @@ def show_evaluate(report: EvaluateReport) -> None:
         low, high = report.intervals[name]
         share = [f"{100 * report.proven[name]:.1f} %"] if name in report.proven else []
         table.add_row(name, f"{100 * value:.2f} %", f"{100 * low:.1f} to {100 * high:.1f}", *share)
-    OUT.print(table)
+    print_table(table)
     if report.against is not None:
         OUT.print(_verdict(report.against), soft_wrap=True)
     print_notes(report.notes)

@@ -34,6 +34,17 @@ def test_version_and_completion(cli):
     assert shown.stdout.split() == ["forget"]
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
+@pytest.mark.parametrize("asked", [["--version"], ["inspect", "--json"]], ids=["a line", "a report"])
+def test_a_report_that_cannot_be_written(finished, asked):
+    """Nobody reads it: one line, and no traceback, at the end of the process neither."""
+    command = [sys.executable, "-m", "taftcache", *asked, *([str(finished)] if len(asked) > 1 else [])]
+    with Path("/dev/full").open("w") as full:
+        ended = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert ended.returncode == 5
+    assert [line.split(":")[0] for line in ended.stderr.splitlines()] == ["taftcache", "  got"]
+
+
 def test_threads_that_wait_spin_but_shortly():
     """The library that torch's threads are of is loaded by itself, a tenth of the time."""
     library = next((Path(torch.__file__).parent / "lib").glob("libgomp*"), None)

@@ -107,6 +107,25 @@ def test_a_component_arrives_where_its_rows_are_not(store, parcel):
     assert taftcache.audit(store).findings == []
 
 
+@pytest.mark.law("Forgetting names the imported components, which it does not reach")
+def test_forgetting_names_what_was_imported(finished, tmp_path):
+    path = shutil.copytree(finished, tmp_path / "store")
+    with open_store(path) as store:
+        parcel = taftcache.export_component(store, "000", tmp_path / "first.safetensors").file
+        (note,) = taftcache.import_component(store, parcel, "elsewhere").notes
+        assert "components/000" in note
+        taftcache.compose(store)
+        sample = store.shard("000").sample_ids[0]
+        root = store.root_digest
+        planned = taftcache.forget(store, [sample], dry_run=True)
+        assert store.root_digest == root
+        report = taftcache.forget(store, [sample])
+        assert planned.notes == report.notes
+        assert "components/elsewhere" in report.notes[0]
+        assert store.ledger()[-1]["notes"] == report.notes
+    assert taftcache.audit(path).notes[-1] == report.notes[0]
+
+
 def test_composing_needs_no_rows_at_all(store, parcel):
     with open_store(store) as opened:
         with opened.transaction() as change:

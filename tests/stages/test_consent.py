@@ -80,6 +80,15 @@ def test_trust_is_of_one_place_and_of_these_names(photographed, foreign, images,
     assert trusted.stat().st_mode & 0o777 == 0o600
 
 
+def test_trust_that_cannot_be_kept_is_no_success(foreign, tmp_path, monkeypatch, capsys):
+    (tmp_path / "state").write_text("no folder")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    code, out, err = run(capsys, "trust", foreign)
+    assert (code, out) == (5, "")
+    assert "the list of what stores may open" in err
+    assert not pictures(foreign)[0]
+
+
 def test_trust_is_taken_back_of_one_place(foreign, images, capsys):
     """With whatever names it was given, also of a store that is gone; leave of others stays, odd lines too."""
     trusted = Path(os.environ["XDG_STATE_HOME"]) / "taftcache" / "trusted"

@@ -10,7 +10,7 @@ import pytest
 
 import taftcache
 from taftcache.cache.store import FeatureStore
-from taftcache.errors import RecipeError
+from taftcache.errors import RecipeError, StoreError
 from taftcache.recipe import parse_recipe
 from taftcache.stages.look import inspection
 from taftcache.stages.look.row_table import RowTable
@@ -96,7 +96,7 @@ def test_a_class_and_a_shard(finished):
         assert sum(shard.rows_per_class.values()) == shard.shard["rows"] == store.shard("001").rows
         assert shard.component["name"] == "components/001"
         assert inspection.inspect_shard(store, "held-out").component is None
-        with pytest.raises(RecipeError):
+        with pytest.raises(StoreError):
             inspection.inspect_class(store, "cat")
 
 

@@ -74,10 +74,10 @@ class Contents:
                     f"no row has the id {sample_id!r}, which was forgotten",
                     do=f"taftcache receipts {self.root.path} --sample {sample_id}, which says when",
                 )
-            close = nearest(sample_id, self._rows()) or list(self._rows())[:1]
+            close = nearest(sample_id, self._rows())
             raise UnknownSample(
                 f"no row has the id {sample_id!r}",
-                do=f"Nearest: {', '.join(map(repr, close))}." if close else None,
+                do=f"Nearest: {', '.join(map(repr, close))}." if close else "taftcache inspect STORE --ids lists all",
             )
         name, row = self._rows()[sample_id]
         return self.shard(name), row

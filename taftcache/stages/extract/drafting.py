@@ -19,7 +19,6 @@ from taftcache.stages.writing import whole
 
 PRETRAINED = "deit_tiny_patch16_224.fb_in1k"
 SMALL = 64  # pixels of a side, up to which the bundled backbone of 32 x 32 serves
-MANY = 4096  # rows, beyond which a solve leaves their space, and its certificate is looser
 ROWS, PER_CLASS, SHARDS = 100, 3, 10  # rows of a shard at least, of one class too, and shards at most
 COMMENTS = {
     "data.source": "Where the images are.",
@@ -133,8 +132,7 @@ def _chosen(
         "store": {"path": f"stores/{name}", "shards": max(1, min(SHARDS, rows // max(ROWS, PER_CLASS * classes)))},
         "tangent": {"reset_block": True},
         "objective": {"ridge": "auto"},
-        # Of few rows a certificate at 1e-4 decides of a removal, for half the passes of "auto".
-        "solver": {"tolerance": 1e-4 if backbone["weights"] != "bundled" and rows <= MANY else "auto"},
+        "solver": {"tolerance": "auto"},
         "compose": {"mode": "auto"},
     }
 
@@ -152,7 +150,7 @@ def _tried(
         if recipe.backbone.model != PRETRAINED or any(text.startswith("backbone") for text in overrides):
             raise
         note = f"{error.fault}; the recipe takes the bundled model, which sees 32 x 32 pixels"
-    values |= {"backbone": {"weights": "bundled"}, "solver": {"tolerance": "auto"}}
+    values |= {"backbone": {"weights": "bundled"}}
     values, costs, notes = _tried(values, overrides, progress)
     return values, costs, [note, *notes]
 

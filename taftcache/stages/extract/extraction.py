@@ -27,7 +27,7 @@ from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.tombstones import TombstoneFile
 from taftcache.consent import remember
 from taftcache.errors import DataError, IdentityError
-from taftcache.names import CLASS
+from taftcache.names import CLASS, counted
 from taftcache.recipe import Recipe, recipe_values
 from taftcache.stages.executor import Executor, RowEngines
 from taftcache.stages.extract.filling import RowCounts, RowSink, fill_missing
@@ -305,16 +305,18 @@ def _news(store: FeatureStore, recipe: Recipe) -> list[str]:
     """What the source holds that the store does not, and the other way round."""
     source, test = open_source(recipe.data)
     there = {item.id for origin in (source, test) if origin is not None for item in origin.items}
-    known = {i for ref in store.manifest.shards for i in store.shard(ref.name).sample_ids}
-    known |= {skipped.id for skipped in store.manifest.skipped}
+    rows = {i for ref in store.manifest.shards for i in store.shard(ref.name).sample_ids}
+    skipped = {left_out.id for left_out in store.manifest.skipped}
     notes = []
-    if new := sorted(there - known - forgotten_items(store.is_forgotten, source, test)):
+    if new := sorted(there - rows - skipped - forgotten_items(store.is_forgotten, source, test)):
         notes.append(
-            f"{len(new)} images of the source are not in the store (first: {new[0]}); taftcache append takes them in"
+            f"not in the store: {counted(len(new), 'image')} of the source (first: {new[0]}); taftcache append takes "
+            "them in"
         )
-    if gone := sorted(known - there):
+    if gone := sorted(rows - there):
         notes.append(
-            f"{len(gone)} stored samples are not in the source now (first: {gone[0]}); forget them by id to drop them"
+            f"not in the source now: {counted(len(gone), 'row')} of the store (first: {gone[0]}); forget them by id to "
+            "drop them"
         )
     return notes
 

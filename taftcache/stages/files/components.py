@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import stat
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,7 +15,7 @@ from taftcache.cache.format.naming import check_name
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import CompositionError, RecipeError
 from taftcache.model.component import Component, public_fields, put_component, read_base, read_component
-from taftcache.names import component_of
+from taftcache.names import COMPONENTS, component_of
 from taftcache.stages.train.private_claims import check_claim
 from taftcache.stages.train.record import adopt
 from taftcache.stages.writing import whole
@@ -47,6 +47,7 @@ class ComponentReport:
     base_digest: str
     rows: int
     changed: bool
+    notes: list[str] = field(default_factory=list)
 
 
 def export_component(store: FeatureStore, name: str, file: Path) -> ComponentReport:
@@ -115,6 +116,7 @@ def import_component(store: FeatureStore, file: Path, name: str | None = None) -
     full = component_of(name)
     there = store.objects().get(full)
     changed = there is None or store.read_object(full) != component.encode()
+    same = [n for n in store.objects(COMPONENTS) if n != full and _same(read_component(store, n, base), given)]
     if changed:
         with store.transaction() as change:
             put_component(change, full, component)
@@ -127,7 +129,12 @@ def import_component(store: FeatureStore, file: Path, name: str | None = None) -
         base_digest=base.digest,
         rows=component.meta["rows"],
         changed=changed,
+        notes=[f"its numbers are those of {name}: what is forgotten there stays in {full}" for name in same],
     )
+
+
+def _same(one: Component, other: Component) -> bool:
+    return one.layout == other.layout and torch.equal(one.delta, other.delta)
 
 
 def _read(file: Path) -> bytes:

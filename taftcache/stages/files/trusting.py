@@ -27,7 +27,7 @@ def trust(store: FeatureStore) -> TrustReport:
     It holds for this user, for the store at this place, and for these very names.
     """
     recipe = parse_recipe(store.manifest.recipe, str(store.path))
-    remember(store.path, recipe)
+    remember(store.path, recipe, must=True)
     named = {f"{SECTION[kind]}.{key}": value for kind in KINDS for key, value in names(recipe, kind).items()}
     return TrustReport(store=store.path, named=named)
 

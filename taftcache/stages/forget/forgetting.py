@@ -24,6 +24,7 @@ from taftcache.stages.forget.request import Request, requested
 from taftcache.stages.look.evaluation import held_out_rows, proven_shares
 from taftcache.stages.progress import Progress, Silent
 from taftcache.stages.signature import Signer, signed, signer_of
+from taftcache.stages.train.checks import STAYS, imported
 from taftcache.stages.train.private_keys import KEYS, put_keys
 from taftcache.stages.train.record import plan_without, settings_of
 from taftcache.tangent.spec import TAIL
@@ -97,6 +98,8 @@ def forget(
     begin = time.perf_counter()
     if mode not in MODES:
         raise RecipeError(f"unknown mode {mode!r} to forget with", got=mode, do=f"one of {', '.join(MODES)}")
+    if cold and mode != "resolve":
+        raise RecipeError("cold says how to resolve, and no other mode", got=f"cold, mode {mode}", do="--mode resolve")
     if proven:
         held_out_rows(store)
     signer, progress = signer_of(signing_key), progress or Silent()
@@ -149,7 +152,7 @@ def estimate(store: FeatureStore, plan: ForgetPlan) -> ForgetReport:
         passes=passes,
         bytes=sum(store.shard(name).nbytes for name in plan.rewritten),
         dry_run=True,
-        notes=_unsearched(plan),
+        notes=[*_imported(store, plan), *_unsearched(plan)],
     )
 
 
@@ -167,6 +170,7 @@ def _carry_out(store: FeatureStore, plan: ForgetPlan, signer: Signer | None, pro
             change.drop(name)
         notes = [
             *_damaged_ledger(store),
+            *_imported(store, plan),
             *_unsearched(plan),
             *remade.notes,
             *unknown,
@@ -192,6 +196,12 @@ def _damaged_ledger(store: FeatureStore) -> list[str]:
     except StoreError as error:
         return [f"the ledger is damaged: {error.fault}; taftcache verify lists what is"]
     return []
+
+
+def _imported(store: FeatureStore, plan: ForgetPlan) -> list[str]:
+    """A note on components from elsewhere, which nobody here can solve again."""
+    there = [name for name in imported(store) if name in plan.members]
+    return [f"{STAYS}: {', '.join(there)}"] if there else []
 
 
 def _unsearched(plan: ForgetPlan) -> list[str]:

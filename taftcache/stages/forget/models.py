@@ -29,6 +29,7 @@ from taftcache.privacy.statement import EVENT
 from taftcache.stages.forget.certificates import check_certificate
 from taftcache.stages.forget.finding import Findings
 from taftcache.stages.progress import Progress
+from taftcache.stages.train.checks import STAYS, imported
 from taftcache.stages.train.composing import current_key
 from taftcache.stages.train.private_claims import claim_problems
 from taftcache.stages.train.private_keys import KEYS
@@ -51,6 +52,8 @@ def check_models(store: FeatureStore, progress: Progress, to: Findings) -> dict[
     components = _components(store, settings, to)
     private = _private(store, components, to)
     _origins(store, shards, private, to)
+    if there := imported(store):
+        to.notes.append(f"{STAYS}: {', '.join(there)}")
     keys = _keys(store, settings, shards)
     checked: dict[str, dict[str, float]] = {}
     for name, component in components.items():

@@ -10,7 +10,7 @@ import msgspec
 
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import RecipeError
-from taftcache.names import EXACT, HEAD, MEAN, PRIVATE, WEIGHTED, component_of, is_component, shard_of
+from taftcache.names import EXACT, HEAD, MEAN, PRIVATE, WEIGHTED, component_of, counted, is_component, shard_of
 from taftcache.recipe import Recipe
 from taftcache.stages.forget.request import Request
 from taftcache.stages.train.checks import Weights, imported
@@ -132,7 +132,7 @@ def _check_mode(store: FeatureStore, request: Request, mode: Mode) -> None:
     if mode == "subtract" and request.classes:
         raise RecipeError(
             'mode "subtract" cannot forget a class: its column leaves the head, which changes every component',
-            got=f"{len(request.classes)} classes would be left without a row",
+            got=f"{counted(len(request.classes), 'class')} would be left without a row",
             do="use --mode retrain",
         )
     if mode == "resolve" and EXACT not in store.objects():

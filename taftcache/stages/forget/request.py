@@ -9,11 +9,11 @@ from pathlib import Path
 
 import numpy as np
 
-from taftcache.cache.read.nearest import nearest
 from taftcache.cache.store import FeatureStore
-from taftcache.errors import DataError, RecipeError, StoreError, UnknownSample
+from taftcache.errors import DataError, RecipeError, UnknownSample
 from taftcache.names import CLASS, SHARD
 from taftcache.stages.look.duplicates import copies_of
+from taftcache.stages.look.row_table import no_class
 from taftcache.stages.progress import Progress
 
 
@@ -158,12 +158,7 @@ def _named(
         elif store.is_forgotten(CLASS + name):
             already.append(f"class {name}")
         else:
-            close = nearest(name, store.classes)
-            raise StoreError(
-                f"{store.path} has no class {name}",
-                got=repr(name),
-                do=f"nearest: {', '.join(close)}" if close else "taftcache inspect lists them",
-            )
+            raise no_class(store, name)
     return wanted, asked, already
 
 

@@ -14,6 +14,7 @@ from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import RecipeError
 from taftcache.names import PRIVATE, component_of, is_model
+from taftcache.stages.look.row_table import no_class
 from taftcache.stages.look.statistics import Activations, activations
 from taftcache.stages.look.vectors import cut_of
 from taftcache.stages.progress import Progress, Silent
@@ -352,7 +353,7 @@ def held_out_rows(store: FeatureStore, label: str | None = None) -> int:
 
 def _class(store: FeatureStore, label: str) -> int:
     if label not in store.classes:
-        raise RecipeError(f"the store has no class {label}", got=label, do=f"one of {', '.join(store.classes):.400}")
+        raise no_class(store, label)
     return store.classes.index(label)
 
 

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from taftcache.cache.read.nearest import nearest
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
-from taftcache.errors import UnknownSample
+from taftcache.errors import StoreError, UnknownSample
 
 # Rows of one step over a table: few enough that their tokens fit in memory whatever the backbone.
 STEP_ROWS = 256
@@ -38,6 +39,13 @@ class Reader:
         tokens = shard.tokens(rows)
         self._left -= tokens.nbytes
         return tokens
+
+
+def no_class(store: FeatureStore, name: str) -> StoreError:
+    """What to raise for a class that the store does not have."""
+    close = nearest(name, store.classes)
+    do = f"nearest: {', '.join(close)}" if close else "taftcache inspect lists them"
+    return StoreError(f"{store.path} has no class {name}", got=repr(name), do=do)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -88,7 +88,7 @@ def coefficients(given: Weights) -> dict[str, float]:
         raise RecipeError("compose.weights names a component twice", got=", ".join(given), do="leave one of them out")
     if not abs(sum(by_name.values()) - 1) <= SUMS_TO_ONE:
         raise CompositionError(
-            f"the coefficients of compose.weights sum to {sum(by_name.values())}, not to one",
+            f"the coefficients of compose.weights sum to {sum(by_name.values()):.6g}, not to one",
             got=", ".join(f"{name} = {mu}" for name, mu in given.items()),
             do="divide them by their sum: each component brings the base model along",
         )
@@ -104,6 +104,9 @@ def check_coefficients(weights: Weights, names: Iterable[str]) -> None:
             got=f"coefficients of {', '.join(map(shard_of, sorted(given)))}",
             do=f"name {', '.join(map(shard_of, sorted(wanted)))}; 0 leaves one out",
         )
+
+
+STAYS = "imported, so that nobody here knows what rows it was made from, and it stays as it is"
 
 
 def imported(store: FeatureStore) -> list[str]:

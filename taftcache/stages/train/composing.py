@@ -37,7 +37,7 @@ from taftcache.stages.train.checks import (
 )
 from taftcache.stages.train.record import record_recipe, recorded_values, settings_of, subtracted, with_noise
 from taftcache.stages.train.settings import Settings
-from taftcache.stages.train.solving import INTERRUPTED, SolveOptions, judged, solve_component
+from taftcache.stages.train.solving import INTERRUPTED, SolveOptions, judged, solve_component, unfinished
 from taftcache.tangent.base import Base
 from taftcache.tangent.operator import TangentOperator
 from taftcache.tangent.rows import ArrayRows, RowSource
@@ -53,7 +53,8 @@ class ComposeReport:
     """The composition ``model``: members, how far the identity was off, and what else was made of them.
 
     ``models`` are all compositions that are current now. ``certificate`` and ``moved``, ‖Δw_exact − Δw_mean‖, are of
-    the exact model, ``passes`` what it took. ``left_out`` are shards that were subtracted.
+    the exact model, ``passes`` what it took. ``left_out`` are shards that were subtracted. ``notes``: why the exact
+    model ended above its tolerance.
     """
 
     store: Path
@@ -68,6 +69,7 @@ class ComposeReport:
     moved: float = 0.0
     passes: int = 0
     seconds: float = 0.0
+    notes: list[str] = field(default_factory=list)
 
 
 def compose(
@@ -131,6 +133,7 @@ def _report(store: FeatureStore, members: list[str], *, changed: bool) -> Compos
         certificate=judged(meta) or None,
         moved=meta.get("from_mean", 0.0),
         passes=meta.get("stats", {}).get("passes", 0),
+        notes=unfinished({EXACT: meta}) if EXACT in objects else [],
     )
 
 

@@ -171,21 +171,29 @@ class Settings:
             said = json.loads(component.meta.get("key", ""))
         except (TypeError, ValueError):
             return False
-        asked = json.loads(self.key(sources, mode))
-        return isinstance(said, dict) and all(said.get(part) == asked[part] for part in asked if part != "solver")
+        if not isinstance(said, dict):
+            return False
+        if isinstance(prior := said.get("prior"), dict):
+            prior.pop("rows", None)  # a teacher may have forgotten some of them since
+        asked = json.loads(json.dumps(self._problem(sources, mode)))
+        return {part: said.get(part) for part in (*asked, "prior")} == {"prior": None, **asked}
 
     def key(self, sources: Sequence[Shard], mode: Train) -> str:
         """Everything that decides a component's bytes, as text: equal keys mean nothing needs to be solved again."""
+        solver = recipe_values(self.recipe)["solver"]
+        settings = self._problem(sources, mode)
+        settings["solver"] = {k: solver[k] for k in ("method", "tolerance", "max_passes", "proof_passes", "precision")}
+        if self.is_taught(mode):
+            settings["prior"] |= {"rows": self.taught(sources).digest}
+        return json.dumps(settings, sort_keys=True)
+
+    def _problem(self, sources: Sequence[Shard], mode: Train) -> dict[str, Any]:
+        """What is minimised, without the numbers in it."""
         values = recipe_values(self.recipe)
-        settings = {
+        problem = {
             "base": self.base.digest,
             "rows": [shard.digest for shard in sources],
             "train": mode,
             "objective": values["objective"],
-            "solver": {
-                k: values["solver"][k] for k in ("method", "tolerance", "max_passes", "proof_passes", "precision")
-            },
         }
-        if self.is_taught(mode):
-            settings["prior"] = values["prior"] | {"rows": self.taught(sources).digest}
-        return json.dumps(settings, sort_keys=True)
+        return problem | ({"prior": values["prior"]} if self.is_taught(mode) else {})

@@ -130,6 +130,15 @@ def judged(meta: Mapping[str, Any]) -> dict[str, Any]:
     return {**proven, "row_moves": moves, "decisive": proven["distance_bound"] <= DECISIVE * moves}
 
 
+def unfinished(metas: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """One note for each way in which solves ended above the tolerance, with the components it befell."""
+    by_status: dict[str, list[str]] = {}
+    for name, meta in metas.items():
+        if not meta.get("converged"):
+            by_status.setdefault(meta.get("status", "it does not say how it ended"), []).append(name)
+    return [f"{len(names)} of {len(metas)} solves ({', '.join(names)}): {s}" for s, names in by_status.items()]
+
+
 def _description(settings: Settings, sources: Sequence[Shard], mode: Train, solution: Solution) -> dict[str, Any]:
     """What a component says of where it came from, and of how its solve ended."""
     stopped = solution.status is Status.interrupted

@@ -26,7 +26,7 @@ from taftcache.stages.train.record import (
     with_noise,
 )
 from taftcache.stages.train.settings import Settings
-from taftcache.stages.train.solving import INTERRUPTED, SolveOptions, judged, solve_component
+from taftcache.stages.train.solving import INTERRUPTED, SolveOptions, judged, solve_component, unfinished
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +95,7 @@ def train(
         kept=kept,
         certificates={name: proven for name, meta in metas.items() if (proven := judged(meta))},
         seconds=time.perf_counter() - begin,
-        notes=[*_unfinished(metas), *_at_the_end(metas)],
+        notes=[*unfinished(metas), *_at_the_end(metas)],
     )
 
 
@@ -181,12 +181,3 @@ def _at_the_end(metas: Mapping[str, dict[str, Any]]) -> list[str]:
         f"{letter} of {', '.join(names)} is the {end} that was tried; another may be better"
         for (letter, end), names in by_end.items()
     ]
-
-
-def _unfinished(metas: Mapping[str, dict[str, Any]]) -> list[str]:
-    """One note for each way in which solves ended above the tolerance, with the components it befell."""
-    by_status: dict[str, list[str]] = {}
-    for name, meta in metas.items():
-        if not meta.get("converged"):
-            by_status.setdefault(meta.get("status", "it does not say how it ended"), []).append(name)
-    return [f"{len(names)} of {len(metas)} solves ({', '.join(names)}): {s}" for s, names in by_status.items()]
