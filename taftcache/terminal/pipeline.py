@@ -148,7 +148,7 @@ def show_append(report: AppendReport) -> None:
         OUT.print(f"Nothing to do: all {report.known - report.unread} samples are in the store, or were forgotten.")
         if report.unread:
             left = counted(report.unread, "sample")
-            print_notes([f"{left} skipped before: such an id stays out, and a mended image comes in under another"])
+            print_notes([f"{left} skipped before, and not to be read now either; once mended, append takes them in"])
     for name, rows in report.added.items():
         OUT.print(f"shard {name}: {counted(rows, 'sample')} more")
     if report.added and report.dry:

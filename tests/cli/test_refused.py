@@ -99,7 +99,7 @@ def test_a_skipped_image_is_named_and_forgotten(cli, tmp_path):
     assert [(s["sample"], "cannot identify" in s["reason"]) for s in named] == [(f"1/{bad.name}", True)]
     refused(cli("inspect", path, "--sample", f"1/{bad.name}"), 5, "which was skipped", "cannot identify")
     said = cli("append", tmp_path / "tiny.toml", "--dry-run").out
-    assert "1 sample skipped before: such an id stays out" in said
+    assert "1 sample skipped before, and not to be read now either" in said
     assert cli("forget", path, "--sample", f"1/{bad.name}").code == 0
     assert not any(bad.name.encode() in content for content in tree(path).values())
     assert cli("run", tmp_path / "tiny.toml", "--json").json["extract"]["images"] == 0

@@ -71,6 +71,33 @@ def test_a_grown_store_is_one_made_at_once(few, images, fresh):
     assert taftcache.extract(asked(few, images)).notes == []
 
 
+@pytest.mark.law("A store that grew has the bytes of one made at once")
+@pytest.mark.parametrize(
+    ("folder", "store", "new_shard"),
+    [("train", {}, False), ("train", {"plan": "balanced"}, False), ("train", {}, True), ("test", {}, False)],
+    ids=["hash", "balanced", "beside a new shard", "held out"],
+)
+def test_a_mended_image_goes_where_it_was_left_out(tmp_path, folder, store, new_shard):
+    places = {name: write_images(tmp_path / name) for name in ("train", "test")}
+    file = sorted((places[folder] / "1").iterdir())[4]
+    good = file.read_bytes()
+    file.write_bytes(good[:40])
+    data = {"source": "folder", "unreadable": "skip"} | {name: str(place) for name, place in places.items()}
+    sections = {"data": data, "store": store}
+    taftcache.extract(recipe(tmp_path / "store", **sections))
+    before = tree(tmp_path / "store")
+    report = taftcache.append(recipe(tmp_path / "store", **sections), new_shard=new_shard)
+    assert (report.unread, report.added, tree(tmp_path / "store")) == (1, {}, before)
+    file.write_bytes(good)
+    planned = taftcache.append(recipe(tmp_path / "store", **sections), new_shard=new_shard, dry=True)
+    report = taftcache.append(recipe(tmp_path / "store", **sections), new_shard=new_shard)
+    assert (report.unread, report.images, sum(report.added.values())) == (0, 1, 1)
+    assert planned.added == report.added
+    taftcache.extract(recipe(tmp_path / "fresh", **sections))
+    assert tree(tmp_path / "store") == tree(tmp_path / "fresh")
+    assert (list(report.added) == ["held-out"]) == (folder == "test")
+
+
 class Interrupting(Silent):
     """Progress that presses Ctrl-C at the n-th call."""
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from taftcache.backbone.sources.base import Source
 from taftcache.backbone.sources.opening import open_source
 from taftcache.cache.format.plan import in_order, next_name, shard_of
 from taftcache.cache.store import FeatureStore
-from taftcache.errors import RecipeError, StoreError
+from taftcache.errors import RecipeError, StoreError, UnreadableImage
 from taftcache.recipe import Recipe
 from taftcache.stages.extract.extraction import (
     ImageRows,
@@ -21,7 +23,7 @@ from taftcache.stages.extract.extraction import (
     made_from,
 )
 from taftcache.stages.extract.filling import OldRows, RowCounts, RowOrigin, fill
-from taftcache.stages.extract.plan import PlannedShard, split
+from taftcache.stages.extract.plan import HELD_OUT, PlannedShard, split
 from taftcache.stages.extract.reextraction import same_rows
 from taftcache.stages.progress import Progress, Silent
 
@@ -54,7 +56,8 @@ def append(
 
     By default each goes where the plan puts it, and the store ends with the bytes of one made from all images at once.
     A shard that gets rows is written anew, the rows that it had are copied, and each shard is a commit of its own: a
-    killed run goes on where it was. Forgotten samples stay out. Images that the plan holds out go to the held-out
+    killed run goes on where it was. Forgotten samples stay out. Images that were skipped and decode now go to the shard
+    that left them out, whatever is asked. Images that the plan holds out go to the held-out
     shard in either form.
 
     Args:
@@ -85,8 +88,23 @@ def append(
             store.check_identity(made_from(recipe, *model))
             return ImageRows(recipe=recipe, model=model, source=source, test=test, verb="append")
 
-        new = NewSamples(store, recipe, given, out, new_shard)
+        new = NewSamples(store, recipe, given, out, new_shard, _mended(store, source, test))
         return new.report(begin, None) if dry else new.report(begin, new.grow(origin, progress))
+
+
+def _mended(store: FeatureStore, *sources: Source | None) -> frozenset[str]:
+    """Ids of samples that were skipped, and decode now."""
+    skipped = {sample.id for sample in store.manifest.skipped}
+    found = set()
+    for source in sources:
+        if source is None or not skipped:
+            continue
+        for place, item in enumerate(source.items):
+            if item.id in skipped:
+                with suppress(UnreadableImage):
+                    source.read(place)
+                    found.add(item.id)
+    return frozenset(found)
 
 
 class NewSamples:
@@ -96,6 +114,7 @@ class NewSamples:
         given: ids to train on, and those of a second source that is for testing, as ``split`` takes them.
         out: ids that stay out, for they were forgotten.
         new_shard: as for ``append``.
+        mended: ids of samples that were skipped, and are none any more: each goes where it was left out.
 
     Raises:
         StoreError: a store that is not finished. RecipeError: a balanced plan has no place for further samples.
@@ -108,6 +127,7 @@ class NewSamples:
         given: tuple[Sequence[str], Sequence[str] | None],
         out: set[str],
         new_shard: bool,
+        mended: Collection[str] = (),
     ) -> None:
         if not is_complete(store):
             verb = "import" if "imported" in store.identity else "extract"
@@ -119,12 +139,14 @@ class NewSamples:
         self._store, self._recipe, self._before = store, recipe, store.root_digest
         self._names = [ref.name for ref in store.manifest.shards]
         out = out | {i for name in self._names for i in store.shard(name).sample_ids}
-        skipped = {sample.id for sample in store.manifest.skipped}
-        self._unread = sum(i in skipped for ids in given for i in ids or ())
-        out |= skipped
+        skipped = {sample.id: sample.shard for sample in store.manifest.skipped}
+        left = skipped.keys() - set(mended)
+        self._unread = sum(i in left for ids in given for i in ids or ())
+        out |= skipped.keys()
         training, test = ([i for i in ids if i not in out] if ids is not None else None for ids in given)
-        self._known = sum(len(ids or ()) for ids in given) - len(training or ()) - len(test or ())
-        self.shards = self._placed(training or [], test, new_shard)
+        self._known = sum(len(ids or ()) for ids in given) - len(training or ()) - len(test or ()) - len(mended)
+        placed = self._placed(training or [], test, new_shard)
+        self.shards = self._with(placed, {i: skipped[i] for i in mended}, from_test=test is not None)
 
     def grow(self, origin: Callable[[], RowOrigin], progress: Progress) -> list[RowCounts]:
         """Write the rows that ``origin`` makes, which is called where there are any."""
@@ -168,7 +190,18 @@ class NewSamples:
         shards = [PlannedShard(name=name, ids=in_order(some, spec.seed)) for name, some in places.items()]
         if tested is not None and tested.ids:
             shards.append(tested)
-        return sorted(shards, key=lambda shard: shard.name)
+        return shards
+
+    def _with(self, placed: list[PlannedShard], mended: Mapping[str, str], *, from_test: bool) -> list[PlannedShard]:
+        """The shards ``placed`` with the ``mended`` samples, each in its own."""
+        ids = {shard.name: list(shard.ids) for shard in placed}
+        for sample, name in mended.items():
+            ids.setdefault(name, []).append(sample)
+        seed = self._recipe.store.seed
+        return [
+            PlannedShard(name=name, ids=in_order(some, seed), from_test=from_test and name == HELD_OUT)
+            for name, some in sorted(ids.items())
+        ]
 
     def _grow(self, shard: PlannedShard, origin: RowOrigin, progress: Progress) -> RowCounts:
         """Write a shard with new samples among its old ones, or a further one."""
@@ -176,7 +209,7 @@ class NewSamples:
         plan = store.manifest.plan
         if not store.has_shard(shard.name):
             return fill(store, recipe, shard, origin, progress, plan=plan | {"groups": plan["groups"] + 1})
-        old = OldRows(store, shard.name)
+        old = OldRows(store, shard.name, shard.ids)
         if old.shard.tokens_shape != origin.tokens_shape:
             raise StoreError(
                 f"the rows of shard {shard.name} have another shape than the new ones",

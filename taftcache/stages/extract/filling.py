@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
@@ -121,11 +121,11 @@ def class_indexes(store: FeatureStore, theirs: Sequence[str]) -> list[int]:
 
 
 class OldRows:
-    """What a shard holds before further rows come to it: its rows, and the samples that were left out of it."""
+    """What a shard holds before ``new`` samples come to it: its rows, and the others that were left out of it."""
 
-    def __init__(self, store: FeatureStore, name: str) -> None:
+    def __init__(self, store: FeatureStore, name: str, new: Collection[str]) -> None:
         self.shard: Shard = store.shard(name)
-        self.skipped = {s.id: s for s in store.manifest.skipped.of(name)}
+        self.skipped = {s.id: s for s in store.manifest.skipped.of(name) if s.id not in new}
 
     def chunk_rows(self, asked: int | Literal["auto"]) -> int | Literal["auto"]:
         """The shard's own, or what is ``asked`` for where its one chunk is only as large as its rows."""
