@@ -18,11 +18,9 @@ from taftcache.errors import SolveError
 from taftcache.objective.objective import Objective
 from taftcache.objective.problem import Problem
 from taftcache.objective.weights import RowWeights
-from taftcache.solve.directions import Inverse
 from taftcache.solve.inverses.class_kernel import class_kernel_fits
 from taftcache.solve.inverses.dual import small_kernel
-from taftcache.solve.inverses.inverse import approximate_inverse
-from taftcache.solve.inverses.sampled import SampledInverse
+from taftcache.solve.inverses.inverse import ShiftedInverse
 from taftcache.solve.methods.conjugate import Lazy, pcg
 from taftcache.solve.methods.head import HeadPath, has_path
 from taftcache.solve.methods.many_ridges import ridge_deltas
@@ -251,23 +249,14 @@ def _problem(
 
 def _short_solves(narrow: Problem, wide: Problem, ridges: Sequence[float]) -> Iterator[_Solved]:
     delta: Tensor | None = None
-    made: Inverse | None = None
-
-    def inverse(one: Problem) -> Inverse:
-        nonlocal made
-        if isinstance(made, SampledInverse):  # its sample serves every λ
-            made.shift(one.ridge)
-        else:
-            made = approximate_inverse(one)
-        return made
-
+    inverse = ShiftedInverse()
     head = narrow.operator.layout == narrow.operator.base.head_layout  # its passes cost next to nothing
     matrix = None if narrow.loss.quadratic else small_kernel(wide)
     passes, tolerance = 0, 1e-2
     for ridge in reversed(ridges):
         one, exact = replace(narrow, ridge=ridge), replace(wide, ridge=ridge)
         if narrow.loss.quadratic:
-            solved = pcg(one, exact, Lazy(partial(inverse, one)), Goal(tolerance=1e-3, max_passes=EACH), start=delta)
+            solved = pcg(one, exact, Lazy(partial(inverse.at, one)), Goal(tolerance=1e-3, max_passes=EACH), start=delta)
         else:
             most = Goal(tolerance=tolerance, max_passes=200 if head else 16)
             solved = newton(one, exact, most, matrix=matrix, start=delta)

@@ -18,8 +18,7 @@ from taftcache.objective.problem import Problem
 from taftcache.solve.directions import Inverse
 from taftcache.solve.inverses.class_kernel import class_kernel_fits
 from taftcache.solve.inverses.dual import DualInverse, kernel, kernel_inverse_fits, small_kernel
-from taftcache.solve.inverses.inverse import approximate_inverse
-from taftcache.solve.inverses.sampled import SampledInverse
+from taftcache.solve.inverses.inverse import ShiftedInverse, approximate_inverse
 from taftcache.solve.methods.ball import solve_in_ball
 from taftcache.solve.methods.conjugate import Lazy, pcg
 from taftcache.solve.methods.coordinates import Coordinates, Duals, Parameters
@@ -320,20 +319,11 @@ def _coordinates(problems: _Problems, method: Method) -> Coordinates:
     if method == "auto" and through_rows(exact):
         return Duals(problems.inner(problems.arithmetic.dtype), exact)
     inner, small = _inner(problems, by_rows=False)
-    made: Inverse | None = None
-    matrix: Tensor | None = None
+    shifted, matrix = ShiftedInverse(), kernel(inner) if small else None
 
     def inverse(ridge: float) -> Inverse:
-        nonlocal made, matrix
         at = replace(inner, ridge=ridge)
-        if small:
-            matrix = kernel(inner) if matrix is None else matrix
-            return DualInverse(at, matrix.clone())
-        if isinstance(made, SampledInverse):  # its sample serves every λ
-            made.shift(ridge)
-        else:
-            made = approximate_inverse(at)
-        return made
+        return shifted.at(at) if matrix is None else DualInverse(at, matrix.clone())
 
     return Parameters(inner, exact, inverse)
 

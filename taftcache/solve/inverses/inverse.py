@@ -1,4 +1,4 @@
-"""The approximate inverse of a Hessian that a problem allows."""
+"""The approximate inverse of a Hessian that a problem allows, and of the same rows' under one λ after another."""
 
 from __future__ import annotations
 
@@ -13,3 +13,18 @@ def approximate_inverse(problem: Problem) -> SampledInverse | KroneckerPrecondit
     if sampled_fits(problem):
         return SampledInverse(problem)
     return KroneckerPreconditioner(problem) if problem.operator.tail.factored else ProbedPreconditioner(problem)
+
+
+class ShiftedInverse:
+    """``approximate_inverse`` of problems that differ by λ alone: a sample of the rows is taken once and serves all."""
+
+    def __init__(self) -> None:
+        self._made: SampledInverse | KroneckerPreconditioner | ProbedPreconditioner | None = None
+
+    def at(self, problem: Problem) -> SampledInverse | KroneckerPreconditioner | ProbedPreconditioner:
+        """That of the problem; what it gave before is not to be used any more."""
+        if isinstance(self._made, SampledInverse):
+            self._made.shift(problem.ridge)
+        else:
+            self._made = approximate_inverse(problem)
+        return self._made

@@ -12,7 +12,7 @@ from torch import Tensor
 from taftcache.objective.problem import Problem
 from taftcache.solve.directions import Inverse
 from taftcache.solve.inverses.class_kernel import ClassKernel, adjoint, kernel_product
-from taftcache.solve.methods.row_space import fitted
+from taftcache.solve.methods.row_space import Gauge, fitted
 from taftcache.solve.proof import check_finite
 
 CHECK = 32  # directions between looks at the true norm, where it is otherwise estimated
@@ -103,7 +103,7 @@ class Duals:
         self.problem, self.passes = problem, 0
         self._exact = exact
         self._kernel: ClassKernel | None = None
-        self._energy, self._factor, self._looks = 0.0, 1.0, 0
+        self._energy, self._gauge = 0.0, Gauge(self._pulled)
 
     def value(self, x: Tensor) -> Tensor:
         """As ``Coordinates`` has it; counted as a pass, though it is half of one."""
@@ -137,12 +137,11 @@ class Duals:
         return kernel_product(self.problem, scale, direction.view_as(scale)).reshape(-1)
 
     def small(self, residual: Tensor, goal: float) -> bool:
-        """As ``Coordinates`` has it: by half a pass, counted as one, whenever it seems so, and now and then."""
-        self._looks += 1
-        if self._factor * self._energy > goal and self._looks % CHECK:
-            return False
+        """As ``Coordinates`` has it."""
+        return self._gauge.below(goal, residual, self._energy)
+
+    def _pulled(self, residual: Tensor) -> float:
+        """‖J̃ᵀρ‖, by half a pass, counted as one."""
         scale = self._scale.to(self.problem.operator.dtype)
-        norm = adjoint(self.problem, scale * residual.to(scale).view_as(scale)).norm().item()
         self.passes += 1
-        self._factor = norm / self._energy if self._energy else 1.0
-        return bool(norm <= goal)
+        return float(adjoint(self.problem, scale * residual.to(scale).view_as(scale)).norm().item())

@@ -275,21 +275,15 @@ class RowSpace:
     def _gradient_below(self, goal: float, before: float) -> Callable[[Tensor, float, int], bool]:
         """Whether ‖∇F‖ = ‖J̃ᵀρ‖ is below ``goal``, or as far below ``before`` as float32 carries.
 
-        K̂ tells that norm up to a factor for free. The factor is taken anew, by half a pass, whenever the end seems
-        near, and now and then: K̂ is blind to directions that J̃ᵀ takes to zero.
+        Half a pass each time it looks, counted as one.
         """
-        goal, factor = max(0.5 * goal, REDUCTION * before), 1.0
+        goal, gauge = max(0.5 * goal, REDUCTION * before), Gauge(self._pulled)
+        return lambda residual, energy, steps: gauge.below(goal, residual, energy**0.5)
 
-        def enough(residual: Tensor, energy: float, steps: int) -> bool:
-            nonlocal factor
-            if factor * energy**0.5 > goal and steps % CHECK != CHECK - 1:
-                return False
-            norm = adjoint(self.problem, self.scale.to(residual) * residual).norm().item()
-            self.passes += 1
-            factor = norm / energy**0.5
-            return bool(norm <= goal)
-
-        return enough
+    def _pulled(self, residual: Tensor) -> float:
+        """‖J̃ᵀρ‖."""
+        self.passes += 1
+        return float(adjoint(self.problem, self.scale.to(residual) * residual).norm().item())
 
     def _round(self, correction: Tensor, enough: Callable[[Tensor, float, int], bool]) -> None:
         """Add to ``correction`` in place until it is ``enough``, which gets ρ, about ‖J̃ᵀρ‖², and the steps so far."""
@@ -336,6 +330,29 @@ def pulled(problem: Problem, z: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]
     scale = problem.diagonal(labels, z).sqrt()
     from_target = problem.loss.gradient(z, labels) / problem.loss.hessian(z, labels, torch.ones_like(z))
     return scale, -scale * from_target
+
+
+class Gauge:
+    """Whether ‖J̃ᵀρ‖ is below a goal: K̂ tells that norm up to a factor for free.
+
+    The factor is taken anew whenever the end seems near, and now and then: K̂ is blind to directions that J̃ᵀ takes to
+    zero.
+
+    Args:
+        norm: ‖J̃ᵀρ‖ of ρ, for half a pass.
+    """
+
+    def __init__(self, norm: Callable[[Tensor], float]) -> None:
+        self._norm, self._factor, self._looks = norm, 1.0, 0
+
+    def below(self, goal: float, residual: Tensor, about: float) -> bool:
+        """Of ρ = ``residual``, whose norm is ``about`` that by K̂."""
+        self._looks += 1
+        if self._factor * about > goal and self._looks % CHECK:
+            return False
+        norm = self._norm(residual)
+        self._factor = norm / about if about else 1.0
+        return norm <= goal
 
 
 class Basis:
