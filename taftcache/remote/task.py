@@ -37,5 +37,5 @@ def processor(device: torch.device) -> str:
     library was told."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
-    told = os.environ.get(VARIABLE)
-    return f"{device.type}, {torch.backends.cpu.get_cpu_capability()}" + (f", {VARIABLE}={told}" if told else "")
+    setting = os.environ.get(VARIABLE)
+    return f"{device.type}, {torch.backends.cpu.get_cpu_capability()}" + (f", {VARIABLE}={setting}" if setting else "")

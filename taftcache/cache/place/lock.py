@@ -72,7 +72,7 @@ class WriterLock:
 
 def _locked(staging: Folder) -> int:
     """The lock's descriptor. Nothing is held while it is waited for, so who waits can be killed."""
-    patience, told = _patience.get(), False
+    patience, said = _patience.get(), False
     until = time.monotonic() + patience.seconds
     while True:
         try:
@@ -80,7 +80,7 @@ def _locked(staging: Folder) -> int:
         except StoreLocked as error:
             if not time.monotonic() < until:
                 raise
-            if not told:
+            if not said:
                 patience.say(f"{error.fault}; waiting for up to {patience.seconds:g} s")
-            told = True
+            said = True
         time.sleep(min(EVERY, patience.seconds))

@@ -84,8 +84,8 @@ def solve_in_ball(solve: Solve, exact: Problem, radius: float, goal: Goal) -> So
         away = abs(norm / radius - 1) if ridge > exact.ridge or norm > radius else 0.0
         ridge = _next(seen, radius, exact.ridge)
         # Below what the ridge, and its change, add to the gradient, or the last Δw would pass for the next one.
-        pull = min(ridge, abs(ridge - seen[-1][0])) * norm / scale if ridge > exact.ridge else accuracy
-        accuracy = min(max(0.2 * least / scale, min(0.5 * accuracy, 0.1 * away)), 0.1 * pull)
+        enough = min(ridge, abs(ridge - seen[-1][0])) * norm / scale if ridge > exact.ridge else accuracy
+        accuracy = min(max(0.2 * least / scale, min(0.5 * accuracy, 0.1 * away)), 0.1 * enough)
     certificate = Certificate(  # without the bound on F − F*, which the proof adds with what rounding may hide
         best.left, scale, exact.ridge, best.objective, exact.operator.rows, quadratic=exact.loss.quadratic
     )

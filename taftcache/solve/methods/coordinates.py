@@ -103,7 +103,7 @@ class Duals:
         self.problem, self.passes = problem, 0
         self._exact = exact
         self._kernel: ClassKernel | None = None
-        self._energy, self._gauge = 0.0, Gauge(self._pulled)
+        self._energy, self._gauge = 0.0, Gauge(self._gradient_norm)
 
     def value(self, x: Tensor) -> Tensor:
         """As ``Coordinates`` has it; counted as a pass, though it is half of one."""
@@ -140,7 +140,7 @@ class Duals:
         """As ``Coordinates`` has it."""
         return self._gauge.below(goal, residual, self._energy)
 
-    def _pulled(self, residual: Tensor) -> float:
+    def _gradient_norm(self, residual: Tensor) -> float:
         """‖J̃ᵀρ‖, by half a pass, counted as one."""
         scale = self._scale.to(self.problem.operator.dtype)
         self.passes += 1

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from taftcache.objective.problem import Problem
 from taftcache.solve.inverses.class_kernel import ClassKernel, adjoint, kernel_product
-from taftcache.solve.methods.row_space import Basis, pulled
+from taftcache.solve.methods.row_space import Basis, row_residual
 from taftcache.solve.proof import check_finite
 
 
@@ -24,7 +24,7 @@ def ridge_deltas(problem: Problem, exact: Problem, ridges: Sequence[float], step
         steps: directions.
     """
     blocks = [(exact.logits(state.logits, None), labels) for state, labels in exact.operator.blocks()]
-    wide, b = pulled(exact, *(torch.cat(parts) for parts in zip(*blocks, strict=True)))
+    wide, b = row_residual(exact, *(torch.cat(parts) for parts in zip(*blocks, strict=True)))
     check_finite(b, "logits of the base point")
     dtype, ridge = problem.operator.dtype, problem.ridge
     scale, residual = wide.to(dtype), b.to(dtype)

@@ -277,10 +277,10 @@ class RowSpace:
 
         Half a pass each time it looks, counted as one.
         """
-        goal, gauge = max(0.5 * goal, REDUCTION * before), Gauge(self._pulled)
+        goal, gauge = max(0.5 * goal, REDUCTION * before), Gauge(self._gradient_norm)
         return lambda residual, energy, steps: gauge.below(goal, residual, energy**0.5)
 
-    def _pulled(self, residual: Tensor) -> float:
+    def _gradient_norm(self, residual: Tensor) -> float:
         """‖J̃ᵀρ‖."""
         self.passes += 1
         return float(adjoint(self.problem, self.scale.to(residual) * residual).norm().item())
@@ -318,14 +318,14 @@ class RowSpace:
 
 
 def fitted(problem: Problem, value: Tensor) -> tuple[float, Tensor, Tensor, Tensor]:
-    """F, ∇F [P], and what ``pulled`` says of the logits [N,K] at Δw = ``value``, in one pass."""
+    """F, ∇F [P], and what ``row_residual`` says of the logits [N,K] at Δw = ``value``, in one pass."""
     seen: list[tuple[Tensor, Tensor]] = []
     objective, gradient = problem.evaluate(value, lambda z, labels: seen.append((z, labels)))
     check_finite(gradient, f"F = {objective}")
-    return objective, gradient, *pulled(problem, *(torch.cat(parts) for parts in zip(*seen, strict=True)))
+    return objective, gradient, *row_residual(problem, *(torch.cat(parts) for parts in zip(*seen, strict=True)))
 
 
-def pulled(problem: Problem, z: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+def row_residual(problem: Problem, z: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     """√(ωD/N) [N,K], and b − J̃Δw = −√(ωD/N)(z − target) [N,K], at the logits z of all rows."""
     scale = problem.diagonal(labels, z).sqrt()
     from_target = problem.loss.gradient(z, labels) / problem.loss.hessian(z, labels, torch.ones_like(z))

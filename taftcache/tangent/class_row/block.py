@@ -106,8 +106,8 @@ def value(config: ClassRow, w: TailWeights, rows: Tensor, kind: Rows = "tokens")
     uf, rf = normalise(h + (branch2 if w.ls2 is None else w.ls2 * branch2), config.eps_final)
     feature = torch.addcmul(w.beta, uf, w.gamma)
     logits = torch.addmm(w.bh, feature, w.Wh.T)
-    slope = gelu_derivative(z, config.gelu)
-    return BlockState(u, r, xhat, q, a, phi, ubar, xbar, o, branch1, u2, r2, slope, g, branch2, uf, rf, feature, logits)
+    rise = gelu_derivative(z, config.gelu)
+    return BlockState(u, r, xhat, q, a, phi, ubar, xbar, o, branch1, u2, r2, rise, g, branch2, uf, rf, feature, logits)
 
 
 def reduce(config: ClassRow, w: TailWeights, tokens: Tensor, kind: Rows) -> Tensor:
