@@ -159,9 +159,9 @@ def moved(base: Tensor, change: Tensor | None, jvp_only: bool) -> Tensor:
     return base if change is None else base + change
 
 
-def random_signs(like: Tensor, seed: int) -> Tensor:
-    """±1 in the shape of ``like``, a function of the seed."""
-    generator = torch.Generator().manual_seed(seed)
+def random_signs(like: Tensor, seed: int | torch.Generator) -> Tensor:
+    """±1 in the shape of ``like``, a function of the seed or of where a generator stands."""
+    generator = torch.Generator().manual_seed(seed) if isinstance(seed, int) else seed
     return (torch.randint(0, 2, like.shape, generator=generator) * 2 - 1).to(like)
 
 

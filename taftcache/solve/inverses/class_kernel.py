@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from taftcache.objective.cotangent import Given
+from taftcache.objective.cotangent import Given, random_signs
 from taftcache.objective.problem import Problem
 from taftcache.tangent.factors import Direct, RankOne, add_gram
 from taftcache.tangent.operator import TangentOperator
@@ -177,11 +177,9 @@ class ClassKernel:
 
     def _left_out(self, problem: Problem, scale: Tensor) -> float:
         """Twice the root mean square of K̃'s rows in the lower half of K̂'s spectrum, from one random product."""
-        generator = torch.Generator().manual_seed(1)
-        N, K = scale.shape
-        signs = (torch.randint(0, 2, (K, N), generator=generator) * 2 - 1).to(self._rows)
+        signs = random_signs(scale.T, seed=1).to(self._rows)
         product = self._turn(kernel_product(problem, scale, self._back(signs)))
-        low = slice(0, max(1, N // 2))
+        low = slice(0, max(1, len(scale) // 2))
         return 2 * product[:, low].double().square().mean().sqrt().item()
 
 
@@ -222,9 +220,7 @@ def _class_metric(problem: Problem) -> Tensor:
 def _kernels(problems: Sequence[Problem], metric: Tensor) -> tuple[Tensor, Tensor]:
     """The head's input with its bias [N,h] (h = 0 where it is frozen), and κ [N,N] of all else, of all their rows."""
     operator, count = problems[0].operator, sum(problem.operator.rows for problem in problems)
-    generator = torch.Generator().manual_seed(0)
-    signs = torch.randint(0, 2, (operator.classes,), generator=generator) * 2 - 1
-    probe = signs.to(operator.device, operator.dtype)
+    probe = random_signs(metric[0], seed=0).to(operator.dtype)
     scale = (probe.double() @ metric @ probe.double()).item() or 1.0
     of_head: list[RankOne] = []
     parts: list[tuple[list[RankOne], list[Direct]]] = []

@@ -17,6 +17,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from taftcache.objective.cotangent import random_signs
 from taftcache.objective.problem import Problem
 from taftcache.solve.inverses.cholesky import cholesky
 from taftcache.tangent.factors import Direct, Factor, RankOne, TokenSum
@@ -155,7 +156,7 @@ def _sample(problem: Problem) -> Iterator[tuple[Sequence[Factor], list[Direct], 
     start = 0
     for state, labels in problem.operator.blocks():
         for _ in range(PROBES):
-            signs = torch.randint(0, 2, state.logits.shape, generator=generator).to(state.logits) * 2 - 1
+            signs = random_signs(state.logits, generator)
             probe = problem.root(state.logits, labels, start, signs)
             yield *problem.operator.factors(state, probe), len(labels)
         start += len(labels)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from taftcache.objective.cotangent import random_signs
 from taftcache.objective.problem import Problem
 
 SAMPLE_ROWS = 1024
@@ -32,7 +33,7 @@ class ProbedPreconditioner:
             inputs = torch.cat([state.feature, torch.ones_like(state.feature[:, :1])], 1).double()
             moment = moment + inputs.T @ inputs
             for _ in range(PROBES):
-                signs = torch.randint(0, 2, state.logits.shape, generator=generator).to(state.logits) * 2 - 1
+                signs = random_signs(state.logits, generator)
                 probe = problem.root(state.logits, labels, seen, signs)
                 curvatures = curvatures + probe.double().square().sum(0) / PROBES
                 gradient = torch.zeros(self._layout.size, dtype=operator.dtype, device=operator.device)

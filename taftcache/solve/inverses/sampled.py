@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from taftcache.objective.cotangent import Given
+from taftcache.objective.cotangent import Given, random_signs
 from taftcache.objective.problem import Problem
 from taftcache.solve.inverses.cholesky import cholesky
 from taftcache.tangent.factors import Direct, RankOne, add_gram
@@ -68,7 +68,7 @@ class SampledInverse:
         for _ in range(n // rows):
             start, probes = 0, []
             for state, labels in self.sample.operator.blocks():
-                signs = (torch.randint(0, 2, state.logits.shape, generator=generator) * 2 - 1).to(state.logits)
+                signs = random_signs(state.logits, generator)
                 probes.append(self.sample.root(state.logits, labels, start, signs))
                 matrices, small = self.sample.operator.factors(state, probes[-1])
                 parts.append(([m for m in matrices if isinstance(m, RankOne)], small))
