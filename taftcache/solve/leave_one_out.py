@@ -100,7 +100,7 @@ def leave_one_out(
         roots.append(root)
         residuals.append(loss.gradient(state.logits + change, labels) / (N * root))
     root, rho = torch.cat(roots), torch.cat(residuals)
-    if trained == base.head_layout and has_path(problem):
+    if has_path(problem):
         v, leverage, passes = _head(problem, direction)
         solved, method = rho / (1 - leverage), CLOSED
     elif kernel_inverse_fits(problem):
@@ -124,10 +124,9 @@ def moves(problem: Problem) -> Tensor | None:
     Args:
         problem: in float64, without weights, over the rows that Δw was solved from.
     """
-    operator = problem.operator
     if not problem.loss.quadratic:
         return None
-    if operator.layout == operator.base.head_layout and has_path(problem):
+    if has_path(problem):
         return HeadPath(problem).moves()
     return _kernel_moves(problem) if kernel_inverse_fits(problem) else None
 

@@ -52,9 +52,9 @@ def _closed(problem: Problem) -> dict[str, Any]:
 
 
 def has_path(problem: Problem) -> bool:
-    """Whether ``HeadPath`` serves the problem: a quadratic loss, one D for all classes or room for each one's."""
+    """Whether ``HeadPath`` serves: the head alone, a quadratic loss, one D for all classes or room for each one's."""
     operator = problem.operator
-    if not problem.loss.quadratic or not operator.rows:
+    if operator.layout != operator.base.head_layout or not problem.loss.quadratic or not operator.rows:
         return False
     state, labels = next(iter(operator.blocks()))
     z = state.logits.double()
@@ -78,29 +78,20 @@ class HeadPath:
         problem: over the head alone; its own λ has no part in it.
 
     Raises:
-        SolveError: a loss that is not quadratic, or more classes with a D of their own than memory has room for.
+        SolveError: a problem that ``has_path`` denies one.
     """
 
     def __init__(self, problem: Problem) -> None:
         self._problem = problem
-        if not problem.loss.quadratic:
+        if not has_path(problem):
             raise SolveError(
-                "the head has no closed form for a loss that is not quadratic",
-                got=f"{problem.loss}",
-                do="a square loss, or solve each λ on its own",
+                "a head for every λ needs a square loss over the head alone, and memory where each class has its own D",
+                got=f"{problem.loss}, {problem.operator.rows} rows, {problem.operator.classes} classes",
+                do="a square loss with alpha = 1, or solve each λ on its own",
             )
         moments = _moments(problem)
-        K, size = moments.right.shape
-        if moments.shared:
-            normal = moments.normal[None]
-        elif (groups := list(_groups(K, size))) != [slice(0, K)]:
-            raise SolveError(
-                f"the decompositions of {K} classes, each with its own D, take more than {GROUP_BYTES >> 20} MiB",
-                got=f"{problem.loss}, {len(groups)} times as many bytes",
-                do="alpha = 1, or solve each λ on its own",
-            )
-        else:
-            normal = _own_normals(problem, slice(0, K), moments.normal)
+        everyone = slice(0, problem.operator.classes)
+        normal = moments.normal[None] if moments.shared else _own_normals(problem, everyone, moments.normal)
         self._values, self._vectors = torch.linalg.eigh(normal)  # [C,d+1], [C,d+1,d+1]: one for all classes, or each
         self._values.clamp_min_(0)
         self._right = self._turn(moments.right, self._vectors)
