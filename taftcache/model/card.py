@@ -10,8 +10,8 @@ from typing import Any
 
 from taftcache.backbone.model import Backbone
 from taftcache.model.component import public_fields
+from taftcache.model.meta import ComponentMeta, meta_of
 from taftcache.model.predictor import TangentModel
-from taftcache.names import PRIVATE
 
 HERE = 'open_model(".")'  # in the snippet; a copy on a hub says where it is
 TIMM_HERE = "local-dir:."
@@ -50,11 +50,11 @@ def card(origin: Origin, model: TangentModel, extras: Mapping[str, str], *, nati
         extras: further files of the folder, and what they are.
         native: whether the folder's config.json and model.safetensors are this model as an ordinary timm model.
     """
-    config, meta = model.base.config, public_fields(model.component.meta)
+    config, said = model.base.config, meta_of(public_fields(model.component.meta))
     classes = ", ".join(map(_code, model.classes[:20])) + (" …" if len(model.classes) > 20 else "")
     what = (
         "What was trained, Δw, comes of noisy sums over the rows."
-        if PRIVATE in meta
+        if said.privacy is not None
         else "What was trained, Δw, is the one minimiser of a convex problem."
     )
     reset = "re-initialised from a seed" if model.base.spec.reset_block else "at its pre-trained weights"
@@ -68,7 +68,7 @@ def card(origin: Origin, model: TangentModel, extras: Mapping[str, str], *, nati
         f"- Backbone: `{model.cut.backbone.name}`; the tail begins at `{config.start}`, last block {reset}.",
         f"- Trained: {model.component.layout.size:,} numbers in {len(model.component.layout.shapes)} tensors.",
         f"- Classes ({len(model.classes)}): {classes}",
-        f"- {_made(meta)}",
+        f"- {_made(said)}",
         *_scored(origin.score),
         *([f"- From a store with root digest `{origin.root_digest[:16]}`."] if origin.root_digest else []),
         "",
@@ -76,8 +76,8 @@ def card(origin: Origin, model: TangentModel, extras: Mapping[str, str], *, nati
         *(line for name, text in extras.items() for line in ("", f"`{name}` {text}")),
     ]
     unsaid = ["What it does not say: accuracy on your data; whether samples were forgotten (the store's ledger does)"]
-    if PRIVATE in meta:
-        lines += ["", "## Privacy", "", *_promise(meta[PRIVATE])]
+    if said.privacy is not None:
+        lines += ["", "## Privacy", "", *_promise(said.privacy)]
         unsaid[-1] += "."
     else:
         unsaid[-1] += ";"
@@ -189,18 +189,18 @@ def _use(native: bool) -> list[str]:
     ]
 
 
-def _made(meta: Mapping[str, Any]) -> str:
+def _made(said: ComponentMeta) -> str:
     """How Δw came about, in a sentence."""
-    if PRIVATE in meta:
-        parts = f" Composed of {len(meta['coefficients'])} components." if "coefficients" in meta else ""
-        rows = f" Trained on about {meta['rows']} cached samples." if "rows" in meta else ""
+    if said.privacy is not None:
+        parts = f" Composed of {len(said.coefficients)} components." if said.coefficients is not None else ""
+        rows = f" Trained on about {said.rows} cached samples." if said.rows is not None else ""
         return f"Trained with differential privacy, see below.{rows}{parts}"
-    if certificate := meta.get("certificate"):
+    if certificate := said.certificate:
         return (
-            f"Trained on {meta['rows']} cached samples; gradient {certificate['relative_gradient']:.1e} of its start in"
-            f" float64, so the distance to the one optimum is at most {certificate['distance_bound']:.1e}."
+            f"Trained on {said.row_count} cached samples; gradient {certificate.relative_gradient:.1e} of its start in"
+            f" float64, so the distance to the one optimum is at most {certificate.distance_bound:.1e}."
         )
-    return f"Composed of {len(meta.get('members', {}))} components; each has its certificate in the store."
+    return f"Composed of {len(said.members or {})} components; each has its certificate in the store."
 
 
 def _promise(said: Mapping[str, Any]) -> list[str]:

@@ -83,6 +83,18 @@ class ComponentMeta(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
         return self.certificate
 
     @property
+    def row_count(self) -> int:
+        """How many rows it was made from; FormatError for a model that does not say."""
+        if self.rows is None:
+            raise FormatError("the component does not say how many rows it was made from", got=f"kind {self.kind}")
+        return self.rows
+
+    @property
+    def ending(self) -> str:
+        """How the solve ended, in words."""
+        return self.status or "it does not say how it ended"
+
+    @property
     def passes(self) -> int:
         """Passes over the rows that the solve took; 0 where it says nothing."""
         return int((self.stats or {}).get("passes", 0))

@@ -14,6 +14,7 @@ from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.transaction import Transaction
 from taftcache.errors import RecipeError, StoreError, TaftcacheError
 from taftcache.model.component import put_component, read_component
+from taftcache.model.meta import meta_of
 from taftcache.names import CLASS, EXACT, HEAD, MEAN, WEIGHTED, is_component, shard_of
 from taftcache.privacy.statement import forgetting_note
 from taftcache.stages.forget.planning import MODES, ForgetPlan, Mode, plan_forgetting
@@ -146,7 +147,7 @@ def destroy_key(store: FeatureStore, signing_key: Path | None = None) -> ForgetR
 def estimate(store: FeatureStore, plan: ForgetPlan) -> ForgetReport:
     """What would happen; nothing is changed."""
     objects = store.objects()
-    passes = {n: objects[n].meta.get("stats", {}).get("passes", 1) for n in plan.renewed if n not in (MEAN, WEIGHTED)}
+    passes = {n: meta_of(objects[n].meta).passes or 1 for n in plan.renewed if n not in (MEAN, WEIGHTED)}
     return replace(
         _report(store, plan, store.root_digest),
         passes=passes,

@@ -190,7 +190,7 @@ def _check_sum(name: str, total: Component, components: Mapping[str, Component],
     again = compose({n: components[n] for n in mu}, None if name == MEAN else mu)
     if not (again.delta - total.delta).abs().max() <= 1e-12 * total.delta.abs().max():
         to.found("stale composition", name, "it is not the sum of its members")
-    if again.meta["coefficients"] != mu:
+    if again.record.coefficients != mu:
         to.found("stale composition", name, "its coefficients are not those of a mean")
 
 

@@ -261,4 +261,4 @@ def _objective(settings: Settings, part: ModelPart) -> Objective:
             got=f"loss = {asked.loss!r}, class_weights = {asked.class_weights!r}, radius = {asked.radius},"
             f" {len(recipe.prior.teachers)} teachers",
         )
-    return Objective(loss=loss, ridge=part.component.meta["certificate"]["ridge"], train=part.train)
+    return Objective(loss=loss, ridge=part.component.record.certified.ridge, train=part.train)

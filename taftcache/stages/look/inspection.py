@@ -290,16 +290,17 @@ def curvature(store: FeatureStore, progress: Progress | None = None) -> list[Cur
     from taftcache.solve.curvature import largest_curvature  # both load torch
     from taftcache.stages.look.leaving import ModelParts
 
-    solved = {name: store.meta(name) for name in store.objects() if is_model(name)}
-    solved = {n: m for n, m in solved.items() if {"certificate", "rows"} <= m.keys() and PRIVATE not in m}
+    metas = {name: ref.meta for name, ref in store.objects().items() if is_model(name)}
+    solved = [n for n, meta in metas.items() if {"certificate", "rows"} <= meta.keys() and PRIVATE not in meta]
     found = []
-    for name, meta in solved.items():
-        parts, ridge = ModelParts(store, name, progress or Silent()), meta["certificate"]["ridge"]
+    for name in solved:
+        parts = ModelParts(store, name, progress or Silent())
         settings = parts.settings
         held = settings.recipe.objective.radius is not None
-        if not parts.parts or not parts.parts[0].solves_these or held or ridge == 0:
+        if not parts.parts or not parts.parts[0].solves_these or held:
             continue
-        if settings.is_taught(parts.parts[0].train):
+        ridge = parts.model.record.certified.ridge
+        if ridge == 0 or settings.is_taught(parts.parts[0].train):
             continue
         with parts.progress.task(f"curvature of {name}", None):
             problem = settings.problem(parts.parts[0].shards, parts.model, exact=False)

@@ -85,7 +85,7 @@ class ModelParts:
         self.model = read_component(store, model, self.base)
         self._check_solved(model)
         if model in (MEAN, WEIGHTED):
-            weights = self.model.meta["coefficients"]
+            weights = self.model.record.coefficients or {}
         elif model in (EXACT, HEAD) or is_component(model):
             weights = {model: 1.0}
         else:
@@ -174,7 +174,7 @@ def _moves(store: FeatureStore, name: str, shard: Shard) -> Moves | None:
     parts = ModelParts(store, name, Silent())
     component = parts.model
     operator = TangentOperator(parts.base, [shard], trained=component.layout, dtype=torch.float64)
-    found = moves(Problem(operator, parts.settings.loss, component.meta["certificate"]["ridge"]))
+    found = moves(Problem(operator, parts.settings.loss, component.record.certified.ridge))
     return None if found is None else np.asarray(found.cpu().numpy())
 
 
@@ -226,18 +226,18 @@ def leave_out(scorer: Scorer, parts: ModelParts, shard: Shard, row: int, kept: H
     parts.check_current()
     part = parts.part_of(shard)
     without = parts.solve_without(part, shard, row)
-    delta = without.delta - part.component.delta
+    delta, said = without.delta - part.component.delta, without.record
     members = [name for name in scorer.models if is_component(name)]
     tokens = shard.tokens(slice(row, row + 1))
     z, changes = scorer.logits(tokens, members)
     step = scorer.tangent(tokens, part.component.layout, delta)
     mean, own = z + changes.mean(0), z + changes[members.index(part.name)]
     return RowLeftOut(
-        status=without.meta["status"],
-        passes=without.meta["stats"]["passes"],
+        status=said.ending,
+        passes=said.passes,
         moved=float(delta.norm()),
         norm=float(part.component.delta.norm()),
-        distance_bound=without.meta["certificate"]["distance_bound"],
+        distance_bound=said.certified.distance_bound,
         before=LogitsOf(component=own[0].tolist(), mean=mean[0].tolist()),
         after=LogitsOf(component=(own + step)[0].tolist(), mean=(mean + step / len(members))[0].tolist()),
         **vars(_compared(scorer, parts.store.held_out, kept, [(part, delta)])),
@@ -329,13 +329,14 @@ def _check_classes(store: FeatureStore, leaving: Mapping[str, Sequence[int]]) ->
 
 
 def _solved(without: Component, part: ModelPart, delta: torch.Tensor) -> SolvedAgain:
+    said = without.record
     return SolvedAgain(
-        ridge=(part.component.meta["certificate"]["ridge"], without.meta["certificate"]["ridge"]),
-        status=without.meta["status"],
-        passes=without.meta["stats"]["passes"],
+        ridge=(part.component.record.certified.ridge, said.certified.ridge),
+        status=said.ending,
+        passes=said.passes,
         moved=float(delta.norm()),
         norm=float(part.component.delta.norm()),
-        distance_bound=without.meta["certificate"]["distance_bound"],
+        distance_bound=said.certified.distance_bound,
     )
 
 

@@ -83,7 +83,8 @@ class Scorer:
         if not self.is_weighed(name):
             return np.full(len(tokens), np.nan)
         component = self.components[name]
-        certificate, N = component.record.certified, self._metas[name]["rows"]
+        said = component.record
+        certificate, N = said.certified, said.row_count
         ridge, norm = certificate.ridge, component.delta.norm().item()
         device = Arithmetic(device=self.operator.device).exact_device
         operator = TangentOperator(self.base, [], trained=component.layout, dtype=torch.float64, device=device)

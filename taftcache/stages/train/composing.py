@@ -19,6 +19,7 @@ from taftcache.cache.store import FeatureStore
 from taftcache.errors import CompositionError, RecipeError
 from taftcache.model import composition
 from taftcache.model.component import Component, put_component, read_component
+from taftcache.model.meta import meta_of
 from taftcache.names import EXACT, MEAN, PRIVATE, WEIGHTED, component_of, shard_of
 from taftcache.privacy.statement import Statement, parallel
 from taftcache.recipe import Recipe
@@ -121,6 +122,7 @@ def _report(store: FeatureStore, members: list[str], *, changed: bool) -> Compos
     """What the store has now of compositions of these ``members``."""
     objects = store.objects()
     meta = objects[EXACT].meta if EXACT in objects else {}
+    said = meta_of(meta)
     return ComposeReport(
         store=store.path,
         root_digest=store.root_digest,
@@ -131,9 +133,9 @@ def _report(store: FeatureStore, members: list[str], *, changed: bool) -> Compos
         models=[name for name in (MEAN, WEIGHTED, EXACT) if name in objects],
         left_out=subtracted(store),
         certificate=judged(meta) or None,
-        moved=meta.get("from_mean", 0.0),
-        passes=meta.get("stats", {}).get("passes", 0),
-        notes=unfinished({EXACT: meta}) if EXACT in objects else [],
+        moved=said.from_mean or 0.0,
+        passes=said.passes,
+        notes=unfinished({EXACT: said}) if EXACT in objects else [],
     )
 
 

@@ -168,8 +168,8 @@ class Settings:
         """Whether a component is a solution of the problem that these settings pose over ``sources``, to whatever
         tolerance: what has another λ, or was solved before rows came, is none."""
         try:
-            said = json.loads(component.meta.get("key", ""))
-        except (TypeError, ValueError):
+            said = json.loads(component.record.key or "")
+        except ValueError:
             return False
         if not isinstance(said, dict):
             return False

@@ -14,6 +14,7 @@ from taftcache.baselines.tangent_training import PRESETS, Preset, Run, train_tan
 from taftcache.cache.read.shard import Shard
 from taftcache.errors import RecipeError, SolveError
 from taftcache.model.component import Component
+from taftcache.model.meta import ComponentMeta
 from taftcache.objective.objective import Objective
 from taftcache.objective.problem import Problem
 from taftcache.solve.choosing import choose_ridge
@@ -130,12 +131,12 @@ def judged(meta: Mapping[str, Any]) -> dict[str, Any]:
     return {**proven, "row_moves": moves, "decisive": proven["distance_bound"] <= DECISIVE * moves}
 
 
-def unfinished(metas: Mapping[str, Mapping[str, Any]]) -> list[str]:
+def unfinished(metas: Mapping[str, ComponentMeta]) -> list[str]:
     """One note for each way in which solves ended above the tolerance, with the components it befell."""
     by_status: dict[str, list[str]] = {}
     for name, meta in metas.items():
-        if not meta.get("converged"):
-            by_status.setdefault(meta.get("status", "it does not say how it ended"), []).append(name)
+        if not meta.converged:
+            by_status.setdefault(meta.ending, []).append(name)
     return [f"{len(names)} of {len(metas)} solves ({', '.join(names)}): {s}" for s, names in by_status.items()]
 
 

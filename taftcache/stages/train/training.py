@@ -11,6 +11,7 @@ from typing import Any
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import RecipeError
 from taftcache.model.component import Component, put_component
+from taftcache.model.meta import ComponentMeta, meta_of
 from taftcache.names import HEAD, component_of
 from taftcache.recipe import Recipe
 from taftcache.stages.executor import Executor, Job
@@ -80,7 +81,7 @@ def train(
     for job, component in _solved(store, settings, todo, keys, progress, cluster):
         _put(store, settings.recipe, job, component, lost)
         lost = []
-        if component.meta["key"] == INTERRUPTED:
+        if component.record.key == INTERRUPTED:
             raise KeyboardInterrupt
     if not todo and recorded_values(store, settings.recipe) != store.manifest.recipe:
         with store.transaction() as change:
@@ -88,6 +89,7 @@ def train(
             for orphan in lost:
                 change.drop(orphan)
     metas = {name: store.objects()[name].meta for name, _, _ in jobs}
+    said = {name: meta_of(meta) for name, meta in metas.items()}
     return TrainReport(
         store=store.path,
         root_digest=store.root_digest,
@@ -95,7 +97,7 @@ def train(
         kept=kept,
         certificates={name: proven for name, meta in metas.items() if (proven := judged(meta))},
         seconds=time.perf_counter() - begin,
-        notes=[*unfinished(metas), *_at_the_end(metas)],
+        notes=[*unfinished(said), *_at_the_end(said)],
     )
 
 
@@ -170,12 +172,12 @@ def _put(store: FeatureStore, recipe: Recipe, job: Job, component: Component, lo
             change.update(plan=plan_without(store, subtracted=still))
 
 
-def _at_the_end(metas: Mapping[str, dict[str, Any]]) -> list[str]:
+def _at_the_end(metas: Mapping[str, ComponentMeta]) -> list[str]:
     """One note for each end of the λ or R tried at which the best one lies, with the components it befell."""
     by_end: dict[tuple[str, str], list[str]] = {}
     for name, meta in metas.items():
-        for letter, choice in (("λ", "ridge_choice"), ("R", "radius_choice")):
-            if end := meta.get(choice, {}).get("end"):
+        for letter, choice in (("λ", meta.ridge_choice), ("R", meta.radius_choice)):
+            if choice and (end := choice.get("end")):
                 by_end.setdefault((letter, end), []).append(name)
     return [
         f"{letter} of {', '.join(names)} is the {end} that was tried; another may be better"
