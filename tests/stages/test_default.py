@@ -20,8 +20,8 @@ from taftcache.model.meta import meta_of
 from taftcache.names import is_model
 from taftcache.recipe import parse_recipe
 from taftcache.solve.solution import Status
-from taftcache.stages.look.evaluation import PROBE, _against, _distance, accuracy_interval
-from taftcache.stages.look.probe import Probe
+from taftcache.stages.look.evaluation import PROBE, accuracy_interval, certified_distance
+from taftcache.stages.paired import row_verdict
 from taftcache.tangent.operator import TangentOperator
 from taftcache.tangent.spec import TangentSpec
 from tests.stages.making import PRIVACY, open_store, recipe, settings, values
@@ -111,11 +111,10 @@ def test_the_probe_is_scikit_learns(default):
 def test_intervals_cover_and_verdicts_follow_them():
     """Of a thousand draws with a known difference the interval holds it in about 95 of 100."""
     rng = np.random.default_rng(0)
-    probe = Probe(accuracy=0.0, C=1.0, rows=1, seconds=0.0)
     covered, verdicts = 0, []
     for _ in range(1000):
         ours, theirs = rng.random(200) < 0.9, rng.random(200) < 0.85
-        found = _against("models/exact", ours, theirs, probe)
+        found = row_verdict(ours, theirs)
         low, high = found.interval
         covered += low <= 0.05 <= high
         verdicts.append(found.verdict)
@@ -134,12 +133,12 @@ def test_labels_are_proven_by_model(default):
         assert all(0.9 < share <= 1 for share in report.proven.values())
         meta = dict(store.objects()["models/exact"].meta)
         loose = {**meta, "certificate": {**meta["certificate"], "distance_bound": 1e3 * report.rows}}
-        assert _distance({"models/exact": meta_of(loose)}, "models/exact") == 1e3 * report.rows
+        assert certified_distance({"models/exact": meta_of(loose)}, "models/exact") == 1e3 * report.rows
         parts = {name: meta_of(ref.meta) for name, ref in store.objects().items() if is_model(name)}
         both = [parts[f"components/{name}"].certified.distance_bound for name in ("000", "001")]
-        assert _distance(parts, "models/mean") == pytest.approx(sum(both) / 2)
+        assert certified_distance(parts, "models/mean") == pytest.approx(sum(both) / 2)
         del parts["components/001"]
-        assert _distance(parts, "models/mean") == float("inf")
+        assert certified_distance(parts, "models/mean") == float("inf")
 
 
 def test_forgetting_says_what_is_proven(default, tmp_path):

@@ -13,10 +13,10 @@ import pytest
 from PIL import Image
 
 import taftcache
+from taftcache.backbone.spec import BackboneSpec
 from taftcache.errors import BackboneError, DataError, RecipeError, StoreWriteError
 from taftcache.recipe import load_recipe
-from taftcache.stages.extract.drafting import COMMENTS, PRETRAINED, _chosen
-from taftcache.stages.extract.looking import Pixels
+from taftcache.stages.extract.drafting import COMMENTS, PRETRAINED
 from tests.backbone.test_table import saved, write
 from tests.stages.making import write_images
 
@@ -233,9 +233,14 @@ def test_a_slip_is_told_before_torch_is_loaded(tmp_path):
         ("model.safetensors", None),
     ],
 )
-def test_weights_called_after_a_model_name_it(file, model):
-    pixels = Pixels(width=90, height=90, tried=3, decoded=3)
-    backbone = _chosen({}, "mine", pixels, 300, 3, {"backbone": {"weights": f"/x/{file}"}})["backbone"]
+def test_weights_called_after_a_model_name_it(place, monkeypatch, file, model):
+    """The file has no weights: they are not looked at."""
+    from taftcache.stages.extract import extraction
+
+    load = extraction.load_backbone
+    monkeypatch.setattr(extraction, "load_backbone", lambda spec, *rest, **named: load(BackboneSpec(), *rest, **named))
+    report = taftcache.init_recipe("images", overrides=[f"backbone.weights=/x/{file}"])
+    backbone = tomllib.loads(report.recipe.read_text(encoding="utf-8"))["backbone"]
     assert backbone == {"weights": f"/x/{file}"} | ({} if model is None else {"model": model})
 
 

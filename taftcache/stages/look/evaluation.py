@@ -209,7 +209,7 @@ def proven_shares(
     (a private component's, say) is left out. Costs K half passes over the rows for each model.
     """
     said = {name: meta_of(ref.meta) for name, ref in store.objects().items() if is_model(name)}
-    reach = {name: distance for name in names if (distance := _distance(said, name)) < inf}
+    reach = {name: distance for name in names if (distance := certified_distance(said, name)) < inf}
     shares = {}
     with (progress or Silent()).task("prove labels", len(reach)) as task:
         for name, distance in reach.items():
@@ -232,11 +232,12 @@ def held_out_rows(store: FeatureStore) -> Shard:
     return store.held_out
 
 
-def _distance(said: Mapping[str, ComponentMeta], name: str) -> float:
+def certified_distance(said: Mapping[str, ComponentMeta], name: str) -> float:
     """The certified bound on ‖Δw − Δw*‖ of a model; infinite where nothing is proven of it, or of a member."""
     own = said[name]
     if own.coefficients is not None:
-        return sum(abs(mu) * (_distance(said, part) if part in said else inf) for part, mu in own.coefficients.items())
+        parts = own.coefficients.items()
+        return sum(abs(mu) * (certified_distance(said, part) if part in said else inf) for part, mu in parts)
     return inf if own.certificate is None else own.certificate.distance_bound
 
 
