@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 import msgspec
 
@@ -65,31 +65,16 @@ def plan_forgetting(store: FeatureStore, request: Request, mode: Mode, cold: boo
     objects = store.objects()
     recipe = _without_classes(adopt(store, None), store.classes, request.classes)
     private = [name for name, ref in objects.items() if is_component(name) and PRIVATE in ref.meta]
-
-    # Shards: those that stay, those of them whose component has rows in it that leave, those left out of compositions.
-    stay = [shard.name for shard in store.shards if shard.name not in request.emptied]
-    touched = set(stay) if request.classes else {name for name in stay if name in request.leaving}
-    out = sorted((set(subtracted(store)) & set(stay)) | (touched if mode == "subtract" else set()))
-
-    # Components: where a class goes, private and imported ones go, for they cannot lose their column of the head.
-    parts = [component_of(name) for name in stay if name not in out]
-    parts = [name for name in parts if name not in private] if request.classes else parts
-    solve = [n for n in parts if shard_of(n) in touched and n in objects and n not in private]
-    foreign = [] if request.classes else imported(store)
+    shards = _shards(store, request, mode)
+    parts = [component_of(name) for name in shards.composed]
+    foreign = imported(store)
+    if request.classes:  # private and imported components go, for they cannot lose their column of the head
+        parts, foreign = [name for name in parts if name not in private], []
+    solve = [n for n in parts if shard_of(n) in shards.touched and n in objects and n not in private]
     members = sorted({*(name for name in parts if name in objects), *foreign})
     weights = remaining_weights(recipe, members)
-
-    # Models: what stood before is made again, sums only where every shard has its component.
-    trained = bool(request.trained) or bool(request.classes)
-    whole = bool(request.leaving) and bool(members) and all(name in objects for name in parts)
-    due = {
-        HEAD: trained,
-        MEAN: whole,
-        WEIGHTED: whole and bool(weights),
-        EXACT: trained and mode != "subtract" and bool(members),
-    }
-    renewed = [*solve, *(name for name, wanted in due.items() if wanted and name in objects)]
-    untouched = [name for name in members if name not in solve] + ([] if trained else [HEAD, EXACT])
+    due = _due(request, mode, whole=all(name in objects for name in parts), members=members, weights=weights)
+    renewed = [*solve, *(name for name in due if name in objects)]
     return ForgetPlan(
         request=request,
         mode=mode,
@@ -97,11 +82,11 @@ def plan_forgetting(store: FeatureStore, request: Request, mode: Mode, cold: boo
         recipe=recipe,
         solve=solve,
         private=private,
-        subtracted=out,
+        subtracted=shards.out,
         members=members,
         weights=weights,
         renewed=renewed,
-        destroyed=[n for n in objects if n not in renewed and not _stays(n, request, untouched)],
+        destroyed=_destroyed(objects, request, {*renewed, *members}),
         rewritten=[
             ref.name
             for ref in store.manifest.shards
@@ -110,11 +95,45 @@ def plan_forgetting(store: FeatureStore, request: Request, mode: Mode, cold: boo
     )
 
 
-def _stays(name: str, request: Request, untouched: Collection[str]) -> bool:
-    """Whether an object that is not renewed has nothing of the rows that leave in it."""
-    if name.startswith("base/") or name == KEYS or not request.leaving:  # KEYS are cleared by themselves
-        return True
-    return name in untouched
+class _Shards(NamedTuple):
+    """Of the shards that stay: those that compositions are made of, those whose component has something in it that
+    leaves, and those left out of compositions."""
+
+    composed: list[str]
+    touched: set[str]
+    out: list[str]
+
+
+def _shards(store: FeatureStore, request: Request, mode: Mode) -> _Shards:
+    stay = [shard.name for shard in store.shards if shard.name not in request.emptied]
+    touched = {name for name in stay if request.classes or name in request.leaving}
+    out = (set(subtracted(store)) & set(stay)) | (touched if mode == "subtract" else set())
+    return _Shards(composed=[name for name in stay if name not in out], touched=touched, out=sorted(out))
+
+
+def _due(request: Request, mode: Mode, *, whole: bool, members: Sequence[str], weights: Weights) -> list[str]:
+    """Models that are made again where they stand, in that order; sums only of a ``whole`` set of components."""
+    trained, summed = _changes_training(request), bool(request.leaving) and bool(members) and whole
+    wanted = {
+        HEAD: trained,
+        MEAN: summed,
+        WEIGHTED: summed and bool(weights),
+        EXACT: trained and mode != "subtract" and bool(members),
+    }
+    return [name for name, is_wanted in wanted.items() if is_wanted]
+
+
+def _destroyed(objects: Iterable[str], request: Request, kept: Collection[str]) -> list[str]:
+    """Objects with something in them that leaves, but for those ``kept``: renewed, or without a row of it."""
+    if not request.leaving:
+        return []
+    untouched = {KEYS} if _changes_training(request) else {KEYS, HEAD, EXACT}  # KEYS are cleared by themselves
+    return [name for name in objects if name not in {*kept, *untouched} and not name.startswith("base/")]
+
+
+def _changes_training(request: Request) -> bool:
+    """Whether training rows leave, or a column of the head with a class."""
+    return bool(request.trained or request.classes)
 
 
 def _without_classes(recipe: Recipe, classes: Sequence[str], gone: Sequence[str]) -> Recipe:
