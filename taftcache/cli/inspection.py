@@ -81,32 +81,36 @@ def inspect(
     Example: taftcache inspect stores/quickstart --class 7
     """
     of_rows = {"--suspects": suspects, "--duplicates": duplicates, "--outliers": outliers, "--curvature": curvature}
-    if any(of_rows.values()) or top is not None or threshold is not None:
-        others = {"--sample": sample, "--shard": shard, "--class": label, "--ids": ids}
-        asked, beside = ([name for name, given in options.items() if given] for options in (of_rows, others))
-        _read_rows(store, asked, beside, top, threshold, as_json)
-        return
+    of_parts = {"--sample": sample, "--shard": shard, "--class": label, "--ids": ids}
+    asked, beside = ([name for name, given in options.items() if given] for options in (of_rows, of_parts))
+    if asked or top is not None or threshold is not None:
+        _check_reading(asked, beside, top, threshold)
+        _read_rows(store, asked[0], top or 20, threshold, as_json)
+    else:
+        _show_part(store, sample, shard, label, ids, as_json)
+
+
+def _show_part(path: Path, sample: str | None, shard: str | None, label: str | None, ids: bool, as_json: bool) -> None:
+    """What ``inspect`` says of a store, or of the part of it that is named."""
     from taftcache.stages.look import inspection as stage
 
-    with taftcache.FeatureStore(store) as opened:
+    with taftcache.FeatureStore(path) as store:
         if sample is not None:
-            print_report(stage.inspect_sample(opened, sample), as_json, show_sample)
+            print_report(stage.inspect_sample(store, sample), as_json, show_sample)
         elif ids or (shard is not None and label is not None):
-            print_report(stage.list_samples(opened, shard, label), as_json, show_samples)
+            print_report(stage.list_samples(store, shard, label), as_json, show_samples)
             if shard is None and not as_json:
-                show_left_out(stage.held_out_rows(opened, label))
+                show_left_out(stage.held_out_rows(store, label))
         elif shard is not None:
-            print_report(stage.inspect_shard(opened, shard), as_json, show_shard)
+            print_report(stage.inspect_shard(store, shard), as_json, show_shard)
         elif label is not None:
-            print_report(stage.inspect_class(opened, label), as_json, show_class)
+            print_report(stage.inspect_class(store, label), as_json, show_class)
         else:
-            print_report(stage.inspect(opened), as_json, show_inspect)
+            print_report(stage.inspect(store), as_json, show_inspect)
 
 
-def _read_rows(
-    store: Path, asked: list[str], others: list[str], top: int | None, threshold: float | None, as_json: bool
-) -> None:
-    """What ``inspect`` finds by reading all rows: the one that is ``asked`` for, without ``others`` beside it."""
+def _check_reading(asked: list[str], others: list[str], top: int | None, threshold: float | None) -> None:
+    """RecipeError unless one thing is ``asked`` for that all rows are read for, without ``others`` beside it."""
     if not asked:
         raise RecipeError(
             "--top and --threshold have nothing to list",
@@ -119,21 +123,24 @@ def _read_rows(
         raise RecipeError("--threshold has no part in this", got=asked[0], do="--duplicates --threshold")
     if top is not None and asked == ["--curvature"]:
         raise RecipeError("--top has no part in this", got=asked[0], do="leave it out")
-    limit = top or 20
-    with taftcache.FeatureStore(store) as opened, bars(as_json) as progress:
-        if asked == ["--suspects"]:
-            print_report(taftcache.suspects(opened, limit, progress), as_json, show_suspects)
-        elif asked == ["--outliers"]:
-            print_report(taftcache.outliers(opened, limit, progress=progress), as_json, show_outliers)
-        elif asked == ["--curvature"]:
+
+
+def _read_rows(path: Path, asked: str, limit: int, threshold: float | None, as_json: bool) -> None:
+    """What ``inspect`` finds by reading all rows."""
+    with taftcache.FeatureStore(path) as store, bars(as_json) as progress:
+        if asked == "--suspects":
+            print_report(taftcache.suspects(store, limit, progress), as_json, show_suspects)
+        elif asked == "--outliers":
+            print_report(taftcache.outliers(store, limit, progress=progress), as_json, show_outliers)
+        elif asked == "--curvature":
             from taftcache.stages.look.inspection import curvature
 
-            print_report(curvature(opened, progress), as_json, show_curvature)
+            print_report(curvature(store, progress), as_json, show_curvature)
         else:
             from taftcache.stages.look.duplicates import THRESHOLD
 
             least = THRESHOLD if threshold is None else threshold
-            print_report(taftcache.duplicates(opened, limit, least, progress), as_json, show_duplicates)
+            print_report(taftcache.duplicates(store, limit, least, progress), as_json, show_duplicates)
 
 
 @commands.command()
