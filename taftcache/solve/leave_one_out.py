@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 
 import torch
 from torch import Tensor
@@ -51,6 +52,7 @@ class RowInfluence:
     """How each row moved one direction: ``change`` [N] is j·(Δw₋ₙ − Δw), what taking row n out adds to j·Δw.
 
     ``method`` is "closed form", exact up to ``residual``, the relative residual of the one solve, or "first order".
+    ``passes`` are those over the rows, the making of an approximate inverse not counted.
     """
 
     change: Tensor
@@ -101,21 +103,22 @@ def leave_one_out(
         residuals.append(loss.gradient(state.logits + change, labels) / (N * root))
     root, rho = torch.cat(roots), torch.cat(residuals)
     if has_path(problem):
-        v, leverage, passes = _head(problem, direction)
+        path = HeadPath(problem)
+        v, leverage = path.inverse(direction, problem.ridge), path.leverages(problem.ridge)
         solved, method = rho / (1 - leverage), CLOSED
     elif kernel_inverse_fits(problem):
         inverse = DualInverse(problem)
-        v, passes = inverse.apply(direction), 4
+        v = inverse.apply(direction)
         solved, method = torch.linalg.solve(problem.ridge * inverse.own(), rho), CLOSED
     else:
-        v, passes = _solve(problem, direction, max(goal.tolerance, FIRST_ORDER_TOLERANCE), goal.max_passes)
+        v = _solve(problem, direction, max(goal.tolerance, FIRST_ORDER_TOLERANCE), goal.max_passes)
         solved, method = rho, FIRST_ORDER
     left = problem.hessian(v) - direction
     image = root * torch.cat(list(operator.matvec(v)))
     shift = (direction @ (moved.value - delta)).item()
     change = (image * solved).sum(1) + shift
     relative = (left.norm() / direction.norm().clamp_min(1e-300)).item()
-    return RowInfluence(change, method, relative, moved.stats.get("passes", 0) + passes + operator.passes)
+    return RowInfluence(change, method, relative, moved.stats.get("passes", 0) + operator.passes)
 
 
 def moves(problem: Problem) -> Tensor | None:
@@ -152,22 +155,16 @@ def _kernel_moves(problem: Problem) -> Tensor:
     return squares.clamp_min(0).sqrt()
 
 
-def _head(problem: Problem, direction: Tensor) -> tuple[Tensor, Tensor, int]:
-    """v = A⁻¹ j and each row's leverage [N,K] for each class, [N,1] when α = 1."""
-    path = HeadPath(problem)
-    return path.inverse(direction, problem.ridge), path.leverages(problem.ridge), 2
-
-
-def _solve(problem: Problem, direction: Tensor, tolerance: float, max_passes: int) -> tuple[Tensor, int]:
+def _solve(problem: Problem, direction: Tensor, tolerance: float, max_passes: int) -> Tensor:
     """v = A⁻¹ j by preconditioned conjugate gradients."""
-    v, r, passes = torch.zeros_like(direction), direction.clone(), 0
+    v, r = torch.zeros_like(direction), direction.clone()
     goal = tolerance * direction.norm()
     directions = conjugate_directions(problem.hessian, approximate_inverse(problem), r)
-    while r.norm() > goal and passes < max_passes:
-        at = next(directions)
-        passes += 1
+    for at in islice(directions, max_passes):
         if not at.curvature > 0:
             break
         v += at.step * at.vector
         r -= at.step * at.product
-    return v, passes
+        if r.norm() <= goal:
+            break
+    return v

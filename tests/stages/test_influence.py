@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 
 import pytest
 import torch
@@ -16,6 +17,8 @@ from taftcache.objective.problem import Problem
 from taftcache.objective.rsl import RSL
 from taftcache.solve.inverses import dual
 from taftcache.solve.leave_one_out import leave_one_out, moves
+from taftcache.solve.minimise import minimise
+from taftcache.solve.settings import Arithmetic, Goal
 from taftcache.stages.train import record
 from taftcache.tangent.operator import TangentOperator
 from taftcache.tangent.rows import ArrayRows
@@ -75,6 +78,34 @@ def test_first_order_ranks_as_the_closed_form_does(problem, monkeypatch):
     assert rough.residual < 1e-3
     both = torch.stack([exact.change, rough.change])
     assert torch.corrcoef(both)[0, 1] > 0.8
+
+
+class CountedRows(ArrayRows):
+    """Rows that know how often they were read from the first on."""
+
+    reads = 0
+
+    def blocks(self, size, start=0):
+        self.reads += start == 0
+        return super().blocks(size, start)
+
+
+@pytest.mark.parametrize(("train", "largest"), [("head", None), ("full", None), ("full", 0)])
+def test_passes_are_counted_once(problem, monkeypatch, train, largest):
+    base, rows, _ = problem
+    if largest is not None:
+        monkeypatch.setattr(dual, "LARGEST_KERNEL", largest)
+    objective = Objective(loss=RSL(kappa=15.0), ridge=0.1, train=train)
+    counted, direction = CountedRows(rows.tokens, rows.labels), torch.ones(base.trained(train).size).double()
+    wide = Arithmetic(precision="float64")
+    start = minimise(base, [counted], objective, goal=Goal(tolerance=1e-9), arithmetic=wide).value
+    shrunk = replace(objective, ridge=0.1 * 19 / 20)
+    counted.reads = 0
+    passes = minimise(base, [counted], shrunk, start=start, arithmetic=wide).stats["passes"]
+    alone, counted.reads = counted.reads, 0
+    # One block of rows, never kept: each pass reads them once. Kronecker factors read them for themselves.
+    found = leave_one_out(base, [counted], objective, direction, delta=start, memory=0)
+    assert found.passes - passes == counted.reads - alone
 
 
 def test_a_sample_is_compared_with_having_forgotten_it(finished, tmp_path):
