@@ -13,6 +13,7 @@ import taftcache
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import CompositionError, FormatError, RecipeError, StoreWriteError
 from taftcache.model.component import Component, put_component, read_base, read_component
+from taftcache.model.meta import meta_of
 from taftcache.objective.rsl import RSL
 from taftcache.recipe import parse_recipe
 from taftcache.stages.train import record
@@ -160,6 +161,7 @@ def test_another_base_point_is_refused(finished, store, parcel, tmp_path):
 def test_a_file_says_of_its_solve_all_that_a_solve_says_or_nothing(store, parcel, tmp_path):
     """Whatever a stranger wrote beside the numbers is not taken over into the manifest."""
     whole = Component.decode(parcel.read_bytes())
+    part = {k: whole.meta["certificate"][k] for k in ("gradient", "ridge", "distance_bound")}
     nested: dict = {"passes": 1}
     for _ in range(300):
         nested = {"x": nested}
@@ -168,9 +170,9 @@ def test_a_file_says_of_its_solve_all_that_a_solve_says_or_nothing(store, parcel
         taken = opened.objects()["components/whole"].meta
         solved = ("train", "converged", "status", "stats", "certificate", "norm", "rows")
         assert {k: taken[k] for k in solved} == {k: whole.meta[k] for k in solved}
-        for n, odd in enumerate(
-            [{}, {"stats": {"passes": 1, "x": [0] * 300_000}}, {"stats": nested}, {"certificate": {}}, {"norm": "big"}]
-        ):
+        many = {"passes": 1, "x": [0] * 300_000}
+        certificates = [{"certificate": {}}, {"certificate": part}]
+        for n, odd in enumerate([{}, {"stats": many}, {"stats": nested}, *certificates, {"norm": "big"}]):
             meta = {**whole.meta, **odd} if odd else {}
             file = tmp_path / "odd.safetensors"
             file.write_bytes(replace(whole, meta=meta).encode())
@@ -178,9 +180,10 @@ def test_a_file_says_of_its_solve_all_that_a_solve_says_or_nothing(store, parcel
             meta = opened.objects()[f"components/odd{n}"].meta
             assert meta["norm"] == pytest.approx(whole.meta["norm"])
             assert ("stats" in meta) == (odd == {"norm": "big"})
+            meta_of(meta)
         taftcache.inspect(opened)
     with FeatureStore(store) as opened:
-        assert len(opened.objects("components/")) == 8
+        assert len(opened.objects("components/")) == 9
 
 
 def test_forgetting_leaves_an_imported_component_alone(store, parcel):
