@@ -225,6 +225,7 @@ def conclusions(tables: Mapping[str, list[Row]], tested: int) -> list[str]:
         else:
             word = "helps" if gain > 0 else "does not help, it costs"
             found.append(f"{title} {word}: {100 * gain:+.1f} points against STL.")
+    found += _at_the_end(students)
     if "linear probes of the teachers" in tables:
         best = max(tables["linear probes of the teachers"], key=lambda row: row["accuracy"])
         top = max(tables["students"], key=lambda row: row["accuracy"])
@@ -238,6 +239,16 @@ def conclusions(tables: Mapping[str, list[Row]], tested: int) -> list[str]:
             kept = 100 * row["noise energy"]
             found.append(f"{row['prior']} with {row['noise']} noise features keeps {kept:.1f} % of its energy on them.")
     return found
+
+
+def _at_the_end(students: Mapping[str, Row]) -> list[str]:
+    """A line for the students whose β is the largest that was tried."""
+    tried = {title: [float(beta) for beta in row["tried on held-out rows"]] for title, row in students.items()}
+    ended = [title for title, betas in tried.items() if betas and 0 < students[title]["beta"] == max(betas)]
+    if not ended:
+        return []
+    largest = max(tried[ended[0]])
+    return [f"beta = {largest:g} of {', '.join(ended)} is the largest that was tried; teach.grid can go on."]
 
 
 def _uncertainty(row: Row, tested: int) -> float:
