@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import islice
 from math import nan
 from typing import NamedTuple, Protocol
 
+import torch
 from torch import Tensor
 
 
@@ -61,3 +63,24 @@ def conjugate_directions(
         rho, before = (residual @ y).item(), rho
         ratio = rho / before if before else nan  # which ends the run: no curvature is above 0 any more
         d.mul_(ratio).add_(y)
+
+
+def conjugate_solution(
+    product: Callable[[Tensor], Tensor], inverse: Inverse, vector: Tensor, *, tolerance: float = 0.0, steps: int
+) -> Tensor:
+    """About H⁻¹v [P], as far as so many conjugate directions take it, or until ‖v − Hp‖ ≤ tolerance·‖v‖.
+
+    Args:
+        product, inverse: as ``conjugate_directions`` has them.
+        vector: v [P].
+    """
+    p, r = torch.zeros_like(vector), vector.clone()
+    goal = tolerance * vector.norm()
+    for at in islice(conjugate_directions(product, inverse, r), steps):
+        if not at.curvature > 0:
+            break
+        p.add_(at.vector, alpha=at.step)
+        r.sub_(at.product, alpha=at.step)
+        if r.norm() <= goal:
+            break
+    return p

@@ -23,7 +23,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
 
 import torch
 from torch import Tensor
@@ -32,7 +31,7 @@ from taftcache.errors import SolveError
 from taftcache.objective.objective import Objective
 from taftcache.objective.problem import Problem
 from taftcache.objective.rsl import RSL
-from taftcache.solve.directions import conjugate_directions
+from taftcache.solve.directions import conjugate_solution
 from taftcache.solve.inverses.cholesky import cholesky
 from taftcache.solve.inverses.dual import DualInverse, kernel, kernel_inverse_fits, scale
 from taftcache.solve.inverses.inverse import approximate_inverse
@@ -111,7 +110,10 @@ def leave_one_out(
         v = inverse.apply(direction)
         solved, method = torch.linalg.solve(problem.ridge * inverse.own(), rho), CLOSED
     else:
-        v = _solve(problem, direction, max(goal.tolerance, FIRST_ORDER_TOLERANCE), goal.max_passes)
+        v = conjugate_solution(
+            problem.hessian, approximate_inverse(problem), direction,
+            tolerance=max(goal.tolerance, FIRST_ORDER_TOLERANCE), steps=goal.max_passes,
+        )  # fmt: skip
         solved, method = rho, FIRST_ORDER
     left = problem.hessian(v) - direction
     image = root * torch.cat(list(operator.matvec(v)))
@@ -153,18 +155,3 @@ def _kernel_moves(problem: Problem) -> Tensor:
     Gc = matrix @ c - ridge * c
     squares: Tensor = torch.einsum("nk,nkl,nl->n", s, inner, s) + 2 * (s * (M @ Gc).view(K, N).T).sum(1) + c @ Gc
     return squares.clamp_min(0).sqrt()
-
-
-def _solve(problem: Problem, direction: Tensor, tolerance: float, max_passes: int) -> Tensor:
-    """v = A⁻¹ j by preconditioned conjugate gradients."""
-    v, r = torch.zeros_like(direction), direction.clone()
-    goal = tolerance * direction.norm()
-    directions = conjugate_directions(problem.hessian, approximate_inverse(problem), r)
-    for at in islice(directions, max_passes):
-        if not at.curvature > 0:
-            break
-        v += at.step * at.vector
-        r -= at.step * at.product
-        if r.norm() <= goal:
-            break
-    return v

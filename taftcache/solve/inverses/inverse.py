@@ -9,9 +9,12 @@ from taftcache.solve.inverses.sampled import SampledInverse, sampled_fits
 
 
 def approximate_inverse(problem: Problem) -> SampledInverse | KroneckerPreconditioner | ProbedPreconditioner:
-    """A sample's exact inverse where rows are many, else Kronecker factors, or a probed diagonal without factors."""
-    if sampled_fits(problem):
-        return SampledInverse(problem)
+    """A sample's exact inverse where rows are many, else ``inverse_by_weights``."""
+    return SampledInverse(problem) if sampled_fits(problem) else inverse_by_weights(problem)
+
+
+def inverse_by_weights(problem: Problem) -> KroneckerPreconditioner | ProbedPreconditioner:
+    """One weight after the other: Kronecker factors, or a probed diagonal without factors. Right on average."""
     return KroneckerPreconditioner(problem) if problem.operator.tail.factored else ProbedPreconditioner(problem)
 
 
