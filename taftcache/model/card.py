@@ -12,6 +12,7 @@ from taftcache.backbone.model import Backbone
 from taftcache.model.component import public_fields
 from taftcache.model.meta import ComponentMeta, meta_of
 from taftcache.model.predictor import TangentModel
+from taftcache.privacy.statement import epsilon_text
 
 HERE = 'open_model(".")'  # in the snippet; a copy on a hub says where it is
 TIMM_HERE = "local-dir:."
@@ -32,13 +33,15 @@ class Origin:
     """What the card says of a model beyond the model itself; what is None or empty is left out.
 
     name: what the store called it. root_digest: of that store. dataset: a public dataset's name, never a path.
-    score: how well it does on rows that it was not trained on.
+    score: how well it does on rows that it was not trained on. private_parts: of a sum without a promise, how many of
+    its components were trained privately.
     """
 
     name: str
     root_digest: str = ""
     dataset: str | None = None
     score: Score | None = None
+    private_parts: int = 0
 
 
 def card(origin: Origin, model: TangentModel, extras: Mapping[str, str], *, native: bool) -> str:
@@ -52,11 +55,11 @@ def card(origin: Origin, model: TangentModel, extras: Mapping[str, str], *, nati
     """
     config, said = model.base.config, meta_of(public_fields(model.component.meta))
     classes = ", ".join(map(_code, model.classes[:20])) + (" …" if len(model.classes) > 20 else "")
-    what = (
-        "What was trained, Δw, comes of noisy sums over the rows."
-        if said.privacy is not None
-        else "What was trained, Δw, is the one minimiser of a convex problem."
-    )
+    what = "What was trained, Δw, is the one minimiser of a convex problem."
+    if said.privacy is not None:
+        what = "What was trained, Δw, comes of noisy sums over the rows."
+    elif origin.private_parts:
+        what = "What was trained, Δw, is a mean, in part of what comes of noisy sums over rows."
     reset = "re-initialised from a seed" if model.base.spec.reset_block else "at its pre-trained weights"
     lines = [
         *_front_matter(origin, model, native),
@@ -68,7 +71,7 @@ def card(origin: Origin, model: TangentModel, extras: Mapping[str, str], *, nati
         f"- Backbone: `{model.cut.backbone.name}`; the tail begins at `{config.start}`, last block {reset}.",
         f"- Trained: {model.component.layout.size:,} numbers in {len(model.component.layout.shapes)} tensors.",
         f"- Classes ({len(model.classes)}): {classes}",
-        f"- {_made(said)}",
+        f"- {_made(said, origin.private_parts)}",
         *_scored(origin.score),
         *([f"- From a store with root digest `{origin.root_digest[:16]}`."] if origin.root_digest else []),
         "",
@@ -189,7 +192,7 @@ def _use(native: bool) -> list[str]:
     ]
 
 
-def _made(said: ComponentMeta) -> str:
+def _made(said: ComponentMeta, private_parts: int) -> str:
     """How Δw came about, in a sentence."""
     if said.privacy is not None:
         parts = f" Composed of {len(said.coefficients)} components." if said.coefficients is not None else ""
@@ -200,17 +203,22 @@ def _made(said: ComponentMeta) -> str:
             f"Trained on {said.row_count} cached samples; gradient {certificate.relative_gradient:.1e} of its start in"
             f" float64, so the distance to the one optimum is at most {certificate.distance_bound:.1e}."
         )
-    return f"Composed of {len(said.members or {})} components; each has its certificate in the store."
+    parts = f"Composed of {len(said.members or {})} components"
+    if private_parts:
+        return f"{parts}, {private_parts} of them trained with differential privacy and the others not: it has no ε."
+    return f"{parts}; each has its certificate in the store."
 
 
 def _promise(said: Mapping[str, Any]) -> list[str]:
     """What a private model promises, and what is not covered, as lines of the model card."""
     if not said["private"]:
         return ["None: its noise came from a seed, so whoever knows that can take the noise off."]
-    one = "one row more or less" if said["relation"] == "add-remove" else "another row in place of one"
+    one = "one row more or less" if said["relation"] == "add-remove" else "another row under the id of one"
+    epsilon = epsilon_text(said["epsilon"])
     lines = [
-        f"(ε, δ) = ({said['epsilon']:.4g}, {said['delta']:g}): with {one} in the data (`{said['relation']}`), the",
-        f"probability of any outcome is at most e^{said['epsilon']:.4g} times as large, plus {said['delta']:g}.",
+        f"(ε, δ) = ({epsilon}, {said['delta']:g}): with {one} in the data (`{said['relation']}`), the",
+        f"probability of any outcome is at most e^{epsilon} times as large, plus {said['delta']:g}. A row is one",
+        "cached sample: of a person or a picture that is in several of them it promises less.",
     ]
     if "tuning" in said:
         lines.append(f"How the settings were chosen: {said['tuning']}.")

@@ -90,6 +90,7 @@ def save_model(
     root_digest: str = "",
     dataset: str | None = None,
     score: Score | None = None,
+    private_parts: int = 0,
     program: bool = False,
     onnx: bool = False,
 ) -> list[str]:
@@ -102,6 +103,7 @@ def save_model(
         root_digest: of that store; left out of a private model, for it is a digest of the rows.
         dataset: for the model card, a public dataset's name, never a path.
         score: for the model card, how well the model does on rows that it was not trained on.
+        private_parts: of a sum without a promise, how many of its components were trained privately.
         program: also write the torch.export program.
         onnx: also write the model in ONNX, and run it on random images to compare.
 
@@ -126,7 +128,7 @@ def save_model(
     tensors |= {f"delta/{n}": t.contiguous() for n, t in views.items()}
     save_file(tensors, folder / WEIGHTS)
     root_digest = "" if PRIVATE in model.component.meta else root_digest
-    origin = Origin(name=name, root_digest=root_digest, dataset=dataset, score=score)
+    origin = Origin(name=name, root_digest=root_digest, dataset=dataset, score=score, private_parts=private_parts)
     described = _described(model, folder, origin, weights_digest(frozen))
     (folder / CARD).write_text(card(origin, model, extras, native=network is not None), "utf-8")
     shutil.copymode(folder / CARD, folder / WEIGHTS)  # safetensors writes for the owner alone

@@ -10,7 +10,9 @@ from taftcache.errors import RecipeError
 
 Positive = Annotated[float, msgspec.Meta(gt=0, le=1e100)]
 Count = Annotated[int, msgspec.Meta(ge=1, le=1_000_000)]
-Probability = Annotated[float, msgspec.Meta(gt=0, lt=1)]
+# Below these the sampler has no multiple of 2^-32, and the accountant no tail.
+Rate = Annotated[float, msgspec.Meta(ge=2**-32, lt=1)]
+Delta = Annotated[float, msgspec.Meta(ge=1e-15, lt=1)]
 Mechanism = Literal["descent", "sampled-descent", "least-squares", "covariance"]
 Relation = Literal["add-remove", "replace-one"]
 
@@ -38,12 +40,12 @@ class PrivacySpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     """
 
     epsilon: Positive = 3.0
-    delta: Probability = 1e-5
+    delta: Delta = 1e-5
     multiplier: Positive | None = None
     relation: Relation = "add-remove"
     mechanism: Mechanism = "descent"
     steps: Count = 50
-    rate: Probability = 0.1
+    rate: Rate = 0.1
     clip: Positive = 1.0
     clipping: Literal["clip", "normalise"] = "clip"
     learning_rate: Positive | Literal["auto"] = "auto"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from math import exp
+from math import ceil, exp, floor, log10
 from typing import Any
 
 import msgspec
@@ -17,6 +17,9 @@ from taftcache.privacy.spec import Mechanism, PrivacySpec, Relation
 EVENT = "private training"  # of a ledger entry
 AGREES = 1e-6  # relative, between an ε that is claimed and the one that follows
 PLAN = "private"  # of a store's plan, which goes wherever its rows go
+
+ONE_SETTING = "one setting was tried; how it was chosen is not known here"
+PLAIN = (ONE_SETTING, "settings fixed beforehand")  # as earlier releases had it: of a tuning that adds nothing to ε
 
 NOT_COVERED = (
     "the cache, which holds the rows as they are",
@@ -49,7 +52,7 @@ class Statement(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     unit: float
     shards: list[str]
     noise: str
-    tuning: str = "settings fixed beforehand"
+    tuning: str = ONE_SETTING
     not_covered: list[str] = msgspec.field(default_factory=lambda: list(NOT_COVERED))
 
     def as_dict(self) -> dict[str, Any]:
@@ -131,6 +134,7 @@ def parallel(statements: Sequence[Statement]) -> dict[str, Any]:
             "cannot compose in parallel: the shards are not disjoint, or the notions of neighbours differ",
             got=f"shards {', '.join(shards)}; {', '.join(sorted({s.relation for s in statements}))}",
         )
+    tuned = sorted({s.tuning for s in statements if s.tuning not in PLAIN})
     return {
         "private": all(s.private for s in statements),
         "relation": statements[0].relation,
@@ -138,7 +142,22 @@ def parallel(statements: Sequence[Statement]) -> dict[str, Any]:
         "delta": max(s.delta for s in statements),
         "composition": f"parallel, over {len(statements)} disjoint shards",
         "not_covered": list(NOT_COVERED),
+        **({"tuning": "; ".join(tuned)} if tuned else {}),
     }
+
+
+def after(statement: Statement, spent: float) -> Statement:
+    """The statement of a training after which ``spent`` is the ε of all that was released of its rows."""
+    if not statement.private or spent <= statement.epsilon * (1 + AGREES):
+        return statement
+    more = f"these rows were trained on privately before, epsilon {epsilon_text(spent)} in all"
+    return msgspec.structs.replace(statement, tuning=f"{statement.tuning}; {more}")
+
+
+def epsilon_text(value: float) -> str:
+    """ε in four digits, rounded up, for less is not what holds."""
+    unit = 10.0 ** (floor(log10(value)) - 3) if value > 0 else 1.0
+    return f"{ceil(value / unit * (1 - 1e-12)) * unit:.4g}"
 
 
 class _Charged(msgspec.Struct, frozen=True, kw_only=True):
@@ -289,10 +308,11 @@ def forgetting_note(meta: Mapping[str, Any], samples: int, kept: bool) -> str:
         return "kept, but trained without private noise: nothing bounds what it holds of them"
     other = "had others in their place" if said.relation == "replace-one" else "never saw them"
     group = said.delta * sum(exp(min(i * said.epsilon, 700.0)) for i in range(samples))
-    bound = f"at most epsilon {samples * said.epsilon:.4g} at delta {min(1.0, group):.3g}"
+    bound = f"at most epsilon {epsilon_text(samples * said.epsilon)} at delta {min(1.0, group):.3g}"
+    chosen = "" if said.tuning in PLAIN else f"; {said.tuning}"
     return (
         f"kept: by its privacy its distribution differs from that of a model that {other} by {bound} "
-        f"(samples: {samples}, epsilon of one: {said.epsilon:.4g}); those that left before count with them. Erasure "
-        "takes them out of the cache, which that promise does not cover. What the training spent of the budget stays "
-        "spent"
+        f"(samples: {samples}, epsilon of one: {epsilon_text(said.epsilon)}{chosen}); those that left before count "
+        "with them. Erasure takes them out of the cache, which that promise does not cover. What the training spent of "
+        "the budget stays spent"
     )

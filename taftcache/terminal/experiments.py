@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
+from taftcache.privacy.statement import PLAIN, epsilon_text
 from taftcache.terminal.console import OUT, stacked
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ def show_train_private(report: PrivateTrainReport) -> None:
     for name, s in report.statements.items():
         table.add_row(
             name,
-            f"{s['epsilon']:.4g}" if s["private"] else "not private",
+            epsilon_text(s["epsilon"]) if s["private"] else "not private",
             f"{s['delta']:g}",
             s["relation"],
             "trained" if name in report.trained else "kept",
@@ -29,7 +30,10 @@ def show_train_private(report: PrivateTrainReport) -> None:
     for name in report.dropped:
         OUT.print(f"dropped {name}: made without noise from the same rows, or around another base point")
     for shard, total in report.spent.items():
-        OUT.print(f"shard {shard}: epsilon {total:.4g} spent in all, of {report.budget:g}")
+        OUT.print(f"shard {shard}: epsilon {epsilon_text(total)} spent in all, of {report.budget:g}")
+    for name, s in report.statements.items():
+        if s["tuning"] not in PLAIN:
+            OUT.print(f"{name}: {s['tuning']}")
     statements = list(report.statements.values())
     if statements:
         OUT.print(f"not covered: {'; '.join(statements[0]['not_covered'])}")

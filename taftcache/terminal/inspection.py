@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 
 from taftcache.names import counted, scaling_of
+from taftcache.privacy.statement import ONE_SETTING, PLAIN, epsilon_text
 from taftcache.terminal.console import ERR, OUT, print_line, print_notes, print_table, stacked
 from taftcache.terminal.text import certified, plain_table, readable_size
 
@@ -294,7 +295,9 @@ def _privacy(models: list[dict[str, Any]]) -> None:
     uncovered: list[str] = []
     for m in models:
         if said := m.get("privacy"):
-            promise = f"epsilon {said['epsilon']:.4g} at delta {said['delta']:g}, {said['relation']}"
+            promise = f"epsilon {epsilon_text(said['epsilon'])} at delta {said['delta']:g}, {said['relation']}"
+            if (tuning := said.get("tuning", ONE_SETTING)) not in PLAIN:
+                promise += f" ({tuning})"
             by_promise.setdefault(promise if said["private"] else "noise of a seed, not private", []).append(m["name"])
             uncovered = said["not_covered"]
     for promise, names in by_promise.items():

@@ -232,6 +232,12 @@ def test_a_private_flag_is_that_of_the_ledger(trained, tmp_path, private):
     assert "privacy statement" in kinds(path)
 
 
+def test_what_is_said_of_tuning_is_that_of_the_ledger(trained, tmp_path):
+    path = shutil.copytree(trained, tmp_path / "store")
+    forge_ledger(path, lambda entries: [{**entry, "tuning": "NOT charged"} for entry in entries])
+    assert "privacy statement" in kinds(path)
+
+
 def test_the_last_entry_of_a_component_counts(private):
     """An entry of another training, with the flag that is claimed, does not help."""
     with FeatureStore(private) as store:

@@ -6,6 +6,7 @@ import re
 import shutil
 from typing import Any
 
+import msgspec
 import pytest
 
 import taftcache
@@ -15,8 +16,9 @@ from taftcache.errors import FormatError, RecipeError, SolveError, StoreError
 from taftcache.names import PRIVATE
 from taftcache.privacy.accountant import Release, epsilon
 from taftcache.privacy.spec import PrivacySpec
-from taftcache.privacy.statement import EVENT, PLAN, Promise, fixed_promise, held_to, spent
+from taftcache.privacy.statement import EVENT, ONE_SETTING, PLAN, Promise, epsilon_text, fixed_promise, held_to, spent
 from taftcache.recipe import parse_recipe
+from taftcache.stages.train.private_keys import deciding
 from taftcache.stages.train.record import subtracted
 from tests.stages.making import PRIVACY, open_store, recipe, settings
 
@@ -216,7 +218,27 @@ def test_stores_of_earlier_releases_are_held_to_their_first_training(relation):
 # ---- tuning, plans, shards ----
 
 
-def test_the_ledger_has_every_release_of_tuning_that_is_not_charged(store):
+def test_settings_that_private_training_does_not_read_spend_nothing(store):
+    with open_store(store) as opened:
+        values = msgspec.to_builtins(settings(opened))
+        assert taftcache.train_private(opened, settings(opened)).trained
+        for section, changed in {
+            "objective": {"ridge": 0.5, "class_weights": "balanced"},
+            "privacy": {"rate": 0.3},
+        }.items():
+            other = parse_recipe(values | {section: {**values[section], **changed}})
+            assert not taftcache.train_private(opened, other).trained, changed
+        assert len(opened.ledger()) == 2
+    text = (
+        '{"objective": {"kappa": 5.0, "ridge": 1.0}, "privacy": {"loss": "rsl", "mechanism": "descent", "rate": 0.1}}'
+    )
+    assert deciding(text) == deciding(text.replace("0.1", "0.2").replace("1.0", "2.0"))
+    assert deciding(text) != deciding(text.replace("5.0", "6.0"))
+    sampled = text.replace('"descent"', '"sampled-descent"')
+    assert deciding(sampled) != deciding(sampled.replace("0.1", "0.2"))
+
+
+def test_the_ledger_has_every_release_of_tuning_that_is_not_charged(store, tmp_path, capsys):
     with open_store(store) as opened:
         report = taftcache.train_private(opened, settings(opened), ["000"], rates=[0.5, 1.0, 2.0], charged=False)
         (entry,) = opened.ledger()
@@ -228,6 +250,27 @@ def test_the_ledger_has_every_release_of_tuning_that_is_not_charged(store):
         assert report.spent["000"] <= 8.0
         taftcache.train_private(opened, settings(opened), ["001"])
         assert "uncharged" not in opened.ledger()[-1]
+        taftcache.compose(opened)
+        assert "NOT charged" in opened.objects()["models/mean"].meta[PRIVATE]["tuning"]
+        taftcache.export_model(opened, tmp_path / "mean", "models/mean")
+    assert "NOT charged" in (tmp_path / "mean" / "README.md").read_text()
+    with pytest.raises(SystemExit, match="0"):
+        main(["inspect", str(store)])
+    assert "NOT charged" in " ".join(capsys.readouterr().out.split())
+    assert taftcache.audit(store).findings == []
+
+
+def test_what_was_spent_on_the_same_rows_before_goes_with_the_component(store):
+    """Settings that were chosen after a look at the first component hold with what both spent, not with the second."""
+    with open_store(store) as opened:
+        first = taftcache.train_private(opened, settings(opened, epsilon=2.0, budget=8.0), ["000"])
+        assert first.statements["components/000"]["tuning"] == ONE_SETTING
+        report = taftcache.train_private(opened, settings(opened, epsilon=2.0, budget=8.0, learning_rate=5.0), ["000"])
+        said, (_, entry) = report.statements["components/000"], opened.ledger()
+        assert report.spent["000"] > 1.2 * said["epsilon"]
+        assert f"epsilon {epsilon_text(report.spent['000'])} in all" in said["tuning"] == entry["tuning"]
+        notes = taftcache.forget(opened, [opened.shard("000").sample_ids[0]]).notes
+        assert any(said["tuning"] in note for note in notes)
     assert taftcache.audit(store).findings == []
 
 

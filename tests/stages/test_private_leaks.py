@@ -17,7 +17,7 @@ from taftcache.model.component import PUBLIC, Component, put_component, read_bas
 from taftcache.model.folder import Description, open_model
 from taftcache.names import PRIVATE
 from taftcache.privacy.noise import SeededBits
-from taftcache.privacy.statement import NOT_COVERED
+from taftcache.privacy.statement import NOT_COVERED, epsilon_text
 from taftcache.stages.signature import make_key
 from taftcache.stages.train import private_training
 from taftcache.stages.train.private_keys import KEYS, read_keys
@@ -220,12 +220,36 @@ def test_the_card_says_the_promise(private, tmp_path):
         for leaf in ("000", "mean"):
             text = (tmp_path / "out" / leaf / "README.md").read_text()
             said = store.objects()["components/000"].meta[PRIVATE]
-            assert f"(ε, δ) = ({said['epsilon']:.4g}, 1e-05)" in text
+            assert f"(ε, δ) = ({epsilon_text(said['epsilon'])}, 1e-05)" in text
             assert "replace-one" in text
             assert all(f"- {line}" in text for line in NOT_COVERED)
             assert "root digest" not in text
             assert "minimiser" not in text
             assert "anything about privacy" not in text
+
+
+def test_a_mean_of_private_and_other_components_says_what_it_is(private, tmp_path):
+    """Not that Δw minimises anything, nor where it is from: the store's root is a digest of the private rows too."""
+    with open_store(private) as store:
+        parcel = taftcache.export_component(store, "000", tmp_path / "one.safetensors").file
+        taftcache.import_component(store, parcel, "away")
+        taftcache.compose(store)
+        assert PRIVATE not in store.objects()["models/mean"].meta
+        taftcache.export_model(store, tmp_path / "mean", "models/mean")
+        taftcache.export_model(store, tmp_path / "away", "components/away")
+        root = store.root_digest
+    text = (tmp_path / "mean" / "README.md").read_text()
+    assert "Composed of 3 components, 2 of them trained with differential privacy" in text
+    assert not any(word in text for word in ("minimiser", "certificate", "Held out"))
+    for leaf in ("mean", "away"):
+        assert all(
+            root[:16].encode() not in file.read_bytes() for file in (tmp_path / leaf).iterdir() if file.is_file()
+        )
+
+
+@pytest.mark.parametrize(("value", "text"), [(7.99913, "8"), (10.2146, "10.22"), (2.0, "2"), (0.0999894, "0.09999")])
+def test_epsilon_is_rounded_up(value, text):
+    assert epsilon_text(value) == text
 
 
 def test_noise_of_a_seed_is_no_promise_on_the_card(store, tmp_path):

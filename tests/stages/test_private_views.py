@@ -53,7 +53,7 @@ def sample(path: Path) -> str:
 
 def test_inspect(private, capsys):
     out = told(capsys, "inspect", str(private))
-    assert re.search(r"components/000, components/001, models/mean: epsilon 7\.99\d+ at delta 1e-05, replace-one", out)
+    assert re.search(r"components/000, components/001, models/mean: epsilon 8 at delta 1e-05, replace-one", out)
     assert "not covered: the cache, which holds the rows as they are" in out
     assert "away" in out
     with pytest.raises(SystemExit, match="0"):
@@ -65,7 +65,7 @@ def test_inspect(private, capsys):
 def test_inspect_a_shard(private, capsys):
     out = told(capsys, "inspect", str(private), "--shard", "000")
     assert "components/000: ‖Δw‖" in out
-    assert "epsilon 7.99" in out
+    assert "epsilon 8 at delta" in out
     assert "not covered" in out
 
 

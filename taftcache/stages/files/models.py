@@ -69,7 +69,9 @@ def export_model(
     writable(folder, folder=True)
     loaded = TangentModel.load(store, model, device, consent)
     check_claim(store, model, loaded.component.meta)
-    score = None if merged or PRIVATE in loaded.component.meta else held_out_score(store, model, consent)
+    private = {name for name, ref in store.objects().items() if PRIVATE in ref.meta}
+    parts = 0 if model in private else len(private & {*(loaded.component.record.coefficients or {})})
+    score = None if merged or parts or model in private else held_out_score(store, model, consent)
     with whole(folder, folder=True) as partial:
         if merged:
             files = save_merged(loaded, partial)
@@ -78,9 +80,10 @@ def export_model(
                 loaded,
                 partial,
                 name=model,
-                root_digest=store.root_digest,
+                root_digest="" if private else store.root_digest,
                 dataset=_public_dataset(store),
                 score=score,
+                private_parts=parts,
                 program=program,
                 onnx=onnx,
             )

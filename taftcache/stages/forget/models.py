@@ -159,12 +159,13 @@ def _charged(store: FeatureStore) -> dict[str, dict[str, Any]]:
 
 
 def _is_entry(entry: Mapping[str, Any] | None, meta: Mapping[str, Any]) -> bool:
-    """Whether a ledger's entry is of the training that made a component, and calls it private as it does itself."""
+    """Whether a ledger's entry is of the training that made a component, and says the same of its noise and tuning."""
     said = meta[PRIVATE]
     if entry is None or not isinstance(said, Mapping):
         return False
-    of = entry.get("releases"), entry.get("private", said.get("private")), entry.get("shards")
-    return of == (said.get("releases"), said.get("private"), said.get("shards")) and meta.get("shards") == of[2]
+    told = {key: entry.get(key, said.get(key)) for key in ("private", "tuning")}
+    told |= {key: entry.get(key) for key in ("releases", "shards")}
+    return all(said.get(key) == value for key, value in told.items()) and meta.get("shards") == told["shards"]
 
 
 def _composed_key(store: FeatureStore, name: str, settings: Settings) -> str:

@@ -7,6 +7,7 @@ component's key is a random number, and what it stands for lies in an object of 
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Collection, Mapping
 from typing import Any
@@ -39,9 +40,23 @@ def read_keys(store: FeatureStore) -> dict[str, str]:
 def is_current(keys: Mapping[str, str], meta: Mapping[str, Any], settings: str) -> bool:
     """Whether a component with ``meta`` was made from these rows and ``settings``.
 
-    Components of earlier releases have the settings themselves as their key.
+    Components of earlier releases have the settings themselves as their key, and all of them.
     """
-    return PRIVATE in meta and settings in (meta.get("key"), keys.get(meta.get("key", "")))
+    key = str(meta.get("key", ""))
+    return PRIVATE in meta and deciding(settings) in (deciding(key), deciding(keys.get(key, "")))
+
+
+def deciding(settings: str) -> str:
+    """Of rows and settings, as text, what private training reads: a change of anything else spends nothing."""
+    try:
+        values = json.loads(settings)
+        privacy, objective = dict(values["privacy"]), values["objective"]
+        if privacy.get("mechanism") != "sampled-descent":
+            privacy.pop("rate", None)
+        read = {k: objective[k] for k in ("alpha", "kappa") if k in objective} if privacy.get("loss") == "rsl" else {}
+        return json.dumps({**values, "privacy": privacy, "objective": read}, sort_keys=True)
+    except (KeyError, TypeError, ValueError):
+        return settings  # no such text: a key that nobody can tell anything from
 
 
 def new_key() -> str:

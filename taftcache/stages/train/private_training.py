@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import chain
 from pathlib import Path
@@ -28,14 +28,24 @@ from taftcache.objective.rsl import RSL
 from taftcache.privacy.accountant import Release
 from taftcache.privacy.network import TangentNetwork, accuracy
 from taftcache.privacy.noise import Bits
-from taftcache.privacy.statement import EVENT, PLAN, Promise, charge, fixed_promise, held_to, spent_before
+from taftcache.privacy.statement import (
+    EVENT,
+    PLAN,
+    Promise,
+    Statement,
+    after,
+    charge,
+    fixed_promise,
+    held_to,
+    spent_before,
+)  # fmt: skip
 from taftcache.privacy.trainer import check_trained, plan, train_privately
 from taftcache.recipe import Recipe, recipe_values
 from taftcache.stages.memory import memory_of
 from taftcache.stages.progress import Progress, Silent
 from taftcache.stages.signature import Signer, signed, signer_of
 from taftcache.stages.train.checks import orphans
-from taftcache.stages.train.private_keys import is_current, new_key, put_keys, read_keys
+from taftcache.stages.train.private_keys import deciding, is_current, new_key, put_keys, read_keys
 from taftcache.stages.train.record import (
     plan_without,
     record_recipe,
@@ -276,7 +286,9 @@ def _put(
     signer: Signer | None,
 ) -> None:
     """A component, what its key stands for, and what it cost."""
-    name, said = component_of(shard.name), component.meta[PRIVATE]
+    name, statement = component_of(shard.name), Statement.from_dict(component.meta[PRIVATE])
+    said = after(statement, work.spent[shard.name]).as_dict()
+    component = replace(component, meta={**component.meta, PRIVATE: said})
     _put_settings(change, store, recipe, work)
     if shard.name in (still := subtracted(store)):
         plan = plan_without(store, subtracted=[other for other in still if other != shard.name])
@@ -312,7 +324,7 @@ def private_key(settings: Settings, shard: Shard, tuning: Tuning) -> str:
         "privacy": {k: v for k, v in values["privacy"].items() if k != "budget"},
         "tuning": [*tuning.rates, tuning.charged],
     }
-    return json.dumps(decisive, sort_keys=True)
+    return deciding(json.dumps(decisive, sort_keys=True))
 
 
 def private_component(
