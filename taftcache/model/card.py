@@ -97,6 +97,15 @@ def _code(name: str) -> str:
     return f"{fence} {shown} {fence}"
 
 
+def private_card(name: str, said: Mapping[str, Any]) -> str:
+    """README.md of a private model that leaves as a network of timm's, which has no place for its promise.
+
+    Args:
+        name: what the store called it. said: its statement.
+    """
+    return "\n".join([f"# {name}", "", "Trained with differential privacy.", "", *_promise(said), ""])
+
+
 def on_hub(text: str, name: str) -> str:
     """A card whose snippets load the model from the hub, where it is called ``name``, in place of their own folder."""
     text = text.replace("import open_model", "import from_pretrained")

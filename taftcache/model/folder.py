@@ -37,7 +37,7 @@ from taftcache.backbone.saved import save_backbone
 from taftcache.backbone.spec import BackboneSpec, PreprocessSpec
 from taftcache.cache.format.digest import plain
 from taftcache.errors import CompositionError, FormatError, IntegrityError, RecipeError, StoreWriteError
-from taftcache.model.card import Origin, Score, card
+from taftcache.model.card import Origin, Score, card, private_card
 from taftcache.model.component import Component, public_fields
 from taftcache.model.predictor import TangentModel
 from taftcache.model.programs import AGREEMENT, ONNX, PROGRAM, check_onnx, difference, write_program
@@ -217,8 +217,10 @@ def read_description(folder: Path | str) -> Description:
     return described
 
 
-def save_merged(model: TangentModel, folder: Path | str) -> list[str]:
-    """Write ``model.merged()`` in timm's layout alone, for ``timm.create_model("local-dir:…", pretrained=True)``.
+def save_merged(model: TangentModel, folder: Path | str, *, name: str) -> list[str]:
+    """Write ``model.merged()`` in timm's layout, for ``timm.create_model("local-dir:…", pretrained=True)``.
+
+    A private model has its promise beside it, in README.md.
 
     Raises:
         CompositionError: more than the head has moved. StoreWriteError: the folder holds something already.
@@ -226,6 +228,8 @@ def save_merged(model: TangentModel, folder: Path | str) -> list[str]:
     network = as_network(model)
     folder = _new(folder)
     save_backbone(network, folder)
+    if said := model.component.record.privacy:
+        (folder / CARD).write_text(private_card(name, said), "utf-8")
     return files_in(folder)
 
 

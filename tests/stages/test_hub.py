@@ -79,7 +79,7 @@ def test_timm_sees_and_answers_what_we_do(name, options, tmp_path):
     """With the preprocessing of the recipe, and the classes' names."""
     model = small(name, **options)
     save_model(model, tmp_path / "model", name="models/head")
-    save_merged(model, tmp_path / "plain")
+    save_merged(model, tmp_path / "plain", name="models/head")
     image = Image.effect_noise((50, 40), 80).convert("RGB")
     with torch.no_grad():
         ours = model(model.transform(image)[None])

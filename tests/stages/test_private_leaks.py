@@ -228,6 +228,14 @@ def test_the_card_says_the_promise(private, tmp_path):
             assert "anything about privacy" not in text
 
 
+def test_a_private_network_of_timms_has_its_promise_beside_it(private, tmp_path):
+    with FeatureStore(private) as store:
+        taftcache.export_model(store, tmp_path / "merged", "models/mean", merged=True)
+    text = (tmp_path / "merged" / "README.md").read_text()
+    assert "(ε, δ) = (8, 1e-05)" in text
+    assert all(f"- {line}" in text for line in NOT_COVERED)
+
+
 def test_a_mean_of_private_and_other_components_says_what_it_is(private, tmp_path):
     """Not that Δw minimises anything, nor where it is from: the store's root is a digest of the private rows too."""
     with open_store(private) as store:

@@ -74,7 +74,7 @@ def export_model(
     score = None if merged or parts or model in private else held_out_score(store, model, consent)
     with whole(folder, folder=True) as partial:
         if merged:
-            files = save_merged(loaded, partial)
+            files = save_merged(loaded, partial, name=model)
         else:
             files = save_model(
                 loaded,
