@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 
 from taftcache.privacy.statement import PLAIN, epsilon_text
-from taftcache.terminal.console import OUT, stacked
+from taftcache.terminal.console import OUT, print_notes, stacked
 
 if TYPE_CHECKING:
     from taftcache.paper.comparison import CompareReport
@@ -34,6 +34,7 @@ def show_train_private(report: PrivateTrainReport) -> None:
     for name, s in report.statements.items():
         if s["tuning"] not in PLAIN:
             OUT.print(f"{name}: {s['tuning']}")
+    print_notes(report.notes)
     statements = list(report.statements.values())
     if statements:
         OUT.print(f"not covered: {'; '.join(statements[0]['not_covered'])}")

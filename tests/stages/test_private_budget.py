@@ -274,6 +274,13 @@ def test_what_was_spent_on_the_same_rows_before_goes_with_the_component(store):
     assert taftcache.audit(store).findings == []
 
 
+def test_a_delta_that_protects_nobody_is_named(store):
+    with open_store(store) as opened:
+        (note,) = taftcache.train_private(opened, settings(opened, delta=0.3)).notes
+        assert note.startswith("delta 0.3 is not below one in the rows of components/000, components/001")
+        assert taftcache.train_private(opened, settings(opened, delta=0.3)).notes == [note]
+
+
 def test_a_balanced_plan_does_not_go_with_rows_that_come_or_go(tmp_path):
     """One row less moved 96 of 120 others to another shard: the promise of each shard said nothing of that."""
     path = tmp_path / "store"

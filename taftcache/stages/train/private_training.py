@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import chain
@@ -150,7 +150,19 @@ def train_private(
         spent=work.spent,
         budget=work.promise.epsilon,
         seconds=time.perf_counter() - begin,
+        notes=_too_loose(work.promise.delta, {name: meta_of(store.objects()[name].meta).rows for name in names}),
     )
+
+
+def _too_loose(delta: float, rows: Mapping[str, int | None]) -> list[str]:
+    """A note where δ is not below one in the rows that components say they have."""
+    loose = [name for name, count in rows.items() if delta * (count or 1) >= 1]
+    if not loose:
+        return []
+    return [
+        f"delta {delta:g} is not below one in the rows of {', '.join(loose)}: publishing one of them whole would keep "
+        "such a promise. It is fixed for this store; another folder can have a smaller privacy.delta"
+    ]
 
 
 @dataclass(frozen=True, kw_only=True)
