@@ -73,7 +73,8 @@ class ShardRows:
                 "a Dask array needs Dask, which is not installed", got=str(error), do="pip install 'taftcache[dask]'"
             ) from None
         array: Any = da
-        shape, dtype = self._form()
+        shape = self.shards[0].tokens_shape
+        dtype = np.dtype(np.float32)  # Dask adds up in the dtype of its blocks, and float16 ends at 65,504
         sizes = tuple(min(s.chunk_rows, s.rows - k) for s in self.shards for k in range(0, s.rows, s.chunk_rows))
         tokens = array.map_blocks(
             _read,
@@ -105,9 +106,6 @@ class ShardRows:
             attrs={"root_digest": self.root, "classes": json.dumps(self.classes)},
         )
 
-    def _form(self) -> tuple[tuple[int, int], np.dtype[Any]]:
-        return self.shards[0].tokens_shape, self.shards[0].dtype
-
 
 def _read(parts: Sequence[ShardAt], block_info: Any = None) -> NDArray[Any]:
     """One block of ``ShardRows.to_dask``: its shard is opened for it and let go, so that no process keeps rows."""
@@ -115,7 +113,7 @@ def _read(parts: Sequence[ShardAt], block_info: Any = None) -> NDArray[Any]:
     ends = list(accumulate(part.rows for part in parts))
     k = bisect_right(ends, start)
     first = start - (ends[k] - parts[k].rows)
-    return np.array(parts[k].open().tokens(slice(first, first + stop - start)))
+    return np.array(parts[k].open().tokens(slice(first, first + stop - start)), np.float32)
 
 
 @dataclass(frozen=True)

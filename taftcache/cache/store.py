@@ -181,8 +181,9 @@ class FeatureStore:
     def to_dask(self, shards: Sequence[str] | None = None) -> DaskRows:
         """Rows of the training shards, or of those named, as Dask arrays: nothing is read before it is computed.
 
-        A block is a chunk of a shard, opened and verified by the process that computes it. IntegrityError there where
-        the shard has changed since. RecipeError: Dask is not installed.
+        Tokens are float32, whatever the store keeps: Dask adds up in the dtype of its blocks. A block is a chunk of a
+        shard, opened and verified by the process that computes it. IntegrityError there where the shard has changed
+        since. RecipeError: Dask is not installed.
         """
         return self._rows(shards).to_dask()
 

@@ -51,6 +51,7 @@ def show_inspect(report: InspectReport) -> None:
             f"root      {report.root_digest}",
         )
     )
+    print_notes(report.notes)
     for file in report.integrity.missing:
         OUT.print(f"MISSING   {file}")
     for one in report.left_out[:FEW]:
@@ -204,7 +205,8 @@ def show_duplicates(report: DuplicatesReport) -> None:
 
 def show_outliers(report: OutliersReport) -> None:
     """Rows far from all others."""
-    rank = "nearest training row" if report.neighbour == 1 else f"{report.neighbour}th nearest training row"
+    ordinal = {1: "", 2: "second ", 3: "third "}.get(report.neighbour, f"{report.neighbour}th ")
+    rank = f"{ordinal}nearest training row"
     OUT.print(
         stacked(
             f"{report.store}: {report.rows} rows by the distance of the {rank}, in medians of their class",

@@ -35,12 +35,22 @@ def test_dask_arrays_are_the_rows(path, names):
         sizes = [min(s.chunk_rows, s.rows - k) for s in map(store.shard, names or ["000", "001"])
                  for k in range(0, s.rows, s.chunk_rows)]  # fmt: skip
     assert found.tokens.chunks[0] == found.labels.chunks[0] == tuple(sizes)
-    assert found.tokens.dtype == tokens.dtype
+    assert found.tokens.dtype == np.float32
     later = pickle.loads(pickle.dumps(found))
     assert np.array_equal(later.tokens.compute(scheduler="synchronous"), tokens)
     assert np.array_equal(later.tokens[3:5, 1].compute(scheduler="synchronous"), tokens[3:5, 1])
     assert np.array_equal(later.labels.compute(scheduler="synchronous"), labels)
     assert later.ids.tolist() == ids
+
+
+def test_sums_of_dask_arrays_are_right_beyond_float16(path):
+    """Dask adds up in the dtype of its blocks: of float16 a sum of many rows was infinite, and their mean zero."""
+    pytest.importorskip("dask.array")
+    with FeatureStore(path) as store:
+        tokens, found = 1e4 * rows(store, ["000", "001"])[0].astype(np.float64), 10_000 * store.to_dask().tokens
+    assert (tokens**2).sum((1, 2)).max() > 65504
+    for of, right in ((found.mean((0, 1)), tokens.mean((0, 1))), ((found**2).sum((1, 2)), (tokens**2).sum((1, 2)))):
+        assert of.compute(scheduler="synchronous") == pytest.approx(right, rel=1e-4, abs=1)
 
 
 def test_a_dataset_is_the_rows_in_any_process(path):

@@ -10,12 +10,13 @@ import pytest
 
 import taftcache
 from taftcache.cache.store import FeatureStore
+from taftcache.cli import main
 from taftcache.errors import RecipeError, StoreError
 from taftcache.recipe import parse_recipe
 from taftcache.stages.look import inspection
 from taftcache.stages.look.row_table import RowTable
 from taftcache.stages.look.statistics import OUTLIER, SAMPLED_CHUNKS, SAMPLED_ROWS, activations
-from tests.stages.making import recipe
+from tests.stages.making import open_store, recipe
 
 
 def all_rows(store):
@@ -78,6 +79,26 @@ def test_a_missing_file_is_seen_without_reading(store):
         assert "1 of" in found.text
         (store / opened.objects()["models/mean"].path).unlink()
         assert len(inspection.look_at_files(opened).missing) == 2
+
+
+@pytest.mark.law("A store that an extraction has not finished says so wherever it is read")
+def test_a_store_that_is_not_finished_says_so(store, capsys):
+    with FeatureStore(store) as whole:
+        assert taftcache.inspect(whole).notes == []
+        assert taftcache.audit(store).notes == []
+    with open_store(store) as opened:
+        with opened.transaction() as change:
+            change.drop_shard("held-out")
+        said = "2 of 3 shards are here: taftcache extract, run again, makes the others"
+        assert taftcache.inspect(opened).notes == [said]
+        assert taftcache.train(opened).notes == [said]
+        with pytest.raises(StoreError, match="no held-out rows") as error:
+            taftcache.evaluate(opened)
+        assert error.value.do == said
+    assert said in taftcache.audit(store).notes
+    with pytest.raises(SystemExit, match="0"):
+        main(["inspect", str(store)])
+    assert "2 of 3 shards are here" in " ".join(capsys.readouterr().out.split())
 
 
 def test_a_class_and_a_shard(finished):

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import taftcache
+from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.cli import main
 from taftcache.errors import RecipeError, SolveError, StoreError
@@ -68,6 +69,18 @@ def test_rows_are_judged_by_the_other_shards(three):
     assert report.disagreeing == sum(s.says != s.label for s in report.suspects)
     assert report.rows == len(expected)
     assert "other shards" in report.method
+
+
+def test_shards_of_few_classes_are_named(three, monkeypatch):
+    with FeatureStore(three) as store:
+        assert taftcache.suspects(store).notes == []
+        few = {"000": 10, "001": 1, "002": 4}
+        monkeypatch.setattr(
+            Shard, "statistics", property(lambda shard: {"rows_per_class": dict.fromkeys(range(few[shard.name]), 1)})
+        )
+        (note,) = taftcache.suspects(store).notes
+    assert note.startswith("shards with less than half of the 10 classes")
+    assert note.endswith(": 001 (1), 002 (4)")
 
 
 def test_a_margin_is_over_the_best_other_class():

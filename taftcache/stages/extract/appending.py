@@ -14,11 +14,11 @@ from taftcache.cache.format.plan import in_order, next_name, shard_of
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import RecipeError, StoreError, UnreadableImage
 from taftcache.recipe import Recipe
+from taftcache.stages.completeness import is_complete, making_of
 from taftcache.stages.extract.extraction import (
     ImageRows,
     check_words,
     forgotten_items,
-    is_complete,
     load_frozen,
     made_from,
 )
@@ -130,11 +130,10 @@ class NewSamples:
         mended: Collection[str] = (),
     ) -> None:
         if not is_complete(store):
-            verb = "import" if "imported" in store.identity else "extract"
             raise StoreError(
-                f"cannot append to {store.path}: the {verb} that makes it is not finished",
+                f"cannot append to {store.path}: the {making_of(store)} that makes it is not finished",
                 got=f"{len(store.manifest.shards)} of {store.manifest.plan['groups']} shards",
-                do=f"taftcache {verb} first",
+                do=f"taftcache {making_of(store)} first",
             )
         self._store, self._recipe, self._before = store, recipe, store.root_digest
         self._names = [ref.name for ref in store.manifest.shards]

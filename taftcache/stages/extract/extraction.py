@@ -29,6 +29,7 @@ from taftcache.consent import remember
 from taftcache.errors import DataError, IdentityError
 from taftcache.names import CLASS, counted
 from taftcache.recipe import Recipe, recipe_values
+from taftcache.stages.completeness import is_complete
 from taftcache.stages.executor import Executor, RowEngines
 from taftcache.stages.extract.filling import RowCounts, RowSink, fill_missing
 from taftcache.stages.extract.plan import HELD_OUT, PlannedShard, plan_shards
@@ -294,11 +295,6 @@ def _request(values: dict[str, Any]) -> dict[str, Any]:
     sections = {"data", "backbone", "preprocess", "store"}
     flat = {f"{s}.{k}": v for s in sections for k, v in msgspec.to_builtins(values[s]).items()}
     return {k: v for k, v in flat.items() if k != "store.path"}
-
-
-def is_complete(store: FeatureStore) -> bool:
-    """Whether every shard of the store's plan is there."""
-    return bool(len(store.manifest.shards) == store.manifest.plan["groups"])
 
 
 def _news(store: FeatureStore, recipe: Recipe) -> list[str]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from taftcache.cache.store import FeatureStore
+from taftcache.stages.completeness import still_missing
 from taftcache.stages.forget.byproducts import check_folder, existing_folder
 from taftcache.stages.forget.chain import check_beside, check_ledger
 from taftcache.stages.forget.finding import Finding, Findings
@@ -93,7 +94,7 @@ def audit(
             certificates=certificates,
             newest=Pin.of(store),
             replayed=replayed,
-            notes=to.notes,
+            notes=[*still_missing(store), *to.notes],
         )
 
 

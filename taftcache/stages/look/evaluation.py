@@ -25,6 +25,7 @@ from taftcache.model.meta import ComponentMeta, meta_of
 from taftcache.names import EXACT, HEAD, PRIVATE, component_of, counted, is_component, is_model, model_of
 from taftcache.recipe import parse_recipe
 from taftcache.solve.labels import proven_labels
+from taftcache.stages.completeness import still_missing
 from taftcache.stages.look.duplicates import leaked
 from taftcache.stages.look.probe import Probe, linear_probe, no_probe
 from taftcache.stages.look.scoring import kept_components
@@ -115,7 +116,7 @@ def evaluate(
     against, reason = None, no_probe(store) if probe else None
     notes += [] if reason is None else [f"no linear probe: {reason}"]
     if probe and reason is None and rows is store.held_out:
-        notes += _leaked(leaked(store, progress), rows)
+        notes += _leaked(store, leaked(store, progress), rows)
     if probe and reason is None and best in hits:
         fitted, hits[PROBE] = linear_probe(store, settings, rows, progress)
         against = _against(best, hits[best], hits[PROBE], fitted)
@@ -146,13 +147,13 @@ def _some(names: Sequence[str]) -> str:
     return ", ".join(names[:NAMED]) + (", …" if len(names) > NAMED else "")
 
 
-def _leaked(ids: Sequence[str], rows: Shard) -> list[str]:
+def _leaked(store: FeatureStore, ids: Sequence[str], rows: Shard) -> list[str]:
     """A note on held-out rows that are training rows, too."""
     if not ids:
         return []
     return [
         f"{len(ids)} of {rows.rows} held-out rows hold the very bytes of a training row, so no accuracy here is of new "
-        f"rows alone: {_some(ids)}; next: taftcache inspect --duplicates"
+        f"rows alone: {_some(ids)}; next: taftcache inspect {store.path} --duplicates"
     ]
 
 
@@ -227,7 +228,7 @@ def held_out_rows(store: FeatureStore) -> Shard:
         raise StoreError(
             f"{store.path} has no held-out rows to measure an accuracy on",
             got="training rows alone",
-            do="extract with data.test or data.held_out above 0; import with --test or --holdout",
+            do=next(iter(still_missing(store)), "extract with data.test or data.held_out above 0; import with --test"),
         )
     return store.held_out
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -14,6 +15,7 @@ from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import RecipeError
 from taftcache.names import PRIVATE, component_of, is_model
+from taftcache.stages.completeness import still_missing
 from taftcache.stages.look.row_table import no_class
 from taftcache.stages.look.statistics import Activations, activations
 from taftcache.stages.look.vectors import cut_of
@@ -82,6 +84,7 @@ class InspectReport:
     forgotten: int
     ledger_entries: int
     ledger: list[dict[str, Any]]
+    notes: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,7 +157,7 @@ def inspect(store: FeatureStore) -> InspectReport:
     tail = store.objects().get(TAIL)
     for ref in store.manifest.shards:
         shard = store.shard(ref.name)
-        shards.append(_described(shard))
+        shards.append(_described(shard, store.classes))
         if ref.role == "train":
             per_class.update(shard.statistics["rows_per_class"])
     return InspectReport(
@@ -181,6 +184,7 @@ def inspect(store: FeatureStore) -> InspectReport:
         forgotten=len(store.manifest.tombstones),
         ledger_entries=store.manifest.ledger.entries if store.manifest.ledger else 0,
         ledger=[{k: e[k] for k in ("seq", "time", "event", "mode", "samples") if k in e} for e in store.ledger()],
+        notes=still_missing(store),
     )
 
 
@@ -205,7 +209,7 @@ def inspect_shard(store: FeatureStore, name: str) -> ShardReport:
     component = component_of(name)
     return ShardReport(
         store=store.path,
-        shard=_described(shard),
+        shard=_described(shard, store.classes),
         rows_per_class={store.classes[k]: n for k, n in per_class.items()},
         activations=activations(store, name),
         component=_model(store, component) if component in store.objects() else None,
@@ -358,7 +362,7 @@ def _class(store: FeatureStore, label: str) -> int:
     return store.classes.index(label)
 
 
-def _described(shard: Shard) -> dict[str, Any]:
+def _described(shard: Shard, classes: Sequence[str]) -> dict[str, Any]:
     statistics = shard.statistics
     counts = statistics["rows_per_class"]
     return {
@@ -374,7 +378,7 @@ def _described(shard: Shard) -> dict[str, Any]:
         "classes": len(counts),
         "fewest": min(counts.values()),
         "most": max(counts.values()),
-        "rows_per_class": {str(k): n for k, n in counts.items()},
+        "rows_per_class": {classes[k]: n for k, n in counts.items()},
     }
 
 

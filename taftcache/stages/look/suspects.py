@@ -109,7 +109,7 @@ def suspects(store: FeatureStore, top: int = 20, progress: Progress | None = Non
         rows=len(ids),
         disagreeing=int((says != np.array([k for _, _, k in ids])).sum()),
         suspects=listed,
-        notes=private_notes(store),
+        notes=[*private_notes(store), *(_one_sided(store) if judges is not None else [])],
     )
 
 
@@ -125,6 +125,18 @@ def _judges(store: FeatureStore, settings: Settings) -> list[Component] | None:
             return None
         judges.append(compose(others))
     return judges
+
+
+def _one_sided(store: FeatureStore) -> list[str]:
+    """A note on shards of few classes: their components make much of those, and judge as much as the others."""
+    classes = {shard.name: len(shard.statistics["rows_per_class"]) for shard in store.shards}
+    few = [f"{name} ({count})" for name, count in classes.items() if 2 * count < len(store.classes)]
+    if not few:
+        return []
+    return [
+        f"shards with less than half of the {len(store.classes)} classes judge as much as the others, and rather say "
+        f"those: {', '.join(few)}"
+    ]
 
 
 def _by_judges(

@@ -14,6 +14,7 @@ from taftcache.model.component import Component, put_component
 from taftcache.model.meta import ComponentMeta, meta_of
 from taftcache.names import HEAD, component_of
 from taftcache.recipe import Recipe
+from taftcache.stages.completeness import still_missing
 from taftcache.stages.executor import Executor, Job
 from taftcache.stages.progress import Progress, Silent
 from taftcache.stages.train.checks import check_coefficients, check_kept, imported, orphans
@@ -97,7 +98,7 @@ def train(
         kept=kept,
         certificates={name: proven for name, meta in metas.items() if (proven := judged(meta))},
         seconds=time.perf_counter() - begin,
-        notes=[*unfinished(said), *_at_the_end(said)],
+        notes=[*still_missing(store), *unfinished(said), *_at_the_end(said)],
     )
 
 

@@ -127,5 +127,5 @@ function neighbours(found, select) {
       h("span", { class: "quiet" }, "cos " + near.cosine.toFixed(3)),
     ),
   );
-  return [h("h3", {}, "Nearest in the cache"), h("div", { class: "near" }, buttons)];
+  return [h("h3", {}, "Nearest in the cache, by cosine around the mean"), h("div", { class: "near" }, buttons)];
 }

@@ -96,7 +96,9 @@ function convergenceChart(place, solves) {
 }
 
 function pathChart(place, points) {
-  const ridge = state.overview.objective.ridge,
+  const head = state.overview.report.models.find((m) => m.name === "models/head"),
+    asked = state.overview.objective.ridge, // a number, or "auto", which is no place on the axis
+    ridge = typeof asked === "number" ? asked : head && head.certificate ? head.certificate.ridge : null,
     rates = points.flatMap((x) => [x.train, x.held_out]).filter((v) => v !== null);
   const line = (key, name, color) => ({
     name,
@@ -106,13 +108,12 @@ function pathChart(place, points) {
     data: points.filter((x) => x[key] !== null).map((x) => [x.ridge, x[key]]),
   });
   const here = {
-    name: "λ of the store",
+    name: "λ of the store's head",
     type: "line",
     showSymbol: false,
     color: css("--text"),
     lineStyle: { type: "dashed" },
-    // "auto" is no place on the axis
-    data: typeof ridge === "number" ? [Math.min(...rates), Math.max(...rates)].map((v) => [ridge, v]) : [],
+    data: [Math.min(...rates), Math.max(...rates)].map((v) => [ridge, v]),
   };
   chart(place, "Accuracy of the head alone by λ, on training and held-out rows", {
     grid: { left: 12, right: 24, top: 50, bottom: 30, containLabel: true },
@@ -125,6 +126,10 @@ function pathChart(place, points) {
     },
     yAxis: percentAxis(0),
     tooltip: { trigger: "axis", renderMode: "richText", valueFormatter: (v) => percent(v) },
-    series: [line("held_out", "held out", PALETTE[0]), line("train", "training rows", PALETTE[1]), here],
+    series: [
+      line("held_out", "held out", PALETTE[0]),
+      line("train", "training rows", PALETTE[1]),
+      ...(ridge === null ? [] : [here]),
+    ],
   });
 }

@@ -1,0 +1,23 @@
+"""Whether a store is all that its plan says, or an extraction was stopped on the way."""
+
+from __future__ import annotations
+
+from taftcache.cache.store import FeatureStore
+
+
+def is_complete(store: FeatureStore) -> bool:
+    """Whether every shard of the store's plan is there."""
+    return bool(len(store.manifest.shards) == store.manifest.plan["groups"])
+
+
+def making_of(store: FeatureStore) -> str:
+    """The command that fills the store: "extract" or "import"."""
+    return "import" if "imported" in store.identity else "extract"
+
+
+def still_missing(store: FeatureStore) -> list[str]:
+    """A note where shards of the plan are missing; else none."""
+    if is_complete(store):
+        return []
+    there, planned = len(store.manifest.shards), store.manifest.plan["groups"]
+    return [f"{there} of {planned} shards are here: taftcache {making_of(store)}, run again, makes the others"]
