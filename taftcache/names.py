@@ -1,10 +1,11 @@
 """Names that several rooms share, for modules that must load no heavy library.
 
 Objects of a store that are components and models, what stands for a whole shard or class among the tombstones, and
-how the vectors of a store were scaled; and what says in a component's meta that it is private.
+how the vectors of a store were scaled; what says in a component's meta that it is private, and its ε in digits.
 """
 
 from collections.abc import Container, Mapping
+from math import ceil, floor, log10
 from typing import Any
 
 COMPONENTS = "components/"
@@ -14,6 +15,8 @@ MEAN = f"{_MODELS}mean"
 WEIGHTED = f"{_MODELS}weighted"
 EXACT = f"{_MODELS}exact"
 PRIVATE = "privacy"  # the key of a private component's statement in its meta
+ONE_SETTING = "one setting was tried; how it was chosen is not known here"
+UNTUNED = (ONE_SETTING, "settings fixed beforehand")  # as earlier releases had it: a tuning that adds nothing to ε
 # Ids have no control characters, so that these can stand before a shard's or a class's name among them.
 SHARD = "\x1fshard\x1f"
 CLASS = "\x1fclass\x1f"
@@ -57,3 +60,9 @@ def scaling_of(identity: Mapping[str, Any]) -> str | None:
 def counted(count: int, thing: str) -> str:
     """``1 row``, ``2 classes``; of several words the last is the one that changes."""
     return f"{count} {thing}" + ("" if count == 1 else "es" if thing.endswith("s") else "s")
+
+
+def epsilon_text(value: float) -> str:
+    """ε in four digits, rounded up, for less is not what holds."""
+    unit = 10.0 ** (floor(log10(value)) - 3) if value > 0 else 1.0
+    return f"{ceil(value / unit * (1 - 1e-12)) * unit:.4g}"

@@ -12,7 +12,7 @@ from taftcache.backbone.model import Backbone
 from taftcache.model.component import public_fields
 from taftcache.model.meta import ComponentMeta, meta_of
 from taftcache.model.predictor import TangentModel
-from taftcache.privacy.statement import epsilon_text
+from taftcache.names import epsilon_text
 
 HERE = 'open_model(".")'  # in the snippet; a copy on a hub says where it is
 TIMM_HERE = "local-dir:."

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from math import ceil, exp, floor, log10
+from math import exp
 from typing import Any
 
 import msgspec
 
 from taftcache.errors import FormatError, RecipeError
-from taftcache.names import PRIVATE
+from taftcache.names import ONE_SETTING, PRIVATE, UNTUNED, epsilon_text
 from taftcache.privacy.accountant import Release, epsilon
 from taftcache.privacy.spec import Mechanism, PrivacySpec, Relation
 
 EVENT = "private training"  # of a ledger entry
 AGREES = 1e-6  # relative, between an ε that is claimed and the one that follows
 PLAN = "private"  # of a store's plan, which goes wherever its rows go
-
-ONE_SETTING = "one setting was tried; how it was chosen is not known here"
-PLAIN = (ONE_SETTING, "settings fixed beforehand")  # as earlier releases had it: of a tuning that adds nothing to ε
 
 NOT_COVERED = (
     "the cache, which holds the rows as they are",
@@ -134,7 +131,7 @@ def parallel(statements: Sequence[Statement]) -> dict[str, Any]:
             "cannot compose in parallel: the shards are not disjoint, or the notions of neighbours differ",
             got=f"shards {', '.join(shards)}; {', '.join(sorted({s.relation for s in statements}))}",
         )
-    tuned = sorted({s.tuning for s in statements if s.tuning not in PLAIN})
+    tuned = sorted({s.tuning for s in statements if s.tuning not in UNTUNED})
     return {
         "private": all(s.private for s in statements),
         "relation": statements[0].relation,
@@ -152,12 +149,6 @@ def after(statement: Statement, spent: float) -> Statement:
         return statement
     more = f"these rows were trained on privately before, epsilon {epsilon_text(spent)} in all"
     return msgspec.structs.replace(statement, tuning=f"{statement.tuning}; {more}")
-
-
-def epsilon_text(value: float) -> str:
-    """ε in four digits, rounded up, for less is not what holds."""
-    unit = 10.0 ** (floor(log10(value)) - 3) if value > 0 else 1.0
-    return f"{ceil(value / unit * (1 - 1e-12)) * unit:.4g}"
 
 
 class _Charged(msgspec.Struct, frozen=True, kw_only=True):
@@ -309,7 +300,7 @@ def forgetting_note(meta: Mapping[str, Any], samples: int, kept: bool) -> str:
     other = "had others in their place" if said.relation == "replace-one" else "never saw them"
     group = said.delta * sum(exp(min(i * said.epsilon, 700.0)) for i in range(samples))
     bound = f"at most epsilon {epsilon_text(samples * said.epsilon)} at delta {min(1.0, group):.3g}"
-    chosen = "" if said.tuning in PLAIN else f"; {said.tuning}"
+    chosen = "" if said.tuning in UNTUNED else f"; {said.tuning}"
     return (
         f"kept: by its privacy its distribution differs from that of a model that {other} by {bound} "
         f"(samples: {samples}, epsilon of one: {epsilon_text(said.epsilon)}{chosen}); those that left before count "

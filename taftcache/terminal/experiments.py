@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
-from taftcache.privacy.statement import PLAIN, epsilon_text
+from taftcache.names import UNTUNED, epsilon_text
 from taftcache.terminal.console import OUT, print_notes, stacked
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def show_train_private(report: PrivateTrainReport) -> None:
     for shard, total in report.spent.items():
         OUT.print(f"shard {shard}: epsilon {epsilon_text(total)} spent in all, of {report.budget:g}")
     for name, s in report.statements.items():
-        if s["tuning"] not in PLAIN:
+        if s["tuning"] not in UNTUNED:
             OUT.print(f"{name}: {s['tuning']}")
     print_notes(report.notes)
     statements = list(report.statements.values())

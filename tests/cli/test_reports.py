@@ -37,7 +37,7 @@ INSPECT = {
     "identity",
     "plan",
 }
-INSPECT |= {"shards", "models", "skipped", "forgotten", "ledger_entries", "ledger"}
+INSPECT |= {"shards", "models", "skipped", "forgotten", "ledger_entries", "ledger", "notes"}
 INSPECT |= {"left_out", "tangent", "held_out_rows", "activations", "integrity"}
 SAMPLE = {"sample", "shard", "row", "label", "first_token_norm", "mean_token_norm", "max_abs"}
 SAMPLE |= {"predictions", "moved_bound", "notes"}

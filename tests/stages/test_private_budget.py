@@ -13,10 +13,10 @@ import taftcache
 from taftcache.cache.store import FeatureStore
 from taftcache.cli import main
 from taftcache.errors import FormatError, RecipeError, SolveError, StoreError
-from taftcache.names import PRIVATE
+from taftcache.names import ONE_SETTING, PRIVATE, epsilon_text
 from taftcache.privacy.accountant import Release, epsilon
 from taftcache.privacy.spec import PrivacySpec
-from taftcache.privacy.statement import EVENT, ONE_SETTING, PLAN, Promise, epsilon_text, fixed_promise, held_to, spent
+from taftcache.privacy.statement import EVENT, PLAN, Promise, fixed_promise, held_to, spent
 from taftcache.recipe import parse_recipe
 from taftcache.stages.train.private_keys import deciding
 from taftcache.stages.train.record import subtracted

@@ -15,9 +15,9 @@ from taftcache.cache.store import FeatureStore
 from taftcache.errors import FormatError
 from taftcache.model.component import PUBLIC, Component, put_component, read_base, read_component
 from taftcache.model.folder import Description, open_model
-from taftcache.names import PRIVATE
+from taftcache.names import PRIVATE, epsilon_text
 from taftcache.privacy.noise import SeededBits
-from taftcache.privacy.statement import NOT_COVERED, epsilon_text
+from taftcache.privacy.statement import NOT_COVERED
 from taftcache.stages.signature import make_key
 from taftcache.stages.train import private_training
 from taftcache.stages.train.private_keys import KEYS, read_keys
