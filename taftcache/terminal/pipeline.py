@@ -94,7 +94,7 @@ def show_init(report: InitReport) -> None:
             f"split    {report.images - report.held_out:,} to train on in {counted(report.shards, 'shard')},"
             f" {report.held_out:,} held out to test",
             f"model    {report.backbone}{small}",
-            f"cost     about {readable_size(costs.bytes)} in {costs.store}{free},"
+            f"cost     rows of about {readable_size(costs.bytes)} in {costs.store}{free}, models apart,"
             f" {_duration(costs.seconds)} to run the frozen layers once",
         ),
         soft_wrap=True,
