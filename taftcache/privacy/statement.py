@@ -287,6 +287,17 @@ def charge(
     return totals
 
 
+def too_loose(delta: float, rows: Mapping[str, int | None]) -> list[str]:
+    """A note where δ is not below one in the rows that components say they have."""
+    loose = [name for name, count in rows.items() if delta * (count or 1) >= 1]
+    if not loose:
+        return []
+    return [
+        f"delta {delta:g} is not below one in the rows of {', '.join(loose)}: publishing one of them whole would keep "
+        "such a promise. It is fixed for this store; another folder can have a smaller privacy.delta"
+    ]
+
+
 def forgetting_note(meta: Mapping[str, Any], samples: int, kept: bool) -> str:
     """What a receipt says of a private component when so many samples of its shard are forgotten.
 

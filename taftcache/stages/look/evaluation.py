@@ -225,10 +225,11 @@ def proven_shares(
 def held_out_rows(store: FeatureStore) -> Shard:
     """The held-out group; StoreError where there is none."""
     if store.held_out is None:
+        from_start = ["extract with data.test or data.held_out above 0; import with --test or --holdout"]
         raise StoreError(
             f"{store.path} has no held-out rows to measure an accuracy on",
             got="training rows alone",
-            do=next(iter(still_missing(store)), "extract with data.test or data.held_out above 0; import with --test"),
+            do=(still_missing(store) or from_start)[0],
         )
     return store.held_out
 

@@ -204,13 +204,12 @@ def look_at_files(store: FeatureStore) -> Integrity:
 
 def inspect_shard(store: FeatureStore, name: str) -> ShardReport:
     """One shard; StoreError names those there are."""
-    shard = store.shard(name)
-    per_class = shard.statistics["rows_per_class"]
-    component = component_of(name)
+    shard, component = store.shard(name), component_of(name)
+    described = _described(shard, store.classes)
     return ShardReport(
         store=store.path,
-        shard=_described(shard, store.classes),
-        rows_per_class={store.classes[k]: n for k, n in per_class.items()},
+        shard=described,
+        rows_per_class=described["rows_per_class"],
         activations=activations(store, name),
         component=_model(store, component) if component in store.objects() else None,
         first_samples=shard.sample_ids[:NAMED],
@@ -218,7 +217,7 @@ def inspect_shard(store: FeatureStore, name: str) -> ShardReport:
 
 
 def inspect_class(store: FeatureStore, label: str) -> ClassReport:
-    """One class; RecipeError names those there are."""
+    """One class; StoreError names those near it."""
     k = _class(store, label)
     shards: list[dict[str, Any]] = []
     first: list[str] = []

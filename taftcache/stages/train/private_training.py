@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import chain
@@ -38,7 +38,8 @@ from taftcache.privacy.statement import (
     fixed_promise,
     held_to,
     spent_before,
-)  # fmt: skip
+    too_loose,
+)
 from taftcache.privacy.trainer import check_trained, plan, train_privately
 from taftcache.recipe import Recipe, recipe_values
 from taftcache.stages.memory import memory_of
@@ -138,7 +139,7 @@ def train_private(
     if not work.todo and (work.dropped or recorded_values(store, settings.recipe) != store.manifest.recipe):
         with store.transaction() as change:
             _put_settings(change, store, settings.recipe, work)
-    names = [component_of(shard.name) for shard in work.wanted]
+    objects, names = store.objects(), [component_of(shard.name) for shard in work.wanted]
     trained = [component_of(shard.name) for shard in work.todo]
     return PrivateTrainReport(
         store=store.path,
@@ -146,23 +147,12 @@ def train_private(
         trained=trained,
         kept=[name for name in names if name not in trained],
         dropped=work.dropped,
-        statements={name: store.objects()[name].meta[PRIVATE] for name in names},
+        statements={name: objects[name].meta[PRIVATE] for name in names},
         spent=work.spent,
         budget=work.promise.epsilon,
         seconds=time.perf_counter() - begin,
-        notes=_too_loose(work.promise.delta, {name: meta_of(store.objects()[name].meta).rows for name in names}),
+        notes=too_loose(work.promise.delta, {name: meta_of(objects[name].meta).rows for name in names}),
     )
-
-
-def _too_loose(delta: float, rows: Mapping[str, int | None]) -> list[str]:
-    """A note where δ is not below one in the rows that components say they have."""
-    loose = [name for name, count in rows.items() if delta * (count or 1) >= 1]
-    if not loose:
-        return []
-    return [
-        f"delta {delta:g} is not below one in the rows of {', '.join(loose)}: publishing one of them whole would keep "
-        "such a promise. It is fixed for this store; another folder can have a smaller privacy.delta"
-    ]
 
 
 @dataclass(frozen=True, kw_only=True)
