@@ -161,7 +161,7 @@ def product_part(device: str, quick: bool, scratch: Path, say: STEP) -> dict[str
     base = made(shape, classes, device)[1]
     tokens = np.random.default_rng(0).standard_normal((n, *base.config.shape), np.float32).astype(np.float16)
     rows, v = [ArrayRows(tokens, np.arange(n) % classes)], torch.randn(base.layout.size, device=device)
-    moved, operations = least(shape, classes, base.layout.size)
+    moved, operations = least(shape, classes, base.layout.size, ready=False)
     roof = max(moved / copy, operations / gemm)
     for where, memory in (("resident", 1 << 40), ("streamed", 0)):
         say(f"products, rows {where}")

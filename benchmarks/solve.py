@@ -69,7 +69,7 @@ class Bench:
 
     def __init__(self, base: Base, shards: Sequence[Shard], held_out: Shard, loss: RSL, ridge: float, memory: int):
         self.base, self.shards = base, shards
-        operator = TangentOperator(base, shards, memory=memory)
+        operator = TangentOperator(base, shards, memory=memory, repeated=True)
         self.narrow = Problem(operator, loss, ridge)
         self.exact = Problem(TangentOperator(base, shards, dtype=torch.float64), loss, ridge)
         self.test = TangentOperator(base, [held_out], memory=memory)

@@ -1,6 +1,6 @@
 """One JᵀDJ·v product: the class-row tangent against torch.func on the same tail and data.
 
-    python benchmarks/tangent.py [--shape vit-large|vit-tiny|bundled] [--device cpu|cuda] [--json]
+    python benchmarks/tangent.py [--shape vit-large|vit-tiny|bundled] [--classes 101] [--device cpu|cuda] [--json]
 
 The product is what one solver iteration costs: a tangent, the loss's curvature, an adjoint, and the
 sum over rows. The peer is ``torch.func.jvp`` and ``vjp`` of timm's own last block, final norm and head on
@@ -68,12 +68,14 @@ def machine_rates(device: str, side: int = 4096) -> tuple[float, float]:
     return copy, gemm
 
 
-def least(shape: dict[str, int], classes: int, parameters: int) -> tuple[float, float]:
+def least(shape: dict[str, int], classes: int, parameters: int, ready: bool) -> tuple[float, float]:
     """Bytes and operations that one product cannot do without, J and Jᵀ together."""
     n, t, d, H = (shape[k] for k in ("samples", "tokens", "width", "heads"))
     # Base, direction and gradient, each as many numbers as there are parameters; the tokens once.
-    moved = 4 * (n * t * d + 3 * parameters)
+    moved = 4 * (n * (classes * H if ready else t) * d + 3 * parameters)
     token = 2 * 4 * H * t * d  # two covariance products, each two reads of the tokens against H rows
+    if ready:
+        token = 2 * 2 * classes * H * d
     maps = 2 * 4 * (12 * d * d + classes * d)  # every matrix: W δx and δW x forward, Wᵀ g and g ⊗ x back
     return moved, n * (token + maps)
 
@@ -111,6 +113,7 @@ def main() -> None:
             f"{name}: {1e3 * r['product_s']:.1f} ms a product, torch.func {1e3 * r['torch_func_s']:.0f} ms:"
             f" {r['ratio_vs_torch_func']:.0f}x; roofline {1e3 * r['roofline_s']:.1f} ms"
             f" ({r['roofline_fraction']:.2f} of it); relative difference {r['relative_difference']:.1e}"
+            + (f"; made ready in {1e3 * r['ready_s']:.1f} ms" if r["ready_s"] else "")
         )
 
 
@@ -146,7 +149,8 @@ def measure(name: str, args: argparse.Namespace, copy: float, gemm: float) -> di
     block = model.blocks[0]
     tokens = torch.randn(n, t, d)
     labels = np.arange(n) % args.classes
-    operator = TangentOperator(base, [ArrayRows(tokens.numpy(), labels)], device=device, memory=1 << 40)
+    rows = ArrayRows(tokens.numpy(), labels)
+    operator = TangentOperator(base, [rows], device=device, memory=1 << 40, repeated=True)
     problem = Problem(operator, RSL(), 1e-9)
     v = torch.randn(base.layout.size, dtype=torch.float64, generator=torch.Generator().manual_seed(1)).to(device)
     tokens = tokens.to(device)
@@ -173,13 +177,18 @@ def measure(name: str, args: argparse.Namespace, copy: float, gemm: float) -> di
     out = torch.empty_like(v)
     product = seconds(lambda: problem.hessian(v, out), args.repeats, device)
     slow = seconds(peer, args.peer_repeats, device)
-    moved, operations = least(shape, args.classes, base.layout.size)
+    make_ready, building = operator.ready, 0.0
+    if make_ready is not None:
+        prepared = operator.prepare(tokens.cpu().numpy())
+        building = seconds(lambda: make_ready(operator.weights, prepared), args.repeats, device)
+    moved, operations = least(shape, args.classes, base.layout.size, make_ready is not None)
     roofline = max(moved / copy, operations / gemm)
     return {
         **shape,
         "classes": args.classes,
         "parameters": base.layout.size,
         "product_s": product,
+        "ready_s": building,
         "torch_func_s": slow,
         "ratio_vs_torch_func": slow / product,
         "roofline_s": roofline,

@@ -36,7 +36,7 @@ class SolveJob:
 class PassJob:
     """What a worker computes passes with: the solve, names of what is trained, dtype, bytes for each shard's rows.
 
-    shards: that a worker keeps at most.
+    shards: that a worker keeps at most. repeated: whether rows are made ready for many passes.
     """
 
     solve: SolveJob
@@ -44,3 +44,4 @@ class PassJob:
     dtype: str
     memory: int
     shards: int
+    repeated: bool

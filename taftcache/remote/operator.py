@@ -59,6 +59,7 @@ class RemoteOperator(TangentOperator):
             dtype=dtype,
             memory=memory // max(1, share),
             shards=2 * share,
+            repeated=self.ready is not None,
         )
 
     def accumulate(self, vector: Tensor | None, cotangent: CotangentRule, onto: Tensor | None = None) -> Tensor:
@@ -140,9 +141,9 @@ def _operator(job: PassJob, name: str, digest: str) -> TangentOperator:
         store, base, device = resident(f"base {job.dtype}", key, load, most=1)
         shard = named_shard(store, name, digest)
         settings: dict[str, Any] = {"dtype": getattr(torch, job.dtype), "device": device, "memory": job.memory}
-        return TangentOperator(base, [shard], trained=base.named(job.trained), **settings)
+        return TangentOperator(base, [shard], trained=base.named(job.trained), repeated=job.repeated, **settings)
 
-    return resident(f"rows {job.dtype}", (*key, digest, job.trained), make, most=job.shards)
+    return resident(f"rows {job.dtype}", (*key, digest, job.trained, job.repeated), make, most=job.shards)
 
 
 def _tensor(array: Any, device: Any) -> Any:

@@ -243,7 +243,10 @@ def _problem(
     base: Base, sources: Sequence[RowSource], objective: Objective, how: Arithmetic, dtype: torch.dtype
 ) -> Problem:
     layout = base.trained(objective.train)
-    J = how.operator(base, sources, trained=layout, dtype=dtype, device=how.device, memory=how.memory)
+    repeated = dtype == torch.float32
+    J = how.operator(
+        base, sources, trained=layout, dtype=dtype, device=how.device, memory=how.memory, repeated=repeated
+    )
     return Problem.of(objective, J)
 
 

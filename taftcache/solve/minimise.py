@@ -222,7 +222,7 @@ class _Problems:
     def inner(self, dtype: torch.dtype) -> Problem:
         """In ``dtype``, its rows in the memory that is left."""
         if dtype not in self._inner:
-            self._inner[dtype] = self._made(dtype, self._memory)
+            self._inner[dtype] = self._made(dtype, self._memory, repeated=dtype == torch.float32)
         return replace(self._inner[dtype], ridge=self.exact.ridge)
 
     def kernel(self) -> Tensor | None:
@@ -237,9 +237,11 @@ class _Problems:
         other.exact = replace(self.exact, ridge=ridge)
         return other
 
-    def _made(self, dtype: torch.dtype, memory: int) -> Problem:
+    def _made(self, dtype: torch.dtype, memory: int, repeated: bool = False) -> Problem:
         how, layout = self.arithmetic, self._layout
-        J = how.operator(self._base, self._sources, trained=layout, dtype=dtype, device=how.device, memory=memory)
+        J = how.operator(
+            self._base, self._sources, trained=layout, dtype=dtype, device=how.device, memory=memory, repeated=repeated
+        )
         return Problem.of(self._objective, J)
 
 

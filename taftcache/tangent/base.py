@@ -18,7 +18,6 @@ import torch
 from torch import Tensor, nn
 
 from taftcache.errors import BackboneError, IdentityError
-from taftcache.tangent.class_row.config import ClassRow
 from taftcache.tangent.class_row.tail import ClassRowTail
 from taftcache.tangent.config import TailConfig
 from taftcache.tangent.feature import FeatureTail
@@ -52,8 +51,7 @@ class Base:
         if self.config.path == "functional":
             assert self.module is not None
             return FunctionalTail(self.config, self.module)
-        assert isinstance(self.config.end, ClassRow)
-        return ClassRowTail(self.config.end, self.config.rows)
+        return ClassRowTail(self.config)
 
     @property
     def layout(self) -> Layout:

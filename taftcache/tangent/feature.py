@@ -49,6 +49,9 @@ class FeatureTail:
         feature = rows.flatten(1)
         return FeatureState(feature, torch.addmm(w.bias, feature, w.weight.T))
 
+    def ready(self, layout: Layout, rows: int) -> None:
+        """Nothing to be done once."""
+
     def tangent(self, w: Head, state: FeatureState, delta: Head) -> Tensor:
         """J Δw [n,K]."""
         change = linear_tangent(w.weight, state.feature, None, delta.weight, delta.bias)

@@ -70,6 +70,9 @@ class FunctionalTail:
         weight, bias = (w[name] for name in self.config.head_names)
         return FunctionalState(rows, feature, torch.addmm(bias, feature, weight.T))
 
+    def ready(self, layout: Layout, rows: int) -> None:
+        """Nothing to be done once."""
+
     def tangent(self, w: Named, state: FunctionalState, delta: Named) -> Tensor:
         """J Δw [n,K]: forward mode through the names that ``delta`` has."""
         weight, bias = self.config.head_names

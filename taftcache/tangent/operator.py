@@ -42,6 +42,7 @@ class TangentOperator:
         dtype: precision of the products.
         device: where they run.
         memory: bytes that may hold prepared blocks; 0 streams every pass.
+        repeated: whether there will be many passes, for which blocks are made ready (``Tail.ready``).
 
     ``block_rows`` is the size of a block.
     """
@@ -55,6 +56,7 @@ class TangentOperator:
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
         memory: int = 0,
+        repeated: bool = False,
     ) -> None:
         self.base, self.sources, self.dtype, self.device = base.to(dtype, device), list(sources), dtype, device
         self.layout = trained or base.layout
@@ -65,6 +67,7 @@ class TangentOperator:
         self._all_weights = self._whole.bind(self.base.state)
         self.weights = self.tail.bind(self.base.state) if self._head_alone else self._all_weights
         self.rows = sum(source.rows for source in self.sources)
+        self.ready = self.tail.ready(self.layout, self.rows) if repeated else None
         self.passes = 0
         self.block_rows = min(BLOCK_ROWS, self._whole.block_rows)
         self._on_gpu = torch.device(device).type == "cuda"
@@ -82,7 +85,11 @@ class TangentOperator:
         self.passes += 1
         yield from self._kept
         for block in self._read(skip=len(self._kept)):
-            held = self.prepare(block.tokens), self._transfer.put(_owned(block.labels))
+            state = self.prepare(block.tokens)
+            if self.ready is not None:
+                with self._products():
+                    state = self.ready(self.weights, state)
+            held = state, self._transfer.put(_owned(block.labels))
             size = sum(tensor.numel() * tensor.element_size() for tensor in self.tail.tensors(held[0]))
             self._memory -= size
             if self._memory >= 0:  # what is kept is always a prefix: once one block does not fit, none will

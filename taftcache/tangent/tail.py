@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -40,6 +40,14 @@ class Tail(Protocol):
 
     def value(self, w: Any, rows: Tensor) -> Any:
         """The ``State`` of the base model on a block of cached rows [n,t,d]."""
+        ...
+
+    def ready(self, layout: Layout, rows: int) -> Callable[[Any, Any], Any] | None:
+        """What makes a state ready for many products with the parameters of ``layout``, out of the weights and it.
+
+        None where work done once makes none of them cheaper. A function of its arguments and the tail's shape alone:
+        products of a state that is ready have other bits.
+        """
         ...
 
     def tangent(self, w: Any, state: Any, delta: Any) -> Tensor:

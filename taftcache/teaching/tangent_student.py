@@ -135,7 +135,8 @@ class _TangentStudent:
         mean = sum((s.logits.sum(0) for s, _ in uncentred.blocks()), zero) / N
         self._feature_map = feature_operator(base, sources, layout, mean, torch.float64)
         dtype, memory = arithmetic.dtype, arithmetic.memory
-        inner = Problem.of(objective, TangentOperator(base, sources, trained=layout, dtype=dtype, memory=memory))
+        operator = TangentOperator(base, sources, trained=layout, dtype=dtype, memory=memory, repeated=True)
+        inner = Problem.of(objective, operator)
         self._inner_features = feature_operator(base, sources, layout, mean, dtype)
         self._preconditioner = Lazy(lambda: PenalisedPreconditioner(inner, self._weight))
         self._exact, self._inner, self._psi, self._ridge, self._rows = exact, inner, psi.double(), exact.ridge, N

@@ -61,10 +61,13 @@ def make_problem(
     head: bool = False,
     memory: int = 1 << 30,
     sizes: Sequence[int] = (N,),
+    repeated: bool = False,
 ) -> Problem:
     base = case(vit, spec).base
     layout = base.head_layout if head else base.layout
-    operator = TangentOperator(base, rows(vit, spec, sizes), trained=layout, dtype=dtype, memory=memory)
+    operator = TangentOperator(
+        base, rows(vit, spec, sizes), trained=layout, dtype=dtype, memory=memory, repeated=repeated
+    )
     return Problem(operator, loss or RSL(alpha=1.0, kappa=5.0), ridge)
 
 

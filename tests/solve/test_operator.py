@@ -21,18 +21,19 @@ BLOCK = 8
 DTYPES = [torch.float32, torch.float64]
 
 
-def block_bytes(dtype: torch.dtype) -> int:
+def block_bytes(dtype: torch.dtype, repeated: bool = False) -> int:
     """What one prepared block takes."""
-    ((state, _), *_) = make_problem(dtype=dtype).operator.blocks()
-    return sum(tensor.numel() * tensor.element_size() for tensor in state)
+    operator = make_problem(dtype=dtype, repeated=repeated).operator
+    ((state, _), *_) = operator.blocks()
+    return sum(tensor.numel() * tensor.element_size() for tensor in operator.tail.tensors(state))
 
 
-def outcomes(dtype: torch.dtype, memory: int, sizes: tuple[int, ...]) -> list[torch.Tensor]:
+def outcomes(dtype: torch.dtype, memory: int, sizes: tuple[int, ...], repeated: bool = False) -> list[torch.Tensor]:
     """Gradients and a product, some of them from blocks that were kept."""
-    problem = make_problem(dtype=dtype, memory=memory, sizes=sizes)
+    problem = make_problem(dtype=dtype, memory=memory, sizes=sizes, repeated=repeated)
     v = torch.randn(problem.operator.layout.size, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    (value, gradient), product, (again, repeated) = problem.evaluate(v), problem.hessian(v), problem.evaluate(v)
-    return [torch.tensor([value, again], dtype=torch.float64), gradient, product, repeated]
+    (value, gradient), product, (again, later) = problem.evaluate(v), problem.hessian(v), problem.evaluate(v)
+    return [torch.tensor([value, again], dtype=torch.float64), gradient, product, later]
 
 
 @pytest.fixture
@@ -41,8 +42,8 @@ def small_blocks(monkeypatch):
 
 
 @cache
-def without_memory(dtype, split):
-    return outcomes(dtype, 0, SPLITS[split])
+def without_memory(dtype, split, repeated=False):
+    return outcomes(dtype, 0, SPLITS[split], repeated)
 
 
 @pytest.mark.law("A solve's bytes depend on neither memory nor who sums a shard")
@@ -52,6 +53,18 @@ def without_memory(dtype, split):
 def test_bytes_do_not_depend_on_memory(small_blocks, dtype, split, blocks_kept):
     got = outcomes(dtype, int(blocks_kept * block_bytes(dtype)), SPLITS[split])
     assert all(torch.equal(a, b) for a, b in zip(without_memory(dtype, split), got, strict=True))
+
+
+@pytest.mark.law("A solve's bytes depend on neither memory nor who sums a shard")
+@pytest.mark.parametrize("split", SPLITS)
+@pytest.mark.parametrize("blocks_kept", [2.5, 99])
+def test_nor_do_those_of_rows_made_ready_for_many_passes(small_blocks, monkeypatch, split, blocks_kept):
+    monkeypatch.setattr("taftcache.tangent.class_row.tail.READY", 9.0)
+    dtype = torch.float32
+    got = outcomes(dtype, int(blocks_kept * block_bytes(dtype, repeated=True)), SPLITS[split], repeated=True)
+    streamed = without_memory(dtype, split, repeated=True)
+    assert all(torch.equal(a, b) for a, b in zip(streamed, got, strict=True))
+    assert not torch.equal(streamed[2], without_memory(dtype, split)[2])  # they are ready indeed
 
 
 RESPONSES = {

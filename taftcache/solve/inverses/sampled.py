@@ -113,7 +113,13 @@ def _picked(problem: Problem, index: np.ndarray) -> Problem:
     whole = problem.operator
     rows = RowSubset(whole.sources, index)
     operator = TangentOperator(
-        whole.base, [rows], trained=whole.layout, dtype=whole.dtype, device=whole.device, memory=LARGEST_STATES
+        whole.base,
+        [rows],
+        trained=whole.layout,
+        dtype=whole.dtype,
+        device=whole.device,
+        memory=LARGEST_STATES,
+        repeated=True,
     )
     weights, point = problem.weights, problem.point
     if weights is not None and weights.by_sample is not None:

@@ -138,7 +138,9 @@ class Settings:
         In float64, a block of rows at a time; not ``exact``, in float32, prepared rows kept up to ``solver.memory``.
         """
         dtype, memory = (torch.float64, 0) if exact else (torch.float32, memory_of(self.recipe))
-        operator = TangentOperator(self.base, sources, trained=component.layout, dtype=dtype, memory=memory)
+        operator = TangentOperator(
+            self.base, sources, trained=component.layout, dtype=dtype, memory=memory, repeated=not exact
+        )
         return Problem.of(self._own_objective(sources, component), operator)
 
     def _own_objective(self, sources: Sequence[Shard], component: Component) -> Objective:

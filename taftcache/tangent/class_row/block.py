@@ -44,7 +44,8 @@ PIECE_BYTES = 16 << 20
 class BlockState(NamedTuple):
     """What one pass over a block of rows needs of the base point; everything but ``u`` is O(H(t + d)) a row.
 
-    Rows that are cached less than whole leave the entries before them None.
+    Rows that are cached less than whole leave the entries before them None. ``folded`` leaves of u and r the class
+    row alone, and has ``by_c`` in place of the others and of φ.
     """
 
     u: Entry  # [n,t,d] normalised tokens, no affine
@@ -66,6 +67,7 @@ class BlockState(NamedTuple):
     rf: Tensor  # [n,1]
     feature: Tensor  # [n,d] the head's input, γ⊙u_f + β
     logits: Tensor  # [n,K] f_w(x)
+    by_c: Entry = None  # [n,K,H·d] the logits' derivative by c, γ₁⊙a_h/√e
 
 
 def value(config: ClassRow, w: TailWeights, rows: Tensor, kind: Rows = "tokens") -> BlockState:
@@ -121,6 +123,27 @@ def reduce(config: ClassRow, w: TailWeights, tokens: Tensor, kind: Rows) -> Tens
     return s.feature[:, None]
 
 
+def folded(w: TailWeights, s: BlockState, deep: bool) -> BlockState:
+    """``s`` for many products, from which the tokens are gone: the logits depend on q, k and γ₁ through c alone.
+
+    That holds where no token is trained. It costs K adjoints down to the heads' means, once, and leaves K·H numbers
+    where there were t: both products read those once, and the tokens twice.
+
+    deep: whether q, k or γ₁, β₁ are trained; ``by_c`` is left out else.
+    """
+    by_c = None
+    if deep:
+        (n, H, d), K = s.ubar.shape, s.logits.shape[1]
+        by_ubar = s.ubar.new_empty(n, K, H, d)
+        values = w._replace(token=None, gamma1=None, beta1=None, Wq=None, Wk=None, bq=None)
+        for k in range(K):
+            unit = torch.zeros_like(s.logits)
+            unit[:, k] = 1
+            torch.mul(cotangents(w, s, unit, values).xbar, w.gamma1, out=by_ubar[:, k])
+        by_c = _covariance_adjoint(s, by_ubar.view(n, K * H, d))[0].view(n, K, H * d)
+    return s._replace(u=s.u[:, :1].clone(), r=s.r[:, :1].clone(), phi=None, by_c=by_c)
+
+
 def tangent(w: TailWeights, s: BlockState, delta: TailWeights, dtokens: Tensor | None = None) -> Tensor:
     """J Δw: the logits' tangent [n,K] for the direction ``delta``; None entries are zero and cost nothing.
 
@@ -149,8 +172,10 @@ def tangent(w: TailWeights, s: BlockState, delta: TailWeights, dtokens: Tensor |
         da = da.transpose(0, 1)
         c = da * (w.gamma1 * scale) if c is None else torch.addcmul(c, da, w.gamma1 * scale)
 
-    dubar = None
-    if c is not None or du0 is not None:
+    dlogits = dubar = None
+    if s.by_c is not None:
+        dlogits = None if c is None else torch.bmm(c.reshape(n, 1, -1), s.by_c.mT)[:, 0]
+    elif c is not None or du0 is not None:
         dubar = _covariance(s, c, None if du0 is None else s.a * (w.gamma1 * scale), du0 if du is None else du)
     dxbar = affine_tangent(w.gamma1, s.ubar, dubar, delta.gamma1, delta.beta1)
     do = None if dxbar is None else torch.bmm(dxbar.transpose(0, 1), w.Wv.transpose(1, 2))
@@ -170,7 +195,7 @@ def tangent(w: TailWeights, s: BlockState, delta: TailWeights, dtokens: Tensor |
     dy = plus(dh, _branch_tangent(w.W2, w.ls2, s.g, s.branch2, dg, delta.W2, delta.b2, delta.ls2))
     duf = None if dy is None else normalise_tangent(dy, s.uf, s.rf)
     dfeature = affine_tangent(w.gamma, s.uf, duf, delta.gamma, delta.beta)
-    dlogits = linear_tangent(w.Wh, s.feature, dfeature, delta.Wh, delta.bh)
+    dlogits = plus(dlogits, linear_tangent(w.Wh, s.feature, dfeature, delta.Wh, delta.bh))
     return torch.zeros_like(s.logits) if dlogits is None else dlogits
 
 
@@ -230,8 +255,11 @@ def cotangents(w: TailWeights, s: BlockState, r: Tensor, trained: TailWeights, t
     before = (trained.token, trained.gamma1, trained.beta1, trained.Wq, trained.Wk, trained.bq)
     if _frozen(before) and not tokens:
         return upper
-    gubar = xbar * w.gamma1
-    c, gell = _covariance_adjoint(s, gubar)
+    if s.by_c is not None:
+        c = torch.bmm(r[:, None], s.by_c).view(xbar.shape)
+    else:
+        gubar = xbar * w.gamma1
+        c, gell = _covariance_adjoint(s, gubar)
     c *= 1 / sqrt(e)
     k = (c * w.gamma1).transpose(0, 1)
     q = torch.bmm(k, w.Wk.transpose(1, 2))
@@ -322,13 +350,14 @@ def _covariance(s: BlockState, c: Tensor | None, a: Tensor | None, du: Tensor | 
 
 
 def _covariance_adjoint(s: BlockState, gubar: Tensor) -> tuple[Tensor, Tensor]:
-    """Gradients of c [n,H,d] and of the attention logits [n,H,t]; the same symmetric operator."""
-    gc, gell = torch.empty_like(s.ubar), torch.empty_like(s.phi)
+    """Gradients of c and of the attention logits, for one ū_h [n,H,d] or several [n,m·H,d]; a symmetric operator."""
+    gc, gell = torch.empty_like(gubar), s.phi.new_empty(*gubar.shape[:2], s.phi.shape[2])
     for piece in _pieces(s):
-        u, phi, part = s.u[piece], s.phi[piece], gell[piece]
+        u, phi, part = s.u[piece], s.phi[piece, None], gell[piece]
         torch.bmm(gubar[piece], u.transpose(1, 2), out=part)
-        part -= (phi * part).sum(-1, keepdim=True)
-        part *= phi
+        by_head = part.view(len(part), -1, *phi.shape[2:])
+        by_head -= (phi * by_head).sum(-1, keepdim=True)
+        by_head *= phi
         torch.bmm(part, u, out=gc[piece])
     return gc, gell
 

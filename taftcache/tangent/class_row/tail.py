@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from taftcache.tangent.class_row.block import BlockState, adjoint, cotangents, reduce, tangent, value
+from taftcache.tangent.class_row.block import BlockState, adjoint, cotangents, folded, reduce, tangent, value
 from taftcache.tangent.class_row.config import ClassRow
 from taftcache.tangent.class_row.factors import row_gradients
-from taftcache.tangent.config import Rows
+from taftcache.tangent.config import Rows, TailConfig
 from taftcache.tangent.factors import Direct, RankOne
 from taftcache.tangent.parameters import Layout
 from taftcache.tangent.weights import TailWeights, tail_weights
+
+# K·H over tokens, at most: there it takes ten passes to save what making a block ready takes; with fewer, less.
+READY = 0.5
+READY_BYTES = 4 << 30  # of all rows: those that memory does not hold would be made ready anew in every pass
 
 
 class ClassRowTail:
@@ -24,8 +29,10 @@ class ClassRowTail:
     factored = True
     block_rows = 256
 
-    def __init__(self, config: ClassRow, rows: Rows = "tokens") -> None:
-        self.config, self.rows = config, rows
+    def __init__(self, config: TailConfig) -> None:
+        assert isinstance(config.end, ClassRow)
+        self.config, self.rows = config.end, config.rows
+        self._tokens, self._classes = config.shape[0], config.classes
 
     def bind(self, named: Mapping[str, Tensor]) -> TailWeights:
         """``named`` under the letters of the equations."""
@@ -38,6 +45,18 @@ class ClassRowTail:
     def reduce(self, w: TailWeights, tokens: Tensor, rows: Rows) -> Tensor:
         """What a tail over ``rows`` takes, out of the tokens [n,t,d]."""
         return reduce(self.config, w, tokens, rows)
+
+    def ready(self, layout: Layout, rows: int) -> Callable[[TailWeights, BlockState], BlockState] | None:
+        """Without the tokens, where nothing reads them or a few numbers for each class do in their place."""
+        p, config = self.config.prefix, self.config
+        if self.rows != "tokens" or f"{p}.cls_token" in layout:
+            return None
+        deep = any(name.startswith((f"{p}.norm1.", f"{p}.attn.qkv.")) for name in layout)
+        by_c = self._classes * config.heads
+        held = 4 * config.width * (by_c + 3 * config.heads + 17)
+        if deep and (by_c > self._tokens * READY or rows * held > READY_BYTES):
+            return None
+        return partial(folded, deep=deep)
 
     def tangent(self, w: TailWeights, state: BlockState, delta: TailWeights) -> Tensor:
         """J Δw [n,K]."""

@@ -79,6 +79,9 @@ class LayersTail:
         logits, _ = self.head.value(w.named, x)
         return LayersState(kept, None, x, logits)
 
+    def ready(self, layout: Layout, rows: int) -> None:
+        """Nothing to be done once."""
+
     def tangent(self, w: Bound, state: LayersState, delta: Bound) -> Tensor:
         """J Δw [n,K]."""
         dx = chain_tangent(self.layers, w.named, state.kept, None, delta.named)
