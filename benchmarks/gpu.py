@@ -156,12 +156,14 @@ def product_part(device: str, quick: bool, scratch: Path, say: STEP) -> dict[str
     copy, gemm = machine_rates(device, 256 if quick else 8192)
     found: dict[str, Any] = {"rows": n, "classes": classes, "copy_bytes_per_s": copy, "gemm_flop_per_s": gemm}
     say("beside torch.func")  # in a block of rows: it takes forty times as much memory as the rows
-    few = SimpleNamespace(samples=8 if quick else 128, classes=classes, device=device, repeats=5, peer_repeats=2)
+    few = SimpleNamespace(
+        samples=8 if quick else 128, classes=classes, device=device, repeats=5, peer_repeats=2, tokens=False
+    )
     found["torch_func"] = measure(name, few, copy, gemm)  # type: ignore[arg-type]
     base = made(shape, classes, device)[1]
     tokens = np.random.default_rng(0).standard_normal((n, *base.config.shape), np.float32).astype(np.float16)
     rows, v = [ArrayRows(tokens, np.arange(n) % classes)], torch.randn(base.layout.size, device=device)
-    moved, operations = least(shape, classes, base.layout.size, ready=False)
+    moved, operations = least(shape, classes, base.layout.size)
     roof = max(moved / copy, operations / gemm)
     for where, memory in (("resident", 1 << 40), ("streamed", 0)):
         say(f"products, rows {where}")

@@ -1,6 +1,6 @@
 """One JᵀDJ·v product: the class-row tangent against torch.func on the same tail and data.
 
-    python benchmarks/tangent.py [--shape vit-large|vit-tiny|bundled] [--classes 101] [--device cpu|cuda] [--json]
+    python benchmarks/tangent.py [--shape vit-large|vit-tiny|bundled] [--classes 101] [--tokens] [--json]
 
 The product is what one solver iteration costs: a tangent, the loss's curvature, an adjoint, and the
 sum over rows. The peer is ``torch.func.jvp`` and ``vjp`` of timm's own last block, final norm and head on
@@ -68,14 +68,16 @@ def machine_rates(device: str, side: int = 4096) -> tuple[float, float]:
     return copy, gemm
 
 
-def least(shape: dict[str, int], classes: int, parameters: int, ready: bool) -> tuple[float, float]:
-    """Bytes and operations that one product cannot do without, J and Jᵀ together."""
+def least(shape: dict[str, int], classes: int, parameters: int, instead: int = 0) -> tuple[float, float]:
+    """Bytes and operations that one product cannot do without, J and Jᵀ together.
+
+    instead: how many rows of the width stand in the tokens' place, where they do.
+    """
     n, t, d, H = (shape[k] for k in ("samples", "tokens", "width", "heads"))
     # Base, direction and gradient, each as many numbers as there are parameters; the tokens once.
-    moved = 4 * (n * (classes * H if ready else t) * d + 3 * parameters)
-    token = 2 * 4 * H * t * d  # two covariance products, each two reads of the tokens against H rows
-    if ready:
-        token = 2 * 2 * classes * H * d
+    moved = 4 * (n * (instead or t) * d + 3 * parameters)
+    # Two covariance products, each two reads of the tokens against H rows; or two of what is there instead.
+    token = 2 * 2 * instead * d if instead else 2 * 4 * H * t * d
     maps = 2 * 4 * (12 * d * d + classes * d)  # every matrix: W δx and δW x forward, Wᵀ g and g ⊗ x back
     return moved, n * (token + maps)
 
@@ -87,6 +89,7 @@ def main() -> None:
     )
     parser.add_argument("--samples", type=int, help="rows in a block; 64 and 256 by default")
     parser.add_argument("--classes", type=int, default=101)
+    parser.add_argument("--tokens", action="store_true")
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--peer-repeats", type=int, default=2)
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
@@ -150,7 +153,7 @@ def measure(name: str, args: argparse.Namespace, copy: float, gemm: float) -> di
     tokens = torch.randn(n, t, d)
     labels = np.arange(n) % args.classes
     rows = ArrayRows(tokens.numpy(), labels)
-    operator = TangentOperator(base, [rows], device=device, memory=1 << 40, repeated=True)
+    operator = TangentOperator(base, [rows], device=device, memory=1 << 40, repeated=not args.tokens)
     problem = Problem(operator, RSL(), 1e-9)
     v = torch.randn(base.layout.size, dtype=torch.float64, generator=torch.Generator().manual_seed(1)).to(device)
     tokens = tokens.to(device)
@@ -177,11 +180,13 @@ def measure(name: str, args: argparse.Namespace, copy: float, gemm: float) -> di
     out = torch.empty_like(v)
     product = seconds(lambda: problem.hessian(v, out), args.repeats, device)
     slow = seconds(peer, args.peer_repeats, device)
-    make_ready, building = operator.ready, 0.0
+    make_ready, building, instead = operator.ready, 0.0, 0
     if make_ready is not None:
         prepared = operator.prepare(tokens.cpu().numpy())
         building = seconds(lambda: make_ready(operator.weights, prepared), args.repeats, device)
-    moved, operations = least(shape, args.classes, base.layout.size, make_ready is not None)
+        ((state, _),) = operator.blocks()
+        instead = d if state.f_by_c is None else args.classes * shape["heads"]
+    moved, operations = least(shape, args.classes, base.layout.size, instead)
     roofline = max(moved / copy, operations / gemm)
     return {
         **shape,

@@ -59,7 +59,7 @@ def test_bytes_do_not_depend_on_memory(small_blocks, dtype, split, blocks_kept):
 @pytest.mark.parametrize("split", SPLITS)
 @pytest.mark.parametrize("blocks_kept", [2.5, 99])
 def test_nor_do_those_of_rows_made_ready_for_many_passes(small_blocks, monkeypatch, split, blocks_kept):
-    monkeypatch.setattr("taftcache.tangent.class_row.tail.READY", 9.0)
+    monkeypatch.setattr("taftcache.tangent.class_row.tail.FEW", 9.0)
     dtype = torch.float32
     got = outcomes(dtype, int(blocks_kept * block_bytes(dtype, repeated=True)), SPLITS[split], repeated=True)
     streamed = without_memory(dtype, split, repeated=True)

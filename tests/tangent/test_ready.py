@@ -33,9 +33,10 @@ THERE = [
 ]
 
 
-@pytest.fixture
-def any_number_of_classes(monkeypatch):
-    monkeypatch.setattr(class_row, "READY", K * 3.0)
+@pytest.fixture(params=["logits", "o"])
+def into(request, monkeypatch):
+    monkeypatch.setattr(class_row, "FEW", {"logits": K * 3.0, "o": 0.0}[request.param])
+    return request.param
 
 
 def layout_of(base: Base, globs: list[str]) -> Layout:
@@ -52,7 +53,7 @@ def made(vit: str, spec: str, globs: list[str], repeated: bool) -> TangentOperat
 @pytest.mark.law("J and Jᵀ are those of `torch.func` on the real model, and of finite differences")
 @pytest.mark.parametrize("spec", SPECS)
 @pytest.mark.parametrize(("vit", "trained"), THERE)
-def test_the_products_are_the_same(any_number_of_classes, vit, spec, trained):
+def test_the_products_are_the_same(into, vit, spec, trained):
     plain, ready = (made(vit, spec, TRAINED[trained], repeated) for repeated in (False, True))
     assert ready.ready is not None
     v = torch.randn(plain.layout.size, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
@@ -63,7 +64,7 @@ def test_the_products_are_the_same(any_number_of_classes, vit, spec, trained):
 
 
 @pytest.mark.parametrize("trained", TRAINED)
-def test_the_rows_gradients_are_the_same(any_number_of_classes, trained):
+def test_the_rows_gradients_are_the_same(into, trained):
     plain, ready = (made("layerscale", "keep", TRAINED[trained], repeated) for repeated in (False, True))
     r = torch.randn(N, K, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     ((before, _),), ((after, _),) = plain.blocks(), ready.blocks()
@@ -77,9 +78,10 @@ def test_the_rows_gradients_are_the_same(any_number_of_classes, trained):
     assert torch.allclose(ready.tangent(picked, v), ready.tangent(after, v)[some], rtol=1e-12, atol=1e-13)
 
 
-def test_what_is_ready_holds_no_tokens(any_number_of_classes):
+def test_what_is_ready_holds_no_tokens(into):
     plain, ready = (made("plain", "keep", [EVERYTHING], repeated) for repeated in (False, True))
     ((before, _),), ((after, _),) = plain.blocks(), ready.blocks()
+    assert (after.f_by_c is None, after.o_by_c is None) == (into == "o", into == "logits")
     t, d = before.u.shape[1:]
     assert any(tensor.shape == (N, t, d) for tensor in plain.tail.tensors(before))
     for tensor in ready.tail.tensors(after):
@@ -87,17 +89,24 @@ def test_what_is_ready_holds_no_tokens(any_number_of_classes):
         assert tensor.untyped_storage().nbytes() == tensor.numel() * 8  # nothing larger is kept alive behind it
 
 
-def test_a_trained_token_and_too_many_classes_or_rows_keep_the_tokens(monkeypatch):
+def tail_of(base: Base, **changes: object) -> ClassRowTail:
+    return ClassRowTail(msgspec.structs.replace(base.config, **changes))
+
+
+def test_what_keeps_the_tokens():
     base = case("plain", "class-token").base
-    tail, layout = base.tail, layout_of(base, [EVERYTHING])
-    heads, tokens = 3, base.config.shape[0]
-    at_most = int(class_row.READY * tokens / heads)
-    few, many = (ClassRowTail(msgspec.structs.replace(base.config, classes=k)) for k in (at_most, at_most + 1))
-    assert few.ready(layout, N) is not None
-    assert few.ready(base.layout, N) is None  # the class token is among these
+    layout = layout_of(base, [EVERYTHING])
+    width, heads = base.config.width, 3
+    assert base.tail.ready(layout, N) is not None
+    assert base.tail.ready(base.layout, N) is None  # the class token is among these
+    wide = (width - 1, width)  # fewer tokens than their width
+    most = int(class_row.FEW * wide[0] / heads)
+    assert tail_of(base, shape=wide, classes=most).ready(layout, N) is not None
+    many = tail_of(base, shape=wide, classes=most + 1)
     assert many.ready(layout, N) is None
     assert many.ready(layout_of(base, [HEAD]), N) is not None  # nothing reads the tokens
-    bytes_each = class_row.READY_BYTES / (4 * 12 * (heads * at_most + 3 * heads + 17))
-    assert few.ready(layout, int(bytes_each)) is not None
-    assert few.ready(layout, int(bytes_each) + 1) is None
-    assert tail.ready(base.layout, N) is None
+    for classes, instead in ((1, heads), (100, width)):
+        rows = class_row.READY_BYTES // (4 * width * (instead + 3 * heads + 17))
+        tail = tail_of(base, classes=classes)
+        assert tail.ready(layout, rows) is not None
+        assert tail.ready(layout, rows + 1) is None

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from math import sqrt
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -45,7 +45,7 @@ class BlockState(NamedTuple):
     """What one pass over a block of rows needs of the base point; everything but ``u`` is O(H(t + d)) a row.
 
     Rows that are cached less than whole leave the entries before them None. ``folded`` leaves of u and r the class
-    row alone, and has ``by_c`` in place of the others and of φ.
+    row alone, and has ``f_by_c`` or ``o_by_c`` in place of the others and of φ.
     """
 
     u: Entry  # [n,t,d] normalised tokens, no affine
@@ -67,7 +67,8 @@ class BlockState(NamedTuple):
     rf: Tensor  # [n,1]
     feature: Tensor  # [n,d] the head's input, γ⊙u_f + β
     logits: Tensor  # [n,K] f_w(x)
-    by_c: Entry = None  # [n,K,H·d] the logits' derivative by c, γ₁⊙a_h/√e
+    f_by_c: Entry = None  # [n,K,H·d] the logits' derivative by c, the tangent of γ₁⊙a_h/√e
+    o_by_c: Entry = None  # [n,H,e,d] that of o_h by c_h, W_v,h γ₁ Cov_φh(u)
 
 
 def value(config: ClassRow, w: TailWeights, rows: Tensor, kind: Rows = "tokens") -> BlockState:
@@ -123,25 +124,44 @@ def reduce(config: ClassRow, w: TailWeights, tokens: Tensor, kind: Rows) -> Tens
     return s.feature[:, None]
 
 
-def folded(w: TailWeights, s: BlockState, deep: bool) -> BlockState:
-    """``s`` for many products, from which the tokens are gone: the logits depend on q, k and γ₁ through c alone.
+def folded(w: TailWeights, s: BlockState, into: Literal["logits", "o", ""]) -> BlockState:
+    """``s`` for many products, from which the tokens are gone: they are read for what c does, which is linear.
 
-    That holds where no token is trained. It costs K adjoints down to the heads' means, once, and leaves K·H numbers
-    where there were t: both products read those once, and the tokens twice.
+    That holds where no token is trained. Both products then read once what stands in the tokens' place, and the tokens
+    twice.
 
-    deep: whether q, k or γ₁, β₁ are trained; ``by_c`` is left out else.
+    into: the "logits", for K adjoints down to the heads' means and K·H numbers where there were t; "o", for a product
+        of the tokens with W_v and one with that, and d numbers where there were t; "" where nothing trained moves c.
     """
-    by_c = None
-    if deep:
-        (n, H, d), K = s.ubar.shape, s.logits.shape[1]
-        by_ubar = s.ubar.new_empty(n, K, H, d)
-        values = w._replace(token=None, gamma1=None, beta1=None, Wq=None, Wk=None, bq=None)
-        for k in range(K):
-            unit = torch.zeros_like(s.logits)
-            unit[:, k] = 1
-            torch.mul(cotangents(w, s, unit, values).xbar, w.gamma1, out=by_ubar[:, k])
-        by_c = _covariance_adjoint(s, by_ubar.view(n, K * H, d))[0].view(n, K, H * d)
-    return s._replace(u=s.u[:, :1].clone(), r=s.r[:, :1].clone(), phi=None, by_c=by_c)
+    f_by_c = _logits_by_c(w, s) if into == "logits" else None
+    o_by_c = _o_by_c(w, s) if into == "o" else None
+    return s._replace(u=s.u[:, :1].clone(), r=s.r[:, :1].clone(), phi=None, f_by_c=f_by_c, o_by_c=o_by_c)
+
+
+def _logits_by_c(w: TailWeights, s: BlockState) -> Tensor:
+    """[n,K,H·d]."""
+    (n, H, d), K = s.ubar.shape, s.logits.shape[1]
+    by_ubar = s.ubar.new_empty(n, K, H, d)
+    values = w._replace(token=None, gamma1=None, beta1=None, Wq=None, Wk=None, bq=None)
+    for k in range(K):
+        unit = torch.zeros_like(s.logits)
+        unit[:, k] = 1
+        torch.mul(cotangents(w, s, unit, values).xbar, w.gamma1, out=by_ubar[:, k])
+    return _covariance_adjoint(s, by_ubar.view(n, K * H, d))[0].view(n, K, H * d)
+
+
+def _o_by_c(w: TailWeights, s: BlockState) -> Tensor:
+    """[n,H,e,d]: Σ_j φ_hj (v_j − Σ_i φ_hi v_i) ⊗ u_j with v_j = W_v,h γ₁⊙u_j."""
+    H = len(w.Wv)
+    out = torch.empty(len(s.u), *w.Wv.shape, dtype=s.u.dtype, device=s.u.device)
+    values = (w.Wv * w.gamma1).mT
+    for piece in _pieces(s):
+        u, phi = s.u[piece], s.phi[piece]
+        for h in range(H):
+            v = torch.matmul(u, values[h])
+            v.sub_(torch.bmm(phi[:, h : h + 1], v)).mul_(phi[:, h, :, None])
+            torch.bmm(v.mT, u, out=out[piece, h])
+    return out
 
 
 def tangent(w: TailWeights, s: BlockState, delta: TailWeights, dtokens: Tensor | None = None) -> Tensor:
@@ -173,15 +193,17 @@ def tangent(w: TailWeights, s: BlockState, delta: TailWeights, dtokens: Tensor |
         c = da * (w.gamma1 * scale) if c is None else torch.addcmul(c, da, w.gamma1 * scale)
 
     dlogits = dubar = None
-    if s.by_c is not None:
-        dlogits = None if c is None else torch.bmm(c.reshape(n, 1, -1), s.by_c.mT)[:, 0]
-    elif c is not None or du0 is not None:
+    if s.f_by_c is not None and c is not None:
+        dlogits = torch.bmm(c.reshape(n, 1, -1), s.f_by_c.mT)[:, 0]
+    elif s.phi is not None and (c is not None or du0 is not None):
         dubar = _covariance(s, c, None if du0 is None else s.a * (w.gamma1 * scale), du0 if du is None else du)
     dxbar = affine_tangent(w.gamma1, s.ubar, dubar, delta.gamma1, delta.beta1)
     do = None if dxbar is None else torch.bmm(dxbar.transpose(0, 1), w.Wv.transpose(1, 2))
     if delta.Wv is not None:
         do = plus(do, torch.bmm(s.xbar.transpose(0, 1), delta.Wv.transpose(1, 2)))
     do = None if do is None else _rows(do)
+    if s.o_by_c is not None and c is not None:
+        do = plus(do, torch.bmm(c.reshape(-1, 1, c.shape[2]), s.o_by_c.flatten(0, 1).mT).view(n, -1))
     if delta.bv is not None:
         bias = delta.bv.reshape(1, -1)
         do = bias.expand(n, -1) if do is None else do + bias
@@ -255,8 +277,10 @@ def cotangents(w: TailWeights, s: BlockState, r: Tensor, trained: TailWeights, t
     before = (trained.token, trained.gamma1, trained.beta1, trained.Wq, trained.Wk, trained.bq)
     if _frozen(before) and not tokens:
         return upper
-    if s.by_c is not None:
-        c = torch.bmm(r[:, None], s.by_c).view(xbar.shape)
+    if s.f_by_c is not None:
+        c = torch.bmm(r[:, None], s.f_by_c).view(xbar.shape)
+    elif s.o_by_c is not None:
+        c = torch.bmm(o.transpose(0, 1).reshape(-1, 1, e), s.o_by_c.flatten(0, 1)).view(xbar.shape)
     else:
         gubar = xbar * w.gamma1
         c, gell = _covariance_adjoint(s, gubar)

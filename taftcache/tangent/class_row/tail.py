@@ -17,8 +17,8 @@ from taftcache.tangent.factors import Direct, RankOne
 from taftcache.tangent.parameters import Layout
 from taftcache.tangent.weights import TailWeights, tail_weights
 
-# K·H over tokens, at most: there it takes ten passes to save what making a block ready takes; with fewer, less.
-READY = 0.5
+# K·H over tokens, at most: there ten products save what it takes to make a block ready; with fewer classes, less.
+FEW = 0.5
 READY_BYTES = 4 << 30  # of all rows: those that memory does not hold would be made ready anew in every pass
 
 
@@ -47,16 +47,18 @@ class ClassRowTail:
         return reduce(self.config, w, tokens, rows)
 
     def ready(self, layout: Layout, rows: int) -> Callable[[TailWeights, BlockState], BlockState] | None:
-        """Without the tokens, where nothing reads them or a few numbers for each class do in their place."""
+        """Without the tokens, where nothing reads them or less does in their place."""
         p, config = self.config.prefix, self.config
         if self.rows != "tokens" or f"{p}.cls_token" in layout:
             return None
-        deep = any(name.startswith((f"{p}.norm1.", f"{p}.attn.qkv.")) for name in layout)
-        by_c = self._classes * config.heads
-        held = 4 * config.width * (by_c + 3 * config.heads + 17)
-        if deep and (by_c > self._tokens * READY or rows * held > READY_BYTES):
+        if not any(name.startswith((f"{p}.norm1.", f"{p}.attn.qkv.")) for name in layout):
+            return partial(folded, into="")
+        few = self._classes * config.heads <= FEW * self._tokens
+        instead = self._classes * config.heads if few else config.width
+        held = 4 * config.width * (instead + 3 * config.heads + 17)
+        if instead > self._tokens or rows * held > READY_BYTES:
             return None
-        return partial(folded, deep=deep)
+        return partial(folded, into="logits" if few else "o")
 
     def tangent(self, w: TailWeights, state: BlockState, delta: TailWeights) -> Tensor:
         """J Δw [n,K]."""
