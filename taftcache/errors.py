@@ -26,6 +26,7 @@ An error's text says what went wrong, what was got, and what to try.
 
 from __future__ import annotations
 
+from pathlib import PurePath
 from typing import Any
 
 
@@ -152,3 +153,10 @@ def first_line(error: Exception) -> str:
 def _remade(kind: type[TaftcacheError], fault: str, got: str | None, do: str | None) -> TaftcacheError:
     """An error as it came from another process."""
     return kind(fault, got=got, do=do)
+
+
+def check_several(**given: object) -> None:
+    """RecipeError for an argument that takes a list of ids, names or files and is given one: not its letters."""
+    for name, value in given.items():
+        if isinstance(value, str | bytes | PurePath):
+            raise RecipeError(f"{name} takes a list", got=repr(value), do=f"{name}=[{value!r}]")

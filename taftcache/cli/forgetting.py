@@ -16,7 +16,9 @@ from taftcache.terminal.forgetting import show_audit, show_forget, show_receipts
 commands = typer.Typer()
 
 Samples = Annotated[list[str] | None, typer.Option("--sample", metavar="ID", help="a sample's id (repeatable)")]
-IdFile = Annotated[Path | None, typer.Option("--file", metavar="FILE", help="a text file with one id a line")]
+IdFile = Annotated[
+    Path | None, typer.Option("--file", metavar="FILE", help="a text file with one id a line; - reads standard input")
+]
 
 
 @commands.command()
@@ -68,7 +70,7 @@ def forget(
     Example: taftcache forget stores/quickstart --class 7 --dry-run
     """
     ids = _named(sample, file)
-    if destroy_key and (ids or shard or label):
+    if destroy_key and (ids is not None or shard or label):
         raise RecipeError(
             "--destroy-key cannot stand beside ids, shards or classes",
             got="both",
@@ -141,11 +143,13 @@ def receipts(
     Example: taftcache receipts stores/quickstart --sample digits/0042
     """
     with taftcache.FeatureStore(store) as opened:
-        print_report(taftcache.receipts(opened, _named(sample, file)), as_json, show_receipts)
+        print_report(taftcache.receipts(opened, _named(sample, file) or []), as_json, show_receipts)
 
 
-def _named(sample: list[str] | None, file: Path | None) -> list[str]:
-    """The ids of ``--sample`` and ``--file``."""
+def _named(sample: list[str] | None, file: Path | None) -> list[str] | None:
+    """The ids of ``--sample`` and ``--file``, which may have none; None where neither is given."""
     from taftcache.stages.forget.request import read_ids
 
+    if not sample and file is None:
+        return None
     return [*(sample or []), *(read_ids(file) if file else [])]

@@ -64,6 +64,8 @@ def forgotten_lines(report: ForgetReport) -> list[str]:
     lines = []
     if report.mode == "destroy-key":
         lines.append("the tombstones and their key are destroyed")
+    elif not (report.already or report.forgotten or report.dropped_shards or report.classes):
+        lines.append("nothing to forget: no id is named")
     if report.already:
         lines.append(f"forgotten before: {some(report.already)}")
     if report.forgotten:

@@ -16,7 +16,7 @@ import numpy as np
 
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import Consent
-from taftcache.errors import StoreWriteError
+from taftcache.errors import StoreWriteError, check_several
 from taftcache.names import shard_of
 from taftcache.view import payload
 from taftcache.view.atlas import NONE, Atlas
@@ -63,6 +63,7 @@ def write_report(
     Raises:
         UnknownSample: one of ``samples`` has no row. StoreWriteError: the file cannot be written.
     """
+    check_several(samples=samples)
     pictures, atlas = Pictures(store, consent), Atlas(store)
     named = [atlas.table.ids[atlas.table.find(name)] for name in samples]
     atlas.work(skip=() if neighbours else ("neighbours",))

@@ -182,8 +182,8 @@ def test_unknown_id_names_near_ones_and_changes_nothing(store, extra):
 
 
 def test_no_sample_named(store):
-    with pytest.raises(RecipeError, match="nothing to forget"):
-        forget(store)
+    with open_store(store) as opened, pytest.raises(RecipeError, match="nothing to forget"):
+        taftcache.forget(opened)
 
 
 @pytest.mark.law("A class, a shard, an exact model that were forgotten were never seen")

@@ -394,7 +394,7 @@ def test_a_file_of_ids_is_read_to_a_bound(tmp_path, monkeypatch):
 def test_commands(exact, tmp_path, capsys):
     with FeatureStore(exact) as store:
         first, second, third = store.shard("000").sample_ids[:3]
-    (tmp_path / "ids.txt").write_text(f"{first}\n\n {second} \n")
+    (tmp_path / "ids.txt").write_text(f"{first}\n\n{second}\n")
     assert read_ids(tmp_path / "ids.txt") == [first, second]
 
     def run(*words: str) -> dict:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from taftcache.cache.store import FeatureStore
+from taftcache.errors import check_several
 from taftcache.stages.completeness import still_missing
 from taftcache.stages.forget.byproducts import check_folder, existing_folder
 from taftcache.stages.forget.chain import check_beside, check_ledger
@@ -67,6 +68,7 @@ def audit(
         RecipeError: no public key, or no such folder. FormatError: ``head`` is something else. StoreWriteError: it
             cannot be written.
     """
+    check_several(also=also)
     progress, to = progress or Silent(), Findings()
     key = None if public_key is None else checked_public_key(public_key)
     folders = [existing_folder(folder) for folder in also]

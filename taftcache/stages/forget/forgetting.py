@@ -12,7 +12,7 @@ from typing import Any
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.transaction import Transaction
-from taftcache.errors import RecipeError, StoreError, TaftcacheError
+from taftcache.errors import RecipeError, StoreError, TaftcacheError, check_several
 from taftcache.model.component import put_component, read_component
 from taftcache.model.meta import meta_of
 from taftcache.names import CLASS, EXACT, HEAD, MEAN, WEIGHTED, is_component, shard_of
@@ -37,7 +37,8 @@ class ForgetReport:
 
     ``certificates[name]`` has the certificate's fields and those of `renewal.certificate_of`. ``passes`` counts
     passes over the rows of what was solved. A dry run changes nothing: its certificates are empty and ``passes``
-    is an estimate, what the present components took; ``bytes`` is what would be rewritten. ``copies`` are ids of rows
+    is an estimate, what the present components took. ``bytes`` are those of the shards that were or would be written
+    anew, before. ``copies`` are ids of rows
     that stay and hold the very bytes of rows that leave. ``proven``: see ``proven_shares``, where it was asked for.
     """
 
@@ -64,7 +65,7 @@ class ForgetReport:
 
 def forget(
     store: FeatureStore,
-    samples: Sequence[str] = (),
+    samples: Sequence[str] | None = None,
     progress: Progress | None = None,
     *,
     shards: Sequence[str] = (),
@@ -92,11 +93,18 @@ def forget(
     A private component stays as it is: its promise already bounds what it holds of a sample, and training it again
     would spend more of its budget; the receipt says so. Where a class goes, it goes too.
 
+    An empty list of samples forgets nothing and changes nothing.
+
     Raises:
         RecipeError: nothing named, a mode that cannot do it, or no such key. UnknownSample, StoreError: something
         named is neither stored nor was forgotten before. DataError: no training row would be left.
     """
     begin = time.perf_counter()
+    check_several(samples=samples, shards=shards, classes=classes)
+    if samples is None and not (shards or classes):
+        raise RecipeError(
+            "nothing to forget: no sample, shard or class is named", do="give ids as taftcache inspect lists them"
+        )
     if mode not in MODES:
         raise RecipeError(f"unknown mode {mode!r} to forget with", got=mode, do=f"one of {', '.join(MODES)}")
     if cold and mode != "resolve":
@@ -104,7 +112,7 @@ def forget(
     if proven:
         held_out_rows(store)
     signer, progress = signer_of(signing_key), progress or Silent()
-    request = requested(store, samples, shards, classes, with_copies, progress)
+    request = requested(store, samples or (), shards, classes, with_copies, progress)
     if not request.samples and not request.asked:
         report = ForgetReport(
             store=store.path, root_before=store.root_digest, root_digest=store.root_digest,
@@ -151,7 +159,7 @@ def estimate(store: FeatureStore, plan: ForgetPlan) -> ForgetReport:
     return replace(
         _report(store, plan, store.root_digest),
         passes=passes,
-        bytes=sum(store.shard(name).nbytes for name in plan.rewritten),
+        bytes=_rewritten(store, plan),
         dry_run=True,
         notes=[*_imported(store, plan), *_unsearched(plan)],
     )
@@ -159,7 +167,7 @@ def estimate(store: FeatureStore, plan: ForgetPlan) -> ForgetReport:
 
 def _carry_out(store: FeatureStore, plan: ForgetPlan, signer: Signer | None, progress: Progress) -> ForgetReport:
     """Do it, in one commit."""
-    before = store.root_digest
+    before, size = store.root_digest, _rewritten(store, plan)
     bare = TAIL not in store.objects()  # imported rows without a backbone: nothing can have been made from them
     with store.transaction() as change:
         new = _erase(change, store, plan.request)
@@ -186,6 +194,7 @@ def _carry_out(store: FeatureStore, plan: ForgetPlan, signer: Signer | None, pro
         _report(store, plan, before),
         certificates=certificates,
         passes={name: certificate["passes"] for name, certificate in certificates.items()},
+        bytes=size,
         notes=notes,
     )
 
@@ -197,6 +206,11 @@ def _damaged_ledger(store: FeatureStore) -> list[str]:
     except StoreError as error:
         return [f"the ledger is damaged: {error.fault}; taftcache verify lists what is"]
     return []
+
+
+def _rewritten(store: FeatureStore, plan: ForgetPlan) -> int:
+    """Bytes of the shards that are written anew, as they are."""
+    return sum(store.shard(name).nbytes for name in plan.rewritten)
 
 
 def _imported(store: FeatureStore, plan: ForgetPlan) -> list[str]:

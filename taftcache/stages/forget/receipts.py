@@ -17,7 +17,7 @@ from taftcache.cache.format.fault import Fault
 from taftcache.cache.format.plan import check_ids
 from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.transaction import Transaction
-from taftcache.errors import RecipeError
+from taftcache.errors import RecipeError, check_several
 from taftcache.stages.forget.chain import DESTROYED, FORGOTTEN, is_receipt
 from taftcache.stages.signature import is_signed, signed_text
 
@@ -163,6 +163,7 @@ def receipts(store: FeatureStore, samples: Sequence[str] = ()) -> ReceiptsReport
         DataError: what is asked about cannot be an id. IntegrityError: the ledger, the tombstones or
             their key are damaged.
     """
+    check_several(samples=samples)
     samples = list(dict.fromkeys(samples))
     check_ids(samples)
     chain = ledger.read_chain(store.root, store.manifest.ledger)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -11,7 +13,7 @@ import numpy as np
 
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import DataError, RecipeError, UnknownSample
-from taftcache.names import CLASS, SHARD
+from taftcache.names import CLASS, SHARD, counted
 from taftcache.stages.look.duplicates import copies_of
 from taftcache.stages.look.row_table import no_class
 from taftcache.stages.progress import Progress
@@ -48,26 +50,28 @@ MAX_FILE = 256 << 20  # bytes of a file of ids
 
 
 def read_ids(file: Path) -> list[str]:
-    """Ids in a text file, one a line; blank lines are skipped.
+    """Ids in a text file, or of standard input where it is "-": one a line, as it stands; blank lines are skipped.
 
     Raises:
         RecipeError: no such file, not UTF-8, or more than is read.
     """
     try:
-        with file.open("rb") as stream:  # a pipe may name ids, too, but not one without end
+        # A pipe may name ids, too, but not one without end.
+        with nullcontext(sys.stdin.buffer) if str(file) == "-" else file.open("rb") as stream:
             raw = stream.read(MAX_FILE + 1)
         if len(raw) > MAX_FILE:
             raise RecipeError(
                 f"{file} has more than {MAX_FILE >> 20} MiB of ids", got=str(file), do="give them in several requests"
             )
-        lines = raw.decode().split("\n")
+        lines = raw.decode("utf-8-sig").split("\n")
     except OSError as error:
         raise RecipeError(f"cannot read the ids in {file}: {error.strerror}", got=error) from error
     except UnicodeDecodeError as error:
         raise RecipeError(
             f"{file} is not UTF-8 text", got=error, do="write one id a line, as taftcache inspect lists them"
         ) from error
-    return [line.strip() for line in lines if line.strip()]
+    # Nothing else is taken off: an id may begin or end with a blank, and without it be another sample's.
+    return [line.removesuffix("\r") for line in lines if line.strip()]
 
 
 def resolve_request(
@@ -76,14 +80,9 @@ def resolve_request(
     """Look everything up.
 
     Raises:
-        RecipeError: nothing named. UnknownSample, StoreError: an id, shard or class that is neither there nor was
-        forgotten. DataError: no training row would be left.
+        UnknownSample, StoreError: an id, shard or class that is neither there nor was forgotten; of ids, all that are
+        unknown are named. DataError: no training row would be left.
     """
-    if not (samples or shards or classes):
-        raise RecipeError(
-            "nothing to forget: no sample, shard or class is named",
-            do="give ids as taftcache inspect lists them",
-        )
     unfinished = store.staged_rows()
     wanted, asked, already = _named(store, unfinished, shards, classes)
     wanted = list(dict.fromkeys([*samples, *wanted]))
@@ -94,8 +93,13 @@ def resolve_request(
     known = {*here, *staged}
     gone = [i for i in wanted if i not in known]
     if unknown := [i for i in gone if not store.is_forgotten(i)]:
-        store.locate(unknown[0])
-        raise UnknownSample(f"{store.path} has no sample {unknown[0]}", got=repr(unknown[0]))
+        if len(unknown) == 1:
+            store.locate(unknown[0])  # says which ids are near
+        raise UnknownSample(
+            f"no row has any of {counted(len(unknown), 'id')} that are named; nothing is changed",
+            got="\n".join(unknown),
+            do=f"taftcache receipts {store.path} --file FILE, which says of each id what is known",
+        )
     leaving = Counter(store.locate(i)[0].name for i in here if store.holds(i))
     emptied = [name for name, n in leaving.items() if n == store.shard(name).rows]
     if store.shards and all(shard.name in emptied for shard in store.shards):

@@ -17,7 +17,7 @@ from taftcache.backbone.device import resolve_device
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import Consent
-from taftcache.errors import StoreError
+from taftcache.errors import StoreError, check_several
 from taftcache.model.card import Score
 from taftcache.model.component import Component, read_base, read_component
 from taftcache.model.composition import compose
@@ -102,6 +102,7 @@ def evaluate(
     Raises:
         StoreError: the store has no held-out rows. RecipeError: no component is left.
     """
+    check_several(without=without)
     progress, rows = progress or Silent(), rows or held_out_rows(store)
     settings = settings_of(store)
     names = [name for name in store.objects() if is_model(name)]

@@ -17,7 +17,7 @@ from taftcache.backbone.device import resolve_device
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.transaction import Transaction
-from taftcache.errors import RecipeError, StoreError
+from taftcache.errors import RecipeError, StoreError, check_several
 from taftcache.model.component import Component, put_component
 from taftcache.model.meta import meta_of
 from taftcache.names import EXACT, HEAD, PRIVATE, component_of, is_component, is_model
@@ -125,6 +125,7 @@ def train_private(
             no held-out rows to choose by, or a teacher is not there. SolveError: the noise that epsilon needs is out
             of reach.
     """
+    check_several(shards=shards)
     progress = progress or Silent()
     begin = time.perf_counter()
     signer = signer_of(signing_key)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from taftcache.cache.store import FeatureStore
-from taftcache.errors import RecipeError
+from taftcache.errors import RecipeError, check_several
 from taftcache.model.component import Component, put_component
 from taftcache.model.meta import ComponentMeta, meta_of
 from taftcache.names import HEAD, component_of
@@ -68,6 +68,7 @@ def train(
         RecipeError, IdentityError, CompositionError, BackboneError: as ``check_settings`` and ``check_kept`` say, or a
         private component would be replaced. StoreError: no such shard. SolveError: no solution as asked.
     """
+    check_several(shards=shards)
     progress = progress or Silent()
     begin = time.perf_counter()
     settings = settings_of(store, recipe)

@@ -1,0 +1,115 @@
+"""What a request names: ids as they stand, all of them known, and never the letters of one."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import taftcache
+from taftcache import FeatureStore
+from taftcache.cli import main
+from taftcache.errors import RecipeError, UnknownSample
+from taftcache.stages.forget.request import read_ids
+
+IDS = [*(f"u{k}" for k in range(40)), " u0", "u1 ", "1", "2", "12"]
+
+
+@pytest.fixture
+def store(tmp_path) -> Path:
+    """Vectors whose ids differ by blanks at their ends, or are letters of others."""
+    x = np.random.default_rng(0).normal(size=(len(IDS), 6))
+    path = tmp_path / "store"
+    overrides = ["store.shards=2", "solver.tolerance=1e-3"]
+    taftcache.import_vectors(x, np.arange(len(IDS)) % 3, path, ids=IDS, overrides=overrides)
+    with FeatureStore(path, mode="a") as opened:
+        taftcache.train(opened)
+        taftcache.compose(opened)
+    return path
+
+
+def ended(capsys, *words: str) -> tuple[int, dict]:
+    with pytest.raises(SystemExit) as end:
+        main([*words, "--json"])
+    return end.value.code, json.loads(capsys.readouterr().out)
+
+
+def ids_of(path: Path) -> list[str]:
+    with FeatureStore(path) as opened:
+        return [i for i in IDS if opened.holds(i)]
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+@pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
+def test_ids_of_a_file_stay_as_they_stand(store, tmp_path, capsys, end, mark):
+    (tmp_path / "ids").write_bytes(mark + end.join([" u0", "", "u1 ", ""]).encode())
+    code, told = ended(capsys, "forget", str(store), "--file", str(tmp_path / "ids"))
+    assert (code, told["forgotten"]) == (0, [" u0", "u1 "])
+    assert ids_of(store) == [i for i in IDS if i not in (" u0", "u1 ")]
+
+
+def test_ids_from_standard_input(store, capsys, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"u3\nu4\n")))
+    assert ended(capsys, "forget", str(store), "--file", "-", "--dry-run")[1]["forgotten"] == ["u3", "u4"]
+
+
+@pytest.mark.parametrize("argument", ["samples", "shards", "classes"])
+def test_one_text_is_no_list_of_its_letters(store, argument):
+    before = ids_of(store)
+    with FeatureStore(store, mode="a") as opened, pytest.raises(RecipeError, match=rf"{argument}=\['12'\]"):
+        taftcache.forget(opened, **{argument: "12"})
+    assert ids_of(store) == before
+
+
+def test_others_that_take_lists_take_no_text(store, tmp_path):
+    with FeatureStore(store, mode="a") as opened:
+        for call in (
+            lambda: taftcache.receipts(opened, "12"),
+            lambda: taftcache.train(opened, shards="000"),
+            lambda: taftcache.train_private(opened, shards="000"),
+            lambda: taftcache.evaluate(opened, without="000"),
+            lambda: taftcache.write_report(opened, tmp_path / "page.html", "u1"),
+            lambda: taftcache.audit(store, also=tmp_path),
+        ):
+            with pytest.raises(RecipeError, match="takes a list"):
+                call()
+
+
+def test_every_unknown_id_is_named_and_nothing_leaves(store, tmp_path, capsys):
+    (tmp_path / "ids").write_text("u1\nnobody\nu2\nnowhere\n")
+    with FeatureStore(store) as opened:
+        root = opened.root_digest
+    code, told = ended(capsys, "forget", str(store), "--file", str(tmp_path / "ids"))
+    assert code == UnknownSample.exit_code
+    assert told["got"].split("\n") == ["nobody", "nowhere"]
+    with FeatureStore(store) as opened:
+        assert opened.root_digest == root
+
+
+def test_a_file_without_an_id_forgets_nothing(store, tmp_path, capsys):
+    (tmp_path / "ids").write_text("\n\n")
+    with FeatureStore(store) as opened:
+        root = opened.root_digest
+    code, told = ended(capsys, "forget", str(store), "--file", str(tmp_path / "ids"))
+    assert (code, told["forgotten"], told["root_digest"]) == (0, [], root)
+    with pytest.raises(SystemExit):
+        main(["forget", str(store), "--file", str(tmp_path / "ids")])
+    assert "nothing to forget" in capsys.readouterr().out
+    assert ended(capsys, "forget", str(store))[0] == RecipeError.exit_code
+
+
+def test_a_name_that_is_no_text_is_an_unknown_id(store, capsys):
+    ended(capsys, "forget", str(store), "--sample", "u5")  # there are tombstones to look it up among
+    assert ended(capsys, "forget", str(store), "--sample", "caf\udce9.jpg")[0] == UnknownSample.exit_code
+    assert ended(capsys, "inspect", str(store), "--sample", "caf\udce9.jpg")[0] == UnknownSample.exit_code
+
+
+def test_what_is_written_anew_is_counted_before_and_after(store):
+    with FeatureStore(store) as opened:
+        planned = taftcache.forget(opened, ["u6"], dry_run=True)
+    with FeatureStore(store, mode="a") as opened:
+        assert taftcache.forget(opened, ["u6"]).bytes == planned.bytes > 0
