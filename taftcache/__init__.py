@@ -17,8 +17,8 @@ NAMES = {
     "consent": "Consent",
     "errors": (
         "ArgumentError BackboneError ClusterError CompositionError DataError FormatError IdentityError IntegrityError "
-        "RecipeError SolveError StaleStore StoreError StoreLocked StoreNotFound StoreUnreachable StoreWriteError "
-        "TaftcacheError UnknownSample UnreadableImage UntrustedStore"
+        "RecipeError SolveError StaleStore StoreChanged StoreError StoreLocked StoreNotFound StoreUnreachable "
+        "StoreWriteError TaftcacheError UnknownSample UnreadableImage UntrustedStore"
     ),
     "estimator": "TangentClassifier TangentRegressor",
     "model.component": "Component",

@@ -17,6 +17,7 @@ from taftcache.errors import IntegrityError as IntegrityError
 from taftcache.errors import RecipeError as RecipeError
 from taftcache.errors import SolveError as SolveError
 from taftcache.errors import StaleStore as StaleStore
+from taftcache.errors import StoreChanged as StoreChanged
 from taftcache.errors import StoreError as StoreError
 from taftcache.errors import StoreLocked as StoreLocked
 from taftcache.errors import StoreNotFound as StoreNotFound

@@ -12,8 +12,9 @@
     │   ├── IdentityError     5    the store was made from something else (names what differs)
     │   ├── IntegrityError    5    damage: names shard, array, chunk and file
     │   ├── StaleStore        5    an old copy with rows that were forgotten since
-    │   ├── StoreLocked       5    another process is writing
-    │   ├── StoreUnreachable  5    an object store or a model hub that does not answer, or refuses
+    │   ├── StoreLocked       9    another process is writing: try again
+    │   ├── StoreUnreachable  5    a file, an object store or a model hub that does not answer, or refuses
+    │   │   └── StoreChanged  9    another process committed while the store was read: try again
     │   ├── StoreWriteError   5    disk full or an I/O error; the last commit is intact
     │   ├── UntrustedStore    5    it names files of this machine that its user did not allow it
     │   └── UnknownSample     5    no row of that id
@@ -112,11 +113,19 @@ class UntrustedStore(StoreError):
 
 
 class StoreLocked(StoreError):
-    """Another process holds the store's writer lock."""
+    """Another process holds the store's writer lock; the same command succeeds later."""
+
+    exit_code = 9
 
 
 class StoreUnreachable(StoreError):
-    """The object store or the model hub does not answer, or does not let the bucket or the model be read."""
+    """What holds a store's file, or the model hub, does not answer, or does not let it be read."""
+
+
+class StoreChanged(StoreUnreachable):
+    """Another process committed since the store was opened, and a file of the commit before is gone; open it again."""
+
+    exit_code = 9
 
 
 class StoreWriteError(StoreError):

@@ -95,6 +95,7 @@ def command_line() -> str:
         "| 0 | | done |",
         *(f"| {e.exit_code} | `{e.__name__}` | {_first(e)} |" for e in _error_tree(errors.TaftcacheError)[1:]),
         "| 2 | | a command, option or argument that does not exist |",
+        "| 5 | | what verify or audit found |",
         "| 130 | | interrupted; what was committed is kept |",
     ]
     return "\n".join(lines) + "\n"

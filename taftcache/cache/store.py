@@ -10,7 +10,7 @@ from typing import Any, Literal, Self
 
 from taftcache.cache.arrays import DaskRows, RowDataset, ShardRows
 from taftcache.cache.format import ledger
-from taftcache.cache.format.fault import Fault
+from taftcache.cache.format.fault import Fault, changed, is_changed
 from taftcache.cache.format.identity import differences
 from taftcache.cache.format.layout import resolve_chunk_rows
 from taftcache.cache.format.manifest import FILE, ROLES, Manifest, ObjectRef
@@ -18,7 +18,7 @@ from taftcache.cache.format.naming import check_name
 from taftcache.cache.format.plan import check_ids
 from taftcache.cache.place.address import is_bucket, open_home
 from taftcache.cache.place.failure import cannot
-from taftcache.cache.place.lock import WriterLock
+from taftcache.cache.place.lock import LOCK, WriterLock
 from taftcache.cache.read.contents import MAKE, Contents, no_store, read_manifest
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.read.verify import OnProgress, read_object, verify
@@ -303,6 +303,16 @@ class FeatureStore:
     def strays(self) -> list[str]:
         """What lies in the folder and no manifest names: leftovers of a crash, or someone else's files. No faults."""
         return strays(self.root, self.staging, self.manifest) + unlawful(self.root, self.manifest)
+
+    @property
+    def is_written(self) -> bool:
+        """Whether another process holds the writer's lock; some of `strays` are its unfinished work then."""
+        return self._lock is None and self.staging.is_locked(LOCK)
+
+    def check_current(self) -> None:
+        """StoreChanged when another process has committed since this store was opened."""
+        if is_changed(self.root):
+            raise changed(self.root)
 
     def staged_ids(self) -> dict[str, list[str]]:
         """Shard -> ids of samples in unfinished work, of an extraction that was stopped: no manifest names them yet."""

@@ -26,12 +26,13 @@ import taftcache
 from taftcache.cache.place.lock import waiting
 from taftcache.cli import experiments, forgetting, inspection, models, pipeline, stores
 from taftcache.cli.options import print_error
-from taftcache.errors import StoreWriteError, TaftcacheError
+from taftcache.errors import StoreChanged, StoreWriteError, TaftcacheError
 from taftcache.terminal.console import OUT, complain, note
 
 # click's, or typer's own copy of it, whichever this typer has
 UsageError: Any = typer.BadParameter.__base__
 UNWRITTEN = StoreWriteError.exit_code
+AGAIN = 2  # times that a command begins anew where another process committed meanwhile
 INTERRUPTED = "interrupted; what was committed is kept, and the same command resumes from there"
 
 
@@ -45,7 +46,7 @@ class _Commands(TyperGroup):
         self.as_json = "--json" in (sys.argv[1:] if given is None else given)
         try:
             try:
-                return super().main(*arguments, **named)
+                return self._tried(*arguments, **named)
             finally:
                 sys.stdout.flush()  # what cannot be written is found here, and not when the process is taken down
         except TaftcacheError as error:
@@ -63,6 +64,15 @@ class _Commands(TyperGroup):
                     f"  got: {error.strerror}",
                 )
             sys.exit(UNWRITTEN)
+
+    def _tried(self, *arguments: Any, **named: Any) -> Any:
+        """Once more for a command that met another's commit: it read, for who writes holds the lock."""
+        for _ in range(AGAIN):
+            try:
+                return super().main(*arguments, **named)
+            except StoreChanged as error:
+                note(f"{error.fault}: once more")
+        return super().main(*arguments, **named)
 
     def invoke(self, ctx: Any) -> Any:
         try:

@@ -14,7 +14,6 @@ import taftcache
 from taftcache import FeatureStore
 from taftcache.cli import main
 from taftcache.errors import RecipeError, UnknownSample
-from taftcache.stages.forget.request import read_ids
 
 IDS = [*(f"u{k}" for k in range(40)), " u0", "u1 ", "1", "2", "12"]
 

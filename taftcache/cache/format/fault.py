@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 from dataclasses import dataclass
 
-from taftcache.cache.place.failure import cause
-from taftcache.errors import IntegrityError, StoreError
+from taftcache.cache.format.digest import digest
+from taftcache.cache.format.naming import FILE, MAX_BYTES
+from taftcache.cache.place.failure import cannot, cause
+from taftcache.cache.place.home import Home
+from taftcache.errors import IntegrityError, StoreChanged, StoreError, StoreUnreachable
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +46,36 @@ def problem_of(error: StoreError) -> str:
     return error.fault.removeprefix(_DAMAGED) + (f" ({error.got})" if error.got is not None else "")
 
 
-def unreadable(error: OSError) -> str:
-    """The problem of a file that the system could not read."""
-    return "it is missing" if isinstance(error, FileNotFoundError) else f"it cannot be read: {cause(error)}"
+def unreadable(root: Home, file: str, error: OSError) -> str:
+    """The problem of a file that the system could not read.
+
+    Raises:
+        StoreUnreachable: it is there, and this process may not read it, or has too many files open. StoreChanged: it
+        may have gone with a commit.
+    """
+    if error.errno in _REFUSED:
+        raise cannot("read", f"{root.path}/{file}", error, StoreUnreachable) from error
+    if not isinstance(error, FileNotFoundError):
+        return f"it cannot be read: {cause(error)}"
+    if is_changed(root):
+        raise changed(root) from error
+    return "it is missing"
+
+
+def is_changed(root: Home) -> bool:
+    """Whether another process has committed since the store at ``root`` was opened."""
+    try:
+        return root.opened not in ("", digest(root.read(FILE, MAX_BYTES)))
+    except (OSError, StoreError):
+        return False
+
+
+def changed(root: Home) -> StoreChanged:
+    """The error for a reader that has outlived the commit that it opened."""
+    return StoreChanged(
+        f"{root.path} was committed anew while it was read",
+        do="open it again: what is gone belonged to the commit before",
+    )
+
+
+_REFUSED = (errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE)

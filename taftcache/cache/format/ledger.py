@@ -113,7 +113,7 @@ def read_key(root: Home, manifest: Manifest) -> bytes:
     try:
         key = root.read(KEY_FILE, KEY_BYTES)
     except OSError as error:
-        raise Fault(None, None, None, KEY_FILE, unreadable(error)).error() from None
+        raise Fault(None, None, None, KEY_FILE, unreadable(root, KEY_FILE, error)).error() from None
     if len(key) != KEY_BYTES or digest(key) != manifest.tombstone_key:
         raise Fault(None, None, None, KEY_FILE, "its bytes do not have the digest that the root manifest names").error()
     return key
@@ -123,7 +123,7 @@ def _entry(root: Home, file: str, head: str, seq: int) -> dict[str, Any]:
     try:
         raw = root.read(file, MAX_ENTRY_BYTES)
     except OSError as error:
-        raise Fault(None, None, None, file, unreadable(error)).error() from None
+        raise Fault(None, None, None, file, unreadable(root, file, error)).error() from None
     if digest(raw) != head:
         raise Fault(None, None, None, file, "its bytes do not have the digest that the chain names").error()
     entry = _decoded(raw, seq)

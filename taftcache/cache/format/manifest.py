@@ -12,6 +12,8 @@ import msgspec
 
 from taftcache.cache.format.digest import MAX_DEPTH, SHORT, canonical, digest_without, plain, too_deep
 from taftcache.cache.format.fault import Fault
+from taftcache.cache.format.naming import FILE as FILE
+from taftcache.cache.format.naming import MAX_BYTES as MAX_BYTES
 from taftcache.cache.format.naming import NAME, OBJECT_FOLDERS, SUFFIX, check_classes, object_path
 from taftcache.cache.format.parts import (
     MAX_PART_BYTES,
@@ -28,12 +30,10 @@ from taftcache.cache.format.strict import AVOID, Hex, check_version, decode_stri
 from taftcache.cache.place.home import Home
 from taftcache.errors import FormatError, StoreError, StoreWriteError
 
-FILE = "manifest.json"
 PREVIOUS = "manifest.previous.json"
 FORMAT = "taftcache-store"
 VERSIONS = (1, 2)
 """Those that are read; the last one is written."""
-MAX_BYTES = 32 << 20
 MAX_OBJECT_BYTES = 1 << 30
 MAX_CLASSES = 1 << 17
 MAX_FREE_BYTES = 16 << 20

@@ -7,6 +7,8 @@ import re
 from taftcache.cache.format.digest import SHORT, plain
 from taftcache.errors import RecipeError
 
+FILE = "manifest.json"
+MAX_BYTES = 32 << 20  # of the root manifest
 OBJECT_FOLDERS = ("base", "components", "models", "state")
 
 NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")

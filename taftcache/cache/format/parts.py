@@ -121,7 +121,7 @@ class Part:
         try:
             raw = home.read(self.ref.path, self.ref.size)
         except OSError as error:
-            return b"", unreadable(error)
+            return b"", unreadable(home, self.ref.path, error)
         whole = len(raw) == self.ref.size and digest(raw) == self.ref.digest
         return raw, "" if whole else "its bytes do not have the digest that the root manifest names"
 

@@ -57,7 +57,7 @@ class Bucket:
                 do="pip install obstore",
             ) from None
         self.path: Path = Url(f"s3:/{bucket}/{prefix}".rstrip("/"))
-        self._api = obstore
+        self._api, self.opened = obstore, ""
         self._seen: dict[str, str | None] = {}  # files that may be swapped -> their version when last read
         self._store: Any = self._ask(
             "the bucket",

@@ -20,7 +20,7 @@ _CAUSES = {
     errno.EIO: ("the disk reports an I/O error", "Check the disk"),
     errno.EMFILE: ("too many files are open", "Allow more open files (ulimit -n)"),
     errno.ENFILE: ("too many files are open", "Close other programs"),
-    errno.EFBIG: ("the file is too large for the file system", "Name a place on another file system"),
+    errno.EFBIG: ("the file is too large", "Name a place on another file system, or allow larger files (ulimit -f)"),
     errno.ENAMETOOLONG: ("the name is too long", "Name a place with a shorter path"),
     errno.ELOOP: ("too many links lead on to each other", "Name the folder itself"),
     errno.ESTALE: ("the network file system has lost the file", "Mount it anew"),

@@ -42,7 +42,7 @@ class Folder:
     """The writer's lock keeps every other writer out."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = Path(path)
+        self.path, self.opened = Path(path), ""
         self._fd = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         # open shards share the folder and may outlive the store that opened it
         self._let_go = weakref.finalize(self, os.close, self._fd)
@@ -232,6 +232,20 @@ class Folder:
             if self.has_lock(name, fd):
                 return fd
             os.close(fd)  # of a file that was removed, or replaced, before it was locked: the next comer takes another
+
+    def is_locked(self, name: str) -> bool:
+        """Whether another process holds the lock file ``name``; looking keeps others from it for a moment."""
+        try:
+            fd, _ = self.open(name)
+        except OSError:
+            return False
+        try:
+            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError:
+            return True
+        finally:
+            os.close(fd)
+        return False
 
     def has_lock(self, name: str, fd: int) -> bool:
         """Whether the lock file ``name`` still is the one that is open, and locked, as ``fd``."""

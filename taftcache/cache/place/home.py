@@ -17,6 +17,8 @@ class Home(Protocol):
     """
 
     path: Path
+    opened: str
+    """The digest of the root manifest's bytes when it was last read or swapped through this; "" before."""
 
     @property
     def stable(self) -> bool:

@@ -14,6 +14,7 @@ from taftcache.errors import StoreLocked
 
 LOCK = "lock"
 EVERY = 0.1  # seconds between two tries
+LOOK = 0.02  # seconds that are waited in any case: who only looks whether the lock is held has it for less
 
 
 class _Patience(NamedTuple):
@@ -73,14 +74,14 @@ class WriterLock:
 def _locked(staging: Folder) -> int:
     """The lock's descriptor. Nothing is held while it is waited for, so who waits can be killed."""
     patience, said = _patience.get(), False
-    until = time.monotonic() + patience.seconds
+    until = time.monotonic() + max(patience.seconds, LOOK)
     while True:
         try:
             return staging.lock(LOCK)
         except StoreLocked as error:
             if not time.monotonic() < until:
                 raise
-            if not said:
+            if not said and patience.seconds:
                 patience.say(f"{error.fault}; waiting for up to {patience.seconds:g} s")
             said = True
-        time.sleep(min(EVERY, patience.seconds))
+        time.sleep(min(EVERY, max(patience.seconds, LOOK)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from taftcache.cache.format import ledger
+from taftcache.cache.format.digest import digest
 from taftcache.cache.format.fault import Fault, unreadable
 from taftcache.cache.format.manifest import FILE, MAX_BYTES, PREVIOUS, Manifest, ShardRef
 from taftcache.cache.place.home import Home
@@ -114,7 +115,8 @@ def read_manifest(root: Home) -> Manifest:
     except FileNotFoundError:
         raise no_store(root.path) from None
     except OSError as error:
-        raise Fault(None, None, None, FILE, unreadable(error)).error() from None
+        raise Fault(None, None, None, FILE, unreadable(root, FILE, error)).error() from None
+    root.opened = digest(raw)
     try:
         return Manifest.decode(raw, root)
     except IntegrityError as error:

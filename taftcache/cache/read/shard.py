@@ -74,13 +74,14 @@ class Shard:
     @cached_property
     def listing(self) -> ShardManifest:
         """The shard manifest alone: what files there are, while nothing is known of them yet."""
+        file = self.manifest_file
         try:
-            raw = self._root.read(self.manifest_file, layout.MAX_BYTES)
+            raw = self._root.read(file, layout.MAX_BYTES)
         except OSError as error:
-            raise Fault(self.name, None, None, self.manifest_file, _unreadable(error)).error() from None
+            raise Fault(self.name, None, None, file, unreadable(self._root, file, error)).error() from None
         if digest(raw) != self.digest:
             problem = "its bytes do not have the digest that the root manifest names"
-            raise Fault(self.name, None, None, self.manifest_file, problem).error()
+            raise Fault(self.name, None, None, file, problem).error()
         return ShardManifest.decode(raw, self._ref)
 
     @property
@@ -326,7 +327,7 @@ class Shard:
         try:
             found, data = self._root.view(f"{self.at}/{name}", size)
         except OSError as error:
-            raise _Damaged(self._fault(name, _unreadable(error))) from None
+            raise _Damaged(self._fault(name, unreadable(self._root, f"{self.at}/{name}", error))) from None
         if data is None:
             raise _Damaged(self._fault(name, f"it has {found} bytes, and the shard manifest declares {size}"))
         return data
@@ -384,12 +385,6 @@ class _Damaged(Exception):
 
 
 _CHANGED = "its bytes do not have the digest that the shard manifest names"
-
-
-def _unreadable(error: OSError) -> str:
-    if isinstance(error, FileNotFoundError):
-        return "it is missing (or the store was committed anew since it was opened: open it again)"
-    return unreadable(error)
 
 
 def _place(name: str) -> tuple[str | None, int | None]:

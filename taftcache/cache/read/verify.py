@@ -7,7 +7,7 @@ from functools import partial
 
 from taftcache.cache.format import ledger
 from taftcache.cache.format.digest import digest
-from taftcache.cache.format.fault import Fault, problem_of, unreadable
+from taftcache.cache.format.fault import Fault, changed, problem_of, unreadable
 from taftcache.cache.format.manifest import FILE, MAX_BYTES, Manifest, ObjectRef
 from taftcache.cache.place.home import Home
 from taftcache.cache.read.shard import Shard
@@ -20,7 +20,7 @@ OnProgress = Callable[[int, int], None]
 def verify(root: Home, named: Manifest, progress: OnProgress | None = None, *, manifest: bool = True) -> list[Fault]:
     """Every fault of a store: the root manifest, each shard's files, the objects beside them, the ledger, the key.
 
-    ``named`` is the manifest as it was opened: one that is another by now is a fault too, unless ``manifest`` says that
+    ``named`` is the manifest as it was opened: StoreChanged where it is another by now, unless ``manifest`` says that
     it is not in its place yet.
     """
     faults: list[Fault] = []
@@ -79,9 +79,9 @@ def _root_faults(root: Home, named: Manifest) -> list[Fault]:
         raw = root.read(FILE, MAX_BYTES)
         # a manifest may take many times its file's memory: it is decoded once more only where that tells something
         if named.text() != raw and Manifest.decode(raw).digest != named.digest:
-            return [Fault(None, None, None, FILE, "it is not the manifest that was opened")]
+            raise changed(root)
     except OSError as error:
-        return [Fault(None, None, None, FILE, unreadable(error))]
+        return [Fault(None, None, None, FILE, unreadable(root, FILE, error))]
     except StoreUnreachable:
         raise
     except StoreError as error:
@@ -106,7 +106,7 @@ def _read(root: Home, ref: ObjectRef) -> tuple[Fault | None, bytes]:
     try:
         raw = root.read(ref.path, ref.size)
     except OSError as error:
-        return Fault(None, None, None, ref.path, unreadable(error)), b""
+        return Fault(None, None, None, ref.path, unreadable(root, ref.path, error)), b""
     except StoreUnreachable:
         raise
     except StoreError as error:

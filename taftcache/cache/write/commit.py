@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Sequence
 
 from taftcache.cache.format import ledger
+from taftcache.cache.format.digest import digest
 from taftcache.cache.format.layout import manifest_file
 from taftcache.cache.format.manifest import FILE, Manifest
 from taftcache.cache.place.address import open_home
@@ -154,6 +155,7 @@ class Committer:
             self.root.place(self.staging, staged, place)
         previous.keep(self.root, self.manifest, new)
         self.root.swap(FILE, raw)  # the one step that counts
+        self.root.opened = digest(raw)
 
     def _recover(self, old: Manifest) -> None:
         """After a failed commit: take up what the disk says, and give the space back if that is the last commit.

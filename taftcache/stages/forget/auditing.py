@@ -65,7 +65,8 @@ def audit(
         replay: first forget again what an old copy of the store brought back, and take over the tombstones beside it.
 
     Raises:
-        RecipeError: no public key, or no such folder. FormatError: ``head`` is something else. StoreWriteError: it
+        StoreChanged: another process committed meanwhile, and something was found. RecipeError: no public key, or no
+            such folder. FormatError: ``head`` is something else. StoreWriteError: it
             cannot be written.
     """
     check_several(also=also)
@@ -84,7 +85,9 @@ def audit(
         certificates = check_models(store, progress, to)
         for folder in folders:
             check_folder(store, folder, to)
-        if head is not None and not to.findings:
+        if to.findings:
+            store.check_current()  # what belonged to the commit before is nobody's fault
+        elif head is not None:
             move_pin(store, Path(head))
         return AuditReport(
             store=store.path,

@@ -9,7 +9,7 @@ from typing import Any
 from taftcache.cache.format.manifest import CURVE
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
-from taftcache.errors import FormatError, StoreError
+from taftcache.errors import FormatError, StoreError, StoreUnreachable
 from taftcache.model.component import Component, read_component
 from taftcache.model.composition import compose
 from taftcache.model.meta import meta_of
@@ -51,17 +51,22 @@ def check_models(store: FeatureStore, progress: Progress, to: Findings) -> dict[
     shards = {shard.name: shard for shard in store.shards}
     components = _components(store, settings, to)
     private = _private(store, components, to)
-    _origins(store, shards, private, to)
+    keys = _keys(store, settings, shards)
+    _origins(store, shards, {*private, *keys}, to)
     if there := imported(store):
         to.notes.append(f"{STAYS}: {', '.join(there)}")
-    keys = _keys(store, settings, shards)
     checked: dict[str, dict[str, float]] = {}
     for name, component in components.items():
         if name in private:  # noise is no optimum, and the rows that it was made from may be forgotten since
             continue
         if name in keys and component.meta.get("key") != keys[name]:
             kind = "stale composition" if name in (MEAN, WEIGHTED) else "stale component"
-            to.found(kind, name, "it was not made from the rows, components and settings that are there")
+            to.found(
+                kind,
+                name,
+                "it was not made from the rows, components and settings that are there; after append, or with other "
+                "settings, taftcache train and compose renew it",
+            )
         elif name in (MEAN, WEIGHTED):
             _check_sum(name, component, components, to)
         elif name in keys:
@@ -70,7 +75,9 @@ def check_models(store: FeatureStore, progress: Progress, to: Findings) -> dict[
             with progress.task(f"certify {name}", None):
                 try:
                     checked[name] = check_certificate(name, component, settings, sources, to)
-                except FormatError as error:
+                except StoreUnreachable:
+                    raise
+                except StoreError as error:
                     to.found("certificate", name, error.fault)
     if closer := [n for n, c in checked.items() if c["distance_bound"] > CLOSER * c["distance_recorded"]]:
         to.notes.append(
@@ -110,8 +117,8 @@ def _components(store: FeatureStore, settings: Settings, to: Findings) -> dict[s
     return components
 
 
-def _origins(store: FeatureStore, shards: Mapping[str, Shard], private: Collection[str], to: Findings) -> None:
-    """Whether each object says that it was made from rows that are there."""
+def _origins(store: FeatureStore, shards: Mapping[str, Shard], known: Collection[str], to: Findings) -> None:
+    """Whether each object says that it was made from rows that are there; of the ``known`` their key says it."""
     rows = {shard.digest for shard in shards.values()}
     for name, ref in store.objects().items():
         if name.startswith("base/") or name == KEYS or ref.meta.get("imported"):
@@ -121,7 +128,7 @@ def _origins(store: FeatureStore, shards: Mapping[str, Shard], private: Collecti
             to.found("kept component", name, "the store has no shard of that name")
         elif own is not None and own.name in subtracted(store):
             to.found("kept component", name, "its shard was subtracted")
-        elif name not in (MEAN, WEIGHTED, EXACT, *private) and not _made_from(ref.meta, rows):
+        elif name not in known and not _made_from(ref.meta, rows):
             to.found("stale object", name, "it does not say that it was made from the rows that are there")
 
 

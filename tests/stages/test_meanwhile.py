@@ -1,0 +1,147 @@
+"""What a reader meets while another process writes, or where it may not read: damage is claimed where there is some."""
+
+from __future__ import annotations
+
+import errno
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+import taftcache
+from taftcache import FeatureStore
+from taftcache.cache.place.folder import Folder
+from taftcache.cli import main
+from taftcache.errors import IntegrityError, StoreChanged, StoreLocked, StoreUnreachable
+from tests.cli.test_waiting import another_writer
+from tests.stages.making import open_store
+
+READS = {
+    "rows": lambda store: store.shard("000").tokens(slice(None)),
+    "labels": lambda store: store.shard("000").labels,
+    "a model": lambda store: store.read_object("models/mean"),
+    "the ledger": lambda store: store.ledger(),
+    "everything": lambda store: store.verify(),
+    "accuracy": taftcache.evaluate,
+}
+
+
+@pytest.fixture
+def store(solved, tmp_path) -> Path:
+    return shutil.copytree(solved, tmp_path / "store")
+
+
+def erase_first(path: Path) -> None:
+    with open_store(path) as store:
+        taftcache.forget(store, [store.shard("000").sample_ids[0]])
+
+
+def spoil(file: Path) -> None:
+    file.write_bytes(bytes(byte ^ 1 for byte in file.read_bytes()))
+
+
+@pytest.mark.law("Damage is found, and nothing else is called damage")
+@pytest.mark.parametrize("what", [what for what in READS if what != "the ledger"])
+def test_a_reader_that_outlives_its_commit_is_told_so(store, what):
+    with FeatureStore(store) as reader:
+        erase_first(store)
+        with pytest.raises(StoreChanged, match="committed anew"):
+            READS[what](reader)
+    with FeatureStore(store) as reader:
+        READS[what](reader)
+
+
+@pytest.mark.law("Damage is found, and nothing else is called damage")
+def test_what_is_missing_without_a_commit_is_damage(store):
+    with FeatureStore(store) as reader:
+        (file,) = store.glob("models/mean-*")
+        file.unlink()
+        with pytest.raises(IntegrityError, match="missing"):
+            reader.read_object("models/mean")
+        assert [fault.problem for fault in reader.verify()] == ["it is missing"]
+
+
+def test_the_store_that_committed_reads_on(store):
+    with open_store(store) as writer:
+        taftcache.forget(writer, [writer.shard("000").sample_ids[0]])
+        (file,) = store.glob("models/mean-*")
+        file.unlink()
+        with pytest.raises(IntegrityError):
+            writer.read_object("models/mean")
+
+
+@pytest.mark.law("Damage is found, and nothing else is called damage")
+@pytest.mark.parametrize("what", READS)
+@pytest.mark.parametrize("reason", [errno.EACCES, errno.EMFILE])
+def test_what_may_not_be_read_is_no_damage(store, monkeypatch, what, reason):
+    erase_first(store)
+
+    def refused(self: Folder, name: str, *rest: object) -> object:
+        if name == "manifest.json":
+            return kept(self, name, *rest)
+        raise OSError(reason, "refused", name)
+
+    kept = Folder.read
+    with FeatureStore(store) as reader:
+        monkeypatch.setattr(Folder, "read", refused)
+        monkeypatch.setattr(Folder, "view", refused)
+        with pytest.raises(StoreUnreachable, match="cannot read"):
+            READS[what](reader)
+
+
+def test_the_audit_beside_a_writer_leaves_its_unfinished_work_out(store):
+    (store / "staging/transaction").mkdir(parents=True)
+    (store / "staging/transaction/1.json").write_text("{}")
+    assert [f.kind for f in taftcache.audit(store).findings] == ["leftover file"]
+    with another_writer(store, 60):
+        report = taftcache.audit(store)
+    assert report.findings == []
+    assert any("another process writes" in said for said in report.notes)
+
+
+def test_the_audit_that_a_commit_overtook_finds_nothing(store, monkeypatch):
+    from taftcache.stages.forget import auditing
+
+    def overtaken(opened: FeatureStore, progress: object, to: object) -> None:
+        if not done:
+            done.append(True)
+            erase_first(store)
+        kept(opened, progress, to)
+
+    done, kept = [], auditing.check_damage
+    monkeypatch.setattr(auditing, "check_damage", overtaken)
+    with pytest.raises(StoreChanged):
+        taftcache.audit(store)
+    assert taftcache.audit(store).findings == []
+
+
+@pytest.mark.parametrize(("times", "code"), [(1, 0), (9, StoreChanged.exit_code)])
+def test_a_command_begins_again_after_anothers_commit(store, monkeypatch, capsys, times, code):
+    kept, left = taftcache.verify, [None] * times
+
+    def overtaken(*arguments: object, **named: object) -> object:
+        if left:
+            left.pop()
+            raise StoreChanged("the store was committed anew")
+        return kept(*arguments, **named)
+
+    monkeypatch.setattr(taftcache, "verify", overtaken)
+    with pytest.raises(SystemExit) as end:
+        main(["verify", str(store), "--json"])
+    told = capsys.readouterr()
+    assert end.value.code == code
+    assert json.loads(told.out).get("exit_code", 0) == code
+    assert told.err.count("once more") == min(times, 2)
+
+
+def test_only_what_passes_by_itself_has_the_code_for_trying_again(store):
+    assert StoreLocked.exit_code == StoreChanged.exit_code != IntegrityError.exit_code
+
+
+@pytest.mark.parametrize("file", ["shards/000-*/tokens/c.0*", "shards/000-*/labels/c.0", "shards/000-*/sample_id/c.0"])
+def test_the_audit_of_a_damaged_store_is_a_list(store, file):
+    erase_first(store)
+    spoil(next(iter(store.glob(file))))
+    kinds = {finding.kind for finding in taftcache.audit(store).findings}
+    assert "damage" in kinds
