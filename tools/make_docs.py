@@ -97,6 +97,7 @@ def command_line() -> str:
         "| 2 | | a command, option or argument that does not exist |",
         "| 5 | | what verify or audit found |",
         "| 130 | | interrupted; what was committed is kept |",
+        "| 137 | | memory ran out; what was committed is kept |",
     ]
     return "\n".join(lines) + "\n"
 

@@ -47,7 +47,8 @@ class FeatureStore:
     ``expect`` is the root digest that the caller knows: IntegrityError when the store has another, so that an old copy
     put in a newer one's place is noticed. StaleStore when it holds rows that were forgotten at this place, which is
     noticed without it; ``stale`` opens it all the same, to forget them again. StoreNotFound, FormatError,
-    IntegrityError and StoreLocked say what else can be wrong. A context manager; `close` lets the lock go.
+    IntegrityError and StoreLocked say what else can be wrong. A context manager; `close` lets the lock go. Threads may
+    read one together; one that is open for writing belongs to one thread, and to the process that opened it.
     """
 
     def __init__(

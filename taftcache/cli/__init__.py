@@ -16,7 +16,7 @@ import re
 import sys
 import warnings
 from functools import cache
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 from typer.core import TyperGroup
@@ -33,6 +33,9 @@ from taftcache.terminal.console import OUT, complain, note
 UsageError: Any = typer.BadParameter.__base__
 UNWRITTEN = StoreWriteError.exit_code
 AGAIN = 2  # times that a command begins anew where another process committed meanwhile
+EXHAUSTED = "memory ran out; what was committed is kept, and the same command resumes from there"
+NO_MEMORY = re.compile("out of memory|(allocate|not enough) memory")
+EXHAUSTED_CODE = 137  # as where the system ends a process for it
 INTERRUPTED = "interrupted; what was committed is kept, and the same command resumes from there"
 
 
@@ -57,13 +60,7 @@ class _Commands(TyperGroup):
         except OSError as error:
             if error.filename is not None:
                 raise
-            sys.stdout = open(os.devnull, "w")  # noqa: SIM115  # nothing is tried again at the end of the process
-            if not isinstance(error, BrokenPipeError):  # who reads has seen enough
-                complain(
-                    "taftcache: the report could not be written to standard output; what was committed is kept",
-                    f"  got: {error.strerror}",
-                )
-            sys.exit(UNWRITTEN)
+            self._unwritten(error)
 
     def _tried(self, *arguments: Any, **named: Any) -> Any:
         """Once more for a command that met another's commit: it read, for who writes holds the lock."""
@@ -83,6 +80,24 @@ class _Commands(TyperGroup):
             sys.exit(130)
         except UsageError as error:
             self._refuse(error)
+        except BrokenPipeError as error:  # typer would end with a code that says nothing
+            self._unwritten(error)
+        except (MemoryError, RuntimeError) as error:  # torch's allocators raise the latter
+            if not isinstance(error, MemoryError) and not NO_MEMORY.search(str(error)):
+                raise
+            complain(f"taftcache: {EXHAUSTED}", f"  got: {str(error).splitlines()[0] if str(error) else 'no more'}")
+            self._report("MemoryError", EXHAUSTED, EXHAUSTED_CODE, got=error)
+            sys.exit(EXHAUSTED_CODE)
+
+    def _unwritten(self, error: OSError) -> NoReturn:
+        """The end of a command whose report could not be written."""
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  # nothing is tried again at the end of the process
+        if not isinstance(error, BrokenPipeError):  # who reads has seen enough
+            complain(
+                "taftcache: the report could not be written to standard output; what was committed is kept",
+                f"  got: {error.strerror}",
+            )
+        sys.exit(UNWRITTEN)
 
     def make_context(self, *arguments: Any, **named: Any) -> Any:
         try:
@@ -193,7 +208,9 @@ def main(argv: list[str] | None = None) -> None:
         os.environ.setdefault("GOMP_SPINCOUNT", "3000")
     # timm 1.0 decorates two layers with torch.jit.script, which is nothing that a user could act on.
     warnings.filterwarnings("ignore", r".torch\.jit\.script", FutureWarning)
-    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+    if sys.stdout is None:  # closed by whoever started this
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors in ("strict", "surrogateescape"):
         sys.stdout.reconfigure(errors="backslashreplace")  # × is not ASCII; stderr escapes so of its own accord
     _command()(args=argv, standalone_mode=True, prog_name="taftcache")
 

@@ -11,7 +11,7 @@ import json
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NoReturn
 
 from rich.console import Console
 from rich.table import Table
@@ -37,6 +37,10 @@ class _Console(Console):
 
     def __init__(self, *, stderr: bool = False) -> None:
         super().__init__(stderr=stderr, highlight=False, emoji=False)
+
+    def on_broken_pipe(self) -> NoReturn:
+        """Leaves it to who printed, where rich would end the process with a code that says nothing."""
+        raise BrokenPipeError
 
     def render_str(self, text: str, **options: Any) -> Text:
         """See rich; every string goes through here, those in the cells of tables too."""

@@ -45,6 +45,22 @@ def test_a_report_that_cannot_be_written(finished, asked):
     assert [line.split(":")[0] for line in ended.stderr.splitlines()] == ["taftcache", "  got"]
 
 
+STREAMS = {
+    "nobody reads on": (["bash", "-c", '"$@" | true; exit $PIPESTATUS', "bash"], 5),
+    "closed": (["bash", "-c", '"$@" >&-', "bash"], 0),
+    "of a locale without a character": (["env", "LC_ALL=C", "PYTHONUTF8=0", "PYTHONCOERCECLOCALE=0"], 0),
+}
+
+
+@pytest.mark.parametrize("how", STREAMS)
+def test_a_standard_output_that_is_not_as_usual(finished, how):
+    before, code = STREAMS[how]
+    command = [*before, sys.executable, "-m", "taftcache", "inspect", str(finished)]
+    ended = subprocess.run(command, capture_output=True, text=True)
+    assert (ended.returncode, ended.stderr) == (code, "")
+    assert bool(ended.stdout) == (how == "of a locale without a character")
+
+
 def test_threads_that_wait_spin_but_shortly():
     """The library that torch's threads are of is loaded by itself, a tenth of the time."""
     library = next((Path(torch.__file__).parent / "lib").glob("libgomp*"), None)

@@ -97,7 +97,7 @@ def resolve_request(
             store.locate(unknown[0])  # says which ids are near
         raise UnknownSample(
             f"no row has any of {counted(len(unknown), 'id')} that are named; nothing is changed",
-            got="\n".join(unknown),
+            got=", ".join(map(repr, unknown)),
             do=f"taftcache receipts {store.path} --file FILE, which says of each id what is known",
         )
     leaving = Counter(store.locate(i)[0].name for i in here if store.holds(i))
