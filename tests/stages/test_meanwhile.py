@@ -5,6 +5,9 @@ from __future__ import annotations
 import errno
 import json
 import shutil
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
@@ -13,7 +16,7 @@ import taftcache
 from taftcache import FeatureStore
 from taftcache.cache.place.folder import Folder
 from taftcache.cli import main
-from taftcache.errors import IntegrityError, StoreChanged, StoreLocked, StoreUnreachable
+from taftcache.errors import IntegrityError, StoreChanged, StoreError, StoreLocked, StoreUnreachable
 from tests.cli.test_waiting import another_writer
 from tests.stages.making import open_store
 
@@ -145,3 +148,31 @@ def test_the_audit_of_a_damaged_store_is_a_list(store, file):
     spoil(next(iter(store.glob(file))))
     kinds = {finding.kind for finding in taftcache.audit(store).findings}
     assert "damage" in kinds
+
+
+def test_a_store_is_written_to_where_it_was_opened(store):
+    """Whatever else a thread or a fork would do with it, the store and its other users stay as they are."""
+    with open_store(store) as opened:
+        ids = opened.shard("000").sample_ids[:4]
+        with ThreadPoolExecutor(2) as pool:
+            for error in pool.map(lambda one: _refused(taftcache.forget, opened, [one]), ids[:2]):
+                assert "another thread" in error
+        with ProcessPoolExecutor(
+            1, mp_context=get_context("fork"), initializer=_opened.append, initargs=(opened,)
+        ) as p:
+            assert "another process" in p.submit(_refused_there, ids[2]).result()
+        assert taftcache.forget(opened, ids[3:]).forgotten == ids[3:]
+    assert taftcache.audit(store).findings == []
+
+
+_opened: list[FeatureStore] = []
+
+
+def _refused(verb: Callable[..., object], *arguments: object) -> str:
+    with pytest.raises(StoreError) as caught:
+        verb(*arguments)
+    return caught.value.fault
+
+
+def _refused_there(one: str) -> str:
+    return _refused(taftcache.forget, _opened[0], [one])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from threading import get_ident
 
 from taftcache.cache.format import ledger
 from taftcache.cache.format.digest import digest
@@ -27,7 +28,7 @@ class Committer:
 
     ``staging`` is the folder in which changes are prepared. ``contents`` is what the last commit holds, and
     ``tombstone_file``, beside the store, is kept in step with it. At most one transaction is open, and one writer for
-    each shard.
+    each shard; all of them in the thread that opened the store.
     """
 
     def __init__(
@@ -38,6 +39,7 @@ class Committer:
         self._lock = lock
         self._writers: dict[str, Callable[[], None]] = {}  # shard -> what closes its writer
         self._discard: Callable[[], None] | None = None  # what gives the open transaction up
+        self._home = os.getpid(), get_ident()
 
     @property
     def manifest(self) -> Manifest:
@@ -46,6 +48,7 @@ class Committer:
 
     def start_writer(self, name: str, close: Callable[[], None]) -> None:
         """A writer of the shard ``name`` is open until `end_writer`; ``close`` closes it."""
+        self._check_home()
         self._writers[name] = close
 
     def end_writer(self, name: str) -> None:
@@ -54,10 +57,21 @@ class Committer:
 
     def start_transaction(self, discard: Callable[[], None]) -> None:
         """A transaction is open until it is published, or until `end_transaction`; ``discard`` gives it up."""
+        self._check_home()
         self.check_no_transaction("open a second transaction")
         self.staging.remove(TRANSACTION)
         self.staging.make(TRANSACTION)
         self._discard = discard
+
+    def _check_home(self) -> None:
+        # The lock keeps other processes out, and neither other threads nor a copy that a fork made of this one: what
+        # they had planned would be of a commit that is not the last any more.
+        if self._home != (os.getpid(), get_ident()):
+            raise StoreError(
+                f"{self.root.path} was opened for writing in another "
+                + ("thread" if self._home[0] == os.getpid() else "process"),
+                do='open it where it is written to: FeatureStore(path, mode="a"), one after the other',
+            )
 
     def end_transaction(self) -> None:
         """The transaction has ended without a commit."""
