@@ -221,8 +221,9 @@ module that it calls (`tangent.blocks = "stages.3"`). `extract` and `inspect` sa
 no file of weights.
 
 What the rows depend on stays as it is: a parameter that both halves read, such as a position bias that all blocks \
-share, is not trained. Neither are the statistics of BatchNorm. A module is refused where something of the sample goes \
-around it (the inside of a residual branch), where it is called twice, or where it is given windows instead of images.
+share, is not trained. Neither are the statistics of BatchNorm, nor the frequencies of rotary embeddings where J is \
+computed by hand. A module is refused where something of the sample goes around it (the inside of a residual branch), \
+where it is called twice, or where it is given windows instead of images.
 
 In the table, "a row" is what is cached of one sample by the model as named, and "bytes" its size in float16. J and Jᵀ \
 are relative errors in float64 against `torch.func` on the whole uncut model, for a small random model of the family.

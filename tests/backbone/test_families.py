@@ -11,7 +11,8 @@ import pytest
 import timm
 import torch
 from torch import nn
-from torch.func import functional_call
+from torch.func import functional_call, jvp
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from taftcache.backbone.cut import trace
 from taftcache.backbone.cut.architecture import tail_module
@@ -22,6 +23,7 @@ from taftcache.backbone.model import wrap_model
 from taftcache.backbone.preprocess import Preprocess
 from taftcache.backbone.spec import PreprocessSpec
 from taftcache.errors import BackboneError
+from taftcache.tangent.base import make_base
 from tests.backbone.registry import MemorySink, NoiseSource, images, small_backbone
 
 TOLERANCE = 1e-12  # relative, float64
@@ -113,6 +115,30 @@ def test_derivatives_are_torch_funcs_on_the_whole_model(family):
     cut = Cut(table.small_backbone(family), family.blocks)
     errors = table.check(cut, pictures(family))
     assert max(errors.value, errors.tangent, errors.adjoint, errors.identity) <= TOLERANCE
+
+
+def test_what_is_trained_is_what_j_moves_with_where_all_blocks_are_the_tail():
+    """Mixed rotary embeddings have frequencies that are parameters; the tables that are made of them are constants."""
+    family = table.Family("mixed RoPE", "vit_small_patch16_rope_mixed_ape_224", "blocks.0", table._VIT)
+    cut, x = Cut(table.small_backbone(family), family.blocks), pictures(family)
+    config = cut.tail_config()
+    base = make_base(cut.tail_state(), config, table.CLASSES)
+    assert config.path == "layers"
+    assert "rope.freqs" not in base.layout
+    whole, tail = table.whole_model(cut, base), base.tail
+    w = tail.bind(base.state)
+    state = tail.value(w, cut.prefix(x))
+    generator = torch.Generator().manual_seed(5)
+    with sdpa_kernel(SDPBackend.MATH):
+        for name in base.layout:
+            v = {name: torch.randn(base.state[name].shape, generator=generator)}
+            rest = {n: t for n, t in base.state.items() if n in base.layout and n != name}
+            expected = jvp(lambda p, rest=rest: whole(rest | p, x), ({name: base.state[name]},), (v,))[1]
+            found = tail.tangent(w, state, tail.bind(v))
+            assert expected.norm() > 0, name
+            torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-4, msg=name)
+    with torch.no_grad():
+        torch.testing.assert_close(cut.replay(cut.prefix(x)), cut.backbone.model(x), rtol=1e-5, atol=1e-5)
 
 
 @kinds()

@@ -7,7 +7,7 @@ Which way is decided from the model, and said: ``path`` and ``why`` of the descr
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from threading import local
 from typing import Any
 
@@ -85,6 +85,7 @@ class Cut:
                 self._closed = self._describe()
             if isinstance(self._closed, DescribedTail):
                 self.buffers = tuple(self._closed.buffers)
+                self._fix_all_but(self._closed.read)
         self._dtype = getattr(torch, backbone.precision)
         # The frozen layers in half precision are a copy: the tail, and what is looked at above, are float32's.
         self._frozen = self._model if self._dtype == torch.float32 else copy.deepcopy(self._model).to(self._dtype)
@@ -183,6 +184,11 @@ class Cut:
             grid = model.patch_embed.dynamic_feat_size(self._image_shape[1:])
             return describe(model, len(names) - names.index(self.start), grid)
         return describe(model, 1)
+
+    def _fix_all_but(self, read: Container[str]) -> None:
+        """What no layer reads stays as it is: the frequencies of rotary embeddings, of which tables were made."""
+        self._fixed += tuple(name for name in self.parameters if name not in read)
+        self.parameters = tuple(name for name in self.parameters if name in read)
 
     def _head(self) -> tuple[Tensor | None, Tensor | None]:
         """The model's own classifier on the head's input; None where it has none."""

@@ -39,6 +39,8 @@ class DescribedTail(NamedTuple):
     end: ClassRow | Readout
     buffers: dict[str, Tensor]
     """Tensors that the layers read and nothing trains (tables of rotary embeddings), by a name of our own."""
+    read: frozenset[str]
+    """timm's names of the parameters that the layers read."""
 
 
 class _Uncovered(Exception):
@@ -76,10 +78,11 @@ def _describe(model: Any, blocks: int, grid: tuple[int, int] | None) -> Describe
             rotation = Rotation(table=name, skip=model.num_prefix_tokens)
         last = index == len(model.blocks) - 1
         described += _block(f"blocks.{index}", model.blocks[index], rotation, first=last and token)
+    read = frozenset(name for layer in (*described, *end.layers) for name in layer.names)
     row = _class_row(model, f"blocks.{len(model.blocks) - 1}", described[-2:], end)
     if row is not None:
-        return DescribedTail(tuple(described[:-2]), row, buffers)
-    return DescribedTail(tuple(described), end, buffers)
+        return DescribedTail(tuple(described[:-2]), row, buffers, read)
+    return DescribedTail(tuple(described), end, buffers, read)
 
 
 def _readout(model: Any) -> Readout:
