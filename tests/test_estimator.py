@@ -262,6 +262,8 @@ def test_what_cannot_be_fitted_or_classified_is_said(tmp_path):
         ("alpha", "much", SolveError),
         ("alpha", None, SolveError),
         ("alpha", [1.0], SolveError),
+        ("alpha", -1.0, SolveError),
+        ("kappa", -1.0, SolveError),
         ("loss", "squared_error", SolveError),
         ("class_weight", {"zebra": 2}, ValueError),
         ("class_weight", "much", RecipeError),

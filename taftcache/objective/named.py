@@ -25,7 +25,7 @@ def true_class_weight(alpha: float | str, classes: int) -> float:
     """
     if isinstance(alpha, str) and alpha == "auto":
         return sqrt(classes)
-    if not isinstance(alpha, Real):
+    if isinstance(alpha, bool) or not isinstance(alpha, Real):
         raise SolveError("alpha is not a number", got=repr(alpha), do='a number above 0, or "auto"')
     return float(alpha)
 
@@ -34,7 +34,7 @@ def named_loss(name: str, alpha: float = 1.0, kappa: float = 15.0) -> Loss:
     """The loss of classes called ``name``; α and κ are those of the rescaled square loss, "mse" is it with α = κ = 1.
 
     Raises:
-        SolveError: no such loss.
+        SolveError: no such loss, or α or κ that is not above 0.
     """
     losses: dict[str, Loss] = {
         "rsl": RSL(alpha=alpha, kappa=kappa),

@@ -2,24 +2,35 @@
 
 from __future__ import annotations
 
+from math import inf
+from numbers import Real
 from typing import ClassVar
 
 import msgspec
 import torch
 from torch import Tensor
 
+from taftcache.errors import SolveError
+
+_ABOVE = "a number above 0: 1 is the paper's alpha, 15 the usual kappa"
+
 
 class RSL(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """ℓ(z, y) = 1/K [ α (z_y − κ)² + Σ_{i≠y} z_i² ] (TAFT, rescaled square loss).
 
-    α weighs the true class, κ is the logit it is to have. α = κ = 1 is the mean squared error
-    against one-hot labels; the authors' release has α = 1.
+    α weighs the true class, κ is the logit it is to have; both are above 0, or a SolveError. α = κ = 1 is the mean
+    squared error against one-hot labels; the authors' release has α = 1.
     """
 
     quadratic: ClassVar[bool] = True
 
     alpha: float = 1.0
     kappa: float = 15.0
+
+    def __post_init__(self) -> None:
+        for name, value in (("alpha", self.alpha), ("kappa", self.kappa)):
+            if isinstance(value, bool) or not isinstance(value, Real) or not 0 < value < inf:
+                raise SolveError(f"{name} of the rescaled square loss is not above 0", got=repr(value), do=_ABOVE)
 
     def value(self, z: Tensor, y: Tensor) -> Tensor:
         """ℓ of each row [n] for logits z [n,K] and classes y [n]."""

@@ -57,6 +57,13 @@ def test_values_are_torchs():
     assert SquaredError().value(z[:, :1], VALUES[:, 0]).shape == (6,)
 
 
+@pytest.mark.parametrize("wrong", [0.0, -1.0, float("nan"), float("inf"), True, "much"])
+@pytest.mark.parametrize("name", ["alpha", "kappa"])
+def test_the_rescaled_square_loss_weighs_and_pulls_by_numbers_above_zero(name, wrong):
+    with pytest.raises(SolveError, match=f"{name} of the rescaled square loss is not above 0\n  got: .*\n  try: "):
+        named_loss("rsl", **{name: wrong})
+
+
 def weighted(loss: Loss, weights: RowWeights | None = None, jvp_only: bool = False) -> Problem:
     return replace(make_problem(loss=loss, ridge=0.03), weights=weights, jvp_only=jvp_only)
 
