@@ -108,8 +108,8 @@ def save_model(
         onnx: also write the model in ONNX, and run it on random images to compare.
 
     Raises:
-        StoreWriteError: the folder holds something already. RecipeError: a program of a tail that cannot be traced, or
-        ONNX without its libraries. BackboneError: ONNX gives other logits than the model.
+        StoreWriteError: the folder holds something already. RecipeError: a program of a functional tail, or ONNX
+        without its libraries. BackboneError: the model cannot be traced, or ONNX gives other logits than the model.
     """
     if onnx:
         check_onnx()

@@ -22,7 +22,7 @@ from taftcache.backbone.sources.base import unreadable
 from taftcache.backbone.sources.rgb import open_rgb
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import Consent, followed
-from taftcache.errors import BackboneError, CompositionError, IdentityError, RecipeError
+from taftcache.errors import BackboneError, CompositionError, IdentityError, RecipeError, first_line
 from taftcache.model.component import Component, read_base, read_component
 from taftcache.names import model_of, scaling_of
 from taftcache.tangent.base import Base
@@ -198,17 +198,29 @@ class TangentModel(nn.Module):
             batch: rows of the example that it is traced with; n is free afterwards.
 
         Raises:
-            RecipeError: a tail that torch.export cannot trace.
+            RecipeError: a functional tail. BackboneError: a model that torch.export cannot trace.
         """
         if self.base.config.path == "functional":
             raise RecipeError(
                 "torch.export cannot trace a functional tail",
                 got=f"a functional tail: {self.base.config.why}",
-                do="save the model without the program",
+                do="save the model without the program and ONNX",
             )
         example = torch.zeros(batch, *self.transform.image_shape, device=_device(self.backbone))
         shapes = {"images": {0: torch.export.Dim("n", min=1)}}
-        return torch.export.export(self, (example,), dynamic_shapes=shapes)
+        try:
+            exported = torch.export.export(self, (example,), dynamic_shapes=shapes)
+        except Exception as error:  # torch raises its own kinds, and whatever the model's code raises while traced
+            raise BackboneError(
+                f"torch.export cannot trace {self.cut.backbone.name}",
+                got=f"{type(error).__name__}: {first_line(error)}",
+                do="save the model without the program and ONNX",
+            ) from error
+        for module in exported.graph_module.modules():
+            if isinstance(module, torch.fx.GraphModule):  # the model's own layers behind the cut: see ``Cut``
+                module.graph.eliminate_dead_code(_acts)
+                module.recompile()
+        return exported
 
     def extra_repr(self) -> str:
         """Classes and size, for ``print``."""
@@ -228,6 +240,16 @@ class _Named(nn.Module):
     def named(self) -> dict[str, Tensor]:
         """The buffers by name."""
         return {name: self.get_buffer(name.replace(".", "/")) for name in self._names}
+
+
+def _acts(node: torch.fx.Node) -> bool:
+    """Whether an operation of a program does more than give a result.
+
+    Those that may draw random numbers draw none in evaluation; types within follow from those of what comes in.
+    """
+    if node.target is torch.ops.aten._assert_tensor_metadata.default:
+        return all(given.op == "placeholder" for given in node.all_input_nodes)
+    return node.is_impure() and torch.Tag.nondeterministic_seeded not in getattr(node.target, "tags", ())
 
 
 def _device(model: nn.Module) -> torch.device:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.export import ExportedProgram
 
-from taftcache.errors import BackboneError, RecipeError
+from taftcache.errors import BackboneError, RecipeError, first_line
 from taftcache.model.predictor import TangentModel
 
 PROGRAM = "program.pt2"
@@ -26,7 +26,7 @@ def write_program(
     """Write ``exported``, the program of ``model``, and ONNX; the files' names, and what the card says of them.
 
     Raises:
-        BackboneError: ONNX gives other logits.
+        BackboneError: the model cannot be written in ONNX, which gives other logits or lacks an operation.
     """
     for module in exported.graph_module.modules():
         for node in module.graph.nodes if isinstance(module, torch.fx.GraphModule) else ():
@@ -41,7 +41,14 @@ def write_program(
         )
     if onnx:
         names = {"input_names": ["images"], "output_names": ["logits"]}
-        written: Any = torch.onnx.export(exported, (), dynamo=True, verbose=False, **names)  # type: ignore[arg-type]
+        try:
+            written: Any = torch.onnx.export(exported, (), dynamo=True, verbose=False, **names)  # type: ignore[arg-type]
+        except Exception as error:  # torch and onnxscript raise kinds of their own
+            raise BackboneError(
+                f"{model.cut.backbone.name} cannot be written in ONNX",
+                got=f"{type(error).__name__}: {first_line(error)}",
+                do="save the model without ONNX",
+            ) from error
         written.save(str(folder / ONNX), external_data=False)
         apart, by = _checked(model, folder / ONNX)
         said[ONNX] = (

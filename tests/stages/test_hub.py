@@ -59,7 +59,7 @@ def front_matter(text: str) -> dict[str, Any]:
     return yaml.safe_load(text.split("---\n")[1])
 
 
-def small(name: str = "vit_tiny_patch16_224", blocks: int = 0, **options: Any) -> TangentModel:
+def small(name: str = "vit_tiny_patch16_224", blocks: int | str = 0, **options: Any) -> TangentModel:
     """A small random model whose tail's Δw is random, with a preprocessing that is not timm's own for it."""
     torch.manual_seed(0)
     options = options or VIT

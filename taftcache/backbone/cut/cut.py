@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Container, Mapping, Sequence
+from functools import partial
 from threading import local
 from typing import Any
 
@@ -40,10 +41,17 @@ class _Reached(Exception):
         self.rows = rows
 
 
-class _Switch(local):
-    """Whether this thread wants the model to stop at the cut."""
+class _Asked(local):
+    """What this thread wants of a model: to stop before the module ``start``, or under torch.export to leave ``rows``.
 
-    on = False
+    An exception cannot leave the modules that are traced; what a program computes for nothing, torch.export removes.
+    """
+
+    start = ""
+    rows: Tensor | None = None
+
+
+_asked = _Asked()
 
 
 class Cut:
@@ -80,7 +88,7 @@ class Cut:
             self.tokens_shape: tuple[int, int] = (size // self.shape[-1], self.shape[-1])
             self._closed: DescribedTail | str = ""
             if self.start:
-                self._switch = _stop_before(self._model.get_submodule(self.start))
+                self._model.get_submodule(self.start).register_forward_pre_hook(partial(_stop_before, self.start))
                 self._probe()
                 self._closed = self._describe()
             if isinstance(self._closed, DescribedTail):
@@ -119,10 +127,8 @@ class Cut:
     def frozen_rows(self, images: Tensor) -> Tensor:
         """``prefix`` in the backbone's precision, for images in it."""
         with torch.no_grad():
-            if type(self._model) is VisionTransformer and self.start in self._trace.blocks:
-                return self._before_block(images)
             rows = self._input(images, self._frozen)
-            return rows.reshape(len(images), *self.tokens_shape).contiguous()
+            return rows.reshape(images.shape[0], *self.tokens_shape).contiguous()
 
     def replay(self, rows: Tensor) -> Tensor:
         """Logits [n, K] of the model's own tail and head on rows [n, t, d] (an oracle)."""
@@ -204,21 +210,17 @@ class Cut:
         """What the cut's module is given; ``model`` is the backbone's, or a copy of it with its hooks."""
         if not self.start:
             return feature(model, images)
-        self._switch.on = True
+        _asked.start, _asked.rows = self.start, None
         try:
             feature(model, images)
         except _Reached as reached:
             return reached.rows
         finally:
-            self._switch.on = False
+            _asked.start, rows = "", _asked.rows
+            _asked.rows = None
+        if rows is not None:
+            return rows
         raise BackboneError(f"{self.backbone.name} calls other layers than before", got=f"{self.start} was not called")
-
-    def _before_block(self, images: Tensor) -> Tensor:
-        """``_input`` of a plain ViT without hooks and exceptions, which torch.export cannot trace."""
-        model: Any = self._frozen
-        x = model._pos_embed(model.patch_embed(images))
-        rows: Tensor = model.blocks[: int(self.start.removeprefix("blocks."))](model.norm_pre(model.patch_drop(x)))
-        return rows
 
     def _held(self) -> dict[str, Tensor]:
         """The model's own tensors of the tail, as the rest takes them."""
@@ -287,17 +289,12 @@ def _reached(total: Tensor, named: Mapping[str, Tensor]) -> list[str]:
     return [name for name, gradient in zip(named, gradients, strict=True) if gradient is not None]
 
 
-def _stop_before(module: nn.Module) -> _Switch:
-    """A switch with which a thread's forward pass stops before ``module`` with its input."""
-    switch = _Switch()
-
-    # Not a method: a copy of the model copies its hooks, and must not copy what they belong to.
-    def hook(_: nn.Module, args: tuple[Any, ...]) -> None:
-        if switch.on:
+def _stop_before(start: str, _: nn.Module, args: tuple[Any, ...]) -> None:
+    """A hook on the module ``start``. It knows no cut: a copy of the model copies its hooks."""
+    if _asked.start == start:
+        if not torch.compiler.is_exporting():
             raise _Reached(args[0])
-
-    module.register_forward_pre_hook(hook)
-    return switch
+        _asked.rows = args[0].clone()  # some modules work in place
 
 
 def _has_class_token(model: nn.Module, start: str, axes: int) -> bool:

@@ -65,7 +65,7 @@ class ClassToken(Primitive, frozen=True, kw_only=True):
     def value(self, w: Named, x: Tensor) -> tuple[Tensor, Saved]:
         """x [n,t,d] with its row 0 replaced; keeps the shape."""
         if self.name in w:
-            x = torch.cat([w[self.name].expand(len(x), 1, -1), x[:, 1:]], 1)
+            x = torch.cat([w[self.name].expand(x.shape[0], 1, -1), x[:, 1:]], 1)
         return x, x.shape
 
     def tangent(self, w: Named, saved: Saved, dx: Tensor | None, dw: Named) -> Tensor | None:

@@ -72,7 +72,7 @@ class LayersTail:
 
     def value(self, w: Bound, rows: Tensor) -> LayersState:
         """The base model on ``rows`` [n,t,d], the raw input of the first block."""
-        x, kept = chain_value(self.layers, w.named, rows.view(len(rows), *self.config.shape))
+        x, kept = chain_value(self.layers, w.named, rows.view(rows.shape[0], *self.config.shape))
         if self.end is not None:
             end = class_row.value(self.end, w.end, x)
             return LayersState(kept, end, end.feature, end.logits)
@@ -92,7 +92,7 @@ class LayersTail:
 
     def value_and_tangent(self, w: Bound, rows: Tensor, delta: Bound) -> tuple[Tensor, Tensor]:
         """f_w(x) and J Δw, both [n,K], layer by layer: nothing is kept that the next layer does not need."""
-        x, dx = rows.view(len(rows), *self.config.shape), None
+        x, dx = rows.view(rows.shape[0], *self.config.shape), None
         for layer in self.layers:
             x, saved = layer.value(w.named, x)
             dx = layer.tangent(w.named, saved, dx, delta.named)

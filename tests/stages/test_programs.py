@@ -1,0 +1,81 @@
+"""Programs of models that need torch alone, and copies of models: for every kind of tail the model's own logits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from taftcache.errors import BackboneError
+from taftcache.model import programs
+from taftcache.model.folder import save_model
+from tests.stages.test_hub import RESNET, VIT, small
+
+DEEP = VIT | {"patch_size": 8, "embed_dim": 24, "depth": 3}
+TAILS: dict[str, tuple[str, int | str, dict[str, Any]]] = {
+    "feature": ("resnet18", 0, RESNET),
+    "class row": ("vit_tiny_patch16_224", 1, DEEP),
+    "layers": ("vit_tiny_patch16_224", 2, DEEP),
+    "average pooling": ("vit_tiny_patch16_224", 1, DEEP | {"global_pool": "avg"}),
+    "rotary": ("vit_small_patch16_dinov3", 1, DEEP),
+    "EVA-02": ("eva02_tiny_patch14_224", 2, DEEP),
+    "mixed rotary, all blocks": ("vit_small_patch16_rope_mixed_ape_224", "blocks.0", DEEP),
+}
+QUICK = ("feature", "layers", "average pooling", "rotary")
+marked = [pytest.param(name, marks=[] if name in QUICK else [pytest.mark.full]) for name in TAILS]
+
+
+def made(tail: str) -> Any:
+    name, blocks, options = TAILS[tail]
+    return small(name, blocks, **options)
+
+
+@pytest.mark.law("A saved model gives the store's own logits, and needs neither store nor solver")
+@pytest.mark.parametrize("tail", marked)
+def test_a_program_gives_the_models_logits_for_any_number_of_images(tail):
+    model = made(tail)
+    exported = model.program()
+    program = exported.module()
+    for n in (1, 3):
+        x = torch.randn(n, 3, 32, 32, generator=torch.Generator().manual_seed(n))
+        assert torch.allclose(program(x), model(x), rtol=1e-5, atol=1e-5)
+    graphs = [module.graph for module in exported.graph_module.modules() if isinstance(module, torch.fx.GraphModule)]
+    attentions = [n for graph in graphs for n in graph.nodes if "scaled_dot_product_attention" in str(n.target)]
+    frozen = sum(type(module).__name__.endswith("Block") for module in model.backbone.modules()) - len(model.cut.blocks)
+    assert tail == "feature" or len(attentions) == frozen, "the model's own tail is not computed"
+
+
+@pytest.mark.parametrize(
+    "tail", [name if name == "layers" else pytest.param(name, marks=pytest.mark.full) for name in TAILS]
+)
+def test_onnx_gives_the_models_logits(tail, tmp_path):
+    pytest.importorskip("onnxscript")
+    model = made(tail)
+    assert "model.onnx" in save_model(model, tmp_path / "model", name="models/mean", onnx=True)
+    _, run = programs._runner(tmp_path / "model" / "model.onnx")
+    assert programs.difference(model, run) < 1e-5
+
+
+def test_a_model_that_cannot_be_traced_is_said_to_be_one(tmp_path, monkeypatch):
+    model = made("layers")
+    own = model.backbone.patch_embed.forward
+    monkeypatch.setattr(model.backbone.patch_embed, "forward", lambda x: own(x) if x.sum() < 1 else own(x) + 1)
+    with pytest.raises(
+        BackboneError, match=r"cannot trace vit_tiny_patch16_224\n  got: .+\n  try: save the model without"
+    ):
+        save_model(model, tmp_path / "model", name="models/mean", program=True)
+    assert not (tmp_path / "model").exists()
+
+
+def test_an_onnx_that_cannot_be_written_is_said_to_be_one(tmp_path, monkeypatch):
+    pytest.importorskip("onnxscript")
+
+    def fails(*_: Any, **__: Any) -> None:
+        raise RuntimeError("no such operator\nand more")
+
+    monkeypatch.setattr(torch.onnx, "export", fails)
+    with pytest.raises(
+        BackboneError, match=r"cannot be written in ONNX\n  got: RuntimeError: no such operator\n  try: "
+    ):
+        save_model(made("feature"), tmp_path / "model", name="models/head", onnx=True)
