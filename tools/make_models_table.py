@@ -27,6 +27,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from taftcache.backbone.cut.cut import Cut
 from taftcache.backbone.cut.locate import locate
+from taftcache.backbone.cut.remainder import forget_cached
 from taftcache.backbone.cut.trace import CallTrace, trace
 from taftcache.backbone.model import Backbone, wrap_model
 from taftcache.backbone.spec import PreprocessSpec
@@ -50,6 +51,7 @@ class Family:
 
 _VIT = {"img_size": 32, "patch_size": 8, "embed_dim": 24, "depth": 3, "num_heads": 2}
 _SWIN = {"img_size": 64, "window_size": 4, "embed_dim": 16, "depths": (1, 1, 2), "num_heads": (1, 2, 4)}
+_TINY = {"embed_dims": (8, 16, 16, 32), "depths": (1, 1, 1, 2), "num_heads": (1, 2, 2, 4), "window_sizes": (7, 7, 7, 7)}
 _CONV = {"depths": (1, 1, 1, 2), "dims": (8, 12, 16, 24)}
 _CLASS_ATTENTION = {"img_size": 32, "patch_size": 8, "embed_dim": 24, "depth": 2, "num_heads": 2}
 
@@ -76,6 +78,7 @@ FAMILIES = (
     Family("Swin", "swin_tiny_patch4_window7_224", 1, _SWIN, 64),
     Family("Swin", "swin_tiny_patch4_window7_224", "layers.2", _SWIN, 64),
     Family("Swin V2", "swinv2_tiny_window8_256", 1, _SWIN, 64),
+    Family("TinyViT", "tiny_vit_5m_224", 1, _TINY, 64),
     Family("ConvNeXt", "convnext_tiny", 1, _CONV, 64),
     Family("ConvNeXt V2", "convnextv2_tiny", "stages.3", _CONV, 64),
     Family("ResNet", "resnet50", 1, {"layers": (1, 1, 1, 2), "channels": (8, 8, 12, 16)}, 64),
@@ -160,6 +163,7 @@ def whole_model(cut: Cut, base: Base) -> Any:
     weight, bias = base.config.head_names
 
     def forward(named: dict[str, Tensor], images: Tensor) -> Tensor:
+        forget_cached(model)
         named = dict(named)
         if named[weight].shape[1] == 2 * model.num_features and "distilled" in cut.backbone.name:
             # Two heads, averaged: half of each one's input, so each has its half of our matrix.

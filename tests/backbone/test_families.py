@@ -19,7 +19,7 @@ from taftcache.backbone.cut.architecture import tail_module
 from taftcache.backbone.cut.cut import Cut
 from taftcache.backbone.cut.remainder import PREFIX
 from taftcache.backbone.extract import extract
-from taftcache.backbone.model import wrap_model
+from taftcache.backbone.model import in_precision, wrap_model
 from taftcache.backbone.preprocess import Preprocess
 from taftcache.backbone.spec import PreprocessSpec
 from taftcache.errors import BackboneError
@@ -45,7 +45,7 @@ def _tool() -> Any:
 table = _tool()
 SLOW = {"MaxViT"}  # its grids need large images
 # One of each kind of architecture, and of each path; the others are in the full form.
-KINDS = {"ViT, DeiT", "DeiT distilled", "DINOv3", "CaiT", "XCiT", "Swin", "ConvNeXt V2", "ResNet"}
+KINDS = {"ViT, DeiT", "DeiT distilled", "DINOv3", "CaiT", "XCiT", "Swin", "TinyViT", "ConvNeXt V2", "ResNet"}
 
 
 def kinds(*but: str) -> pytest.MarkDecorator:
@@ -198,6 +198,25 @@ def test_the_tails_code_can_be_had_without_weights(family):
         assert torch.equal(functional_call(rebuilt, tensors, (rows,)), functional_call(cut.module(), tensors, (rows,)))
     held = {n for n, p in rebuilt.named_parameters() if p.numel() and not torch.isnan(p).all()}
     assert not held
+
+
+def test_position_biases_that_timm_keeps_between_evaluations_are_trained_and_of_each_precision():
+    family = next(f for f in table.FAMILIES if f.name == "TinyViT")
+    backbone, x = table.small_backbone(family), pictures(family)
+    with torch.no_grad():
+        backbone.model(x)  # timm keeps them now
+    cut = Cut(backbone)
+    assert f"{cut.start}.attn.attention_biases" in cut.parameters
+    halved = Cut(in_precision(backbone, "bfloat16"))
+    torch.testing.assert_close(halved.prefix(x), cut.prefix(x), rtol=0.1, atol=0.1)
+    base = make_base(cut.tail_state(), cut.tail_config(), table.CLASSES, module=cut.module())
+    for dtype in (torch.float32, torch.float64):
+        tail, moved = base.tail, base.to(dtype)
+        state = tail.value(moved.state, cut.prefix(x).to(dtype))
+        out = {name: torch.zeros_like(moved.state[name]) for name in base.layout}
+        tail.tangent(moved.state, state, {name: moved.state[name] for name in base.layout})
+        tail.adjoint(moved.state, state, torch.ones_like(state.logits), out)
+        assert out[f"{cut.start}.attn.attention_biases"].norm() > 0
 
 
 def test_another_architecture_is_refused():

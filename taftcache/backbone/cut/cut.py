@@ -22,7 +22,7 @@ from torch.func import functional_call
 
 from taftcache.backbone.cut.describe import DescribedTail, describe
 from taftcache.backbone.cut.locate import classifier_of, locate
-from taftcache.backbone.cut.remainder import PREFIX, Remainder
+from taftcache.backbone.cut.remainder import PREFIX, Remainder, forget_cached
 from taftcache.backbone.cut.trace import feature, trace
 from taftcache.backbone.model import Backbone
 from taftcache.errors import BackboneError
@@ -96,7 +96,10 @@ class Cut:
                 self._fix_all_but(self._closed.read)
         self._dtype = getattr(torch, backbone.precision)
         # The frozen layers in half precision are a copy: the tail, and what is looked at above, are float32's.
-        self._frozen = self._model if self._dtype == torch.float32 else copy.deepcopy(self._model).to(self._dtype)
+        self._frozen = self._model
+        if self._dtype != torch.float32:
+            self._frozen = copy.deepcopy(self._model).to(self._dtype)
+            forget_cached(self._frozen)
 
     @property
     def device(self) -> torch.device:

@@ -61,6 +61,7 @@ class Remainder(nn.Module):
         self.buffers_live = [name for name, _ in model.named_buffers() if name in state and owners[name] in order]
         empty = {id(p): nn.Parameter(p.new_empty(0), requires_grad=False) for p in model.parameters()}
         self.model = copy.deepcopy(model, dict[int, Any](empty)).requires_grad_(False)
+        forget_cached(self.model)
         self._rows: Tensor | None = None
         self._done: dict[str, int] = {}
         for name in {calls[k].name for k in self._skipped}:
@@ -76,6 +77,7 @@ class Remainder(nn.Module):
             return feature(self.model, rows.new_full((), torch.nan).expand(len(rows), *self._image_shape))
         finally:
             self._rows = None
+            forget_cached(self.model)
 
     def fill(self, model: nn.Module, held: Collection[str]) -> None:
         """Give the live parameters that will not come from outside their shapes, so that code may look at them.
@@ -113,6 +115,15 @@ class Remainder(nn.Module):
         if isinstance(output, dict):
             return {key: self._nothing(part) for key, part in output.items()}
         return output
+
+
+def forget_cached(model: nn.Module) -> None:
+    """Drop the position biases that some of timm's models keep from one evaluation to the next.
+
+    They are of the precision that came first, and know nothing of a derivative that is taken now.
+    """
+    for module in model.modules():
+        vars(module).get("attention_bias_cache", {}).clear()
 
 
 def _around(calls: list[Call], k: int) -> Iterator[int]:
