@@ -25,6 +25,7 @@ from taftcache.backbone.cut.cut import Cut
 from taftcache.backbone.device import resolve_device
 from taftcache.backbone.model import load_backbone
 from taftcache.backbone.preprocess import Preprocess
+from taftcache.backbone.sources.pictures import decoded
 from taftcache.backbone.sources.rgb import Picture
 from taftcache.backbone.spec import BackboneSpec, backbone_of
 from taftcache.errors import ArgumentError, DataError
@@ -37,7 +38,7 @@ from taftcache.objective.weights import RowWeights
 from taftcache.solve.choosing import EVERY, choose_ridge, row_hashes
 from taftcache.solve.minimise import minimise
 from taftcache.solve.settings import Arithmetic, Goal
-from taftcache.stages.extract.listing import SHARD, ImageList, cached_images, decoded, pictures_of
+from taftcache.stages.extract.listing import SHARD, ImageList, cached_images, pictures_of
 from taftcache.tangent.base import Base, make_base
 from taftcache.tangent.config import TailConfig
 from taftcache.tangent.operator import TangentOperator
@@ -90,18 +91,20 @@ class _Tangent(Files, BaseEstimator):
             features: np.ndarray = X if self.scaler_ is None else self.scaler_.transform(X)
             return features[:, None, :]
         if self._spec is not None:
-            return self._extracted(X)
+            images = pictures_of(X)
+            return self._extracted(images, range(len(images)))
         rows: np.ndarray = check_array(X, allow_nd=True, ensure_2d=False, dtype=[np.float16, np.float32, np.float64])
         if rows.ndim != 3:
             raise DataError(f"cached rows must be [n,t,d], not of {rows.ndim} dimensions", got=list(rows.shape))
         return rows
 
-    def _extracted(self, given: Sequence[Picture]) -> np.ndarray:
-        cut, images = self._cut(), pictures_of(given)
+    def _extracted(self, images: Sequence[Picture], within: range) -> np.ndarray:
+        """Rows of the images at these indexes."""
+        cut = self._cut()
         transform = Preprocess(cut.backbone)
         out = []
-        for k in range(0, len(images), IMAGES_AT_ONCE):
-            pixels = [transform(decoded(image)) for image in images[k : k + IMAGES_AT_ONCE]]
+        for k in range(0, len(within), IMAGES_AT_ONCE):
+            pixels = [transform(decoded(images, index)) for index in within[k : k + IMAGES_AT_ONCE]]
             out.append(cut.prefix(torch.stack(pixels).to(cut.device)).cpu().numpy())
         return np.concatenate(out)
 
@@ -179,9 +182,9 @@ class _Tangent(Files, BaseEstimator):
         if self._spec is None:
             return self._scored(self.base_, self._rows(X))
         base = replace(self.base_.unreduced(), module=self._cut().module())  # whatever was kept of a row in fit
-        X = pictures_of(X)
-        parts = range(0, len(X), IMAGES_AT_ONCE)
-        return np.concatenate([self._scored(base, self._rows(X[k : k + IMAGES_AT_ONCE])) for k in parts])
+        images = pictures_of(X)
+        parts = [range(len(images))[k : k + IMAGES_AT_ONCE] for k in range(0, len(images), IMAGES_AT_ONCE)]
+        return np.concatenate([self._scored(base, self._extracted(images, part)) for part in parts])
 
     def _scored(self, base: Base, rows: np.ndarray) -> np.ndarray:
         given, device = [ArrayRows(rows, np.zeros(len(rows), np.int64))], resolve_device(self.device)

@@ -241,7 +241,11 @@ def test_what_cannot_be_fitted_or_classified_is_said(tmp_path):
         ([], "no images"),
         ([tmp_path / "none.png"], "none.png is missing"),
         ([tmp_path / "text.png"], "text.png does not decode"),
-        ([np.zeros((8, 8, 3))], "in memory does not decode"),
+        (
+            [arrays[0], np.zeros((8, 8, 3))],
+            r"at index 1 is none .*\n  got: float64 \[8, 8, 3\].*\n  try: .* uint8 \[h, w",
+        ),
+        ([arrays[0]] * 40 + [None], "at index 40 is none that can be read\n  got: NoneType"),
     ):
         with pytest.raises(DataError, match=says):
             mine.predict(images)

@@ -18,8 +18,8 @@ from taftcache.backbone.extract import default_batch
 from taftcache.backbone.model import load_backbone
 from taftcache.backbone.pool import one_core_pool
 from taftcache.backbone.preprocess import Preprocess
-from taftcache.backbone.sources.base import unreadable
-from taftcache.backbone.sources.rgb import open_rgb
+from taftcache.backbone.sources.pictures import called, decoded, listed
+from taftcache.backbone.sources.rgb import Picture
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import Consent, followed
 from taftcache.errors import BackboneError, CompositionError, IdentityError, RecipeError, first_line
@@ -43,6 +43,7 @@ class Prediction:
 
     A logit is no probability, for what is trained is a square loss. ``margin`` is by how much the first is larger than
     the second, None of one class alone; ``alike`` is how often that was right, where a store has held-out rows.
+    ``image`` is the file's path, of an image in memory its place in the list: "at index 3".
     """
 
     image: str
@@ -142,24 +143,29 @@ class TangentModel(nn.Module):
             return value + change
 
     @torch.no_grad()
-    def tokens(self, images: Sequence[Path | str]) -> np.ndarray:
-        """What the tail takes in, float32 [n,t,d], of image files; UnreadableImage for what does not decode."""
-        stacked = torch.stack([self.transform(_open(name)) for name in images])
+    def tokens(self, images: Sequence[Picture]) -> np.ndarray:
+        """What the tail takes in, float32 [n,t,d], of images; see ``predict``."""
+        pictures = listed(images)
         with full_float32(device := _device(self.backbone)):
-            return self.cut.prefix(stacked.to(device)).float().cpu().numpy()
+            return self.cut.prefix(self._stacked(pictures, range(len(pictures))).to(device)).float().cpu().numpy()
 
-    def predict(self, images: Sequence[Path | str], top: int = 3, batch: int = 32) -> list[Prediction]:
-        """The ``top`` classes of each image file.
+    def predict(self, images: Sequence[Picture], top: int = 3, batch: int = 32) -> list[Prediction]:
+        """The ``top`` classes of each image: image files, PIL images, or arrays of uint8 [h,w,3].
 
         Raises:
-            UnreadableImage: a file that is missing or does not decode.
+            UnreadableImage: a file that is missing, or what does not decode. DataError: one name in place of a list.
         """
-        out = []
-        for k in range(0, len(images), batch):
-            names = images[k : k + batch]
-            logits = self(torch.stack([self.transform(_open(name)) for name in names])).cpu().numpy()
-            out += [Prediction.of(str(i), row, self.classes, top) for i, row in zip(names, logits, strict=True)]
+        pictures, out = listed(images), []
+        for k in range(0, len(pictures), batch):
+            within = range(len(pictures))[k : k + batch]
+            logits = self(self._stacked(pictures, within)).cpu().numpy()
+            names = (called(pictures[index], index) for index in within)
+            out += [Prediction.of(i, row, self.classes, top) for i, row in zip(names, logits, strict=True)]
         return out
+
+    def _stacked(self, pictures: Sequence[Picture], within: range) -> Tensor:
+        """The model's input for the pictures at these indexes."""
+        return torch.stack([self.transform(decoded(pictures, index)) for index in within])
 
     def merged(self) -> nn.Module:
         """The same function as an ordinary timm model, where that exists: when the head alone has moved.
@@ -255,12 +261,3 @@ def _acts(node: torch.fx.Node) -> bool:
 def _device(model: nn.Module) -> torch.device:
     """Where a model's parameters are."""
     return next(model.parameters()).device
-
-
-def _open(path: Path | str) -> Any:
-    try:
-        return open_rgb(path)
-    except MemoryError:
-        raise
-    except Exception as error:  # decoders raise OSError, SyntaxError, ValueError, struct.error and more
-        raise unreadable(str(path), error, "leave it out") from error

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 
-from taftcache.errors import BackboneError
+from taftcache.errors import BackboneError, DataError, UnreadableImage
 from taftcache.model import programs
 from taftcache.model.folder import save_model
 from tests.stages.test_hub import RESNET, VIT, small
@@ -44,6 +48,49 @@ def test_a_program_gives_the_models_logits_for_any_number_of_images(tail):
     attentions = [n for graph in graphs for n in graph.nodes if "scaled_dot_product_attention" in str(n.target)]
     frozen = sum(type(module).__name__.endswith("Block") for module in model.backbone.modules()) - len(model.cut.blocks)
     assert tail == "feature" or len(attentions) == frozen, "the model's own tail is not computed"
+
+
+FUNCTIONAL = {
+    "attention pooling": ("vit_tiny_patch16_224", 1, DEEP | {"global_pool": "map"}),
+    "a forward method of the module's own": ("fasternet_t0", 1, {"embed_dim": 8}),
+}
+
+
+@pytest.mark.parametrize(
+    "how", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))], ids=["copy", "pickle"]
+)
+@pytest.mark.parametrize("tail", [*marked, *FUNCTIONAL])
+def test_a_copy_of_a_model_predicts_the_same_and_is_one_of_its_own(tail, how):
+    name, blocks, options = (TAILS | FUNCTIONAL)[tail]
+    model, x = small(name, blocks, **options), torch.randn(2, 3, 32, 32)
+    expected = model(x)
+    copied = how(model)
+    with torch.no_grad():
+        for tensor in (*model.parameters(), *model.buffers()):
+            tensor.zero_()
+    assert torch.equal(copied(x), expected)
+    assert copied.backbone is copied.cut.backbone.model
+
+
+def test_predict_takes_what_an_estimator_does(tmp_path):
+    model, pixels = made("feature"), np.random.default_rng(0).integers(0, 256, (3, 40, 50, 3), np.uint8)
+    file = tmp_path / "0.png"
+    Image.fromarray(pixels[0]).save(file)
+    given = [file, str(file), Image.open(file), pixels[0], Image.fromarray(pixels[0]).convert("RGBA")]
+    named, text, *others = model.predict(given, batch=2)
+    assert named.image == text.image == str(file)
+    assert [p.image for p in others] == ["at index 2", "at index 3", "at index 4"]
+    assert all(p.logits == named.logits for p in others)
+    assert np.array_equal(model.tokens(given[:1]), model.tokens(pixels[:1]))
+    assert model.predict(pixels)[0].labels == named.labels
+    assert model.predict([]) == []
+    for one in (str(file), file, Image.fromarray(pixels[0])):
+        with pytest.raises(DataError, match=r"images are not given as a list\n  got: .*\n  try: put it into a list"):
+            model.predict(one)
+    with pytest.raises(UnreadableImage, match="at index 3 is none that can be read\n  got: float64"):
+        model.predict([*pixels, pixels[0] / 255], batch=2)
+    with pytest.raises(UnreadableImage, match=r"none\.png is missing"):
+        model.predict([tmp_path / "none.png"])
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Collection, Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -64,9 +65,12 @@ class Remainder(nn.Module):
         forget_cached(self.model)
         self._rows: Tensor | None = None
         self._done: dict[str, int] = {}
+        self._own: dict[str, Callable[..., Any]] = {}  # forward methods that modules have beside their class's
         for name in {calls[k].name for k in self._skipped}:
             module = self.model.get_submodule(name)
-            module.forward = self._skipping(name, module.forward)
+            if "forward" in vars(module):
+                self._own[name] = module.forward
+            module.forward = partial(self._unless_skipped, name)  # no closure: models are copied and pickled
         self.model.get_submodule(start).register_forward_pre_hook(self._enter)
 
     def forward(self, rows: Tensor) -> Tensor:
@@ -92,16 +96,17 @@ class Remainder(nn.Module):
     def _enter(self, _: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
         return None if self._source is not None else (self._rows, *args[1:])
 
-    def _skipping(self, name: str, forward: Callable[..., Any]) -> Callable[..., Any]:
-        def run(*args: Any, **kwargs: Any) -> Any:
-            k = self._done.get(name, 0)
-            self._done[name] = k + 1
-            call = self._plan[name][k]
-            if call not in self._skipped:
-                return forward(*args, **kwargs)
+    def _unless_skipped(self, name: str, *args: Any, **kwargs: Any) -> Any:
+        """What stands in for the forward method of the module ``name``, some of whose calls are skipped."""
+        k = self._done.get(name, 0)
+        self._done[name] = k + 1
+        call = self._plan[name][k]
+        if call in self._skipped:
             return self._rows if call == self._source else self._nothing(self._calls[call].output)
-
-        return run
+        if name in self._own:
+            return self._own[name](*args, **kwargs)
+        module = self.model.get_submodule(name)
+        return type(module).forward(module, *args, **kwargs)
 
     def _nothing(self, output: Any) -> Any:
         """What a skipped call hands back: NaN for every number that it would have computed."""

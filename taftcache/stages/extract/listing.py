@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +12,9 @@ from blake3 import blake3
 from PIL import Image
 
 from taftcache.backbone.reduction import Reduction
-from taftcache.backbone.sources.base import Item, decoding, description
-from taftcache.backbone.sources.rgb import Picture, as_rgb
+from taftcache.backbone.sources.base import Item, description
+from taftcache.backbone.sources.pictures import decoded, listed
+from taftcache.backbone.sources.rgb import Picture
 from taftcache.backbone.spec import BackboneSpec
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import remember
@@ -38,33 +39,32 @@ class ImageList:
         self._pictures, self.classes = pictures_of(pictures), list(classes)
         seen: dict[str, int] = {}
         self.items: list[Item] = []
-        for picture, label in zip(self._pictures, labels, strict=True):
-            name = _id(picture)
+        for index, label in zip(range(len(self._pictures)), labels, strict=True):
+            name = self._id(index)
             seen[name] = seen.get(name, 0) + 1
             self.items.append(Item(name if seen[name] == 1 else f"{name}#{seen[name]}", int(label)))
 
     def read(self, index: int) -> Image.Image:
         """The picture in RGB; UnreadableImage where it does not decode."""
-        return decoded(self._pictures[index])
+        return decoded(self._pictures, index)
 
     def describe(self) -> dict[str, Any]:
         """See ``Source``."""
         return description("list", self)
 
+    def _id(self, index: int) -> str:
+        picture = self._pictures[index]
+        if isinstance(picture, str | Path):
+            return str(picture)
+        pixels = np.asarray(self.read(index))
+        return blake3(str(pixels.shape).encode() + pixels.tobytes()).hexdigest()[:32]
 
-def pictures_of(given: Any) -> list[Picture]:
+
+def pictures_of(given: Iterable[Picture]) -> list[Picture]:
     """Pictures as a list; DataError where there are none, or one name in place of a list."""
-    if isinstance(given, str | Path) or not np.iterable(given):
-        raise DataError("images are not given as a list", got=repr(given)[:80], do="put it into a list")
-    if not (found := list(given)):
+    if not (found := listed(given)):
         raise DataError("there are no images", do="give one at least")
     return found
-
-
-def decoded(picture: Picture) -> Image.Image:
-    """A picture in RGB; UnreadableImage where it does not decode."""
-    with decoding(str(picture) if isinstance(picture, str | Path) else "in memory", "leave it out"):
-        return as_rgb(picture)
 
 
 def cached_images(
@@ -124,10 +124,3 @@ def _check_same(store: FeatureStore, source: ImageList) -> None:
             got=f"{len(there)} there, {len(source.items)} given",
             do="name another store, or leave it out",
         )
-
-
-def _id(picture: Picture) -> str:
-    if isinstance(picture, str | Path):
-        return str(picture)
-    pixels = np.asarray(decoded(picture))
-    return blake3(str(pixels.shape).encode() + pixels.tobytes()).hexdigest()[:32]

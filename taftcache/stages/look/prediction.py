@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from taftcache.backbone.sources.npz import FAULTS, mapped
+from taftcache.backbone.sources.pictures import listed
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import Consent
 from taftcache.errors import DataError, StoreError
@@ -60,7 +61,9 @@ def predict(
         model = model or model_of(store.objects())
         scaling = scaling_of(store.identity)
         if scaling is not None:
-            found = [p for file in images for p in _of_vectors(store, Path(file).expanduser(), model, top, scaling)]
+            found = [
+                p for file in listed(images) for p in _of_vectors(store, Path(file).expanduser(), model, top, scaling)
+            ]
         else:
             found = TangentModel.load(store, model, device, consent).predict(images, top)
         found = _beside_held_out(store, model, found, device, consent)

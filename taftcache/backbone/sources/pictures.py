@@ -1,0 +1,47 @@
+"""Pictures that a program has in hand: paths, PIL images, uint8 arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+from PIL import Image
+
+from taftcache.backbone.sources.base import unreadable
+from taftcache.backbone.sources.rgb import Picture, as_rgb
+from taftcache.errors import DataError, UnreadableImage, first_line
+
+T = TypeVar("T")
+
+
+def listed(given: Iterable[T]) -> list[T]:
+    """What is given, as a list; DataError for one image or one name in place of several."""
+    if isinstance(given, str | Path) or not np.iterable(given):
+        raise DataError("images are not given as a list", got=repr(given)[:80], do="put it into a list")
+    return list(given)
+
+
+def called(picture: Picture, index: int) -> str:
+    """What messages and predictions call the picture at an index."""
+    return str(picture) if isinstance(picture, str | Path) else f"at index {index}"
+
+
+def decoded(pictures: Sequence[Picture], index: int) -> Image.Image:
+    """One of them in RGB; UnreadableImage where it does not decode, or is of a kind that has no pixels."""
+    picture = pictures[index]
+    try:
+        return as_rgb(picture)
+    except MemoryError:
+        raise
+    except Exception as error:  # decoders raise OSError, SyntaxError, ValueError, struct.error and more
+        name = called(picture, index)
+        if isinstance(picture, str | Path):
+            raise unreadable(name, error, "leave it out") from error
+        kind = f"{picture.dtype} {list(picture.shape)}" if isinstance(picture, np.ndarray) else type(picture).__name__
+        raise UnreadableImage(
+            f"the image {name} is none that can be read",
+            got=f"{kind}: {first_line(error)}",
+            do="give a path, a PIL image, or an array of uint8 [h, w, 3]",
+        ) from error
