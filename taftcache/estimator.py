@@ -157,7 +157,8 @@ class _Tangent(Files, BaseEstimator):
     def _solve(self, given: _Given, outputs: int, loss: Loss, weights: RowWeights | None) -> None:
         self.base_ = self._base(given, outputs)
         train, sources = self.base_.spec.train, [given.source]
-        if self.ridge != "auto" and not isinstance(self.ridge, float | int | np.number):
+        named = isinstance(self.ridge, float | int | np.number) and not isinstance(self.ridge, bool)
+        if self.ridge != "auto" and not named:
             raise ArgumentError("the ridge is not a number", got=repr(self.ridge), do='a number above 0, or "auto"')
         objective = Objective(loss=loss, train=train, weights=weights, radius=self.radius)
         how = Arithmetic(memory=self.memory, device=str(resolve_device(self.device)))

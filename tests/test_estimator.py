@@ -28,6 +28,7 @@ from taftcache.errors import (
     RecipeError,
     SolveError,
     StoreError,
+    TaftcacheError,
     UnreadableImage,
 )
 from taftcache.estimator import TangentClassifier, TangentRegressor
@@ -263,6 +264,8 @@ def test_what_cannot_be_fitted_or_classified_is_said(tmp_path):
     for name, wrong, kind in (
         ("ridge", "much", RecipeError),
         ("ridge", None, RecipeError),
+        ("ridge", True, RecipeError),
+        ("ridge", 0, SolveError),
         ("alpha", "much", SolveError),
         ("alpha", None, SolveError),
         ("alpha", [1.0], SolveError),
@@ -278,7 +281,13 @@ def test_what_cannot_be_fitted_or_classified_is_said(tmp_path):
     ):
         with pytest.raises(kind) as refused:
             clone(mine).set_params(**{name: wrong}).fit(arrays, targets)
+        assert not isinstance(refused.value, TaftcacheError) or refused.value.do or name in ("backbone", "device")
         assert isinstance(refused.value, ValueError) or name in ("backbone", "device"), "as scikit-learn's own are"
+    for loss in ("mse", "cross_entropy"):
+        with pytest.raises(
+            SolveError, match=r"not finite\n  got: (.|\n)*\n  try: look for extreme numbers in the rows"
+        ):
+            TangentClassifier(scaling="none", loss=loss, ridge=1.0).fit(np.eye(4) * 1e200, targets)
     X, y = digits()
     for fitted in (TangentClassifier(), TangentRegressor()):
         with pytest.raises(ArgumentError, match="sample_weight is negative"):

@@ -37,4 +37,5 @@ class Objective:
             raise SolveError(
                 "a solve needs a ridge above 0, or none and a radius above 0",
                 got=f"ridge {self.ridge}, radius {self.radius}",
+                do="a small ridge such as 1e-6, or a radius",
             )

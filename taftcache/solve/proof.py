@@ -131,7 +131,7 @@ def check_finite(values: Tensor, got: str) -> None:
         raise SolveError(
             "the gradient is not finite",
             got=got,
-            do="lower objective.kappa, or look for extreme activations with taftcache inspect",
+            do="look for extreme numbers in the rows, or lower kappa if the loss is the rescaled square loss",
         )
 
 

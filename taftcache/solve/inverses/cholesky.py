@@ -20,6 +20,6 @@ def cholesky(matrix: Tensor, ridge: float) -> Tensor:
         raise SolveError(
             "rounding is larger than the ridge: what is to be solved is not positive definite",
             got=f"ridge {ridge:.2g} beside entries of up to {matrix.abs().max().item():.2g}",
-            do="raise objective.ridge, or lower objective.alpha and objective.class_weights",
+            do="raise the ridge, or lower alpha and the weights of classes",
         )
     return factor

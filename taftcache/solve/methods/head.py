@@ -252,6 +252,7 @@ def _moments(problem: Problem) -> _Moments:
         raise SolveError(
             "the head's features or logits are not finite",
             got=f"{operator.rows} rows with NaN or infinity among them",
+            do="look for extreme numbers in the rows",
         )
     return _Moments(normal / operator.rows, right / operator.rows, shared)
 
