@@ -229,6 +229,10 @@ share, is not trained. Neither are the statistics of BatchNorm, nor the frequenc
 computed by hand. A module is refused where something of the sample goes around it (the inside of a residual branch), \
 where it is called twice, or where it is given windows instead of images.
 
+A model whose head is not one linear layer (LeViT, RepViT, EfficientFormer, SAM's ViT and others) needs \
+`model_args = { num_classes = 0 }`, which leaves that head away: the new one reads what the old one would have \
+read. Images are RGB, so every model takes three channels.
+
 In the table, "a row" is what is cached of one sample by the model as named, and "bytes" its size in float16. J and Jᵀ \
 are relative errors in float64 against `torch.func` on the whole uncut model, for a small random model of the family.
 """

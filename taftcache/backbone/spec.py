@@ -18,12 +18,18 @@ LOADING = ("cache_dir", "checkpoint_path", "pretrained", "pretrained_cfg", "pret
 
 
 def check_options(model_args: Mapping[str, Any]) -> None:
-    """RecipeError for arguments of a model by which timm would load something."""
+    """RecipeError for arguments of a model by which timm would load something, or that take other images than RGB."""
     if loading := [name for name in LOADING if name in model_args]:
         raise RecipeError(
             "backbone.model_args cannot hold arguments by which timm loads files",
             got=", ".join(loading),
             do="name the weights by backbone.weights, and what the images need in [preprocess]",
+        )
+    if model_args.get("in_chans", 3) != 3:
+        raise RecipeError(
+            "images are RGB: a model must take three channels",
+            got=f"in_chans = {model_args['in_chans']!r}",
+            do="leave in_chans out of backbone.model_args; grey images become RGB",
         )
 
 

@@ -17,12 +17,12 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from taftcache.backbone.cut import trace
 from taftcache.backbone.cut.architecture import tail_module
 from taftcache.backbone.cut.cut import Cut
-from taftcache.backbone.cut.remainder import PREFIX
+from taftcache.backbone.cut.remainder import PREFIX, forget_cached
 from taftcache.backbone.extract import extract
-from taftcache.backbone.model import in_precision, wrap_model
+from taftcache.backbone.model import wrap_model
 from taftcache.backbone.preprocess import Preprocess
-from taftcache.backbone.spec import PreprocessSpec
-from taftcache.errors import BackboneError
+from taftcache.backbone.spec import BackboneSpec, PreprocessSpec
+from taftcache.errors import BackboneError, RecipeError
 from taftcache.tangent.base import make_base
 from tests.backbone.registry import MemorySink, NoiseSource, images, small_backbone
 
@@ -207,8 +207,6 @@ def test_position_biases_that_timm_keeps_between_evaluations_are_trained_and_of_
         backbone.model(x)  # timm keeps them now
     cut = Cut(backbone)
     assert f"{cut.start}.attn.attention_biases" in cut.parameters
-    halved = Cut(in_precision(backbone, "bfloat16"))
-    torch.testing.assert_close(halved.prefix(x), cut.prefix(x), rtol=0.1, atol=0.1)
     base = make_base(cut.tail_state(), cut.tail_config(), table.CLASSES, module=cut.module())
     for dtype in (torch.float32, torch.float64):
         tail, moved = base.tail, base.to(dtype)
@@ -309,8 +307,84 @@ def test_a_module_that_is_called_twice():
 def test_no_pooling_and_no_linear_head():
     with pytest.raises(BackboneError, match="not one vector for each image"):
         Cut(wrap_model(timm.create_model("resnet10t", num_classes=0, global_pool=""), "map", PreprocessSpec()))
-    with pytest.raises(BackboneError, match="not one Linear layer"):
+    with pytest.raises(BackboneError, match=r"not one Linear layer(.|\n)*num_classes = 0"):
         Cut(wrap_model(timm.create_model("levit_128s", num_classes=2), "levit"))
+
+
+class _Feature(nn.Module):
+    """The head's input of a whole model."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, images):
+        forget_cached(self.model)
+        return trace.feature(self.model, images)
+
+
+@pytest.mark.law("J and Jᵀ of every family are those of `torch.func` on the whole, uncut model")
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[] if name in ("efficientvit_m0", "levit_128s") else [pytest.mark.full])
+        for name in ("efficientvit_m0", "levit_128s", "shvit_s1", "swiftformer_xs", "efficientformer_l1", "repvit_m0_9")
+    ],
+)
+def test_a_model_whose_head_is_left_away_is_cut_whatever_timm_calls_its_classifier(name):
+    torch.manual_seed(0)
+    backbone = wrap_model(timm.create_model(name, num_classes=0), name)
+    cut, x = Cut(backbone), images(2, 224)
+    with torch.no_grad():
+        torch.testing.assert_close(cut.replay(cut.prefix(x)), backbone.model(x), rtol=1e-4, atol=1e-4)
+    base = make_base(cut.tail_state(), cut.tail_config(), 3, module=cut.module()).to(torch.float64)
+    backbone.model.double()
+    trained = {n: base.state[n] for n in base.config.parameters}
+    v = {n: torch.randn(t.shape, dtype=t.dtype, generator=torch.Generator().manual_seed(4)) for n, t in trained.items()}
+    whole = _Feature(backbone.model)
+    with sdpa_kernel(SDPBackend.MATH):
+        change = jvp(
+            lambda p: functional_call(whole, {f"{PREFIX}{n}": t for n, t in p.items()}, (x.double(),)), (trained,), (v,)
+        )[1]
+    expected = change @ base.state[base.config.head_names[0]].T
+    tail, rows = base.tail, cut.prefix(x.double())
+    found = tail.tangent(base.state, tail.value(base.state, rows), v)
+    torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
+
+
+ELSEWHERE = {
+    "gcvit_xxtiny": ("cut before stages.3, ", "stages.3"),
+    "cs3darknet_focus_s": ("cut before stages.3, ", "stages.3"),
+    "cait_xxs24_224": ("cut before blocks_token_only.0, blocks.23, ", "blocks_token_only.0"),
+    "tnt_s_patch16_224": ("norm, or 0", "norm"),
+    "densenet121": ("features.denseblock4, features.norm5, or 0 for the head alone", "features.denseblock4"),
+    "pit_ti_224": ("transformers.2.blocks.3, norm, or 0 for the head alone", "transformers.2.blocks.3"),
+}
+
+
+@pytest.mark.parametrize(
+    "name", [n if n in ("pit_ti_224", "gcvit_xxtiny") else pytest.param(n, marks=pytest.mark.full) for n in ELSEWHERE]
+)
+def test_a_refused_cut_says_where_another_one_can_be(name):
+    says, offered = ELSEWHERE[name]
+    backbone = wrap_model(timm.create_model(name), name)
+    with pytest.raises(BackboneError) as refused:
+        Cut(backbone, 1)
+    assert says in refused.value.do
+    assert Cut(backbone, offered).start == offered
+
+
+@pytest.mark.parametrize("inside", ["blocks.1.mlp", "blocks.1.norm2"])
+def test_what_was_refused_is_not_offered(inside):
+    with pytest.raises(BackboneError, match=r"cut before blocks\.1, blocks\.0, or 0 for the head alone"):
+        Cut(small_backbone(), inside)
+
+
+def test_grey_models_are_told_that_images_are_rgb():
+    with pytest.raises(RecipeError, match=r"images are RGB(.|\n)*in_chans = 1\n  try: leave in_chans out"):
+        BackboneSpec(model="resnet10t", weights="pretrained", model_args={"in_chans": 1})
+    with pytest.raises(BackboneError, match="three channels, in RGB"):
+        Cut(wrap_model(timm.create_model("resnet10t", in_chans=1), "grey", PreprocessSpec(input_size=(3, 32, 32))))
 
 
 def test_models_of_others_say_what_they_lack():

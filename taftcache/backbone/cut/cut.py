@@ -21,8 +21,8 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from taftcache.backbone.cut.describe import DescribedTail, describe
-from taftcache.backbone.cut.locate import classifier_of, locate
-from taftcache.backbone.cut.remainder import PREFIX, Remainder, forget_cached
+from taftcache.backbone.cut.locate import classifier_of, locate, others
+from taftcache.backbone.cut.remainder import PREFIX, Remainder
 from taftcache.backbone.cut.trace import feature, trace
 from taftcache.backbone.model import Backbone
 from taftcache.errors import BackboneError
@@ -96,10 +96,7 @@ class Cut:
                 self._fix_all_but(self._closed.read)
         self._dtype = getattr(torch, backbone.precision)
         # The frozen layers in half precision are a copy: the tail, and what is looked at above, are float32's.
-        self._frozen = self._model
-        if self._dtype != torch.float32:
-            self._frozen = copy.deepcopy(self._model).to(self._dtype)
-            forget_cached(self._frozen)
+        self._frozen = self._model if self._dtype == torch.float32 else copy.deepcopy(self._model).to(self._dtype)
 
     @property
     def device(self) -> torch.device:
@@ -201,6 +198,8 @@ class Cut:
 
     def _head(self) -> tuple[Tensor | None, Tensor | None]:
         """The model's own classifier on the head's input; None where it has none."""
+        if self._model.num_classes == 0:
+            return None, None
         heads: Any = [self._model.get_submodule(self._classifier)]
         if isinstance(self._model, VisionTransformerDistilled):
             heads = [self._model.head, self._model.head_dist]
@@ -262,7 +261,7 @@ class Cut:
             raise BackboneError(
                 f"{name} cannot be cut before {self.start}: a branch goes around it",
                 got="a residual or parallel branch that reaches the head",
-                do=f"cut before one of {', '.join(self._trace.blocks[-4:]) or 'the larger modules'}",
+                do=f"cut before {others(self._trace, self._model, self.start)}",
             )
         if (found - expected).norm() > AGREEMENT * expected.norm():
             raise BackboneError(

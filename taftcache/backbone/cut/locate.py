@@ -18,22 +18,26 @@ def classifier_of(backbone: Backbone) -> str:
     model: Any = backbone.model
     if isinstance(model, VisionTransformerDistilled):
         return "head"
-    try:
-        found = model.get_classifier()
-    except AttributeError as error:
+    if not callable(getattr(model, "get_classifier", None)):
         raise BackboneError(
             f"{backbone.name} does not name its classifier, as timm's models do",
-            got=str(error),
+            got=f"a {type(model).__name__} without get_classifier",
             do="choose one of timm's",
-        ) from error
-    name: str | None = next((name for name, module in model.named_modules() if module is found), None)
-    if name is None or not isinstance(found, (nn.Linear, nn.Identity)):
-        raise BackboneError(
-            f"the head of {backbone.name} is not one Linear layer",
-            got=f"a {type(found).__name__}",
-            do="build the model with num_classes = 0 in model_args, which leaves the head away",
         )
-    return name
+    try:
+        found = model.get_classifier()
+    except AttributeError:  # some look for it inside of a head that was left away
+        found = None
+    name: str | None = next((name for name, module in model.named_modules() if module is found), None)
+    if name is not None and isinstance(found, (nn.Linear, nn.Identity)):
+        return name
+    if model.num_classes == 0:  # nothing comes behind the head's input, whatever still has the classifier's name
+        return "head"
+    raise BackboneError(
+        f"the head of {backbone.name} is not one Linear layer",
+        got=f"a {type(found).__name__}",
+        do="build the model with num_classes = 0 in model_args, which leaves the head away",
+    )
 
 
 def locate(name: str, trace: CallTrace, blocks: int | str, model: nn.Module) -> str:
@@ -45,11 +49,10 @@ def locate(name: str, trace: CallTrace, blocks: int | str, model: nn.Module) -> 
             raise BackboneError(
                 f"tangent.blocks is {blocks}, more than the {len(trace.blocks)} blocks of {name}",
                 got=f"blocks: {', '.join(trace.blocks[-4:]) or 'none that are known as such'}",
-                do=f"name a module instead, one of {', '.join(trace.names[:8])}, …",
+                do=f"name a module instead: {_said(_pieces(trace, model))}",
             )
         blocks = trace.blocks[-blocks]
-    calls = [call for call in trace.calls if call.name == blocks]
-    if not calls:
+    if blocks not in trace.called:
         exists = any(blocks == n for n, _ in model.named_modules())
         near = [n for n in trace.names if n.startswith(f"{blocks}.")][:3] if exists else []
         near = near or difflib.get_close_matches(blocks, trace.names, n=4, cutoff=0.3) or trace.blocks[-4:]
@@ -57,16 +60,53 @@ def locate(name: str, trace: CallTrace, blocks: int | str, model: nn.Module) -> 
             f"{name} does not call {blocks!r} as a whole" if exists else f"{name} has no module {blocks!r}",
             do=f"one of {', '.join(near)}",
         )
+    if reason := _refusal(trace, blocks):
+        raise BackboneError(
+            f"{name} cannot be cut before {blocks}: it {reason}", do=f"cut before {others(trace, model, blocks)}"
+        )
+    return blocks
+
+
+def others(trace: CallTrace, model: nn.Module, refused: str) -> str:
+    """In words: where else to cut, nearest first: modules that ``refused`` is inside of, and blocks before it."""
+    before = trace.names[: trace.names.index(refused)][::-1]
+    around = [name for name in before if refused.startswith(f"{name}.")]
+    near = dict.fromkeys([*around, *(name for name in before if name in trace.blocks)])
+    # A sequence is cut where its first member is.
+    whole = [name for name in near if not isinstance(model.get_submodule(name), nn.Sequential)]
+    found = [name for name in whole if not _refusal(trace, name)][:4]
+    return _said(found or [name for name in _pieces(trace, model) if name != refused])
+
+
+def _said(names: list[str]) -> str:
+    return f"{', '.join(names)}, or 0 for the head alone" if names else "0, for the head alone"
+
+
+def _pieces(trace: CallTrace, model: nn.Module) -> list[str]:
+    """The last large modules that can be cut, in forward order, of a model whose blocks have no names of that kind.
+
+    What only holds others is opened: sequences, and what is given the image or several tensors.
+    """
+    opened, found = {-1}, []
+    for k, call in enumerate(trace.calls):
+        module, given = model.get_submodule(call.name), call.given
+        if call.parent not in opened:
+            continue
+        if isinstance(module, nn.Sequential) or not isinstance(given, Shape) or given == trace.image:
+            opened.add(k)
+        elif not _refusal(trace, call.name) and any(True for _ in module.parameters()):
+            found.append(call.name)
+    return found[-4:]
+
+
+def _refusal(trace: CallTrace, name: str) -> str:
+    """Why the model cannot be cut before the module ``name`` that it calls; "" where nothing is known against it."""
+    calls = [call for call in trace.calls if call.name == name]
     given = calls[0].given
     if len(calls) > 1:
-        reason = f"is called {len(calls)} times"
-    elif not isinstance(given, Shape) or not given.dtype.is_floating_point:
-        reason = "is not given one tensor first"
-    elif given.counts != (0,) or given.lengths[0] != 1 or len(given.lengths) < 2:
-        reason = f"is given {list(given.lengths)} for one image, in which images are not the first axis"
-    else:
-        return blocks
-    raise BackboneError(
-        f"{name} cannot be cut before {blocks}: it {reason}",
-        do=f"one of {', '.join(trace.blocks[-4:]) or ', '.join(trace.names[:4])}",
-    )
+        return f"is called {len(calls)} times"
+    if not isinstance(given, Shape) or not given.dtype.is_floating_point:
+        return "is not given one tensor first"
+    if given.counts != (0,) or given.lengths[0] != 1 or len(given.lengths) < 2:
+        return f"is given {list(given.lengths)} for one image, in which images are not the first axis"
+    return ""

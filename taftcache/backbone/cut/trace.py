@@ -67,10 +67,11 @@ class Shape:
 
 @dataclass
 class CallTrace:
-    """The calls of one pass, in the order in which they began, and the shape of the head's input."""
+    """The calls of one pass, in the order in which they began, and the shapes of the image and of the head's input."""
 
     calls: list[Call] = field(default_factory=list)
     feature: Shape | None = None
+    image: Shape | None = None
 
     @cached_property
     def called(self) -> set[str]:
@@ -115,7 +116,7 @@ def trace(model: nn.Module, name: str, image_shape: tuple[int, ...]) -> CallTrac
         raise BackboneError(f"{name} calls other layers for another number of images")
     for a, b in zip(first.calls, second.calls, strict=True):
         a.given, a.output = _scaled(a.given, b.given), _scaled(a.output, b.output)
-    first.feature = _scaled(first.feature, second.feature)
+    first.feature, first.image = _scaled(first.feature, second.feature), _scaled(first.image, second.image)
     if first.feature is None or len(first.feature.lengths) != 2 or first.feature.counts != (0,):
         raise BackboneError(
             f"the classifier's input of {name} is not one vector for each image",
@@ -140,12 +141,12 @@ def _without_numbers(model: nn.Module) -> nn.Module:
 def _run(model: nn.Module, name: str, images: Tensor) -> CallTrace:
     with torch.no_grad(), listening(model) as made:
         try:
-            made.feature = _shapes(feature(model, images))
+            made.image, made.feature = _shapes(images), _shapes(feature(model, images))
         except (AssertionError, RuntimeError, ValueError, NotImplementedError) as error:
             raise BackboneError(
                 f"{name} does not take images of the size {tuple(images.shape[1:])}",
                 got=str(error),
-                do="set preprocess.input_size or model_args.img_size",
+                do="set preprocess.input_size or model_args.img_size; images have three channels, in RGB",
             ) from error
         except (AttributeError, TypeError) as error:
             raise BackboneError(
