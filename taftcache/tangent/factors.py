@@ -59,6 +59,18 @@ def add_gram(total: Tensor, parts: Sequence[tuple[Sequence[RankOne], Sequence[Di
         total.addmm_(rows, rows.T, alpha=1 / scale)
 
 
+def written_out(matrices: Iterable[Factor], direct: Iterable[Direct], onto: Tensor) -> Tensor:
+    """``onto`` [n,P], which is zero, with each row's gradient in it as one vector."""
+    for m in matrices:
+        product = "nho,nhi->nhoi" if isinstance(m, RankOne) else "nto,nti->noi"
+        onto[:, m.weight] = torch.einsum(product, m.out, m.into).flatten(1)
+        if m.bias is not None:
+            onto[:, m.bias] = m.out.flatten(1) if isinstance(m, RankOne) else m.out.sum(1)
+    for part in direct:
+        onto[:, part.where] += part.rows
+    return onto
+
+
 def factor_norms(matrices: Iterable[Factor], direct: Iterable[Direct]) -> Tensor:
     """‖Jᵀ r‖ of each row [n], out of its factors and without its gradient where that is cheaper.
 

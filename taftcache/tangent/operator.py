@@ -17,7 +17,7 @@ from taftcache.tangent.factors import Direct, Factor
 from taftcache.tangent.feature import FeatureState, FeatureTail
 from taftcache.tangent.parameters import Layout
 from taftcache.tangent.rows import Block, RowSource
-from taftcache.tangent.tail import State, Tail
+from taftcache.tangent.tail import State, Tail, gradient_rows
 
 # Rows that share one product, at most: a tail that keeps much of each row takes fewer (``Tail.block_rows``). Part of
 # the result's bytes, so a constant and not a tuning knob: sums run over blocks of this size in row order, whatever
@@ -117,6 +117,11 @@ class TangentOperator:
         """The gradients Jᵀ r of a block's rows one by one, in factored form, for r [b,K]."""
         with self._products():
             return self.tail.factors(self.layout, self.weights, state, r)
+
+    def gradients(self, state: State, r: Tensor) -> Tensor:
+        """The same gradients written out [b,P]: for few rows and parameters."""
+        with self._products():
+            return gradient_rows(self.tail, self.layout, self.weights, state, r)
 
     def adjoint(self, state: State, r: Tensor, out: Any) -> None:
         """Add Jᵀ r to ``out``, which is in the tail's own form, in place, for r [b,K] on one prepared block."""

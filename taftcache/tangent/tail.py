@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from taftcache.tangent.factors import Direct, Factor, factor_norms
+from taftcache.tangent.factors import Direct, Factor, factor_norms, written_out
 from taftcache.tangent.parameters import Layout
 
 
@@ -99,9 +99,23 @@ def row_norms(tail: Tail, layout: Layout, w: Any, state: Any, r: Tensor) -> Tens
     """‖Jᵀ r‖ of each row [n], for r [n,K]: from the factors, or of a tail without them from a Jᵀ for each row."""
     if tail.factored:
         return factor_norms(*tail.factors(layout, w, state, r))
-    norms = []
+    norms = [gradient.norm() for gradient in _each(tail, layout, w, state, r)]
+    return torch.stack(norms) if norms else r.new_zeros(0)
+
+
+def gradient_rows(tail: Tail, layout: Layout, w: Any, state: Any, r: Tensor) -> Tensor:
+    """Jᵀ r of each row [n,P], for r [n,K]: for few rows and parameters."""
+    onto = r.new_zeros(len(r), layout.size)
+    if tail.factored:
+        return written_out(*tail.factors(layout, w, state, r), onto)
+    for row, gradient in zip(onto, _each(tail, layout, w, state, r), strict=True):
+        row.copy_(gradient)
+    return onto
+
+
+def _each(tail: Tail, layout: Layout, w: Any, state: Any, r: Tensor) -> Iterator[Tensor]:
+    """The same one after the other, by a Jᵀ for each row."""
     for n in range(len(r)):
         row, gradient = torch.tensor([n], device=r.device), r.new_zeros(layout.size)
         tail.adjoint(w, tail.select(state, row), r[row], tail.bind(layout.views(gradient)))
-        norms.append(gradient.norm())
-    return torch.stack(norms) if norms else r.new_zeros(0)
+        yield gradient

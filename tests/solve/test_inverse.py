@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 
+import numpy as np
 import pytest
 import torch
 
+from taftcache.backbone.cut.cut import Cut
 from taftcache.objective.cotangent import Given
 from taftcache.objective.cross_entropy import CrossEntropy
 from taftcache.objective.problem import Problem
@@ -18,6 +20,10 @@ from taftcache.solve.inverses.inverse import approximate_inverse
 from taftcache.solve.inverses.kronecker import KroneckerPreconditioner
 from taftcache.solve.inverses.sampled import SampledInverse
 from taftcache.solve.minimise import through_rows
+from taftcache.tangent.base import Base, make_base
+from taftcache.tangent.operator import TangentOperator
+from taftcache.tangent.rows import ArrayRows
+from tests.backbone.registry import small_backbone
 from tests.solve.problems import K, N, case, jacobian, make_problem, minimised, rows
 
 CASES = [("narrow-mlp", "keep"), ("all", "class-token"), ("plain", "reset-block")]
@@ -74,6 +80,51 @@ def test_kernel_is_the_jacobians(vit, spec, head):
     by_class = J.view(N, K, -1).transpose(0, 1).reshape(N * K, -1)
     expected = by_class @ by_class.T
     assert (kernel(make_problem(vit, spec, head=head)) - expected).norm() <= 1e-11 * expected.norm()
+
+
+@cache
+def beyond_one_row(pool: str) -> Base:
+    """The last two blocks of a small ViT, or one that pools by attention, whose tail is functional."""
+    cut = Cut(small_backbone(depth=2, embed_dim=12, global_pool=pool), 2 if pool == "token" else 1)
+    return make_base(cut.tail_state(), cut.tail_config(), 3, module=cut.module())
+
+
+def many_tokens(base: Base) -> list[ArrayRows]:
+    drawn = torch.randn(7, 17, 12, generator=torch.Generator().manual_seed(2)).numpy()
+    return [ArrayRows(part, np.arange(len(part)) % 3) for part in (drawn[:4], drawn[4:])]
+
+
+@pytest.mark.parametrize("pool", ["token", "map"])
+@pytest.mark.parametrize("loss", [RSL(alpha=3.0, kappa=5.0), CrossEntropy()], ids=lambda loss: type(loss).__name__)
+def test_the_kernel_of_any_tail_is_its_jacobians(pool, loss):
+    """Where no row's gradient is an outer product for each matrix."""
+    base = beyond_one_row(pool)
+    assert base.config.path == ("layers" if pool == "token" else "functional")
+    operator = TangentOperator(base, many_tokens(base), dtype=torch.float64)
+    problem = Problem(operator, loss, 1e-3)
+    J = torch.stack(
+        [operator.accumulate(None, Given(values=unit)) for unit in torch.eye(21, dtype=torch.float64).view(21, 7, 3)]
+    )
+    by_class = J.view(7, 3, -1).transpose(0, 1).flatten(0, 1)
+    expected = by_class @ by_class.T
+    assert (kernel(problem) - expected).norm() <= 1e-12 * expected.norm()
+    (v,) = draw(problem, 1)
+    there = problem if loss.quadratic else problem.at(0.1 * v)[2]
+    product = there.hessian(v)
+    assert (DualInverse(there, kernel(problem)).apply(product) - v).norm() <= 1e-10 * product.norm() / problem.ridge
+    solution = minimised(base, many_tokens(base), loss, 1e-3, tolerance=1e-9)
+    assert solution.converged
+    assert solution.stats["passes"] < (8 if loss.quadratic else 60)
+
+
+def test_limits_of_gradients_that_are_written_out(monkeypatch):
+    base = beyond_one_row("token")
+    problem = Problem(TangentOperator(base, many_tokens(base), dtype=torch.float64), RSL(), 1e-3)
+    assert kernel_inverse_fits(problem)
+    for limit, value in (("LARGEST_WRITTEN", 20), ("LARGEST_FACTORS", 21 * base.layout.size * 8 - 1)):
+        with monkeypatch.context() as patched:
+            patched.setattr(f"taftcache.solve.inverses.dual.{limit}", value)
+            assert not kernel_inverse_fits(problem)
 
 
 def test_kernel_over_several_blocks(monkeypatch):

@@ -14,7 +14,7 @@ from taftcache.objective.problem import Problem
 from taftcache.objective.rsl import RSL
 from taftcache.solve.solution import Status
 from taftcache.tangent.base import Base
-from taftcache.tangent.factors import RankOne, factor_norms
+from taftcache.tangent.factors import factor_norms, written_out
 from taftcache.tangent.operator import TangentOperator
 from taftcache.tangent.rows import ArrayRows
 from tests.solve.problems import minimised
@@ -223,18 +223,7 @@ def test_factors_are_the_rows_of_the_jacobian(name, train):
     state = tail.value(w, case.tokens)
     matrices, direct = tail.factors(layout, w, state, r)
     n = len(case.tokens)
-    rebuilt = torch.zeros(n, layout.size, dtype=torch.float64)
-    for m in matrices:
-        if isinstance(m, RankOne):
-            rebuilt[:, m.weight] = (m.out[..., None] * m.into[:, :, None, :]).flatten(1)
-            bias = m.out.flatten(1)
-        else:
-            rebuilt[:, m.weight] = torch.einsum("nto,nti->noi", m.out, m.into).flatten(1)
-            bias = m.out.sum(1)
-        if m.bias is not None:
-            rebuilt[:, m.bias] = bias
-    for part in direct:
-        rebuilt[:, part.where] += part.rows
+    rebuilt = written_out(matrices, direct, torch.zeros(n, layout.size, dtype=torch.float64))
     expected = torch.zeros_like(rebuilt)
     for k in range(n):
         alone = torch.zeros_like(r)
@@ -275,15 +264,18 @@ def test_an_operator_solves_with_it():
     assert len({id(tensor) for tensor in held}) == len(held)
 
 
+@pytest.mark.parametrize("largest", [0, 2048], ids=["Kronecker factors", "exact kernel"])
 @pytest.mark.parametrize("name", ["plain", "average"])
-def test_a_solve_ends_at_the_minimiser(name):
-    """With Kronecker factors of sums over tokens; certified, and where a dense solve of the same problem ends."""
+def test_a_solve_ends_at_the_minimiser(name, largest, monkeypatch):
+    """With what is made of sums over tokens; certified, and where a dense solve of the same problem ends."""
+    monkeypatch.setattr("taftcache.solve.inverses.dual.LARGEST_WRITTEN", largest)
     case = case_of(name, n=8)
     base = Base(case.base.config, {n: t.float() for n, t in case.base.state.items()}, case.base.spec)
     rows, labels, ridge = case.tokens.float(), np.arange(8) % 4, 1e-1
     loss = RSL()
     solution = minimised(base, [ArrayRows(rows.numpy(), labels)], loss, ridge, tolerance=1e-8)
     assert solution.status is Status.converged
+    assert (solution.stats["passes"] < 8) == bool(largest)
     operator = TangentOperator(base, [ArrayRows(rows.numpy(), labels)], dtype=torch.float64)
     assert not operator.tail.rank_one
     problem = Problem(operator, loss, ridge)

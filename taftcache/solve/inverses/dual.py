@@ -7,7 +7,8 @@ With J̃ = √(D/N) J, which has M = N·K rows, H = J̃ᵀJ̃ + λI and by Woodb
 so that one Cholesky of an M×M matrix replaces hundreds of passes. Of a loss that is not quadratic D has a root R
 with RRᵀ = D for each row, and J̃ = RᵀJ/√N changes with the point while JJᵀ stays. The kernel JJᵀ (the empirical
 tangent kernel) comes from the rank-one factors of the rows' gradients, Σ (δ·δ')(x·x'), at a cost of
-M² times the width instead of M² times the number of parameters.
+M² times the width instead of M² times the number of parameters. Where all rows of tokens reach the logits, or nothing
+is known of the gradients, they are written out: that costs about K/2 passes and M·P numbers.
 """
 
 from __future__ import annotations
@@ -21,21 +22,25 @@ from taftcache.objective.cotangent import Given
 from taftcache.objective.problem import Problem
 from taftcache.solve.inverses.cholesky import cholesky
 from taftcache.tangent.factors import Direct, RankOne
+from taftcache.tangent.operator import TangentOperator
+from taftcache.tangent.tail import State
 
 LARGEST_KERNEL = 8192  # M: three matrices of 0.5 GB in float64, and a Cholesky of some seconds
-LARGEST_FACTORS = 2 << 30  # bytes of the K·N rows' factors
+LARGEST_WRITTEN = 2048  # M where gradients are written out, which takes a few seconds at most
+LARGEST_FACTORS = 2 << 30  # bytes of the K·N rows' factors, or of their gradients
 # M at which Newton's steps by a Cholesky each take about as long as by conjugate gradients, in a small network.
 LARGEST_STEPS = 4096
 
 
 def kernel_inverse_fits(problem: Problem) -> bool:
-    """Whether H⁻¹ can be had exactly: the kernel of all rows and classes has a cheap form, and with the rows' factors
-    is within the limits above."""
+    """Whether H⁻¹ can be had exactly: the kernel of all rows and classes, and what it is made of, is within the limits
+    above."""
     operator = problem.operator
     rows = operator.rows * operator.classes
-    if not operator.tail.rank_one or rows > LARGEST_KERNEL:
-        return False
-    return rows * operator.tail.factor_width * 8 <= LARGEST_FACTORS
+    width, most = operator.layout.size, LARGEST_WRITTEN
+    if operator.tail.rank_one:
+        width, most = operator.tail.factor_width, LARGEST_KERNEL
+    return rows <= most and rows * width * 8 <= LARGEST_FACTORS
 
 
 class DualInverse:
@@ -134,14 +139,15 @@ def kernel(problem: Problem) -> Tensor:
     """JJᵀ [K·N, K·N] in float64, class-major: entry (k·N + n, l·N + m) is J_k(x_n)·J_l(x_m)."""
     operator = problem.operator
     N, K = operator.rows, operator.classes
+    if not operator.tail.rank_one:
+        J = _jacobian(operator).flatten(0, 1)
+        return J @ J.T
     blocks = list(operator.blocks())
     per_class: list[tuple[list[RankOne], list[Direct]]] = []
     for k in range(K):
         parts = []
         for state, _ in blocks:
-            unit = torch.zeros_like(state.logits)
-            unit[:, k] = 1
-            matrices, direct = operator.factors(state, unit)
+            matrices, direct = operator.factors(state, _unit(state, k))
             parts.append(([m for m in matrices if isinstance(m, RankOne)], direct))
         per_class.append(_joined(parts))
     total = torch.zeros(K * N, K * N, dtype=operator.dtype, device=operator.device)
@@ -159,6 +165,25 @@ def kernel(problem: Problem) -> Tensor:
         rows = torch.cat([part.rows for part in direct])
         total.addmm_(rows, rows.T)
     return total
+
+
+def _jacobian(operator: TangentOperator) -> Tensor:
+    """J [K,N,P], written out."""
+    shape = operator.classes, operator.rows, operator.layout.size
+    found = torch.empty(shape, dtype=operator.dtype, device=operator.device)
+    start = 0
+    for state, labels in operator.blocks():
+        for k in range(operator.classes):
+            found[k, start : start + len(labels)] = operator.gradients(state, _unit(state, k))
+        start += len(labels)
+    return found
+
+
+def _unit(state: State, k: int) -> Tensor:
+    """e_k for each row [n,K]."""
+    unit = torch.zeros_like(state.logits)
+    unit[:, k] = 1
+    return unit
 
 
 def _joined(parts: list[tuple[list[RankOne], list[Direct]]]) -> tuple[list[RankOne], list[Direct]]:
