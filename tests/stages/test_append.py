@@ -201,6 +201,16 @@ def test_what_cannot_be_appended(few, images, tmp_path):
         taftcache.append(asked(half, images))
 
 
+@pytest.mark.law("A store that grew has the bytes of one made at once")
+@pytest.mark.parametrize("changed", ["held_out", "limit", "test"])
+@pytest.mark.parametrize("new_shard", [False, True])
+def test_what_decides_which_rows_go_where_cannot_change(few, images, changed, new_shard):
+    before, data = tree(few), {"held_out": 0.5, "limit": 30, "test": str(images)}
+    with pytest.raises(IdentityError, match=rf"data\.{changed}: the store has"):
+        taftcache.append(asked(few, images, **{changed: data[changed]}), new_shard=new_shard)
+    assert tree(few) == before
+
+
 def test_a_balanced_plan_takes_new_samples_as_a_shard_only(tmp_path):
     images = write_images(tmp_path / "digits")
     later = images / "0" / "zzz.png"

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
 import taftcache
 from taftcache.errors import SolveError
@@ -55,9 +57,17 @@ def test_another_ridge_is_not_what_the_removal_moved(trained, mode):
 
 
 @pytest.mark.law("A receipt takes no other change of a model for what the removal moved")
-def test_rows_that_came_since_are_not_what_the_removal_moved(trained):
-    taftcache.append(recipe(trained, objective={"ridge": 1e-1}, **EXACT, data=FEW["data"] | {"limit": 90}))
-    with open_store(trained) as store:
+def test_rows_that_came_since_are_not_what_the_removal_moved(tmp_path, images):
+    folder = shutil.copytree(images, tmp_path / "images")
+    made = recipe(
+        tmp_path / "store", objective={"ridge": 1e-1}, **EXACT, data={"source": "folder", "train": str(folder)}
+    )
+    taftcache.run(made)
+    for digit in range(3):
+        for k in range(3):
+            Image.new("RGB", (8, 8), (80 * digit, 20 * k, 9)).save(folder / str(digit) / f"new{k}.png")
+    taftcache.append(made)
+    with open_store(tmp_path / "store") as store:
         report = taftcache.forget(store, [store.shard("000").sample_ids[0]], mode="resolve")
         assert any(unknown(report).values())
         assert "is not known" in report.notes[-1]

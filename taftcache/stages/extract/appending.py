@@ -27,6 +27,13 @@ from taftcache.stages.extract.plan import HELD_OUT, PlannedShard, split
 from taftcache.stages.extract.reextraction import same_rows
 from taftcache.stages.progress import Progress, Silent
 
+# Keys of [data] that say where images lie and how they are read: further ones may lie elsewhere. The others decide
+# which rows go where, and so does whether there is a test at all, which also decides the ids.
+PLACES = frozenset(
+    f"data.{key}"
+    for key in ("source", "train", "root", "image_key", "label_key", "train_split", "test_split", "unreadable")
+)
+
 
 @dataclass(frozen=True, kw_only=True)
 class AppendReport:
@@ -61,13 +68,14 @@ def append(
     shard in either form.
 
     Args:
-        recipe: asks for what the store was made with; its ``data`` may name another place with further images.
+        recipe: asks for what the store was made with; its ``data`` may name another place with further images, but
+            hold out and limit as before.
         new_shard: put all new training samples into one further shard, so that the others keep their files and their
             components. The only form for a balanced plan, in which one more sample would move others.
         dry: say what would be added, and add nothing.
 
     Raises:
-        IdentityError: other weights, preprocessing, dtype or library versions than the store's.
+        IdentityError: other weights, preprocessing, dtype, split or library versions than the store's.
         DataError: a class that the store does not have. StoreError: an extraction that is not finished.
     """
     progress = progress or Silent()
@@ -78,7 +86,8 @@ def append(
                 f"cannot append images to {store.path}: its rows were imported",
                 do=f"taftcache append {store.path} FILE" if "scaling" in imported else "import all into a new store",
             )
-        check_words(store, recipe, but=("data",))
+        tested = bool(recipe.data.test) == bool(store.manifest.recipe["data"].get("test"))
+        check_words(store, recipe, but=PLACES | ({"data.test"} if tested else set()))
         source, test = open_source(recipe.data)
         given = [item.id for item in source.items], None if test is None else [item.id for item in test.items]
         out = forgotten_items(store.is_forgotten, source, test)

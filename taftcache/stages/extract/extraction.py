@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
@@ -243,14 +243,14 @@ def made_from(recipe: Recipe, frozen: Reduction, transform: Preprocess) -> dict[
     }
 
 
-def check_words(store: FeatureStore, recipe: Recipe, but: Sequence[str] = ()) -> None:
-    """IdentityError unless the recipe asks, in all sections ``but`` these, for what the store was made from."""
+def check_words(store: FeatureStore, recipe: Recipe, but: Collection[str] = ()) -> None:
+    """IdentityError unless the recipe asks, in all settings ``but`` these, for what the store was made from."""
     ours, theirs = _request(store.manifest.recipe), _request(recipe_values(recipe))
     _refuse(
         [
             f"{k}: the store has {ours.get(k)!r}, the recipe {theirs.get(k)!r}"
             for k in sorted(ours | theirs)
-            if ours.get(k) != theirs.get(k) and k.partition(".")[0] not in but
+            if ours.get(k) != theirs.get(k) and k not in but
         ]
     )
 
