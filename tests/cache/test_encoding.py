@@ -167,7 +167,7 @@ def test_damage_is_found_and_mended(path, name) -> None:
 
 class Eight(Images):
     def members(self, shard):
-        return [(i, label(i)) for i in SOME]
+        return SOME
 
     def layout(self, shard):
         return SHAPE, DTYPE, 4

@@ -26,7 +26,10 @@ class Images:
         self._wrong, self._gone = wrong, gone
 
     def members(self, shard):
-        return [(i, label(i)) for i in PARTS[shard]]
+        return PARTS[shard]
+
+    def labels(self, ids):
+        return {i: label(i) for i in ids}
 
     def rows(self, shard, ids):
         self.asked += ids

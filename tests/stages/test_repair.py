@@ -89,6 +89,77 @@ def test_other_pixels_are_refused_and_moved_data_is_found(tmp_path, photographed
     assert tree(path) == whole
 
 
+@pytest.fixture
+def later(tmp_path, photographed, images) -> tuple[Path, Path]:
+    """A copy of the store, and of its images: since then some came, and a class."""
+    path, folder = shutil.copytree(photographed, tmp_path / "store"), shutil.copytree(images, tmp_path / "images")
+    for name in ("0", "1", "9"):
+        (folder / name).mkdir(exist_ok=True)
+        for k in range(3):
+            Image.new("RGB", (8, 8), (80 * k, 9, 9)).save(folder / name / f"new{k}.png")
+    return path, folder
+
+
+@pytest.mark.law("A repair gives back the same bytes, or nothing")
+def test_labels_come_back_whatever_came_to_the_images_since(later):
+    path, folder = later
+    whole = tree(path)
+    with FeatureStore(path) as store:
+        lost = [f"{store.shard(ref.name).at}/labels/c.0" for ref in store.manifest.shards]
+        gone = [store.shard("000").sample_ids[3], store.held_out.sample_ids[0]]
+    for file in lost:
+        flip(path / file)
+    for sample in gone:
+        (folder / sample).unlink()
+    report = taftcache.verify(path, repair=True, overrides=[f"data.train={folder}"])
+    assert (report.faults, sorted(report.mended), tree(path)) == ([], sorted(lost), whole)
+
+
+def test_labels_of_several_classes_that_left_the_images_are_not_guessed(later):
+    path, folder = later
+    with FeatureStore(path) as store:
+        shard = store.shard("000")
+        for label in (0, 1):
+            (folder / shard.sample_ids[shard.labels.tolist().index(label)]).unlink()
+    flip(path / shard.at / "labels" / "c.0")
+    before = tree(path)
+    report = taftcache.verify(path, repair=True, overrides=[f"data.train={folder}"])
+    assert "2 rows of shard 000 lost their labels, and their images left" in report.reasons[report.faults[0].file]
+    assert tree(path) == before
+
+
+@pytest.mark.law("A repair gives back the same bytes, or nothing")
+def test_lost_ids_wait_for_the_images_of_the_store_alone(later):
+    path, folder = later
+    whole = tree(path)
+    with FeatureStore(path) as store:
+        shard = store.shard("000")
+    lost = path / shard.at / "sample_id" / "c.0"
+    flip(lost)
+    moved = [f"data.train={folder}"]
+    report = taftcache.verify(path, repair=True, overrides=moved)
+    assert "images that the store does not have were added" in report.reasons[report.faults[0].file]
+    (path / shard.manifest_file).unlink()
+    report = taftcache.verify(path, repair=True, overrides=moved)
+    assert "images that the store does not have were added" in report.reasons[report.faults[0].file]
+    for file in folder.glob("[01]/new*"):
+        file.unlink()
+    assert taftcache.verify(path, repair=True, overrides=moved).faults == []
+    assert tree(path) == whole
+
+
+@pytest.mark.law("A repair gives back the same bytes, or nothing")
+def test_a_shard_whose_manifest_is_lost_comes_back_by_the_ids_that_it_states(later):
+    path, folder = later
+    whole = tree(path)
+    with FeatureStore(path) as store:
+        shard = store.shard("000")
+    (path / shard.manifest_file).unlink()
+    flip(path / shard.at / "labels" / "c.0")
+    assert taftcache.verify(path, repair=True, overrides=[f"data.train={folder}"]).faults == []
+    assert tree(path) == whole
+
+
 @pytest.mark.parametrize("override", ["data.train=/nowhere/at/all", "backbone.weights=/nowhere/at/all.safetensors"])
 def test_without_source_or_backbone_the_store_is_left_as_it_is(tmp_path, photographed, images, override):
     path = shutil.copytree(photographed, tmp_path / "store")

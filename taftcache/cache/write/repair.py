@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Protocol
@@ -23,7 +25,7 @@ from taftcache.cache.read.shard import Shard
 from taftcache.cache.write.commit import Committer
 from taftcache.cache.write.group import GroupWriter, ShardForm, chunk_record, describe, to_stored
 from taftcache.cache.write.transaction import Transaction
-from taftcache.errors import StoreError, StoreWriteError, TaftcacheError
+from taftcache.errors import DataError, StoreError, StoreWriteError, TaftcacheError
 
 REPAIR = "staging/repair"
 DERIVED = ("components", "models", "state")
@@ -33,8 +35,12 @@ _ROWS_AT_ONCE = 64
 class Maker(Protocol):
     """Makes again what a store was made from. Any TaftcacheError that it raises leaves the file as it is."""
 
-    def members(self, shard: str) -> Sequence[tuple[str, int]]:
-        """(id, label) of every row of a shard, in row order."""
+    def members(self, shard: str) -> Sequence[str]:
+        """Ids, in row order, of the samples that can be a shard's rows: all of them, where the data is what it was."""
+        ...
+
+    def labels(self, ids: Sequence[str]) -> Mapping[str, int]:
+        """Labels of those of these samples that are in the data now."""
         ...
 
     def rows(self, shard: str, ids: Sequence[str]) -> NDArray[Any]:
@@ -64,10 +70,10 @@ def repair(committer: Committer, faults: Sequence[Fault], maker: Maker | None) -
     """Repair the files that ``faults`` (of `FeatureStore.verify`) name, by way of the store's ``committer``.
 
     Metadata comes from the shard's manifest, a lost shard manifest from the group's files; chunks, labels and ids from
-    ``maker``, for a chunk its rows alone. Bytes are put in place, file by file and durably, only if they have the
-    digest that the manifest names: the root digest stays. Damaged components and models, which training makes again
-    from the rows, are dropped, and that is a commit; so are damaged curves. Tombstones come from the file beside the
-    store. The rest is left, with the reason.
+    ``maker``, for a chunk or the labels by the ids that the shard has. Bytes are put in place, file by file and
+    durably, only if they have the digest that the manifest names: the root digest stays. Damaged components and models,
+    which training makes again from the rows, are dropped, and that is a commit; so are damaged curves. Tombstones come
+    from the file beside the store. The rest is left, with the reason.
     """
     done = Repaired()
     committer.check_no_transaction("repair the store")
@@ -133,7 +139,7 @@ def _put(root: Home, file: str, wanted: str, data: Any, how: str, done: Repaired
     return True
 
 
-_OTHER = "the image, the weights or the libraries are not those of the extraction; nothing was written"
+_OTHER = "the data, the weights or the libraries are not those of the extraction; nothing was written"
 
 
 class _DamagedShard:
@@ -162,9 +168,9 @@ class _DamagedShard:
         for name in damaged:
             if name in texts:
                 self._put(made, name, texts[name], "written from the shard manifest")
-        for name in ("sample_id/c.0", "labels/c.0"):
+        for name, column in (("sample_id/c.0", self._ids), ("labels/c.0", partial(self._labels, made))):
             if name in damaged:
-                self._try(made, name, partial(self._column, name), "from the data source")
+                self._try(made, name, column, "from the data source")
         for name in damaged:
             if name.startswith(tuple(f"{array}/c." for array in encoding.chunk_arrays(made.dtype))):
                 self._try(made, name, partial(self._chunk, made, name), "extracted again")
@@ -183,13 +189,39 @@ class _DamagedShard:
     def _put(self, made: ShardManifest, name: str, data: Any, how: str) -> None:
         _put(self._root, f"{self._ref.path}/{name}", made.objects[name].digest, data, how, self._done)
 
-    def _column(self, name: str) -> bytes | None:
+    def _ids(self) -> bytes | None:
+        return None if self._maker is None else layout.encode_ids(self._members(self._maker, ()))
+
+    def _members(self, maker: Maker, stated: Sequence[str]) -> Sequence[str]:
+        """The rows' ids: as ``stated`` by a file that nothing verifies, where they can be; else all that can be."""
+        name, rows = self._ref.name, self._ref.rows
+        ids = maker.members(name)
+        if len(stated) == rows and set(stated) <= set(ids):
+            return stated
+        if len(ids) != rows:
+            raise DataError(
+                f"which images are the rows of shard {name} is not known: its ids are lost, and images "
+                + ("that the store does not have were added to the data" if len(ids) > rows else "left the data"),
+                got=f"{len(ids)} images that can be, for {rows} rows",
+                do="name a place that has the images of the store and no others: --set data.train=…",
+            )
+        return ids
+
+    def _labels(self, made: ShardManifest) -> bytes | None:
         if self._maker is None:
             return None
-        members = self._maker.members(self._ref.name)
-        if name == "sample_id/c.0":
-            return layout.encode_ids([i for i, _ in members])
-        return np.array([label for _, label in members], "<i4").tobytes()
+        ids = Shard(self._root, self._ref).sample_ids
+        labels = dict(self._maker.labels(ids))
+        if gone := [i for i in ids if i not in labels]:
+            left = Counter({int(k): n for k, n in made.statistics.rows_per_class.items()}) - Counter(labels.values())
+            if len(left) != 1:  # with one class left, it is theirs
+                raise DataError(
+                    f"{len(gone)} rows of shard {self._ref.name} lost their labels, and their images left the data",
+                    got=f"the first: {gone[0]!r}",
+                    do="put them back, or name where the data lies now with --set data.train=…",
+                )
+            labels |= dict.fromkeys(gone, *left)
+        return np.array([labels[i] for i in ids], "<i4").tobytes()
 
     def _chunk(self, made: ShardManifest, name: str) -> NDArray[Any] | None:
         if self._maker is None:
@@ -211,7 +243,7 @@ class _DamagedShard:
             if n != rows:
                 return None
             sizes = [c * size for size in encoding.row_bytes((t, d), dtype)]
-            ids = layout.decode_ids(root.read(f"{at}/sample_id/c.0", 4 + (4 + MAX_ID_BYTES) * rows), rows)
+            ids = self._stated()
             labels = np.frombuffer(root.read(f"{at}/labels/c.0", 4 * rows), "<i4").astype(np.int32)
             if ids is None or len(labels) != rows or labels.min() < 0:
                 return None
@@ -228,6 +260,12 @@ class _DamagedShard:
         made, _ = describe(self._form((t, d), dtype, c), chunks, ids, labels)
         return made if digest(canonical(made)) == self._ref.digest else None
 
+    def _stated(self) -> list[str] | None:
+        """The ids that the shard's file has, unverified; None where it does not have one for each row."""
+        rows = self._ref.rows
+        raw = self._root.read(f"{self._ref.path}/sample_id/c.0", 4 + (4 + MAX_ID_BYTES) * rows)
+        return layout.decode_ids(raw, rows)
+
     def _form(self, tokens_shape: tuple[int, int], dtype: str, chunk_rows: int) -> ShardForm:
         ref = self._ref
         return ShardForm(name=ref.name, role=ref.role, tokens_shape=tokens_shape, dtype=dtype, chunk_rows=chunk_rows)
@@ -240,15 +278,18 @@ class _DamagedShard:
             return
         try:
             shape, dtype, chunk_rows = maker.layout(ref.name)
-            members = list(maker.members(ref.name))
-            ids = [i for i, _ in members]
+            stated = None
+            with suppress(OSError, UnicodeDecodeError):
+                stated = self._stated()
+            ids = self._members(maker, stated or ())
+            by_id = maker.labels(ids)
 
             def blocks() -> Iterator[NDArray[Any]]:
                 for at in range(0, len(ids), _ROWS_AT_ONCE):
                     some = ids[at : at + _ROWS_AT_ONCE]
                     yield to_stored(maker.rows(ref.name, some), dtype, shape, some)
 
-            staged, labels = f"{REPAIR}/group", np.array([label for _, label in members], np.int32)
+            staged, labels = f"{REPAIR}/group", np.array([by_id[i] for i in ids], np.int32)
             form = self._form(shape, dtype, chunk_rows)
             made = GroupWriter(self._staging, staged, form).put_all(blocks(), ids, labels)
             if made.digest != ref.digest and len(ids) < chunk_rows:

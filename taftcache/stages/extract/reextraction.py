@@ -21,9 +21,8 @@ from taftcache.cache.store import FeatureStore
 from taftcache.consent import Kind, refusal
 from taftcache.errors import DataError, StoreError
 from taftcache.recipe import Recipe
-from taftcache.stages.extract.extraction import load_frozen, plan_images, run_frozen, source_of
-from taftcache.stages.extract.filling import class_indexes
-from taftcache.stages.extract.plan import HELD_OUT, PlannedShard
+from taftcache.stages.extract.extraction import load_frozen, plan_images, run_frozen
+from taftcache.stages.extract.plan import HELD_OUT
 from taftcache.stages.progress import Progress, Silent
 from taftcache.tangent.spec import TAIL
 
@@ -41,8 +40,8 @@ class Reextraction:
         self._own = own  # overrides of the recipe, which its user chose
         self._store, self._recipe, self._progress = store, same_rows(store, recipe), progress or Silent()
 
-    def members(self, shard: str) -> list[tuple[str, int]]:
-        """(id, label) of a shard's rows, in row order: who the plan puts there and is nowhere else."""
+    def members(self, shard: str) -> list[str]:
+        """Ids of the samples, of the store's classes, that the plan puts into a shard and that are no row elsewhere."""
         store = self._store
         taken = {skipped.id for skipped in store.manifest.skipped}
         for ref in store.manifest.shards:
@@ -51,11 +50,19 @@ class Reextraction:
                     taken.update(store.shard(ref.name).sample_ids)
                 except StoreError:
                     continue  # damaged too: the digest will tell
-        source, ids = self._candidates(shard)
-        labels = {item.id: item.label for item in source.items}
-        classes = class_indexes(store, source.classes)
-        ids = in_order([i for i in ids if i not in taken and not store.is_forgotten(i)], self._recipe.store.seed)
-        return [(i, classes[labels[i]]) for i in ids]
+        ids = [i for i in self._candidates(shard) if i not in taken and not store.is_forgotten(i)]
+        return in_order(list(self.labels(ids)), self._recipe.store.seed)
+
+    def labels(self, ids: Sequence[str]) -> dict[str, int]:
+        """The store's labels of those of these samples that the data has now."""
+        index, wanted = {name: k for k, name in enumerate(self._store.classes)}, set(ids)
+        return {
+            item.id: index[source.classes[item.label]]
+            for source in self._sources
+            if source is not None
+            for item in source.items
+            if item.id in wanted and source.classes[item.label] in index
+        }
 
     def rows(self, shard: str, ids: Sequence[str]) -> NDArray[Any]:
         """Tokens [len(ids), t, d] of these samples.
@@ -63,7 +70,8 @@ class Reextraction:
         Raises:
             DataError: an image is not in the source any more, or does not decode. BackboneError: no such weights.
         """
-        source, _ = self._candidates(shard)
+        train, test = self._sources
+        source = train if test is None or shard != HELD_OUT else test
         index = {item.id: k for k, item in enumerate(source.items)}
         if gone := [i for i in ids if i not in index]:
             raise DataError(
@@ -85,22 +93,19 @@ class Reextraction:
         """The tail's weights; nothing else comes from the backbone."""
         return save(self._model[0].tail_state()) if name == TAIL else None
 
-    def _candidates(self, shard: str) -> tuple[Source, list[str]]:
+    def _candidates(self, shard: str) -> list[str]:
+        """Who the plan puts there; whom it does not hold out, for a shard that came by ``append --new-shard``."""
         source, test = self._sources
-        planned = self._planned
+        planned = plan_images(self._recipe, source, test)
         if shard in planned:
-            return source_of(planned[shard], source, test), list(planned[shard].ids)
+            return planned[shard].ids
         kept = set(planned[HELD_OUT].ids) if HELD_OUT in planned and test is None else set()
-        return source, [item.id for item in source.items if item.id not in kept]
+        return [item.id for item in source.items if item.id not in kept]
 
     @cached_property
     def _sources(self) -> tuple[Source, Source | None]:
         self._check("images")
         return open_source(self._recipe.data)
-
-    @cached_property
-    def _planned(self) -> dict[str, PlannedShard]:
-        return plan_images(self._recipe, *self._sources)
 
     @cached_property
     def _model(self) -> tuple[Reduction, Preprocess]:
