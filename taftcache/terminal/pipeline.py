@@ -149,6 +149,7 @@ def show_append(report: AppendReport) -> None:
         if report.unread:
             left = counted(report.unread, "sample")
             print_notes([f"{left} skipped before, and not to be read now either; once mended, append takes them in"])
+    print_notes(report.notes)
     for name, rows in report.added.items():
         OUT.print(f"shard {name}: {counted(rows, 'sample')} more")
     if report.added and report.dry:

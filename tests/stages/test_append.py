@@ -12,6 +12,7 @@ import taftcache
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import DataError, IdentityError, RecipeError, StoreError
 from taftcache.stages.progress import Silent
+from taftcache.terminal.pipeline import show_append
 from tests.stages.making import recipe, tree, write_images
 
 MEMORY = ("ledger/", "tombstones.key", "lists/tombstones", "manifest.json")
@@ -180,6 +181,41 @@ def test_forgotten_samples_stay_out(few, images):
     with FeatureStore(few) as store:
         assert store.is_forgotten(gone)
         assert not store.holds(gone)
+
+
+@pytest.mark.parametrize("by", ["class", "ids"])
+def test_further_images_of_a_forgotten_class_are_left_out_and_named(tmp_path, images, capsys, by):
+    folder = shutil.copytree(images, tmp_path / "images")
+    (folder / "1" / "broken.png").write_bytes(b"no image")
+    made = asked(tmp_path / "store", folder)
+    taftcache.extract(made)
+    with FeatureStore(tmp_path / "store", mode="a") as store:
+        rows = [(i, k) for name in ("000", "001", "held-out") for i, k in zip(*columns(store.shard(name)), strict=True)]
+        named = {"classes": ["1"]} if by == "class" else {"samples": [i for i, k in rows if k == 1]}
+        planned = taftcache.forget(store, **named, dry_run=True)
+        report = taftcache.forget(store, **named)
+    assert [note for note in report.notes if "append leaves further samples of such a class out" in note]
+    assert planned.notes
+    assert set(planned.notes) <= set(report.notes)
+    assert taftcache.extract(made).notes == []
+    (folder / "1" / "broken.png").unlink()
+    for name in ("1/broken", "1/new", "0/new"):
+        shutil.copy(next((folder / "0").glob("*.png")), folder / f"{name}.png")
+    assert "1 sample of forgotten classes left out: 1 (1)" in taftcache.extract(made).notes[0]
+    report = taftcache.append(made)
+    assert (report.closed, report.images, list(report.added.values())) == ({"1": 2}, 1, [1])
+    assert "2 samples of forgotten classes left out: 1 (2)" in report.notes[0]
+    again = taftcache.append(made)
+    everyone = len(list(folder.glob("*/*.png")))
+    assert (again.closed, again.added, again.known) == ({"1": 2}, {}, everyone - 2)
+    show_append(again)
+    assert "samples of forgotten classes left out" in capsys.readouterr().out
+    with FeatureStore(tmp_path / "store") as store:
+        assert store.classes == ["0", "2"]
+
+
+def columns(shard):
+    return shard.sample_ids, shard.labels.tolist()
 
 
 def test_what_cannot_be_appended(few, images, tmp_path):

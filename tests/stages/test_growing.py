@@ -103,6 +103,17 @@ def test_a_file_forms_a_shard_of_its_own_and_forgotten_rows_stay_out(early, tmp_
     assert taftcache.verify(path).faults == []
 
 
+def test_further_vectors_of_a_forgotten_class_are_left_out_and_named(early, tmp_path):
+    path, later = shutil.copytree(early, tmp_path / "store"), some(LATER)
+    with open_store(path) as store:
+        gone = store.classes[0]
+        taftcache.forget(store, classes=[gone])
+    of_it = sum(str(label) == gone for label in later["y"])
+    report = taftcache.append_vectors(store=path, **later)
+    assert (report.closed, report.known, report.images) == ({gone: of_it}, 0, LATER.sum() - of_it)
+    assert "left out" in report.notes[0]
+
+
 def test_what_is_forgotten_after_growing_leaves_no_trace(early, tmp_path):
     path = shutil.copytree(early, tmp_path / "store")
     taftcache.append_vectors(store=path, **some(LATER))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -18,11 +19,11 @@ from taftcache.stages.completeness import is_complete, making_of
 from taftcache.stages.extract.extraction import (
     ImageRows,
     check_words,
-    forgotten_items,
     load_frozen,
     made_from,
 )
 from taftcache.stages.extract.filling import OldRows, RowCounts, RowOrigin, fill
+from taftcache.stages.extract.forgotten import StayOut, closed_notes, forgotten_items
 from taftcache.stages.extract.plan import HELD_OUT, PlannedShard, split
 from taftcache.stages.extract.reextraction import same_rows
 from taftcache.stages.progress import Progress, Silent
@@ -40,7 +41,8 @@ class AppendReport:
     """``added``: shard -> new rows in it; ``untouched`` shards kept their files; ``known`` samples were there before.
 
     ``images`` (or vectors) were made rows of, ``skipped`` of them did not decode; ``unread`` are those known samples
-    that were skipped before. ``dry``: all of this is planned only.
+    that were skipped before. ``closed``: of forgotten classes, how many further samples each has, which were left out.
+    ``dry``: all of this is planned only.
     """
 
     store: Path
@@ -54,6 +56,8 @@ class AppendReport:
     skipped: int = 0
     seconds: float = 0.0
     dry: bool = False
+    closed: dict[str, int] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
 
 
 def append(
@@ -121,7 +125,7 @@ class NewSamples:
 
     Args:
         given: ids to train on, and those of a second source that is for testing, as ``split`` takes them.
-        out: ids that stay out, for they were forgotten.
+        out: samples that stay out, for they or their classes were forgotten.
         new_shard: as for ``append``.
         mended: ids of samples that were skipped, and are none any more: each goes where it was left out.
 
@@ -134,7 +138,7 @@ class NewSamples:
         store: FeatureStore,
         recipe: Recipe,
         given: tuple[Sequence[str], Sequence[str] | None],
-        out: set[str],
+        out: StayOut,
         new_shard: bool,
         mended: Collection[str] = (),
     ) -> None:
@@ -146,13 +150,16 @@ class NewSamples:
             )
         self._store, self._recipe, self._before = store, recipe, store.root_digest
         self._names = [ref.name for ref in store.manifest.shards]
-        out = out | {i for name in self._names for i in store.shard(name).sample_ids}
+        rows = {i for name in self._names for i in store.shard(name).sample_ids}
         skipped = {sample.id: sample.shard for sample in store.manifest.skipped}
         left = skipped.keys() - set(mended)
+        self._closed = [name for i, name in out.closed.items() if i not in rows and i not in left]
+        mended = set(mended) - out.all
         self._unread = sum(i in left for ids in given for i in ids or ())
-        out |= skipped.keys()
-        training, test = ([i for i in ids if i not in out] if ids is not None else None for ids in given)
-        self._known = sum(len(ids or ()) for ids in given) - len(training or ()) - len(test or ()) - len(mended)
+        known = rows | skipped.keys() | out.all
+        training, test = ([i for i in ids if i not in known] if ids is not None else None for ids in given)
+        new = len(training or ()) + len(test or ()) + len(mended) + len(self._closed)
+        self._known = sum(len(ids or ()) for ids in given) - new
         placed = self._placed(training or [], test, new_shard)
         self.shards = self._with(placed, {i: skipped[i] for i in mended}, from_test=test is not None)
 
@@ -178,6 +185,8 @@ class NewSamples:
             skipped=sum(count.skipped for count in counts or ()),
             seconds=time.perf_counter() - begin,
             dry=counts is None,
+            closed=dict(sorted(Counter(self._closed).items())),
+            notes=closed_notes(self._closed),
         )
 
     def _placed(self, ids: list[str], test: list[str] | None, new_shard: bool) -> list[PlannedShard]:

@@ -32,6 +32,7 @@ from taftcache.recipe import Recipe, recipe_values
 from taftcache.stages.completeness import is_complete
 from taftcache.stages.executor import Executor, RowEngines
 from taftcache.stages.extract.filling import RowCounts, RowSink, fill_missing
+from taftcache.stages.extract.forgotten import closed_notes, forgotten_items
 from taftcache.stages.extract.plan import HELD_OUT, PlannedShard, plan_shards
 from taftcache.stages.extract.room import bytes_of, check_room
 from taftcache.stages.progress import Progress, Silent
@@ -210,23 +211,14 @@ def plan_images(recipe: Recipe, source: Source, test: Source | None) -> dict[str
     return planned
 
 
-def forgotten_items(forgotten: Callable[[str], bool], *sources: Source | None) -> set[str]:
-    """Ids of images that were forgotten, or whose class was."""
-    found = set[str]()
-    for source in filter(None, sources):
-        classes = {k for k, name in enumerate(source.classes) if forgotten(CLASS + name)}
-        found |= {item.id for item in source.items if item.label in classes or forgotten(item.id)}
-    return found
-
-
 def _without_forgotten(
     forgotten: Callable[[str], bool], shards: Mapping[str, PlannedShard], source: Source, test: Source | None
 ) -> tuple[dict[str, PlannedShard], list[str], list[str]]:
-    """Shards and classes without what was forgotten at the store's place before, and a note that says how much."""
+    """Shards and classes without what was forgotten at the store's place before, and notes that say how much."""
     out = forgotten_items(forgotten, source, test)
-    kept = {name: replace(s, ids=[i for i in s.ids if i not in out]) for name, s in shards.items()}
-    gone = sum(len(s.ids) for s in shards.values()) - sum(len(s.ids) for s in kept.values())
-    notes = [f"{gone} images were forgotten here before and stay out"] if gone else []
+    kept = {name: replace(s, ids=[i for i in s.ids if i not in out.all]) for name, s in shards.items()}
+    notes = [f"{len(out.ids)} images were forgotten here before and stay out"] if out.ids else []
+    notes += closed_notes(out.closed.values())
     return {n: s for n, s in kept.items() if s.ids}, [c for c in source.classes if not forgotten(CLASS + c)], notes
 
 
@@ -303,8 +295,9 @@ def _news(store: FeatureStore, recipe: Recipe) -> list[str]:
     there = {item.id for origin in (source, test) if origin is not None for item in origin.items}
     rows = {i for ref in store.manifest.shards for i in store.shard(ref.name).sample_ids}
     skipped = {left_out.id for left_out in store.manifest.skipped}
-    notes = []
-    if new := sorted(there - rows - skipped - forgotten_items(store.is_forgotten, source, test)):
+    out = forgotten_items(store.is_forgotten, source, test)
+    notes = closed_notes(name for i, name in out.closed.items() if i not in rows | skipped)
+    if new := sorted(there - rows - skipped - out.all):
         notes.append(
             f"not in the store: {counted(len(new), 'image')} of the source (first: {new[0]}); taftcache append takes "
             "them in"

@@ -15,10 +15,10 @@ from taftcache.cache.format.plan import held_out
 from taftcache.cache.hdf5 import FeatureFile
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import DataError, StoreError
-from taftcache.names import CLASS
 from taftcache.recipe import Recipe, parse_recipe
 from taftcache.stages.extract.appending import AppendReport, NewSamples
 from taftcache.stages.extract.filling import class_indexes
+from taftcache.stages.extract.forgotten import staying_out
 from taftcache.stages.files.imported_rows import ImportedRows
 from taftcache.stages.files.importing import open_features
 from taftcache.stages.files.vector_files import Vectors
@@ -98,8 +98,7 @@ def _append(given: Vectors, path: Path | str, new_shard: bool, dry: bool, progre
         rows = ImportedRows(given, None, imported["scaling"], verb="append")
         rows.check(recipe.store.dtype, progress)
         rows.check_known(store)
-        named = zip(given.ids, given.labels, strict=True)
-        out = {i for i, k in named if store.is_forgotten(i) or store.is_forgotten(CLASS + given.classes[k])}
+        out = staying_out(store.is_forgotten, zip(given.ids, given.labels, strict=True), given.classes)
         new = NewSamples(store, recipe, (given.ids, _tested(store, recipe)), out, new_shard)
         return new.report(begin, None if dry else new.grow(lambda: rows, progress))
 

@@ -15,7 +15,7 @@ from taftcache.cache.write.transaction import Transaction
 from taftcache.errors import RecipeError, StoreError, TaftcacheError, check_several
 from taftcache.model.component import put_component, read_component
 from taftcache.model.meta import meta_of
-from taftcache.names import CLASS, EXACT, HEAD, MEAN, WEIGHTED, is_component, shard_of
+from taftcache.names import CLASS, EXACT, HEAD, MEAN, WEIGHTED, counted, is_component, shard_of
 from taftcache.privacy.statement import forgetting_note
 from taftcache.stages.forget.planning import MODES, ForgetPlan, Mode, plan_forgetting
 from taftcache.stages.forget.receipts import receipt_of
@@ -161,7 +161,7 @@ def estimate(store: FeatureStore, plan: ForgetPlan) -> ForgetReport:
         passes=passes,
         bytes=_rewritten(store, plan),
         dry_run=True,
-        notes=[*_imported(store, plan), *_unsearched(plan)],
+        notes=[*_imported(store, plan), *_unsearched(plan), *_closing(plan)],
     )
 
 
@@ -181,6 +181,7 @@ def _carry_out(store: FeatureStore, plan: ForgetPlan, signer: Signer | None, pro
             *_damaged_ledger(store),
             *_imported(store, plan),
             *_unsearched(plan),
+            *_closing(plan),
             *remade.notes,
             *unknown,
             *_forget_keys(change, store, plan),
@@ -221,6 +222,16 @@ def _imported(store: FeatureStore, plan: ForgetPlan) -> list[str]:
 
 def _unsearched(plan: ForgetPlan) -> list[str]:
     return [f"shard {name} is damaged: it was not searched for copies of the rows" for name in plan.request.unsearched]
+
+
+def _closing(plan: ForgetPlan) -> list[str]:
+    """A note where classes go; it names none, for the receipt keeps it."""
+    if not (gone := plan.request.classes):
+        return []
+    return [
+        f"{counted(len(gone), 'class')} without a row left: append leaves further samples of such a class out, and only"
+        " another store takes them"
+    ]
 
 
 def _erase(change: Transaction, store: FeatureStore, request: Request) -> dict[str, Shard]:
