@@ -9,6 +9,7 @@ import pytest
 from PIL import Image
 
 from taftcache.backbone.sources.base import Item
+from taftcache.backbone.sources.folder import empty_folders
 from taftcache.backbone.sources.opening import open_source
 from taftcache.backbone.sources.rgb import to_rgb
 from taftcache.backbone.spec import DataSpec
@@ -88,19 +89,27 @@ def test_two_folders_have_their_role_in_the_ids(folder, tmp_path):
     [
         (lambda root: root.rename(root.with_name("gone")), "no folder of images at"),
         (lambda root: (root.rename(root.with_name("gone")), root.mkdir()), "has no folders, one for each class"),
-        (lambda root: (root / "dog").mkdir(), "dog has no images"),
         (lambda root: [(root / n).rename(root.with_name(n)) for n in ("bee", "cat")], "two classes"),
         (lambda root: (root / "bee" / "loop").symlink_to(root), "must not lead back"),
         (lambda root: (root / "bee" / "loop").symlink_to(root / "bee"), "must not lead back"),
         (lambda root: (root / "ant" / "0.png").rename(root / "ant" / "a\nb.png"), "printable"),
         (lambda root: os.rename(root / "ant" / "0.png", root / "ant" / os.fsdecode(b"\xff.png")), "printable"),
     ],
-    ids=["missing", "empty", "empty class", "one class", "circle above", "circle", "line break", "not UTF-8"],
+    ids=["missing", "empty", "one class", "circle above", "circle", "line break", "not UTF-8"],
 )
 def test_a_folder_that_is_no_set_of_classes(folder, change, named):
     change(folder)
     with pytest.raises(DataError, match=named):
         only(source="folder", train=str(folder))
+
+
+@pytest.mark.parametrize("limit", [None, 5])
+def test_an_empty_folder_is_a_class_without_images(folder, limit):
+    (folder / "dog").mkdir()
+    (folder / "dog" / "notes.txt").write_text("x")
+    source = only(source="folder", train=str(folder), limit=limit)
+    assert (source.classes[-1], empty_folders(source)) == ("dog", [folder / "dog"])
+    assert {item.label for item in source.items} <= {0, 1, 2}
 
 
 def test_splits_taken_for_classes(folder, tmp_path):

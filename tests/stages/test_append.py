@@ -214,6 +214,39 @@ def test_further_images_of_a_forgotten_class_are_left_out_and_named(tmp_path, im
         assert store.classes == ["0", "2"]
 
 
+@pytest.mark.parametrize("forgotten", [True, False])
+def test_an_emptied_folder_of_a_class_that_the_store_knows_stops_nothing(tmp_path, images, forgotten):
+    folder = shutil.copytree(images, tmp_path / "images")
+    made = asked(tmp_path / "store", folder)
+    taftcache.extract(made)
+    if forgotten:
+        with FeatureStore(tmp_path / "store", mode="a") as store:
+            taftcache.forget(store, classes=["1"])
+    for file in (folder / "1").iterdir():
+        file.unlink()
+    shutil.copy(next((folder / "0").glob("*.png")), folder / "0" / "new.png")
+    assert taftcache.append(made).images == 1
+    assert taftcache.extract(made).images == 0
+    if forgotten:  # a store made anew where another had forgotten leaves the class out, too
+        shutil.rmtree(tmp_path / "store")
+        taftcache.extract(made)
+        with FeatureStore(tmp_path / "store") as store:
+            assert store.classes == ["0", "2"]
+
+
+@pytest.mark.parametrize("stage", [taftcache.extract, taftcache.append, taftcache.estimate, taftcache.init_recipe])
+def test_an_empty_folder_of_another_class_is_refused(tmp_path, few, images, stage):
+    folder = shutil.copytree(images, tmp_path / "images")
+    (folder / "9").mkdir()
+    before = tree(few)
+    given = [asked(few if stage is taftcache.append else tmp_path / "new", folder)]
+    if stage is taftcache.init_recipe:
+        given = [folder, tmp_path / "made.toml"]
+    with pytest.raises(DataError, match="9 has no images"):
+        stage(*given)
+    assert (tree(few), (tmp_path / "new").exists(), (tmp_path / "made.toml").exists()) == (before, False, False)
+
+
 def columns(shard):
     return shard.sample_ids, shard.labels.tolist()
 

@@ -10,8 +10,9 @@ from typing import Any
 
 from PIL import Image
 
-from taftcache.backbone.sources.base import Item, check_items, decoding, description
+from taftcache.backbone.sources.base import Item, Source, check_items, decoding, description
 from taftcache.backbone.sources.rgb import open_rgb
+from taftcache.backbone.sources.subset import Subset
 from taftcache.errors import DataError
 
 SUFFIXES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"})
@@ -19,7 +20,8 @@ SPLITS = frozenset({"train", "training", "test", "testing", "val", "valid", "val
 
 
 class FolderSource:
-    """Classes are the folders in ``root`` sorted by name, ids the paths below ``root`` with ``/``.
+    """Classes are the folders in ``root`` sorted by name, ids the paths below ``root`` with ``/``; those without an
+    image are ``empty``, too.
 
     prefix: put before every id, to tell two roots apart. Names that begin with a dot and files
     without an image's suffix are left out. Links are followed, but not in circles.
@@ -41,16 +43,11 @@ class FolderSource:
                 got=", ".join(folders),
                 do=f"set train and test to those folders, for example {root / folders[0]}",
             )
-        self.classes, self.items = folders, []
+        self.classes, self.items, self.empty = folders, list[Item](), list[Path]()
         for label, name in enumerate(folders):
             found = sorted(_images(root / name, name, [_identity(root)]))
-            if not found:
-                raise DataError(
-                    f"the class folder {root / name} has no images",
-                    got=f"no file ending in {', '.join(sorted(SUFFIXES))}",
-                    do="remove the folder or add images",
-                )
             self.items += [Item(prefix + path, label) for path in found]
+            self.empty += [] if found else [root / name]
         check_items(str(root), self.classes, self.items)
 
     def read(self, index: int) -> Image.Image:
@@ -60,6 +57,13 @@ class FolderSource:
 
     def describe(self) -> dict[str, Any]:
         return description("folder", self)
+
+
+def empty_folders(source: Source) -> list[Path]:
+    """Folders of classes that have no image; other sources know none."""
+    if isinstance(source, Subset):
+        return empty_folders(source.whole)
+    return source.empty if isinstance(source, FolderSource) else []
 
 
 def _images(folder: Path, relative: str, above: list[tuple[int, int]]) -> Iterator[str]:

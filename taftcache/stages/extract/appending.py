@@ -23,7 +23,7 @@ from taftcache.stages.extract.extraction import (
     made_from,
 )
 from taftcache.stages.extract.filling import OldRows, RowCounts, RowOrigin, fill
-from taftcache.stages.extract.forgotten import StayOut, closed_notes, forgotten_items
+from taftcache.stages.extract.forgotten import StayOut, check_filled, closed_notes, forgotten_items
 from taftcache.stages.extract.plan import HELD_OUT, PlannedShard, split
 from taftcache.stages.extract.reextraction import same_rows
 from taftcache.stages.progress import Progress, Silent
@@ -93,6 +93,7 @@ def append(
         tested = bool(recipe.data.test) == bool(store.manifest.recipe["data"].get("test"))
         check_words(store, recipe, but=PLACES | ({"data.test"} if tested else set()))
         source, test = open_source(recipe.data)
+        check_filled(store.path, source, test)
         given = [item.id for item in source.items], None if test is None else [item.id for item in test.items]
         out = forgotten_items(store.is_forgotten, source, test)
 

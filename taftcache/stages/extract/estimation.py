@@ -16,6 +16,7 @@ from taftcache.backbone.sources.base import Source
 from taftcache.backbone.sources.opening import open_source
 from taftcache.recipe import Recipe
 from taftcache.stages.extract.extraction import load_frozen, plan_images, run_frozen
+from taftcache.stages.extract.forgotten import check_filled
 from taftcache.stages.extract.room import bytes_of, free_bytes
 
 
@@ -57,6 +58,7 @@ def estimate(recipe: Recipe, batches: int = 2) -> EstimateReport:
         DataError, BackboneError, RecipeError: as the extraction itself would.
     """
     source, test = open_source(recipe.data)
+    check_filled(recipe.store_path, source, test)
     shards = plan_images(recipe, source, test)
     model = load_frozen(recipe, source.classes)
     batch = default_batch(model[0].cut)

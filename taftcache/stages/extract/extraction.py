@@ -32,7 +32,7 @@ from taftcache.recipe import Recipe, recipe_values
 from taftcache.stages.completeness import is_complete
 from taftcache.stages.executor import Executor, RowEngines
 from taftcache.stages.extract.filling import RowCounts, RowSink, fill_missing
-from taftcache.stages.extract.forgotten import closed_notes, forgotten_items
+from taftcache.stages.extract.forgotten import check_filled, closed_notes, forgotten_items
 from taftcache.stages.extract.plan import HELD_OUT, PlannedShard, plan_shards
 from taftcache.stages.extract.room import bytes_of, check_room
 from taftcache.stages.progress import Progress, Silent
@@ -80,6 +80,7 @@ def extract(recipe: Recipe, progress: Progress | None = None, cluster: Executor 
             if is_complete(store):
                 return _report(store, notes=_news(store, recipe))
     source, test = open_source(recipe.data)
+    check_filled(path, source, test)
     shards = plan_images(recipe, source, test)
     with ExitStack() as stack:
         there = stack.enter_context(FeatureStore(path, mode="a")) if exists else None

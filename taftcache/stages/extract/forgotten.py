@@ -1,12 +1,18 @@
-"""Which of some samples stay out of a store: it forgot them, or their class."""
+"""What a store's forgetting leaves of a source: samples that stay out, for they or their classes were forgotten, and
+folders of classes that were emptied."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 from taftcache.backbone.sources.base import Source
+from taftcache.backbone.sources.folder import SUFFIXES, empty_folders
+from taftcache.cache.store import FeatureStore
+from taftcache.cache.write.tombstones import TombstoneFile
+from taftcache.errors import DataError
 from taftcache.names import CLASS, counted
 
 
@@ -51,3 +57,24 @@ def closed_notes(classes: Iterable[str]) -> list[str]:
     left = counted(counts.total(), "sample")
     named = ", ".join(f"{name} ({n})" for name, n in sorted(counts.items()))
     return [f"{left} of forgotten classes left out: {named}; only another store takes them"]
+
+
+def check_filled(store: Path, *sources: Source | None) -> None:
+    """DataError for an empty folder of a class that the store at this place neither has nor forgot.
+
+    Of one that it knows the images were taken away, as it must be after a request to forget them.
+    """
+    empty = [folder for source in sources if source is not None for folder in empty_folders(source)]
+    if not empty:
+        return
+    classes, forgotten = set[str](), TombstoneFile(store).holds
+    if FeatureStore.exists(store):
+        with FeatureStore(store) as there:
+            classes = {*there.classes, *(f.name for f in empty if there.is_forgotten(CLASS + f.name))}
+    for folder in empty:
+        if folder.name not in classes and not forgotten(CLASS + folder.name):
+            raise DataError(
+                f"the class folder {folder} has no images",
+                got=f"no file ending in {', '.join(sorted(SUFFIXES))}",
+                do="remove the folder or add images",
+            )
