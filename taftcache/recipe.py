@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, TypeVar, get_type_hints
 
 import msgspec
 
+from taftcache.backbone.files import expand_path
 from taftcache.backbone.spec import BackboneSpec, DataSpec, PreprocessSpec
 from taftcache.errors import RecipeError
 from taftcache.expected import choices, described, hint_at, path_of, plain_fault, shown, value_at
@@ -32,7 +33,8 @@ _hints = cache(get_type_hints)  # a millisecond for all sections, at every look 
 class StoreSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Where features are kept and how the samples are split into shards.
 
-    path: the store's folder; ``stores/<recipe name>`` by default.
+    path: the store's folder, ``stores/<recipe name>`` by default; relative to the folder that a command is called in.
+        ``${VAR}`` and ``~`` are expanded.
     shards, plan, seed: "hash" places a sample by a keyed hash of its id, "balanced" is the paper's uniform split.
     cache: what is kept of a sample. "auto" is the least that is exact for tangent.train: the "tokens" that enter the
         tail, the "attended" means of its heads, the "residual" row after attention, or the "feature" of the head.
@@ -232,8 +234,8 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
     @property
     def store_path(self) -> Path:
-        """The store's folder."""
-        return Path(self.store.path or f"stores/{self.name}").expanduser()
+        """The store's folder; RecipeError names an environment variable that is not set."""
+        return expand_path(self.store.path or f"stores/{self.name}")
 
 
 def load_recipe(path: str | Path, overrides: Iterable[str] = (), needs: Sequence[str] = ("data", "backbone")) -> Recipe:

@@ -16,6 +16,7 @@ from taftcache.errors import RecipeError
 from taftcache.recipe import Recipe, apply_overrides, load_recipe, parse_bytes, parse_recipe, recipe_values
 from taftcache.recipe_files import bundled_recipes, recipe_file
 from taftcache.stages.memory import memory_of
+from taftcache.teaching.recipe import parse_teaching
 
 DATA = {"data": {"source": "digits"}}
 
@@ -28,6 +29,16 @@ def test_an_empty_recipe_is_whole():
     assert recipe == Recipe()
     assert parse_recipe(recipe_values(recipe)) == recipe
     assert recipe.store_path == Path("stores/run")
+
+
+def test_variables_in_the_places_of_stores_are_expanded(monkeypatch, tmp_path):
+    monkeypatch.setenv("STORES", str(tmp_path))
+    monkeypatch.delenv("NOWHERE", raising=False)
+    asked = parse_recipe({"store": {"path": "${STORES}/mine"}})
+    assert (asked.store_path, asked.store.path) == (tmp_path / "mine", "${STORES}/mine")
+    assert parse_teaching({"path": "${STORES}/taught", "teachers": [{"store": "x"}]}).folder == tmp_path / "taught"
+    with pytest.raises(RecipeError, match="NOWHERE, which is not set"):
+        parse_recipe({"store": {"path": "${NOWHERE}/mine"}}).store_path  # noqa: B018
 
 
 @pytest.mark.parametrize("section", ["data", "backbone", "preprocess", "store"])

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from taftcache.backbone.files import expand_path
 from taftcache.backbone.spec import DataSpec, PreprocessSpec
 from taftcache.errors import RecipeError
 from taftcache.recipe import apply_overrides, parse_as, parse_bytes
@@ -32,7 +33,7 @@ class TeachingRecipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     @property
     def folder(self) -> Path:
         """Where students and the report are kept; ``stores/teach/<name>`` by default."""
-        return Path(self.path or f"stores/teach/{self.name}").expanduser()
+        return expand_path(self.path or f"stores/teach/{self.name}")
 
 
 def load_teaching(path: str | Path, overrides: Iterable[str] = ()) -> TeachingRecipe:

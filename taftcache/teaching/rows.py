@@ -12,6 +12,7 @@ import torch
 from blake3 import blake3
 from torch import Tensor
 
+from taftcache.backbone.files import expand_path
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import RecipeError, StoreError
@@ -47,7 +48,7 @@ def taught_rows(teachers: Sequence[str], sources: Sequence[Shard]) -> TaughtRows
     with ExitStack() as stack:
         found = []
         for name, path in zip(names, teachers, strict=True):
-            store = stack.enter_context(FeatureStore(Path(path).expanduser()))
+            store = stack.enter_context(FeatureStore(expand_path(path)))
             check_features(name, store)
             held = {i for shard in every_shard(store) for i in shard.sample_ids}
             if missing := [i for i in ids if i not in held]:

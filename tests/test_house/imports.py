@@ -38,7 +38,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "backbone.cut": {"errors", "backbone"} | _TANGENT,
     "backbone.sources": {"errors", "backbone"},
     "recipe_files": {"errors"},
-    "recipe": {"errors", "recipe_files", "expected", "backbone.spec", "tangent.spec", "privacy.spec"},
+    "recipe": {"errors", "recipe_files", "expected", "backbone.files", "backbone.spec", "tangent.spec", "privacy.spec"},
     "report": {"errors"},
     "consent": {"errors", "recipe", "cache", "cache.place"},
 }
@@ -189,6 +189,7 @@ LIGHT = (
     "rounding",
     "recipe_files",
     "recipe",
+    "backbone.files",
     "backbone.spec",
     "tangent.spec",
     "privacy.spec",

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from taftcache.backbone.files import expand_path
 from taftcache.backbone.sources.base import Source
 from taftcache.backbone.sources.opening import open_source
 from taftcache.cache.store import FeatureStore
@@ -118,7 +119,7 @@ def open_students(recipe: TeachingRecipe, progress: Progress) -> Iterator[Studen
 def _teacher_store(spec: TeacherSpec, recipe: TeachingRecipe, progress: Progress) -> Path:
     """A teacher's store; it is extracted first where its recipe is named."""
     if spec.recipe is None:
-        return Path(spec.store or "").expanduser()
+        return expand_path(spec.store or "")
     made = load_recipe(spec.recipe, [f"device={recipe.device}"])
     if recipe.data != made.data:
         raise StoreError(
