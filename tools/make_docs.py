@@ -69,7 +69,7 @@ def demo_output() -> str:
         done = subprocess.run(
             command, cwd=folder, env={**os.environ, "COLUMNS": "100"}, capture_output=True, text=True, check=True
         )
-    lines = "\n".join(line.rstrip() for line in done.stdout.splitlines())
+    lines = "\n".join(line.rstrip() for line in done.stdout.replace(folder, "/home/you").splitlines())
     return f"```text\n{lines.strip()}\n```"
 
 

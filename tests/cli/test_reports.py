@@ -47,7 +47,7 @@ REPORT = {"store", "root_digest", "file", "bytes", "rows", "details", "notes"}
 VERIFY = {"store", "root_digest", "bytes", "faults", "strays", "ledger_entries", "mended", "dropped", "reasons"}
 VERIFY |= {"left"}
 APPEND = {"store", "root_before", "root_digest", "added", "untouched", "known", "images", "skipped", "seconds", "dry"}
-APPEND |= {"unread"}
+APPEND |= {"unread", "closed", "notes"}
 COPY = {"store", "root_digest", "files", "bytes", "there", "seconds"}
 CONVERT = {"store", "root_digest", "dtype", "chunk_rows", "rows", "bytes", "left", "seconds"}
 EXPORT = {"store", "root_digest", "file", "format", "rows", "bytes", "seconds"}
@@ -138,7 +138,7 @@ def test_tables_of_every_command(cli, store, images, tmp_path):
     with FeatureStore(store) as opened:
         sample, root = opened.shards[0].sample_ids[0], opened.root_digest
     for arguments, says in [
-        (("init", images, "-o", tmp_path / "mine.toml"), ["3 classes", "held out", "KB in stores/mine", "run "]),
+        (("init", images, "-o", tmp_path / "mine.toml"), ["3 classes", "held out", "stores/mine", "run "]),
         (("run", file), ["Nothing to do", "held-out", root[:16]]),
         (("extract", file), ["Nothing to do", root[:16]]),
         (("train", store, "--set", "objective.kappa=3", "--device", "cpu"), ["components/001", "solved"]),

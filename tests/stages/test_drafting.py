@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -103,11 +104,21 @@ def test_a_recipe_for_what_lies_there(place, kind):
     assert report.held_out == (14 if "test" in values["data"] else report.estimate.rows["held-out"])
     assert values["backbone"] == {"weights": "bundled"}
     recipe = load_recipe("mine.toml")
-    assert (recipe.name, str(recipe.store_path), recipe.store.shards) == ("mine", "stores/mine", 1)
+    assert (recipe.name, recipe.store_path, recipe.store.shards) == ("mine", place / "stores/mine", 1)
     if kind in ("folder", "saved"):
         extracted = taftcache.extract(recipe)
         assert extracted.shards == report.estimate.rows
         assert extracted.bytes == pytest.approx(report.estimate.bytes, rel=0.1)
+
+
+def test_a_relative_store_is_said_in_full_where_it_is_made(place):
+    taftcache.init_recipe("images", overrides=["store.path=stores/mine"])
+    recipe = load_recipe("images.toml")
+    assert recipe.store_path == Path("stores/mine")
+    made = taftcache.extract(recipe)
+    assert [note for note in made.notes if f"a new store at {place}/stores/mine: " in note]
+    assert taftcache.extract(recipe).notes == []
+    assert taftcache.extract(load_recipe("images.toml", [f"store.path={place}/other"])).notes == []
 
 
 def test_a_recipe_explains_itself_and_is_never_lost(place):

@@ -23,6 +23,7 @@ from taftcache.backbone.preprocess import Preprocess
 from taftcache.backbone.reduction import Reduction
 from taftcache.backbone.sources.base import Source
 from taftcache.backbone.sources.opening import open_source
+from taftcache.cache.place.address import is_bucket
 from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.tombstones import TombstoneFile
 from taftcache.consent import remember
@@ -91,6 +92,7 @@ def extract(recipe: Recipe, progress: Progress | None = None, cluster: Executor 
         if there is None:
             check_room(path, bytes_of((len(shard.ids) for shard in shards.values()), model[0], recipe))
             store = stack.enter_context(create_store(recipe, identity, classes, len(shards)))
+            notes += _place_notes(path)
         else:
             there.check_identity(identity)
             store = there
@@ -107,6 +109,13 @@ def create_store(recipe: Recipe, identity: dict[str, Any], classes: Sequence[str
     return FeatureStore.create(
         recipe.store_path, identity=identity, classes=classes, plan=plan_record(recipe, shards), recipe=_record(recipe)
     )
+
+
+def _place_notes(path: Path) -> list[str]:
+    """Where a new store lies, if that depends on where the command was called: elsewhere it would be another one."""
+    if is_bucket(path) or path.is_absolute():
+        return []
+    return [f"a new store at {path.absolute()}: the relative store.path begins where a command is called"]
 
 
 def plan_record(recipe: Recipe, shards: int) -> dict[str, Any]:
