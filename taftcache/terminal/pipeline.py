@@ -145,7 +145,10 @@ def show_extract(report: ExtractReport) -> None:
 def show_append(report: AppendReport) -> None:
     """Which shards got rows."""
     if not report.added:
-        OUT.print(f"Nothing to do: all {report.known - report.unread} samples are in the store, or were forgotten.")
+        if report.skipped:
+            OUT.print(f"no row more: {counted(report.skipped, 'new sample')} skipped, which taftcache inspect names")
+        else:
+            OUT.print(f"Nothing to do: all {report.known - report.unread} samples are in the store, or were forgotten.")
         if report.unread:
             left = counted(report.unread, "sample")
             print_notes([f"{left} skipped before, and not to be read now either; once mended, append takes them in"])

@@ -183,6 +183,29 @@ def test_forgotten_samples_stay_out(few, images):
         assert not store.holds(gone)
 
 
+def test_where_all_new_images_are_skipped_no_row_is_said_to_come(few, images, tmp_path, capsys):
+    folder = shutil.copytree(images, tmp_path / "images")
+    taftcache.append(asked(few, folder))
+    before = tree(few, but=("manifest.json", "lists/"))
+    (folder / "0" / "torn.png").write_bytes(b"no image")
+    capsys.readouterr()
+    report = taftcache.append(asked(few, folder))
+    assert (report.added, report.images, report.skipped) == ({}, 0, 1)
+    show_append(report)
+    said = capsys.readouterr().out
+    assert "no row more: 1 new sample skipped" in said
+    assert "next" not in said
+    with FeatureStore(few) as store:
+        assert [s.id for s in store.manifest.skipped] == ["0/broken.png", "0/torn.png"]
+        assert store.verify() == []
+    assert tree(few, but=("manifest.json", "lists/")) == before
+    assert taftcache.append(asked(few, folder)).unread == 2
+    (folder / "0" / "another.png").write_bytes(b"no image")
+    shutil.copy(next((folder / "1").glob("*.png")), folder / "0" / "good.png")
+    report = taftcache.append(asked(few, folder))
+    assert (sum(report.added.values()), report.images, report.skipped, report.unread) == (1, 1, 1, 2)
+
+
 @pytest.mark.parametrize("by", ["class", "ids"])
 def test_further_images_of_a_forgotten_class_are_left_out_and_named(tmp_path, images, capsys, by):
     folder = shutil.copytree(images, tmp_path / "images")

@@ -38,11 +38,11 @@ PLACES = frozenset(
 
 @dataclass(frozen=True, kw_only=True)
 class AppendReport:
-    """``added``: shard -> new rows in it; ``untouched`` shards kept their files; ``known`` samples were there before.
+    """``added``: shard -> rows more in it; ``untouched`` shards kept their files; ``known`` samples were there before.
 
     ``images`` (or vectors) were made rows of, ``skipped`` of them did not decode; ``unread`` are those known samples
     that were skipped before. ``closed``: of forgotten classes, how many further samples each has, which were left out.
-    ``dry``: all of this is planned only.
+    ``dry``: all of this is planned only, as if every new sample could be read.
     """
 
     store: Path
@@ -150,8 +150,8 @@ class NewSamples:
                 do=f"taftcache {making_of(store)} first",
             )
         self._store, self._recipe, self._before = store, recipe, store.root_digest
-        self._names = [ref.name for ref in store.manifest.shards]
-        rows = {i for name in self._names for i in store.shard(name).sample_ids}
+        self._rows = {ref.name: ref.rows for ref in store.manifest.shards}
+        rows = {i for name in self._rows for i in store.shard(name).sample_ids}
         skipped = {sample.id: sample.shard for sample in store.manifest.skipped}
         left = skipped.keys() - set(mended)
         self._closed = [name for i, name in out.closed.items() if i not in rows and i not in left]
@@ -173,13 +173,17 @@ class NewSamples:
 
     def report(self, begin: float, counts: Sequence[RowCounts] | None) -> AppendReport:
         """What was done since ``begin``, a time of the performance counter; None of ``counts`` where nothing was."""
-        added = {shard.name: len(shard.ids) for shard in self.shards}
+        if counts is None:
+            added = {shard.name: len(shard.ids) for shard in self.shards}
+        else:
+            now = {ref.name: ref.rows for ref in self._store.manifest.shards}
+            added = {shard.name: now[shard.name] - self._rows.get(shard.name, 0) for shard in self.shards}
         return AppendReport(
             store=self._store.path,
             root_before=self._before,
             root_digest=self._store.root_digest,
-            added=added,
-            untouched=[name for name in self._names if name not in added],
+            added={name: rows for name, rows in added.items() if rows},
+            untouched=[name for name in self._rows if not added.get(name)],
             known=self._known,
             unread=self._unread,
             images=sum(count.rows for count in counts or ()),
