@@ -168,4 +168,4 @@ def check_several(**given: object) -> None:
     """RecipeError for an argument that takes a list of ids, names or files and is given one: not its letters."""
     for name, value in given.items():
         if isinstance(value, str | bytes | PurePath):
-            raise RecipeError(f"{name} takes a list", got=repr(value), do=f"{name}=[{value!r}]")
+            raise RecipeError(f"{name} must be a list", got=repr(value), do=f"{name}=[{value!r}]")

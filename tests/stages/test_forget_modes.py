@@ -113,7 +113,7 @@ def test_cold_is_never_seen_for_the_exact_model_too(images, tmp_path, mode):
     taftcache.run(recipe(tmp_path / "forgot", **sections))
     with open_store(tmp_path / "forgot") as store:
         gone = [store.shard("000").sample_ids[1], store.shard("001").sample_ids[4]]
-        taftcache.forget(store, gone, mode=mode, cold=True)
+        taftcache.forget(store, gone, mode=mode, cold=mode == "resolve")
     for name in gone:
         (source / name).unlink()
     taftcache.run(recipe(tmp_path / "never", **sections))

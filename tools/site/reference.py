@@ -81,8 +81,8 @@ AREAS = (
         "Errors",
         "One tree. The exit code that a command ends with stands in [the command line](../cli.md#exit-codes).",
         "TaftcacheError RecipeError ArgumentError DataError UnreadableImage UnknownSample BackboneError SolveError "
-        "CompositionError StoreError StoreNotFound FormatError IdentityError IntegrityError StaleStore StoreLocked "
-        "StoreUnreachable StoreWriteError UntrustedStore ClusterError",
+        "CompositionError StoreError StoreNotFound FormatError IdentityError IntegrityError StaleStore StoreChanged "
+        "StoreLocked StoreUnreachable StoreWriteError UntrustedStore ClusterError",
     ),
 )
 

@@ -73,7 +73,7 @@ def is_changed(root: Home) -> bool:
 def changed(root: Home) -> StoreChanged:
     """The error for a reader that has outlived the commit that it opened."""
     return StoreChanged(
-        f"{root.path} was committed anew while it was read",
+        f"cannot read on in {root.path}: it was committed anew",
         do="open it again: what is gone belonged to the commit before",
     )
 
