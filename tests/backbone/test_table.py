@@ -132,11 +132,41 @@ def test_images_inside(tmp_path):
         ({"path": [*PATHS[:5], PATHS[0]]}, "more than once"),
         ({"label": ["a", "b", "", "a", "b", "a"]}, "row 3 of .* has no label"),
         ({"label": ["a"] * 6}, "fewer than two classes"),
+        ({"label": ["a", "b", " ", "a", "b", "a"]}, "row 3 of .* has no label"),
+        (
+            {"label": ["a", "b", " a", "a", "b", "a"]},
+            r"differ in nothing but blanks(.|\n)*'a' and ' a' in the column 'la",
+        ),
     ],
 )
 def test_rows_that_are_no_images(folder, change, fault):
     with pytest.raises(DataError, match=fault):
         open_source(spec(write(folder / "a.csv", columns(**change))))
+
+
+@pytest.mark.parametrize(
+    ("labels", "fault"),
+    [
+        ([["0", "x"]] * 6, r"\['0', 'x'\]\" in row 1 of the column 'label', of the kind list"),
+        ([{"a": 1}] * 6, "of the kind dict"),
+        ([1.0, 2.0, 0.37, 1.0, 2.0, 1.0], "'0.37' in row 3 of the column 'label', of the kind float"),
+        ([1.0, float("inf")] * 3, "'inf' in row 2"),
+        ([True, False] * 3, "'True' in row 1 of the column 'label', of the kind bool"),
+        ([b"a", b"b"] * 3, "of the kind bytes"),
+        ([1.0, 2.0, float("nan"), 1.0, 2.0, 1.0], "row 3 of .* has no label"),
+        ([1, 2, None, 1, 2, 1], "row 3 of .* has no label"),
+    ],
+)
+def test_values_that_are_no_labels(folder, labels, fault):
+    with pytest.raises(DataError, match=fault):
+        open_source(spec(write(folder / "a.parquet", columns(label=labels))))
+
+
+def test_whole_numbers_are_the_same_classes_as_floats(folder):
+    whole, floats = ([kind(k % 3) for k in range(6)] for kind in (int, float))
+    sources = [open_source(spec(write(folder / "a.parquet", columns(label=x))))[0] for x in (whole, floats)]
+    assert sources[0].classes == sources[1].classes == ["0", "1", "2"]
+    assert sources[0].items == sources[1].items
 
 
 @pytest.mark.parametrize(

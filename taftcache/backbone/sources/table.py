@@ -41,7 +41,7 @@ class TableSource:
         images = _column(place, table, image_key, "set data.image_key to the column of images")
         labels = _column(place, table, label_key, "set data.label_key to the column of labels")
         self._root, self._images = root or place.parent, images
-        self.classes, indexes = _labels(place, labels, table.classes.get(label_key))
+        self.classes, indexes = _labels(place, label_key, labels, table.classes.get(label_key))
         self._rows = list(range(len(images))) if split is None else _of_split(place, table, split)
         ids = [self._id(place, row, prefix) for row in self._rows]
         self.items = [Item(id, indexes[row]) for id, row in zip(ids, self._rows, strict=True)]
@@ -105,17 +105,37 @@ def _column(place: Path, table: Table, key: str, do: str) -> Sequence[Any]:
     return table.columns[key]
 
 
-def _labels(place: Path, column: Sequence[Any], names: list[str] | None) -> tuple[list[str], list[int]]:
+def _labels(place: Path, key: str, column: Sequence[Any], names: list[str] | None) -> tuple[list[str], list[int]]:
     """Class names, and each row's index among them; numbers written as text are in the order of numbers."""
-    values = list(column)
-    for row, value in enumerate(values):
-        if value is None or value == "":
-            raise DataError(f"row {row + 1} of {place} has no label", do="remove the row, or fill it in")
+    values = [_label(place, key, row, value) for row, value in enumerate(column)]
     if all(isinstance(value, int) for value in values):
         return label_indexes(place, np.asarray(values), names)
     texts = [str(value) for value in values]
+    bare: dict[str, str] = {}
+    for text in texts:
+        if (other := bare.setdefault(text.strip(), text)) != text:
+            raise DataError(
+                f"labels of {place} differ in nothing but blanks at their ends",
+                got=f"{other!r} and {text!r} in the column {key!r}",
+                do="write the class in one way",
+            )
     ordered = sorted(set(texts), key=lambda text: (not text.isdecimal(), int(text) if text.isdecimal() else 0, text))
     return label_indexes(place, np.asarray(texts), names or ordered)
+
+
+def _label(place: Path, key: str, row: int, value: Any) -> int | str:
+    """A label as text or a whole number. Such numbers are floats where others of their column are missing."""
+    if value is None or value != value or (isinstance(value, str) and not value.strip()):
+        raise DataError(f"row {row + 1} of {place} has no label", do="remove the row, or fill it in")
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, str | int) and not isinstance(value, bool):
+        return value
+    raise DataError(
+        f"the labels of {place} are not text or whole numbers",
+        got=f"{str(value)[:60]!r} in row {row + 1} of the column {key!r}, of the kind {type(value).__name__}",
+        do="write the name of a class, or its number, as each row's label; or name another column: data.label_key",
+    )
 
 
 def _of_split(place: Path, table: Table, split: str) -> list[int]:
