@@ -160,6 +160,24 @@ def test_images_that_do_not_decode_are_left_out(place):
     assert load_recipe("images.toml").data.unreadable == "skip"
 
 
+def test_classes_that_cannot_be_learned_are_named(place):
+    """A table of thirty images of thirty classes passed in silence."""
+    paths = listed(place / "images")["file_name"][:30]
+    file = write(place / "images" / "a.csv", {"path": paths, "label": [f"class {k:02}" for k in range(30)]})
+    report = taftcache.init_recipe(file, overrides=["data.held_out=0.4"])
+    assert report.held_out > 5
+    (note,) = report.notes
+    assert f"{report.held_out} classes of 30 held out without an image to train on" in note
+    assert note.endswith(", …")
+    assert taftcache.init_recipe(file, force=True, overrides=["data.held_out=0"]).notes == []
+    split = ["test" if k < 3 else "train" for k in range(30)]
+    label = ["new" if k == 0 else f"class {k % 2}" for k in range(30)]
+    file = write(place / "images" / "b.csv", {"path": paths, "label": label, "split": split})
+    assert taftcache.init_recipe(file).notes == [
+        "1 class of 3 held out without an image to train on, which cannot be learned: new"
+    ]
+
+
 def test_files_that_a_table_lists_and_that_are_not_there_stop_it(place):
     """They were said not to decode, and the recipe left them out: a wrong path is no damaged image."""
     table = listed(place / "images")

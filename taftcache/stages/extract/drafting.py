@@ -9,15 +9,19 @@ from pathlib import Path
 from typing import Any
 
 from taftcache.backbone.model import named_by
+from taftcache.backbone.sources.base import Source
 from taftcache.backbone.sources.opening import open_source
 from taftcache.errors import BackboneError
+from taftcache.names import counted
 from taftcache.recipe import Recipe, apply_overrides, parse_recipe
 from taftcache.stages.extract.estimation import EstimateReport, estimate
 from taftcache.stages.extract.looking import Pixels, check_there, data_section, file_for, look_at
+from taftcache.stages.extract.plan import split
 from taftcache.stages.progress import Progress, Silent
 from taftcache.stages.writing import whole
 
 PRETRAINED = "deit_tiny_patch16_224.fb_in1k"
+NAMED = 5  # classes, in a note
 SMALL = 64  # pixels of a side, up to which the bundled backbone of 32 x 32 serves
 ROWS, PER_CLASS, SHARDS = 100, 3, 10  # rows of a shard at least, of one class too, and shards at most
 COMMENTS = {
@@ -91,6 +95,7 @@ def init_recipe(
         notes.append(
             f"{pixels.tried - pixels.decoded} of {pixels.tried} images looked at do not decode; they are left out"
         )
+    notes += _unlearned(recipe, source, test)
     facts = f"{count:,} images of {len(source.classes)} classes, about {pixels.width} x {pixels.height} pixels"
     with whole(file, again=force) as partial:
         partial.write_text(_text(apply_overrides(values, overrides), place, file, facts, costs), encoding="utf-8")
@@ -106,6 +111,22 @@ def init_recipe(
         estimate=costs,
         notes=notes,
     )
+
+
+def _unlearned(recipe: Recipe, source: Source, test: Source | None) -> list[str]:
+    """A note on classes of which images are held out, and none is left to train on."""
+    items = {item.id: source.classes[item.label] for item in source.items}
+    tested = {} if test is None else {item.id: test.classes[item.label] for item in test.items}
+    training, held_out = split(recipe, list(items), None if test is None else list(tested))
+    if held_out is None:
+        return []
+    labels = items | tested
+    names = sorted({labels[i] for i in held_out.ids} - {labels[i] for i in training})
+    if not names:
+        return []
+    some = ", ".join(names[:NAMED]) + (", …" if len(names) > NAMED else "")
+    gone = f"{counted(len(names), 'class')} of {len(source.classes)}"
+    return [f"{gone} held out without an image to train on, which cannot be learned: {some}"]
 
 
 def _chosen(
