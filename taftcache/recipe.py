@@ -290,6 +290,11 @@ def parse_as(struct: type[Parsed], values: Mapping[str, Any], where: str) -> Par
         raise _wrong_value(values, struct, str(error), where) from error
 
 
+def stored_at(place: str | Path, recipe: Recipe) -> Recipe:
+    """The recipe, with its store at ``place``."""
+    return msgspec.structs.replace(recipe, store=msgspec.structs.replace(recipe.store, path=str(place)))
+
+
 def recipe_values(recipe: Recipe) -> dict[str, Any]:
     """Plain JSON values of a recipe, defaults included but for ``backbone.precision``."""
     values: dict[str, Any] = msgspec.to_builtins(recipe)
@@ -328,8 +333,8 @@ def _check_names(
             near = near or _anywhere(key, 0.7, root)
             known = f"one of {', '.join(struct.__struct_fields__)}"
             raise RecipeError(
-                f"unknown key {prefix}{_key(key)}",
-                got=f"{prefix}{_key(key)} in {where}",
+                f"unknown key {prefix}{_key(key)} in {where}",
+                got=f"{prefix}{_key(key)} = {_short(value)}",
                 do=f"did you mean {prefix if near[0] in struct.__struct_fields__ else ''}{near[0]}?" if near else known,
             )
         inner = hints[key]

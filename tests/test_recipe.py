@@ -72,7 +72,7 @@ def test_unknown_key_names_the_nearest_right_one(wrong, right):
 
 
 def test_key_like_no_other():
-    with pytest.raises(RecipeError, match=r"^unknown key solver.xyzzy\n") as caught:
+    with pytest.raises(RecipeError, match=r"^unknown key solver.xyzzy in recipe\n") as caught:
         parse_recipe({"solver": {"xyzzy": 1}})
     assert "max_passes" in caught.value.do
 

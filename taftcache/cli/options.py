@@ -15,7 +15,7 @@ import typer
 import taftcache
 from taftcache.consent import Consent, Kind, refusal, remember
 from taftcache.errors import RecipeError
-from taftcache.recipe import Recipe, apply_overrides, load_recipe, parse_recipe
+from taftcache.recipe import Recipe, apply_overrides, load_recipe, parse_recipe, stored_at
 from taftcache.recipe_files import bundled_recipes, did_you_mean, named_alike
 from taftcache.terminal.console import print_json
 
@@ -148,8 +148,7 @@ def read_either(
         return recipe, recipe.store_path
     with taftcache.FeatureStore(target) as store:
         values = apply_overrides(store.manifest.recipe, [*(overrides or []), *device_override(device)])
-        values["store"]["path"] = str(target)
-        recipe = parse_recipe(values, str(target))
+        recipe = stored_at(target, parse_recipe(values, str(target)))
         for kind in opens:
             if (refused := refusal(store, kind, recipe, overrides or [])) is not None:
                 raise refused

@@ -336,7 +336,8 @@ def compose(
     ):
         values = apply_overrides(opened.manifest.recipe, changes)
         if weight:
-            values["compose"] |= {"mode": "weighted", "weights": dict(map(_weight, weight))}
+            weighted = {"mode": "weighted", "weights": dict(map(_weight, weight))}
+            values["compose"] = {**values.get("compose", {}), **weighted}
         report = taftcache.compose(opened, parse_recipe(values, str(store)), progress, cluster)
     print_report(report, as_json, show_compose)
 

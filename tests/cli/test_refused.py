@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from pathlib import Path
 
 import pytest
 
@@ -270,3 +271,39 @@ def test_an_interruption_is_json_too(cli, monkeypatch, tmp_path):
     assert outcome.code == 130
     assert outcome.json["exit_code"] == 130
     assert outcome.json["fault"] in outcome.err
+
+
+GOLDEN = Path(__file__).parents[2] / "stores" / "golden"
+SAMPLE = "golden/é/0006.png"
+
+
+@pytest.mark.law("A stranger's store can be refused, and can do nothing else")
+@pytest.mark.parametrize("name", sorted(file.name for file in GOLDEN.glob("*-by-*")))
+def test_a_store_that_no_stage_made_is_read_or_refused_in_words(cli, tmp_path, name):
+    """Its recipe, plan and ledger are another program's: they ended in a KeyError, or were said to be damaged."""
+    store = shutil.copytree(GOLDEN / name, tmp_path / "golden")
+    file, before = toml(tmp_path / "tiny.toml", store), tree(store)
+    for arguments in (("train", store), ("append", store), ("append", file), ("extract", file), ("evaluate", store)):
+        refused(cli(*arguments), 2, f"unknown key note in {store}")
+    refused(cli("compose", store, "--weight", "000=1"), 2, f"unknown key note in {store}")
+    for form in ("parquet", "npz", "embedding-projector"):
+        refused(cli("export", store, tmp_path / f"rows.{form}", "--format", form), 5, "does not say how its rows were")
+    for asked in ((), ("--sample", SAMPLE)):
+        refused(cli("receipts", store, *asked), 5, "the ledger has an entry that no request to forget writes", "whole")
+    audited = cli("audit", store)
+    assert (audited.code, "1 finding" in audited.out, audited.err) == (5, True, "")
+    assert [cli(*words).code for words in (("verify", store), ("inspect", store, "--ids"))] == [0, 0]
+    assert tree(store) == before
+
+
+def test_a_plan_that_does_not_count_its_shards_has_those_that_are_there(cli, store):
+    with open_store(store) as opened, opened.transaction() as change:
+        change.update(plan={k: v for k, v in opened.manifest.plan.items() if k != "groups"})
+    with open_store(store) as opened:
+        rows = opened.shard("000").sample_ids
+        given = [word for i in rows for word in ("--sample", i)]
+    for words in (("audit", store), ("inspect", store), ("forget", store, *given), ("audit", store)):
+        outcome = cli(*words)
+        assert (outcome.code, outcome.err) == (0, "")
+    with open_store(store) as opened:
+        assert len(opened.manifest.shards) == opened.manifest.plan["groups"]

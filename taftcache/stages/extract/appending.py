@@ -14,8 +14,8 @@ from taftcache.backbone.sources.opening import open_source
 from taftcache.cache.format.plan import in_order, next_name, shard_of
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import RecipeError, StoreError, UnreadableImage
-from taftcache.recipe import Recipe
-from taftcache.stages.completeness import is_complete, making_of
+from taftcache.recipe import Recipe, parse_recipe
+from taftcache.stages.completeness import is_complete, making_of, planned_shards
 from taftcache.stages.extract.extraction import (
     ImageRows,
     check_words,
@@ -90,7 +90,7 @@ def append(
                 f"cannot append images to {store.path}: its rows were imported",
                 do=f"taftcache append {store.path} FILE" if "scaling" in imported else "import all into a new store",
             )
-        tested = bool(recipe.data.test) == bool(store.manifest.recipe["data"].get("test"))
+        tested = bool(recipe.data.test) == bool(parse_recipe(store.manifest.recipe, str(store.path)).data.test)
         check_words(store, recipe, but=PLACES | ({"data.test"} if tested else set()))
         source, test = open_source(recipe.data)
         check_filled(store.path, source, test)
@@ -146,7 +146,7 @@ class NewSamples:
         if not is_complete(store):
             raise StoreError(
                 f"cannot append to {store.path}: the {making_of(store)} that makes it is not finished",
-                got=f"{len(store.manifest.shards)} of {store.manifest.plan['groups']} shards",
+                got=f"{len(store.manifest.shards)} of {planned_shards(store)} shards",
                 do=f"taftcache {making_of(store)} first",
             )
         self._store, self._recipe, self._before = store, recipe, store.root_digest
@@ -228,9 +228,9 @@ class NewSamples:
     def _grow(self, shard: PlannedShard, origin: RowOrigin, progress: Progress) -> RowCounts:
         """Write a shard with new samples among its old ones, or a further one."""
         store, recipe = self._store, self._recipe
-        plan = store.manifest.plan
         if not store.has_shard(shard.name):
-            return fill(store, recipe, shard, origin, progress, plan=plan | {"groups": plan["groups"] + 1})
+            plan = store.manifest.plan | {"groups": planned_shards(store) + 1}
+            return fill(store, recipe, shard, origin, progress, plan=plan)
         old = OldRows(store, shard.name, shard.ids)
         if old.shard.tokens_shape != origin.tokens_shape:
             raise StoreError(

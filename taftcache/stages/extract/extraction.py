@@ -29,7 +29,7 @@ from taftcache.cache.write.tombstones import TombstoneFile
 from taftcache.consent import remember
 from taftcache.errors import DataError, IdentityError
 from taftcache.names import CLASS, counted
-from taftcache.recipe import Recipe, recipe_values
+from taftcache.recipe import Recipe, parse_recipe, recipe_values
 from taftcache.stages.completeness import is_complete
 from taftcache.stages.executor import Executor, RowEngines
 from taftcache.stages.extract.filling import RowCounts, RowSink, fill_missing
@@ -247,7 +247,8 @@ def made_from(recipe: Recipe, frozen: Reduction, transform: Preprocess) -> dict[
 
 def check_words(store: FeatureStore, recipe: Recipe, but: Collection[str] = ()) -> None:
     """IdentityError unless the recipe asks, in all settings ``but`` these, for what the store was made from."""
-    ours, theirs = _request(store.manifest.recipe), _request(recipe_values(recipe))
+    recorded = parse_recipe(store.manifest.recipe, str(store.path))  # a store of others may record anything
+    ours, theirs = _request(recipe_values(recorded)), _request(recipe_values(recipe))
     _refuse(
         [
             f"{k}: the store has {ours.get(k)!r}, the recipe {theirs.get(k)!r}"

@@ -15,7 +15,7 @@ from taftcache.cache.format.plan import held_out
 from taftcache.cache.hdf5 import FeatureFile
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import DataError, StoreError
-from taftcache.recipe import Recipe, parse_recipe
+from taftcache.recipe import Recipe, parse_recipe, stored_at
 from taftcache.stages.extract.appending import AppendReport, NewSamples
 from taftcache.stages.extract.filling import class_indexes
 from taftcache.stages.extract.forgotten import staying_out
@@ -93,8 +93,7 @@ def _append(given: Vectors, path: Path | str, new_shard: bool, dry: bool, progre
                 got=f"{given.tokens_shape[-1]} numbers, {shape[-1]} in the store",
             )
         class_indexes(store, given.classes)
-        there = store.manifest.recipe
-        recipe = parse_recipe(there | {"store": there["store"] | {"path": str(store.path)}})
+        recipe = stored_at(store.path, parse_recipe(store.manifest.recipe, str(store.path)))
         rows = ImportedRows(given, None, imported["scaling"], verb="append")
         rows.check(recipe.store.dtype, progress)
         rows.check_known(store)

@@ -23,7 +23,7 @@ from taftcache.errors import RecipeError
 from taftcache.names import model_of
 from taftcache.stages.look.row_table import RowTable
 from taftcache.stages.look.scoring import Scorer
-from taftcache.stages.look.vectors import describe_vectors, first_row_stands, has_tail, sample_vectors
+from taftcache.stages.look.vectors import cut_of, describe_vectors, first_row_stands, has_tail, sample_vectors
 
 OnRows = Callable[[int, int], None]
 """Called with (rows done, rows in all)."""
@@ -79,7 +79,7 @@ def write_parquet(store: FeatureStore, file: Path, on_rows: OnRows) -> int:
             do="pip install 'taftcache[parquet]', or --format npz",
         ) from None
     table, classes = RowTable.of(store), store.classes
-    width = store.identity["cut"]["shape"][1]
+    width = cut_of(store)["shape"][1]
     names = pa.array(classes)
     shards = pa.array([shard.name for shard in table.shards])
     roles = pa.array([shard.role for shard in table.shards])
@@ -131,7 +131,7 @@ def write_npz(store: FeatureStore, file: Path, on_rows: OnRows) -> int:
     """
     table = RowTable.of(store)
     n = len(table)
-    width = store.identity["cut"]["shape"][1]
+    width = cut_of(store)["shape"][1]
     few: dict[str, NDArray[Any]] = {
         "ids": np.array(table.ids),
         "labels": table.label,

@@ -13,11 +13,10 @@ import msgspec
 
 from taftcache.cache.format import ledger
 from taftcache.cache.format.digest import canonical, digest
-from taftcache.cache.format.fault import Fault
 from taftcache.cache.format.plan import check_ids
 from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.transaction import Transaction
-from taftcache.errors import RecipeError, check_several
+from taftcache.errors import FormatError, RecipeError, check_several
 from taftcache.stages.forget.chain import DESTROYED, FORGOTTEN, is_receipt
 from taftcache.stages.signature import is_signed, signed_text
 
@@ -161,7 +160,7 @@ def receipts(store: FeatureStore, samples: Sequence[str] = ()) -> ReceiptsReport
 
     Raises:
         DataError: what is asked about cannot be an id. IntegrityError: the ledger, the tombstones or
-            their key are damaged.
+            their key are damaged. FormatError: an entry of the ledger is of no kind that is known here.
     """
     check_several(samples=samples)
     samples = list(dict.fromkeys(samples))
@@ -201,7 +200,11 @@ def _converted(file: str, entry: Mapping[str, Any], kind: type[T]) -> T:
     try:
         return msgspec.convert(entry, kind)
     except msgspec.ValidationError as error:
-        raise Fault(None, None, None, file, f"it is no entry that taftcache writes: {error}").error() from None
+        raise FormatError(
+            f"the ledger has an entry that no request to forget writes: {error}",
+            got=f"{file}, whose bytes are whole",
+            do="read the file: other programs, and releases to come, may write entries of their own",
+        ) from None
 
 
 def _answers(store: FeatureStore, samples: Sequence[str], said: Sequence[_Ids]) -> list[Answer]:

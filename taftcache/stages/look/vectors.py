@@ -27,7 +27,9 @@ def cut_of(store: FeatureStore) -> dict[str, Any]:
         there = identity[section] if section else identity
         if missing := [key for key in keys if key not in there]:
             raise FormatError(
-                "the store does not say how its rows were made", got=f"identity without {section} {missing[0]}"
+                "the store does not say how its rows were made",
+                got=f"an identity without {f'{section}.{missing[0]}'.lstrip('.')}",
+                do=f"take the rows alone: taftcache export {store.path} FILE.h5",
             )
     return dict(identity["cut"])
 

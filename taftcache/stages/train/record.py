@@ -13,6 +13,7 @@ from taftcache.errors import StoreError
 from taftcache.model.component import read_base
 from taftcache.names import PRIVATE, component_of
 from taftcache.recipe import Recipe, parse_recipe, recipe_values
+from taftcache.stages.completeness import planned_shards
 from taftcache.stages.train.checks import check_settings
 from taftcache.stages.train.settings import Settings
 
@@ -95,5 +96,5 @@ def wanted_shards(store: FeatureStore, shards: Sequence[str] | None) -> list[Sha
 def plan_without(store: FeatureStore, *, subtracted: Sequence[str], dropped: int = 0) -> dict[str, Any]:
     """The store's plan with these shards left out of compositions, and so many groups fewer."""
     plan = {k: v for k, v in store.manifest.plan.items() if k != "subtracted"}
-    plan["groups"] -= dropped
+    plan["groups"] = planned_shards(store) - dropped
     return plan | ({"subtracted": list(subtracted)} if subtracted else {})
