@@ -168,5 +168,7 @@ def _gone(destroyed: Sequence[str], shards: Sequence[str]) -> list[str]:
 def _proof(name: str, c: dict[str, Any]) -> str:
     """A renewed component's certificate beside what the removal moved."""
     moved = "" if c["moved"] is None else f"; the removal moved it by {c['moved']:.1e}"
+    if c.get("ridge_before") is not None:
+        moved += f", with another λ: the rows that stay chose {c['ridge']:.1e}, with these {c['ridge_before']:.1e}"
     loose = LOOSE if c["decisive"] is False else ""
     return f"{name}: {certified(c)}{moved}{loose}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,9 @@ from PIL import Image
 import taftcache
 from taftcache.errors import SolveError
 from taftcache.recipe import Recipe
+from taftcache.solve.choosing import RidgeChoice
+from taftcache.stages.train import solving
+from taftcache.terminal.forgetting import show_forget
 from tests.stages.making import open_store, recipe
 
 FEW = {"data": {"source": "digits", "limit": 80, "held_out": 0.2}}
@@ -54,6 +58,31 @@ def test_another_ridge_is_not_what_the_removal_moved(trained, mode):
         report = taftcache.forget(store, [first, store.shard("001").sample_ids[1]], mode=mode)
         assert not any(unknown(report).values())
         assert report.notes == []
+
+
+def test_a_ridge_that_the_rows_that_stay_chose_is_said(tmp_path, monkeypatch, capsys):
+    """Most of what has moved is its part then."""
+
+    def ten_times(*arguments: Any, **options: Any) -> RidgeChoice:
+        choice = kept(*arguments, **options)
+        return replace(choice, ridge=10 * choice.ridge)
+
+    taftcache.run(under(tmp_path / "store", ridge="auto"))
+    with open_store(tmp_path / "store") as store:
+        one, other = store.shard("000").sample_ids[:2]
+        kept = solving.choose_ridge
+        monkeypatch.setattr(solving, "choose_ridge", ten_times)
+        report = taftcache.forget(store, [one])
+        figures = report.certificates["models/exact"]
+        assert figures["ridge"] == pytest.approx(10 * figures["ridge_before"])
+        assert (
+            taftcache.receipts(store).receipts[0].certificates["models/exact"].ridge_before == figures["ridge_before"]
+        )
+        show_forget(report)
+        assert f"with another λ: the rows that stay chose {figures['ridge']:.1e}" in capsys.readouterr().out
+        again = taftcache.forget(store, [other])
+        assert "ridge_before" not in again.certificates["models/exact"]
+    assert taftcache.audit(tmp_path / "store").findings == []
 
 
 @pytest.mark.law("A receipt takes no other change of a model for what the removal moved")
