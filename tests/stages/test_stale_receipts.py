@@ -16,7 +16,7 @@ from taftcache.errors import SolveError
 from taftcache.recipe import Recipe
 from taftcache.solve.choosing import RidgeChoice
 from taftcache.stages.train import solving
-from taftcache.terminal.forgetting import show_forget
+from taftcache.terminal.forgetting import show_forget, show_receipts
 from tests.stages.making import open_store, recipe
 
 FEW = {"data": {"source": "digits", "limit": 80, "held_out": 0.2}}
@@ -79,6 +79,8 @@ def test_a_ridge_that_the_rows_that_stay_chose_is_said(tmp_path, monkeypatch, ca
             taftcache.receipts(store).receipts[0].certificates["models/exact"].ridge_before == figures["ridge_before"]
         )
         show_forget(report)
+        assert f"with another λ: the rows that stay chose {figures['ridge']:.1e}" in capsys.readouterr().out
+        show_receipts(taftcache.receipts(store))
         assert f"with another λ: the rows that stay chose {figures['ridge']:.1e}" in capsys.readouterr().out
         again = taftcache.forget(store, [other])
         assert "ridge_before" not in again.certificates["models/exact"]

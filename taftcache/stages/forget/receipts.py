@@ -42,6 +42,7 @@ class Proof(msgspec.Struct, frozen=True, kw_only=True):
     moved: float | None = None
     moved_at_least: float | None = None
     decisive: bool | None = None
+    ridge: float | None = None
     ridge_before: float | None = None
 
 

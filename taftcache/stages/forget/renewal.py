@@ -51,8 +51,9 @@ def certificate_of(new: Component, old: Component | None) -> dict[str, Any]:
 
     ``moved`` is ‖Δw_new − Δw_old‖; ``moved_at_least`` takes both certified distances off, so that it bounds the
     distance between the two optima from below; ``decisive``: the certified distance is at most a tenth of that.
-    All three are None where the classes, and so the parameters, are others. ``ridge_before``: the old λ, where the rows
-    that stay chose another one, which then has most of the part in ``moved``.
+    All three are None where the classes, and so the parameters, are others. ``ridge`` and
+    ``ridge_before``: the new and the old λ, where the rows that stay chose another one, which then has most of the part
+    in ``moved``.
     """
     entry: dict[str, Any] = {
         **new.meta["certificate"],
@@ -67,8 +68,9 @@ def certificate_of(new: Component, old: Component | None) -> dict[str, Any]:
         moved = (new.delta - old.delta).norm().item()
         least = max(0.0, moved - bound - old.record.certified.distance_bound)
         entry |= {"moved": moved, "moved_at_least": least, "decisive": bound <= DECISIVE * least}
-        if old.record.certified.ridge != new.record.certified.ridge:
-            entry["ridge_before"] = old.record.certified.ridge
+        now, before = new.record.certified.ridge, old.record.certified.ridge
+        if now != before:
+            entry |= {"ridge": now, "ridge_before": before}
     return entry
 
 
