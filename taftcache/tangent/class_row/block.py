@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from math import sqrt
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -44,8 +44,8 @@ PIECE_BYTES = 16 << 20
 class BlockState(NamedTuple):
     """What one pass over a block of rows needs of the base point; everything but ``u`` is O(H(t + d)) a row.
 
-    Rows that are cached less than whole leave the entries before them None. ``folded`` leaves of u and r the class
-    row alone, and has ``f_by_c`` or ``o_by_c`` in place of the others and of φ.
+    Rows that are cached less than whole leave the entries before them None. ``folding.folded`` leaves of u and r the
+    class row alone, and has ``f_by_c`` or ``o_by_c`` in place of the others and of φ.
     """
 
     u: Entry  # [n,t,d] normalised tokens, no affine
@@ -122,46 +122,6 @@ def reduce(config: ClassRow, w: TailWeights, tokens: Tensor, kind: Rows) -> Tens
         row: Tensor = (tokens[:, 0] + (s.branch1 if w.ls1 is None else w.ls1 * s.branch1))[:, None]
         return row
     return s.feature[:, None]
-
-
-def folded(w: TailWeights, s: BlockState, into: Literal["logits", "o", ""]) -> BlockState:
-    """``s`` for many products, from which the tokens are gone: they are read for what c does, which is linear.
-
-    That holds where no token is trained. Both products then read once what stands in the tokens' place, and the tokens
-    twice.
-
-    into: the "logits", for K adjoints down to the heads' means and K·H numbers where there were t; "o", for a product
-        of the tokens with W_v and one with that, and d numbers where there were t; "" where nothing trained moves c.
-    """
-    f_by_c = _logits_by_c(w, s) if into == "logits" else None
-    o_by_c = _o_by_c(w, s) if into == "o" else None
-    return s._replace(u=s.u[:, :1].clone(), r=s.r[:, :1].clone(), phi=None, f_by_c=f_by_c, o_by_c=o_by_c)
-
-
-def _logits_by_c(w: TailWeights, s: BlockState) -> Tensor:
-    """[n,K,H·d]."""
-    (n, H, d), K = s.ubar.shape, s.logits.shape[1]
-    by_ubar = s.ubar.new_empty(n, K, H, d)
-    values = w._replace(token=None, gamma1=None, beta1=None, Wq=None, Wk=None, bq=None)
-    for k in range(K):
-        unit = torch.zeros_like(s.logits)
-        unit[:, k] = 1
-        torch.mul(cotangents(w, s, unit, values).xbar, w.gamma1, out=by_ubar[:, k])
-    return _covariance_adjoint(s, by_ubar.view(n, K * H, d))[0].view(n, K, H * d)
-
-
-def _o_by_c(w: TailWeights, s: BlockState) -> Tensor:
-    """[n,H,e,d]: Σ_j φ_hj (v_j − Σ_i φ_hi v_i) ⊗ u_j with v_j = W_v,h γ₁⊙u_j."""
-    H = len(w.Wv)
-    out = torch.empty(len(s.u), *w.Wv.shape, dtype=s.u.dtype, device=s.u.device)
-    values = (w.Wv * w.gamma1).mT
-    for piece in _pieces(s):
-        u, phi = s.u[piece], s.phi[piece]
-        for h in range(H):
-            v = torch.matmul(u, values[h])
-            v.sub_(torch.bmm(phi[:, h : h + 1], v)).mul_(phi[:, h, :, None])
-            torch.bmm(v.mT, u, out=out[piece, h])
-    return out
 
 
 def tangent(w: TailWeights, s: BlockState, delta: TailWeights, dtokens: Tensor | None = None) -> Tensor:
@@ -283,7 +243,7 @@ def cotangents(w: TailWeights, s: BlockState, r: Tensor, trained: TailWeights, t
         c = torch.bmm(o.transpose(0, 1).reshape(-1, 1, e), s.o_by_c.flatten(0, 1)).view(xbar.shape)
     else:
         gubar = xbar * w.gamma1
-        c, gell = _covariance_adjoint(s, gubar)
+        c, gell = covariance_adjoint(s, gubar)
     c *= 1 / sqrt(e)
     k = (c * w.gamma1).transpose(0, 1)
     q = torch.bmm(k, w.Wk.transpose(1, 2))
@@ -341,7 +301,7 @@ def _rows(per_head: Tensor) -> Tensor:
     return per_head.transpose(0, 1).reshape(per_head.shape[1], -1)
 
 
-def _pieces(s: BlockState) -> list[slice]:
+def pieces(s: BlockState) -> list[slice]:
     """Row ranges whose tokens fit a core's cache."""
     if torch.compiler.is_exporting() or s.u.is_cuda:  # a program is traced for any number of rows
         return [slice(None)]
@@ -355,7 +315,7 @@ def _covariance(s: BlockState, c: Tensor | None, a: Tensor | None, du: Tensor | 
     a [n,H,d] is s γ₁⊙a_h; du is δu [n,t,d], or [n,d] where row 0 alone moves.
     """
     out = torch.empty_like(s.ubar)
-    for piece in _pieces(s):
+    for piece in pieces(s):
         u, phi = s.u[piece], s.phi[piece]
         if c is None:
             ell = torch.zeros_like(phi)
@@ -373,10 +333,10 @@ def _covariance(s: BlockState, c: Tensor | None, a: Tensor | None, du: Tensor | 
     return out
 
 
-def _covariance_adjoint(s: BlockState, gubar: Tensor) -> tuple[Tensor, Tensor]:
+def covariance_adjoint(s: BlockState, gubar: Tensor) -> tuple[Tensor, Tensor]:
     """Gradients of c and of the attention logits, for one ū_h [n,H,d] or several [n,m·H,d]; a symmetric operator."""
     gc, gell = torch.empty_like(gubar), s.phi.new_empty(*gubar.shape[:2], s.phi.shape[2])
-    for piece in _pieces(s):
+    for piece in pieces(s):
         u, phi, part = s.u[piece], s.phi[piece, None], gell[piece]
         torch.bmm(gubar[piece], u.transpose(1, 2), out=part)
         by_head = part.view(len(part), -1, *phi.shape[2:])

@@ -9,9 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from taftcache.tangent.class_row.block import BlockState, adjoint, cotangents, folded, reduce, tangent, value
+from taftcache.tangent.class_row.block import BlockState, adjoint, cotangents, reduce, tangent, value
 from taftcache.tangent.class_row.config import ClassRow
 from taftcache.tangent.class_row.factors import row_gradients
+from taftcache.tangent.class_row.folding import folded
 from taftcache.tangent.config import Rows, TailConfig
 from taftcache.tangent.factors import Direct, RankOne
 from taftcache.tangent.parameters import Layout
