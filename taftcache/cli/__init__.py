@@ -26,7 +26,7 @@ import taftcache
 from taftcache.cache.place.lock import waiting
 from taftcache.cli import experiments, forgetting, inspection, models, pipeline, stores
 from taftcache.cli.options import print_error
-from taftcache.errors import StoreChanged, StoreWriteError, TaftcacheError
+from taftcache.errors import StoreChanged, StoreWriteError, TaftcacheError, first_line
 from taftcache.terminal.console import OUT, complain, note
 
 # click's, or typer's own copy of it, whichever this typer has
@@ -85,7 +85,7 @@ class _Commands(TyperGroup):
         except (MemoryError, RuntimeError) as error:  # torch's allocators raise the latter
             if not isinstance(error, MemoryError) and not NO_MEMORY.search(str(error)):
                 raise
-            complain(f"taftcache: {EXHAUSTED}", f"  got: {str(error).splitlines()[0] if str(error) else 'no more'}")
+            complain(f"taftcache: {EXHAUSTED}", f"  got: {first_line(error)}")
             self._report("MemoryError", EXHAUSTED, EXHAUSTED_CODE, got=error)
             sys.exit(EXHAUSTED_CODE)
 

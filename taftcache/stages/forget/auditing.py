@@ -66,8 +66,7 @@ def audit(
 
     Raises:
         StoreChanged: another process committed meanwhile, and something was found. RecipeError: no public key, or no
-            such folder. FormatError: ``head`` is something else. StoreWriteError: it
-            cannot be written.
+            such folder. FormatError: ``head`` is something else. StoreWriteError: it cannot be written.
     """
     check_several(also=also)
     progress, to = progress or Silent(), Findings()
