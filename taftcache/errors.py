@@ -63,7 +63,7 @@ class RecipeError(TaftcacheError):
 
 
 class ArgumentError(RecipeError, ValueError):
-    """An estimator's argument is wrong; a ValueError too, which is what callers of scikit-learn catch."""
+    """An argument of a call is wrong; a ValueError too, which is what callers of scikit-learn catch."""
 
 
 class DataError(TaftcacheError):

@@ -382,6 +382,9 @@ class FeatureStore:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
 
+    def __fspath__(self) -> str:
+        return str(self.path)
+
     def __repr__(self) -> str:
         return f"<FeatureStore {self.path}: {len(self.manifest.shards)} shards, {self.root_digest[:16]}>"
 

@@ -76,12 +76,12 @@ def forget(
             got="both",
             do="forget first, then destroy the key",
         )
-    with taftcache.FeatureStore(store, mode="r" if dry_run else "a") as opened, bars(as_json) as progress:
+    with bars(as_json) as progress:
         if destroy_key:
-            report = taftcache.destroy_key(opened, sign)
+            report = taftcache.destroy_key(store, sign)
         else:
             report = taftcache.forget(
-                opened, ids, progress, shards=shard or [], classes=label or [],
+                store, ids, progress, shards=shard or [], classes=label or [],
                 mode=mode, cold=cold, dry_run=dry_run, signing_key=sign, proven=proven,
                 with_copies=with_copies,
             )  # fmt: skip
@@ -142,8 +142,7 @@ def receipts(
 
     Example: taftcache receipts stores/quickstart --sample digits/0042
     """
-    with taftcache.FeatureStore(store) as opened:
-        print_report(taftcache.receipts(opened, _named(sample, file) or []), as_json, show_receipts)
+    print_report(taftcache.receipts(store, _named(sample, file) or []), as_json, show_receipts)
 
 
 def _named(sample: list[str] | None, file: Path | None) -> list[str] | None:

@@ -200,9 +200,8 @@ def report(
     Example: taftcache report stores/quickstart -o report.html --no-neighbours
     """
     writable(output, again=True)
-    with taftcache.FeatureStore(store) as opened:
-        allowed = consent_to(images)
-        written = taftcache.write_report(opened, output, sample or [], neighbours=neighbours, consent=allowed)
+    allowed = consent_to(images)
+    written = taftcache.write_report(store, output, sample or [], neighbours=neighbours, consent=allowed)
     print_report(written, as_json, show_report)
 
 
@@ -233,11 +232,11 @@ def influence(
             got="both" if sample is not None else "neither",
             do="name one of the two",
         )
-    with taftcache.FeatureStore(store) as opened, bars(as_json) as progress:
+    with bars(as_json) as progress:
         if sample is not None:
-            print_report(taftcache.sample_influence(opened, sample, model, progress), as_json, show_sample_influence)
+            print_report(taftcache.sample_influence(store, sample, model, progress), as_json, show_sample_influence)
         else:
             assert query is not None
             allowed = consent_to(weights=weights, hub=allow_hub)
-            report = taftcache.query_influence(opened, query, model, top, progress, consent=allowed)
+            report = taftcache.query_influence(store, query, model, top, progress, consent=allowed)
             print_report(report, as_json, show_query_influence)

@@ -36,11 +36,8 @@ def export_model(
 
     Example: taftcache export-model stores/quickstart digits-model --program
     """
-    with taftcache.FeatureStore(store) as opened:
-        allowed = consent_to(weights=weights, hub=allow_hub)
-        report = taftcache.export_model(
-            opened, folder, model, merged=merged, program=program, onnx=onnx, consent=allowed
-        )
+    allowed = consent_to(weights=weights, hub=allow_hub)
+    report = taftcache.export_model(store, folder, model, merged=merged, program=program, onnx=onnx, consent=allowed)
     print_report(report, as_json, show_export_model)
 
 
@@ -79,9 +76,7 @@ def export_component(
 
     Example: taftcache export-component stores/quickstart 000 first.safetensors
     """
-    with taftcache.FeatureStore(store) as opened:
-        report = taftcache.export_component(opened, component, file)
-    print_report(report, as_json, show_component)
+    print_report(taftcache.export_component(store, component, file), as_json, show_component)
 
 
 @commands.command(name="import-component")
@@ -97,6 +92,4 @@ def import_component(
 
     Example: taftcache import-component stores/quickstart first.safetensors --name elsewhere
     """
-    with taftcache.FeatureStore(store, mode="a") as opened:
-        report = taftcache.import_component(opened, file, name)
-    print_report(report, as_json, show_component)
+    print_report(taftcache.import_component(store, file, name), as_json, show_component)

@@ -360,8 +360,8 @@ def evaluate(
 
     Example: taftcache evaluate stores/quickstart --probe
     """
-    with taftcache.FeatureStore(store) as opened, bars(as_json) as progress:
-        report = taftcache.evaluate(opened, progress, without=without or [], probe=probe, proven=proven)
+    with bars(as_json) as progress:
+        report = taftcache.evaluate(store, progress, without=without or [], probe=probe, proven=proven)
     print_report(report, as_json, show_evaluate)
 
 

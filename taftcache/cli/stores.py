@@ -110,9 +110,7 @@ def trust(
     if remove:
         print_report(taftcache.distrust(store), as_json, show_trust)
         return
-    with taftcache.FeatureStore(store) as opened:
-        report = taftcache.trust(opened)
-    print_report(report, as_json, show_trust)
+    print_report(taftcache.trust(store), as_json, show_trust)
 
 
 @commands.command()

@@ -11,6 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
+from taftcache.cache.opening import at_its_place
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import StoreError
 from taftcache.paper.fits import Fits
@@ -65,6 +66,7 @@ class PrivateTableReport:
     seconds: float
 
 
+@at_its_place()
 def private_table(
     store: FeatureStore,
     recipe: Recipe | None = None,

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
+from taftcache.cache.opening import Place, at_its_place
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import Consent
 from taftcache.errors import RecipeError
@@ -31,7 +33,7 @@ class Panel:
 
 
 class StoreView:
-    """Views of an open store for a notebook: ``StoreView(store).panel("map")``.
+    """Views of a store, open or at its place, for a notebook: ``StoreView("stores/quickstart").panel("map")``.
 
     Everything is computed when the object is made and carried in each panel, which loads nothing from elsewhere.
     ``samples`` are ids to carry all details of; ``consent`` names images in place of those that the store names.
@@ -39,17 +41,13 @@ class StoreView:
 
     def __init__(
         self,
-        store: FeatureStore,
+        store: Place,
         samples: Sequence[str] = (),
         *,
         neighbours: bool = False,
         consent: Consent | None = None,
     ) -> None:
-        pictures, atlas = Pictures(store, consent), Atlas(store)
-        named = [atlas.table.ids[atlas.table.find(name)] for name in samples]
-        atlas.work(skip=() if neighbours else ("neighbours",))
-        self._title = str(store.path)
-        self._data = report_data(atlas, list(dict.fromkeys([*named, *telling(atlas)])), pictures)
+        self._title, self._data = _seen(store, samples, neighbours, consent)
 
     def panel(self, name: str = "map", height: int = 760) -> Panel:
         """One of the views overview, map, classes, shards, training and ledger; RecipeError for another name."""
@@ -59,3 +57,14 @@ class StoreView:
 
     def _repr_html_(self) -> str:
         return Panel(report_page(self._title, self._data), 820)._repr_html_()
+
+
+@at_its_place()
+def _seen(
+    store: FeatureStore, samples: Sequence[str], neighbours: bool, consent: Consent | None
+) -> tuple[str, dict[str, Any]]:
+    """Where the store lies, and what all of its views show."""
+    pictures, atlas = Pictures(store, consent), Atlas(store)
+    named = [atlas.table.ids[atlas.table.find(name)] for name in samples]
+    atlas.work(skip=() if neighbours else ("neighbours",))
+    return str(store.path), report_data(atlas, list(dict.fromkeys([*named, *telling(atlas)])), pictures)

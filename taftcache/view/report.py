@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from taftcache.cache.opening import at_its_place
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import Consent
 from taftcache.errors import StoreWriteError, check_several
@@ -43,6 +44,7 @@ class PageReport:
     notes: list[str]
 
 
+@at_its_place()
 def write_report(
     store: FeatureStore,
     file: Path | str,
@@ -54,7 +56,7 @@ def write_report(
     """Write every view of ``store`` into one HTML file that loads nothing from elsewhere.
 
     Args:
-        store: an open store.
+        store: open, or its place.
         file: where to; replaced when it is there.
         samples: ids to carry all details of, beside those chosen by margin and influence.
         neighbours: make the neighbour embedding too, the slowest part.

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from taftcache.cache.collect import collect
+from taftcache.cache.opening import Place
 from taftcache.cache.store import FeatureStore
 
 
@@ -21,7 +22,7 @@ class CollectReport:
 
 
 def gc(
-    path: Path | str, *, work: bool = False, strange: bool = False, hours: float = 24.0, dry: bool = False
+    path: Place, *, work: bool = False, strange: bool = False, hours: float = 24.0, dry: bool = False
 ) -> CollectReport:
     """Remove what no manifest of the store names: leftovers of crashes, interrupted uploads.
 

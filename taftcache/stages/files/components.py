@@ -12,6 +12,7 @@ import msgspec
 import torch
 
 from taftcache.cache.format.naming import check_name
+from taftcache.cache.opening import at_its_place
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import CompositionError, FormatError, RecipeError
 from taftcache.model.component import Component, public_fields, put_component, read_base, read_component
@@ -51,6 +52,7 @@ class ComponentReport:
     notes: list[str] = field(default_factory=list)
 
 
+@at_its_place()
 def export_component(store: FeatureStore, name: str, file: Path) -> ComponentReport:
     """Write a component or model ("000", "components/000", "models/mean") to a new file.
 
@@ -80,6 +82,7 @@ def export_component(store: FeatureStore, name: str, file: Path) -> ComponentRep
     )
 
 
+@at_its_place("a")
 def import_component(store: FeatureStore, file: Path, name: str | None = None) -> ComponentReport:
     """Take a component in, under ``name`` (the file's by default), for the next composition.
 

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from taftcache.cache.copying import convert as convert_rows
 from taftcache.cache.copying import copy as copy_files
+from taftcache.cache.opening import Place
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import take_over
 from taftcache.errors import RecipeError
@@ -46,9 +47,7 @@ class ConvertReport:
     seconds: float
 
 
-def copy(
-    source: Path | str, target: Path | str, progress: Progress | None = None, *, update: bool = False
-) -> CopyReport:
+def copy(source: Place, target: Path | str, progress: Progress | None = None, *, update: bool = False) -> CopyReport:
     """Copy a store, folder or bucket, to another place: every byte verified on the way and at the target.
 
     Args:
@@ -71,7 +70,7 @@ def copy(
 
 
 def convert(
-    source: Path | str,
+    source: Place,
     target: Path | str,
     progress: Progress | None = None,
     *,

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from taftcache.cache.hdf5 import export as write_hdf5
+from taftcache.cache.opening import Place
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import RecipeError
 from taftcache.stages.files.sample_files import OnRows, write_npz, write_parquet, write_projector
@@ -48,7 +49,7 @@ FORMATS: dict[str, Callable[[FeatureStore, Path, OnRows], int]] = {
 """Format -> what writes a store's rows to a new file of it and returns the bytes."""
 
 
-def export(path: Path | str, file: Path | str, format: str = "hdf5", progress: Progress | None = None) -> ExportReport:
+def export(path: Place, file: Path | str, format: str = "hdf5", progress: Progress | None = None) -> ExportReport:
     """Write a store's rows, labels and ids to one file for other tools; each row is verified as it is read.
 
     The file is a copy: what is forgotten later stays in it.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from taftcache.cache.opening import at_its_place
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import Consent
 from taftcache.errors import RecipeError
@@ -29,6 +30,7 @@ class ExportModelReport:
     bytes: int
 
 
+@at_its_place()
 def export_model(
     store: FeatureStore,
     folder: Path | str,
@@ -46,7 +48,7 @@ def export_model(
     digest either, which is a digest of all rows, and no accuracy, for no promise covers held-out rows.
 
     Args:
-        store: an open store.
+        store: open, or its place.
         folder: where to.
         model: its name in the store; the best that it has by default (``model_of``).
         merged: timm's files alone, where only the head has moved.

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from taftcache.cache.opening import at_its_place
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import KINDS, SECTION, names, remember, take_back
 from taftcache.recipe import parse_recipe
@@ -21,6 +22,7 @@ class TrustReport:
     removed: bool = False
 
 
+@at_its_place()
 def trust(store: FeatureStore) -> TrustReport:
     """Allow a store to open the images, weights and teachers that its record names; for stores whose maker you know.
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from taftcache.cache.format.fault import Fault
+from taftcache.cache.opening import Place
 from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.previous import go_back
 from taftcache.cache.write.repair import Maker
@@ -37,7 +38,7 @@ class VerifyReport:
 
 
 def verify(
-    path: Path | str,
+    path: Place,
     progress: Progress | None = None,
     expect: str | None = None,
     *,

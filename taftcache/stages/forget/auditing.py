@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from taftcache.cache.opening import Place
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import check_several
 from taftcache.stages.completeness import still_missing
@@ -44,7 +45,7 @@ class AuditReport:
 
 
 def audit(
-    path: Path | str,
+    path: Place,
     progress: Progress | None = None,
     *,
     public_key: str | None = None,
@@ -102,7 +103,7 @@ def audit(
         )
 
 
-def _replay(path: Path | str, progress: Progress) -> int:
+def _replay(path: Place, progress: Progress) -> int:
     """Bring an old copy up to what was forgotten at its place; how many rows that were."""
     with FeatureStore(path, mode="a", stale=True) as store:
         back = store.returned()

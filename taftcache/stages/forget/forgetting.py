@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from taftcache.cache.opening import at_its_place
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.transaction import Transaction
@@ -63,6 +64,7 @@ class ForgetReport:
     proven: dict[str, float] = field(default_factory=dict)
 
 
+@at_its_place("a")
 def forget(
     store: FeatureStore,
     samples: Sequence[str] | None = None,
@@ -130,6 +132,7 @@ def forget(
     return replace(report, proven=shares, notes=notes, seconds=time.perf_counter() - begin)
 
 
+@at_its_place("a")
 def destroy_key(store: FeatureStore, signing_key: Path | None = None) -> ForgetReport:
     """Destroy the tombstones and their key: nobody can ask any more whether an id was forgotten.
 

@@ -14,6 +14,7 @@ import msgspec
 from taftcache.cache.format import ledger
 from taftcache.cache.format.digest import canonical, digest
 from taftcache.cache.format.plan import check_ids
+from taftcache.cache.opening import at_its_place
 from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.transaction import Transaction
 from taftcache.errors import FormatError, RecipeError, check_several
@@ -157,6 +158,7 @@ def receipt_of(
     }
 
 
+@at_its_place()
 def receipts(store: FeatureStore, samples: Sequence[str] = ()) -> ReceiptsReport:
     """Read the ledger's receipts, and ask about ``samples``; the store stays as it is.
 

@@ -11,6 +11,7 @@ import numpy as np
 from blake3 import blake3
 from numpy.typing import NDArray
 
+from taftcache.cache.opening import at_its_place
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import RecipeError, StoreError
 from taftcache.stages.look.inspection import private_notes
@@ -54,6 +55,7 @@ class DuplicatesReport:
     notes: list[str] = field(default_factory=list)
 
 
+@at_its_place()
 def duplicates(
     store: FeatureStore, top: int = 20, threshold: float = THRESHOLD, progress: Progress | None = None
 ) -> DuplicatesReport:
@@ -65,7 +67,7 @@ def duplicates(
     similarities of two blocks of rows.
 
     Args:
-        store: an open store.
+        store: open, or its place.
         top: how many pairs to list, of each kind.
         threshold: the least similarity of a pair, above 0 and at most 1.
         progress: shown the reading, and the blocks.

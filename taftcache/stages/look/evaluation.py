@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from taftcache.backbone.device import resolve_device
+from taftcache.cache.opening import at_its_place
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import Consent
@@ -80,6 +81,7 @@ class EvaluateReport:
     notes: list[str] = field(default_factory=list)
 
 
+@at_its_place()
 def evaluate(
     store: FeatureStore,
     progress: Progress | None = None,
@@ -91,7 +93,7 @@ def evaluate(
     """Top-1 of the base point, every component and every model on the held-out group (or ``rows``), in one pass.
 
     Args:
-        store: an open store.
+        store: open, or its place.
         progress: shown the pass.
         rows: others than the held-out group.
         without: shards: the mean of all other shards' components is one model more.

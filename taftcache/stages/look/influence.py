@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from taftcache.cache.opening import at_its_place
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import Consent
@@ -76,6 +77,7 @@ class QueryInfluence:
     passes: int
 
 
+@at_its_place()
 def sample_influence(
     store: FeatureStore, sample: str, model: str | None = None, progress: Progress | None = None
 ) -> SampleInfluence:
@@ -143,6 +145,7 @@ def _held_out_change(setting: _Setting, change: Tensor) -> _HeldOutChange:
     return _HeldOutChange(rows=rows, labels=labels, largest=largest)
 
 
+@at_its_place()
 def query_influence(
     store: FeatureStore,
     query: Path | str,

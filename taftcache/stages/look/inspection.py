@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from taftcache.cache.opening import at_its_place
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import RecipeError
@@ -151,6 +152,7 @@ class CurvatureOf:
     passes: int
 
 
+@at_its_place()
 def inspect(store: FeatureStore) -> InspectReport:
     """Shards, classes, fingerprints, components, certificates, activations, integrity and the ledger's entries."""
     shards, per_class = [], Counter[int]()

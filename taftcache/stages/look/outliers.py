@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.neighbors import NearestNeighbors
 
+from taftcache.cache.opening import at_its_place
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import RecipeError, StoreError
 from taftcache.stages.look.inspection import private_notes
@@ -47,6 +48,7 @@ class OutliersReport:
     notes: list[str] = field(default_factory=list)
 
 
+@at_its_place()
 def outliers(
     store: FeatureStore, top: int = 20, neighbour: int = NEIGHBOUR, progress: Progress | None = None
 ) -> OutliersReport:
@@ -56,7 +58,7 @@ def outliers(
     (4·N·d bytes, which are held), every one with every training row: time grows with N².
 
     Args:
-        store: an open store.
+        store: open, or its place.
         top: how many to list.
         neighbour: k; at most the training rows but one.
         progress: shown the reading and the search.

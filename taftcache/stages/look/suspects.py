@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from taftcache.backbone.device import resolve_device
+from taftcache.cache.opening import at_its_place
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import SolveError, StoreError
 from taftcache.model.component import Component, read_component
@@ -61,6 +62,7 @@ class SuspectsReport:
     notes: list[str] = field(default_factory=list)
 
 
+@at_its_place()
 def suspects(store: FeatureStore, top: int = 20, progress: Progress | None = None) -> SuspectsReport:
     """Rank training rows by the margin of their labels, out of sample, in one pass over the rows.
 
@@ -69,7 +71,7 @@ def suspects(store: FeatureStore, top: int = 20, progress: Progress | None = Non
     leave-one-out, its λ the one with the least loss on rows left out. That takes six passes.
 
     Args:
-        store: an open store.
+        store: open, or its place.
         top: how many to list.
         progress: shown the passes.
 

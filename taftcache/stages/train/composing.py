@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from taftcache.cache.opening import at_its_place
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import CompositionError, RecipeError
@@ -73,6 +74,7 @@ class ComposeReport:
     notes: list[str] = field(default_factory=list)
 
 
+@at_its_place("a")
 def compose(
     store: FeatureStore,
     recipe: Recipe | None = None,

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from taftcache.backbone.device import resolve_device
+from taftcache.cache.opening import at_its_place
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.transaction import Transaction
@@ -92,6 +93,7 @@ class Tuning:
         return len(self.rates) if self.charged else 1
 
 
+@at_its_place("a")
 def train_private(
     store: FeatureStore,
     recipe: Recipe | None = None,
@@ -110,7 +112,7 @@ def train_private(
     is refused is refused before anything is written.
 
     Args:
-        store: opened for writing.
+        store: opened for writing, or its place.
         recipe: settings of stage 2; the store's own by default.
         shards: names of the shards to train; all but those that were subtracted by default.
         rates: multiples of the learning rate; with several, each is tried and the best on the held-out rows is kept.

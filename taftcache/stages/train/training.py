@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from taftcache.cache.opening import at_its_place
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import RecipeError, check_several
 from taftcache.model.component import Component, put_component
@@ -44,6 +45,7 @@ class TrainReport:
     notes: list[str] = field(default_factory=list)
 
 
+@at_its_place("a")
 def train(
     store: FeatureStore,
     recipe: Recipe | None = None,
@@ -57,7 +59,7 @@ def train(
     leave around another base point.
 
     Args:
-        store: opened for writing.
+        store: opened for writing, or its place.
         recipe: settings of stage 2; the store's own by default. They are recorded in the store.
         shards: names of the shards to train; all by default.
         progress: shown every pass.

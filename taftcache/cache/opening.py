@@ -1,0 +1,53 @@
+"""Functions of an open store that also take its place."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from functools import wraps
+from typing import Concatenate, Literal, ParamSpec, Protocol, TypeVar
+
+from taftcache.cache.store import FeatureStore
+from taftcache.errors import ArgumentError
+
+P = ParamSpec("P")
+T = TypeVar("T", covariant=True)
+Place = FeatureStore | str | os.PathLike[str]
+
+
+class OfEither(Protocol[P, T]):
+    """A function of a store, open or at its place."""
+
+    def __call__(self, store: Place, *args: P.args, **named: P.kwargs) -> T: ...
+
+
+def at_its_place(
+    mode: Literal["r", "a"] = "r",
+) -> Callable[[Callable[Concatenate[FeatureStore, P], T]], OfEither[P, T]]:
+    """The function opens a store whose place it is given, in ``mode``, for as long as the call runs.
+
+    A ``dry_run`` only reads. An open store is taken as it is, which spares several calls in a row the opening and, in
+    mode "a", lets nobody write between them.
+
+    Raises:
+        ArgumentError: neither a store nor a place. Whatever opening it raises.
+    """
+
+    def of_either(stage: Callable[Concatenate[FeatureStore, P], T]) -> OfEither[P, T]:
+        @wraps(stage)
+        def opened(store: Place, *args: P.args, **named: P.kwargs) -> T:
+            if isinstance(store, FeatureStore):
+                return stage(store, *args, **named)
+            if not isinstance(store, str | os.PathLike):
+                raise ArgumentError(
+                    f"{stage.__name__} was not given a store",
+                    got=f"a {type(store).__name__}",
+                    do='give an open FeatureStore, or where it lies: "stores/quickstart"',
+                )
+            with FeatureStore(store, mode="r" if named.get("dry_run") else mode) as there:
+                return stage(there, *args, **named)
+
+        stage.__annotations__["store"] = Place  # what help() shows
+        return opened
+
+    return of_either
