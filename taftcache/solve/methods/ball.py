@@ -18,8 +18,8 @@ from taftcache.solve.solution import Certificate, Solution, Status
 
 COARSE = 1e-1  # tolerance of the first solves
 STEP = 10.0  # by which the ridge changes at most from one solve to the next
-# Of the target, where Δw is inside at a ridge that the problem does not have: a small gradient is a stop on the way to
-# the surface there, and F can still be many times its least value.
+# Of the target, while λ + ν exceeds the problem's λ and Δw is inside the ball: there a small gradient only means that
+# the search is passing through, and F can still be many times its least value.
 INSIDE = 0.1
 NEAR = 0.9  # of R, from where on Δw is put on the surface
 PATIENCE = 4  # solves without progress after which rounding is taken to have stopped it
@@ -65,27 +65,30 @@ def solve_in_ball(solve: Solve, exact: Problem, radius: float, goal: Goal) -> So
     found: Solution | None = None
     seen: list[tuple[float, float]] = [(0.0, 0.0)]
     status, idle = Status.converged, 0
-    while best.left > least:
-        if passes + 5 > goal.max_passes:
-            status = Status.max_passes
-            break
-        found = solve(ridge, replace(goal, tolerance=accuracy, max_passes=goal.max_passes - passes - 1), found)
-        norm = max(found.value.norm().item(), 1e-300)
-        outside = norm > radius or (ridge > exact.ridge and norm > NEAR * radius)
-        held = _held(exact, found.value * (radius / norm) if outside else found.value, radius)
-        least = target if outside or ridge == exact.ridge else INSIDE * target
-        passes, solves = passes + found.stats["passes"] + 1, solves + 1
-        idle = 0 if held.left < 0.9 * best.left else idle + 1
-        best = held if held.objective <= best.objective else best
-        if found.status is Status.interrupted or idle == PATIENCE:
-            status = Status.interrupted if found.status is Status.interrupted else Status.stalled
-            break
-        seen = [seen[-1], (ridge, 1 / norm)]
-        away = abs(norm / radius - 1) if ridge > exact.ridge or norm > radius else 0.0
-        ridge = _next(seen, radius, exact.ridge)
-        # Below what the ridge, and its change, add to the gradient, or the last Δw would pass for the next one.
-        enough = min(ridge, abs(ridge - seen[-1][0])) * norm / scale if ridge > exact.ridge else accuracy
-        accuracy = min(max(0.2 * least / scale, min(0.5 * accuracy, 0.1 * away)), 0.1 * enough)
+    try:
+        while best.left > least:
+            if passes + 5 > goal.max_passes:
+                status = Status.max_passes
+                break
+            found = solve(ridge, replace(goal, tolerance=accuracy, max_passes=goal.max_passes - passes - 1), found)
+            norm = max(found.value.norm().item(), 1e-300)
+            outside = norm > radius or (ridge > exact.ridge and norm > NEAR * radius)
+            held = _held(exact, found.value * (radius / norm) if outside else found.value, radius)
+            least = target if outside or ridge == exact.ridge else INSIDE * target
+            passes, solves = passes + found.stats["passes"] + 1, solves + 1
+            idle = 0 if held.left < 0.9 * best.left else idle + 1
+            best = held if held.objective <= best.objective else best
+            if found.status is Status.interrupted or idle == PATIENCE:
+                status = Status.interrupted if found.status is Status.interrupted else Status.stalled
+                break
+            seen = [seen[-1], (ridge, 1 / norm)]
+            away = abs(norm / radius - 1) if ridge > exact.ridge or norm > radius else 0.0
+            ridge = _next(seen, radius, exact.ridge)
+            # Below what the ridge, and its change, add to the gradient, or the last Δw would pass for the next one.
+            enough = min(ridge, abs(ridge - seen[-1][0])) * norm / scale if ridge > exact.ridge else accuracy
+            accuracy = min(max(0.2 * least / scale, min(0.5 * accuracy, 0.1 * away)), 0.1 * enough)
+    except KeyboardInterrupt:
+        status = Status.interrupted
     certificate = Certificate(  # without the bound on F − F*, which the proof adds with what rounding may hide
         best.left, scale, exact.ridge, best.objective, exact.operator.rows, quadratic=exact.loss.quadratic
     )

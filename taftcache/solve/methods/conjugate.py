@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from itertools import islice
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from taftcache.objective.problem import Problem
 from taftcache.solve.directions import Inverse, conjugate_directions
+from taftcache.solve.methods.refinement import refine
 from taftcache.solve.proof import check_finite
 from taftcache.solve.settings import GOAL, Goal, OnPass
 from taftcache.solve.solution import Certificate, Solution, Status
@@ -63,78 +65,69 @@ def pcg(
     Raises:
         SolveError: a gradient that is not finite.
     """
-    solve = _Refinement(problem, exact, preconditioner, goal, on_pass)
+    solve = _Conjugate(problem, exact, preconditioner, goal, on_pass)
     return solve.solution(solve.run(start))
 
 
-class _Refinement:
-    """Δw with F and ∇F there in float64, and the passes so far; the arguments are those of ``pcg``."""
+class _Point(NamedTuple):
+    """Δw [P] with F and ∇F there in float64."""
+
+    value: Tensor
+    objective: float
+    gradient: Tensor
+
+
+class _Conjugate:
+    """Where the solve stands, and the passes so far; the arguments are those of ``pcg``."""
 
     def __init__(
         self, problem: Problem, exact: Problem, preconditioner: Inverse, goal: Goal, on_pass: OnPass | None
     ) -> None:
         self._problem, self._exact, self._preconditioner = problem, exact, preconditioner
         self._goal, self._on_pass = goal, on_pass
-        self._passes = self._rounds = 0
+        self.passes = self._rounds = 0
         operator = problem.operator
-        self._x = torch.zeros(operator.layout.size, dtype=torch.float64, device=operator.device)
-        self._objective, self._gradient = self._evaluate(self._x)
-        self._at_zero, self._scale = self._gradient, self._gradient.norm().item()
-        self._target = goal.tolerance * self._scale
+        self.point = self._at(torch.zeros(operator.layout.size, dtype=torch.float64, device=operator.device))
+        self._at_zero, self._scale = self.point.gradient, self.point.gradient.norm().item()
+        self._round: _Round | None = None
 
     def run(self, start: Tensor | None) -> Status:
         """Rounds until the float64 gradient is small enough, or as far as passes and rounding let it."""
-        try:
-            if start is not None:
-                x = start.to(self._x)
-                self._objective, self._gradient = self._evaluate(x)
-                self._x = x
-            while self._gradient.norm().item() > self._target:
-                if self._passes + 2 > self._goal.max_passes:
-                    return Status.max_passes
-                if (ended := self._round()) is not None:
-                    return ended
-        except KeyboardInterrupt:
-            return Status.interrupted
-        return Status.converged
+        if start is not None:
+            try:
+                self.point = self._at(start.to(self.point.value))
+            except KeyboardInterrupt:
+                return Status.interrupted
+        goal, most = self._goal.tolerance * self._scale, self._goal.max_passes
+        return refine(self, lambda at: at.gradient.norm().item(), lambda: goal, self._propose, max_passes=most, least=2)
 
     def solution(self, status: Status) -> Solution:
         """What was reached."""
-        norm, rows = self._gradient.norm().item(), self._problem.operator.rows
-        certificate = Certificate(norm, self._scale, self._problem.ridge, self._objective, rows)
-        stats = {"solver": "pcg", "passes": self._passes, "rounds": self._rounds}
-        return Solution(self._x, status, certificate, stats, (self._at_zero, self._gradient))
+        at, rows = self.point, self._problem.operator.rows
+        certificate = Certificate(at.gradient.norm().item(), self._scale, self._problem.ridge, at.objective, rows)
+        stats = {"solver": "pcg", "passes": self.passes, "rounds": self._rounds}
+        return Solution(at.value, status, certificate, stats, (self._at_zero, at.gradient))
 
-    def _evaluate(self, at: Tensor) -> tuple[float, Tensor]:
-        self._passes += 1
-        objective, gradient = self._exact.evaluate(at)
+    def arrive(self) -> _Point:
+        """Where the last run of conjugate gradients leads."""
+        assert self._round is not None
+        return self._at(self.point.value + self._round.p.to(self.point.value))
+
+    def _at(self, value: Tensor) -> _Point:
+        self.passes += 1
+        objective, gradient = self._exact.evaluate(value)
         check_finite(gradient, f"F = {objective}")
-        return objective, gradient.to(at)
+        return _Point(value, objective, gradient.to(value))
 
-    def _round(self) -> Status | None:
-        """One run of conjugate gradients and the look at what it brought; how the solve ends, where it ends here."""
+    def _propose(self, goal: float, before: float) -> None:
+        """One run of conjugate gradients."""
         self._rounds += 1
-        before = self._gradient.norm().item()
-        correction = _Round(self._problem, self._preconditioner, self._gradient)
-        reduction = max(0.5 * self._target / before, INNER_REDUCTION)
-        interrupted = False
-        try:
-            for norm in correction.iterate(reduction, self._goal.max_passes - self._passes - 1):
-                self._passes += 1
-                if self._on_pass is not None:
-                    self._on_pass(self._passes, norm / self._scale)
-        except KeyboardInterrupt:
-            interrupted = True
-        candidate = self._x + correction.p.to(self._x)
-        objective, gradient = self._evaluate(candidate)
-        after = gradient.norm().item()
-        # A quadratic falls along the whole of a CG run, though its gradient's norm need not.
-        if objective < self._objective or after < before:
-            self._x, self._objective, self._gradient = candidate, objective, gradient
-        if interrupted:
-            return Status.interrupted
-        far = self._gradient.norm().item() > self._target
-        return Status.stalled if far and self._passes < self._goal.max_passes and after > 0.5 * before else None
+        self._round = _Round(self._problem, self._preconditioner, self.point.gradient)
+        reduction = max(0.5 * goal / before, INNER_REDUCTION)
+        for norm in self._round.iterate(reduction, self._goal.max_passes - self.passes - 1):
+            self.passes += 1
+            if self._on_pass is not None:
+                self._on_pass(self.passes, norm / self._scale)
 
 
 class _Round:

@@ -15,8 +15,6 @@ from taftcache.solve.inverses.class_kernel import ClassKernel, adjoint, kernel_p
 from taftcache.solve.methods.row_space import Gauge, fitted
 from taftcache.solve.proof import check_finite
 
-CHECK = 32  # directions between looks at the true norm, where it is otherwise estimated
-
 
 class Coordinates(Protocol):
     """x [n] of Δw, for H₀Δw = b with H₀ the Hessian without a ridge."""

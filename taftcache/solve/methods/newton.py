@@ -80,12 +80,13 @@ class _Newton:
 
     def run(self, start: Tensor | None) -> Status:
         """Steps until the float64 gradient is small enough, or as far as passes and rounding let it."""
-        if start is not None:
-            self._x = start.to(self._x)
-            self._objective, self._gradient, self._local = self._exact.at(self._x)
-            self._passes += 1
-            check_finite(self._gradient, f"F = {self._objective}")
         try:
+            if start is not None:
+                x = start.to(self._x)
+                objective, gradient, local = self._exact.at(x)
+                self._passes += 1
+                check_finite(gradient, f"F = {objective}")
+                self._x, self._objective, self._gradient, self._local = x, objective, gradient, local
             while self._gradient.norm().item() > self._goal.tolerance * self._scale:
                 if self._passes + 5 > self._goal.max_passes:
                     return Status.max_passes

@@ -74,10 +74,10 @@ class _Projected:
 
     def run(self, start: Tensor | None) -> Status:
         """Steps until what is left of the optimality condition is small enough, or the passes are spent."""
-        if start is not None:
-            self._best = self._ahead = self._evaluate(project(start.to(self._at_zero), self._radius))
-            check_finite(self._best.gradient, f"F = {self._best.objective}")
         try:
+            if start is not None:
+                self._best = self._ahead = self._evaluate(project(start.to(self._at_zero), self._radius))
+                check_finite(self._best.gradient, f"F = {self._best.objective}")
             while self._left() > self._goal.tolerance * self._scale:
                 if self._passes + 2 > self._goal.max_passes:
                     return Status.max_passes

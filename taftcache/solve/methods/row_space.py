@@ -28,13 +28,13 @@ from torch import Tensor
 from taftcache.objective.problem import Problem
 from taftcache.solve.inverses.class_kernel import ClassKernel, adjoint, kernel_product
 from taftcache.solve.methods.decisive import SHARE, further, sample_rows, typical
+from taftcache.solve.methods.refinement import REDUCTION, refine
 from taftcache.solve.proof import check_finite
 from taftcache.solve.settings import OnPass
 from taftcache.solve.solution import Certificate, Solution, Status
 from taftcache.tangent.operator import TangentOperator
 from taftcache.tangent.rows import RowSource, RowSubset
 
-REDUCTION = 1e-4  # of the gradient's norm in one float32 round
 CHECK = 32  # steps between looks at the true gradient
 DIRECTIONS = 64  # kept to be orthogonal to; the oldest are given up beyond that
 
@@ -95,7 +95,7 @@ class RowSpace:
     def run(self, tolerance: float) -> Status:
         """Iterate until ‖∇F‖ ≤ tolerance·‖∇F(0)‖ in float64, or as far as passes and rounding let it."""
         goal = tolerance * self.gradient_at_zero
-        return self._rounds(lambda: self.point.gradient.norm().item(), lambda: goal, self._gradient_below)
+        return self._rounds(lambda at: at.gradient.norm().item(), lambda: goal, self._gradient_below)
 
     def run_and_decide(self, tolerance: float) -> Status:
         """``run``, and ``decide`` from there, for some passes more (``further``); what is converged stays so."""
@@ -119,7 +119,7 @@ class RowSpace:
 
             return enough
 
-        return self._rounds(lambda: self._bound(self.point.residual), lambda: SHARE * self.row_moves(), near)
+        return self._rounds(lambda at: self._bound(at.residual), lambda: SHARE * self.row_moves(), near)
 
     def row_moves(self) -> float:
         """How far taking out a typical row would move Δw*, by the dual vectors as they stand and K̂."""
@@ -166,8 +166,8 @@ class RowSpace:
 
             return enough
 
-        def far() -> float:
-            return inf if self.point.rough else self._bound(self.point.residual)
+        def far(point: RowPoint) -> float:
+            return inf if point.rough else self._bound(point.residual)
 
         return self._rounds(far, lambda: at.distance(self.point.value), near)
 
@@ -185,51 +185,34 @@ class RowSpace:
 
     def _rounds(
         self,
-        far: Callable[[], float],
+        far: Callable[[RowPoint], float],
         wanted: Callable[[], float],
         near: Callable[[float, float], Callable[[Tensor, float, int], bool]],
     ) -> Status:
-        """Rounds until ``far()``, in float64, is at most ``wanted()``.
-
-        A round solves for a correction of a in the products' precision, from the float64 residual ρ: iterative
-        refinement. What decides is recomputed after it: F, ∇F and ρ at the corrected a.
+        """Rounds until ``far`` of the point is at most ``wanted()``.
 
         Args:
-            far: how far the current a is from the optimum, in the measure of the goal.
-            wanted: the goal in that measure; it may depend on where the solve stands.
-            near: (goal, ``far()`` before) → what looks at ρ, ‖J̃ᵀρ‖² and the steps so far, and ends a round by itself.
+            far, wanted: as ``refine`` has them.
+            near: (goal, ``far`` before) → what looks at ρ, ‖J̃ᵀρ‖² and the steps so far, and ends a round by itself.
         """
-        status = Status.converged
-        try:
-            while (before := far()) > (goal := wanted()):
-                # A round needs two passes for its preconditioner, one product at least, and one to recompute F.
-                if self.passes + 4 > self.max_passes:
-                    return Status.max_passes
-                self._gather()
-                self.rounds += 1
-                correction = torch.zeros_like(self.point.residual, dtype=self.problem.operator.dtype)
-                self._correction = correction
-                try:
-                    self._round(correction, near(goal, before))
-                except KeyboardInterrupt:  # the correction so far is as good as any: it is added, and the solve ends
-                    status = Status.interrupted
-                kept, dual = self.point, self._dual()
-                self.point = self._at(adjoint(self.exact, self.scale * dual), dual)
-                self.passes += 1
-                self.history.append((self.passes, self.point.objective))
-                self._correction = torch.zeros_like(dual)
-                after = far()
-                # Rounding can make a correction a step back; then what there was before is the better solution.
-                if not (self.point.objective < kept.objective or after < before):
-                    self.point = kept
-                if status is Status.interrupted:
-                    break
-                # A round that brings less than half of the way is one whose products carry no more digits.
-                if goal < after and self.passes < self.max_passes and after > 0.5 * before:
-                    return Status.stalled
-        except KeyboardInterrupt:
-            return Status.interrupted
-        return status
+
+        def propose(goal: float, before: float) -> None:
+            self._gather()
+            self.rounds += 1
+            self._correction = torch.zeros_like(self.point.residual, dtype=self.problem.operator.dtype)
+            self._round(self._correction, near(goal, before))
+
+        # Two passes for the preconditioner, one product at least, and one to recompute F.
+        return refine(self, far, wanted, propose, max_passes=self.max_passes, least=4)
+
+    def arrive(self) -> RowPoint:
+        """Where the correction leads."""
+        dual = self._dual()
+        point = self._at(adjoint(self.exact, self.scale * dual), dual)
+        self.passes += 1
+        self.history.append((self.passes, point.objective))
+        self._correction = torch.zeros_like(dual)
+        return point
 
     def current(self) -> Tensor:
         """Δw [P] as it stands within a round, for whoever looks on; half a pass that is not counted."""

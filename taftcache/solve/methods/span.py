@@ -25,11 +25,11 @@ from torch import Tensor
 from taftcache.objective.problem import Problem
 from taftcache.solve.methods.ball import at_ball
 from taftcache.solve.methods.coordinates import Coordinates
+from taftcache.solve.methods.refinement import REDUCTION, refine
 from taftcache.solve.proof import constrained_gap, multiplier
 from taftcache.solve.settings import Goal, OnPass
 from taftcache.solve.solution import Certificate, Solution, Status
 
-REDUCTION = 1e-4  # of the condition's left side in one float32 round
 IDLE = 32  # directions without progress after which rounding is taken to have eaten them
 # Directions that are kept, and their bytes: not ``Arithmetic.memory``, on which no digit of a result may depend.
 MOST, LEAST, BYTES = 96, 12, 512 << 20
@@ -188,11 +188,13 @@ class SpanSolver:
         zero = torch.zeros(exact.operator.layout.size, dtype=torch.float64, device=exact.operator.device)
         objective, gradient, rest = coordinates.look(None, zero)
         self._at_zero, self._scale = gradient, gradient.norm().item()
-        self._point = _Point(torch.zeros_like(rest), zero, objective, gradient, rest, 0.0)
+        self.point = _Point(torch.zeros_like(rest), zero, objective, gradient, rest, 0.0)
         operator = coordinates.problem.operator
         self._span = Span(rest.numel(), coordinates.dual, operator.dtype, operator.device)
         self._s = self._near = self._shift = 0.0  # the last s, the last above 0, and that of the inverse; none yet
         self._before = 0  # passes of the radii before
+        self._radius = inf  # of the ball that is being solved
+        self._along: Tensor | None = None  # where the round's directions lead, once it has ended by itself
 
     def solve(self, radii: Sequence[float]) -> Iterator[Solution]:
         """The solution within each of the increasing ``radii``, not proven yet; the first has the passes of what they
@@ -206,55 +208,42 @@ class SpanSolver:
 
     def _run(self, radius: float) -> Status:
         """Rounds until the float64 condition is small enough, or as far as passes and rounding let it."""
-        target = self._goal.tolerance * self._scale
-        # Inside of a larger ball a small gradient is none of its solution yet, where a smaller ball held the point.
-        held = self._point.norm > 0 and self._s > self._exact.ridge
-        while (before := self._left(self._point, radius)) > target or held:
-            held = False
-            if self._passes + 5 > self._goal.max_passes:
-                return Status.max_passes
-            interrupted = self._round(radius, max(0.5 * target, REDUCTION * before))
-            after = self._left(self._point, radius)
-            if interrupted:
-                return Status.interrupted
-            if target < after and after > 0.5 * before:
-                return Status.max_passes if self._passes + 5 > self._goal.max_passes else Status.stalled
-        return Status.converged
+        # If the last ball was binding, a small residual says nothing of this larger one: at least one round is due.
+        held = self.point.norm > 0 and self._s > self._exact.ridge
+        target, self._radius = self._goal.tolerance * self._scale, radius
+        return refine(
+            self, self._left, lambda: target, self._propose,
+            max_passes=self._goal.max_passes, least=5, at_least=int(held),
+        )  # fmt: skip
 
     @property
-    def _passes(self) -> int:
+    def passes(self) -> int:
         """Of this radius."""
         return self._to.passes - self._before
 
-    def _left(self, point: _Point, radius: float) -> float:
-        return constrained_gap(self._exact.ridge, point.gradient, point.value, radius)[1]
+    def _left(self, point: _Point) -> float:
+        return constrained_gap(self._exact.ridge, point.gradient, point.value, self._radius)[1]
 
-    def _round(self, radius: float, goal: float) -> bool:
-        """Directions from the point until what is left seems at most ``goal``, and the point they lead to; whether the
-        round was interrupted, which leaves what there was."""
-        along = torch.zeros(self._span.count, dtype=torch.float64)
-        interrupted = False
-        try:
-            along = self._directions(radius, goal)
-        except KeyboardInterrupt:
-            interrupted = True
-            along = self._best(radius)
-        x = self._point.x + self._span.combined(along)[0].to(self._point.x)
+    def _propose(self, target: float, before: float) -> None:
+        """Directions from the point until what is left seems small enough."""
+        self._along = None
+        self._along = self._directions(self._radius, max(0.5 * target, REDUCTION * before))
+
+    def arrive(self) -> _Point:
+        """Where the directions lead, those of an interrupted round too."""
+        radius, along = self._radius, self._best(self._radius) if self._along is None else self._along
+        x = self.point.x + self._span.combined(along)[0].to(self.point.x)
         value = self._to.value(x)
         norm = value.norm().item()
         if norm > radius or (norm > 0 and self._s > self._exact.ridge):  # on the surface, and not next to it
             x, value, norm = x * (radius / norm), value * (radius / norm), radius
         objective, gradient, rest = self._to.look(x, value)
-        new = _Point(x, value, objective, gradient, rest, norm)
-        # Of the points of the same ball: rounding can make a round a step back.
-        if objective < self._point.objective or self._left(new, radius) < self._left(self._point, radius):
-            self._point = new
-        return interrupted
+        return _Point(x, value, objective, gradient, rest, norm)
 
     def _best(self, radius: float) -> Tensor:
         if not self._span.count:
             return torch.zeros(0, dtype=torch.float64)
-        along, self._s = self._span.best(self._point, radius, self._exact.ridge, self._near)
+        along, self._s = self._span.best(self.point, radius, self._exact.ridge, self._near)
         self._near = self._s or self._near / 10
         return along
 
@@ -263,7 +252,7 @@ class SpanSolver:
         least, since, steps = inf, 0, 0
         while True:
             along = self._best(radius)
-            s, at = self._s, self._point
+            s, at = self._s, self.point
             of_z, of_y = self._span.combined(along)
             residual = at.rest - s * at.x - (of_y + s * of_z).to(at.x)
             if not self._shift / APART <= self._near <= self._shift * APART:
@@ -272,7 +261,7 @@ class SpanSolver:
             direction, left = self._to.direction(residual)
             if left < 0.9 * least:
                 least, since = left, steps
-            ended = self._passes + 3 >= self._goal.max_passes or steps - since > IDLE
+            ended = self.passes + 3 >= self._goal.max_passes or steps - since > IDLE
             if (steps + self._span.count and self._to.small(residual, goal)) or ended:
                 return along
             product = self._to.product(direction)
@@ -285,12 +274,12 @@ class SpanSolver:
                 return self._best(radius)
 
     def _solution(self, radius: float, status: Status) -> Solution:
-        at, exact = self._point, self._exact
-        left = self._left(at, radius)
+        at, exact = self.point, self._exact
+        left = self._left(at)
         # Without the bound on F − F*, which the proof adds with what rounding may hide.
         certificate = Certificate(left, self._scale, exact.ridge, at.objective, exact.operator.rows)
         stats = {
-            "solver": "one span", "passes": self._passes, "directions": self._span.count,
+            "solver": "one span", "passes": self.passes, "directions": self._span.count,
             **at_ball(at.gradient, at.value, radius),
         }  # fmt: skip
         return Solution(at.value, status, certificate, stats, (self._at_zero, at.gradient))

@@ -1,0 +1,125 @@
+"""What every iterative solver does with a limit on passes, and with an interruption in any of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from taftcache.objective.cross_entropy import CrossEntropy
+from taftcache.objective.loss import Loss
+from taftcache.objective.rsl import RSL
+from taftcache.solve.inverses.inverse import ShiftedInverse
+from taftcache.solve.inverses.kronecker import KroneckerPreconditioner
+from taftcache.solve.methods.ball import solve_in_ball
+from taftcache.solve.methods.conjugate import Lazy, pcg
+from taftcache.solve.methods.coordinates import Duals, Parameters
+from taftcache.solve.methods.newton import newton
+from taftcache.solve.methods.projected import projected_gradient
+from taftcache.solve.methods.row_space import RowSpace
+from taftcache.solve.methods.span import SpanSolver
+from taftcache.solve.settings import Goal
+from taftcache.solve.solution import Solution, Status
+from taftcache.tangent.operator import TangentOperator
+from tests.solve.problems import make_problem
+
+SQUARE = RSL(alpha=1.0, kappa=5.0)
+RADIUS = 1.0
+START = 0.01
+
+
+def conjugate(goal: Goal) -> Solution:
+    narrow, wide = pair(SQUARE)
+    start = torch.full((wide.operator.layout.size,), START, dtype=torch.float64)
+    return pcg(narrow, wide, Lazy(lambda: KroneckerPreconditioner(narrow)), goal, start=start)
+
+
+def in_row_space(goal: Goal) -> Solution:
+    space = RowSpace(*pair(SQUARE), goal.max_passes)
+    return space.solution(space.run(goal.tolerance))
+
+
+def in_span_of_rows(goal: Goal) -> Solution:
+    narrow, wide = pair(SQUARE)
+    return next(SpanSolver(Duals(narrow, wide), wide, goal).solve([RADIUS]))
+
+
+def in_span_of_parameters(goal: Goal) -> Solution:
+    narrow, wide = pair(SQUARE)
+    shifted = ShiftedInverse()
+    to = Parameters(narrow, wide, lambda ridge: shifted.at(narrow))
+    return next(SpanSolver(to, wide, goal).solve([RADIUS]))
+
+
+def by_newton(goal: Goal) -> Solution:
+    narrow, wide = pair(CrossEntropy())
+    start = torch.full((wide.operator.layout.size,), START, dtype=torch.float64)
+    return newton(narrow, wide, goal, start=start)
+
+
+def by_projection(goal: Goal) -> Solution:
+    _, wide = pair(SQUARE)
+    start = torch.full((wide.operator.layout.size,), START, dtype=torch.float64)
+    return projected_gradient(wide, goal, radius=RADIUS, start=start)
+
+
+def in_one_ball(goal: Goal) -> Solution:
+    _, wide = pair(CrossEntropy())
+
+    def solve(ridge: float, goal: Goal, last: Solution | None) -> Solution:
+        inner, exact = pair(CrossEntropy(), ridge)
+        return newton(inner, exact, goal, start=None if last is None else last.value)
+
+    return solve_in_ball(solve, wide, RADIUS, goal)
+
+
+def pair(loss: Loss, ridge: float = 1e-3):
+    return tuple(make_problem(loss=loss, ridge=ridge, dtype=dtype) for dtype in (torch.float32, torch.float64))
+
+
+SOLVERS: dict[str, Callable[[Goal], Solution]] = {
+    solver.__name__: solver
+    for solver in (
+        conjugate, in_row_space, in_span_of_rows, in_span_of_parameters, by_newton, by_projection, in_one_ball,
+    )
+}  # fmt: skip
+every_solver = pytest.mark.parametrize("solver", SOLVERS.values(), ids=SOLVERS)
+
+
+@pytest.mark.law("A limit on passes is kept, and said to be what ended the solve")
+@every_solver
+def test_a_limit_is_kept_whatever_it_is(solver):
+    whole = solver(Goal(tolerance=1e-5, max_passes=2000))
+    assert whole.converged
+    for limit in range(4, min(whole.stats["passes"], 70)):
+        cut = solver(Goal(tolerance=1e-5, max_passes=limit))
+        assert cut.stats["passes"] <= limit, limit
+        assert cut.status is Status.max_passes or cut.converged, limit
+
+
+@pytest.mark.law("A solve that is interrupted in any of its passes keeps what it has")
+@every_solver
+def test_an_interruption_in_any_pass_keeps_the_solve(solver, monkeypatch):
+    blocks, started = TangentOperator.blocks, 0
+    at = 0
+
+    def interrupted(operator: TangentOperator):
+        nonlocal started
+        started += 1
+        if started == at:
+            raise KeyboardInterrupt
+        yield from blocks(operator)
+
+    monkeypatch.setattr(TangentOperator, "blocks", interrupted)
+    objectives: list[float] = []
+    for at in range(2, 60):  # before the first pass there is nothing to keep
+        started = 0
+        found = solver(Goal(tolerance=1e-5, max_passes=400))
+        if started < at:  # it ended before
+            break
+        assert found.status is Status.interrupted, at
+        objectives.append(found.certificate.objective)
+    assert len(objectives) > 5
+    assert max(objectives) < 1.05 * objectives[0]  # a start may be worse than zero
+    assert min(objectives) < 0.9 * objectives[0]
