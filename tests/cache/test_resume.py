@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import errno
+import os
+
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from taftcache.cache.format.parts import Skipped
+from taftcache.cache.place.folder import Folder
 from taftcache.cache.store import FeatureStore
-from taftcache.errors import DataError
+from taftcache.errors import DataError, StoreUnreachable
 
 from .making import SHAPE, create, fill, holds, label, names, row, tree
 
@@ -202,3 +206,30 @@ def test_staged_samples_are_named(tmp_path) -> None:
     with FeatureStore(tmp_path / "s", mode="a") as store:
         fill(store, "001", more)
         assert sorted(store.staged_ids()) == ["held-out"]
+
+
+@pytest.mark.law("What was acknowledged stays where the system does not read it now")
+@pytest.mark.parametrize("code", [errno.EMFILE, errno.EIO, errno.EACCES, errno.ESTALE])
+def test_a_journal_that_is_not_read_now_is_no_leftover(tmp_path, plain, monkeypatch, code) -> None:
+    with create(tmp_path / "s") as store:
+        fill(store, "000", IDS, stop=4)
+    before, real = tree(tmp_path / "s"), Folder.read
+
+    def read(folder, name, limit):
+        if name.endswith("/journal"):
+            raise OSError(code, os.strerror(code))
+        return real(folder, name, limit)
+
+    monkeypatch.setattr(Folder, "read", read)
+    with pytest.raises(StoreUnreachable):
+        FeatureStore(tmp_path / "s", mode="a")
+    monkeypatch.undo()
+    assert tree(tmp_path / "s") == before
+    with FeatureStore(tmp_path / "s", mode="a") as store:
+        assert fill(store, "000", IDS, stop=0) == 20
+        monkeypatch.setattr(Folder, "read", read)
+        with pytest.raises(StoreUnreachable):
+            fill(store, "000", IDS)
+        monkeypatch.undo()
+        fill(store, "000", IDS)
+    assert tree(tmp_path / "s") == plain

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Sequence
 from typing import Annotated
 
@@ -10,12 +11,14 @@ import msgspec
 from taftcache.cache.format.digest import SHORT, canonical, digest
 from taftcache.cache.format.manifest import Manifest
 from taftcache.cache.format.parts import Skipped
+from taftcache.cache.place.failure import cannot
 from taftcache.cache.place.folder import Folder
 from taftcache.cache.write.group import ChunkRecord, ShardForm
-from taftcache.errors import StoreError
+from taftcache.errors import FormatError, StoreUnreachable
 
 FILE = "journal"
 MAX_BYTES = 4 << 30
+NO_FILE = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP)
 
 
 class Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -94,7 +97,11 @@ class Journal:
         self._at = at
 
     def read(self) -> tuple[Header | None, list[Line], Seal | None]:
-        """What is durable: up to the first line that is incomplete. (None, [], None) where there is no journal."""
+        """What is durable: up to the first line that is incomplete. (None, [], None) where there is no journal.
+
+        Raises:
+            StoreUnreachable: the system did not read it now. What it names is durable all the same, and stays.
+        """
         header, lines, seal, _ = self._scan()
         return header, lines, seal
 
@@ -116,7 +123,11 @@ class Journal:
     def _scan(self) -> tuple[Header | None, list[Line], Seal | None, int]:
         try:
             raw = self._root.read(self._file, MAX_BYTES)
-        except (OSError, StoreError):
+        except FormatError:
+            return None, [], None, 0
+        except OSError as error:
+            if error.errno not in NO_FILE:
+                raise cannot("read", f"{self._root.path}/{self._file}", error, StoreUnreachable) from error
             return None, [], None, 0
         header: Header | None = None
         lines: list[Line] = []
