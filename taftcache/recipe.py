@@ -75,7 +75,8 @@ class ObjectiveSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
         solve alone.
     radius: R of a ball ‖Δw‖ ≤ R; of several, increasing, each solve chooses one by its rows, at a ridge that is named.
     class_weights: "none", "balanced" (by the rows of each solve), or one number for each class.
-    jvp_only: leave the base model's logits out of the loss, as differentially private training does.
+    jvp_only: leave the base model's logits out of the loss, as differentially private training does; predictions have
+        them.
     """
 
     loss: Literal["rsl", "mse", "cross_entropy"] = "rsl"

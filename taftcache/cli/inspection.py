@@ -170,7 +170,7 @@ def view(
         other = None if against is None else stack.enter_context(taftcache.FeatureStore(against))
         server = stack.enter_context(ViewServer(Atlas(opened), port, consent_to(images), other))
         try:
-            show_address(server.url, [server.pictures.refused] if server.pictures.refused else [])
+            show_address(server.url, [refused] if (refused := server.shown.pictures.refused) else [])
             if browser:
                 typer.launch(server.url)
             server.wait()

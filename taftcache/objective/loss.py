@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import ClassVar, Protocol
 
+import torch
 from torch import Tensor
+
+from taftcache.errors import SolveError
 
 
 class Loss(Protocol):
@@ -14,7 +17,10 @@ class Loss(Protocol):
     """
 
     quadratic: ClassVar[bool]
-    """Whether ∂²ℓ/∂z² does not depend on z."""
+    """Whether D = ∂²ℓ/∂z² is diagonal, does not depend on z, and weighs all classes alike but for the row's own.
+
+    Only then may it be True: what solves such losses takes D for that. Of any other D, constant or not, it is False.
+    """
 
     def value(self, z: Tensor, y: Tensor) -> Tensor:
         """ℓ of each row [n]."""
@@ -31,3 +37,26 @@ class Loss(Protocol):
     def root(self, z: Tensor, y: Tensor, v: Tensor) -> Tensor:
         """R v [n,K] with R Rᵀ = D."""
         ...
+
+
+def check_quadratic(loss: Loss, target: Tensor, classes: int) -> None:
+    """SolveError where a loss calls itself ``quadratic`` and has another D than that.
+
+    Args:
+        target: y of one row, [1] or [1,K].
+        classes: K.
+    """
+    if not loss.quadratic:
+        return
+    unit = torch.eye(classes, dtype=torch.float64)
+    y = target.expand(classes, *target.shape[1:])
+    at_zero, elsewhere = (loss.hessian(z, y, unit) for z in (torch.zeros_like(unit), 1 + unit.cumsum(1)))
+    weight = at_zero.diagonal()
+    others = weight if target.is_floating_point() else weight[torch.arange(classes) != target.item()]
+    alike = torch.cat([others, others[:1]]).diff().abs().max() <= 1e-9 * weight.abs().max() if len(others) else True
+    if not (torch.allclose(at_zero, elsewhere, 1e-9, 0) and torch.equal(at_zero, weight.diag()) and alike):
+        raise SolveError(
+            f"{type(loss).__name__} calls itself quadratic, and its second derivative is not what that promises",
+            got="one that depends on z, is not diagonal, or differs between the classes that are not the row's",
+            do="set quadratic = False: Newton's method solves it",
+        )

@@ -9,9 +9,7 @@ from taftcache.tangent.operator import TangentOperator
 from taftcache.tangent.tail import row_norms
 
 
-def proven_labels(
-    operator: TangentOperator, delta: Tensor, distance: float, jvp_only: bool = False
-) -> tuple[Tensor, Tensor]:
+def proven_labels(operator: TangentOperator, delta: Tensor, distance: float) -> tuple[Tensor, Tensor]:
     """Predicted classes [N], and whether each is provably what the exact optimum would predict [N].
 
     Class y stands if z_y − z_k > ‖J_y(x) − J_k(x)‖·‖Δw − Δw*‖ for every other k, the norm being that of the
@@ -21,13 +19,11 @@ def proven_labels(
         operator: over the rows asked about, in float64, with the layout of ``delta``.
         delta: Δw [P].
         distance: the certified bound on ‖Δw − Δw*‖.
-        jvp_only: whether the problem left the base logits out.
     """
     predicted, proven = [], []
     direction = operator.direction(delta)
     for state, _ in operator.blocks():
-        change = operator.tangent(state, direction)
-        z = change if jvp_only else state.logits + change
+        z = state.logits + operator.tangent(state, direction)
         label = z.argmax(1)
         sure = torch.ones_like(label, dtype=torch.bool)
         for k in range(operator.classes):

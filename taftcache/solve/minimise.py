@@ -9,10 +9,12 @@ from itertools import pairwise
 from math import inf, prod
 from typing import Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from taftcache.errors import SolveError
+from taftcache.objective.loss import check_quadratic
 from taftcache.objective.objective import Objective
 from taftcache.objective.problem import Problem
 from taftcache.solve.directions import Inverse
@@ -204,6 +206,8 @@ class _Problems:
         if rows == 0:
             raise SolveError("no rows to solve over: a solve needs at least one row", got="sources without rows")
         objective.check()
+        labels = next(iter(next(source for source in sources if source.rows).blocks(1))).labels
+        check_quadratic(objective.loss, torch.from_numpy(np.array(labels[:1])), base.config.classes)
         self.arithmetic = replace(arithmetic, device=arithmetic.exact_device)
         self._base, self._sources, self._objective = base, sources, objective
         self._layout = base.trained(objective.train)

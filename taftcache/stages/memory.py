@@ -13,7 +13,7 @@ from taftcache.recipe import Recipe, parse_bytes
 # Of what is free: the rows are kept in float32 and in float64, other processes run, and files that are mapped stay
 # in memory only where there is some left.
 PART = 4
-LIMIT, USED = (Path("/sys/fs/cgroup") / name for name in ("memory.max", "memory.current"))  # of a container
+GROUP = Path("/sys/fs/cgroup")  # of a container: memory.max, memory.current, memory.stat
 
 
 def memory_of(recipe: Recipe) -> int:
@@ -28,12 +28,18 @@ def memory_of(recipe: Recipe) -> int:
 
 
 def free_memory(device: torch.device) -> int:
-    """Bytes that are free on a device; of the host no more than its container, if it has one, leaves."""
+    """Bytes that are free on a device; of the host no more than its container, if it has one, leaves.
+
+    What a container uses counts the files that it has read. Those that nothing holds give way to whoever asks, and
+    count as free, as `docker stats` has it.
+    """
     if device.type == "cuda":
         cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return int(torch.cuda.mem_get_info(device)[0]) + cached
     free: int = psutil.virtual_memory().available
     try:
-        return max(0, min(free, int(LIMIT.read_text("ascii")) - int(USED.read_text("ascii"))))
+        limit, used = (int((GROUP / name).read_text("ascii")) for name in ("memory.max", "memory.current"))
+        stat = dict(line.split() for line in (GROUP / "memory.stat").read_text("ascii").splitlines())
+        return max(0, min(free, limit - used + min(used, int(stat.get("inactive_file", 0)))))
     except (OSError, ValueError):  # no container, or one without a limit ("max")
         return free

@@ -112,7 +112,7 @@ class FunctionalTail:
 
     @property
     def factor_width(self) -> int:
-        """Per-row gradients have no factors here, only themselves: the size of all parameters."""
+        """Not to be had: see ``factored``."""
         raise SolveError(_NO_FACTORS)
 
     def factors(

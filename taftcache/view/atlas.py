@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from taftcache.cache.store import FeatureStore
-from taftcache.errors import StoreError, TaftcacheError, first_line
+from taftcache.errors import StoreError, first_line
 from taftcache.names import HEAD, component_of, model_of
 from taftcache.stages.look.row_table import RowTable
 from taftcache.stages.look.vectors import cut_of, first_row_stands, has_tail, sample_vectors
@@ -107,7 +107,7 @@ class Atlas:
                 begin, progress = time.perf_counter(), self.progress[name]
                 try:
                     job(progress)
-                except (TaftcacheError, ArithmeticError, MemoryError, OSError, RuntimeError) as error:
+                except Exception as error:  # who waits for what comes after must not wait for good
                     progress.note = first_line(error)
                 progress.seconds = time.perf_counter() - begin
             self.ready[name].set()
@@ -229,7 +229,8 @@ class Atlas:
             progress.done += 1
 
     def _neighbours(self, progress: StageProgress) -> None:
-        assert self.vectors is not None
+        if self.vectors is None:
+            raise StoreError("no neighbours without the rows' vectors", got=self.progress["rows"].note)
         progress.total = len(self.table)
         self.neighbours = neighbour_map(self.vectors)
         progress.done = progress.total

@@ -10,6 +10,7 @@ import secrets
 import socket
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import BoundedSemaphore, Lock, Thread
@@ -49,6 +50,29 @@ Route = Callable[[dict[str, str]], Answer | None]
 """What answers a query; None where there is nothing of that name, ValueError where the query makes no sense."""
 
 
+@dataclass(frozen=True)
+class _Shown:
+    """The page of some stores as they are at ``roots``: one record, so that no request meets parts of two pages."""
+
+    atlas: Atlas
+    stores: list[FeatureStore]
+    roots: list[str]
+    pictures: Pictures
+    routes: dict[str, Route]
+
+    @classmethod
+    def of(cls, stores: list[FeatureStore], atlas: Atlas, consent: Consent | None) -> _Shown:
+        """The page of the ``atlas`` of the first store, beside another where there is one."""
+        # "" where a store was changed since it was opened: then the page is made anew when it is loaded
+        roots = [_root_of(s) if read_manifest(s.root).digest == s.root_digest else "" for s in stores]
+        pictures, other = Pictures(atlas.store, consent), stores[1] if len(stores) > 1 else None
+        return cls(atlas, stores, roots, pictures, _routes(atlas, pictures) | _asides(atlas, Comparisons(atlas, other)))
+
+    def is_current(self) -> bool:
+        """Whether the stores are as they were when the page was made."""
+        return all(self.roots) and [_root_of(store) for store in self.stores] == self.roots
+
+
 class ViewServer:
     """Serves one store's page at ``url`` until ``close``, beside another store where ``against`` is one. A context
     manager.
@@ -67,8 +91,7 @@ class ViewServer:
     ) -> None:
         self.token = secrets.token_urlsafe(24)
         self._consent, self._renewing = consent, Lock()
-        self._opened = contextlib.ExitStack()  # stores that were opened anew
-        self._show(atlas, against)
+        self.shown = _Shown.of([atlas.store, *([against] if against is not None else [])], atlas, consent)
 
         class Handler(_Handler):
             owner = self
@@ -85,32 +108,21 @@ class ViewServer:
         self.url = f"http://{HOST}:{self.port}/{self.token}/"
         self._thread = Thread(target=self._server.serve_forever, name="taftcache-view", daemon=True)
 
-    def _show(self, atlas: Atlas, against: FeatureStore | None) -> None:
-        self.atlas = atlas
-        self._stores = [atlas.store, *([against] if against is not None else [])]
-        # "" where a store was changed since it was opened: then the page is made anew when it is loaded
-        self._roots = [_root_of(s) if read_manifest(s.root).digest == s.root_digest else "" for s in self._stores]
-        self.pictures = Pictures(atlas.store, self._consent)
-        self.routes = _routes(atlas, self.pictures) | _asides(atlas, Comparisons(atlas, against))
-
-    def is_current(self) -> bool:
-        """Whether the stores are as they were when the page was made."""
-        return all(self._roots) and [_root_of(store) for store in self._stores] == self._roots
-
-    def renew(self) -> None:
-        """Open the stores again where one has changed, and begin anew; the errors are those of ``FeatureStore``."""
+    def renew(self) -> _Shown:
+        """What is shown, of stores that are opened again where one has changed; the errors are ``FeatureStore``'s."""
         with self._renewing:
-            if self.is_current():
-                return
-            before = self.atlas
-            anew = [self._opened.enter_context(FeatureStore(store.path)) for store in self._stores]
-            self._show(Atlas(anew[0]), anew[1] if len(anew) > 1 else None)
-            self.atlas.start()
-        before.close()
+            before = self.shown
+            if before.is_current():
+                return before
+            anew = [FeatureStore(store.path) for store in before.stores]  # to read, which needs no closing
+            self.shown = shown = _Shown.of(anew, Atlas(anew[0]), self._consent)
+            shown.atlas.start()
+        before.atlas.close()
+        return shown
 
     def start(self) -> None:
         """Serve from a thread, and begin the atlas's work."""
-        self.atlas.start()
+        self.shown.atlas.start()
         self._thread.start()
 
     def wait(self) -> None:
@@ -122,8 +134,7 @@ class ViewServer:
         if self._thread.is_alive():
             self._server.shutdown()
         self._server.server_close()
-        self.atlas.close()
-        self._opened.close()
+        self.shown.atlas.close()
 
     def __enter__(self) -> ViewServer:
         self.start()
@@ -254,14 +265,14 @@ class _Handler(BaseHTTPRequestHandler):
     do_HEAD = do_GET
 
     def _answer(self, name: str, query: dict[str, str]) -> None:
+        shown = self.owner.shown
         if name == "":
-            self.owner.renew()
             nonce = secrets.token_urlsafe(16)
-            page = live_page(self.owner.atlas, nonce)
+            page = live_page(self.owner.renew().atlas, nonce)
             self._send(HTTPStatus.OK, f"'nonce-{nonce}'", "text/html; charset=utf-8", page)
-        elif not self.owner.is_current():
+        elif not shown.is_current():
             self._explain(HTTPStatus.GONE, CHANGED)
-        elif (answer := self.owner.routes[name](query)) is None:
+        elif (answer := shown.routes[name](query)) is None:
             self._send(HTTPStatus.NOT_FOUND, "", "text/plain", b"")
         else:
             self._send(HTTPStatus.OK, "", *answer)
@@ -282,7 +293,7 @@ class _Handler(BaseHTTPRequestHandler):
         parts = path.split("/")
         if len(parts) != 3 or not hmac.compare_digest(parts[1].encode(), self.owner.token.encode()):
             return HTTPStatus.NOT_FOUND, ""
-        return None if parts[2] in self.owner.routes else (HTTPStatus.NOT_FOUND, "")
+        return None if parts[2] in self.owner.shown.routes else (HTTPStatus.NOT_FOUND, "")
 
     def _send(self, status: HTTPStatus, scripts: str, kind: str, body: bytes) -> None:
         # a browser may keep pictures, but asks before each use: it is answered while the store is as it was

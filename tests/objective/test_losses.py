@@ -11,12 +11,15 @@ from torch import Tensor
 
 from taftcache.errors import SolveError
 from taftcache.objective.cross_entropy import CrossEntropy
-from taftcache.objective.loss import Loss
+from taftcache.objective.loss import Loss, check_quadratic
 from taftcache.objective.named import NAMES, class_weights, named_loss
+from taftcache.objective.objective import Objective
 from taftcache.objective.problem import Problem
 from taftcache.objective.rsl import RSL
 from taftcache.objective.squared_error import SquaredError
 from taftcache.objective.weights import RowWeights, balanced
+from taftcache.solve.minimise import minimise
+from taftcache.solve.settings import Goal
 from taftcache.tangent.operator import TangentOperator
 from taftcache.tangent.rows import ArrayRows
 from tests.solve.problems import K, N, case, labels, make_problem, tokens
@@ -144,3 +147,59 @@ def test_what_is_refused():
     assert {type(named_loss(name)).__name__ for name in NAMES} == {"RSL", "CrossEntropy"}
     with pytest.raises(SolveError, match="class weights"):
         class_weights("even", CLASSES, 3)
+
+
+class Coupled:
+    """ℓ(z, y) = ½ (z − e_y)ᵀA(z − e_y) of some A that does not depend on z."""
+
+    def __init__(self, matrix: Tensor, quadratic: bool) -> None:
+        self.matrix, self.quadratic = matrix.double(), quadratic
+
+    def value(self, z: Tensor, y: Tensor) -> Tensor:
+        left = self._left(z, y)
+        return 0.5 * ((left @ self.matrix.to(z)) * left).sum(1)
+
+    def gradient(self, z: Tensor, y: Tensor) -> Tensor:
+        return self._left(z, y) @ self.matrix.to(z)
+
+    def hessian(self, z: Tensor, y: Tensor, v: Tensor) -> Tensor:
+        return v @ self.matrix.to(v)
+
+    def root(self, z: Tensor, y: Tensor, v: Tensor) -> Tensor:
+        return v @ torch.linalg.cholesky(self.matrix).T.to(v)
+
+    def _left(self, z: Tensor, y: Tensor) -> Tensor:
+        return z.scatter_add(1, y[:, None], torch.full_like(z[:, :1], -1.0))
+
+
+OTHER = {
+    "coupled": 0.1 * torch.eye(K) + 0.9 * torch.ones(K, K),
+    "uneven": torch.diag(torch.arange(1.0, K + 1)),
+}
+
+
+@pytest.mark.law("A loss whose second derivative is not what the solvers of squares take it for is refused, or right")
+@pytest.mark.parametrize("matrix", OTHER.values(), ids=OTHER)
+@pytest.mark.parametrize("train", ["full", "head"])
+def test_any_constant_curvature_is_refused_as_quadratic_and_solved_as_not(matrix, train):
+    sources = [ArrayRows(tokens(), labels())]
+    wrong, right = (Objective(loss=Coupled(matrix, q), ridge=1e-2, train=train) for q in (True, False))
+    with pytest.raises(SolveError, match="calls itself quadratic"):
+        minimise(case().base, sources, wrong)
+    found = minimise(case().base, sources, right, goal=Goal(tolerance=1e-8))
+    assert found.converged
+    operator = TangentOperator(case().base, sources, trained=case().base.trained(train), dtype=torch.float64)
+    units = torch.eye(operator.layout.size, dtype=torch.float64)
+    J = torch.stack([torch.cat(list(operator.matvec(unit))).reshape(-1) for unit in units], 1)
+    base = torch.cat([state.logits for state, _ in operator.blocks()])
+    D = torch.block_diag(*[matrix.double()] * N)
+    pulled = J.T @ right.loss.gradient(base, torch.from_numpy(labels())).reshape(-1) / N
+    optimum = -torch.linalg.solve(J.T @ D @ J / N + 1e-2 * units, pulled)
+    distance = (found.value - optimum).norm().item()
+    assert distance <= found.certificate.distance * (1 + 1e-6)
+    assert distance <= 1e-4 * optimum.norm().item()
+
+
+@every_case
+def test_what_calls_itself_quadratic_is(loss, y):
+    check_quadratic(loss, y[:1], 3)

@@ -20,13 +20,12 @@ CPU = torch.device("cpu")
 def machine(monkeypatch, tmp_path):
     """A machine with 8 GB free; returns a function that puts it into a container with a limit and a use."""
     monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=8_000_000_000))
-    limit, used = tmp_path / "memory.max", tmp_path / "memory.current"
-    monkeypatch.setattr(memory, "LIMIT", limit)
-    monkeypatch.setattr(memory, "USED", used)
+    monkeypatch.setattr(memory, "GROUP", tmp_path)
 
-    def contain(most: str, now: str) -> None:
-        limit.write_text(f"{most}\n")
-        used.write_text(f"{now}\n")
+    def contain(most: str, now: str, files: str = "0") -> None:
+        (tmp_path / "memory.max").write_text(f"{most}\n")
+        (tmp_path / "memory.current").write_text(f"{now}\n")
+        (tmp_path / "memory.stat").write_text(f"anon 17\ninactive_file {files}\nactive_file 3\n")
 
     return contain
 
@@ -43,6 +42,13 @@ def test_auto_is_a_quarter_of_what_is_free(machine):
 def test_a_container_leaves_no_more_than_its_limit(machine, most, now, free):
     machine(most, now)
     assert free_memory(CPU) == free
+
+
+def test_files_that_were_read_are_no_memory_in_use(machine):
+    machine("3000000000", "2900000000", "2400000000")
+    assert free_memory(CPU) == 2_500_000_000
+    machine("3000000000", "100", "2400000000")  # read one after the other, they need not agree
+    assert free_memory(CPU) == 3_000_000_000
 
 
 def test_what_the_recipe_leaves_open_is_shared_by_the_workers(machine):

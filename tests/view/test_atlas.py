@@ -335,3 +335,16 @@ def test_a_report_that_cannot_be_written_says_why(tmp_path, atlas, monkeypatch):
     with pytest.raises(StoreWriteError, match="is a directory"):
         taftcache.write_report(atlas.store, tmp_path / "folder")
     assert [p.name for p in tmp_path.iterdir()] == ["folder"]
+
+
+def test_any_error_of_a_stage_is_its_note_and_nobody_waits(atlas, monkeypatch):
+    def fail(progress):
+        raise ValueError("not enough rows")
+
+    made = Atlas(atlas.store)
+    for stage in ("_rows", "_influence"):
+        monkeypatch.setattr(made, stage, fail)
+    made.work(skip=("held-out predictions", "predictions", "head path"))
+    assert made.progress["rows"].note == made.progress["influence"].note == "not enough rows"
+    assert "rows' vectors" in made.progress["neighbours"].note
+    assert all(ready.is_set() for ready in made.ready.values())

@@ -198,15 +198,15 @@ def test_a_page_serves_nothing_of_what_was_forgotten_since(seen, tmp_path):
 
 
 def held_out(server):
-    server.atlas.ready["held-out predictions"].wait(60)
-    table = server.atlas.table
+    server.shown.atlas.ready["held-out predictions"].wait(60)
+    table = server.shown.atlas.table
     return table.ids[int(table.held_out.argmax())]
 
 
 @pytest.mark.law("A look at a store reads a few chunks at any size, loads no torch and writes nothing")
 def test_looking_writes_nothing(server, seen):
     before = tree(Path(seen))
-    for stage in server.atlas.ready.values():
+    for stage in server.shown.atlas.ready.values():
         assert stage.wait(120)
     ask(server, at(server, "sample?id=" + held_out(server)))
     assert tree(Path(seen)) == before

@@ -219,7 +219,7 @@ def proven_shares(
         for name, distance in reach.items():
             component = read_component(store, name, settings.base)
             operator = TangentOperator(settings.base, [rows], trained=component.layout, dtype=torch.float64)
-            _, proven = proven_labels(operator, component.delta, distance, settings.recipe.objective.jvp_only)
+            _, proven = proven_labels(operator, component.delta, distance)
             shares[name] = proven.double().mean().item()
             task.advance(1)
     return shares

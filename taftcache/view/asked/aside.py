@@ -6,7 +6,7 @@ from collections.abc import Callable
 from threading import Lock, Thread
 from typing import Any
 
-from taftcache.errors import TaftcacheError, first_line
+from taftcache.errors import first_line
 
 Tell = Callable[..., None]
 """Hears how far the work is, as fields of the answer: ``tell(passes=3)``."""
@@ -45,7 +45,7 @@ class Aside:
 
         try:
             answer = {"state": "done", **job(tell)}
-        except (TaftcacheError, ArithmeticError, MemoryError, OSError, RuntimeError) as error:
+        except Exception as error:  # a thread's outermost frame: else the page would be busy for good
             answer = {"state": "failed", "error": first_line(error)}
         with self._alone:
             self._answers[key] = answer
