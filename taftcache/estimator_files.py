@@ -38,7 +38,7 @@ from taftcache.model.component import Component
 from taftcache.model.folder import BACKBONE, CARD, files_in, save_model
 from taftcache.model.meta import CertificateRecord, ComponentMeta
 from taftcache.model.predictor import TangentModel
-from taftcache.solve.choosing import Point, RidgeChoice
+from taftcache.solve.choosing import RidgeChoice, TriedRidge
 from taftcache.solve.solution import Certificate, Solution, Status
 from taftcache.stages.writing import whole
 from taftcache.tangent.base import Base
@@ -296,7 +296,7 @@ def _fitted(described: _Described, tensors: _Parts) -> dict[str, Any]:
         fitted["classes_"] = _array(*described.labels)
     choice = None
     if (said := described.choice) is not None:
-        choice = RidgeChoice(**said | {"curve": [Point(**point) for point in said["curve"]]})
+        choice = RidgeChoice(**said | {"curve": [TriedRidge(**point) for point in said["curve"]]})
     scaler = None
     if described.scaled_rows is not None:
         scaler = StandardScaler()

@@ -66,8 +66,8 @@ def short(data: dict[str, Any]) -> str:
         "Held-out accuracy with its 95 % interval, and whether it differs from taftcache's on the same rows by more"
         f" than noise; trained on {rows}."
         f" Times are those on {TITLES[first]}, {cores(data[first])}, the choice of rates and the pass"
-        " through the frozen layers included. The others keep one model of all rows, so what a shard or a sample did"
-        " leaves it only by training again. taftcache's shard is its component alone; the exact model is renewed as"
+        " through the frozen layers included. The others keep a single model of all rows: taking a shard or a sample"
+        " out of it means training it again. taftcache's shard is its component alone; the exact model is renewed as"
         " for a sample."
         " [How, and all figures](docs/benchmarks.md#beside-a-probe-lora-and-fine-tuning).",
     ]

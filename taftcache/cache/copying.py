@@ -306,10 +306,10 @@ def _before(root: Home, source: FeatureStore, update: bool) -> Manifest | None:
     except FileNotFoundError:
         return None
     if found.digest != source.root_digest and not (update and found.identity == source.identity):
-        same = "another state of this store" if found.identity == source.identity else "another store"
+        same = found.identity == source.identity
         raise StoreError(
-            f"cannot copy to {root.path}: it holds {same}",
+            f"cannot copy to {root.path}: it holds another {'state of this store' if same else 'store'}",
             got=f"root digest {found.digest[:16]}",
-            do="Allow it with update (--update on the command line)." if "state" in same else "Name another place.",
+            do="Allow it with update (--update on the command line)." if same else "Name another place.",
         )
     return found

@@ -115,8 +115,8 @@ class LossHessian(_AtPoint):
 class Scattered(_AtPoint):
     """The terms of the gradient under random signs, and of the Hessian's product that moves it.
 
-    Of a loss that is not quadratic they are those at the point: what z itself may be off by passes through D, and what
-    cancels in ∂ℓ is as large as in ∂ℓ of equal logits (of cross-entropy p and one, where p − 1 may be nothing).
+    Of a loss that is not quadratic they are those at the point. Errors in z enter through D; what may cancel within ∂ℓ
+    is bounded by ∂ℓ at equal logits (of cross-entropy, p − 1 may cancel completely).
     """
 
     seed: int

@@ -106,11 +106,11 @@ class Problem:
         rooted = self.loss.root(z, labels, v)
         return rooted if self.weights is None else rooted * self.weights.at(labels, start, v).sqrt()
 
-    def diagonal(self, labels: Tensor, like: Tensor) -> Tensor:
-        """ωD/N [N,K] of a loss whose D is diagonal, for the labels of all rows; in the precision of ``like``."""
+    def diagonal(self, labels: Tensor, like: Tensor, start: int = 0) -> Tensor:
+        """ωD/N [n,K] of a quadratic loss, for the labels of rows from ``start`` on; in the precision of ``like``."""
         ones = like.new_ones(len(labels), self.operator.classes)
         diagonal = self.loss.hessian(ones, labels, ones) / self.operator.rows
-        return diagonal if self.weights is None else diagonal * self.weights.at(labels, 0, ones)
+        return diagonal if self.weights is None else diagonal * self.weights.at(labels, start, ones)
 
     @property
     def _terms(self) -> dict[str, Any]:

@@ -15,9 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from taftcache.errors import FormatError
-from taftcache.stages.paired import row_difference
+from taftcache.stages.paired import LEVEL, row_difference
 
-LEVEL = 0.95
 Verdict = Literal["holds", "within noise", "contradicted"]
 
 

@@ -42,7 +42,7 @@ EACH = 12  # passes for one λ where it takes a solve each: with fewer the last 
 
 
 @dataclass(frozen=True)
-class Point:
+class TriedRidge:
     """Mean loss and accuracy (None for a regression) at one λ, on rows that did not take part."""
 
     ridge: float
@@ -56,7 +56,7 @@ class RidgeChoice:
 
     ridge: float
     method: str
-    curve: list[Point]
+    curve: list[TriedRidge]
     passes: int
     end: Literal["least", "largest"] | None = None
 
@@ -90,10 +90,10 @@ def choose_ridge(
     five is set aside, and one run over the others gives every λ (``ridge_deltas``; a short solve for each, from the
     largest down and warm from the last, where that does not fit, until the loss has risen ``RISES`` times). Of N rows,
     ``MOST_ROWS`` at most take part, and λN is kept: it is the ratio of the noise's variance to the prior's, which does
-    not depend on how many rows are seen; to a power of two, for with every row that leaves another λ would make another
-    problem of all the others. A function of the rows alone, like the solve: what is forgotten has no part
-    in it afterwards. Which rows take part, and which of them validate, is drawn by a hash of each, so that it stays
-    as it is when others leave, and λ with it but where two are about as good. A single row gets ``ALONE``.
+    not depend on how many rows are seen. It is rounded to a power of two, so that a row that leaves does not change λ
+    and with it the problem of all the others. A function of the rows alone, like the solve: what is forgotten has no
+    part in it afterwards. Which rows take part, and which of them validate, is drawn by a hash of each, so that it
+    stays as it is when others leave, and λ with it but where two are about as good. A single row gets ``ALONE``.
 
     Args:
         base: the expansion point.
@@ -117,7 +117,7 @@ def choose_ridge(
     if head:
         exact = _problem(base, sources, replace(objective, ridge=ridges[0]), arithmetic, torch.float64)
         if has_path(exact):
-            curve = [Point(e.ridge, e.loss, e.accuracy) for e in HeadPath(exact).leave_one_out(ridges)]
+            curve = [TriedRidge(e.ridge, e.loss, e.accuracy) for e in HeadPath(exact).leave_one_out(ridges)]
             best = _best(curve)
             return RidgeChoice(best, "leave-one-out", curve, 2, end_of(best, ridges))
     drawn = order_of(sources) if keys is None else np.argsort(keys, kind="stable")
@@ -142,10 +142,10 @@ def _validated(
         aside = slice(k * held, (k + 1) * held)
         test, kept, part = set_aside(base, sources, objective, arithmetic, np.delete(drawn, aside), drawn[aside])
         trials.append((test, _downwards(base, [kept], part, ridges, arithmetic)))
-    curve: list[Point] = []
+    curve: list[TriedRidge] = []
     passes = 0
     for found in zip(*(path for _, path in trials), strict=True):
-        points = [Point(at.ridge, *tested(test, at.delta)) for (test, _), at in zip(trials, found, strict=True)]
+        points = [TriedRidge(at.ridge, *tested(test, at.delta)) for (test, _), at in zip(trials, found, strict=True)]
         curve.insert(0, _mean(points))
         passes = sum(at.passes for at in found)
         losses = [point.loss for point in curve[: RISES + 1]]
@@ -178,11 +178,11 @@ def set_aside(
     return test, kept, replace(objective, weights=omega)
 
 
-def _mean(points: Sequence[Point]) -> Point:
+def _mean(points: Sequence[TriedRidge]) -> TriedRidge:
     """Of points at one λ, over parts of as many rows each."""
     right = [point.accuracy for point in points if point.accuracy is not None]
     loss = sum(point.loss for point in points) / len(points)
-    return Point(points[0].ridge, loss, sum(right) / len(right) if right else None)
+    return TriedRidge(points[0].ridge, loss, sum(right) / len(right) if right else None)
 
 
 def row_hashes(rows: Iterable[NDArray[Any]]) -> NDArray[np.uint64]:
@@ -292,7 +292,7 @@ def end_of(best: float, ridges: Sequence[float]) -> Literal["least", "largest"] 
     return "least" if best == ridges[0] else "largest"
 
 
-def _best(curve: Sequence[Point]) -> float:
+def _best(curve: Sequence[TriedRidge]) -> float:
     """The λ of the least loss; of equals the largest."""
     least = min(point.loss for point in curve)
     return max(point.ridge for point in curve if point.loss <= least)

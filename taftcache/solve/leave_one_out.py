@@ -33,7 +33,7 @@ from taftcache.objective.problem import Problem
 from taftcache.objective.rsl import RSL
 from taftcache.solve.directions import conjugate_solution
 from taftcache.solve.inverses.cholesky import cholesky
-from taftcache.solve.inverses.dual import DualInverse, kernel, kernel_inverse_fits, scale
+from taftcache.solve.inverses.dual import DualInverse, kernel, kernel_inverse_fits, weigh_in_place
 from taftcache.solve.inverses.inverse import approximate_inverse
 from taftcache.solve.methods.head import HeadPath, has_path
 from taftcache.solve.minimise import minimise
@@ -96,10 +96,11 @@ def leave_one_out(
     problem = Problem(operator, loss, shrunk.ridge)
     moved = minimise(base, sources, shrunk, start=delta, goal=goal, arithmetic=Arithmetic(precision="float64"))
     roots, residuals = [], []
-    for (state, labels), change in zip(operator.blocks(), operator.matvec(moved.value), strict=True):
+    optimum = operator.direction(moved.value)
+    for state, labels in operator.blocks():
         root = (loss.curvature(state.logits, labels) / N).sqrt()
         roots.append(root)
-        residuals.append(loss.gradient(state.logits + change, labels) / (N * root))
+        residuals.append(loss.gradient(state.logits + operator.tangent(state, optimum), labels) / (N * root))
     root, rho = torch.cat(roots), torch.cat(residuals)
     if has_path(problem):
         path = HeadPath(problem)
@@ -140,7 +141,7 @@ def _kernel_moves(problem: Problem) -> Tensor:
     operator, N, K = problem.operator, problem.operator.rows, problem.operator.classes
     ridge = problem.ridge * (N - 1) / N
     matrix = kernel(problem)
-    root = scale(problem, matrix)
+    root = weigh_in_place(problem, matrix)
     gradients = [problem.loss.gradient(state.logits, labels) for state, labels in operator.blocks()]
     t = (torch.cat(gradients) / (N * root)).T.reshape(-1)
     matrix.diagonal().add_(problem.ridge)

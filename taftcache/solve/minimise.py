@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from taftcache.errors import SolveError
-from taftcache.objective.loss import check_quadratic
+from taftcache.objective.loss import Loss, check_quadratic
 from taftcache.objective.objective import Objective
 from taftcache.objective.problem import Problem
 from taftcache.solve.directions import Inverse
@@ -58,7 +58,7 @@ def minimise(
     method: Method = "auto",
     goal: Goal = GOAL,
     arithmetic: Arithmetic = ARITHMETIC,
-    start: Tensor | Restart | None = None,
+    start: Tensor | None = None,
     on_pass: OnPass | None = None,
 ) -> Solution:
     """The change Δw of the base's weights that minimises mean loss + ridge over all rows of ``sources``.
@@ -79,35 +79,65 @@ def minimise(
             accelerated form with restarts, both for any loss, with or without a ball.
         goal: tolerance, or a distance that decides of removals, and limit on passes.
         arithmetic: precision, memory and device of the products.
-        start: Δw [P] to begin from, zero by default; or dual vectors to resume from in the space of the rows, with
-            the certified distance to reach instead of the tolerance.
+        start: Δw [P] to begin from, zero by default.
         on_pass: called after each pass.
 
     Raises:
-        SolveError: no rows, weights that do not fit, neither ridge nor radius, a gradient that is not finite, a
-            ``Restart`` where the solve does not go through the space of the rows, or a ``decisive`` goal of what no
-            row's removal is estimated for.
+        SolveError: no rows, weights that do not fit, neither ridge nor radius, a gradient that is not finite, a loss
+            that is not ``quadratic`` as it says, or a ``decisive`` goal of what no row's removal is estimated for.
     """
     _check_goal(goal, objective, method)
     problems = _Problems(base, sources, objective, arithmetic)
     exact, radius = problems.exact, objective.radius
     if method in ("projected", "accelerated"):
         accelerate = method == "accelerated"
-        found = projected_gradient(
-            exact, goal, radius=radius, start=_value(start), accelerate=accelerate, on_pass=on_pass
-        )
+        found = projected_gradient(exact, goal, radius=radius, start=start, accelerate=accelerate, on_pass=on_pass)
         return prove(found, exact, goal.tolerance, radius=radius)
     if radius is None:
         found, inverse = _without_ball(problems, method, goal, start, on_pass)
-        # From dual vectors, and of a decisive solve, the goal was a distance, which they know themselves.
+        # A decisive solve aims at a distance and has checked it itself: no tolerance applies.
         moves = found.stats.get("row_moves") if goal.decisive else None
-        tolerance = goal.tolerance if moves is None and not isinstance(start, Restart) else inf
+        tolerance = goal.tolerance if moves is None else inf
         passes = 0 if inverse is None else goal.proof_passes
         proven = prove(found, exact, tolerance, inverse=inverse, passes=passes)
         loose = moves is not None and proven.converged and proven.certificate.distance > DECISIVE * moves
         return replace(proven, status=Status.undecided) if loose else proven
 
     return next(_in_balls(problems, method, [radius], goal, on_pass))
+
+
+@in_full_float32
+def resume(
+    base: Base,
+    sources: Sequence[RowSource],
+    objective: Objective,
+    restart: Restart,
+    *,
+    goal: Goal = GOAL,
+    arithmetic: Arithmetic = ARITHMETIC,
+    on_pass: OnPass | None = None,
+) -> Solution:
+    """Go on from the dual vectors of an earlier solve, some of whose rows may have left, to a certified distance.
+
+    Args:
+        base, sources, objective, arithmetic, on_pass: as ``minimise`` has them.
+        restart: from where, and how near to the optimum.
+        goal: of which the passes count, and no tolerance.
+
+    Raises:
+        SolveError: as ``minimise`` has it, or the problem is not solved in the space of its rows.
+    """
+    problems = _Problems(base, sources, objective, arithmetic)
+    exact = problems.exact
+    of_head = exact.operator.layout == exact.operator.base.head_layout
+    if of_head or objective.radius is not None or not exact.loss.quadratic or not through_rows(exact):
+        raise SolveError(
+            "cannot resume from dual vectors: this solve does not go through the space of the rows",
+            got="a problem solved elsewhere",
+        )
+    inner, inverse = _inverse(problems, by_rows=True)
+    space = RowSpace(inner, exact, goal.max_passes, on_pass)
+    return prove(space.solution(space.restart(restart)), exact, inf, inverse=inverse, passes=goal.proof_passes)
 
 
 def minimise_in_balls(
@@ -249,10 +279,14 @@ class _Problems:
         return Problem.of(self._objective, J)
 
 
+def has_estimate(loss: Loss, radius: object, method: str) -> bool:
+    """Whether a solve estimates what taking out a row moves: then a ``decisive`` goal follows from it."""
+    return loss.quadratic and radius is None and method in ("auto", "conjugate")
+
+
 def _check_goal(goal: Goal, objective: Objective, method: Method) -> None:
     """SolveError for a ``decisive`` goal of a problem that has no estimate of what taking out a row moves."""
-    estimated = objective.loss.quadratic and objective.radius is None and method in ("auto", "conjugate")
-    if goal.decisive and not estimated:
+    if goal.decisive and not has_estimate(objective.loss, objective.radius, method):
         raise SolveError(
             "what taking out a row moves is not estimated for this problem, so no goal follows from it",
             got=f"{objective.loss}, radius {objective.radius}, method {method!r}",
@@ -260,37 +294,25 @@ def _check_goal(goal: Goal, objective: Objective, method: Method) -> None:
         )
 
 
-def _value(start: Tensor | Restart | None) -> Tensor | None:
-    """Δw to begin from; SolveError for dual vectors, which serve in the space of the rows alone."""
-    if isinstance(start, Restart):
-        raise SolveError(
-            "cannot resume from dual vectors: this solve does not go through the space of the rows",
-            got="a problem solved elsewhere",
-        )
-    return start
-
-
 def _without_ball(
     problems: _Problems,
     method: Method,
     goal: Goal,
-    start: Tensor | Restart | None,
+    start: Tensor | None,
     on_pass: OnPass | None,
 ) -> tuple[Solution, Lazy | None]:
     """The minimiser by the method that fits, not proven yet, and about H⁻¹ where a closer proof can use it."""
     exact = problems.exact
     if not exact.loss.quadratic:
         inner, matrix = problems.inner(problems.arithmetic.dtype), problems.kernel()
-        return newton(inner, exact, goal, matrix=matrix, start=_value(start), on_pass=on_pass), None
+        return newton(inner, exact, goal, matrix=matrix, start=start, on_pass=on_pass), None
     if exact.operator.layout == exact.operator.base.head_layout:
         return solve_head(exact, goal.tolerance), None
-    by_rows = method == "auto" and not isinstance(start, Tensor) and through_rows(exact)
+    by_rows = method == "auto" and start is None and through_rows(exact)
     inner, inverse = _inverse(problems, by_rows)
     if not by_rows:
-        return _conjugate(goal)(inner, exact, inverse, goal, start=_value(start), on_pass=on_pass), inverse
+        return _conjugate(goal)(inner, exact, inverse, goal, start=start, on_pass=on_pass), inverse
     space = RowSpace(inner, exact, goal.max_passes, on_pass)
-    if isinstance(start, Restart):
-        return space.solution(space.restart(start)), inverse
     if goal.decisive:
         status = space.decide()
     else:

@@ -35,7 +35,7 @@ class Goal:
             as "row_moves".
         until_decisive: go on beyond the tolerance until then, for at most as many passes again or fifty, where the
             estimate is a good one: in the space of the rows, under their exact kernel, and under a sample's curvature.
-            Nothing else is asked more of, or refused.
+            Elsewhere this has no effect.
     """
 
     tolerance: float = 1e-6

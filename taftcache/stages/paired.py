@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from math import sqrt
+from statistics import NormalDist
 from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-_NORMAL = 1.959963984540054  # of 95 %
+LEVEL = 0.95  # of every interval
+NORMAL = NormalDist().inv_cdf((1 + LEVEL) / 2)
 
 
 class RowVerdict(NamedTuple):
@@ -26,7 +28,7 @@ def row_verdict(ours: NDArray[np.bool_], theirs: NDArray[np.bool_]) -> RowVerdic
     """
     ahead = ours.astype(np.float64) - theirs
     middle, variance = row_difference(ahead)
-    half = _NORMAL * sqrt(variance)
+    half = NORMAL * sqrt(variance)
     low, high = max(-1.0, middle - half), min(1.0, middle + half)
     return RowVerdict(
         float(ahead.mean()), (low, high), "ahead" if low > 0 else "behind" if high < 0 else "within noise"

@@ -9,7 +9,7 @@ import msgspec
 
 from taftcache.errors import FormatError
 from taftcache.tangent.class_row.config import ClassRow
-from taftcache.tangent.layers.config import Layer, Readout
+from taftcache.tangent.layers.config import LayerSpec, Readout
 
 Linearisation = Literal["class row", "layers", "functional", "feature"]
 Rows = Literal["tokens", "attended", "residual", "feature"]
@@ -48,7 +48,7 @@ class TailConfig(msgspec.Struct, frozen=True, kw_only=True):
     parameters: tuple[str, ...]
     norms: tuple[str, ...] = ()
     buffers: tuple[str, ...] = ()
-    layers: tuple[Layer, ...] = ()
+    layers: tuple[LayerSpec, ...] = ()
     end: ClassRow | Readout | None = None
 
     @classmethod

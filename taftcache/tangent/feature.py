@@ -12,6 +12,7 @@ from taftcache.tangent.config import TailConfig
 from taftcache.tangent.factors import Direct, RankOne
 from taftcache.tangent.parameters import Layout
 from taftcache.tangent.rules import linear_adjoint, linear_tangent
+from taftcache.tangent.tail import Tail
 from taftcache.tangent.weights import Entry
 
 
@@ -29,7 +30,7 @@ class Head(NamedTuple):
     bias: Entry
 
 
-class FeatureTail:
+class FeatureTail(Tail):
     """A linear head on cached features [n,1,d]."""
 
     rank_one = True
@@ -37,8 +38,12 @@ class FeatureTail:
     block_rows = 256
 
     def __init__(self, config: TailConfig) -> None:
-        self.names = config.head_names
-        self.factor_width = config.width + config.classes
+        self.names, self._width = config.head_names, config.width + config.classes
+
+    @property
+    def factor_width(self) -> int:
+        """Of the head's input, and of r."""
+        return self._width
 
     def bind(self, named: Mapping[str, Tensor]) -> Head:
         """The head's two tensors, of all that there are."""
@@ -56,11 +61,6 @@ class FeatureTail:
         """J Δw [n,K]."""
         change = linear_tangent(w.weight, state.feature, None, delta.weight, delta.bias)
         return torch.zeros_like(state.logits) if change is None else change
-
-    def value_and_tangent(self, w: Head, rows: Tensor, delta: Head) -> tuple[Tensor, Tensor]:
-        """f_w(x) and J Δw, both [n,K]."""
-        state = self.value(w, rows)
-        return state.logits, self.tangent(w, state, delta)
 
     def adjoint(self, w: Head, state: FeatureState, r: Tensor, out: Head) -> None:
         """Add Jᵀ r to ``out`` in place, for r [n,K]."""

@@ -21,6 +21,7 @@ from taftcache.tangent.device import full_float32
 from taftcache.tangent.factors import Direct, RankOne
 from taftcache.tangent.parameters import Layout
 from taftcache.tangent.rules import linear_adjoint, linear_tangent
+from taftcache.tangent.tail import Tail
 
 # Rows go through the tail in pieces of about this many numbers, a few dozen times which is in use at once. Sums run
 # over pieces, so it is part of the result's bytes and no tuning knob.
@@ -39,7 +40,7 @@ class FunctionalState(NamedTuple):
     logits: Tensor
 
 
-class FunctionalTail:
+class FunctionalTail(Tail):
     """``module`` from rows to the head's input under the state's tensors, then a linear head.
 
     Args:
@@ -89,11 +90,6 @@ class FunctionalTail:
                 du = torch.cat([change(piece) for piece in self._pieces(state.rows)])
         out = linear_tangent(w[weight], state.feature, du, delta.get(weight), delta.get(bias))
         return torch.zeros_like(state.logits) if out is None else out
-
-    def value_and_tangent(self, w: Named, rows: Tensor, delta: Named) -> tuple[Tensor, Tensor]:
-        """f_w(x) and J Δw, both [n,K]."""
-        state = self.value(w, rows)
-        return state.logits, self.tangent(w, state, delta)
 
     def adjoint(self, w: Named, state: FunctionalState, r: Tensor, out: Named) -> None:
         """Add Jᵀ r to ``out`` in place, for r [n,K]: reverse mode through the names that ``out`` has."""

@@ -81,7 +81,7 @@ class TangentOperator:
         return self.base.config.classes
 
     def blocks(self) -> Iterator[tuple[State, Tensor]]:
-        """Prepared blocks and their labels, in order; one call is one pass over the rows."""
+        """Prepared blocks and their labels, in order; one call is one pass over the rows, and one runs at a time."""
         self.passes += 1
         yield from self._kept
         for block in self._read(skip=len(self._kept)):
@@ -104,9 +104,9 @@ class TangentOperator:
             state = self._whole.value(self._all_weights, moved.to(self.dtype))
         return FeatureState(state.feature, state.logits) if self._head_alone else state
 
-    def direction(self, vector: Tensor) -> Any:
-        """``vector`` [P] in the tail's own form and the operator's precision."""
-        return self.tail.bind(self.layout.views(vector.to(self.device, self.dtype)))
+    def direction(self, vector: Tensor, layout: Layout | None = None) -> Any:
+        """``vector`` [P], over the operator's layout or another, in the tail's form and the operator's precision."""
+        return self.tail.bind((layout or self.layout).views(vector.to(self.device, self.dtype)))
 
     def tangent(self, state: State, delta: Any) -> Tensor:
         """J Δw [b,K] on one prepared block, for a ``direction``."""

@@ -55,8 +55,10 @@ class Tail(Protocol):
         ...
 
     def value_and_tangent(self, w: Any, rows: Tensor, delta: Any) -> tuple[Tensor, Tensor]:
-        """f_w(x) and J Δw, both [n,K], for one direction: nothing is kept for another product."""
-        ...
+        """f_w(x) and J Δw, both [n,K], for one direction: what another product would need need not be kept."""
+        state = self.value(w, rows)
+        logits: Tensor = state.logits
+        return logits, self.tangent(w, state, delta)
 
     def adjoint(self, w: Any, state: Any, r: Tensor, out: Any) -> None:
         """Add Jᵀ r to ``out`` in place, for r [n,K]."""

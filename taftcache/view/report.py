@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import base64
-import errno
 import json
-import os
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,8 +14,9 @@ import numpy as np
 from taftcache.cache.opening import at_its_place
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import Consent
-from taftcache.errors import StoreWriteError, check_several
+from taftcache.errors import check_several
 from taftcache.names import shard_of
+from taftcache.stages.writing import whole, writable
 from taftcache.view import payload
 from taftcache.view.atlas import NONE, Atlas
 from taftcache.view.page import report_page
@@ -66,24 +64,15 @@ def write_report(
         UnknownSample: one of ``samples`` has no row. StoreWriteError: the file cannot be written.
     """
     check_several(samples=samples)
+    writable(place := Path(file), again=True)
     pictures, atlas = Pictures(store, consent), Atlas(store)
     named = [atlas.table.ids[atlas.table.find(name)] for name in samples]
     atlas.work(skip=() if neighbours else ("neighbours",))
     details = list(dict.fromkeys([*named, *telling(atlas)]))
     data = report_data(atlas, details, pictures)
     page = report_page(f"taftcache report · {store.path}", data)
-    place = Path(file)
-    partial = place.with_name(f".{place.name}.partial")
-    try:
+    with whole(place, again=True) as partial:
         partial.write_bytes(page)
-        os.replace(partial, place)
-    except OSError as error:
-        with suppress(OSError):
-            partial.unlink(missing_ok=True)
-        reason = (error.strerror or str(error)).lower()
-        raise StoreWriteError(
-            f"cannot write the report to {place}: {reason}", got=type(error).__name__, do=_remedy(error, place)
-        ) from None
     notes = [f"{name}: {state.note}" for name, state in atlas.progress.items() if state.note]
     if pictures.why_not:
         notes.append(pictures.why_not)
@@ -98,14 +87,6 @@ def write_report(
         details=details,
         notes=notes,
     )
-
-
-def _remedy(error: OSError, place: Path) -> str:
-    if isinstance(error, FileNotFoundError):
-        return f"make the folder {place.parent} first"
-    if error.errno == errno.ENOSPC:
-        return "free some space, or name a file on another disk"
-    return "name a file in a folder that you may write to"
 
 
 def telling(atlas: Atlas) -> list[str]:

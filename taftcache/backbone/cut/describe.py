@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from taftcache.tangent.class_row.config import ClassRow
 from taftcache.tangent.layers.activation import Activation, Gate, Kind
 from taftcache.tangent.layers.attention import Attend, Rotation
-from taftcache.tangent.layers.config import Layer, Readout
+from taftcache.tangent.layers.config import LayerSpec, Readout
 from taftcache.tangent.layers.linear import Linear
 from taftcache.tangent.layers.norm import Norm
 from taftcache.tangent.layers.residual import Pool, Residual
@@ -35,7 +35,7 @@ Chain = tuple[Norm | Linear | Attend | Activation | Gate, ...]
 class DescribedTail(NamedTuple):
     """A tail as layers."""
 
-    layers: tuple[Layer, ...]
+    layers: tuple[LayerSpec, ...]
     end: ClassRow | Readout
     buffers: dict[str, Tensor]
     """Tensors that the layers read and nothing trains (tables of rotary embeddings), by a name of our own."""

@@ -68,8 +68,8 @@ class TombstoneFile:
     """``<store>.forgotten``: the keyed hashes of what a store at this place has forgotten, their keys, and what was
     released of its rows by private trainings.
 
-    A copy of the store from before a request has neither the tombstones nor the receipt: nothing in it could tell. Nor
-    could one from before a private training, or a store that is made anew, tell what was spent.
+    A copy of the store from before a request has neither the tombstones nor the receipt, so it cannot tell that rows
+    were forgotten since; and neither a copy from before a private training nor a store made anew knows what was spent.
     This file lies outside, so that restoring the folder leaves it as it is. It is named by the real folder, whatever
     links a path goes through; a file that an earlier version named by a link is read too, and merged into this one at
     the next write. A store in a bucket has none: then what is added is remembered by this object alone.

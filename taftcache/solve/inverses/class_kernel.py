@@ -8,8 +8,8 @@ K̃ = J̃J̃ᵀ of N·K rows therefore falls apart into K kernels of N rows,
     u_jᵀ K̃ u_j ≈ √D̄ (κ_head + ω_j κ) √D̄ / N
 
 and one eigendecomposition of κ serves all of them, and every λ. Where D differs between the classes of a row (α ≠ 1),
-√D = √D̄ R, and the inverse is that of R (√D̄ J Jᵀ √D̄ + λR⁻²) R with R⁻² by its mean: R is exact where the kernel
-outweighs λ. Ω is the mean of J(x)J(x)ᵀ over a few rows; κ comes
+√D = √D̄ R, and the inverse is that of R (√D̄ J Jᵀ √D̄ + λR⁻²) R, where R⁻² is replaced by its mean: an
+error that matters only where λ dominates the kernel. Ω is the mean of J(x)J(x)ᵀ over a few rows; κ comes
 from one random probe: a row's gradient Jᵀξ is a few outer products, and their inner products need no gradient to be
 formed.
 """

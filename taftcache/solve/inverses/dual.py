@@ -58,7 +58,7 @@ class DualInverse:
         self._problem = problem
         inner = kernel(problem) if matrix is None else matrix
         if problem.loss.quadratic:
-            self._root = scale(problem, inner)
+            self._root = weigh_in_place(problem, inner)
         else:
             self._root = _roots(problem)
             N, K, _ = self._root.shape
@@ -103,7 +103,7 @@ class DualInverse:
         return found
 
 
-def scale(problem: Problem, matrix: Tensor) -> Tensor:
+def weigh_in_place(problem: Problem, matrix: Tensor) -> Tensor:
     """√(ωD/N) [N,K] of a quadratic problem; makes J̃J̃ᵀ of its ``kernel``, in place."""
     labels = torch.cat([labels for _, labels in problem.operator.blocks()])
     found = problem.diagonal(labels, matrix).sqrt()

@@ -88,7 +88,7 @@ class _Conjugate:
         self.passes = self._rounds = 0
         operator = problem.operator
         self.point = self._at(torch.zeros(operator.layout.size, dtype=torch.float64, device=operator.device))
-        self._at_zero, self._scale = self.point.gradient, self.point.gradient.norm().item()
+        self._at_zero, self._norm_at_zero = self.point.gradient, self.point.gradient.norm().item()
         self._round: _Round | None = None
 
     def run(self, start: Tensor | None) -> Status:
@@ -98,13 +98,15 @@ class _Conjugate:
                 self.point = self._at(start.to(self.point.value))
             except KeyboardInterrupt:
                 return Status.interrupted
-        goal, most = self._goal.tolerance * self._scale, self._goal.max_passes
+        goal, most = self._goal.tolerance * self._norm_at_zero, self._goal.max_passes
         return refine(self, lambda at: at.gradient.norm().item(), lambda: goal, self._propose, max_passes=most, least=2)
 
     def solution(self, status: Status) -> Solution:
         """What was reached."""
         at, rows = self.point, self._problem.operator.rows
-        certificate = Certificate(at.gradient.norm().item(), self._scale, self._problem.ridge, at.objective, rows)
+        certificate = Certificate(
+            at.gradient.norm().item(), self._norm_at_zero, self._problem.ridge, at.objective, rows
+        )
         stats = {"solver": "pcg", "passes": self.passes, "rounds": self._rounds}
         return Solution(at.value, status, certificate, stats, (self._at_zero, at.gradient))
 
@@ -127,7 +129,7 @@ class _Conjugate:
         for norm in self._round.iterate(reduction, self._goal.max_passes - self.passes - 1):
             self.passes += 1
             if self._on_pass is not None:
-                self._on_pass(self.passes, norm / self._scale)
+                self._on_pass(self.passes, norm / self._norm_at_zero)
 
 
 class _Round:

@@ -290,9 +290,7 @@ def _own_normals(problem: Problem, classes: slice, common: Tensor) -> Tensor:
     start = 0
     for state, labels in problem.operator.blocks():
         x = _extended(state.feature)
-        diagonal = replace(problem, weights=None).diagonal(labels, x)
-        if problem.weights is not None:
-            diagonal = diagonal * problem.weights.at(labels, start, x)
+        diagonal = problem.diagonal(labels, x, start)
         extra = diagonal.gather(1, labels[:, None]) - _common(diagonal, labels)
         for k in torch.unique(labels).tolist():
             if classes.start <= k < classes.stop:

@@ -74,7 +74,7 @@ class _Newton:
         operator = exact.operator
         self._x = torch.zeros(operator.layout.size, dtype=torch.float64, device=operator.device)
         self._objective, self._gradient, self._local = exact.at(self._x)
-        self._at_zero, self._scale = self._gradient, self._gradient.norm().item()
+        self._at_zero, self._norm_at_zero = self._gradient, self._gradient.norm().item()
         self._passes, self._rounds, self._radius = 1, 0, inf
         check_finite(self._gradient, f"F = {self._objective}")
 
@@ -87,14 +87,14 @@ class _Newton:
                 self._passes += 1
                 check_finite(gradient, f"F = {objective}")
                 self._x, self._objective, self._gradient, self._local = x, objective, gradient, local
-            while self._gradient.norm().item() > self._goal.tolerance * self._scale:
+            while self._gradient.norm().item() > self._goal.tolerance * self._norm_at_zero:
                 if self._passes + 5 > self._goal.max_passes:
                     return Status.max_passes
                 inner = self._direction()
                 if not self._descend(inner):
                     return Status.max_passes if self._passes >= self._goal.max_passes else Status.stalled
                 if self._on_pass is not None:
-                    self._on_pass(self._passes, self._gradient.norm().item() / self._scale)
+                    self._on_pass(self._passes, self._gradient.norm().item() / self._norm_at_zero)
         except KeyboardInterrupt:
             return Status.interrupted
         return Status.converged
@@ -103,7 +103,7 @@ class _Newton:
         """What was reached."""
         exact, norm = self._exact, self._gradient.norm().item()
         certificate = Certificate(
-            norm, self._scale, exact.ridge, self._objective, exact.operator.rows, quadratic=exact.loss.quadratic
+            norm, self._norm_at_zero, exact.ridge, self._objective, exact.operator.rows, quadratic=exact.loss.quadratic
         )
         stats = {"solver": "newton", "passes": self._passes, "rounds": self._rounds}
         return Solution(self._x, status, certificate, stats, (self._at_zero, self._gradient))
@@ -117,7 +117,7 @@ class _Newton:
         curved = replace(self._problem, point=tuple(z.to(dtype) for z in self._local.point))
         inverse = approximate_inverse(curved) if self._matrix is None else DualInverse(curved, self._matrix)
         self._passes += 2
-        accuracy = max(min(0.1, (norm / self._scale) ** 0.5), 0.3 * tolerance * self._scale / norm, 1e-5)
+        accuracy = max(min(0.1, (norm / self._norm_at_zero) ** 0.5), 0.3 * tolerance * self._norm_at_zero / norm, 1e-5)
         if self._rounds == 1:
             # F ≥ 0 falls by F at most; a whole Newton step promises ½∇FᵀM⁻¹∇F.
             newest = (gradient @ inverse.apply(gradient.to(dtype)).to(gradient)).item()

@@ -69,7 +69,7 @@ class _Projected:
         self._passes, self._lipschitz, self._momentum = 0, 1.0, 1.0
         zero = torch.zeros(operator.layout.size, dtype=torch.float64, device=operator.device)
         self._best = self._ahead = self._evaluate(zero)
-        self._at_zero, self._scale = self._best.gradient, self._best.gradient.norm().item()
+        self._at_zero, self._norm_at_zero = self._best.gradient, self._best.gradient.norm().item()
         check_finite(self._at_zero, f"F = {self._best.objective}")
 
     def run(self, start: Tensor | None) -> Status:
@@ -78,7 +78,7 @@ class _Projected:
             if start is not None:
                 self._best = self._ahead = self._evaluate(project(start.to(self._at_zero), self._radius))
                 check_finite(self._best.gradient, f"F = {self._best.objective}")
-            while self._left() > self._goal.tolerance * self._scale:
+            while self._left() > self._goal.tolerance * self._norm_at_zero:
                 if self._passes + 2 > self._goal.max_passes:
                     return Status.max_passes
                 self._step()
@@ -90,7 +90,12 @@ class _Projected:
         """What was reached."""
         exact, best = self._exact, self._best
         certificate = Certificate(
-            self._left(), self._scale, exact.ridge, best.objective, exact.operator.rows, quadratic=exact.loss.quadratic
+            self._left(),
+            self._norm_at_zero,
+            exact.ridge,
+            best.objective,
+            exact.operator.rows,
+            quadratic=exact.loss.quadratic,
         )
         name = "accelerated projected gradient" if self._accelerate else "projected gradient"
         stats = {"solver": name, "passes": self._passes, "radius": self._radius}
@@ -107,7 +112,7 @@ class _Projected:
         if new.objective <= last.objective:
             self._best = new
         if self._on_pass is not None:
-            self._on_pass(self._passes, self._left() / self._scale)
+            self._on_pass(self._passes, self._left() / self._norm_at_zero)
         best = self._best
         if not self._accelerate or uphill or new.objective > best.objective:
             self._momentum = 1.0

@@ -187,7 +187,7 @@ class SpanSolver:
         self._to, self._exact, self._goal, self._on_pass = coordinates, exact, goal, on_pass
         zero = torch.zeros(exact.operator.layout.size, dtype=torch.float64, device=exact.operator.device)
         objective, gradient, rest = coordinates.look(None, zero)
-        self._at_zero, self._scale = gradient, gradient.norm().item()
+        self._at_zero, self._norm_at_zero = gradient, gradient.norm().item()
         self.point = _Point(torch.zeros_like(rest), zero, objective, gradient, rest, 0.0)
         operator = coordinates.problem.operator
         self._span = Span(rest.numel(), coordinates.dual, operator.dtype, operator.device)
@@ -201,7 +201,7 @@ class SpanSolver:
         share."""
         for radius in radii:
             if not self._near:
-                self._s = self._near = max(self._exact.ridge, self._scale / radius)  # ‖Δw(s)‖ ≤ ‖∇F(0)‖/s
+                self._s = self._near = max(self._exact.ridge, self._norm_at_zero / radius)  # ‖Δw(s)‖ ≤ ‖∇F(0)‖/s
             status = self._run(radius)
             yield self._solution(radius, status)
             self._before = self._to.passes
@@ -210,7 +210,7 @@ class SpanSolver:
         """Rounds until the float64 condition is small enough, or as far as passes and rounding let it."""
         # If the last ball was binding, a small residual says nothing of this larger one: at least one round is due.
         held = self.point.norm > 0 and self._s > self._exact.ridge
-        target, self._radius = self._goal.tolerance * self._scale, radius
+        target, self._radius = self._goal.tolerance * self._norm_at_zero, radius
         return refine(
             self, self._left, lambda: target, self._propose,
             max_passes=self._goal.max_passes, least=5, at_least=int(held),
@@ -267,7 +267,7 @@ class SpanSolver:
             product = self._to.product(direction)
             steps += 1
             if self._on_pass is not None:
-                self._on_pass(self._to.passes, left / self._scale)
+                self._on_pass(self._to.passes, left / self._norm_at_zero)
             if self._span.full:
                 self._span.compress(along)
             if not self._span.add(direction, product, self._near):
@@ -277,7 +277,7 @@ class SpanSolver:
         at, exact = self.point, self._exact
         left = self._left(at)
         # Without the bound on F − F*, which the proof adds with what rounding may hide.
-        certificate = Certificate(left, self._scale, exact.ridge, at.objective, exact.operator.rows)
+        certificate = Certificate(left, self._norm_at_zero, exact.ridge, at.objective, exact.operator.rows)
         stats = {
             "solver": "one span", "passes": self.passes, "directions": self._span.count,
             **at_ball(at.gradient, at.value, radius),

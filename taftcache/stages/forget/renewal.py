@@ -123,7 +123,7 @@ def _from_dual(
         nonlocal passes
         assert old.dual is not None
         options = SolveOptions(
-            start=Restart(before, old.dual, mask, distance),
+            restart=Restart(before, old.dual, mask, distance),
             keep_dual=True,
             goal=replace(settings.goal, max_passes=left - passes, decisive=False, until_decisive=False),
         )

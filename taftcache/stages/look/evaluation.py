@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf, sqrt
 from pathlib import Path
-from statistics import NormalDist
 from typing import Literal
 
 import numpy as np
@@ -30,7 +29,7 @@ from taftcache.stages.completeness import still_missing
 from taftcache.stages.look.duplicates import leaked
 from taftcache.stages.look.probe import Probe, linear_probe, no_probe
 from taftcache.stages.look.scoring import kept_components
-from taftcache.stages.paired import row_verdict
+from taftcache.stages.paired import LEVEL, NORMAL, row_verdict
 from taftcache.stages.progress import Progress, Silent
 from taftcache.stages.train.record import settings_of
 from taftcache.stages.train.settings import Settings
@@ -39,7 +38,6 @@ from taftcache.tangent.operator import TangentOperator
 
 UNTOUCHED = "base model untouched"
 PROBE = "linear probe (scikit-learn)"
-LEVEL = 0.95
 NAMED = 5  # classes or ids of a note
 MARGINS = 1000  # rows: a pass over more would take longer than what it stands beside
 
@@ -259,10 +257,7 @@ def _hits(
 ) -> dict[str, NDArray[np.bool_]]:
     """Which rows [N] the untouched network and each model give their own class, in one pass."""
     operator = TangentOperator(base, [rows], device=resolve_device(device))
-    directions = [
-        base.tail.bind(c.layout.views(c.delta.to(device=operator.device, dtype=operator.dtype)))
-        for c in components.values()
-    ]
+    directions = [operator.direction(c.delta, c.layout) for c in components.values()]
     right: dict[str, list[NDArray[np.bool_]]] = {name: [] for name in (UNTOUCHED, *components)}
     with progress.task("evaluate", rows.rows) as task:
         for state, labels in operator.blocks():
@@ -275,7 +270,7 @@ def _hits(
 
 def accuracy_interval(right: NDArray[np.bool_]) -> tuple[float, float]:
     """Of an accuracy, Wilson's at ``LEVEL``, from which rows [n] were right."""
-    n, k, z = len(right), int(right.sum()), NormalDist().inv_cdf((1 + LEVEL) / 2)
+    n, k, z = len(right), int(right.sum()), NORMAL
     middle = (2 * k + z**2) / (2 * (n + z**2))
     half = z / (2 * (n + z**2)) * sqrt(4 * k * (n - k) / n + z**2)
     return (middle - half if k else 0.0), (middle + half if k < n else 1.0)

@@ -136,9 +136,9 @@ def _held_out_change(setting: _Setting, change: Tensor) -> _HeldOutChange:
         return _HeldOutChange()
     rows, labels, largest = 0, 0, 0.0
     operator = TangentOperator(setting.base, [held], trained=setting.model.layout, dtype=torch.float64)
-    products = operator.matvec(setting.model.delta), operator.matvec(change)
-    for (state, _), said, moved in zip(operator.blocks(), *products, strict=True):
-        z = state.logits + said
+    before, after = operator.direction(setting.model.delta), operator.direction(change)
+    for state, _ in operator.blocks():
+        z, moved = state.logits + operator.tangent(state, before), operator.tangent(state, after)
         labels += int((z.argmax(1) != (z + moved).argmax(1)).sum())
         largest = max(largest, moved.abs().max().item())
         rows += len(z)

@@ -15,7 +15,7 @@ from taftcache.backbone.device import resolve_device
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import RecipeError
-from taftcache.model.component import Component, read_component
+from taftcache.model.component import read_component
 from taftcache.names import PRIVATE, component_of, is_component, is_model, shard_of
 from taftcache.solve.settings import Arithmetic
 from taftcache.stages.look.row_table import STEP_ROWS, Reader, RowTable
@@ -47,7 +47,7 @@ class Scorer:
         objective = self.recipe.objective
         # F as it is where a row's part in it is ∂ℓ alone: no class weights, no ball, f₀ not left out
         self.plain = objective.class_weights == "none" and not objective.jvp_only and not objective.radius
-        self._directions = {name: self._direction(part) for name, part in self.components.items()}
+        self._directions = {n: self.operator.direction(c.delta, c.layout) for n, c in self.components.items()}
         self._metas = {name: store.objects()[name].meta for name in self.models}
         # a tail that runs a module by torch.func lends it the weights for the time of a call
         self._alone = Lock()
@@ -126,18 +126,12 @@ class Scorer:
     def tangent(self, tokens: NDArray[Any], layout: Layout, delta: torch.Tensor) -> NDArray[np.float32]:
         """J δ [b,K] on rows [b,t,d] for any direction δ over ``layout``."""
         state = self.state(tokens)
-        device, dtype = self.operator.device, self.operator.dtype
         with self._alone:
-            direction = self.base.tail.bind(layout.views(delta.to(device=device, dtype=dtype)))
-            return _array(self.operator.tangent(state, direction))
+            return _array(self.operator.tangent(state, self.operator.direction(delta, layout)))
 
     def _tangent(self, state: Any, name: str) -> torch.Tensor:
         with self._alone:
             return self.operator.tangent(state, self._directions[name])
-
-    def _direction(self, component: Component) -> Any:
-        device, dtype = self.operator.device, self.operator.dtype
-        return self.base.tail.bind(component.layout.views(component.delta.to(device=device, dtype=dtype)))
 
 
 class _InTurn(TangentOperator):
@@ -226,14 +220,14 @@ def margins(logits: NDArray[np.float32], labels: NDArray[np.int32]) -> NDArray[n
 
 
 @dataclass(frozen=True, kw_only=True)
-class Said:
+class Predictions:
     """What one model says of rows: ``classes`` [n], and ``margins`` [n] of their own class, see ``margins``."""
 
     classes: NDArray[np.int32]
     margins: NDArray[np.float32]
 
 
-def said_of(scorer: Scorer, table: RowTable, model: str | None, report: Callable[[int], None]) -> Said:
+def predictions_of(scorer: Scorer, table: RowTable, model: str | None, report: Callable[[int], None]) -> Predictions:
     """What a model of the scorer's store, or the base point (None), says of every row of its table, in one pass;
     ``report`` hears how many rows are done."""
     names = [] if model is None else [model]
@@ -243,7 +237,7 @@ def said_of(scorer: Scorer, table: RowTable, model: str | None, report: Callable
         logits = z + changes[0] if names else z
         classes[here], ahead[here] = logits.argmax(1), margins(logits, table.label[here])
         report(here.stop)
-    return Said(classes=classes, margins=ahead)
+    return Predictions(classes=classes, margins=ahead)
 
 
 def kept_components(components: Sequence[str], without: Iterable[str]) -> list[str]:

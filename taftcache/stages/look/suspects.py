@@ -149,7 +149,7 @@ def _by_judges(
     with progress.task("suspects", sum(shard.rows for shard in store.shards)) as task:
         for shard, judge in zip(store.shards, judges, strict=True):
             operator = TangentOperator(base, [shard], device=device)
-            direction = base.tail.bind(judge.layout.views(judge.delta.to(device=device, dtype=operator.dtype)))
+            direction = operator.direction(judge.delta, judge.layout)
             for state, labels in operator.blocks():
                 yield state.logits + operator.tangent(state, direction), labels
                 task.advance(len(labels))

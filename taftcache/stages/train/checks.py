@@ -11,7 +11,9 @@ from taftcache.backbone.device import resolve_device
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import CompositionError, RecipeError
 from taftcache.names import COMPONENTS, HEAD, component_of, is_model, shard_of
+from taftcache.objective.named import named_loss
 from taftcache.recipe import Recipe, parse_recipe
+from taftcache.solve.minimise import has_estimate
 from taftcache.stages.extract.extraction import check_tail, check_words
 from taftcache.stages.train.settings import Settings
 from taftcache.tangent.config import TailConfig
@@ -55,8 +57,8 @@ def check_settings(store: FeatureStore, recipe: Recipe) -> None:
 def check_goal(recipe: Recipe) -> None:
     """RecipeError where a tolerance is "decisive" of what no removal is estimated for."""
     asked, method, teachers = recipe.objective, recipe.solver.method, recipe.prior.teachers
-    plain = asked.loss != "cross_entropy" and asked.radius is None and not teachers and method in ("auto", "conjugate")
-    if recipe.solver.tolerance == "decisive" and not plain:
+    estimated = not teachers and has_estimate(named_loss(asked.loss), asked.radius, method)
+    if recipe.solver.tolerance == "decisive" and not estimated:
         raise RecipeError(
             'solver.tolerance = "decisive" has no estimate of what taking out a row moves with these settings',
             got=f"loss = {asked.loss!r}, radius = {asked.radius}, method = {method!r}, {len(teachers)} teachers",

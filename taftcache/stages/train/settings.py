@@ -177,19 +177,19 @@ class Settings:
             return False
         if isinstance(prior := said.get("prior"), dict):
             prior.pop("rows", None)  # a teacher may have forgotten some of them since
-        asked = json.loads(json.dumps(self._problem(sources, mode)))
+        asked = json.loads(json.dumps(self._posed(sources, mode)))
         return {part: said.get(part) for part in (*asked, "prior")} == {"prior": None, **asked}
 
     def key(self, sources: Sequence[Shard], mode: Train) -> str:
         """Everything that decides a component's bytes, as text: equal keys mean nothing needs to be solved again."""
         solver = recipe_values(self.recipe)["solver"]
-        settings = self._problem(sources, mode)
+        settings = self._posed(sources, mode)
         settings["solver"] = {k: solver[k] for k in ("method", "tolerance", "max_passes", "proof_passes", "precision")}
         if self.is_taught(mode):
             settings["prior"] |= {"rows": self.taught(sources).digest}
         return json.dumps(settings, sort_keys=True)
 
-    def _problem(self, sources: Sequence[Shard], mode: Train) -> dict[str, Any]:
+    def _posed(self, sources: Sequence[Shard], mode: Train) -> dict[str, Any]:
         """What is minimised, without the numbers in it."""
         values = recipe_values(self.recipe)
         problem = {

@@ -20,7 +20,7 @@ from taftcache.objective.problem import Problem
 from taftcache.solve.choosing import choose_ridge
 from taftcache.solve.choosing_radius import Choice, choose_radius
 from taftcache.solve.methods.row_space import Restart
-from taftcache.solve.minimise import minimise
+from taftcache.solve.minimise import minimise, resume
 from taftcache.solve.proof import certified
 from taftcache.solve.settings import DECISIVE, Arithmetic, Goal, OnPass
 from taftcache.solve.solution import Solution, Status
@@ -40,7 +40,7 @@ class SolveOptions:
 
     interrupted: whether a solve that Ctrl-C ended raises KeyboardInterrupt, or is kept with its best iterate and
         marked in ``meta``; one of Adam's schedules raises.
-    start: as ``minimise`` has it.
+    start: as ``minimise`` has it. restart: go on from dual vectors, instead.
     keep_dual: keep the dual vectors, where the solve has them.
     goal: of a warm solve, which has one of its own.
     choice: of λ or R, where that was made from these rows before.
@@ -48,7 +48,8 @@ class SolveOptions:
     """
 
     interrupted: Literal["raise", "keep"] = "raise"
-    start: Tensor | Restart | None = None
+    start: Tensor | None = None
+    restart: Restart | None = None
     keep_dual: bool = False
     goal: Goal | None = None
     choice: Choice | None = None
@@ -190,10 +191,11 @@ def _solution(
     base, method, goal = settings.base, settings.recipe.solver.method, options.goal or settings.goal
     if settings.is_taught(objective.train):
         teachers = _teachers(settings, sources, objective)
-        assert not isinstance(options.start, Restart)
         return minimise_taught(
             base, sources, objective, teachers, goal=goal, arithmetic=arithmetic, start=options.start, on_pass=on_pass
         )
+    if options.restart is not None:
+        return resume(base, sources, objective, options.restart, goal=goal, arithmetic=arithmetic, on_pass=on_pass)
     if method == "paper" or method == "release" or method == "adamw":
         return _by_schedule(PRESETS[method], settings, sources, objective, goal, arithmetic, on_pass)
     return minimise(

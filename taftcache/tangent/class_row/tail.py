@@ -16,6 +16,7 @@ from taftcache.tangent.class_row.folding import folded
 from taftcache.tangent.config import Rows, TailConfig
 from taftcache.tangent.factors import Direct, RankOne
 from taftcache.tangent.parameters import Layout
+from taftcache.tangent.tail import Tail
 from taftcache.tangent.weights import TailWeights, tail_weights
 
 # K·H over tokens, at most: there ten products save what it takes to make a block ready; with fewer classes, less.
@@ -23,7 +24,7 @@ FEW = 0.5
 READY_BYTES = 4 << 30  # of all rows: those that memory does not hold would be made ready anew in every pass
 
 
-class ClassRowTail:
+class ClassRowTail(Tail):
     """One block, final norm and head, of which only the class row is ever formed; see ``class_row``."""
 
     rank_one = True
@@ -64,11 +65,6 @@ class ClassRowTail:
     def tangent(self, w: TailWeights, state: BlockState, delta: TailWeights) -> Tensor:
         """J Δw [n,K]."""
         return tangent(w, state, delta)
-
-    def value_and_tangent(self, w: TailWeights, rows: Tensor, delta: TailWeights) -> tuple[Tensor, Tensor]:
-        """f_w(x) and J Δw, both [n,K]."""
-        state = self.value(w, rows)
-        return state.logits, self.tangent(w, state, delta)
 
     def adjoint(self, w: TailWeights, state: BlockState, r: Tensor, out: TailWeights) -> None:
         """Add Jᵀ r to ``out`` in place, for r [n,K]."""

@@ -8,7 +8,7 @@ from taftcache.tangent.layers.linear import Linear
 from taftcache.tangent.layers.norm import Norm
 from taftcache.tangent.layers.residual import Pool, Residual
 
-Layer = Residual | Linear | Norm
+LayerSpec = Residual | Linear | Norm
 """What comes before the end of a tail, each from [n,t,d] to [n,t,d]."""
 
 

@@ -19,7 +19,7 @@ from taftcache.teaching.spec import PriorName
 from taftcache.teaching.students.kernels import cosine_distance, cosine_rows, gaussian_distance, relations, unit_rows
 from taftcache.teaching.students.nnls import nnls
 
-Teachers = Callable[[slice], Tensor]
+TeacherRows = Callable[[slice], Tensor]
 """ψ in float64 of some of the training rows, where φ [n,d] has them."""
 
 BLOCK_ROWS = 256
@@ -34,7 +34,7 @@ class Prior(nn.Module, ABC):
     def forward(self, phi: Tensor, psi: Tensor, logits: Tensor) -> Tensor:
         """R of a batch, a scalar."""
 
-    def refresh(self, phi: Tensor, teachers: Teachers) -> None:
+    def refresh(self, phi: Tensor, teachers: TeacherRows) -> None:
         """Update from the student's features φ [n,d] of all training rows; nothing by default."""
 
     def energy(self) -> Tensor | None:
@@ -87,7 +87,7 @@ class ClosedForm(Prior):
     def forward(self, phi: Tensor, psi: Tensor, logits: Tensor) -> Tensor:
         return cosine_distance(phi, psi * self.get_buffer("q").sqrt().to(psi))
 
-    def refresh(self, phi: Tensor, teachers: Teachers) -> None:
+    def refresh(self, phi: Tensor, teachers: TeacherRows) -> None:
         rows = unit_rows(phi.double() - phi.double().mean(0))
         parts = [slice(k, min(k + BLOCK_ROWS, len(rows))) for k in range(0, len(rows), BLOCK_ROWS)]
         b, k = student_moments((rows[part], unit_rows(teachers(part))) for part in parts)

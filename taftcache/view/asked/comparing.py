@@ -22,7 +22,7 @@ from taftcache.view.late import importing
 from taftcache.view.payload import packed
 
 if TYPE_CHECKING:
-    from taftcache.stages.look.scoring import Said, Scorer
+    from taftcache.stages.look.scoring import Predictions, Scorer
 
 HERE, THERE = "here", "there"
 BASE = "base"
@@ -35,15 +35,15 @@ class Side:
     def __init__(self, store: FeatureStore, table: RowTable, load: Callable[[], Scorer]) -> None:
         self.store, self.table, self.scorer = store, table, load
         self.models = [BASE, *(name for name in store.objects() if is_model(name))] if has_tail(store) else []
-        self.said: dict[str, Said] = {}
+        self.said: dict[str, Predictions] = {}
 
-    def say(self, model: str, report: Callable[[int], None]) -> Said:
+    def say(self, model: str, report: Callable[[int], None]) -> Predictions:
         """What a model says of every row; computed once."""
         with importing:
-            from taftcache.stages.look.scoring import said_of
+            from taftcache.stages.look.scoring import predictions_of
 
         if model not in self.said:
-            found = said_of(self.scorer(), self.table, None if model == BASE else model, report)
+            found = predictions_of(self.scorer(), self.table, None if model == BASE else model, report)
             while len(self.said) >= KEPT:
                 del self.said[next(iter(self.said))]
             self.said[model] = found
