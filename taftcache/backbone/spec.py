@@ -36,12 +36,12 @@ def check_options(model_args: Mapping[str, Any]) -> None:
 class BackboneSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Which frozen model produces the features.
 
-    model: a timm architecture, with or without a pretrained tag; None when the weights name it.
-    weights: "bundled" (the small ViT inside the package), "pretrained" (timm's hub), the path
-        of a ``.safetensors`` file with timm's names, or a folder in timm's local-dir layout.
+    model: a timm architecture, with or without a pretrained tag; left out when the weights name it.
+    weights: "bundled" (the small ViT inside the package), "pretrained" (timm's hub), the path of a ``.safetensors``
+        file with timm's names, or a folder in timm's local-dir layout.
     model_args: passed on to ``timm.create_model``.
-    precision: of the frozen layers' arithmetic; weights and what is trained stay in float32. Half of the numbers are
-        some times as fast on a GPU, and what they round is stored for good.
+    precision: of the frozen layers' arithmetic; weights and what is trained stay in float32. Half precision is several
+        times as fast on a GPU, and its rounding is stored for good.
     """
 
     model: str | None = None
@@ -92,18 +92,18 @@ def backbone_of(given: str | Path | BackboneSpec) -> BackboneSpec:
 class DataSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Where the images and labels come from.
 
-    source: scikit-learn's "digits", a "folder" of one folder a class, a "table" of paths and labels, "npz" or "hdf5"
-        arrays, a "timm" dataset, a "published" one with its published split.
-    train, test: folder roots, archive files or timm dataset names; ``${VAR}`` and ``~`` are expanded. For
-        "published" data ``train`` is the dataset's name: "caltech256", "mit67", "pets", "dogs", "cub200", "aircraft" or
-        "cars".
-    held_out: the part of ``train`` that is tested on when there is no ``test``.
-    limit: at most so many images of each source, chosen by a hash of their ids.
-    unreadable: what happens at an image that does not decode.
+    source: scikit-learn's "digits", a "folder" with one subfolder per class, a "table" of paths and labels, "npz" or
+        "hdf5" arrays, a "timm" dataset, or a "published" one with its published split.
+    train, test: folder roots, archive files or timm dataset names; ``${VAR}`` and ``~`` are expanded. For "published"
+        data ``train`` is the dataset's name: "caltech256", "mit67", "pets", "dogs", "cub200", "aircraft" or "cars".
+    held_out: the fraction of ``train`` that is kept for testing when there is no ``test``.
+    limit: use at most this many images of each source, chosen by a hash of their ids.
+    unreadable: what to do with an image that cannot be decoded.
     image_key, label_key: names of the arrays in npz and HDF5 files, or of the columns of a table.
-    root: for timm and published datasets, the folder; for a table, what its paths are relative to (its own folder by
-        default). train_split, test_split: timm's names of the two splits; of a table that is both train and test, what
-        its column ``split`` says.
+    root: for timm and published datasets, the folder; for a table, the folder that its paths start from (its own folder
+        by default).
+    train_split, test_split: timm's names of the two splits; for a table that is both train and test, the values in its
+        column ``split``.
     """
 
     source: Literal["digits", "folder", "table", "npz", "hdf5", "timm", "published"]
@@ -155,7 +155,7 @@ class DataSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 
 
 class PreprocessSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Overrides of the data configuration that timm knows for the model; what is left out stays as it is.
+    """Overrides of the data configuration that timm knows for the model; keys left out stay as they are.
 
     input_size: channels, height and width.
     mean, std: of each channel, for images scaled to 0 to 1.

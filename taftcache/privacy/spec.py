@@ -23,20 +23,20 @@ class PrivacySpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     epsilon, delta: the promise for each shard's component. With ``multiplier``, epsilon follows from the noise instead.
     multiplier: noise over sensitivity at each step, σ/Δ; by default what epsilon needs.
     relation: neighbours differ by one row more or less ("add-remove", Δ = C), or in one row ("replace-one", Δ = 2C).
-    mechanism: "descent" over all rows at each step, "sampled-descent" over rows that each come in with probability
+    mechanism: "descent" over all rows at each step, "sampled-descent" over rows that are each drawn with probability
         ``rate``; for the head alone also "least-squares" from noisy sufficient statistics and "covariance", descent
         preconditioned by the noisy second moment of the features.
     steps: of the descent.
     rate: of the sampling, rounded to a multiple of 2^-32.
     clip: C, the largest norm of one row's gradient.
     clipping: "clip" to at most C, or "normalise" to exactly C.
-    learning_rate: of the mean gradient of norm C; "auto" asks for no tuning.
+    learning_rate: of the mean gradient of norm C; "auto" needs no tuning.
     momentum: of the heavy ball.
     loss: "cross-entropy" or "rsl" with the kappa and alpha of [objective].
-    logits: "tangent" learns from J Δw alone, as the paper does, which is starting with the head at zero, "full" from
-        f + J Δw.
-    budget: epsilon that all private trainings of a shard may spend together; epsilon by default. The first one fixes it
-        for the store, with delta and relation.
+    logits: "tangent" learns from J Δw alone, as the paper does, which is the same as starting with the head at zero;
+        "full" learns from f + J Δw.
+    budget: the epsilon that all private trainings of a shard may spend together; by default, epsilon. The first one
+        fixes it for the store, with delta and relation.
     """
 
     epsilon: Positive = 3.0
