@@ -216,25 +216,25 @@ HEAD = """# Models
 Made by `tools/make_models_table.py`.
 
 A model is cut by depth (`tangent.blocks = k`: its last k blocks are the tail, 0 leaves the head alone) or before any \
-module that it calls (`tangent.blocks = "stages.3"`). `extract` and `inspect` say which of these ways computes J:
+module that it calls (`tangent.blocks = "stages.3"`). `extract` and `inspect` say in which of these ways J is computed:
 
 - **feature**: the rows are the head's input, and the head is linear.
-- **class row**: one block of which only the class token reaches the head, by hand.
-- **layers**: blocks of known layers, by hand.
+- **class row**: one block from which only the class token reaches the head; J is coded by hand.
+- **layers**: blocks of known layers; J is coded by hand.
 - **functional**: `torch.func` on timm's own code of the tail. It is slower. Training then needs timm, but \
 no file of weights.
 
-What the rows depend on stays as it is: a parameter that both halves read, such as a position bias that all blocks \
-share, is not trained. Neither are the statistics of BatchNorm, nor the frequencies of rotary embeddings where J is \
-computed by hand. A module is refused where something of the sample goes around it (the inside of a residual branch), \
-where it is called twice, or where it is given windows instead of images.
+Whatever the rows depend on is not trained: a parameter that both halves read, such as a position bias that all blocks \
+share, stays as it is. So do the statistics of BatchNorm, and the frequencies of rotary embeddings where J is \
+coded by hand. A module is refused as a cut where something of the sample goes around it (the inside of a residual \
+branch), where it is called twice, or where it is given windows instead of images.
 
 A model whose head is not one linear layer (LeViT, RepViT, EfficientFormer, SAM's ViT and others) needs \
-`model_args = { num_classes = 0 }`, which leaves that head away: the new one reads what the old one would have \
+`model_args = { num_classes = 0 }`, which leaves that head out: the new head reads what the old one would have \
 read. Images are RGB, so every model takes three channels.
 
-In the table, "a row" is what is cached of one sample by the model as named, and "bytes" its size in float16. J and Jᵀ \
-are relative errors in float64 against `torch.func` on the whole uncut model, for a small random model of the family.
+In the table, "a row" is what is cached of one sample by the model as named, and "bytes" is its size in float16. J and \
+Jᵀ are relative errors in float64 against `torch.func` on the whole uncut model, for a small random model of the family.
 """
 
 
