@@ -40,8 +40,8 @@ class BackboneSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     weights: "bundled" (the small ViT inside the package), "pretrained" (timm's hub), the path of a ``.safetensors``
         file with timm's names, or a folder in timm's local-dir layout.
     model_args: passed on to ``timm.create_model``.
-    precision: of the frozen layers' arithmetic; weights and what is trained stay in float32. Half precision is several
-        times as fast on a GPU, and its rounding is stored for good.
+    precision: of the frozen layers' arithmetic; weights and what is trained stay in float32. Half precision is for
+        GPUs that have units for it; its rounding is stored for good.
     """
 
     model: str | None = None
