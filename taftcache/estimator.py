@@ -59,7 +59,7 @@ class _Given(NamedTuple):
     config: TailConfig
     module: nn.Module | None = None
     order: Sequence[int] | slice = slice(None)
-    keys: np.ndarray | None = None
+    hashes: np.ndarray | None = None
 
 
 class _Tangent(Files, BaseEstimator):
@@ -130,8 +130,8 @@ class _Tangent(Files, BaseEstimator):
         rows = ArrayRows(self._rows(X), targets)
         if self.backbone is None:
             # A scaled column's last bits follow from the order of all rows, and would draw others to validate λ.
-            keys = row_hashes(np.column_stack([X, targets])) if self.ridge == "auto" else None
-            yield _Given(rows, {}, TailConfig.of_vectors(rows.tokens.shape[2], 1), keys=keys)
+            hashes = row_hashes(np.column_stack([X, targets])) if self.ridge == "auto" else None
+            yield _Given(rows, {}, TailConfig.of_vectors(rows.tokens.shape[2], 1), hashes=hashes)
         elif self._spec is not None:
             cut = self._cut()
             yield _Given(rows, cut.tail_state(), cut.tail_config(), cut.module())
@@ -165,7 +165,7 @@ class _Tangent(Files, BaseEstimator):
         self.ridge_, self.ridge_choice_ = self.ridge, None
         if self.ridge == "auto":
             folds = EVERY if self.backbone is None and given.source.rows <= FEW else 1
-            choice = choose_ridge(self.base_, sources, objective, arithmetic=how, keys=given.keys, folds=folds)
+            choice = choose_ridge(self.base_, sources, objective, arithmetic=how, hashes=given.hashes, folds=folds)
             self.ridge_, self.ridge_choice_ = choice.ridge, choice
         goal = Goal(tolerance=self.tolerance, max_passes=self.max_passes)
         objective = replace(objective, ridge=float(self.ridge_))

@@ -81,7 +81,7 @@ def choose_ridge(
     *,
     arithmetic: Arithmetic = ARITHMETIC,
     grid: Sequence[float] | None = None,
-    keys: NDArray[np.uint64] | None = None,
+    hashes: NDArray[np.uint64] | None = None,
     folds: int = 1,
 ) -> RidgeChoice:
     """The λ of a grid with the least mean loss on rows that did not take part.
@@ -101,7 +101,7 @@ def choose_ridge(
         objective: its own λ and ball have no part in the choice.
         arithmetic: its precision has none either.
         grid: λ > 0; ``HEAD_GRID`` or ``GRID`` by default.
-        keys: the rows' own hashes [N], where what is cached of them is not theirs alone.
+        hashes: the rows' own [N], where what is cached of them is not theirs alone.
         folds: how many of the fifths validate, one after the other, at a run each.
 
     Raises:
@@ -120,7 +120,7 @@ def choose_ridge(
             curve = [TriedRidge(e.ridge, e.loss, e.accuracy) for e in HeadPath(exact).leave_one_out(ridges)]
             best = _best(curve)
             return RidgeChoice(best, "leave-one-out", curve, 2, end_of(best, ridges))
-    drawn = order_of(sources) if keys is None else np.argsort(keys, kind="stable")
+    drawn = order_of(sources) if hashes is None else np.argsort(hashes, kind="stable")
     return _validated(base, sources, objective, arithmetic, ridges, drawn[:MOST_ROWS], folds)
 
 
@@ -187,15 +187,15 @@ def _mean(points: Sequence[TriedRidge]) -> TriedRidge:
 
 def row_hashes(rows: Iterable[NDArray[Any]]) -> NDArray[np.uint64]:
     """A hash of the bytes of each row [N]."""
-    keys = b"".join(blake3(row.tobytes()).digest(length=8) for row in rows)
-    return np.frombuffer(keys, ">u8").astype(np.uint64)
+    hashes = b"".join(blake3(row.tobytes()).digest(length=8) for row in rows)
+    return np.frombuffer(hashes, ">u8").astype(np.uint64)
 
 
 def order_of(sources: Sequence[RowSource]) -> NDArray[np.int64]:
     """The places of all rows [N] by a hash of what is cached of each: a row that leaves moves up those behind it."""
     blocks = (block.tokens for source in sources for block in source.blocks(BLOCK))
-    keys = row_hashes(row for tokens in blocks for row in np.ascontiguousarray(tokens))
-    return np.argsort(keys, kind="stable")
+    hashes = row_hashes(row for tokens in blocks for row in np.ascontiguousarray(tokens))
+    return np.argsort(hashes, kind="stable")
 
 
 def ridge_path(

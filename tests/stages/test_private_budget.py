@@ -18,7 +18,7 @@ from taftcache.privacy.accountant import Release, epsilon
 from taftcache.privacy.spec import PrivacySpec
 from taftcache.privacy.statement import EVENT, PLAN, Promise, fixed_promise, held_to, spent
 from taftcache.recipe import parse_recipe
-from taftcache.stages.train.private_keys import deciding
+from taftcache.stages.train.private_records import deciding
 from taftcache.stages.train.record import subtracted
 from tests.stages.making import PRIVACY, open_store, recipe, settings
 

@@ -20,7 +20,7 @@ from taftcache.privacy.noise import SeededBits
 from taftcache.privacy.statement import NOT_COVERED
 from taftcache.stages.signature import make_key
 from taftcache.stages.train import private_training
-from taftcache.stages.train.private_keys import KEYS, read_keys
+from taftcache.stages.train.private_records import KEYS, read_keys
 from taftcache.stages.train.record import adopt, settings_of
 from tests.stages.making import open_store, settings
 

@@ -27,7 +27,7 @@ from taftcache.stages.look.evaluation import held_out_rows, proven_shares
 from taftcache.stages.progress import Progress, Silent
 from taftcache.stages.signature import Signer, signed, signer_of
 from taftcache.stages.train.checks import STAYS, imported
-from taftcache.stages.train.private_keys import KEYS, put_keys
+from taftcache.stages.train.private_records import KEYS, put_keys
 from taftcache.stages.train.record import plan_without, settings_of
 from taftcache.tangent.spec import TAIL
 

@@ -32,7 +32,7 @@ from taftcache.stages.progress import Progress
 from taftcache.stages.train.checks import STAYS, imported
 from taftcache.stages.train.composing import current_key
 from taftcache.stages.train.private_claims import claim_problems
-from taftcache.stages.train.private_keys import KEYS
+from taftcache.stages.train.private_records import KEYS
 from taftcache.stages.train.record import settings_of, subtracted
 from taftcache.stages.train.settings import Settings
 from taftcache.tangent.spec import TAIL

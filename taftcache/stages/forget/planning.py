@@ -15,7 +15,7 @@ from taftcache.recipe import Recipe
 from taftcache.stages.forget.request import Request
 from taftcache.stages.train.checks import Weights, imported
 from taftcache.stages.train.composing import remaining_weights
-from taftcache.stages.train.private_keys import KEYS
+from taftcache.stages.train.private_records import KEYS
 from taftcache.stages.train.record import adopt, subtracted
 
 Mode = Literal["subtract", "retrain", "resolve"]

@@ -47,7 +47,7 @@ from taftcache.stages.memory import memory_of
 from taftcache.stages.progress import Progress, Silent
 from taftcache.stages.signature import Signer, signed, signer_of
 from taftcache.stages.train.checks import orphans
-from taftcache.stages.train.private_keys import deciding, is_current, new_key, put_keys, read_keys
+from taftcache.stages.train.private_records import deciding, is_current, new_key, put_keys, read_keys
 from taftcache.stages.train.record import (
     plan_without,
     record_recipe,
