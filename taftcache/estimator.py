@@ -35,6 +35,7 @@ from taftcache.objective.named import named_loss, true_class_weight
 from taftcache.objective.objective import Objective
 from taftcache.objective.squared_error import SquaredError
 from taftcache.objective.weights import RowWeights
+from taftcache.recipe import parse_bytes
 from taftcache.solve.choosing import EVERY, choose_ridge, row_hashes
 from taftcache.solve.minimise import minimise
 from taftcache.solve.settings import Arithmetic, Goal
@@ -72,7 +73,7 @@ class _Tangent(Files, BaseEstimator):
     radius: float | None
     tolerance: float
     max_passes: int
-    memory: int
+    memory: int | str
     device: str
 
     @property
@@ -154,14 +155,32 @@ class _Tangent(Files, BaseEstimator):
             return Base(config, head, TangentSpec(blocks=0, train="head"))
         return make_base(given.state, given.config, outputs, self._expansion, given.module)
 
+    def _check_arguments(self) -> None:
+        """ArgumentError for one of another type than it can have."""
+        wanted = {
+            "ridge": (_is_number(self.ridge) or self.ridge == "auto", 'a number above 0, or "auto"'),
+            "radius": (_is_number(self.radius) or self.radius is None, "a number above 0, or None"),
+            "tolerance": (_is_number(self.tolerance), "a number above 0"),
+            "max_passes": (isinstance(self.max_passes, int | np.integer), "a whole number"),
+            "memory": (isinstance(self.memory, int | np.integer | str), 'bytes, or a size like "2GiB"'),
+            "tangent": (self.tangent is None or isinstance(self.tangent, TangentSpec), "a TangentSpec, or None"),
+        }
+        for name, (fits, do) in wanted.items():
+            if not fits:
+                raise ArgumentError(f"{name} is of no type that it can have", got=repr(getattr(self, name)), do=do)
+        if self.__dict__.get("store") is not None and self._spec is None:
+            raise ArgumentError(
+                "a store keeps images, and X is none without a backbone",
+                got=f"store {str(self.__dict__['store'])!r}",
+                do="leave it out, or name a backbone",
+            )
+
     def _solve(self, given: _Given, outputs: int, loss: Loss, weights: RowWeights | None) -> None:
         self.base_ = self._base(given, outputs)
         train, sources = self.base_.spec.train, [given.source]
-        named = isinstance(self.ridge, float | int | np.number) and not isinstance(self.ridge, bool)
-        if self.ridge != "auto" and not named:
-            raise ArgumentError("the ridge is not a number", got=repr(self.ridge), do='a number above 0, or "auto"')
         objective = Objective(loss=loss, train=train, weights=weights, radius=self.radius)
-        how = Arithmetic(memory=self.memory, device=str(resolve_device(self.device)))
+        memory = parse_bytes(self.memory) if isinstance(self.memory, str) else self.memory
+        how = Arithmetic(memory=memory, device=str(resolve_device(self.device)))
         self.ridge_, self.ridge_choice_ = self.ridge, None
         if self.ridge == "auto":
             folds = EVERY if self.backbone is None and given.source.rows <= FEW else 1
@@ -216,7 +235,7 @@ class TangentClassifier(ClassifierMixin, _Tangent):
         alpha, kappa: of "rsl"; alpha = "auto" is √K for K classes.
         ridge: λ beside the mean loss (biases included); "auto" chooses it from the rows, some of them left out for it.
         radius: of a ball ‖Δw‖ ≤ R. class_weight: None, "balanced", or a mapping of classes to weights.
-        tolerance, max_passes: when a solve ends; see ``minimise``. memory: bytes for prepared rows.
+        tolerance, max_passes: when a solve ends; see ``minimise``. memory: for prepared rows, bytes or "2GiB".
         device: where products run. store: the folder of a store for the images of ``fit``, which a fit to the same
             ones reads again.
     """
@@ -235,7 +254,7 @@ class TangentClassifier(ClassifierMixin, _Tangent):
         class_weight: Mapping[Any, float] | str | None = None,
         tolerance: float = 1e-6,
         max_passes: int = 1000,
-        memory: int = 2 << 30,
+        memory: int | str = 2 << 30,
         device: str = "cpu",
         store: str | Path | None = None,
     ) -> None:
@@ -256,6 +275,7 @@ class TangentClassifier(ClassifierMixin, _Tangent):
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> TangentClassifier:
         """Solve over X [n,…] with classes y [n] of any kind; a row of weight 2 is as two rows but where λ is chosen."""
+        self._check_arguments()
         if self.backbone is None:
             X, y = validate_data(self, X, y, dtype=[np.float64, np.float32])
         else:
@@ -327,7 +347,8 @@ class TangentClassifier(ClassifierMixin, _Tangent):
 class TangentRegressor(RegressorMixin, _Tangent):
     """A regressor that is linear in its weights around a base point: squared error + ridge, solved exactly.
 
-    ``X`` and the arguments are those of ``TangentClassifier``; y is [n] or [n,m].
+    ``X`` and the arguments are those of ``TangentClassifier``; y is [n] or [n,m]. Its mean over the rows of ``fit`` is
+    where the head's bias begins, so that y + c gives the predictions of y, and c more.
     """
 
     def __init__(
@@ -340,7 +361,7 @@ class TangentRegressor(RegressorMixin, _Tangent):
         radius: float | None = None,
         tolerance: float = 1e-6,
         max_passes: int = 1000,
-        memory: int = 2 << 30,
+        memory: int | str = 2 << 30,
         device: str = "cpu",
     ) -> None:
         self.backbone = backbone
@@ -355,6 +376,7 @@ class TangentRegressor(RegressorMixin, _Tangent):
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> TangentRegressor:
         """Solve over X [n,…] with values y [n] or [n,m]; a row of weight 2 is as two rows but where λ is chosen."""
+        self._check_arguments()
         if self.backbone is None:
             X, y = validate_data(self, X, y, dtype=[np.float64, np.float32], multi_output=True, y_numeric=True)
         else:
@@ -364,11 +386,21 @@ class TangentRegressor(RegressorMixin, _Tangent):
         by_sample = None if sample_weight is None else _sample_weights(sample_weight, X)
         self._measure(X, by_sample)
         self._flat = values.ndim == 1
+        self._mean = np.average(values, axis=0, weights=None if by_sample is None else by_sample.numpy())
         with self._given(X, values) as given:
             outputs = 1 if self._flat else values.shape[1]
             weights = None if by_sample is None else RowWeights(by_sample=by_sample)
             self._solve(given, outputs, SquaredError(), weights)
         return self
+
+    def _base(self, given: _Given, outputs: int) -> Base:
+        """With the values' mean in the head's bias: what they are measured from is nothing that a ridge resists."""
+        base = super()._base(given, outputs)
+        bias = base.config.head_names[1]
+        if bias not in base.state:
+            return base
+        mean = torch.from_numpy(np.atleast_1d(self._mean))  # in float64, as the values themselves
+        return replace(base, state={**base.state, bias: base.state[bias].double() + mean})
 
     def predict(self, X: Any) -> np.ndarray:
         """Values [n] or [n,m]."""
@@ -379,6 +411,10 @@ class TangentRegressor(RegressorMixin, _Tangent):
         tags = super().__sklearn_tags__()
         tags.target_tags.multi_output = True
         return tags
+
+
+def _is_number(given: Any) -> bool:
+    return isinstance(given, float | int | np.number) and not isinstance(given, bool)
 
 
 def _sample_weights(given: Any, rows: Any) -> Tensor:

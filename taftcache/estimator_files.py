@@ -162,9 +162,10 @@ class Files:
         value = self.solution_.value.cpu()
         if self.backbone is not None:  # type: ignore[attr-defined]
             self.coef_ = value.numpy()
+            self.__dict__.pop("intercept_", None)  # of an earlier fit, to features
             return
-        views = self._layout.views(value)
-        self.coef_, self.intercept_ = views["head.weight"].numpy(), views["head.bias"].numpy()
+        head = {name: view + self.base_.state[name].to(view) for name, view in self._layout.views(value).items()}
+        self.coef_, self.intercept_ = head["head.weight"].numpy(), head["head.bias"].numpy()
         if self.scaler_ is not None:  # the same head, of X as it was given
             self.coef_ = self.coef_ / self.scaler_.scale_
             self.intercept_ = self.intercept_ - self.coef_ @ self.scaler_.mean_

@@ -142,13 +142,84 @@ def test_columns_that_tell_nothing_are_solved_by_the_base_point(classes):
 
 @pytest.mark.parametrize("outputs", [None, 3])
 def test_regressor_on_features_is_sklearns_ridge(outputs):
-    X, y = make_regression(60, 8, n_targets=outputs or 1, random_state=0)
+    X, y = make_regression(60, 8, n_targets=outputs or 1, bias=300.0, random_state=0)
+    # 1/N Σ 1/m ‖·‖² + λ/2 ‖·‖² is 2/(N m) of Ridge's objective
+    alpha, mean = 1e-2 * len(X) * (outputs or 1) / 2, y.mean(0)
     mine = TangentRegressor(ridge=1e-2, scaling="none").fit(X, y)
-    # 1/N Σ 1/m ‖·‖² + λ/2 ‖·‖² is 2/(N m) of Ridge's objective; the intercept is penalised like the rest.
-    extended = np.c_[X, np.ones(len(X))]
-    ridge = Ridge(alpha=1e-2 * len(X) * (outputs or 1) / 2, fit_intercept=False).fit(extended, y)
-    assert np.allclose(mine.predict(X), ridge.predict(extended), rtol=1e-9, atol=1e-9)
+    extended = np.c_[X, np.ones(len(X))]  # the intercept begins at the mean, and is penalised from there
+    ridge = Ridge(alpha=alpha, fit_intercept=False).fit(extended, y - mean)
+    assert np.allclose(mine.predict(X), ridge.predict(extended) + mean, rtol=1e-9, atol=1e-9)
+    assert np.allclose(mine.predict(X), X @ mine.coef_.T + mine.intercept_, rtol=1e-9)
     assert mine.coef_.shape == ((8,) if outputs is None else (3, 8))
+    scaled = StandardScaler().fit_transform(X)  # its columns have no mean, so that the intercept stays there
+    mine = TangentRegressor(ridge=1e-2).fit(X, y)
+    assert np.allclose(mine.predict(X), Ridge(alpha=alpha).fit(scaled, y).predict(scaled), rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.law("What values are measured from changes no prediction but by that")
+def test_values_may_be_measured_from_anywhere(tmp_path):
+    rng = np.random.default_rng(0)
+    X, weights = rng.normal(size=(80, 60)), rng.uniform(size=80)
+    y = X @ rng.normal(size=60) * 0.3 + rng.normal(size=80) * 3
+    near, far = (TangentRegressor().fit(X, y + shift, weights) for shift in (0.0, 1e5))
+    assert near.ridge_ == far.ridge_
+    assert np.allclose(far.predict(X) - 1e5, near.predict(X), atol=1e-6)
+    far.save(tmp_path / "saved")
+    assert np.array_equal(TangentRegressor.load(tmp_path / "saved").predict(X), far.predict(X))
+    images, _ = pictures(12)
+    spec = TangentSpec(train="head")
+    near, far = (
+        TangentRegressor("bundled", tangent=spec, ridge=1e-2).fit(images, np.arange(12.0) + s) for s in (0.0, 1e5)
+    )
+    assert np.allclose(far.predict(images) - 1e5, near.predict(images), atol=1e-5)
+
+
+def test_a_fit_to_images_keeps_nothing_of_one_to_features():
+    fitted = TangentClassifier(ridge=1e-2).fit(*digits())
+    assert fitted.intercept_.shape == (10,)
+    images, labels = pictures(12)
+    assert not hasattr(fitted.set_params(backbone="bundled").fit(images, labels), "intercept_")
+
+
+WRONG = {
+    "ridge": ["foo", None, True, [0.1, 1]],
+    "radius": ["auto", [1.0, 2.0], True],
+    "tolerance": ["auto", None],
+    "max_passes": [1.5, "10", None],
+    "memory": [1.5, None],
+    "tangent": ["full", {"blocks": 1}],
+}
+
+
+@pytest.mark.parametrize(("name", "value"), [(name, value) for name, values in WRONG.items() for value in values])
+@pytest.mark.parametrize("kind", [TangentClassifier, TangentRegressor])
+def test_arguments_of_another_type_are_named(kind, name, value):
+    X, y = load_iris(return_X_y=True)
+    with pytest.raises(ArgumentError, match=f"^{name} is of no type"):
+        kind(**{name: value}).fit(X, y)
+
+
+def test_memory_is_bytes_or_a_size():
+    X, y = load_iris(return_X_y=True)
+    fitted = TangentClassifier(ridge=1e-2, memory="1GiB").fit(X, y)
+    assert np.array_equal(fitted.coef_, TangentClassifier(ridge=1e-2, memory=0).fit(X, y).coef_)
+
+
+def test_a_store_needs_images():
+    with pytest.raises(ArgumentError, match="a store keeps images"):
+        TangentClassifier(store="somewhere").fit(*load_iris(return_X_y=True))
+
+
+def test_a_table_of_paths_is_named_and_grey_pictures_have_one_channel():
+    images, labels = pictures(12)
+    with pytest.raises(DataError, match="given as a table"):
+        TangentClassifier("bundled").fit(np.array([["a.png", "b.png"]] * 12), labels)
+    spec = TangentSpec(train="head")
+    grey, colour = (
+        TangentClassifier("bundled", tangent=spec, ridge=1e-2).fit(given, labels)
+        for given in ([image[:, :, :1] for image in images], images)
+    )
+    assert np.array_equal(grey.coef_, colour.coef_)
 
 
 def test_classifier_on_features_is_sklearns_logistic_regression():

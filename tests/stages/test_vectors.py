@@ -9,6 +9,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
+import torch
 
 import taftcache
 from taftcache.cache.columns import Columns
@@ -238,9 +239,10 @@ def test_held_out_rows_of_their_own(tmp_path):
     with FeatureStore(tmp_path / "s") as store:
         assert sorted(store.held_out.sample_ids) == [f"test/{k:08d}" for k in range(9)]
         assert len(store.sample_ids()) == N
-    for wrong, says in (((x[:3], ["dog"] * 3), "no class 'dog'"), ((x[:3, :4], LABELS[:3]), "another shape")):
+    for wrong, says in (((x[:3], ["dog"] * 3), "classes that no other"), ((x[:3, :4], LABELS[:3]), "another shape")):
         with pytest.raises(DataError, match=says):
             taftcache.import_vectors(x, LABELS, tmp_path / "t", test=wrong, overrides=SMALL)
+        assert not (tmp_path / "t").exists()
     file, columns = write(tmp_path, "stored.npz")
     asked = recipe_of_vectors(tmp_path / "u", SMALL)
     with pytest.raises(DataError, match="others have, too"):
@@ -300,3 +302,22 @@ def test_a_class_without_a_training_row_is_named(made, tmp_path, capsys):
     assert report.notes == ["1 class held out without a training row, which cannot be learned: cat"]
     show_evaluate(report)
     assert f"note: {report.notes[0]}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["123", "true", "1e3", "[1]", 'a"b', "a = b"])
+def test_any_name_of_a_folder_is_a_place(tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    report = taftcache.import_vectors(vectors(), LABELS, name, overrides=SMALL)
+    assert str(report.store) == name
+    assert FeatureStore.exists(tmp_path / name)
+
+
+def test_tensors_are_arrays_whatever_follows_them(tmp_path):
+    x = vectors()
+    tensor = torch.tensor(x, requires_grad=True)
+    labels = torch.arange(N) % 3
+    taftcache.import_vectors(tensor, labels, tmp_path / "s", overrides=SMALL)
+    assert taftcache.append_vectors(x, labels.numpy(), tmp_path / "s").known == N
+    assert taftcache.append_vectors(tensor, labels, tmp_path / "s").known == N
+    with pytest.raises(DataError, match="there are no vectors"):
+        taftcache.import_vectors(x[:0], LABELS[:0], tmp_path / "none")

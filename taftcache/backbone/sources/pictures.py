@@ -20,6 +20,9 @@ def listed(given: Iterable[T]) -> list[T]:
     """What is given, as a list; DataError for one image or one name in place of several."""
     if isinstance(given, str | Path) or not np.iterable(given):
         raise DataError("images are not given as a list", got=repr(given)[:80], do="put it into a list")
+    if getattr(given, "ndim", 1) == 2:  # of a data frame, iterating gives the names of its columns
+        got = f"{type(given).__name__} {list(getattr(given, 'shape', ()))}"
+        raise DataError("images are given as a table", got=got, do="give one column of paths, or arrays [h, w, 3]")
     return list(given)
 
 

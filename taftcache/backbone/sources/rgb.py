@@ -13,10 +13,13 @@ Picture = str | Path | Image.Image | np.ndarray
 
 
 def as_rgb(picture: Picture) -> Image.Image:
-    """An image file, a PIL image or a uint8 array [h,w] or [h,w,3] in RGB, see ``to_rgb``."""
+    """An image file, a PIL image or a uint8 array [h,w], [h,w,1] or [h,w,3] in RGB, see ``to_rgb``."""
     if isinstance(picture, str | Path):
         return open_rgb(picture)
-    return to_rgb(picture if isinstance(picture, Image.Image) else Image.fromarray(np.asarray(picture)))
+    if isinstance(picture, Image.Image):
+        return to_rgb(picture)
+    pixels = np.asarray(picture)
+    return to_rgb(Image.fromarray(pixels[:, :, 0] if pixels.ndim == 3 and pixels.shape[2] == 1 else pixels))
 
 
 def open_rgb(file: Path | str) -> Image.Image:

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-import numpy as np
 from numpy.typing import ArrayLike
 
 from taftcache.cache.columns import Columns
@@ -48,7 +47,7 @@ def append_vectors(
         DataError: what cannot be used, another width, a class that the store does not have.
         StoreError: a store of anything else, or a row with an id of the store's that is not the row there.
     """
-    return _append(Vectors.of(Path("rows"), np.asarray(x), y, ids), store, new_shard, dry, progress or Silent())
+    return _append(Vectors.in_memory("rows", x, y, ids), store, new_shard, dry, progress or Silent())
 
 
 def append_file(

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import numpy as np
 from numpy.typing import ArrayLike
 from safetensors.torch import save
 
@@ -129,8 +128,8 @@ def import_vectors(
         DataError: what cannot be used, as for ``import_``.
     """
     begin = time.perf_counter()
-    features = Vectors.of(Path("rows"), np.asarray(x), y, ids)
-    tested = None if test is None else Vectors.of(Path("test"), np.asarray(test[0]), test[1], None).narrowed()
+    features = Vectors.in_memory("rows", x, y, ids)
+    tested = None if test is None else Vectors.in_memory("test", *test).narrowed()
     recipe = recipe_of_vectors(store, overrides)
     return _import(_Request(features, tested, recipe, False, scaling), None, progress or Silent(), begin)
 
@@ -142,7 +141,9 @@ def recipe_of_vectors(store: Path | str, overrides: Sequence[str] = ()) -> Recip
         "data": {"source": "digits"},  # what a recipe has that names no images
         "tangent": {"blocks": 0, "train": "head", "init": "zero"},
     }
-    return parse_recipe(apply_overrides(values, [*overrides, f"store.path={store}"]))
+    made = apply_overrides(values, overrides)
+    # not one of the overrides: a folder's name may read as a number
+    return parse_recipe({**made, "store": {**made.get("store", {}), "path": str(store)}})
 
 
 def open_features(stack: ExitStack, path: Path, columns: Columns, target: Path) -> FeatureFile | Vectors:
@@ -240,6 +241,12 @@ def _check(asked: _Request) -> None:
         raise DataError(
             "the held-out rows have another shape than the others",
             got=f"{list(test.tokens_shape)} in {test.path}, {list(features.tokens_shape)} in {features.path}",
+        )
+    if unknown := sorted(set(test.classes) - set(features.classes)):
+        raise DataError(
+            "held-out rows are of classes that no other row has",
+            got=f"{counted(len(unknown), 'class')}, the first: {unknown[0]!r}",
+            do="leave those rows out, or give rows of these classes to train on",
         )
     if both := set(test.ids) & set(features.ids):
         raise DataError(

@@ -42,6 +42,12 @@ class Vectors:
     classes: list[str]
 
     @classmethod
+    def in_memory(cls, name: str, values: ArrayLike, labels: ArrayLike, ids: ArrayLike | None = None) -> Vectors:
+        """Vectors of a program's own arrays, or of tensors, wherever they lie; the rest as for ``of``."""
+        x, y = (a.detach().cpu() if hasattr(a, "detach") else a for a in (values, labels))
+        return cls.of(Path(name), np.asarray(x), y, ids)
+
+    @classmethod
     def of(
         cls,
         path: Path,
@@ -56,6 +62,9 @@ class Vectors:
             DataError: no numbers [n, d], labels or ids of another length, labels that are no classes, ids that are none
                 or come twice.
         """
+        if values.ndim and not len(values):
+            got = f"{values.dtype} {list(values.shape)}"
+            raise DataError(f"there are no vectors in {path}", got=got, do="give one at least")
         forms = {2: "[n, d]"} | ({3: "[n, t, d]"} if isinstance(values, StoredRows) else {})
         if values.ndim not in forms or not values.size or values.dtype.kind not in "fiu" or values.dtype.itemsize > 8:
             raise DataError(
