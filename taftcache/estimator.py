@@ -35,7 +35,6 @@ from taftcache.objective.named import named_loss, true_class_weight
 from taftcache.objective.objective import Objective
 from taftcache.objective.squared_error import SquaredError
 from taftcache.objective.weights import RowWeights
-from taftcache.recipe import parse_bytes
 from taftcache.solve.choosing import EVERY, choose_ridge, row_hashes
 from taftcache.solve.minimise import minimise
 from taftcache.solve.settings import Arithmetic, Goal
@@ -73,7 +72,7 @@ class _Tangent(Files, BaseEstimator):
     radius: float | None
     tolerance: float
     max_passes: int
-    memory: int | str
+    memory: int
     device: str
 
     @property
@@ -162,7 +161,7 @@ class _Tangent(Files, BaseEstimator):
             "radius": (_is_number(self.radius) or self.radius is None, "a number above 0, or None"),
             "tolerance": (_is_number(self.tolerance), "a number above 0"),
             "max_passes": (isinstance(self.max_passes, int | np.integer), "a whole number"),
-            "memory": (isinstance(self.memory, int | np.integer | str), 'bytes, or a size like "2GiB"'),
+            "memory": (isinstance(self.memory, int | np.integer), "bytes: 2 << 30 are 2 GiB"),
             "tangent": (self.tangent is None or isinstance(self.tangent, TangentSpec), "a TangentSpec, or None"),
         }
         for name, (fits, do) in wanted.items():
@@ -179,8 +178,7 @@ class _Tangent(Files, BaseEstimator):
         self.base_ = self._base(given, outputs)
         train, sources = self.base_.spec.train, [given.source]
         objective = Objective(loss=loss, train=train, weights=weights, radius=self.radius)
-        memory = parse_bytes(self.memory) if isinstance(self.memory, str) else self.memory
-        how = Arithmetic(memory=memory, device=str(resolve_device(self.device)))
+        how = Arithmetic(memory=self.memory, device=str(resolve_device(self.device)))
         self.ridge_, self.ridge_choice_ = self.ridge, None
         if self.ridge == "auto":
             folds = EVERY if self.backbone is None and given.source.rows <= FEW else 1
@@ -235,7 +233,7 @@ class TangentClassifier(ClassifierMixin, _Tangent):
         alpha, kappa: of "rsl"; alpha = "auto" is √K for K classes.
         ridge: λ beside the mean loss (biases included); "auto" chooses it from the rows, some of them left out for it.
         radius: of a ball ‖Δw‖ ≤ R. class_weight: None, "balanced", or a mapping of classes to weights.
-        tolerance, max_passes: when a solve ends; see ``minimise``. memory: for prepared rows, bytes or "2GiB".
+        tolerance, max_passes: when a solve ends; see ``minimise``. memory: bytes for prepared rows.
         device: where products run. store: the folder of a store for the images of ``fit``, which a fit to the same
             ones reads again.
     """
@@ -254,7 +252,7 @@ class TangentClassifier(ClassifierMixin, _Tangent):
         class_weight: Mapping[Any, float] | str | None = None,
         tolerance: float = 1e-6,
         max_passes: int = 1000,
-        memory: int | str = 2 << 30,
+        memory: int = 2 << 30,
         device: str = "cpu",
         store: str | Path | None = None,
     ) -> None:
@@ -361,7 +359,7 @@ class TangentRegressor(RegressorMixin, _Tangent):
         radius: float | None = None,
         tolerance: float = 1e-6,
         max_passes: int = 1000,
-        memory: int | str = 2 << 30,
+        memory: int = 2 << 30,
         device: str = "cpu",
     ) -> None:
         self.backbone = backbone

@@ -186,7 +186,7 @@ WRONG = {
     "radius": ["auto", [1.0, 2.0], True],
     "tolerance": ["auto", None],
     "max_passes": [1.5, "10", None],
-    "memory": [1.5, None],
+    "memory": [1.5, "2GiB", None],
     "tangent": ["full", {"blocks": 1}],
 }
 
@@ -199,12 +199,6 @@ def test_arguments_of_another_type_are_named(kind, name, value):
         kind(**{name: value}).fit(X, y)
 
 
-def test_memory_is_bytes_or_a_size():
-    X, y = load_iris(return_X_y=True)
-    fitted = TangentClassifier(ridge=1e-2, memory="1GiB").fit(X, y)
-    assert np.array_equal(fitted.coef_, TangentClassifier(ridge=1e-2, memory=0).fit(X, y).coef_)
-
-
 def test_a_store_needs_images():
     with pytest.raises(ArgumentError, match="a store keeps images"):
         TangentClassifier(store="somewhere").fit(*load_iris(return_X_y=True))
@@ -212,7 +206,7 @@ def test_a_store_needs_images():
 
 def test_a_table_of_paths_is_named_and_grey_pictures_have_one_channel():
     images, labels = pictures(12)
-    with pytest.raises(DataError, match="given as a table"):
+    with pytest.raises(DataError, match="but as a table"):
         TangentClassifier("bundled").fit(np.array([["a.png", "b.png"]] * 12), labels)
     spec = TangentSpec(train="head")
     grey, colour = (

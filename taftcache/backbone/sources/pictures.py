@@ -22,7 +22,11 @@ def listed(given: Iterable[T]) -> list[T]:
         raise DataError("images are not given as a list", got=repr(given)[:80], do="put it into a list")
     if getattr(given, "ndim", 1) == 2:  # of a data frame, iterating gives the names of its columns
         got = f"{type(given).__name__} {list(getattr(given, 'shape', ()))}"
-        raise DataError("images are given as a table", got=got, do="give one column of paths, or arrays [h, w, 3]")
+        raise DataError(
+            "images are not given as a list, but as a table",
+            got=got,
+            do="give one column of paths, or arrays [h, w, 3]",
+        )
     return list(given)
 
 
