@@ -321,3 +321,12 @@ def test_tensors_are_arrays_whatever_follows_them(tmp_path):
     assert taftcache.append_vectors(tensor, labels, tmp_path / "s").known == N
     with pytest.raises(DataError, match="there are no vectors"):
         taftcache.import_vectors(x[:0], LABELS[:0], tmp_path / "none")
+
+
+def test_whole_numbers_are_classes_in_any_type_and_fractions_are_not(tmp_path):
+    labels = np.arange(N) % 3
+    taftcache.import_vectors(vectors(), labels, tmp_path / "s", overrides=SMALL)
+    assert taftcache.append_vectors(vectors(), labels.astype(np.float32), tmp_path / "s").known == N
+    for wrong in (labels + 0.5, np.where(labels == 0, np.nan, labels), np.where(labels == 0, 1e300, labels)):
+        with pytest.raises(DataError, match="not integers or texts"):
+            taftcache.append_vectors(vectors(), wrong, tmp_path / "s")

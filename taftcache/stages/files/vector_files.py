@@ -124,6 +124,9 @@ _NAME = "name the vectors, labels and ids: --vectors, --labels, --ids"
 def _words(path: Path, what: str, given: ArrayLike) -> NDArray[Any]:
     """Labels or ids [n] as they were given; DataError for what is neither integers nor texts, one by one."""
     found = np.asarray(given)
+    if what == "labels" and found.ndim == 1 and found.dtype.kind == "f" and (np.abs(found) < 2**53).all():
+        whole = found.astype(np.int64)  # as pandas has integers that once had gaps among them
+        found = whole if (whole == found).all() else found
     if found.ndim != 1 or found.dtype.kind not in "USOiuT":
         raise DataError(
             f"the {what} of {path} are not integers or texts [n]",
