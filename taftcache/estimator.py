@@ -111,12 +111,17 @@ class _Tangent(Files, BaseEstimator):
     def _cut(self) -> Cut:
         spec = self._spec
         assert spec is not None
-        known: tuple[BackboneSpec, Cut] | None = self.__dict__.get("_cut_of")
-        if known is None or known[0] != spec:
+        known: tuple[Any, Cut] | None = self.__dict__.get("_cut_of")
+        if known is None or known[0] != self._cut_from:
             loaded = load_backbone(spec, device=self.device)
-            known = spec, Cut(loaded, (self.tangent or FRESH).blocks)
+            known = self._cut_from, Cut(loaded, self._expansion.blocks)
             self._cut_of = known
         return known[1]
+
+    @property
+    def _cut_from(self) -> tuple[BackboneSpec | None, int | str]:
+        """What a cut depends on."""
+        return self._spec, self._expansion.blocks
 
     def __getstate__(self) -> dict[str, Any]:
         state = {name: value for name, value in super().__getstate__().items() if name != "_cut_of"}
@@ -145,7 +150,8 @@ class _Tangent(Files, BaseEstimator):
             raise ArgumentError("no scaling of features is called that", got=str(self.scaling), do="column, or none")
         self.scaler_ = None
         if self.scaling == "column" and self.backbone is None:
-            self.scaler_ = StandardScaler().fit(X, sample_weight=None if weights is None else weights.numpy())
+            scaler = StandardScaler().set_output(transform="default")  # whatever a notebook has asked of all others
+            self.scaler_ = scaler.fit(X, sample_weight=None if weights is None else weights.numpy())
 
     def _base(self, given: _Given, outputs: int) -> Base:
         if self.backbone is None:
@@ -321,7 +327,7 @@ class TangentClassifier(ClassifierMixin, _Tangent):
             path = Path(self.store or Path(stack.enter_context(TemporaryDirectory()), "store"))
             store, frozen = cached_images(path, listed, spec, self._expansion, self.device, lasting=bool(self.store))
             stack.enter_context(store)
-            self._cut_of = spec, frozen.cut
+            self._cut_of = self._cut_from, frozen.cut
             shard, place = store.shard(SHARD), {item.id: k for k, item in enumerate(listed.items)}
             order = [place[i] for i in shard.sample_ids]
             yield _Given(shard, frozen.tail_state(), frozen.config, frozen.cut.module(), order)

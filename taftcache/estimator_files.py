@@ -148,7 +148,7 @@ class Files:
                 network = folder / BACKBONE if (folder / BACKBONE).is_dir() else folder
                 spec = BackboneSpec(weights=f"local-dir:{network.absolute()}", precision=described.precision)  # type: ignore[arg-type]
                 backbone = load_backbone(spec, described.preprocess, made.device)  # type: ignore[attr-defined]
-                made._cut_of = made._spec, Cut(backbone, made.base_.config.start or 0)  # type: ignore[attr-defined]
+                made._cut_of = made._cut_from, Cut(backbone, made.base_.config.start or 0)  # type: ignore[attr-defined]
         except (OSError, SafetensorError) as error:
             raise FormatError(f"no saved estimator at {folder}", got=str(error)) from error
         except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from sklearn import config_context
 from sklearn.base import clone
 from sklearn.datasets import load_breast_cancer, load_digits, load_iris, load_wine, make_regression
 from sklearn.exceptions import ConvergenceWarning
@@ -373,3 +374,50 @@ def test_a_name_is_a_model_or_its_weights(tmp_path):
     assert fitted.base_.spec.reset_block, "as init writes it"
     assert not clone(fitted).set_params(tangent=TangentSpec()).fit(pictures()[0][:4], [*"abab"]).base_.spec.reset_block
     assert clone(TangentClassifier("deit_tiny_patch16_224")).get_params()["backbone"] == "deit_tiny_patch16_224"
+
+
+@pytest.mark.parametrize("kind", [TangentClassifier, TangentRegressor])
+def test_rows_of_weight_zero_have_no_part_in_lambda(kind):
+    X, y = load_iris(return_X_y=True)
+    counted = y > 0
+    masked, removed = kind().fit(X, y, counted * 1.0), kind().fit(X[counted], y[counted])
+    if kind is TangentRegressor:
+        assert masked.ridge_ == removed.ridge_
+    assert masked.score(X[counted], y[counted]) >= removed.score(X[counted], y[counted]) - 0.02
+
+
+def test_another_tangent_is_another_cut():
+    images, _ = pictures(12)
+    values = np.arange(12.0)
+    fitted = TangentRegressor("bundled", ridge=1e-2, tangent=TangentSpec(blocks=0)).fit(images, values)
+    assert fitted.coef_.shape == (97,)
+    spec = TangentSpec(blocks=1, reset_block=True)
+    again = fitted.set_params(tangent=spec).fit(images, values)
+    fresh = TangentRegressor("bundled", ridge=1e-2, tangent=spec).fit(images, values)
+    assert np.array_equal(again.coef_, fresh.coef_)
+
+
+def test_what_is_trained_is_named_and_globs_may_be_a_tuple():
+    images, _ = pictures(12)
+    listed, tupled = (
+        TangentRegressor("bundled", ridge=1e-2, tangent=TangentSpec(train=train)).fit(images, np.arange(12.0)).coef_
+        for train in (["*.mlp.*", "head.*"], ("*.mlp.*", "head.*"))
+    )
+    assert np.array_equal(listed, tupled)
+    with pytest.raises(RecipeError, match="nothing is trained under the name 'foo'"):
+        TangentRegressor("bundled", tangent=TangentSpec(train="foo")).fit(images, np.arange(12.0))
+
+
+def test_one_picture_is_no_list_of_them():
+    images, labels = pictures(12)
+    fitted = TangentClassifier("bundled", tangent=TangentSpec(train="head"), ridge=1e-2).fit(images, labels)
+    with pytest.raises(DataError, match="as one picture"):
+        fitted.predict(images[0])
+
+
+def test_data_frames_that_a_notebook_asks_of_transformers_change_nothing():
+    pytest.importorskip("pandas")
+    X, y = load_iris(return_X_y=True)
+    with config_context(transform_output="pandas"):
+        fitted = TangentClassifier(ridge=1e-2).fit(X, y)
+        assert (fitted.predict(X) == TangentClassifier(ridge=1e-2).fit(X, y).predict(X)).all()

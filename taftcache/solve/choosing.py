@@ -112,6 +112,14 @@ def choose_ridge(
     ridges = sorted(grid if grid is not None else HEAD_GRID if head else GRID)
     if not ridges or ridges[0] <= 0:
         raise SolveError("choosing a ridge needs a grid of λ above 0", got=f"grid {ridges}")
+    given = objective.weights
+    if given is not None and given.by_sample is not None and len(given.by_sample) == rows and not given.by_sample.all():
+        counted = torch.nonzero(given.by_sample)[:, 0]  # a row of weight 0 is none
+        by_sample = given.by_sample[counted] * (len(counted) / rows)  # the loss is a mean over those that are left
+        places = counted.numpy(force=True)
+        sources, rows = [RowSubset(sources, places)], len(counted)
+        objective = replace(objective, weights=RowWeights(given.by_class, by_sample))
+        hashes = None if hashes is None else hashes[places]
     if rows < 2:
         return RidgeChoice(ALONE, "default, for a row alone", [], 0)
     if head:

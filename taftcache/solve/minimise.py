@@ -7,7 +7,7 @@ from copy import copy
 from dataclasses import replace
 from itertools import pairwise
 from math import inf, prod
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 import torch
@@ -285,7 +285,11 @@ def has_estimate(loss: Loss, radius: object, method: str) -> bool:
 
 
 def _check_goal(goal: Goal, objective: Objective, method: Method) -> None:
-    """SolveError for a ``decisive`` goal of a problem that has no estimate of what taking out a row moves."""
+    """SolveError for no such method, or a ``decisive`` goal of what no removal is estimated for."""
+    if method not in get_args(Method):
+        raise SolveError(
+            f"no method is called {method!r}", got=repr(method), do=f"one of {', '.join(get_args(Method))}"
+        )
     if goal.decisive and not has_estimate(objective.loss, objective.radius, method):
         raise SolveError(
             "what taking out a row moves is not estimated for this problem, so no goal follows from it",

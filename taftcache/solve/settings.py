@@ -9,6 +9,7 @@ from typing import Literal, ParamSpec, TypeVar
 
 import torch
 
+from taftcache.errors import SolveError
 from taftcache.tangent.device import full_float32
 from taftcache.tangent.operator import TangentOperator
 
@@ -60,6 +61,10 @@ class Arithmetic:
     memory: int = 2 << 30
     device: torch.device | str = "cpu"
     operator: Callable[..., TangentOperator] = TangentOperator
+
+    def __post_init__(self) -> None:
+        if self.precision not in ("float32", "float64"):
+            raise SolveError("there is no such precision", got=repr(self.precision), do="float32 or float64")
 
     @property
     def dtype(self) -> torch.dtype:

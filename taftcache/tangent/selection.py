@@ -74,11 +74,11 @@ def trained_names(config: TailConfig, available: Iterable[str], train: Train) ->
     value part alone, as "*.attn.v.*".
 
     Raises:
-        RecipeError: a glob that matches nothing.
+        RecipeError: a glob that matches nothing, or another word.
     """
     names = list(available)
     head, token = set(config.head_names), config.token_name
-    if isinstance(train, list):
+    if isinstance(train, list | tuple):
         chosen: set[str] = set()
         for glob in train:
             found = [n for n in names if fnmatchcase(n, glob)] or [n for n in values(config) if fnmatchcase(n, glob)]
@@ -98,7 +98,13 @@ def trained_names(config: TailConfig, available: Iterable[str], train: Train) ->
         return [name for name in names if name in head]
     if train == "bitfit":  # "q_bias" and its like have no module of their own
         return [n for n in names if n in head or n == token or n.endswith("bias")]
-    return [n for n in names if n in head or n == token or n in config.norms]
+    if train == "layernorm":
+        return [n for n in names if n in head or n == token or n in config.norms]
+    raise RecipeError(
+        f"nothing is trained under the name {train!r}",
+        got=repr(train),
+        do='one of "full", "bitfit", "layernorm" and "head", or a list of names and globs',
+    )
 
 
 def values(config: TailConfig) -> list[str]:

@@ -14,12 +14,13 @@ from taftcache.backbone.sources.rgb import Picture, as_rgb
 from taftcache.errors import DataError, UnreadableImage, first_line
 
 T = TypeVar("T")
+LIST = "put it into a list"
 
 
 def listed(given: Iterable[T]) -> list[T]:
     """What is given, as a list; DataError for one image or one name in place of several."""
     if isinstance(given, str | Path) or not np.iterable(given):
-        raise DataError("images are not given as a list", got=repr(given)[:80], do="put it into a list")
+        raise DataError("images are not given as a list", got=repr(given)[:80], do=LIST)
     if getattr(given, "ndim", 1) == 2:  # of a data frame, iterating gives the names of its columns
         got = f"{type(given).__name__} {list(getattr(given, 'shape', ()))}"
         raise DataError(
@@ -27,6 +28,8 @@ def listed(given: Iterable[T]) -> list[T]:
             got=got,
             do="give one column of paths, or arrays [h, w, 3]",
         )
+    if getattr(given, "ndim", 1) == 3 and given.shape[2] in (3, 4):  # type: ignore[attr-defined]
+        raise DataError("images are not given as a list, but as one picture", got=f"{list(given.shape)}", do=LIST)  # type: ignore[attr-defined]
     return list(given)
 
 

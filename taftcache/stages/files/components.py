@@ -53,7 +53,7 @@ class ComponentReport:
 
 
 @at_its_place()
-def export_component(store: FeatureStore, name: str, file: Path) -> ComponentReport:
+def export_component(store: FeatureStore, name: str, file: Path | str) -> ComponentReport:
     """Write a component or model ("000", "components/000", "models/mean") to a new file.
 
     It has the numbers that the store keeps, but for the exact model's dual vectors, which speak of single rows, and of
@@ -64,7 +64,7 @@ def export_component(store: FeatureStore, name: str, file: Path) -> ComponentRep
         StoreError: no such component. StoreWriteError: the file is there already, or cannot be written. FormatError:
             its claim of privacy does not follow from its noise.
     """
-    name = name if "/" in name else component_of(name)
+    name, file = name if "/" in name else component_of(name), Path(file).expanduser()
     component = read_component(store, name, read_base(store, adopt(store, None).tangent))
     check_claim(store, name, component.meta)
     data = replace(component, meta=public_fields(component.meta), dual=None).encode()
@@ -83,7 +83,7 @@ def export_component(store: FeatureStore, name: str, file: Path) -> ComponentRep
 
 
 @at_its_place("a")
-def import_component(store: FeatureStore, file: Path, name: str | None = None) -> ComponentReport:
+def import_component(store: FeatureStore, file: Path | str, name: str | None = None) -> ComponentReport:
     """Take a component in, under ``name`` (the file's by default), for the next composition.
 
     The rows that it was made from are not needed: only the base point must be the same.
@@ -92,6 +92,7 @@ def import_component(store: FeatureStore, file: Path, name: str | None = None) -
         RecipeError: no such file, or a name that a shard has. FormatError: not a component of these parameters.
         CompositionError: it was made around another base point, or is not finite.
     """
+    file = Path(file).expanduser()
     name = check_name(file.stem if name is None else name)
     if store.has_shard(name):
         raise RecipeError(f"cannot import a component as {name!r}: a shard has that name already", do="choose --name")
