@@ -173,12 +173,6 @@ class _Tangent(Files, BaseEstimator):
         for name, (fits, do) in wanted.items():
             if not fits:
                 raise ArgumentError(f"{name} is of no type that it can have", got=repr(getattr(self, name)), do=do)
-        if self.__dict__.get("store") is not None and self._spec is None:
-            raise ArgumentError(
-                "a store keeps images, and X is none without a backbone",
-                got=f"store {str(self.__dict__['store'])!r}",
-                do="leave it out, or name a backbone",
-            )
 
     def _solve(self, given: _Given, outputs: int, loss: Loss, weights: RowWeights | None) -> None:
         self.base_ = self._base(given, outputs)
@@ -303,6 +297,15 @@ class TangentClassifier(ClassifierMixin, _Tangent):
             weights = None if by_class is None and by_sample is None else RowWeights(by_class, by_sample)
             self._solve(given, K, loss, weights)
         return self
+
+    def _check_arguments(self) -> None:
+        super()._check_arguments()
+        if self.store is not None and self._spec is None:
+            raise ArgumentError(
+                "a store keeps images, and X is none without a backbone",
+                got=f"store {str(self.store)!r}",
+                do="leave it out, or name a backbone",
+            )
 
     def _class_weights(self, y: np.ndarray, K: int) -> Tensor | None:
         given = self.class_weight

@@ -21,15 +21,12 @@ def listed(given: Iterable[T]) -> list[T]:
     """What is given, as a list; DataError for one image or one name in place of several."""
     if isinstance(given, str | Path) or not np.iterable(given):
         raise DataError("images are not given as a list", got=repr(given)[:80], do=LIST)
-    if getattr(given, "ndim", 1) == 2:  # of a data frame, iterating gives the names of its columns
-        got = f"{type(given).__name__} {list(getattr(given, 'shape', ()))}"
-        raise DataError(
-            "images are not given as a list, but as a table",
-            got=got,
-            do="give one column of paths, or arrays [h, w, 3]",
-        )
-    if getattr(given, "ndim", 1) == 3 and given.shape[2] in (3, 4):  # type: ignore[attr-defined]
-        raise DataError("images are not given as a list, but as one picture", got=f"{list(given.shape)}", do=LIST)  # type: ignore[attr-defined]
+    shape = list(getattr(given, "shape", ()))
+    if len(shape) == 2:  # of a data frame, iterating gives the names of its columns
+        got, do = f"{type(given).__name__} {shape}", "give one column of paths, or arrays [h, w, 3]"
+        raise DataError("images are not given as a list, but as a table", got=got, do=do)
+    if len(shape) == 3 and shape[2] in (3, 4):
+        raise DataError("images are not given as a list, but as one picture", got=str(shape), do=LIST)
     return list(given)
 
 

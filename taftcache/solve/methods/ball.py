@@ -92,12 +92,8 @@ def solve_in_ball(solve: Solve, exact: Problem, radius: float, goal: Goal) -> So
     certificate = Certificate(  # without the bound on F − F*, which the proof adds with what rounding may hide
         best.left, scale, exact.ridge, best.objective, exact.operator.rows, quadratic=exact.loss.quadratic
     )
-    stats = {
-        "solver": "secular equation",
-        "passes": passes,
-        "solves": solves,
-        **at_ball(best.gradient, best.value, radius),
-    }
+    found_there = at_ball(best.gradient, best.value, radius)
+    stats = {"solver": "secular equation", "passes": passes, "solves": solves, **found_there}
     return Solution(best.value, status, certificate, stats, (at_zero, best.gradient))
 
 
