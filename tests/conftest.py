@@ -58,6 +58,7 @@ LONGEST = {
     "cli/test_reports.py": 7,
     "teaching/test_training.py": 7,
     "test_estimator.py": 7,
+    "test_estimator_images.py": 7,
     "stages/test_forget.py": 7,
     "backbone/test_families.py": 6,
     "stages/test_audit_forged.py": 6,

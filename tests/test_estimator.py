@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import pickle
-
 import numpy as np
 import pytest
-import torch
-from PIL import Image
 from sklearn import config_context
 from sklearn.base import clone
 from sklearn.datasets import load_breast_cancer, load_digits, load_iris, load_wine, make_regression
@@ -19,22 +15,14 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils import estimator_checks
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from taftcache.backbone.cut.cut import Cut
-from taftcache.backbone.spec import BackboneSpec, backbone_of
-from taftcache.cache.store import FeatureStore
 from taftcache.errors import (
     ArgumentError,
-    BackboneError,
-    DataError,
     RecipeError,
-    SolveError,
-    StoreError,
-    TaftcacheError,
-    UnreadableImage,
 )
 from taftcache.estimator import TangentClassifier, TangentRegressor
 from taftcache.objective.rsl import RSL
 from taftcache.tangent.spec import TangentSpec
+from tests.pictures import pictures
 from tests.quick import known  # noqa: F401
 from tests.solve.problems import case, labels, minimised, rows, tokens
 
@@ -175,13 +163,6 @@ def test_values_may_be_measured_from_anywhere(tmp_path):
     assert np.allclose(far.predict(images) - 1e5, near.predict(images), atol=1e-5)
 
 
-def test_a_fit_to_images_keeps_nothing_of_one_to_features():
-    fitted = TangentClassifier(ridge=1e-2).fit(*digits())
-    assert fitted.intercept_.shape == (10,)
-    images, labels = pictures(12)
-    assert not hasattr(fitted.set_params(backbone="bundled").fit(images, labels), "intercept_")
-
-
 WRONG = {
     "ridge": ["foo", None, True, [0.1, 1]],
     "radius": ["auto", [1.0, 2.0], True],
@@ -198,23 +179,6 @@ def test_arguments_of_another_type_are_named(kind, name, value):
     X, y = load_iris(return_X_y=True)
     with pytest.raises(ArgumentError, match=f"^{name} is of no type"):
         kind(**{name: value}).fit(X, y)
-
-
-def test_a_store_needs_images():
-    with pytest.raises(ArgumentError, match="a store keeps images"):
-        TangentClassifier(store="somewhere").fit(*load_iris(return_X_y=True))
-
-
-def test_a_table_of_paths_is_named_and_grey_pictures_have_one_channel():
-    images, labels = pictures(12)
-    with pytest.raises(DataError, match="but as a table"):
-        TangentClassifier("bundled").fit(np.array([["a.png", "b.png"]] * 12), labels)
-    spec = TangentSpec(train="head")
-    grey, colour = (
-        TangentClassifier("bundled", tangent=spec, ridge=1e-2).fit(given, labels)
-        for given in ([image[:, :, :1] for image in images], images)
-    )
-    assert np.array_equal(grey.coef_, colour.coef_)
 
 
 def test_classifier_on_features_is_sklearns_logistic_regression():
@@ -249,131 +213,17 @@ def test_cached_rows_give_minimises_own_solution():
     assert mine.score(tokens(), np.array(list("abcd"))[labels()]) > 0.9
 
 
-@pytest.mark.slow
-def test_images_through_a_backbone():
-    images = load_digits().images[:40].astype(np.float64)
-    pictures = [np.repeat((image * 15).astype(np.uint8)[:, :, None], 3, 2) for image in images]
-    mine = TangentClassifier(BackboneSpec(weights="bundled"), ridge=1e-3, tolerance=1e-4)
-    targets = load_digits().target[:40]
-    assert mine.fit(pictures, targets).score(pictures, targets) > 0.9
-    assert torch.isfinite(mine.solution_.value).all()
-
-
-def pictures(count: int = 40) -> tuple[list[np.ndarray], np.ndarray]:
-    images, labels = load_digits(return_X_y=True)
-    pixels = (images[:count].reshape(-1, 8, 8) * 15).astype(np.uint8)
-    return [np.repeat(image[:, :, None], 3, 2) for image in pixels], labels[:count]
-
-
-def test_files_through_a_named_backbone_and_a_store_of_their_own(tmp_path, monkeypatch):
-    """Paths, PIL images and arrays are one; a second fit to the same files runs no image; nothing else is left."""
-    arrays, targets = pictures()
-    images = [Image.fromarray(array) for array in arrays]
-    files = [tmp_path / f"{k}.png" for k in range(len(images))]
-    for file, image in zip(files, images, strict=True):
-        image.save(file)
-    mine = TangentClassifier(
-        "bundled", tangent=TangentSpec(train="bitfit"), ridge=1e-3, tolerance=1e-4, store=tmp_path / "store"
-    )
-    weights = np.linspace(0.5, 2, len(files))
-    mine.fit(files, targets, weights)
-    assert mine.score(files, targets) > 0.9
-    with FeatureStore(tmp_path / "store") as store:
-        assert sorted(store.sample_ids()) == sorted(map(str, files))
-    monkeypatch.setattr(Cut, "prefix", None)
-    again = clone(mine).fit([str(file) for file in files], targets, weights)
-    assert np.array_equal(again.coef_, mine.coef_)
-    monkeypatch.undo()
-    others = clone(mine).set_params(store=None).fit(images, targets, weights)
-    assert np.allclose(others.decision_function(arrays), mine.decision_function(files), rtol=1e-3, atol=1e-2)
-    loaded = pickle.loads(pickle.dumps(mine))
-    assert np.array_equal(loaded.predict(files), mine.predict(files))
-    with pytest.raises(StoreError, match="other images"):
-        clone(mine).fit(files[:30], targets[:30])
-    (tmp_path / "0.png").write_bytes(b"")
-    with pytest.raises(UnreadableImage, match=r"0\.png"):
-        clone(mine).set_params(store=None).fit(files, targets)
-
-
-def test_what_cannot_be_fitted_or_classified_is_said(tmp_path):
-    arrays, targets = pictures()
-    arrays, targets = arrays[:4], np.array([*"abab"])
-    mine = TangentClassifier("bundled", tangent=TangentSpec(blocks=0, train="head"), ridge=1.0).fit(arrays, targets)
-    file = tmp_path / "0.png"
-    Image.fromarray(arrays[0]).save(file)
-    assert mine.predict([file]).tolist() == mine.predict([str(file)]).tolist() == mine.predict(arrays[:1]).tolist()
-    (tmp_path / "text.png").write_text("text")
-    for images, says in (
-        (str(file), "not given as a list"),
-        ([], "no images"),
-        ([tmp_path / "none.png"], "none.png is missing"),
-        ([tmp_path / "text.png"], "text.png does not decode"),
-        (
-            [arrays[0], np.zeros((8, 8, 3))],
-            r"at index 1 is none .*\n  got: float64 \[8, 8, 3\].*\n  try: .* uint8 \[h, w",
-        ),
-        ([arrays[0]] * 40 + [None], "at index 40 is none that can be read\n  got: NoneType"),
-    ):
-        with pytest.raises(DataError, match=says):
-            mine.predict(images)
-        with pytest.raises(DataError, match=says):
-            clone(mine).fit(images, ["a"] * len(images))
-    for y, says in (
-        (targets[:3], "inconsistent numbers"),
-        (np.eye(4), "1d array"),
-        (np.array(["a", np.nan, "b", "a"], object), "NaN"),
-    ):
-        with pytest.raises(ValueError, match=says):
-            clone(mine).fit(arrays, y)
-    with pytest.raises(ValueError, match="NaN"):
-        TangentRegressor("bundled").fit(arrays, [np.nan] * 4)
-    for name, wrong, kind in (
-        ("ridge", "much", RecipeError),
-        ("ridge", None, RecipeError),
-        ("ridge", True, RecipeError),
-        ("ridge", 0, SolveError),
-        ("alpha", "much", SolveError),
-        ("alpha", None, SolveError),
-        ("alpha", [1.0], SolveError),
-        ("alpha", -1.0, SolveError),
-        ("kappa", -1.0, SolveError),
-        ("loss", "squared_error", SolveError),
-        ("class_weight", {"zebra": 2}, ValueError),
-        ("class_weight", "much", RecipeError),
-        ("class_weight", {"a": -1.0, "b": 1.0}, RecipeError),
-        ("scaling", "much", RecipeError),
-        ("backbone", 3, RecipeError),
-        ("device", "gpu", RecipeError),
-    ):
-        with pytest.raises(kind) as refused:
-            clone(mine).set_params(**{name: wrong}).fit(arrays, targets)
-        assert not isinstance(refused.value, TaftcacheError) or refused.value.do or name in ("backbone", "device")
-        assert isinstance(refused.value, ValueError) or name in ("backbone", "device"), "as scikit-learn's own are"
-    for loss in ("mse", "cross_entropy"):
-        with pytest.raises(
-            SolveError, match=r"not finite\n  got: (.|\n)*\n  try: look for extreme numbers in the rows"
-        ):
-            TangentClassifier(scaling="none", loss=loss, ridge=1.0).fit(np.eye(4) * 1e200, targets)
-    X, y = digits()
-    for fitted in (TangentClassifier(), TangentRegressor()):
-        with pytest.raises(ArgumentError, match="sample_weight is negative"):
-            fitted.fit(X[:3], y[:3], [1.0, -1.0, 1.0])
-    with pytest.raises(ArgumentError, match="types that have no order\n  got: int, str"):
-        TangentClassifier().fit(X[:4], np.array(["a", 1, "b", 2], object))
-    with pytest.raises(BackboneError, match="unknown device"):
-        TangentClassifier(device="gpu").fit(X, y)
-    assert TangentClassifier(device="auto").fit(X, y).score(X, y) > 0.9
-
-
-@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-def test_a_name_is_a_model_or_its_weights(tmp_path):
-    assert backbone_of("bundled") == BackboneSpec(weights="bundled")
-    assert backbone_of("deit_tiny_patch16_224") == BackboneSpec(model="deit_tiny_patch16_224", weights="pretrained")
-    assert backbone_of(str(tmp_path)) == BackboneSpec(weights=str(tmp_path))
-    fitted = TangentClassifier("bundled", ridge=1.0, max_passes=2).fit(pictures()[0][:4], [*"abab"])
-    assert fitted.base_.spec.reset_block, "as init writes it"
-    assert not clone(fitted).set_params(tangent=TangentSpec()).fit(pictures()[0][:4], [*"abab"]).base_.spec.reset_block
-    assert clone(TangentClassifier("deit_tiny_patch16_224")).get_params()["backbone"] == "deit_tiny_patch16_224"
+def test_of_class_weights_only_the_ratios_count():
+    """Ten times as much for every class divided λ by ten; a weight of a class is one of each of its rows."""
+    X, y = load_iris(return_X_y=True)
+    made = TangentClassifier(ridge=1e-2, tolerance=1e-10)
+    plain = made.fit(X, y).coef_
+    assert np.allclose(clone(made).set_params(class_weight=dict.fromkeys(range(3), 10)).fit(X, y).coef_, plain)
+    by_class = clone(made).set_params(class_weight={0: 1, 1: 2, 2: 3}, scaling="none").fit(X, y).coef_
+    by_row = clone(made).set_params(scaling="none").fit(X, y, y + 1).coef_
+    assert np.allclose(by_class, by_row)
+    none = clone(made).set_params(class_weight=dict.fromkeys(range(3), 0)).fit(X, y)
+    assert not none.coef_.any()
 
 
 @pytest.mark.parametrize("kind", [TangentClassifier, TangentRegressor])
@@ -384,35 +234,6 @@ def test_rows_of_weight_zero_have_no_part_in_lambda(kind):
     if kind is TangentRegressor:
         assert masked.ridge_ == removed.ridge_
     assert masked.score(X[counted], y[counted]) >= removed.score(X[counted], y[counted]) - 0.02
-
-
-def test_another_tangent_is_another_cut():
-    images, _ = pictures(12)
-    values = np.arange(12.0)
-    fitted = TangentRegressor("bundled", ridge=1e-2, tangent=TangentSpec(blocks=0)).fit(images, values)
-    assert fitted.coef_.shape == (97,)
-    spec = TangentSpec(blocks=1, reset_block=True)
-    again = fitted.set_params(tangent=spec).fit(images, values)
-    fresh = TangentRegressor("bundled", ridge=1e-2, tangent=spec).fit(images, values)
-    assert np.array_equal(again.coef_, fresh.coef_)
-
-
-def test_what_is_trained_is_named_and_globs_may_be_a_tuple():
-    images, _ = pictures(12)
-    listed, tupled = (
-        TangentRegressor("bundled", ridge=1e-2, tangent=TangentSpec(train=train)).fit(images, np.arange(12.0)).coef_
-        for train in (["*.mlp.*", "head.*"], ("*.mlp.*", "head.*"))
-    )
-    assert np.array_equal(listed, tupled)
-    with pytest.raises(RecipeError, match="nothing is trained under the name 'foo'"):
-        TangentRegressor("bundled", tangent=TangentSpec(train="foo")).fit(images, np.arange(12.0))
-
-
-def test_one_picture_is_no_list_of_them():
-    images, labels = pictures(12)
-    fitted = TangentClassifier("bundled", tangent=TangentSpec(train="head"), ridge=1e-2).fit(images, labels)
-    with pytest.raises(DataError, match="as one picture"):
-        fitted.predict(images[0])
 
 
 def test_data_frames_that_a_notebook_asks_of_transformers_change_nothing():

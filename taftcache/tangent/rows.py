@@ -66,13 +66,14 @@ class RowSubset:
     Args:
         sources: read in order, as one long source.
         index: places of the rows in it [n], increasing.
+        labels: of these rows [n], in place of the sources' own.
 
     Raises:
         ValueError: places that do not increase, or lie outside the sources.
     """
 
-    def __init__(self, sources: Sequence[RowSource], index: ArrayLike) -> None:
-        self._sources, self.index = list(sources), np.asarray(index, np.int64)
+    def __init__(self, sources: Sequence[RowSource], index: ArrayLike, labels: NDArray[Any] | None = None) -> None:
+        self._sources, self.index, self._labels = list(sources), np.asarray(index, np.int64), labels
         whole = sum(source.rows for source in self._sources)
         if self.index.size and (self.index[0] < 0 or self.index[-1] >= whole or (np.diff(self.index) <= 0).any()):
             raise ValueError(f"rows are not increasing places below {whole}")
@@ -109,11 +110,13 @@ class RowSubset:
                 for k, block in enumerate(source.blocks(size, int(first))):
                     begin, count = at + first + k * size, len(block.labels)
                     due = int(np.searchsorted(self.index, begin + count))
-                    here = self.index[next_row:due] - begin
+                    here, rows = self.index[next_row:due] - begin, slice(next_row, due)
                     next_row = max(next_row, due)
-                    x, y = np.asarray(block.tokens), np.asarray(block.labels)
                     if len(here):
-                        yield (x, y) if len(here) == count else (x[here], y[here])
+                        at_once = len(here) == count
+                        x, y = np.asarray(block.tokens), np.asarray(block.labels)
+                        y = (y if at_once else y[here]) if self._labels is None else self._labels[rows]
+                        yield (x if at_once else x[here]), y
                     if next_row >= self.rows:
                         return
             at = end

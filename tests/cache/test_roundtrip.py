@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import subprocess
 import sys
 
@@ -319,14 +320,25 @@ def test_an_older_copy_is_noticed(store) -> None:
 
 
 def test_one_writer_at_a_time(store) -> None:
-    with pytest.raises(StoreLocked, match=r"cannot write to .*: process \d+ writes to it"):
+    with pytest.raises(StoreLocked, match=r"cannot write to .*: this process writes to it\n  try: Close the Feature"):
         FeatureStore(store.path, mode="a")
     FeatureStore(store.path).close()
     code = f"from taftcache.cache.store import FeatureStore\nFeatureStore({str(store.path)!r}, mode='a')"
     other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert "StoreLocked" in other.stderr
+    assert f"process {os.getpid()} writes to it" in other.stderr
     store.close()
     FeatureStore(store.path, mode="a").close()
+
+
+def test_a_store_that_nobody_has_any_more_is_not_locked(store) -> None:
+    """As a notebook's, whose cell is run again."""
+    place = store.path
+    store.close()
+    dropped = FeatureStore(place, mode="a")
+    del dropped
+    gc.collect()
+    FeatureStore(place, mode="a").close()
 
 
 def test_a_shard_is_replaced_with_its_skipped(tmp_path, ids) -> None:

@@ -49,6 +49,9 @@ def test_a_subset_has_its_rows_in_full_blocks(which, sizes, size, start):
     assert np.array_equal(np.concatenate([TOKENS[:0], *(b.tokens for b in got)]), TOKENS[index[start:]])
     assert np.array_equal(np.concatenate([LABELS[:0], *(b.labels for b in got)]), LABELS[index[start:]])
     assert all(len(block.labels) == size for block in got[:-1])
+    values = np.linspace(0, 1, len(index))
+    given = RowSubset(sources(sizes), INDEX[which], values)
+    assert np.array_equal(np.concatenate([[], *(b.labels for b in given.blocks(size, start))]), values[start:])
 
 
 def test_what_no_row_is_wanted_of_is_not_read():

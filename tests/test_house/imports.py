@@ -58,7 +58,8 @@ MAY_IMPORT["stages.extract"] = (
 )
 MAY_IMPORT["stages.extract"] |= {"backbone", "backbone.cut", "backbone.sources"}
 MAY_IMPORT["estimator_files"] = _SOLVING | {"model", "stages"}
-MAY_IMPORT["estimator"] = _SOLVING | {"stages.extract", "estimator_files"}
+MAY_IMPORT["estimator_base"] = _SOLVING | {"stages.extract", "estimator_files"}
+MAY_IMPORT["estimator"] = MAY_IMPORT["estimator_base"] | {"estimator_base"}
 MAY_IMPORT["stages.train"] = _STAGE | {"stages.extract"}
 MAY_IMPORT["stages.look"] = MAY_IMPORT["stages.train"] | {"stages.train"}
 MAY_IMPORT["stages.forget"] = MAY_IMPORT["stages.look"] | {"stages.look"}
@@ -113,6 +114,7 @@ HOMES = {
     "sklearn": {
         "backbone.sources",
         "estimator",
+        "estimator_base",
         "estimator_files",
         "stages.look.outliers",
         "stages.look.probe",
@@ -144,6 +146,7 @@ HOMES = {
         "objective",
         "solve",
         "estimator",
+        "estimator_base",
         "estimator_files",
         "privacy",
         "model",

@@ -15,6 +15,7 @@ from taftcache.errors import DataError, UnreadableImage, first_line
 
 T = TypeVar("T")
 LIST = "put it into a list"
+LEAVE_OUT = "leave it out"
 
 
 def listed(given: Iterable[T]) -> list[T]:
@@ -45,7 +46,7 @@ def decoded(pictures: Sequence[Picture], index: int) -> Image.Image:
     except Exception as error:  # decoders raise OSError, SyntaxError, ValueError, struct.error and more
         name = called(picture, index)
         if isinstance(picture, str | Path):
-            raise unreadable(name, error, "leave it out") from error
+            raise unreadable(name, error, LEAVE_OUT) from error
         kind = f"{picture.dtype} {list(picture.shape)}" if isinstance(picture, np.ndarray) else type(picture).__name__
         raise UnreadableImage(
             f"the image {name} is none that can be read",

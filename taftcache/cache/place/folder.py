@@ -262,11 +262,13 @@ class Folder:
             os.close(fd)
             if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
                 raise cannot("lock", f"{self.path}/{name}", error) from error
+            if holder == str(os.getpid()):
+                who, do = "this process", "Close the FeatureStore that does (its close(), or a with block), or open"
+            else:
+                who = f"process {holder}" if holder else "another process"
+                do = "Wait until that process has ended (taftcache --wait SECONDS does), or open"
             raise StoreLocked(
-                f"cannot write to {self.path}: "
-                + (f"process {holder}" if holder else "another process")
-                + " writes to it",
-                do="Wait until that process has ended (taftcache --wait SECONDS does), or open the store for reading.",
+                f"cannot write to {self.path}: {who} writes to it", do=f"{do} the store for reading."
             ) from None
         return fd
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
@@ -51,6 +52,8 @@ class WriterLock:
         with suppress(OSError):  # the number only helps who waits; a full disk must not keep anyone from erasing
             os.ftruncate(self._descriptor, 0)
             write_all(self._descriptor, f"{os.getpid()}\n".encode())
+        # a store that a notebook has dropped, and not closed, must not lock the next one out
+        self._let_go = weakref.finalize(self, _let_go, self._descriptor, os.getpid())
 
     @property
     def held(self) -> bool:
@@ -59,16 +62,20 @@ class WriterLock:
 
     def close(self) -> None:
         """Let the lock go."""
-        if self._descriptor >= 0:
-            os.ftruncate(self._descriptor, 0)
-            os.close(self._descriptor)
-            self._descriptor = -1
+        self._let_go()
+        self._descriptor = -1
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _let_go(descriptor: int, holder: int) -> None:
+    if os.getpid() == holder:  # the number in it is not for a fork to take away
+        os.ftruncate(descriptor, 0)
+    os.close(descriptor)
 
 
 def _locked(staging: Folder) -> int:

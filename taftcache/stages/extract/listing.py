@@ -4,24 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
 from blake3 import blake3
+from numpy.typing import NDArray
 from PIL import Image
 
+from taftcache.backbone.preprocess import Preprocess
 from taftcache.backbone.reduction import Reduction
-from taftcache.backbone.sources.base import Item, description
-from taftcache.backbone.sources.pictures import decoded, listed
+from taftcache.backbone.sources.base import Item, description, unreadable
+from taftcache.backbone.sources.pictures import LEAVE_OUT, decoded, listed
 from taftcache.backbone.sources.rgb import Picture
 from taftcache.backbone.spec import BackboneSpec
+from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import remember
 from taftcache.errors import DataError, StoreError
 from taftcache.recipe import Recipe, parse_recipe
+from taftcache.stages.extract.appending import NewSamples
 from taftcache.stages.extract.extraction import ImageRows, create_store, load_frozen, made_from, put_tail
 from taftcache.stages.extract.filling import fill
+from taftcache.stages.extract.forgotten import StayOut
 from taftcache.stages.extract.plan import plan_shards
 from taftcache.stages.progress import Silent
 from taftcache.tangent.spec import TangentSpec
@@ -30,9 +35,13 @@ SHARD = "000"
 
 
 class ImageList:
-    """A source of pictures with labels, indexes to ``classes``; ids are the paths, or digests of the pixels.
+    """A source of pictures with labels, indexes to ``classes``.
 
-    A picture that comes again gets a number behind its id.
+    An id is a file's path with a digest of its bytes, so that a file with other bytes is another picture, or a digest
+    of the pixels. A picture that comes again gets a number behind its id.
+
+    Raises:
+        UnreadableImage: a file that is not there, or pixels that are none.
     """
 
     def __init__(self, pictures: Sequence[Picture], labels: Sequence[int], classes: Sequence[str]) -> None:
@@ -55,7 +64,11 @@ class ImageList:
     def _id(self, index: int) -> str:
         picture = self._pictures[index]
         if isinstance(picture, str | Path):
-            return str(picture)
+            try:
+                content = Path(picture).read_bytes()
+            except OSError as error:
+                raise unreadable(str(picture), error, LEAVE_OUT) from error
+            return f"{Path(picture).absolute()}@{blake3(content).hexdigest()[:16]}"
         pixels = np.asarray(self.read(index))
         return blake3(str(pixels.shape).encode() + pixels.tobytes()).hexdigest()[:32]
 
@@ -67,39 +80,74 @@ def pictures_of(given: Iterable[Picture]) -> list[Picture]:
     return found
 
 
+class CachedImages(NamedTuple):
+    """The shard that holds some pictures, the row [n] of each in it, and the frozen layers that made them."""
+
+    shard: Shard
+    places: NDArray[np.int64]
+    frozen: Reduction
+
+
 def cached_images(
     path: Path, source: ImageList, backbone: BackboneSpec, tangent: TangentSpec, device: str, *, lasting: bool
-) -> tuple[FeatureStore, Reduction]:
-    """The store at ``path`` with the rows of the pictures, open, and the frozen layers that made them.
+) -> CachedImages:
+    """The rows of the pictures in the store at ``path``, which is made where there is none.
 
-    What is there already is not run again: an extraction that was killed goes on, a whole one is read. A ``lasting``
-    store may open the weights that it names from now on.
+    What is there already is not run again: a killed extraction goes on, further pictures are added to those that the
+    store holds, and a store that holds them all is only read. A ``lasting`` store may open the weights that it names
+    from now on.
 
     Raises:
-        IdentityError: the store was made by another model. StoreError: it holds other pictures, or other labels.
-        UnreadableImage: a picture that does not decode.
+        IdentityError: the store was made by another model. StoreError: it has a picture under another label, or has
+            forgotten one. DataError: a class that it does not have. UnreadableImage: a picture that does not decode.
     """
     recipe = _recipe(path, backbone, tangent, device)
-    model = load_frozen(recipe, source.classes)
+    there = FeatureStore(path) if FeatureStore.exists(path) else None
+    model = load_frozen(recipe, source.classes if there is None else there.classes)
     identity = made_from(recipe, *model) | {"imported": {"file": "a list of images"}}
     if lasting:
         remember(path, recipe)
-    if FeatureStore.exists(path):
-        store = FeatureStore(path, mode="a")
+    if there is None or not _rows_in(there, source).keys() >= {item.id for item in source.items}:
+        with create_store(recipe, identity, source.classes, 1) if there is None else FeatureStore(path, mode="a") as to:
+            to.check_identity(identity)
+            _add(to, recipe, model, source)
+        there = FeatureStore(path)
+    there.check_identity(identity)
+    rows = _rows_in(there, source)
+    return CachedImages(there.shard(SHARD), np.array([rows[item.id] for item in source.items]), model[0])
+
+
+def _rows_in(store: FeatureStore, source: ImageList) -> dict[str, int]:
+    """Id → row of all that the store holds; StoreError where one of the pictures has another label there."""
+    if not store.has_shard(SHARD):
+        return {}
+    shard = store.shard(SHARD)
+    rows = {i: k for k, i in enumerate(shard.sample_ids)}
+    for item in source.items:
+        if item.id in rows and (label := store.classes[shard.labels[rows[item.id]]]) != source.classes[item.label]:
+            raise StoreError(
+                f"{store.path} holds the image {item.id} under another label",
+                got=f"{source.classes[item.label]!r}, there {label!r}",
+                do="name another store, or leave it out",
+            )
+    return rows
+
+
+def _add(store: FeatureStore, recipe: Recipe, model: tuple[Reduction, Preprocess], source: ImageList) -> None:
+    """The rows of the pictures that the store does not hold."""
+    ids = [item.id for item in source.items]
+    if gone := [i for i in ids if store.is_forgotten(i)]:
+        raise StoreError(
+            f"{store.path} has forgotten some of the images",
+            got=f"{len(gone)} of them, the first: {gone[0]}",
+            do="leave them out, or name another store",
+        )
+    put_tail(store, model[0])
+    images = ImageRows(recipe=recipe, model=model, source=source, test=None)
+    if store.has_shard(SHARD):
+        NewSamples(store, recipe, (ids, None), StayOut(set(), {}), new_shard=False).grow(lambda: images, Silent())
     else:
-        store = create_store(recipe, identity, source.classes, 1)
-    try:
-        store.check_identity(identity)
-        put_tail(store, model[0])
-        if store.has_shard(SHARD):
-            _check_same(store, source)
-        else:
-            shard = plan_shards(recipe, [item.id for item in source.items])[SHARD]
-            fill(store, recipe, shard, ImageRows(recipe=recipe, model=model, source=source, test=None), Silent())
-    except BaseException:
-        store.close()
-        raise
-    return store, model[0]
+        fill(store, recipe, plan_shards(recipe, ids)[SHARD], images, Silent())
 
 
 def _recipe(path: Path, backbone: BackboneSpec, tangent: TangentSpec, device: str) -> Recipe:
@@ -113,14 +161,3 @@ def _recipe(path: Path, backbone: BackboneSpec, tangent: TangentSpec, device: st
             "store": {"path": str(path), "shards": 1},
         }
     )
-
-
-def _check_same(store: FeatureStore, source: ImageList) -> None:
-    shard = store.shard(SHARD)
-    there = {i: store.classes[k] for i, k in zip(shard.sample_ids, shard.labels.tolist(), strict=True)}
-    if there != {item.id: source.classes[item.label] for item in source.items}:
-        raise StoreError(
-            f"{store.path} holds other images or labels",
-            got=f"{len(there)} there, {len(source.items)} given",
-            do="name another store, or leave it out",
-        )
