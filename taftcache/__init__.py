@@ -69,6 +69,8 @@ NAMES = {
     "tangent.config": "TailConfig",
     "tangent.operator": "TangentOperator",
     "tangent.spec": "TangentSpec",
+    "teaching.recipe": "TeachingRecipe load_teaching",
+    "teaching.spec": "StudentSpec StudentTrainingSpec TeacherSpec TeachReportSpec TeachSpec",
     "view.notebook": "StoreView",
     "view.report": "write_report",
 }

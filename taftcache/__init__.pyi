@@ -91,6 +91,13 @@ from taftcache.tangent.base import make_base as make_base
 from taftcache.tangent.config import TailConfig as TailConfig
 from taftcache.tangent.operator import TangentOperator as TangentOperator
 from taftcache.tangent.spec import TangentSpec as TangentSpec
+from taftcache.teaching.recipe import TeachingRecipe as TeachingRecipe
+from taftcache.teaching.recipe import load_teaching as load_teaching
+from taftcache.teaching.spec import StudentSpec as StudentSpec
+from taftcache.teaching.spec import StudentTrainingSpec as StudentTrainingSpec
+from taftcache.teaching.spec import TeacherSpec as TeacherSpec
+from taftcache.teaching.spec import TeachReportSpec as TeachReportSpec
+from taftcache.teaching.spec import TeachSpec as TeachSpec
 from taftcache.view.notebook import StoreView as StoreView
 from taftcache.view.report import write_report as write_report
 

@@ -10,14 +10,17 @@ import msgspec
 
 from taftcache.backbone.files import expand_path
 from taftcache.backbone.spec import DataSpec, PreprocessSpec
-from taftcache.errors import RecipeError
+from taftcache.errors import ArgumentError, RecipeError
 from taftcache.recipe import apply_overrides, parse_as, parse_bytes
 from taftcache.recipe_files import check_sections, read_toml
-from taftcache.teaching.spec import ReportSpec, StudentSpec, TeacherSpec, TeachSpec, TrainingSpec
+from taftcache.teaching.spec import StudentSpec, StudentTrainingSpec, TeacherSpec, TeachReportSpec, TeachSpec
 
 
 class TeachingRecipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Everything that teaching a student needs; only teachers have no default."""
+    """Everything that teaching a student needs; only teachers have no default.
+
+    ``load_teaching`` reads one from a file. One that is built of its sections in Python is checked by ``teach``.
+    """
 
     name: str = "teach"
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
@@ -27,8 +30,8 @@ class TeachingRecipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     student: StudentSpec = StudentSpec()
     preprocess: PreprocessSpec = PreprocessSpec()
     teach: TeachSpec = TeachSpec()
-    train: TrainingSpec = TrainingSpec()
-    report: ReportSpec = ReportSpec()
+    train: StudentTrainingSpec = StudentTrainingSpec()
+    report: TeachReportSpec = TeachReportSpec()
 
     @property
     def folder(self) -> Path:
@@ -38,6 +41,9 @@ class TeachingRecipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
 
 def load_teaching(path: str | Path, overrides: Iterable[str] = ()) -> TeachingRecipe:
     """Read a TOML recipe that names teachers and apply ``section.key=value`` overrides.
+
+    Args:
+        path: a file, or the name of a recipe that comes along (``teach/quick``).
 
     Raises:
         RecipeError: as ``load_recipe``, of [data] and [student]; also no teacher, or two of one name.
@@ -63,6 +69,23 @@ def parse_teaching(values: Mapping[str, Any], where: str = "recipe") -> Teaching
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise RecipeError("two teachers must not share a name", got=", ".join(twice), do="set name in [[teachers]]")
     return recipe
+
+
+def checked_teaching(recipe: object) -> TeachingRecipe:
+    """The recipe, with every value read as if it stood in a file: Python itself checks none.
+
+    Raises:
+        ArgumentError: no recipe of this kind.
+        RecipeError: as ``load_teaching``, but that [data] and [student] have defaults.
+    """
+    if not isinstance(recipe, TeachingRecipe):
+        given = repr(str(recipe)) if isinstance(recipe, str | Path) else None
+        raise ArgumentError(
+            "teach was not given a TeachingRecipe",
+            got=given or f"a {type(recipe).__name__}",
+            do=f"teach(load_teaching({given or 'FILE'}))",
+        )
+    return parse_teaching(msgspec.to_builtins(recipe, enc_hook=str))
 
 
 def teacher_name(teacher: TeacherSpec) -> str:

@@ -83,7 +83,7 @@ class TeachSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     noise: Whole = 0
 
 
-class TrainingSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class StudentTrainingSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Ordinary training of the student: Adam, a cosine to zero, batches shuffled anew in every epoch.
 
     epochs: passes over the training images.
@@ -117,7 +117,7 @@ class TrainingSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
             )
 
 
-class ReportSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class TeachReportSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What the student is set beside; each entry trains further students.
 
     priors: trained in the same way for the table.

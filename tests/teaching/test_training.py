@@ -15,16 +15,18 @@ import pytest
 import torch
 
 from taftcache.cache.store import FeatureStore
-from taftcache.errors import DataError, FormatError, RecipeError, SolveError, StoreError
+from taftcache.errors import ArgumentError, DataError, FormatError, RecipeError, SolveError, StoreError
+from taftcache.recipe import Recipe
 from taftcache.stages.progress import Silent
 from taftcache.stages.train.teaching import open_students, teach
-from taftcache.teaching.recipe import load_teaching, parse_teaching
-from taftcache.teaching.spec import PriorName, TeachSpec
+from taftcache.teaching.recipe import TeachingRecipe, checked_teaching, load_teaching, parse_teaching
+from taftcache.teaching.spec import PriorName, StudentTrainingSpec, TeacherSpec, TeachSpec
 from taftcache.teaching.students.checkpoint import optimiser_tensors, read_tensors, restore_optimiser, write_tensors
 from taftcache.teaching.students.images import augmented
 from taftcache.teaching.students.students import StudentSettings, per_class
 from taftcache.teaching.students.trainer import CHECKPOINT, StudentTraining, _Run, rightly
 from tests.teaching.making import teaching_recipe
+from tests.test_house.pages import ROOT
 
 
 def student_bytes(recipe, settings: StudentSettings | None = None) -> bytes:
@@ -375,3 +377,38 @@ def test_a_recipe_has_defaults():
 def test_the_section_is_read_under_its_old_name_too():
     values = {"teachers": [{"store": "stores/x"}], "teach": {"prior": "kd", "beta": 2.0}, "transfer": {"beta": 1.0}}
     assert parse_teaching(values).teach == TeachSpec(prior="kd", beta=1.0)
+
+
+def test_a_recipe_that_was_built_is_read_like_a_file():
+    for file in sorted((ROOT / "pipelines/teach").glob("*.toml")):
+        recipe = load_teaching(file)
+        assert checked_teaching(recipe) == recipe
+    built = TeachingRecipe(teachers=[TeacherSpec(store=Path("a"))], train=StudentTrainingSpec(rate=1))  # type: ignore[arg-type]
+    assert checked_teaching(built) == parse_teaching({"teachers": [{"store": "a"}], "train": {"rate": 1.0}})
+
+
+@pytest.mark.parametrize(
+    ("recipe", "words"),
+    [
+        (TeachingRecipe(), "has no teacher"),
+        (TeachingRecipe(teachers=[TeacherSpec(store="x/a"), TeacherSpec(store="y/a")]), "share a name"),
+        (TeachingRecipe(teachers=[TeacherSpec(store="a")], train=StudentTrainingSpec(rate=-1.0)), "train.rate"),
+        (TeachingRecipe(teachers=[TeacherSpec(store="a")], train=StudentTrainingSpec(memory="much")), "much"),
+    ],
+)
+def test_a_wrong_recipe_that_was_built_is_refused(recipe, words):
+    with pytest.raises(RecipeError, match=words):
+        teach(recipe)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ("teach/digits", r"got: 'teach/digits'\n.*load_teaching\('teach/digits'\)"),
+        (Path("my.toml"), r"load_teaching\('my.toml'\)"),
+        (Recipe(), r"got: a Recipe\n.*load_teaching\(FILE\)"),
+    ],
+)
+def test_what_is_no_recipe_is_told_how_to_read_one(given, words):
+    with pytest.raises(ArgumentError, match=f"(?s)teach was not given a TeachingRecipe.*{words}"):
+        teach(given)

@@ -42,7 +42,14 @@ AREAS = (
         "training",
         "Training and composing",
         "One component for each shard, models that are made of components, and components that travel.",
-        "train compose train_private teach Component export_component import_component",
+        "train compose train_private Component export_component import_component",
+    ),
+    Area(
+        "teaching",
+        "Teaching",
+        "A small model is trained from images, with a prior from cached features. The recipe's keys with their "
+        "defaults: [its page](../teaching.md#keys).",
+        "load_teaching teach TeachingRecipe TeacherSpec StudentSpec TeachSpec StudentTrainingSpec TeachReportSpec",
     ),
     Area(
         "models",

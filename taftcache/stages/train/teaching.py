@@ -21,7 +21,7 @@ from taftcache.report.plots import check_plots
 from taftcache.stages.extract.extraction import extract
 from taftcache.stages.progress import Progress, Silent
 from taftcache.teaching.joined import every_shard, join
-from taftcache.teaching.recipe import TeachingRecipe, teacher_name
+from taftcache.teaching.recipe import TeachingRecipe, checked_teaching, teacher_name
 from taftcache.teaching.spec import TeacherSpec
 from taftcache.teaching.students.comparison import compare
 from taftcache.teaching.students.students import Students
@@ -60,8 +60,10 @@ def teach(recipe: TeachingRecipe, progress: Progress | None = None) -> TeachRepo
     Raises:
         StoreError, DataError: teachers that do not join (see ``teaching.joined``).
         BackboneError: a student that cannot be built.
-        RecipeError: no library to draw the report's plots with.
+        ArgumentError: no recipe of ``load_teaching``.
+        RecipeError: no library to draw the report's plots with, or a wrong value in a recipe that no file gave.
     """
+    recipe = checked_teaching(recipe)
     check_plots()
     progress = progress or Silent()
     begin = time.perf_counter()

@@ -22,7 +22,7 @@ from torch.nn.functional import cross_entropy
 from taftcache.backbone.student import Student
 from taftcache.errors import SolveError
 from taftcache.teaching.features import TeacherFeatures
-from taftcache.teaching.spec import TrainingSpec
+from taftcache.teaching.spec import StudentTrainingSpec
 from taftcache.teaching.students.checkpoint import optimiser_tensors, read_tensors, restore_optimiser, write_tensors
 from taftcache.teaching.students.images import Images
 from taftcache.teaching.students.priors import Prior
@@ -68,7 +68,7 @@ class StudentTraining:
     rows: TrainingRows
     images: Images
     features: TeacherFeatures
-    spec: TrainingSpec
+    spec: StudentTrainingSpec
     seed: int
     refresh: int = 1
 
