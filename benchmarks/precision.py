@@ -28,6 +28,7 @@ from taftcache.objective.rsl import RSL
 from taftcache.recipe import parse_recipe
 from taftcache.solve.inverses.kronecker import KroneckerPreconditioner
 from taftcache.solve.methods.conjugate import pcg
+from taftcache.solve.pair import ProblemPair
 from taftcache.solve.settings import Goal
 from taftcache.tangent.operator import TangentOperator
 
@@ -88,9 +89,10 @@ def main() -> None:
         reference = exact.hessian(v.double())
         for name, kind in (("float32", Problem), ("bfloat16", Bfloat16Problem)):
             problem = kind(inner, loss, args.ridge)
+            pair = ProblemPair(problem, exact)
             passes = {}
             for tolerance in TOLERANCES:
-                solution = pcg(problem, exact, preconditioner, Goal(tolerance=tolerance, max_passes=args.max_passes))
+                solution = pcg(pair, preconditioner, Goal(tolerance=tolerance, max_passes=args.max_passes))
                 passes[f"{tolerance:.0e}"] = solution.stats["passes"] if solution.converged else None
             error = ((problem.hessian(v).double() - reference).norm() / reference.norm()).item()
             took = seconds(problem, v)

@@ -49,6 +49,7 @@ from taftcache.solve.methods.head import HeadPath, solve_head
 from taftcache.solve.methods.newton import newton
 from taftcache.solve.methods.row_space import RowSpace
 from taftcache.solve.minimise import minimise
+from taftcache.solve.pair import ProblemPair
 from taftcache.solve.settings import Arithmetic, Goal
 from taftcache.stages.extract.extraction import extract
 from taftcache.stages.memory import memory_of
@@ -160,7 +161,7 @@ class Bench:
                 accuracies.append((count, self.accuracy(rows.current())))
                 looking += time.perf_counter() - at
 
-        rows = RowSpace(self.narrow, self.exact, passes, look)
+        rows = RowSpace(ProblemPair(self.narrow, self.exact), passes, look)
         rows.run(1e-5)
         return self.result("row space", rows.history, accuracies, time.perf_counter() - begin - looking, 2)
 
@@ -282,11 +283,11 @@ def head_times(base: Base, shards: Sequence[Shard], loss: RSL) -> dict[str, floa
     }
     chosen = min(HeadPath(problem).leave_one_out(ridges.tolist()), key=lambda e: e.loss).ridge
     near = TangentOperator(base, shards, trained=base.head_layout, memory=8 << 30)
-    narrow, wide = (Problem(each, CrossEntropy(), 1e-4) for each in (near, operator))
-    solved = newton(narrow, wide, Goal(tolerance=1e-3, max_passes=400))
+    pair = ProblemPair(*(Problem(each, CrossEntropy(), 1e-4) for each in (near, operator)))
+    solved = newton(pair, Goal(tolerance=1e-3, max_passes=400))
     same = LogisticRegression(C=1e4 / len(X), tol=1e-5, max_iter=1000, fit_intercept=False)
     times |= {
-        "cross_entropy": timed(lambda: newton(narrow, wide, Goal(tolerance=1e-3, max_passes=400))),
+        "cross_entropy": timed(lambda: newton(pair, Goal(tolerance=1e-3, max_passes=400))),
         "cross_entropy_passes": float(solved.stats["passes"]),
         "cross_entropy_relative_gradient": solved.certificate.relative_gradient,
         "logistic_regression_at_this_ridge": timed(lambda: same.fit(X, labels.numpy())),

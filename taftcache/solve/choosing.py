@@ -25,6 +25,7 @@ from taftcache.solve.methods.conjugate import Lazy, pcg
 from taftcache.solve.methods.head import HeadPath, has_path
 from taftcache.solve.methods.many_ridges import ridge_deltas
 from taftcache.solve.methods.newton import newton
+from taftcache.solve.pair import ProblemPair, pose
 from taftcache.solve.settings import ARITHMETIC, Arithmetic, Goal, in_full_float32
 from taftcache.tangent.base import Base
 from taftcache.tangent.rows import RowSource, RowSubset
@@ -123,7 +124,7 @@ def choose_ridge(
     if rows < 2:
         return RidgeChoice(ALONE, "default, for a row alone", [], 0)
     if head:
-        exact = _problem(base, sources, replace(objective, ridge=ridges[0]), arithmetic, torch.float64)
+        exact = pose(base, sources, replace(objective, ridge=ridges[0]), arithmetic, torch.float64)
         if has_path(exact):
             curve = [TriedRidge(e.ridge, e.loss, e.accuracy) for e in HeadPath(exact).leave_one_out(ridges)]
             best = _best(curve)
@@ -182,7 +183,7 @@ def set_aside(
     omega = objective.weights
     if omega is not None and omega.by_sample is not None:
         omega = RowWeights(omega.by_class, omega.by_sample[kept.index])
-    test = _problem(base, [aside], replace(objective, weights=None), arithmetic, torch.float32)
+    test = pose(base, [aside], replace(objective, weights=None), arithmetic, torch.float32)
     return test, kept, replace(objective, weights=omega)
 
 
@@ -237,44 +238,35 @@ def _downwards(
 ) -> Iterator[_Solved]:
     """Each of the increasing ``ridges``, from the last on."""
     asked = replace(objective, ridge=ridges[0])
-    narrow, wide = (_problem(base, sources, asked, arithmetic, dtype) for dtype in (torch.float32, torch.float64))
-    if narrow.loss.quadratic and class_kernel_fits(narrow):
-        found = ridge_deltas(narrow, wide, ridges, STEPS)
+    pair = ProblemPair(*(pose(base, sources, asked, arithmetic, dtype) for dtype in (torch.float32, torch.float64)))
+    if asked.loss.quadratic and class_kernel_fits(pair.inner):
+        found = ridge_deltas(pair, ridges, STEPS)
         passes = 3 + STEPS + (len(ridges) + 1) // 2
         for ridge, delta in zip(reversed(ridges), reversed(found), strict=True):
             yield _Solved(ridge, delta, passes, more=False)
     else:
-        yield from _short_solves(narrow, wide, ridges)
+        yield from _short_solves(pair, ridges)
 
 
-def _problem(
-    base: Base, sources: Sequence[RowSource], objective: Objective, how: Arithmetic, dtype: torch.dtype
-) -> Problem:
-    layout = base.trained(objective.train)
-    repeated = dtype == torch.float32
-    J = how.operator(
-        base, sources, trained=layout, dtype=dtype, device=how.device, memory=how.memory, repeated=repeated
-    )
-    return Problem.of(objective, J)
-
-
-def _short_solves(narrow: Problem, wide: Problem, ridges: Sequence[float]) -> Iterator[_Solved]:
+def _short_solves(pair: ProblemPair, ridges: Sequence[float]) -> Iterator[_Solved]:
     delta: Tensor | None = None
     inverse = ShiftedInverse()
-    head = narrow.operator.layout == narrow.operator.base.head_layout  # its passes cost next to nothing
-    matrix = None if narrow.loss.quadratic else small_kernel(wide)
+    operator, quadratic = pair.exact.operator, pair.exact.loss.quadratic
+    head = operator.layout == operator.base.head_layout  # its passes cost next to nothing
+    matrix = None if quadratic else small_kernel(pair.exact)
     passes, tolerance = 0, 1e-2
     for ridge in reversed(ridges):
-        one, exact = replace(narrow, ridge=ridge), replace(wide, ridge=ridge)
-        if narrow.loss.quadratic:
-            solved = pcg(one, exact, Lazy(partial(inverse.at, one)), Goal(tolerance=1e-3, max_passes=EACH), start=delta)
+        at = pair.at(ridge)
+        if quadratic:
+            enough = Goal(tolerance=1e-3, max_passes=EACH)
+            solved = pcg(at, Lazy(partial(inverse.at, at.inner)), enough, start=delta)
         else:
             most = Goal(tolerance=tolerance, max_passes=200 if head else 16)
-            solved = newton(one, exact, most, matrix=matrix, start=delta)
+            solved = newton(at, most, matrix=matrix, start=delta)
             # A column far larger than others has nearly all of ∇F(0), beside which no λ seems to move anything.
             while head and tolerance > FINEST and delta is not None and torch.equal(solved.value, delta):
                 passes, tolerance = passes + solved.stats["passes"], tolerance / 10
-                solved = newton(one, exact, replace(most, tolerance=tolerance), start=delta)
+                solved = newton(at, replace(most, tolerance=tolerance), start=delta)
         delta = solved.value
         passes += solved.stats["passes"]
         yield _Solved(ridge, delta, passes, more=True)

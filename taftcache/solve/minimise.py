@@ -30,6 +30,7 @@ from taftcache.solve.methods.newton import newton
 from taftcache.solve.methods.projected import projected_gradient
 from taftcache.solve.methods.row_space import Restart, RowSpace
 from taftcache.solve.methods.span import SpanSolver
+from taftcache.solve.pair import ProblemPair, pose
 from taftcache.solve.proof import bracket, looked_at, prove
 from taftcache.solve.settings import ARITHMETIC, DECISIVE, GOAL, Arithmetic, Goal, OnPass, in_full_float32
 from taftcache.solve.solution import Solution, Status
@@ -135,8 +136,8 @@ def resume(
             "cannot resume from dual vectors: this solve does not go through the space of the rows",
             got="a problem solved elsewhere",
         )
-    inner, inverse = _inverse(problems, by_rows=True)
-    space = RowSpace(inner, exact, goal.max_passes, on_pass)
+    pair, inverse = _inverse(problems, by_rows=True)
+    space = RowSpace(pair, goal.max_passes, on_pass)
     return prove(space.solution(space.restart(restart)), exact, inf, inverse=inverse, passes=goal.proof_passes)
 
 
@@ -208,7 +209,7 @@ def certify(
         return prove(looked_at(exact, value, goal.tolerance, {}), exact, goal.tolerance, radius=radius)
     by_rows = method == "auto" and through_rows(exact)
     if dual is not None:
-        space = RowSpace(exact, exact, goal.max_passes)
+        space = RowSpace(ProblemPair(exact, exact), goal.max_passes)
         space.look(value, dual)
         solution = space.solution(Status.stalled)
     else:
@@ -238,26 +239,26 @@ class _Problems:
         objective.check()
         labels = next(iter(next(source for source in sources if source.rows).blocks(1))).labels
         check_quadratic(objective.loss, torch.from_numpy(np.array(labels[:1])), base.config.classes)
-        self.arithmetic = replace(arithmetic, device=arithmetic.exact_device)
-        self._base, self._sources, self._objective = base, sources, objective
-        self._layout = base.trained(objective.train)
         # In float64: tokens and half as much for all else; of the head alone, its input and logits.
-        config = base.config
-        row = 12 * prod(config.shape) if self._layout != base.head_layout else 8 * (config.width + config.classes)
+        config, head = base.config, base.trained(objective.train) == base.head_layout
+        row = 8 * (config.width + config.classes) if head else 12 * prod(config.shape)
         # Where they are few, what float64 prepares once serves the gradients and the proof too.
         whole = rows * row if rows * row <= arithmetic.memory // 4 else 0
-        self._memory = arithmetic.memory - whole
-        self.exact = self._made(torch.float64, whole)
+        how = replace(arithmetic, device=arithmetic.exact_device, memory=whole)
+        self.exact = pose(base, sources, objective, how, torch.float64)
+        self._asked = base, sources, objective, replace(how, memory=arithmetic.memory - whole)
+        self._dtype = how.dtype
         self._inner: dict[torch.dtype, Problem] = {}
         self._kernel: list[Tensor | None] = []  # shared, as the above, with the same rows under another λ
         if objective.weights is not None:
             objective.weights.check(self.exact.operator.rows, self.exact.operator.classes)
 
-    def inner(self, dtype: torch.dtype) -> Problem:
-        """In ``dtype``, its rows in the memory that is left."""
+    def pair(self, dtype: torch.dtype | None = None) -> ProblemPair:
+        """With inner products in ``dtype``, by default as asked for, and their rows in the memory that is left."""
+        dtype = dtype or self._dtype
         if dtype not in self._inner:
-            self._inner[dtype] = self._made(dtype, self._memory, repeated=dtype == torch.float32)
-        return replace(self._inner[dtype], ridge=self.exact.ridge)
+            self._inner[dtype] = pose(*self._asked, dtype)
+        return ProblemPair(replace(self._inner[dtype], ridge=self.exact.ridge), self.exact)
 
     def kernel(self) -> Tensor | None:
         """What Newton's method solves its steps by, where rows are few; made once."""
@@ -270,13 +271,6 @@ class _Problems:
         other = copy(self)
         other.exact = replace(self.exact, ridge=ridge)
         return other
-
-    def _made(self, dtype: torch.dtype, memory: int, repeated: bool = False) -> Problem:
-        how, layout = self.arithmetic, self._layout
-        J = how.operator(
-            self._base, self._sources, trained=layout, dtype=dtype, device=how.device, memory=memory, repeated=repeated
-        )
-        return Problem.of(self._objective, J)
 
 
 def has_estimate(loss: Loss, radius: object, method: str) -> bool:
@@ -308,22 +302,21 @@ def _without_ball(
     """The minimiser by the method that fits, not proven yet, and about H⁻¹ where a closer proof can use it."""
     exact = problems.exact
     if not exact.loss.quadratic:
-        inner, matrix = problems.inner(problems.arithmetic.dtype), problems.kernel()
-        return newton(inner, exact, goal, matrix=matrix, start=start, on_pass=on_pass), None
+        return newton(problems.pair(), goal, matrix=problems.kernel(), start=start, on_pass=on_pass), None
     if exact.operator.layout == exact.operator.base.head_layout:
         return solve_head(exact, goal.tolerance), None
     by_rows = method == "auto" and start is None and through_rows(exact)
-    inner, inverse = _inverse(problems, by_rows)
+    pair, inverse = _inverse(problems, by_rows)
     if not by_rows:
-        return _conjugate(goal)(inner, exact, inverse, goal, start=start, on_pass=on_pass), inverse
-    space = RowSpace(inner, exact, goal.max_passes, on_pass)
+        return _conjugate(goal)(pair, inverse, goal, start=start, on_pass=on_pass), inverse
+    space = RowSpace(pair, goal.max_passes, on_pass)
     if goal.decisive:
         status = space.decide()
     else:
         status = (space.run_and_decide if goal.until_decisive else space.run)(goal.tolerance)
     solution = space.solution(status)
     if solution.status is Status.stalled:  # kernels of very unlike sizes drown λ in float32
-        solution = _continued(solution, inner, exact, inverse, goal, on_pass)
+        solution = _continued(solution, pair, inverse, goal, on_pass)
     return solution, inverse
 
 
@@ -338,7 +331,7 @@ def _in_balls(
         return _without_ball(problems.at(ridge), method, goal, start, on_pass)[0]
 
     if exact.loss.quadratic and exact.operator.layout != exact.operator.base.head_layout:
-        found = SpanSolver(_coordinates(problems, method), exact, goal, on_pass).solve(radii)
+        found = SpanSolver(_coordinates(problems, method), goal, on_pass).solve(radii)
     else:
         found = (solve_in_ball(solve, exact, radius, goal) for radius in radii)
     for radius, solution in zip(radii, found, strict=True):
@@ -347,29 +340,28 @@ def _in_balls(
 
 def _coordinates(problems: _Problems, method: Method) -> Coordinates:
     """What iterates in a ball are written in: as without one."""
-    exact = problems.exact
-    if method == "auto" and through_rows(exact):
-        return Duals(problems.inner(problems.arithmetic.dtype), exact)
-    inner, small = _inner(problems, by_rows=False)
-    shifted, matrix = ShiftedInverse(), kernel(inner) if small else None
+    if method == "auto" and through_rows(problems.exact):
+        return Duals(problems.pair())
+    pair, small = _pair(problems, by_rows=False)
+    shifted, matrix = ShiftedInverse(), kernel(pair.inner) if small else None
 
     def inverse(ridge: float) -> Inverse:
-        at = replace(inner, ridge=ridge)
+        at = replace(pair.inner, ridge=ridge)
         return shifted.at(at) if matrix is None else DualInverse(at, matrix.clone())
 
-    return Parameters(inner, exact, inverse)
+    return Parameters(pair, inverse)
 
 
-def _inverse(problems: _Problems, by_rows: bool) -> tuple[Problem, Lazy]:
-    """The problem of the inner products, and about H⁻¹, made when it is first asked for."""
-    inner, small = _inner(problems, by_rows)
-    return inner, Lazy(lambda: DualInverse(inner) if small else approximate_inverse(inner))
+def _inverse(problems: _Problems, by_rows: bool) -> tuple[ProblemPair, Lazy]:
+    """The problem, and about H⁻¹, made when it is first asked for."""
+    pair, small = _pair(problems, by_rows)
+    return pair, Lazy(lambda: DualInverse(pair.inner) if small else approximate_inverse(pair.inner))
 
 
-def _inner(problems: _Problems, by_rows: bool) -> tuple[Problem, bool]:
-    """The problem of the inner products, and whether its kernel is small enough for an exact inverse."""
+def _pair(problems: _Problems, by_rows: bool) -> tuple[ProblemPair, bool]:
+    """The problem, and whether its kernel is small enough for an exact inverse: in float64, both of it."""
     small = not by_rows and kernel_inverse_fits(problems.exact)
-    return problems.inner(torch.float64 if small else problems.arithmetic.dtype), small
+    return problems.pair(torch.float64 if small else None), small
 
 
 def _conjugate(goal: Goal) -> Callable[..., Solution]:
@@ -377,12 +369,10 @@ def _conjugate(goal: Goal) -> Callable[..., Solution]:
     return decisive_pcg if goal.decisive or goal.until_decisive else pcg
 
 
-def _continued(
-    solution: Solution, inner: Problem, exact: Problem, inverse: Lazy, goal: Goal, on_pass: OnPass | None
-) -> Solution:
+def _continued(solution: Solution, pair: ProblemPair, inverse: Lazy, goal: Goal, on_pass: OnPass | None) -> Solution:
     """Conjugate gradients from where the row space ended."""
     before = solution.stats["passes"]
     rest = replace(goal, max_passes=max(3, goal.max_passes - before))
-    further = _conjugate(goal)(inner, exact, inverse, rest, start=solution.value, on_pass=on_pass)
+    further = _conjugate(goal)(pair, inverse, rest, start=solution.value, on_pass=on_pass)
     stats = {**further.stats, "solver": "row space, pcg", "passes": before + further.stats["passes"]}
     return replace(further, stats=stats)

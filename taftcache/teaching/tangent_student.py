@@ -28,6 +28,7 @@ from taftcache.objective.objective import Objective
 from taftcache.objective.problem import Problem
 from taftcache.recipe import PriorSpec
 from taftcache.solve.methods.conjugate import Lazy, pcg
+from taftcache.solve.pair import ProblemPair
 from taftcache.solve.proof import check_finite
 from taftcache.solve.settings import ARITHMETIC, GOAL, Arithmetic, Goal, OnPass
 from taftcache.solve.solution import Certificate, Solution, Status
@@ -203,9 +204,8 @@ class _TangentStudent:
         """The minimiser over Δw for the B of ``at``, with its own B."""
         target = self._psi @ torch.from_numpy(at.B)
         left = max(4, max_passes - self._passes())
-        inner = self._penalised(target, exact=False)
-        goal = Goal(tolerance=tolerance, max_passes=left)
-        found = pcg(inner, self._penalised(target), self._preconditioner, goal, start=at.delta)
+        pair = ProblemPair(self._penalised(target, exact=False), self._penalised(target))
+        found = pcg(pair, self._preconditioner, Goal(tolerance=tolerance, max_passes=left), start=at.delta)
         if found.status is Status.interrupted:
             raise KeyboardInterrupt
         return self._at(found.value, at.B, INNER * at.norm)

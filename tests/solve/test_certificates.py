@@ -12,6 +12,7 @@ from taftcache.objective.objective import Objective
 from taftcache.objective.rsl import RSL
 from taftcache.solve.methods.conjugate import pcg
 from taftcache.solve.minimise import certify
+from taftcache.solve.pair import ProblemPair
 from taftcache.solve.proof import bracket, prove
 from taftcache.solve.settings import Goal
 from tests.solve import refined
@@ -42,7 +43,7 @@ def breaches(seed: int) -> tuple[list[str], float | None]:
     tolerance, passes = TOLERANCES[seed % 7], [3, 6, 20, 60][seed % 4]
     inverse = [None, Plain(), Scaled()][seed % 3]
     goal = Goal(tolerance=tolerance, max_passes=passes)
-    solution = pcg(narrow if seed % 2 else wide, wide, inverse or Plain(), goal)
+    solution = pcg(ProblemPair(narrow if seed % 2 else wide, wide), inverse or Plain(), goal)
     solution = prove(solution, wide, tolerance, inverse=inverse, passes=0 if seed % 5 == 0 else 12)
     c, x = solution.certificate, fractions(solution.value)
     gradient = exact.gradient(x)

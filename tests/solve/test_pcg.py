@@ -16,6 +16,7 @@ from taftcache.objective.rsl import RSL
 from taftcache.solve.inverses.dual import DualInverse
 from taftcache.solve.inverses.kronecker import KroneckerPreconditioner
 from taftcache.solve.methods.conjugate import pcg
+from taftcache.solve.pair import ProblemPair
 from taftcache.solve.settings import Goal
 from taftcache.solve.solution import Certificate, Solution, Status
 from tests.solve.problems import Dense, case, dense, make_problem
@@ -40,7 +41,7 @@ PRECONDITIONERS = {"none": Identity, "kronecker": KroneckerPreconditioner, "dual
 def solve(problem: Problem, exact: Problem, preconditioner: str = "kronecker", **options) -> Solution:
     made = PRECONDITIONERS[preconditioner](exact if preconditioner == "dual" else problem)
     goal = Goal(**{name: options.pop(name) for name in ("tolerance", "max_passes") if name in options})
-    return pcg(problem, exact, made, goal, **options)
+    return pcg(ProblemPair(problem, exact), made, goal, **options)
 
 
 def claims_hold(solution: Solution, whole: Dense, ridge: float, tolerance: float) -> None:
@@ -208,4 +209,4 @@ def test_gradient_that_is_not_finite_is_refused(poison):
     fresh = make_problem(loss=LOSS)
     fresh.operator.sources[:] = problem.operator.sources
     with pytest.raises(SolveError, match="finite"):
-        pcg(fresh, fresh, good)
+        pcg(ProblemPair(fresh, fresh), good)

@@ -6,9 +6,11 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from torch import Tensor
 
 from taftcache.objective.cross_entropy import CrossEntropy
 from taftcache.objective.loss import Loss
+from taftcache.objective.problem import Problem
 from taftcache.objective.rsl import RSL
 from taftcache.solve.inverses.inverse import ShiftedInverse
 from taftcache.solve.inverses.kronecker import KroneckerPreconditioner
@@ -19,6 +21,7 @@ from taftcache.solve.methods.newton import newton
 from taftcache.solve.methods.projected import projected_gradient
 from taftcache.solve.methods.row_space import RowSpace
 from taftcache.solve.methods.span import SpanSolver
+from taftcache.solve.pair import ProblemPair
 from taftcache.solve.settings import Goal
 from taftcache.solve.solution import Solution, Status
 from taftcache.tangent.operator import TangentOperator
@@ -30,52 +33,49 @@ START = 0.01
 
 
 def conjugate(goal: Goal) -> Solution:
-    narrow, wide = pair(SQUARE)
-    start = torch.full((wide.operator.layout.size,), START, dtype=torch.float64)
-    return pcg(narrow, wide, Lazy(lambda: KroneckerPreconditioner(narrow)), goal, start=start)
+    both = pair(SQUARE)
+    return pcg(both, Lazy(lambda: KroneckerPreconditioner(both.inner)), goal, start=begin(both.exact))
 
 
 def in_row_space(goal: Goal) -> Solution:
-    space = RowSpace(*pair(SQUARE), goal.max_passes)
+    space = RowSpace(pair(SQUARE), goal.max_passes)
     return space.solution(space.run(goal.tolerance))
 
 
 def in_span_of_rows(goal: Goal) -> Solution:
-    narrow, wide = pair(SQUARE)
-    return next(SpanSolver(Duals(narrow, wide), wide, goal).solve([RADIUS]))
+    return next(SpanSolver(Duals(pair(SQUARE)), goal).solve([RADIUS]))
 
 
 def in_span_of_parameters(goal: Goal) -> Solution:
-    narrow, wide = pair(SQUARE)
-    shifted = ShiftedInverse()
-    to = Parameters(narrow, wide, lambda ridge: shifted.at(narrow))
-    return next(SpanSolver(to, wide, goal).solve([RADIUS]))
+    both, shifted = pair(SQUARE), ShiftedInverse()
+    return next(SpanSolver(Parameters(both, lambda ridge: shifted.at(both.inner)), goal).solve([RADIUS]))
 
 
 def by_newton(goal: Goal) -> Solution:
-    narrow, wide = pair(CrossEntropy())
-    start = torch.full((wide.operator.layout.size,), START, dtype=torch.float64)
-    return newton(narrow, wide, goal, start=start)
+    both = pair(CrossEntropy())
+    return newton(both, goal, start=begin(both.exact))
 
 
 def by_projection(goal: Goal) -> Solution:
-    _, wide = pair(SQUARE)
-    start = torch.full((wide.operator.layout.size,), START, dtype=torch.float64)
-    return projected_gradient(wide, goal, radius=RADIUS, start=start)
+    exact = pair(SQUARE).exact
+    return projected_gradient(exact, goal, radius=RADIUS, start=begin(exact))
 
 
 def in_one_ball(goal: Goal) -> Solution:
-    _, wide = pair(CrossEntropy())
+    both = pair(CrossEntropy())
 
     def solve(ridge: float, goal: Goal, last: Solution | None) -> Solution:
-        inner, exact = pair(CrossEntropy(), ridge)
-        return newton(inner, exact, goal, start=None if last is None else last.value)
+        return newton(both.at(ridge), goal, start=None if last is None else last.value)
 
-    return solve_in_ball(solve, wide, RADIUS, goal)
+    return solve_in_ball(solve, both.exact, RADIUS, goal)
 
 
-def pair(loss: Loss, ridge: float = 1e-3):
-    return tuple(make_problem(loss=loss, ridge=ridge, dtype=dtype) for dtype in (torch.float32, torch.float64))
+def pair(loss: Loss) -> ProblemPair:
+    return ProblemPair(*(make_problem(loss=loss, ridge=1e-3, dtype=dtype) for dtype in (torch.float32, torch.float64)))
+
+
+def begin(problem: Problem) -> Tensor:
+    return torch.full((problem.operator.layout.size,), START, dtype=torch.float64)
 
 
 SOLVERS: dict[str, Callable[[Goal], Solution]] = {

@@ -13,6 +13,7 @@ from taftcache.objective.weights import RowWeights
 from taftcache.solve.inverses.class_kernel import ClassKernel, adjoint, class_kernel_fits, kernel_product
 from taftcache.solve.methods.many_ridges import ridge_deltas
 from taftcache.solve.methods.row_space import Basis, Restart, RowSpace
+from taftcache.solve.pair import ProblemPair
 from taftcache.solve.solution import Status
 from taftcache.tangent.operator import TangentOperator
 from taftcache.tangent.rows import ArrayRows
@@ -25,11 +26,13 @@ LOSS = RSL(alpha=1.0, kappa=5.0)
 
 
 def space(vit="narrow-mlp", spec="keep", *, loss=LOSS, ridge=1e-2, max_passes=400, **changes) -> RowSpace:
-    narrow, wide = (
-        replace(make_problem(vit, spec, loss=loss, ridge=ridge, dtype=dtype), **changes)
-        for dtype in (torch.float32, torch.float64)
+    pair = ProblemPair(
+        *(
+            replace(make_problem(vit, spec, loss=loss, ridge=ridge, dtype=dtype), **changes)
+            for dtype in (torch.float32, torch.float64)
+        )
     )
-    return RowSpace(narrow, wide, max_passes)
+    return RowSpace(pair, max_passes)
 
 
 @pytest.mark.parametrize(
@@ -125,7 +128,7 @@ def test_the_kernel_is_symmetric_positive_and_near(vit, spec, alpha):
 def test_every_ridge_of_a_path_minimises_over_the_same_subspace():
     ridges = [1e-3, 1e-2, 1e-1, 1.0]
     rows = space(ridge=ridges[0])
-    for ridge, delta in zip(ridges, ridge_deltas(rows.problem, rows.exact, ridges, 40), strict=True):
+    for ridge, delta in zip(ridges, ridge_deltas(ProblemPair(rows.inner, rows.exact), ridges, 40), strict=True):
         whole = dense(loss=LOSS, ridge=ridge)
         gap = whole.value(delta) - whole.value(whole.solution)
         assert gap <= 1e-2 * (whole.constant - whole.value(whole.solution))
@@ -177,8 +180,8 @@ def test_interruption_keeps_the_best_iterate(at):
         if passes > at:
             raise KeyboardInterrupt
 
-    narrow, wide = (make_problem(loss=LOSS, dtype=dtype) for dtype in (torch.float32, torch.float64))
-    rows = RowSpace(narrow, wide, 100, interrupt)
+    pair = ProblemPair(*(make_problem(loss=LOSS, dtype=dtype) for dtype in (torch.float32, torch.float64)))
+    rows = RowSpace(pair, 100, interrupt)
     zero = rows.point.objective
     solution = rows.solution(rows.run(1e-10))
     assert solution.status is Status.interrupted
@@ -201,7 +204,7 @@ def leaving(gone: list[int], ridge: float = 1e-2, loss: RSL = LOSS) -> tuple[Row
     D = wide.diagonal(torch.from_numpy(labels()[keep]), J).reshape(-1, 1)
     H = J.T @ (D * J) + ridge * torch.eye(J.shape[1], dtype=torch.float64)
     _, slope = wide.evaluate(torch.zeros(J.shape[1], dtype=torch.float64))
-    return RowSpace(narrow, wide, 400), stays, -torch.linalg.solve(H, slope)
+    return RowSpace(ProblemPair(narrow, wide), 400), stays, -torch.linalg.solve(H, slope)
 
 
 @pytest.mark.law("Dual vectors from before bring a solve without rows as near as asked for, with no false bound")
@@ -214,12 +217,12 @@ def test_a_restart_comes_as_near_as_was_asked_for(gone):
     rows, stays, optimum = leaving(gone)
     moved = (whole.point.value - optimum).norm().item()
     goal = 0.1 * moved if gone else 1e-6
-    solution = rows.solution(rows.restart(Restart(whole.problem.operator.sources, dual, stays, lambda delta: goal)))
+    solution = rows.solution(rows.restart(Restart(whole.inner.operator.sources, dual, stays, lambda delta: goal)))
     assert solution.converged
     assert solution.certificate.distance <= goal
     assert (solution.value - optimum).norm().item() <= solution.certificate.distance * (1 + 1e-6)
     cold, _, _ = leaving(gone)
-    cold.restart(Restart(whole.problem.operator.sources, torch.zeros_like(dual), stays, lambda delta: goal))
+    cold.restart(Restart(whole.inner.operator.sources, torch.zeros_like(dual), stays, lambda delta: goal))
     assert rows.passes < cold.passes
     if not gone:
         assert rows.rounds == 0
@@ -233,7 +236,7 @@ def test_a_restart_without_a_round_is_certified_in_float64_too(goal, max_passes)
     dual = whole.solution(Status.converged).dual
     rows, stays, _ = leaving([3])
     rows.max_passes = max_passes
-    status = rows.restart(Restart(whole.problem.operator.sources, dual, stays, lambda delta: goal))
+    status = rows.restart(Restart(whole.inner.operator.sources, dual, stays, lambda delta: goal))
     found = rows.solution(status)
     objective, gradient = rows.exact.evaluate(found.value)
     assert found.certificate.gradient == pytest.approx(gradient.norm().item(), rel=1e-12)
@@ -248,6 +251,6 @@ def test_what_leaving_rows_carried_is_passed_on(loss):
     whole.run(1e-9)
     dual = whole.solution(Status.converged).dual
     rows, stays, optimum = leaving([3], loss=loss)
-    rows.restart(Restart(whole.problem.operator.sources, dual, stays, lambda delta: float("inf")))
+    rows.restart(Restart(whole.inner.operator.sources, dual, stays, lambda delta: float("inf")))
     assert rows.rounds == 0
     assert (rows.point.value - optimum).norm() < 0.7 * (adjoint(rows.exact, dual[stays]) - optimum).norm()

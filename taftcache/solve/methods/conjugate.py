@@ -12,6 +12,7 @@ from torch import Tensor
 from taftcache.objective.problem import Problem
 from taftcache.solve.directions import Inverse, conjugate_directions
 from taftcache.solve.methods.refinement import refine
+from taftcache.solve.pair import ProblemPair
 from taftcache.solve.proof import check_finite
 from taftcache.solve.settings import GOAL, Goal, OnPass
 from taftcache.solve.solution import Certificate, Solution, Status
@@ -40,8 +41,7 @@ class Lazy:
 
 
 def pcg(
-    problem: Problem,
-    exact: Problem,
+    pair: ProblemPair,
     preconditioner: Inverse,
     goal: Goal = GOAL,
     *,
@@ -50,13 +50,12 @@ def pcg(
 ) -> Solution:
     """Solve ∇F(Δw) = 0 to ‖∇F(Δw)‖ ≤ tolerance·‖∇F(0)‖, F being quadratic: H p = −∇F, round by round.
 
-    Conjugate gradients on ``problem`` (usually float32, vectors included) solve for a correction; the residual that
-    starts each round, and the certificate that ends the solve, are ``exact``'s float64 gradient,
-    recomputed from the rows. The recurrence's own residual never decides the status.
+    Conjugate gradients on ``pair.inner`` (vectors included) solve for a correction; the residual that starts each
+    round, and the certificate that ends the solve, are the gradient of ``pair.exact``, recomputed from the rows. The
+    recurrence's own residual never decides the status.
 
     Args:
-        problem: products for the inner iterations.
-        exact: the same problem in float64.
+        pair: the problem.
         preconditioner: approximate inverse Hessian.
         goal: tolerance, and limit on passes over the rows, float64 ones included.
         start: Δw to begin from; zero by default.
@@ -65,7 +64,7 @@ def pcg(
     Raises:
         SolveError: a gradient that is not finite.
     """
-    solve = _Conjugate(problem, exact, preconditioner, goal, on_pass)
+    solve = _Conjugate(pair, preconditioner, goal, on_pass)
     return solve.solution(solve.run(start))
 
 
@@ -80,13 +79,11 @@ class _Point(NamedTuple):
 class _Conjugate:
     """Where the solve stands, and the passes so far; the arguments are those of ``pcg``."""
 
-    def __init__(
-        self, problem: Problem, exact: Problem, preconditioner: Inverse, goal: Goal, on_pass: OnPass | None
-    ) -> None:
-        self._problem, self._exact, self._preconditioner = problem, exact, preconditioner
+    def __init__(self, pair: ProblemPair, preconditioner: Inverse, goal: Goal, on_pass: OnPass | None) -> None:
+        (self._inner, self._exact), self._preconditioner = pair, preconditioner
         self._goal, self._on_pass = goal, on_pass
         self.passes = self._rounds = 0
-        operator = problem.operator
+        operator = self._exact.operator
         self.point = self._at(torch.zeros(operator.layout.size, dtype=torch.float64, device=operator.device))
         self._at_zero, self._norm_at_zero = self.point.gradient, self.point.gradient.norm().item()
         self._round: _Round | None = None
@@ -103,9 +100,9 @@ class _Conjugate:
 
     def solution(self, status: Status) -> Solution:
         """What was reached."""
-        at, rows = self.point, self._problem.operator.rows
+        at, exact = self.point, self._exact
         certificate = Certificate(
-            at.gradient.norm().item(), self._norm_at_zero, self._problem.ridge, at.objective, rows
+            at.gradient.norm().item(), self._norm_at_zero, exact.ridge, at.objective, exact.operator.rows
         )
         stats = {"solver": "pcg", "passes": self.passes, "rounds": self._rounds}
         return Solution(at.value, status, certificate, stats, (self._at_zero, at.gradient))
@@ -124,7 +121,7 @@ class _Conjugate:
     def _propose(self, goal: float, before: float) -> None:
         """One run of conjugate gradients."""
         self._rounds += 1
-        self._round = _Round(self._problem, self._preconditioner, self.point.gradient)
+        self._round = _Round(self._inner, self._preconditioner, self.point.gradient)
         reduction = max(0.5 * goal / before, INNER_REDUCTION)
         for norm in self._round.iterate(reduction, self._goal.max_passes - self.passes - 1):
             self.passes += 1

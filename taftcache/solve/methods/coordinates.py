@@ -13,13 +13,15 @@ from taftcache.objective.problem import Problem
 from taftcache.solve.directions import Inverse
 from taftcache.solve.inverses.class_kernel import ClassKernel, adjoint, kernel_product
 from taftcache.solve.methods.row_space import Gauge, fitted
+from taftcache.solve.pair import ProblemPair
 from taftcache.solve.proof import check_finite
 
 
 class Coordinates(Protocol):
     """x [n] of Δw, for H₀Δw = b with H₀ the Hessian without a ridge."""
 
-    problem: Problem
+    inner: Problem
+    exact: Problem
     dual: bool
     passes: int
 
@@ -52,16 +54,15 @@ class Parameters:
     """x = Δw [P], under an inverse that is made for an s.
 
     Args:
-        problem: products, usually float32. exact: the same in float64.
+        pair: the problem.
         inverse: about the inverse Hessian under another λ.
     """
 
     dual = False
 
-    def __init__(self, problem: Problem, exact: Problem, inverse: Callable[[float], Inverse]) -> None:
-        self.problem, self.passes = problem, 0
-        self._exact, self._make = exact, inverse
-        self._plain = replace(problem, ridge=0.0)
+    def __init__(self, pair: ProblemPair, inverse: Callable[[float], Inverse]) -> None:
+        (self.inner, self.exact), self.passes, self._make = pair, 0, inverse
+        self._plain = replace(pair.inner, ridge=0.0)
 
     def value(self, x: Tensor) -> Tensor:
         """As ``Coordinates`` has it."""
@@ -69,10 +70,10 @@ class Parameters:
 
     def look(self, x: Tensor | None, value: Tensor) -> tuple[float, Tensor, Tensor]:
         """As ``Coordinates`` has it."""
-        objective, gradient = self._exact.evaluate(value)
+        objective, gradient = self.exact.evaluate(value)
         self.passes += 1
         check_finite(gradient, f"F = {objective}")
-        return objective, gradient, self._exact.ridge * value - gradient
+        return objective, gradient, self.exact.ridge * value - gradient
 
     def shift(self, s: float) -> None:
         """As ``Coordinates`` has it."""
@@ -80,7 +81,7 @@ class Parameters:
 
     def direction(self, residual: Tensor) -> tuple[Tensor, float]:
         """As ``Coordinates`` has it."""
-        return self._inverse.apply(residual.to(self.problem.operator.dtype)), residual.norm().item()
+        return self._inverse.apply(residual.to(self.inner.operator.dtype)), residual.norm().item()
 
     def product(self, direction: Tensor) -> Tensor:
         """As ``Coordinates`` has it."""
@@ -93,38 +94,37 @@ class Parameters:
 
 
 class Duals:
-    """x = a [N·K] with Δw = J̃ᵀa, under a kernel taken apart by classes; arguments as ``Parameters`` has them."""
+    """x = a [N·K] with Δw = J̃ᵀa, under a kernel taken apart by classes; the argument as ``Parameters`` has it."""
 
     dual = True
 
-    def __init__(self, problem: Problem, exact: Problem) -> None:
-        self.problem, self.passes = problem, 0
-        self._exact = exact
+    def __init__(self, pair: ProblemPair) -> None:
+        (self.inner, self.exact), self.passes = pair, 0
         self._kernel: ClassKernel | None = None
         self._energy, self._gauge = 0.0, Gauge(self._gradient_norm)
 
     def value(self, x: Tensor) -> Tensor:
         """As ``Coordinates`` has it; counted as a pass, though it is half of one."""
         self.passes += 1
-        return adjoint(self._exact, self._scale * x.view_as(self._scale))
+        return adjoint(self.exact, self._scale * x.view_as(self._scale))
 
     def look(self, x: Tensor | None, value: Tensor) -> tuple[float, Tensor, Tensor]:
         """As ``Coordinates`` has it."""
-        objective, gradient, self._scale, short = fitted(self._exact, value)
+        objective, gradient, self._scale, short = fitted(self.exact, value)
         self.passes += 1
         return objective, gradient, short.reshape(-1)
 
     def shift(self, s: float) -> None:
         """As ``Coordinates`` has it."""
         if self._kernel is None:
-            self._kernel = ClassKernel(self.problem, self._scale.to(self.problem.operator.dtype))
+            self._kernel = ClassKernel(self.inner, self._scale.to(self.inner.operator.dtype))
             self.passes += 2
         self._kernel.shift(s)
 
     def direction(self, residual: Tensor) -> tuple[Tensor, float]:
         """As ``Coordinates`` has it: the kernel knows the norm up to a factor."""
         assert self._kernel is not None
-        direction, energy = self._kernel.apply(residual.to(self.problem.operator.dtype).view_as(self._scale))
+        direction, energy = self._kernel.apply(residual.to(self.inner.operator.dtype).view_as(self._scale))
         self._energy = sqrt(energy)
         return direction.reshape(-1), self._energy
 
@@ -132,7 +132,7 @@ class Duals:
         """As ``Coordinates`` has it."""
         self.passes += 1
         scale = self._scale.to(direction)
-        return kernel_product(self.problem, scale, direction.view_as(scale)).reshape(-1)
+        return kernel_product(self.inner, scale, direction.view_as(scale)).reshape(-1)
 
     def small(self, residual: Tensor, goal: float) -> bool:
         """As ``Coordinates`` has it."""
@@ -140,6 +140,6 @@ class Duals:
 
     def _gradient_norm(self, residual: Tensor) -> float:
         """‖J̃ᵀρ‖, by half a pass, counted as one."""
-        scale = self._scale.to(self.problem.operator.dtype)
+        scale = self._scale.to(self.inner.operator.dtype)
         self.passes += 1
-        return float(adjoint(self.problem, scale * residual.to(scale).view_as(scale)).norm().item())
+        return float(adjoint(self.inner, scale * residual.to(scale).view_as(scale)).norm().item())

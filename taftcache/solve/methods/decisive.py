@@ -22,13 +22,13 @@ import torch
 from torch import Tensor
 
 from taftcache.objective.cotangent import random_signs
-from taftcache.objective.problem import Problem
 from taftcache.solve.directions import conjugate_solution
 from taftcache.solve.inverses.class_kernel import adjoint
 from taftcache.solve.inverses.dual import DualInverse
 from taftcache.solve.inverses.inverse import inverse_by_weights
 from taftcache.solve.inverses.sampled import SampledInverse
 from taftcache.solve.methods.conjugate import Lazy, pcg
+from taftcache.solve.pair import ProblemPair
 from taftcache.solve.settings import DECISIVE, Goal, OnPass
 from taftcache.solve.solution import Solution, Status
 
@@ -62,8 +62,7 @@ def typical(moves: Tensor) -> float:
 
 
 def decisive_pcg(
-    problem: Problem,
-    exact: Problem,
+    pair: ProblemPair,
     inverse: Lazy,
     goal: Goal,
     *,
@@ -77,14 +76,14 @@ def decisive_pcg(
     """
     asked, rounds = goal if goal.until_decisive else replace(goal, tolerance=FIRST), 0
     passes = solving = 0  # of all, and of the solve alone
-    most, status, estimate = goal.max_passes, None, _RowMoves(problem, exact, inverse)
+    most, status, estimate = goal.max_passes, None, _RowMoves(pair, inverse)
     for turn in range(TURNS):
 
         def shown(done: int, residual: float, before: int = passes) -> None:
             if on_pass is not None:
                 on_pass(before + done, residual)
 
-        found = pcg(problem, exact, inverse, asked, start=start, on_pass=shown)
+        found = pcg(pair, inverse, asked, start=start, on_pass=shown)
         if goal.until_decisive and turn == 0:
             if not found.converged or not isinstance(inverse.made, DualInverse | SampledInverse):
                 return found
@@ -96,7 +95,7 @@ def decisive_pcg(
             stats = {**found.stats, "passes": solving + estimate.passes, "rounds": rounds}
             return replace(found, status=Status.interrupted, stats=stats)
         passes = solving + estimate.passes
-        wanted = SHARE * moves * exact.ridge
+        wanted = SHARE * moves * pair.exact.ridge
         if not found.converged or found.certificate.gradient <= wanted or turn == TURNS - 1:
             break
         relative = 0.9 * wanted / found.certificate.gradient_at_zero
@@ -110,12 +109,12 @@ class _RowMoves:
     """What a typical row moves, from the residuals at a Δw.
 
     Args:
-        problem, exact: products, and the same problem in float64.
+        pair: the problem.
         inverse: what solves.
     """
 
-    def __init__(self, problem: Problem, exact: Problem, inverse: Lazy) -> None:
-        self._problem, self._exact, self._inverse = problem, exact, inverse
+    def __init__(self, pair: ProblemPair, inverse: Lazy) -> None:
+        (self._inner, self._exact), self._inverse = pair, inverse
         self._short: float | None = None  # by how much the inverse's norm falls short; about the same at every Δw
         self.passes = 0
 
@@ -142,11 +141,11 @@ class _RowMoves:
 
     def _norm(self, vector: Tensor) -> float:
         """About ‖H⁻¹v‖ for v [P], rather too little."""
-        made, narrow = self._inverse.made, vector.to(self._problem.operator.dtype)
+        made, narrow = self._inverse.made, vector.to(self._inner.operator.dtype)
         by_inverse: float = made.apply(narrow).norm().item()
         if self._short is None and by_inverse:
             self.passes += STEPS
-            weights = inverse_by_weights(self._problem) if isinstance(made, SampledInverse) else made
-            found = conjugate_solution(self._problem.hessian, weights, narrow, steps=STEPS)
+            weights = inverse_by_weights(self._inner) if isinstance(made, SampledInverse) else made
+            found = conjugate_solution(self._inner.hessian, weights, narrow, steps=STEPS)
             self._short = found.norm().item() / by_inverse
         return (self._short or 0.0) * by_inverse

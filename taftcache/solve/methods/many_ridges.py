@@ -7,40 +7,41 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from taftcache.objective.problem import Problem
 from taftcache.solve.inverses.class_kernel import ClassKernel, adjoint, kernel_product
 from taftcache.solve.methods.row_space import Basis, row_residual
+from taftcache.solve.pair import ProblemPair
 from taftcache.solve.proof import check_finite
 
 
-def ridge_deltas(problem: Problem, exact: Problem, ridges: Sequence[float], steps: int) -> list[Tensor]:
+def ridge_deltas(pair: ProblemPair, ridges: Sequence[float], steps: int) -> list[Tensor]:
     """Δw(λ) [P] for every λ from ``steps`` directions: each minimises its own F over the same subspace.
 
     One pass a direction, whatever the number of λ, and half a pass for each to form Δw.
 
     Args:
-        problem, exact: as ``RowSpace`` has them; their own λ should be the least, for it shapes the directions.
+        pair: the problem; its own λ should be the least, for it shapes the directions.
         ridges: λ > 0.
         steps: directions.
     """
+    inner, exact = pair
     blocks = [(exact.logits(state.logits, None), labels) for state, labels in exact.operator.blocks()]
     wide, b = row_residual(exact, *(torch.cat(parts) for parts in zip(*blocks, strict=True)))
     check_finite(b, "logits of the base point")
-    dtype, ridge = problem.operator.dtype, problem.ridge
+    dtype, ridge = inner.operator.dtype, inner.ridge
     scale, residual = wide.to(dtype), b.to(dtype)
-    kernel = ClassKernel(problem, scale)
+    kernel = ClassKernel(inner, scale)
     basis = Basis(steps, residual.numel(), dtype, residual.device)
     rounded = residual.reshape(-1).double()
     for _ in range(steps):
         direction, _ = kernel.apply(residual)
-        if not basis.add(direction, kernel_product(problem, scale, direction), ridge):
+        if not basis.add(direction, kernel_product(inner, scale, direction), ridge):
             break
         z, y = basis.last
         residual.view(-1).sub_(y + ridge * z, alpha=torch.dot(y.double(), residual.reshape(-1).double()).item())
     z, y = basis.known
-    outer, inner = y.double() @ y.double().T, z.double() @ y.double().T
+    outer, crossed = y.double() @ y.double().T, z.double() @ y.double().T
     duals = [
-        torch.linalg.lstsq(outer + 0.5 * at * (inner + inner.T), (y.double() @ rounded)[:, None]).solution[:, 0]
+        torch.linalg.lstsq(outer + 0.5 * at * (crossed + crossed.T), (y.double() @ rounded)[:, None]).solution[:, 0]
         for at in ridges
     ]
-    return [adjoint(problem, scale * (c.to(dtype) @ z).view_as(scale)).double() for c in duals]
+    return [adjoint(inner, scale * (c.to(dtype) @ z).view_as(scale)).double() for c in duals]

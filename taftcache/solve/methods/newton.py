@@ -19,6 +19,7 @@ from taftcache.objective.problem import Problem
 from taftcache.solve.directions import Inverse, conjugate_directions
 from taftcache.solve.inverses.dual import DualInverse
 from taftcache.solve.inverses.inverse import approximate_inverse
+from taftcache.solve.pair import ProblemPair
 from taftcache.solve.proof import check_finite
 from taftcache.solve.settings import GOAL, Goal, OnPass
 from taftcache.solve.solution import Certificate, Solution, Status
@@ -27,8 +28,7 @@ GROWTH = 3.0  # of the region after a step whose fall was foretold
 
 
 def newton(
-    problem: Problem,
-    exact: Problem,
+    pair: ProblemPair,
     goal: Goal = GOAL,
     *,
     matrix: Tensor | None = None,
@@ -40,13 +40,12 @@ def newton(
     Each step solves H(Δw) p = −∇F by conjugate gradients under a preconditioner made at Δw, only as
     accurately as the gradient's size deserves (Dembo, Eisenstat and Steihaug 1982) and as far as the trust region goes,
     and is halved until F falls as its gradient promises. Objective and gradient are float64; only the inner products
-    run in ``problem``'s precision. Holds N·K logits beside the vectors.
+    are ``pair.inner``'s. Holds N·K logits beside the vectors.
 
     Args:
-        problem: products for the inner iterations.
-        exact: the same problem in float64.
+        pair: the problem.
         goal: tolerance, and limit on passes.
-        matrix: the ``kernel`` of ``exact``, where it is small: JJᵀ serves every point, so that each step is solved
+        matrix: the ``kernel`` of ``pair.exact``, where it is small: JJᵀ serves every point, so that each step is solved
             exactly, and in float64.
         start: Δw to begin from; zero by default.
         on_pass: called after each step.
@@ -54,26 +53,19 @@ def newton(
     Raises:
         SolveError: a gradient that is not finite.
     """
-    solve = _Newton(problem if matrix is None else exact, exact, goal, matrix, on_pass)
+    solve = _Newton(pair, goal, matrix, on_pass)
     return solve.solution(solve.run(start))
 
 
 class _Newton:
     """Δw with F, ∇F and the problem's curvature there, and the passes so far; the arguments are those of ``newton``."""
 
-    def __init__(
-        self,
-        problem: Problem,
-        exact: Problem,
-        goal: Goal,
-        matrix: Tensor | None,
-        on_pass: OnPass | None,
-    ) -> None:
-        self._problem, self._exact, self._goal, self._on_pass = problem, exact, goal, on_pass
-        self._matrix = matrix
-        operator = exact.operator
+    def __init__(self, pair: ProblemPair, goal: Goal, matrix: Tensor | None, on_pass: OnPass | None) -> None:
+        self._inner, self._exact = pair.inner if matrix is None else pair.exact, pair.exact
+        self._goal, self._matrix, self._on_pass = goal, matrix, on_pass
+        operator = self._exact.operator
         self._x = torch.zeros(operator.layout.size, dtype=torch.float64, device=operator.device)
-        self._objective, self._gradient, self._local = exact.at(self._x)
+        self._objective, self._gradient, self._local = self._exact.at(self._x)
         self._at_zero, self._norm_at_zero = self._gradient, self._gradient.norm().item()
         self._passes, self._rounds, self._radius = 1, 0, inf
         check_finite(self._gradient, f"F = {self._objective}")
@@ -113,8 +105,8 @@ class _Newton:
         self._rounds += 1
         norm, gradient, tolerance = self._gradient.norm().item(), self._gradient, self._goal.tolerance
         assert self._local.point is not None
-        dtype = self._problem.operator.dtype
-        curved = replace(self._problem, point=tuple(z.to(dtype) for z in self._local.point))
+        dtype = self._inner.operator.dtype
+        curved = replace(self._inner, point=tuple(z.to(dtype) for z in self._local.point))
         inverse = approximate_inverse(curved) if self._matrix is None else DualInverse(curved, self._matrix)
         self._passes += 2
         accuracy = max(min(0.1, (norm / self._norm_at_zero) ** 0.5), 0.3 * tolerance * self._norm_at_zero / norm, 1e-5)

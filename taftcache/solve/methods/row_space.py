@@ -29,6 +29,7 @@ from taftcache.objective.problem import Problem
 from taftcache.solve.inverses.class_kernel import ClassKernel, adjoint, kernel_product
 from taftcache.solve.methods.decisive import SHARE, further, sample_rows, typical
 from taftcache.solve.methods.refinement import REDUCTION, refine
+from taftcache.solve.pair import ProblemPair
 from taftcache.solve.proof import check_finite
 from taftcache.solve.settings import OnPass
 from taftcache.solve.solution import Certificate, Solution, Status
@@ -73,16 +74,15 @@ class RowSpace:
     ``history`` has F after so many passes: recomputed where a round begins and ends, and by recurrence within.
 
     Args:
-        problem: products for the inner iterations, usually float32.
-        exact: the same problem in float64.
+        pair: the problem.
         max_passes: limit on passes, those that build the preconditioner included.
         on_pass: called after each pass.
     """
 
-    def __init__(self, problem: Problem, exact: Problem, max_passes: int, on_pass: OnPass | None = None) -> None:
-        self.problem, self.exact, self.max_passes, self._on_pass = problem, exact, max_passes, on_pass
+    def __init__(self, pair: ProblemPair, max_passes: int, on_pass: OnPass | None = None) -> None:
+        (self.inner, self.exact), self.max_passes, self._on_pass = pair, max_passes, on_pass
         self.passes = self.rounds = 0
-        operator = exact.operator
+        operator = self.exact.operator
         value = torch.zeros(operator.layout.size, dtype=torch.float64, device=operator.device)
         self.point = self._at(value, value.new_zeros(operator.rows, operator.classes))
         self._at_zero = self.point.gradient
@@ -145,7 +145,7 @@ class RowSpace:
                 start += self.kernel.without(dual[~stays])
             if start.any():
                 # Where rows have left a round follows in any case, and ends in float64.
-                problem = self.exact if stays.all() else self.problem
+                problem = self.exact if stays.all() else self.inner
                 self.point = self._at(adjoint(problem, self.scale * start).to(start), start, problem)
                 self.history.append((self.passes, self.point.objective))
         except KeyboardInterrupt:
@@ -175,12 +175,12 @@ class RowSpace:
         """The preconditioner, for two passes; of the rows ``before`` some may have left."""
         if self.kernel is not None:
             return
-        now, gone = self.problem.operator, None
+        now, gone = self.inner.operator, None
         if stays is not None and not stays.all():
             rows = RowSubset(before, torch.nonzero(~stays)[:, 0].numpy(force=True))
             operator = TangentOperator(now.base, [rows], trained=now.layout, dtype=now.dtype, device=now.device)
-            gone = replace(self.problem, operator=operator)
-        self.kernel = ClassKernel(self.problem, self.scale.to(now.dtype), gone)
+            gone = replace(self.inner, operator=operator)
+        self.kernel = ClassKernel(self.inner, self.scale.to(now.dtype), gone)
         self.passes += 2
 
     def _rounds(
@@ -199,7 +199,7 @@ class RowSpace:
         def propose(goal: float, before: float) -> None:
             self._gather()
             self.rounds += 1
-            self._correction = torch.zeros_like(self.point.residual, dtype=self.problem.operator.dtype)
+            self._correction = torch.zeros_like(self.point.residual, dtype=self.inner.operator.dtype)
             self._round(self._correction, near(goal, before))
 
         # Two passes for the preconditioner, one product at least, and one to recompute F.
@@ -216,7 +216,7 @@ class RowSpace:
 
     def current(self) -> Tensor:
         """Δw [P] as it stands within a round, for whoever looks on; half a pass that is not counted."""
-        return adjoint(self.problem, self.scale * self._dual()).double()
+        return adjoint(self.inner, self.scale * self._dual()).double()
 
     def _dual(self) -> Tensor:
         """a [N,K] as it stands within a round."""
@@ -266,12 +266,12 @@ class RowSpace:
     def _gradient_norm(self, residual: Tensor) -> float:
         """‖J̃ᵀρ‖."""
         self.passes += 1
-        return float(adjoint(self.problem, self.scale.to(residual) * residual).norm().item())
+        return float(adjoint(self.inner, self.scale.to(residual) * residual).norm().item())
 
     def _round(self, correction: Tensor, enough: Callable[[Tensor, float, int], bool]) -> None:
         """Add to ``correction`` in place until it is ``enough``, which gets ρ, about ‖J̃ᵀρ‖², and the steps so far."""
         assert self.kernel is not None
-        ridge, scale = self.problem.ridge, self.scale.to(correction)
+        ridge, scale = self.inner.ridge, self.scale.to(correction)
         residual = self.point.residual.to(correction)
         # Directions of an earlier round carry its rounding: orthogonal to them, the new residual would not fall.
         basis = Basis(DIRECTIONS, residual.numel(), residual.dtype, residual.device)
@@ -286,7 +286,7 @@ class RowSpace:
             elif steps - since > CHECK:  # rounding has eaten the directions
                 return
             steps += 1
-            product = kernel_product(self.problem, scale, direction)
+            product = kernel_product(self.inner, scale, direction)
             self.passes += 1
             if not basis.add(direction, product, ridge):
                 return

@@ -22,7 +22,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from taftcache.objective.problem import Problem
 from taftcache.solve.methods.ball import at_ball
 from taftcache.solve.methods.coordinates import Coordinates
 from taftcache.solve.methods.refinement import REDUCTION, refine
@@ -177,20 +176,19 @@ class SpanSolver:
     """Balls of one problem, smallest first.
 
     Args:
-        coordinates: of the iterates.
-        exact: the problem in float64, with its own λ, which may be zero.
+        coordinates: of the iterates; the problem's own λ may be zero.
         goal: its tolerance is on the condition ∇F + νΔw = 0, relative to ‖∇F(0)‖; its passes are for each radius.
         on_pass: called after each pass.
     """
 
-    def __init__(self, coordinates: Coordinates, exact: Problem, goal: Goal, on_pass: OnPass | None = None) -> None:
+    def __init__(self, coordinates: Coordinates, goal: Goal, on_pass: OnPass | None = None) -> None:
+        inner, exact = coordinates.inner, coordinates.exact
         self._to, self._exact, self._goal, self._on_pass = coordinates, exact, goal, on_pass
         zero = torch.zeros(exact.operator.layout.size, dtype=torch.float64, device=exact.operator.device)
         objective, gradient, rest = coordinates.look(None, zero)
         self._at_zero, self._norm_at_zero = gradient, gradient.norm().item()
         self.point = _Point(torch.zeros_like(rest), zero, objective, gradient, rest, 0.0)
-        operator = coordinates.problem.operator
-        self._span = Span(rest.numel(), coordinates.dual, operator.dtype, operator.device)
+        self._span = Span(rest.numel(), coordinates.dual, inner.operator.dtype, inner.operator.device)
         self._s = self._near = self._shift = 0.0  # the last s, the last above 0, and that of the inverse; none yet
         self._before = 0  # passes of the radii before
         self._radius = inf  # of the ball that is being solved
