@@ -40,14 +40,12 @@ class Loss(Protocol):
 
 
 def check_quadratic(loss: Loss, target: Tensor, classes: int) -> None:
-    """SolveError where a loss calls itself ``quadratic`` and has another D than that.
+    """SolveError where a loss that calls itself ``quadratic`` has another D than that.
 
     Args:
         target: y of one row, [1] or [1,K].
         classes: K.
     """
-    if not loss.quadratic:
-        return
     unit = torch.eye(classes, dtype=torch.float64)
     y = target.expand(classes, *target.shape[1:])
     at_zero, elsewhere = (loss.hessian(z, y, unit) for z in (torch.zeros_like(unit), 1 + unit.cumsum(1)))

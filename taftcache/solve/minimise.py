@@ -237,8 +237,9 @@ class _Problems:
         if rows == 0:
             raise SolveError("no rows to solve over: a solve needs at least one row", got="sources without rows")
         objective.check()
-        labels = next(iter(next(source for source in sources if source.rows).blocks(1))).labels
-        check_quadratic(objective.loss, torch.from_numpy(np.array(labels[:1])), base.config.classes)
+        if objective.loss.quadratic:
+            labels = next(iter(next(source for source in sources if source.rows).blocks(1))).labels
+            check_quadratic(objective.loss, torch.from_numpy(np.array(labels[:1])), base.config.classes)
         # In float64: tokens and half as much for all else; of the head alone, its input and logits.
         config, head = base.config, base.trained(objective.train) == base.head_layout
         row = 8 * (config.width + config.classes) if head else 12 * prod(config.shape)

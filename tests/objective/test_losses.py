@@ -200,6 +200,20 @@ def test_any_constant_curvature_is_refused_as_quadratic_and_solved_as_not(matrix
     assert distance <= 1e-4 * optimum.norm().item()
 
 
-@every_case
+@pytest.mark.parametrize(("loss", "y"), [one for one in CASES if one[0].quadratic], ids=lambda x: type(x).__name__)
 def test_what_calls_itself_quadratic_is(loss, y):
     check_quadratic(loss, y[:1], 3)
+
+
+@pytest.mark.parametrize(("loss", "looks"), [(RSL(), 1), (CrossEntropy(), 0)], ids=["square", "cross-entropy"])
+def test_a_row_is_read_ahead_of_a_solve_for_a_quadratic_loss_alone(loss, looks):
+    sizes = []
+
+    class Watched(ArrayRows):
+        def blocks(self, size, start=0):
+            sizes.append(size)
+            return super().blocks(size, start)
+
+    minimise(case().base, [Watched(tokens(), labels())], Objective(loss=loss, ridge=1e-2, train="head"))
+    assert sizes.count(1) == looks
+    assert len(sizes) > looks
