@@ -95,33 +95,43 @@ def leave_one_out(
     shrunk = replace(objective, ridge=objective.ridge * (N - 1) / N)
     problem = Problem(operator, loss, shrunk.ridge)
     moved = minimise(base, sources, shrunk, start=delta, goal=goal, arithmetic=Arithmetic(precision="float64"))
-    roots, residuals = [], []
-    optimum = operator.direction(moved.value)
-    for state, labels in operator.blocks():
-        root = (loss.curvature(state.logits, labels) / N).sqrt()
-        roots.append(root)
-        residuals.append(loss.gradient(state.logits + operator.tangent(state, optimum), labels) / (N * root))
-    root, rho = torch.cat(roots), torch.cat(residuals)
-    if has_path(problem):
-        path = HeadPath(problem)
-        v, leverage = path.inverse(direction, problem.ridge), path.leverages(problem.ridge)
-        solved, method = rho / (1 - leverage), CLOSED
-    elif kernel_inverse_fits(problem):
-        inverse = DualInverse(problem)
-        v = inverse.apply(direction)
-        solved, method = torch.linalg.solve(problem.ridge * inverse.own(), rho), CLOSED
-    else:
-        v = conjugate_solution(
-            problem.hessian, approximate_inverse(problem), direction,
-            tolerance=max(goal.tolerance, FIRST_ORDER_TOLERANCE), steps=goal.max_passes,
-        )  # fmt: skip
-        solved, method = rho, FIRST_ORDER
+    root, rho = _residuals(problem, loss, moved.value)
+    v, solved, method = _without_each(problem, direction, rho, goal)
     left = problem.hessian(v) - direction
     image = root * torch.cat(list(operator.matvec(v)))
     shift = (direction @ (moved.value - delta)).item()
     change = (image * solved).sum(1) + shift
     relative = (left.norm() / direction.norm().clamp_min(1e-300)).item()
     return RowInfluence(change, method, relative, moved.stats.get("passes", 0) + operator.passes)
+
+
+def _residuals(problem: Problem, loss: RSL, delta: Tensor) -> tuple[Tensor, Tensor]:
+    """√(D/N) and ρ [N,K] at Δw [P], in one pass."""
+    operator, N = problem.operator, problem.operator.rows
+    roots, residuals = [], []
+    direction = operator.direction(delta)
+    for state, labels in operator.blocks():
+        root = (loss.curvature(state.logits, labels) / N).sqrt()
+        roots.append(root)
+        residuals.append(loss.gradient(state.logits + operator.tangent(state, direction), labels) / (N * root))
+    return torch.cat(roots), torch.cat(residuals)
+
+
+def _without_each(problem: Problem, direction: Tensor, rho: Tensor, goal: Goal) -> tuple[Tensor, Tensor, str]:
+    """v = A⁻¹j [P], and (I − J̃_n A⁻¹ J̃_nᵀ)⁻¹ρ_n of every row [N,K], or ρ_n where the leverages are not known."""
+    if has_path(problem):
+        path = HeadPath(problem)
+        v, leverage = path.inverse(direction, problem.ridge), path.leverages(problem.ridge)
+        return v, rho / (1 - leverage), CLOSED
+    if kernel_inverse_fits(problem):
+        inverse = DualInverse(problem)
+        v = inverse.apply(direction)
+        return v, torch.linalg.solve(problem.ridge * inverse.own(), rho), CLOSED
+    v = conjugate_solution(
+        problem.hessian, approximate_inverse(problem), direction,
+        tolerance=max(goal.tolerance, FIRST_ORDER_TOLERANCE), steps=goal.max_passes,
+    )  # fmt: skip
+    return v, rho, FIRST_ORDER
 
 
 def moves(problem: Problem) -> Tensor | None:
