@@ -20,6 +20,12 @@ def solved(tmp_path_factory, finished) -> Path:
     return path
 
 
+@pytest.fixture
+def exact(solved, tmp_path) -> Path:
+    """A copy of ``solved``."""
+    return shutil.copytree(solved, tmp_path / "store")
+
+
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory, finished) -> Path:
     """Two private shards and their mean, the budget spent. Not to be written to."""

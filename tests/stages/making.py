@@ -7,13 +7,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from PIL import Image
 
 from taftcache.cache.store import FeatureStore
+from taftcache.model.component import read_base, read_component
 from taftcache.recipe import Recipe, parse_recipe
+from taftcache.stages.train import record
 from tests.cache.making import tree
 
-__all__ = ["DIGITS", "PRIVACY", "commits", "digits", "open_store", "recipe", "settings", "toml", "tree", "write_images"]
+__all__ = [
+    "DIGITS", "PRIVACY", "commits", "deltas", "digits", "open_store", "recipe", "settings", "toml", "tree",
+    "write_images",
+]  # fmt: skip
 
 SETTINGS: dict[str, Any] = {
     "name": "tiny",
@@ -46,6 +52,14 @@ def settings(store: FeatureStore, train: str = "head", **privacy: Any) -> Recipe
     """The store's recipe with a small private training of what ``train`` names."""
     values = store.manifest.recipe | {"privacy": {**PRIVACY, **privacy}}
     return parse_recipe(values | {"tangent": {**values["tangent"], "train": train}})
+
+
+def deltas(path: Path) -> dict[str, torch.Tensor]:
+    """Δw of every component and model."""
+    with FeatureStore(path) as store:
+        base = read_base(store, record.adopt(store, None).tangent)
+        names = [n for n in store.objects() if n.startswith(("components/", "models/"))]
+        return {n: read_component(store, n, base).delta for n in names}
 
 
 def toml(file: Path, path: Path | str, **sections: dict[str, Any]) -> Path:

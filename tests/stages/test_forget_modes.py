@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,35 +13,16 @@ import taftcache
 from taftcache.cache.store import FeatureStore
 from taftcache.cli import main
 from taftcache.errors import RecipeError, StoreError, UnknownSample
-from taftcache.model.component import Component, read_base, read_component
+from taftcache.model.component import read_base, read_component
 from taftcache.model.composition import compose
 from taftcache.recipe import parse_recipe
-from taftcache.solve.choosing import choose_ridge
-from taftcache.stages.forget import forgetting, renewal, request
-from taftcache.stages.forget.renewal import Warm
+from taftcache.stages.forget import request
 from taftcache.stages.forget.request import read_ids
 from taftcache.stages.look import inspection
-from taftcache.stages.progress import Silent
-from taftcache.stages.train import record, solving
-from taftcache.stages.train.solving import SolveOptions, solve_component
-from taftcache.terminal.forgetting import forgotten_lines
-from taftcache.terminal.text import certified
-from tests.stages.making import commits, open_store, recipe, tree
+from taftcache.stages.train import record
+from tests.stages.making import commits, deltas, open_store, recipe, tree
 
 EXACT = {"compose": {"mode": "exact"}}
-FEW = {"data": {"source": "digits", "limit": 30}}
-
-
-@pytest.fixture
-def exact(solved, tmp_path) -> Path:
-    return shutil.copytree(solved, tmp_path / "store")
-
-
-def deltas(path: Path) -> dict[str, torch.Tensor]:
-    with FeatureStore(path) as store:
-        base = read_base(store, record.adopt(store, None).tangent)
-        names = [n for n in store.objects() if n.startswith(("components/", "models/"))]
-        return {n: read_component(store, n, base).delta for n in names}
 
 
 def test_subtract_leaves_the_shard_out_and_solves_nothing_but_the_head(exact):
@@ -83,28 +63,6 @@ def test_a_run_leaves_a_subtracted_shard_out_until_it_is_trained_by_name(store):
     assert commits(retrained) == commits(direct)
 
 
-@pytest.mark.full
-def test_a_cold_solve_after_a_warm_one_chooses_no_ridge_again(tmp_path, monkeypatch):
-    path, cold = tmp_path / "store", tmp_path / "cold"
-    taftcache.run(recipe(path, objective={"ridge": "auto"}, **EXACT, **FEW))
-    shutil.copytree(path, cold)
-    monkeypatch.setattr(renewal, "DECISIVE", 1e-30)
-    rows = []
-
-    def counted(base, shards, *more, **how):
-        rows.append(len(shards))
-        return choose_ridge(base, shards, *more, **how)
-
-    monkeypatch.setattr(solving, "choose_ridge", counted)
-    with open_store(path) as store:
-        sample = store.shard("000").sample_ids[2]
-        assert "was solved cold" in taftcache.forget(store, [sample], mode="resolve").notes[0]
-    assert sorted(rows) == [1, 2, 2]  # the shard's, the head's and the exact model's
-    with open_store(cold) as store:
-        taftcache.forget(store, [sample], mode="resolve", cold=True)
-    assert commits(path) == commits(cold)
-
-
 @pytest.mark.law("A class, a shard, an exact model that were forgotten were never seen")
 @pytest.mark.parametrize("mode", [pytest.param("retrain", marks=pytest.mark.full), "resolve"])
 def test_cold_is_never_seen_for_the_exact_model_too(images, tmp_path, mode):
@@ -118,143 +76,6 @@ def test_cold_is_never_seen_for_the_exact_model_too(images, tmp_path, mode):
         (source / name).unlink()
     taftcache.run(recipe(tmp_path / "never", **sections))
     assert commits(tmp_path / "forgot") == commits(tmp_path / "never")
-
-
-@pytest.mark.parametrize("decisive", [True, False, None])
-def test_a_loose_certificate_is_said(decisive, tmp_path):
-    figures = {"relative_gradient": 1e-2, "distance_bound": 0.5, "moved": 0.7, "decisive": decisive}
-    report = forgetting.ForgetReport(
-        store=tmp_path, root_before="", root_digest="", certificates={"components/000": figures}
-    )
-    assert ("too loose to prove" in forgotten_lines(report)[-1]) == (decisive is False)
-
-
-@pytest.mark.law("A warm re-solve is within a tenth of what the removal moved, or is solved cold")
-def test_warm_is_within_a_tenth_of_what_the_removal_moved(exact, tmp_path):
-    cold = shutil.copytree(exact, tmp_path / "cold")
-    with open_store(exact) as store:
-        sample = store.shard("000").sample_ids[2]
-        report = taftcache.forget(store, [sample], mode="resolve")
-        warm_logits = taftcache.evaluate(store).accuracy["models/exact"]
-    with open_store(cold) as store:
-        taftcache.forget(store, [sample], mode="resolve", cold=True)
-        assert taftcache.evaluate(store).accuracy["models/exact"] == warm_logits
-    figures = report.certificates["models/exact"]
-    assert figures["decisive"]
-    assert figures["distance_bound"] <= renewal.DECISIVE * figures["moved_at_least"]
-    ours, theirs = deltas(exact), deltas(cold)
-    apart = (ours["models/exact"] - theirs["models/exact"]).norm().item()
-    assert apart <= 2 * figures["distance_bound"]
-    assert all(torch.equal(ours[n], theirs[n]) for n in ours if n != "models/exact")
-    assert taftcache.audit(exact).findings == []
-
-
-@pytest.mark.law("A warm re-solve is within a tenth of what the removal moved, or is solved cold")
-def test_warm_goes_on_from_the_dual_vectors(tmp_path, monkeypatch):
-    """In the space of the rows; the tolerance is loose, so the old model is tightened first."""
-    monkeypatch.setattr("taftcache.solve.inverses.dual.LARGEST_KERNEL", 0)
-    path = tmp_path / "store"
-    taftcache.run(recipe(path, solver={"tolerance": 0.2}, tangent={"reset_block": True}, **EXACT, **FEW))
-    with open_store(path) as store:
-        gone = [store.shard("000").sample_ids[2], store.shard("001").sample_ids[0]]
-        rows = sum(shard.rows for shard in store.shards)
-        report = taftcache.forget(store, gone, mode="resolve")
-        settings = record.settings_of(store)
-        base = settings.base
-        exact = read_component(store, "models/exact", base)
-        optimum = solve_component(
-            settings, store.shards, "full", Silent(), label="models/exact",
-            options=SolveOptions(goal=replace(settings.goal, tolerance=1e-4)),
-        )  # fmt: skip
-        taftcache.export_component(store, "models/exact", tmp_path / "exported")
-    figures = report.certificates["models/exact"]
-    assert report.notes == []
-    assert figures["decisive"]
-    apart = (exact.delta - optimum.delta).norm().item()
-    assert apart <= figures["distance_bound"] + optimum.meta["certificate"]["distance_bound"]
-    assert exact.dual.shape == (rows - 2, len(store.classes))
-    assert Component.decode((tmp_path / "exported").read_bytes(), base).dual is None
-    assert taftcache.audit(path).findings == []
-
-
-@pytest.mark.law("What was trained by a recipe that names no tolerance has receipts that decide")
-def test_without_a_tolerance_receipts_decide(tmp_path, monkeypatch):
-    """Under a sample of many rows, at 10⁻² of the gradient, they would not."""
-    for limit in ("dual.LARGEST_KERNEL", "class_kernel.LARGEST_ROWS"):
-        monkeypatch.setattr(f"taftcache.solve.inverses.{limit}", 0)
-    monkeypatch.setattr("taftcache.solve.inverses.sampled.LEAST_ROWS", 2)
-    monkeypatch.setattr("taftcache.solve.inverses.sampled._count", lambda problem: 256)
-    monkeypatch.setattr("taftcache.recipe.SolverSpec.relative", 1e-2)
-    ran = taftcache.run(recipe(tmp_path / "store", **EXACT, **FEW))
-    trained = [c for name, c in ran.train.certificates.items() if name != "models/head"]
-    for certificate in (*trained, ran.compose.certificate):
-        assert certificate["decisive"]
-        assert certificate["relative_gradient"] < 5e-3
-    with open_store(tmp_path / "store") as store:
-        report = taftcache.forget(store, [store.shard("000").sample_ids[2]])
-    assert all(c["decisive"] for c in report.certificates.values() if c["moved"] > 0)
-
-
-@pytest.mark.law("What was trained to a decisive tolerance has receipts that decide")
-def test_a_decisive_tolerance_has_receipts_that_decide(tmp_path, monkeypatch):
-    monkeypatch.setattr("taftcache.solve.inverses.dual.LARGEST_KERNEL", 0)
-    path = tmp_path / "store"
-    ran = taftcache.run(recipe(path, solver={"tolerance": "decisive"}, **EXACT, **FEW))
-    trained = {name: c for name, c in ran.train.certificates.items() if name != "models/head"}  # a closed form
-    assert all(c["decisive"] and c["distance_bound"] > 1e-6 * c["row_moves"] for c in trained.values())
-    assert "taking out a row moves about" in certified(ran.compose.certificate)
-    with open_store(path) as store:
-        root, other = store.root_digest, {"loss": "cross_entropy"}
-        with pytest.raises(RecipeError, match="has no estimate"):
-            taftcache.train(store, recipe(path, solver={"tolerance": "decisive"}, objective=other, **FEW))
-        assert store.root_digest == root
-        report = taftcache.forget(store, [store.shard("000").sample_ids[2]])
-    assert all(c["decisive"] for c in report.certificates.values() if c["moved"] > 0)
-    assert taftcache.audit(path).findings == []
-
-
-@pytest.mark.law("A warm re-solve is within a tenth of what the removal moved, or is solved cold")
-def test_a_warm_solve_that_gave_up_is_solved_cold_until_it_decides(tmp_path, monkeypatch):
-    """Whatever the recipe's tolerance: the request was for a certificate that decides."""
-    for limit in ("dual.LARGEST_KERNEL", "class_kernel.LARGEST_ROWS"):
-        monkeypatch.setattr(f"taftcache.solve.inverses.{limit}", 0)
-    monkeypatch.setattr("taftcache.solve.inverses.sampled.LEAST_ROWS", 2)
-    monkeypatch.setattr("taftcache.solve.inverses.sampled._count", lambda problem: 256)
-    monkeypatch.setattr("taftcache.stages.forget.remaking.resolve_warm", lambda *given: Warm(passes=7, failure="why"))
-    taftcache.run(recipe(tmp_path / "store", solver={"tolerance": 1e-2}, **EXACT, **FEW))
-    with open_store(tmp_path / "store") as store:
-        report = taftcache.forget(store, [store.shard("000").sample_ids[2]], mode="resolve")
-        moves = store.meta("models/exact")["stats"]["row_moves"]
-    assert report.notes == ["models/exact was solved cold after 7 warm passes: why"]
-    assert report.certificates["models/exact"]["distance_bound"] <= renewal.DECISIVE * moves
-
-
-def test_warm_goes_on_where_the_tolerance_is_loose(tmp_path, monkeypatch):
-    """Both the old model and the new one are solved further than the recipe asks, until the removal is proven."""
-    monkeypatch.setattr("taftcache.solve.inverses.dual.LARGEST_KERNEL", 0)
-    path = tmp_path / "store"
-    loose = {"solver": {"tolerance": 3e-3, "method": "conjugate"}, "objective": {"ridge": 1.0}, **EXACT, **FEW}
-    taftcache.run(recipe(path, **loose))
-    with open_store(path) as store:
-        report = taftcache.forget(store, [store.shard("000").sample_ids[2]], mode="resolve")
-    figures = report.certificates["models/exact"]
-    assert figures["decisive"]
-    assert figures["relative_gradient"] < 1.5e-3
-    assert report.notes == []
-
-
-@pytest.mark.law("A warm re-solve is within a tenth of what the removal moved, or is solved cold")
-def test_warm_falls_back_to_cold(exact, tmp_path, monkeypatch):
-    cold = shutil.copytree(exact, tmp_path / "cold")
-    monkeypatch.setattr(renewal, "DECISIVE", 1e-30)
-    with open_store(exact) as store:
-        sample = store.shard("000").sample_ids[2]
-        report = taftcache.forget(store, [sample], mode="resolve")
-        assert "was solved cold" in store.ledger()[-1]["notes"][0]
-    assert report.notes
-    with open_store(cold) as store:
-        taftcache.forget(store, [sample], mode="resolve", cold=True)
-    assert commits(exact) == commits(cold)
 
 
 @pytest.mark.law("A class, a shard, an exact model that were forgotten were never seen")
