@@ -37,10 +37,11 @@ class NamedColumns:
 
 USUAL = {
     "tokens": ("tokens", "vectors", "vector", "features", "embeddings", "x"),
-    "labels": ("labels", "label", "y"),
+    "labels": ("labels", "label", "y", "class"),
     "ids": ("sample_id", "ids", "id"),
     "classes": ("classes",),
 }
+NAMES = "class"  # beside labels that are numbers: the name of each row's class, as in an export to Parquet
 
 
 def _first(usual: tuple[str, ...], there: Container[str]) -> str:

@@ -13,6 +13,7 @@ import taftcache
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import RecipeError, StoreError, StoreWriteError
 from taftcache.stages.files.exchange import FORMATS
+from taftcache.stages.files.importing import recipe_of_vectors
 from taftcache.stages.look.row_table import RowTable
 from tests import forked
 from tests.cache.making import tree
@@ -120,6 +121,26 @@ def test_parquet_without_its_library_says_what_to_install(finished, tmp_path, mo
     with pytest.raises(RecipeError, match="pyarrow"):
         taftcache.export(finished, tmp_path / "out", "parquet")
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("format", ["npz", "parquet", "hdf5", "embedding-projector"])
+def test_an_export_that_is_imported_has_the_same_classes(tmp_path, format):
+    if format == "parquet":
+        pytest.importorskip("pyarrow")
+    x = np.random.default_rng(0).normal(size=(30, 4))
+    taftcache.import_vectors(x, ["wasp", "ant", "bee"] * 10, tmp_path / "store")
+    file, columns = tmp_path / f"out.{format}", None
+    taftcache.export(tmp_path / "store", file, format)
+    if format == "embedding-projector":  # vectors as text are not read, but the table beside them is
+        columns = taftcache.Columns(labels=str(file / "metadata.tsv"))
+        np.save(tmp_path / "out.npy", np.loadtxt(file / "vectors.tsv", delimiter="\t"))
+        file = tmp_path / "out.npy"
+    taftcache.import_(file, recipe_of_vectors(tmp_path / "again"), columns=columns)
+    with FeatureStore(tmp_path / "store") as made, FeatureStore(tmp_path / "again") as again:
+        assert again.classes == made.classes == ["ant", "bee", "wasp"]
+        for sample in made.sample_ids():
+            (ours, k), (theirs, n) = made.locate(sample), again.locate(sample)
+            assert ours.labels[k] == theirs.labels[n]
 
 
 def test_an_unknown_format(finished, tmp_path):

@@ -67,9 +67,9 @@ def test_bytes_are_texts(tmp_path):
     assert (found.ids, found.classes) == (IDS, ["a", "b", "c"])
 
 
-def opened(folder: Path, form: str, x, y, ids) -> Vectors:
-    """x, y and ids (or None) as a file of some form, read again."""
-    columns = {"x": x, "y": y} | ({} if ids is None else {"ids": ids})
+def opened(folder: Path, form: str, x, y, ids, more=None) -> Vectors:
+    """x, y and ids (or None) as a file of some form, read again; what is in ``more`` stands beside the labels."""
+    columns = {"x": x, "y": y} | ({} if ids is None else {"ids": ids}) | (more or {})
     file = folder / f"f.{form}"
     if form == "npz":
         np.savez(file, **columns)
@@ -78,6 +78,11 @@ def opened(folder: Path, form: str, x, y, ids) -> Vectors:
         places = {name: folder / f"{name}.npy" for name in columns}
         for name, place in places.items():
             np.save(place, columns[name])
+        if more is not None:
+            table = {"y": y, **more}
+            rows = [table, *zip(*table.values(), strict=True)]
+            (folder / "y.csv").write_text("\n".join(",".join(map(str, row)) for row in rows))
+            return open_vectors(file, Columns(labels=str(folder / "y.csv")))
         return open_vectors(file, Columns(labels=str(places["y"]), ids=None if ids is None else str(places["ids"])))
     elif form == "h5":
         with h5py.File(file, "w") as out:
@@ -111,6 +116,27 @@ def test_every_format_is_read_by_one_rule(tmp_path, form):
     found = opened(tmp_path, form, x, texts, None)
     assert (found.classes, found.labels.tolist()) == (["a", "b", "c"], [1, 1, 0, 0, 1, 2])
     assert found.ids[1] == "f/00000001"
+
+
+@pytest.mark.parametrize("form", ENDINGS)
+def test_numbers_are_called_by_the_names_beside_them(tmp_path, form):
+    """A column ``class`` of texts, one for each number; one that says something else changes nothing."""
+    x, numbers = np.ones((4, 2)), np.array([1, 0, 1, 4])
+    for beside, classes in (
+        (["dog", "ant", "dog", "fox"], ["ant", "dog", "fox"]),
+        (["2021", "1999", "2021", "2030"], ["1999", "2021", "2030"]),
+        (["pet", "ant", "pet", "pet"], ["0", "1", "4"]),
+        (["a", "b", "c", "d"], ["0", "1", "4"]),
+    ):
+        found = opened(tmp_path, form, x, numbers, None, {"class": np.array(beside)})
+        assert found.classes == classes
+        assert [found.classes[k] for k in found.labels] == (beside if classes != ["0", "1", "4"] else [*"1014"])
+    texts = np.array(["cat", "owl", "cat", "cow"])
+    assert opened(tmp_path, form, x, texts, None, {"class": np.array([*"abac"])}).classes == ["cat", "cow", "owl"]
+    if form == "npz":  # a column that is named is the one
+        opened(tmp_path, form, x, numbers, None, {"class": np.array(["dog", "ant", "dog", "fox"])})
+        assert open_vectors(tmp_path / "f.npz", Columns(labels="class")).classes == ["ant", "dog", "fox"]
+        assert open_vectors(tmp_path / "f.npz", Columns(labels="y")).classes == ["0", "1", "4"]
 
 
 @pytest.mark.parametrize("form", ENDINGS)

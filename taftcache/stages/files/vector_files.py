@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from taftcache.backbone.sources.arrays import check_expansion, label_indexes, texts
 from taftcache.backbone.sources.columns import read_table
 from taftcache.backbone.sources.npz import FAULTS, mapped, read_member
-from taftcache.cache.columns import USUAL, Columns, NamedColumns
+from taftcache.cache.columns import NAMES, USUAL, Columns, NamedColumns
 from taftcache.cache.format.layout import check_shape
 from taftcache.cache.format.plan import check_ids
 from taftcache.cache.hdf5 import FeatureFile, StoredRows
@@ -198,7 +198,7 @@ def _from_npz(path: Path, columns: Columns) -> Vectors:
     with zipfile.ZipFile(path) as archive:
         members = {entry.filename.removesuffix(".npy"): entry for entry in archive.infolist()}
         names = columns.within(members)
-        few = {name for name in (names.labels, names.ids, names.classes) if name in members}
+        few = {name for name in (names.labels, names.ids, names.classes, NAMES) if name in members}
         packed = {names.tokens} if members.get(names.tokens, _STORED).compress_type != zipfile.ZIP_STORED else set()
         needed = sum(members[name].file_size for name in few | packed)
         check_expansion(path, needed, path.stat().st_size)
@@ -240,7 +240,7 @@ def _from_parquet(path: Path, columns: Columns, scratch: Path | None) -> Vectors
             _needs(path, names.tokens, there)
             if columns.classes is not None:
                 raise DataError(f"{path} has no list of classes", got=columns.classes, do="leave its name out")
-            few = [name for name in (names.labels, names.ids) if name in there]
+            few = [name for name in {names.labels, names.ids, NAMES} if name in there]
             table = file.read(columns=few)
             beside = _Beside(path, columns, {name: table.column(name).to_pylist() for name in few})
             labels, ids = beside.labels(names), beside.ids(names)
@@ -260,7 +260,7 @@ def vectors_of_hdf5(file: FeatureFile, columns: Columns) -> Vectors:
     names = columns.within(file)
     _needs_vectors(file.path, columns, names, file)
     values = file.rows(names.tokens)
-    arrays = {name: file.column(name) for name in (names.labels, names.ids, names.classes) if name in file}
+    arrays = {name: file.column(name) for name in (names.labels, names.ids, names.classes, NAMES) if name in file}
     if columns.classes is not None:
         _needs(file.path, columns.classes, arrays)
     beside = _Beside(file.path, columns, arrays)
@@ -336,7 +336,7 @@ class _Beside:
                 got=f"it holds: {', '.join(sorted(self.arrays)) or 'vectors alone'}",
                 do="--labels NAME, or --labels FILE (.npy, .csv, .tsv)",
             )
-        return found
+        return found if self.columns.labels is not None else _named(found, self.arrays.get(NAMES))
 
     def ids(self, names: NamedColumns) -> Any:
         """Ids [n]; None where there are none. A table that has the labels may have them, too."""
@@ -366,11 +366,21 @@ class _Beside:
             own = next(iter(table))
         if own not in table:
             raise DataError(f"{place} has no column named {own!r}", got=", ".join(table), do=f"call one {own}")
-        return table[own]
+        return _named(table[own], table.get(NAMES)) if what == "labels" else table[own]
 
     def _file(self, name: str | None) -> Path | None:
         """The file that ``name`` is, where it is not the name of an array."""
         return Path(name).expanduser() if name is not None and name not in self.arrays and _is_file(name) else None
+
+
+def _named(labels: Any, names: Any) -> Any:
+    """The ``names`` [n] beside labels [n] that are numbers, where they are texts and one for each; else the labels."""
+    try:
+        pairs = set(zip(np.asarray(labels, float).tolist(), names, strict=True))
+    except (TypeError, ValueError):
+        return labels
+    one_each = len({number for number, _ in pairs}) == len({text for _, text in pairs}) == len(pairs)
+    return names if one_each and all(isinstance(text, str | bytes) for _, text in pairs) else labels
 
 
 def _is_file(name: str) -> bool:
