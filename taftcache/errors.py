@@ -27,6 +27,7 @@ An error's text says what went wrong, what was got, and what to try.
 
 from __future__ import annotations
 
+from numbers import Integral
 from pathlib import PurePath
 from typing import Any
 
@@ -169,3 +170,12 @@ def check_several(**given: object) -> None:
     for name, value in given.items():
         if isinstance(value, str | bytes | PurePath):
             raise RecipeError(f"{name} must be a list", got=repr(value), do=f"{name}=[{value!r}]")
+
+
+def check_counts(least: int = 1, **given: object) -> None:
+    """ArgumentError for a number of things that is not whole, or less than ``least``: a slice would take it."""
+    for name, value in given.items():
+        if not isinstance(value, Integral) or int(value) < least:
+            raise ArgumentError(
+                f"{name} must be a whole number of at least {least}", got=f"{name} = {value!r}", do=f"{name}={least}"
+            )

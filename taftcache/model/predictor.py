@@ -22,7 +22,7 @@ from taftcache.backbone.sources.pictures import called, decoded, listed
 from taftcache.backbone.sources.rgb import Picture
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import Consent, followed
-from taftcache.errors import BackboneError, CompositionError, IdentityError, RecipeError, first_line
+from taftcache.errors import BackboneError, CompositionError, IdentityError, RecipeError, check_counts, first_line
 from taftcache.model.component import Component, read_base, read_component
 from taftcache.names import model_of, scaling_of
 from taftcache.tangent.base import Base
@@ -154,7 +154,9 @@ class TangentModel(nn.Module):
 
         Raises:
             UnreadableImage: a file that is missing, or what does not decode. DataError: one name in place of a list.
+            ArgumentError: ``top`` or ``batch`` below 1.
         """
+        check_counts(top=top, batch=batch)
         pictures, out = listed(images), []
         for k in range(0, len(pictures), batch):
             within = range(len(pictures))[k : k + batch]

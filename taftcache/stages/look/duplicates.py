@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from taftcache.cache.opening import at_its_place
 from taftcache.cache.store import FeatureStore
-from taftcache.errors import RecipeError, StoreError
+from taftcache.errors import RecipeError, StoreError, check_counts
 from taftcache.stages.look.inspection import private_notes
 from taftcache.stages.look.row_table import RowTable
 from taftcache.stages.look.vectors import mean_vectors
@@ -75,6 +75,7 @@ def duplicates(
     Raises:
         RecipeError: a threshold out of range.
     """
+    check_counts(0, top=top)
     if not 0 < threshold <= 1:
         raise RecipeError("the threshold is no similarity of a pair", got=f"{threshold:g}", do=f"{THRESHOLD}")
     progress, table = progress or Silent(), RowTable.of(store)

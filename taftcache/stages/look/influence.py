@@ -14,7 +14,7 @@ from taftcache.cache.opening import at_its_place
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import Consent
-from taftcache.errors import SolveError, UnknownSample
+from taftcache.errors import SolveError, UnknownSample, check_counts
 from taftcache.model.predictor import TangentModel
 from taftcache.names import model_of
 from taftcache.objective.objective import Objective
@@ -162,6 +162,8 @@ def query_influence(
         solve: where there is no closed form, so many of them are also solved without, for a certified change.
         consent: as for ``predict``.
     """
+    check_counts(top=top)
+    check_counts(0, solve=solve)
     model = model or model_of(store.objects())
     setting = _Setting(store, model, progress or Silent())
     rows, base = setting.query_rows(query, consent)

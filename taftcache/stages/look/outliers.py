@@ -11,7 +11,7 @@ from sklearn.neighbors import NearestNeighbors
 
 from taftcache.cache.opening import at_its_place
 from taftcache.cache.store import FeatureStore
-from taftcache.errors import RecipeError, StoreError
+from taftcache.errors import StoreError, check_counts
 from taftcache.stages.look.inspection import private_notes
 from taftcache.stages.look.row_table import RowTable
 from taftcache.stages.look.vectors import mean_vectors
@@ -64,13 +64,12 @@ def outliers(
         progress: shown the reading and the search.
 
     Raises:
-        RecipeError: k below 1. StoreError: fewer than two training rows.
+        ArgumentError: ``top`` or k below 1. StoreError: fewer than two training rows.
     """
+    check_counts(top=top, neighbour=neighbour)
     progress, table = progress or Silent(), RowTable.of(store)
     held = table.held_out
     train = len(table) - int(held.sum())
-    if neighbour < 1:
-        raise RecipeError("there is no such neighbour", got=f"neighbour = {neighbour}", do=f"{NEIGHBOUR}")
     if train < 2:
         raise StoreError("a row alone has no neighbours", got=f"{train} training rows")
     k = min(neighbour, train - 1)

@@ -12,7 +12,7 @@ from taftcache.backbone.sources.npz import FAULTS, mapped
 from taftcache.backbone.sources.pictures import listed
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import Consent
-from taftcache.errors import DataError, StoreError
+from taftcache.errors import DataError, StoreError, check_counts
 from taftcache.model.folder import is_model_folder, open_model, read_description
 from taftcache.model.predictor import Alike, Prediction, TangentModel
 from taftcache.names import model_of, scaling_of
@@ -57,6 +57,7 @@ def predict(
         device: where the model runs.
         consent: weights in place of those that the store names, or that the model hub may be asked for them.
     """
+    check_counts(top=top)
     if isinstance(store, FeatureStore):
         model = model or model_of(store.objects())
         scaling = scaling_of(store.identity)

@@ -14,7 +14,7 @@ from torch import Tensor
 from taftcache.backbone.device import resolve_device
 from taftcache.cache.opening import at_its_place
 from taftcache.cache.store import FeatureStore
-from taftcache.errors import SolveError, StoreError
+from taftcache.errors import SolveError, StoreError, check_counts
 from taftcache.model.component import Component, read_component
 from taftcache.model.composition import compose
 from taftcache.names import component_of
@@ -79,6 +79,7 @@ def suspects(store: FeatureStore, top: int = 20, progress: Progress | None = Non
         StoreError: no training rows, one class alone, or a single private component. SolveError: the head has no exact
         leave-one-out either, with a loss that is not quadratic or a ball.
     """
+    check_counts(0, top=top)
     progress = progress or Silent()
     if not store.shards or len(store.classes) < 2:
         raise StoreError(
