@@ -27,6 +27,7 @@ An error's text says what went wrong, what was got, and what to try.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from numbers import Integral
 from pathlib import PurePath
 from typing import Any
@@ -166,10 +167,20 @@ def _remade(kind: type[TaftcacheError], fault: str, got: str | None, do: str | N
 
 
 def check_several(**given: object) -> None:
-    """RecipeError for an argument that takes a list of ids, names or files and is given one: not its letters."""
+    """ArgumentError for an argument that takes a list of ids, names or files and is given one, or numbers."""
     for name, value in given.items():
-        if isinstance(value, str | bytes | PurePath):
-            raise RecipeError(f"{name} must be a list", got=repr(value), do=f"{name}=[{value!r}]")
+        if value is None:
+            continue
+        if isinstance(value, str | bytes | PurePath) or not isinstance(value, Iterable):
+            raise ArgumentError(f"{name} must be a list", got=repr(value), do=f"{name}=[{str(value)!r}]")
+        items = () if isinstance(value, Iterator) else value  # which can be gone through but once
+        for item in items:
+            if not isinstance(item, str | PurePath):
+                raise ArgumentError(
+                    f"{name} must be a list of texts",
+                    got=f"{item!r}, which is {type(item).__name__}",
+                    do="names and ids as text, as taftcache inspect lists them",
+                )
 
 
 def check_counts(least: int = 1, **given: object) -> None:

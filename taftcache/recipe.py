@@ -14,7 +14,7 @@ import msgspec
 
 from taftcache.backbone.files import expand_path
 from taftcache.backbone.spec import BackboneSpec, DataSpec, PreprocessSpec
-from taftcache.errors import RecipeError
+from taftcache.errors import RecipeError, check_several
 from taftcache.expected import choices, described, hint_at, path_of, plain_fault, shown, value_at
 from taftcache.privacy.spec import PrivacySpec
 from taftcache.recipe_files import check_radii, check_sections, parse_toml, read_toml
@@ -267,6 +267,7 @@ def apply_overrides(values: Mapping[str, Any], overrides: Iterable[str]) -> dict
     """A copy of plain recipe values with each ``section.key=value`` applied."""
     if fault := plain_fault(values):
         raise RecipeError(fault)
+    check_several(overrides=overrides)
     changed = copy.deepcopy(dict(values))
     for override in overrides:
         _override(changed, override)

@@ -237,15 +237,18 @@ class FeatureStore:
 
     def meta(self, name: str) -> dict[str, Any]:
         """All that is said of an object; that of `objects` leaves the curve of its solve out, a file of its own."""
-        return self.manifest.objects[name].whole_meta()
+        return self._object(name).whole_meta()
 
     def read_object(self, name: str) -> bytes:
         """The verified bytes of an object."""
+        return read_object(self.root, self._object(name))
+
+    def _object(self, name: str) -> ObjectRef:
         ref = self.manifest.objects.get(name)
         if ref is None:
             there = ", ".join(sorted(self.manifest.objects)) or "none"
             raise StoreError(f"there is no object {name!r}", got=f"the store has: {there:.200}")
-        return read_object(self.root, ref)
+        return ref
 
     def ledger(self) -> list[dict[str, Any]]:
         """The ledger's entries, oldest first, the chain verified."""

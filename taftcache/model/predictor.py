@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -143,13 +143,13 @@ class TangentModel(nn.Module):
             return value + change
 
     @torch.no_grad()
-    def tokens(self, images: Sequence[Picture]) -> np.ndarray:
+    def tokens(self, images: Iterable[Picture]) -> np.ndarray:
         """What the tail takes in, float32 [n,t,d], of images; see ``predict``."""
         pictures = listed(images)
         with full_float32(device := _device(self.backbone)):
             return self.cut.prefix(self._stacked(pictures, range(len(pictures))).to(device)).float().cpu().numpy()
 
-    def predict(self, images: Sequence[Picture], top: int = 3, batch: int = 32) -> list[Prediction]:
+    def predict(self, images: Iterable[Picture], top: int = 3, batch: int = 32) -> list[Prediction]:
         """The ``top`` classes of each image: image files, PIL images, or arrays of uint8 [h,w,3].
 
         Raises:

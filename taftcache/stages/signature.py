@@ -30,8 +30,8 @@ class Signer:
         RecipeError: no such file, another kind of key, or the package cryptography is not installed.
     """
 
-    def __init__(self, file: Path) -> None:
-        self._key = _private_key(file)
+    def __init__(self, file: Path | str) -> None:
+        self._key = _private_key(Path(file).expanduser())
 
     @property
     def public_key(self) -> str:
@@ -91,7 +91,7 @@ def signed_text(entry: Mapping[str, Any]) -> bytes:
     return canonical({k: v for k, v in entry.items() if k != "signature"})
 
 
-def signer_of(file: Path | None) -> Signer | None:
+def signer_of(file: Path | str | None) -> Signer | None:
     """The key in ``file``, where one is named; the errors are those of ``Signer``."""
     return None if file is None else Signer(file)
 
@@ -102,11 +102,11 @@ def checked_public_key(text: str) -> str:
     Raises:
         RecipeError: it is none.
     """
-    key = text.strip().lower()
+    key = str(text).strip().lower()
     if not re.fullmatch(r"[0-9a-f]{64}", key):
         raise RecipeError(
             "the public key does not have 64 hex digits",
-            got=repr(text[:80]),
+            got=repr(key[:80]),
             do="openssl pkey -in KEY -pubout -outform DER | tail -c 32 | xxd -p -c 32",
         )
     return key

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import shutil
+
 import numpy as np
 import pytest
 
 import taftcache
-from taftcache.errors import ArgumentError
+from taftcache.cache.store import FeatureStore
+from taftcache.errors import ArgumentError, DataError, RecipeError, StoreError, UnknownSample, UnreadableImage
 from taftcache.model.predictor import TangentModel
+from taftcache.stages.signature import make_key
+from tests.cache.making import tree
 
 
 @pytest.mark.parametrize("wrong", [-1, 2.5, "3", None], ids=str)
@@ -36,3 +41,73 @@ def test_counts_are_whole_numbers_that_leave_nothing_out(finished, wrong):
             call(wrong)
     assert taftcache.suspects(finished, 0).disagreeing  # what is counted needs no list
     assert len(model.predict(picture, top=np.int64(2))[0].labels) == 2
+
+
+NOT_TEXT = {
+    "samples to forget": lambda path: taftcache.forget(path, [3]),
+    "one sample to forget": lambda path: taftcache.forget(path, 3),
+    "numpy's samples": lambda path: taftcache.forget(path, np.arange(3)),
+    "shards to forget": lambda path: taftcache.forget(path, shards=[0]),
+    "one shard": lambda path: taftcache.forget(path, shards=0),
+    "classes to forget": lambda path: taftcache.forget(path, classes=[3]),
+    "shards to train": lambda path: taftcache.train(path, shards=[0]),
+    "private shards": lambda path: taftcache.train_private(path, shards=[0]),
+    "shards left out": lambda path: taftcache.evaluate(path, without=[0]),
+    "receipts": lambda path: taftcache.receipts(path, [3]),
+    "a page's samples": lambda path: taftcache.write_report(path, path.parent / "p.html", [3]),
+}
+
+
+@pytest.mark.parametrize("what", NOT_TEXT)
+def test_names_and_ids_are_texts(store, what):
+    before = tree(store)
+    with pytest.raises(ArgumentError, match="must be a list"):
+        NOT_TEXT[what](store)
+    assert tree(store) == before
+
+
+@pytest.fixture(scope="module")
+def signed(finished, tmp_path_factory):
+    """``finished`` without one sample, so that its tombstones are asked, too. Not to be written to."""
+    pytest.importorskip("cryptography")
+    path = shutil.copytree(finished, tmp_path_factory.mktemp("signed") / "store")
+    make_key(path.parent / "key.pem")
+    with FeatureStore(path, mode="a") as store:
+        taftcache.forget(store, store.sample_ids()[:1], signing_key=str(path.parent / "key.pem"))
+    return path
+
+
+NONE_SUCH = {
+    "a shard": (StoreError, "no shard 0", lambda store, _: store.shard(0)),
+    "an object's meta": (StoreError, "no object 'zz'", lambda store, _: store.meta("zz")),
+    "a sample": (UnknownSample, "no row has the id 3", lambda store, _: store.locate(3)),
+    "a sample's influence": (UnknownSample, "the id 3", lambda store, _: taftcache.sample_influence(store, 3)),
+    "a query": (UnreadableImage, "none that can be read", lambda store, _: taftcache.query_influence(store, 3)),
+    "a component": (StoreError, "components/0", lambda store, to: taftcache.export_component(store, 0, to)),
+    "rows": (ArgumentError, "must be a shard", lambda store, _: taftcache.evaluate(store, rows=np.ones((3, 4)))),
+    "a name of rows": (ArgumentError, "must be a shard", lambda store, _: taftcache.evaluate(store, rows="000")),
+    "a dtype": (ArgumentError, "dtype", lambda store, to: taftcache.convert(store, to, dtype="float64")),
+    "a public key": (RecipeError, "64 hex digits", lambda store, _: taftcache.audit(store.path, public_key=3)),
+    "a text of overrides": (ArgumentError, "list", lambda *_: taftcache.load_recipe("quickstart", "store.shards=2")),
+}
+
+
+@pytest.mark.parametrize("what", NONE_SUCH)
+def test_what_cannot_be_meant_is_named(signed, tmp_path, what):
+    error, says, call = NONE_SUCH[what]
+    with FeatureStore(signed) as opened, pytest.raises(error, match=says):
+        call(opened, tmp_path / "new")
+
+
+def test_a_signing_key_is_named_by_text(signed):
+    with FeatureStore(signed) as opened:
+        assert opened.ledger()[-1]["signature"]
+
+
+@pytest.mark.parametrize("given", [np.ones((5, 4)), [np.ones((5, 3))], [np.ones(4)], [3]], ids=str)
+def test_vectors_are_classified_from_files(tmp_path, given):
+    x = np.random.default_rng(0).normal(size=(30, 4))
+    taftcache.import_vectors(x, [0, 1, 2] * 10, tmp_path / "store")
+    taftcache.train(tmp_path / "store")
+    with pytest.raises(DataError, match="classified from"):
+        taftcache.predict(tmp_path / "store", given)

@@ -89,7 +89,7 @@ class Contents:
 
     def is_forgotten(self, sample_id: str) -> bool:
         """Whether a sample of that id was erased, and not learned again since."""
-        if not self.manifest.tombstones:
+        if not self.manifest.tombstones or not isinstance(sample_id, str):
             return False
         if not self._key:
             self._key = ledger.read_key(self.root, self.manifest)

@@ -9,11 +9,11 @@ from collections.abc import Collection
 _ENOUGH = 5000
 
 
-def nearest(sample_id: str, known: Collection[str], count: int = 3) -> list[str]:
+def nearest(sample_id: object, known: Collection[str], count: int = 3) -> list[str]:
     """Up to ``count`` of ``known``, most alike first; of a large set only the neighbours in sorted order are tried."""
-    pool = list(known)
+    pool, sought = list(known), str(sample_id)
     if len(pool) > _ENOUGH:
         pool.sort()
-        at = bisect_left(pool, sample_id)
+        at = bisect_left(pool, sought)
         pool = pool[max(0, at - _ENOUGH // 2) : at + _ENOUGH // 2]
-    return difflib.get_close_matches(sample_id, pool, n=count, cutoff=0.5)
+    return difflib.get_close_matches(sought, pool, n=count, cutoff=0.5)

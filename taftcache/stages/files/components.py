@@ -64,7 +64,7 @@ def export_component(store: FeatureStore, name: str, file: Path | str) -> Compon
         StoreError: no such component. StoreWriteError: the file is there already, or cannot be written. FormatError:
             its claim of privacy does not follow from its noise.
     """
-    name, file = name if "/" in name else component_of(name), Path(file).expanduser()
+    name, file = component_of(name) if "/" not in (name := str(name)) else name, Path(file).expanduser()
     component = read_component(store, name, read_base(store, adopt(store, None).tangent))
     check_claim(store, name, component.meta)
     data = replace(component, meta=public_fields(component.meta), dual=None).encode()

@@ -13,7 +13,7 @@ from taftcache.cache.copying import copy as copy_files
 from taftcache.cache.opening import Place
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import take_over
-from taftcache.errors import RecipeError
+from taftcache.errors import ArgumentError, RecipeError
 from taftcache.recipe import Stored
 from taftcache.stages.progress import Progress, Silent, Task
 
@@ -82,8 +82,13 @@ def convert(
     From float32 to float16, and from float16 to int8, the shards get the bytes of an extraction in that dtype, and the
     store its identity. Any other conversion keeps what an extraction would not have (from float16 to float32 every
     number stays as it is), and the new identity says so.
+
+    Raises:
+        RecipeError: neither is named, or no such dtype.
     """
     begin = time.perf_counter()
+    if dtype not in (None, *_MADE_OF):
+        raise ArgumentError("a store cannot have this dtype", got=f"dtype = {dtype!r}", do=" or ".join(_MADE_OF))
     if dtype is None and chunk_rows is None:
         raise RecipeError(
             "a conversion with neither dtype nor chunk size changes nothing",

@@ -75,7 +75,7 @@ def forget(
     mode: Mode = "retrain",
     cold: bool = False,
     dry_run: bool = False,
-    signing_key: Path | None = None,
+    signing_key: Path | str | None = None,
     proven: bool = False,
     with_copies: bool = False,
 ) -> ForgetReport:
@@ -133,7 +133,7 @@ def forget(
 
 
 @at_its_place("a")
-def destroy_key(store: FeatureStore, signing_key: Path | None = None) -> ForgetReport:
+def destroy_key(store: FeatureStore, signing_key: Path | str | None = None) -> ForgetReport:
     """Destroy the tombstones and their key: nobody can ask any more whether an id was forgotten.
 
     The receipts' hashes then stand for nothing that could be guessed. The price: a forgotten sample that is extracted

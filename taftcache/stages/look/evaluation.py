@@ -17,7 +17,7 @@ from taftcache.cache.opening import at_its_place
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import Consent
-from taftcache.errors import StoreError, check_several
+from taftcache.errors import ArgumentError, StoreError, check_several
 from taftcache.model.card import Score
 from taftcache.model.component import Component, read_base, read_component
 from taftcache.model.composition import compose
@@ -103,6 +103,8 @@ def evaluate(
         StoreError: the store has no held-out rows. RecipeError: no component is left.
     """
     check_several(without=without)
+    if not isinstance(rows, Shard | None):
+        raise ArgumentError("rows must be a shard", got=type(rows).__name__, do="rows=store.shard(NAME)")
     progress, rows = progress or Silent(), rows or held_out_rows(store)
     settings = settings_of(store)
     names = [name for name in store.objects() if is_model(name)]

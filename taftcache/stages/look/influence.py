@@ -252,7 +252,7 @@ class _Setting(ModelParts):
             shard, row = self.store.locate(str(query))
             return ArrayRows(shard.tokens(slice(row, row + 1)), shard.labels[row : row + 1]), self.base
         name = model_of(self.store.objects())
-        tokens = TangentModel.load(self.store, name, consent=consent).tokens([Path(query)])
+        tokens = TangentModel.load(self.store, name, consent=consent).tokens([query])
         return ArrayRows(tokens, np.zeros(len(tokens), np.int32)), self.base.unreduced()
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -10,6 +10,7 @@ import numpy as np
 
 from taftcache.backbone.sources.npz import FAULTS, mapped
 from taftcache.backbone.sources.pictures import listed
+from taftcache.backbone.sources.rgb import Picture
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import Consent
 from taftcache.errors import DataError, StoreError, check_counts
@@ -38,8 +39,8 @@ class PredictReport:
 
 
 def predict(
-    store: FeatureStore | Path,
-    images: Sequence[Path | str],
+    store: FeatureStore | Path | str,
+    images: Iterable[Picture],
     model: str | None = None,
     top: int = 3,
     device: str = "auto",
@@ -51,7 +52,7 @@ def predict(
 
     Args:
         store: an open store, a store's folder, or a folder that ``export_model`` wrote (which holds one model).
-        images: image files, or .npy files of vectors.
+        images: image files, PIL images or arrays of uint8 [h,w,3]; of a store of vectors, .npy files of them.
         model: which of the store's models; the best that it has by default (``model_of``).
         top: classes for each image.
         device: where the model runs.
@@ -62,9 +63,7 @@ def predict(
         model = model or model_of(store.objects())
         scaling = scaling_of(store.identity)
         if scaling is not None:
-            found = [
-                p for file in listed(images) for p in _of_vectors(store, Path(file).expanduser(), model, top, scaling)
-            ]
+            found = [p for file in _files(store, images) for p in _of_vectors(store, file, model, top, scaling)]
         else:
             found = TangentModel.load(store, model, device, consent).predict(images, top)
         found = _beside_held_out(store, model, found, device, consent)
@@ -74,7 +73,9 @@ def predict(
             return predict(opened, images, model, top, device, consent)
     described = read_description(store)
     predictions = open_model(store, device).predict(images, top)
-    return PredictReport(store=store, root_digest=described.root_digest, model=described.model, predictions=predictions)
+    return PredictReport(
+        store=Path(store), root_digest=described.root_digest, model=described.model, predictions=predictions
+    )
 
 
 def _beside_held_out(
@@ -95,6 +96,20 @@ def _beside_held_out(
         nearest = np.argsort(np.abs(margins - prediction.margin), kind="stable")[:rows]
         found.append(replace(prediction, alike=Alike(right=int(right[nearest].sum()), rows=rows)))
     return found
+
+
+def _files(store: FeatureStore, given: Iterable[Picture]) -> list[Path]:
+    """Files of vectors; DataError for anything else."""
+    files = []
+    for file in [given] if getattr(given, "ndim", 0) > 1 else listed(given):
+        if not isinstance(file, str | Path):
+            raise DataError(
+                f"{store.path} has vectors, which are classified from .npy files",
+                got=f"{type(file).__name__} {list(getattr(file, 'shape', []))}",
+                do='np.save("new.npy", x) with x [n, d], and predict(store, ["new.npy"])',
+            )
+        files.append(Path(file).expanduser())
+    return files
 
 
 def _of_vectors(store: FeatureStore, file: Path, model: str, top: int, scaling: str) -> Iterator[Prediction]:

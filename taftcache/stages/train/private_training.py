@@ -103,7 +103,7 @@ def train_private(
     rates: Sequence[float] = (1.0,),
     charged: bool = True,
     bits: Bits | None = None,
-    signing_key: Path | None = None,
+    signing_key: Path | str | None = None,
 ) -> PrivateTrainReport:
     """Train a private component on every shard (or those named) that has none of these rows and settings.
 
