@@ -5,9 +5,12 @@ from __future__ import annotations
 import re
 import types
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import msgspec
+
+from taftcache.errors import RecipeError
 
 _NAMES = {str: "text", bool: "true or false", int: "a whole number", float: "a number", type(None): "left out"}
 _BOUNDS = {"gt": "above", "ge": "of at least", "lt": "below", "le": "of at most"}
@@ -16,6 +19,22 @@ _VAST = 1e99  # a bound above it only keeps infinity out
 
 Path = list[str | int]
 """Names of sections and keys, and places in lists, from the top."""
+
+
+def check_fields(struct: msgspec.Struct, section: str) -> None:
+    """RecipeError for a value that its annotation does not have: msgspec looks at none that a program gives."""
+    for name, hint in _types(type(struct)):
+        try:
+            msgspec.convert(getattr(struct, name), hint)
+        except msgspec.ValidationError:
+            raise RecipeError(
+                f"{section}.{name} must be {described(hint)}", got=f"{section}.{name} = {getattr(struct, name)!r}"
+            ) from None
+
+
+@cache
+def _types(struct: type[msgspec.Struct]) -> list[tuple[str, Any]]:
+    return [(field.name, field.type) for field in msgspec.structs.fields(struct)]
 
 
 def path_of(pointer: str) -> Path:

@@ -14,7 +14,7 @@ import msgspec
 
 from taftcache.backbone.files import expand_path
 from taftcache.backbone.spec import BackboneSpec, DataSpec, PreprocessSpec
-from taftcache.errors import RecipeError, check_several
+from taftcache.errors import ArgumentError, RecipeError, check_several
 from taftcache.expected import choices, described, hint_at, path_of, plain_fault, shown, value_at
 from taftcache.privacy.spec import PrivacySpec
 from taftcache.recipe_files import check_radii, check_sections, parse_toml, read_toml
@@ -261,6 +261,23 @@ def load_recipe(path: str | Path, overrides: Iterable[str] = (), needs: Sequence
     recipe = parse_recipe(values, str(path))
     check_sections(values, needs, path)
     return recipe
+
+
+def checked_recipe(recipe: object) -> Recipe:
+    """A recipe that a program made, held to what a file's is.
+
+    Raises:
+        ArgumentError: no Recipe, but the name of one, say. RecipeError: a value that it cannot have.
+    """
+    if not isinstance(recipe, Recipe):
+        named = repr(str(recipe)) if isinstance(recipe, str | Path) else "FILE"
+        raise ArgumentError("the recipe is not a Recipe", got=_short(recipe), do=f"load_recipe({named})")
+    return parse_recipe(msgspec.to_builtins(recipe, enc_hook=_builtin))
+
+
+def _builtin(value: Any) -> Any:
+    """A number of numpy's as Python's own; a path as text."""
+    return value.tolist() if hasattr(value, "tolist") else str(value)
 
 
 def apply_overrides(values: Mapping[str, Any], overrides: Iterable[str]) -> dict[str, Any]:

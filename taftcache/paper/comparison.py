@@ -18,7 +18,7 @@ from taftcache.paper import figures as paper_figures
 from taftcache.paper import tables as paper_tables
 from taftcache.paper.line import ReportLine, Tuned
 from taftcache.paper.workbench import Workbench
-from taftcache.recipe import Recipe, recipe_values
+from taftcache.recipe import Recipe, checked_recipe, recipe_values
 from taftcache.stages.progress import Progress, Silent
 
 TITLES = {
@@ -98,7 +98,7 @@ def compare(
         FormatError: a damaged file in ``keep``.
         StoreError: no held-out rows. RecipeError: more shards than rows, or less than the whole tail is trained.
     """
-    begin = time.perf_counter()
+    begin, recipe = time.perf_counter(), checked_recipe(recipe)
     if recipe.tangent.train != "full":
         raise RecipeError(
             f"a comparison needs all of the tail, but tangent.train is {recipe.tangent.train!r}",

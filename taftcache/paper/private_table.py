@@ -16,7 +16,7 @@ from taftcache.cache.store import FeatureStore
 from taftcache.errors import StoreError
 from taftcache.paper.fits import Fits
 from taftcache.paper.private_runs import Kind, PrivateRun, PrivateRuns, Regime
-from taftcache.recipe import Recipe
+from taftcache.recipe import Recipe, checked_recipe
 from taftcache.stages.progress import Progress, Silent, Task
 from taftcache.stages.train.record import adopt
 
@@ -97,7 +97,7 @@ def private_table(
     """
     progress = progress or Silent()
     begin = time.perf_counter()
-    recipe = recipe or adopt(store, None)
+    recipe = adopt(store, None) if recipe is None else checked_recipe(recipe)
     if store.held_out is None:
         raise StoreError(f"a table needs held-out rows, but {store.path} has none", do="extract with data.test")
     cells = list(_cells(recipe, regimes, epsilons))

@@ -45,6 +45,11 @@ class Goal:
     decisive: bool = False
     until_decisive: bool = False
 
+    def __post_init__(self) -> None:
+        for name, least in (("max_passes", 1), ("proof_passes", 0)):
+            if getattr(self, name) < least:
+                raise SolveError(f"{name} must be at least {least}", got=f"{name} = {getattr(self, name)}")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Arithmetic:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from taftcache.cache.store import FeatureStore
-from taftcache.recipe import Recipe
+from taftcache.recipe import Recipe, checked_recipe
 from taftcache.stages.executor import Executor
 from taftcache.stages.extract.extraction import ExtractReport, extract
 from taftcache.stages.forget.forgetting import ForgetReport, forget
@@ -40,7 +40,7 @@ class RunReport:
 
 def run(recipe: Recipe, progress: Progress | None = None, cluster: Executor | None = None) -> RunReport:
     """Extract, train, compose (these on the workers of a ``cluster``), evaluate, and forget what the recipe names."""
-    begin = time.perf_counter()
+    begin, recipe = time.perf_counter(), checked_recipe(recipe)
     extracted = extract(recipe, progress, cluster)
     wish = recipe.forget
     with FeatureStore(recipe.store_path, mode="a") as store:

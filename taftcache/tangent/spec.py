@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from taftcache.errors import RecipeError
+from taftcache.expected import check_fields
 
 TAIL = "base/tail"  # where a store keeps the tail's weights, and its description (``TailConfig``) beside them
 
@@ -46,6 +47,7 @@ class TangentSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     seed: int = 0
 
     def __post_init__(self) -> None:
+        check_fields(self, "tangent")
         check_seed("tangent.seed", self.seed)
         if self.train == [] or self.blocks == "":
             raise RecipeError(

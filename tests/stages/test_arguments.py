@@ -6,13 +6,26 @@ import shutil
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 import taftcache
 from taftcache.cache.store import FeatureStore
-from taftcache.errors import ArgumentError, DataError, RecipeError, StoreError, UnknownSample, UnreadableImage
+from taftcache.errors import (
+    ArgumentError,
+    DataError,
+    RecipeError,
+    SolveError,
+    StoreError,
+    UnknownSample,
+    UnreadableImage,
+)
 from taftcache.model.predictor import TangentModel
+from taftcache.recipe import ObjectiveSpec, Recipe, SolverSpec, StoreSpec
+from taftcache.solve.settings import Goal
 from taftcache.stages.signature import make_key
+from taftcache.tangent.spec import TangentSpec
 from tests.cache.making import tree
+from tests.stages.making import recipe
 
 
 @pytest.mark.parametrize("wrong", [-1, 2.5, "3", None], ids=str)
@@ -111,3 +124,56 @@ def test_vectors_are_classified_from_files(tmp_path, given):
     taftcache.train(tmp_path / "store")
     with pytest.raises(DataError, match="classified from"):
         taftcache.predict(tmp_path / "store", given)
+
+
+TAKE_RECIPES = {
+    "run": lambda recipe, _: taftcache.run(recipe),
+    "extract": lambda recipe, _: taftcache.extract(recipe),
+    "append": lambda recipe, _: taftcache.append(recipe),
+    "estimate": lambda recipe, _: taftcache.estimate(recipe),
+    "compare": lambda recipe, _: taftcache.compare(recipe),
+    "import_": lambda recipe, path: taftcache.import_(path / "x.npz", recipe),
+    "train": lambda recipe, path: taftcache.train(path, recipe),
+    "train_private": lambda recipe, path: taftcache.train_private(path, recipe),
+    "compose": lambda recipe, path: taftcache.compose(path, recipe),
+    "private_table": lambda recipe, path: taftcache.private_table(path, recipe),
+}
+
+
+@pytest.mark.parametrize("verb", TAKE_RECIPES)
+def test_recipes_of_programs_are_held_to_what_those_of_files_are(store, tmp_path, monkeypatch, verb):
+    monkeypatch.chdir(tmp_path)
+    before, call = tree(tmp_path), TAKE_RECIPES[verb]
+    with pytest.raises(ArgumentError, match=r"(?s)not a Recipe.*load_recipe\('quickstart'\)"):
+        call("quickstart", store)
+    for wrong, says in (
+        (Recipe(store=StoreSpec(dtype="float64")), "store.dtype is 'float64'"),
+        (Recipe(solver=SolverSpec(max_passes=-5)), "solver.max_passes is -5"),
+        (Recipe(solver=SolverSpec(memory="lots")), "'lots' is not a size"),
+        (Recipe(objective=ObjectiveSpec(ridge=1e-3, radius=[2.0, 1.0])), "do not increase"),
+        (Recipe(device=3), "device is 3"),
+    ):
+        with pytest.raises(RecipeError, match=says):
+            call(wrong, store)
+    assert tree(tmp_path) == before
+
+
+def test_a_program_may_write_paths_and_numbers_of_numpy(tmp_path):
+    plain = recipe(tmp_path / "one", objective={"ridge": 1.0})
+    own = replace(
+        plain,
+        store=StoreSpec(path=tmp_path / "two", shards=np.int64(2), chunk_rows=8),
+        objective=ObjectiveSpec(ridge=np.float32(1), alpha=1),
+    )
+    assert taftcache.extract(plain).root_digest == taftcache.extract(own).root_digest
+
+
+def test_a_spec_is_looked_at_where_it_is_made():
+    for wrong in ({"init": "bar"}, {"blocks": -1}, {"train": 3}, {"seed": 1.5}, {"class_token": None}):
+        with pytest.raises(RecipeError, match=f"tangent.{next(iter(wrong))} must be"):
+            TangentSpec(**wrong)
+    for wrong in ({"max_passes": 0}, {"max_passes": -5}, {"proof_passes": -1}):
+        with pytest.raises(SolveError, match="must be at least"):
+            Goal(**wrong)
+    with pytest.raises(ValueError, match="max_passes must be at least 1"):
+        taftcache.TangentClassifier(max_passes=-5).fit(np.eye(4), [0, 1, 0, 1])

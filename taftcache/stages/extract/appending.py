@@ -14,7 +14,7 @@ from taftcache.backbone.sources.opening import open_source
 from taftcache.cache.format.plan import in_order, next_name, shard_of
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import RecipeError, StoreError, UnreadableImage
-from taftcache.recipe import Recipe, parse_recipe
+from taftcache.recipe import Recipe, checked_recipe, parse_recipe
 from taftcache.stages.completeness import is_complete, making_of, planned_shards
 from taftcache.stages.extract.extraction import (
     ImageRows,
@@ -82,7 +82,7 @@ def append(
         IdentityError: other weights, preprocessing, dtype, split or library versions than the store's.
         DataError: a class that the store does not have. StoreError: an extraction that is not finished.
     """
-    progress = progress or Silent()
+    progress, recipe = progress or Silent(), checked_recipe(recipe)
     begin = time.perf_counter()
     with FeatureStore(recipe.store_path, mode="r" if dry else "a") as store:
         if imported := store.identity.get("imported"):

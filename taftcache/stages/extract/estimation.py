@@ -14,7 +14,7 @@ from taftcache.backbone.preprocess import Preprocess
 from taftcache.backbone.reduction import Reduction
 from taftcache.backbone.sources.base import Source
 from taftcache.backbone.sources.opening import open_source
-from taftcache.recipe import Recipe
+from taftcache.recipe import Recipe, checked_recipe
 from taftcache.stages.extract.extraction import load_frozen, plan_images, run_frozen
 from taftcache.stages.extract.forgotten import check_filled
 from taftcache.stages.extract.room import bytes_of, free_bytes
@@ -57,6 +57,7 @@ def estimate(recipe: Recipe, batches: int = 2) -> EstimateReport:
     Raises:
         DataError, BackboneError, RecipeError: as the extraction itself would.
     """
+    recipe = checked_recipe(recipe)
     source, test = open_source(recipe.data)
     check_filled(recipe.store_path, source, test)
     shards = plan_images(recipe, source, test)

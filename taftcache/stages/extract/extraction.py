@@ -29,7 +29,7 @@ from taftcache.cache.write.tombstones import TombstoneFile
 from taftcache.consent import remember
 from taftcache.errors import DataError, IdentityError
 from taftcache.names import CLASS, counted
-from taftcache.recipe import Recipe, parse_recipe, recipe_values
+from taftcache.recipe import Recipe, checked_recipe, parse_recipe, recipe_values
 from taftcache.stages.completeness import is_complete
 from taftcache.stages.executor import Executor, RowEngines
 from taftcache.stages.extract.filling import RowCounts, RowSink, fill_missing
@@ -69,7 +69,7 @@ def extract(recipe: Recipe, progress: Progress | None = None, cluster: Executor 
         IdentityError: the folder holds a store made with other settings, weights or libraries.
         DataError, BackboneError, StoreError, ClusterError: as the parts do; what was committed is left as it was.
     """
-    progress = progress or Silent()
+    progress, recipe = progress or Silent(), checked_recipe(recipe)
     begin = time.perf_counter()
     path = recipe.store_path
     exists = FeatureStore.exists(path)

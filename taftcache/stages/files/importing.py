@@ -21,7 +21,7 @@ from taftcache.cache.store import FeatureStore
 from taftcache.consent import remember
 from taftcache.errors import DataError, RecipeError, StoreError
 from taftcache.names import counted
-from taftcache.recipe import Recipe, apply_overrides, parse_recipe
+from taftcache.recipe import Recipe, apply_overrides, checked_recipe, parse_recipe
 from taftcache.stages.extract.extraction import create_store, load_frozen, plan_record, put_tail
 from taftcache.stages.extract.filling import fill_missing
 from taftcache.stages.extract.plan import plan_shards
@@ -82,7 +82,7 @@ def import_(
         DataError: what cannot be used: NaN, overflow, an id twice, rows that were never written, links, plug-ins.
     """
     progress, path, columns = progress or Silent(), Path(file).expanduser(), columns or Columns()
-    begin = time.perf_counter()
+    begin, recipe = time.perf_counter(), checked_recipe(recipe)
     with ExitStack() as stack:
         features = open_features(stack, path, columns, recipe.store_path)
         if isinstance(features, FeatureFile):

@@ -125,7 +125,7 @@ def _from_dual(
         options = SolveOptions(
             restart=Restart(before, old.dual, mask, distance),
             keep_dual=True,
-            goal=replace(settings.goal, max_passes=left - passes, decisive=False, until_decisive=False),
+            goal=replace(settings.goal, max_passes=max(1, left - passes), decisive=False, until_decisive=False),
         )
         solved = solve_component(settings, rows, settings.train, progress, label=EXACT, options=options)
         passes += solved.record.passes

@@ -12,7 +12,7 @@ from taftcache.consent import refusal, remember
 from taftcache.errors import StoreError
 from taftcache.model.component import read_base
 from taftcache.names import PRIVATE, component_of
-from taftcache.recipe import Recipe, parse_recipe, recipe_values
+from taftcache.recipe import Recipe, checked_recipe, parse_recipe, recipe_values
 from taftcache.stages.completeness import planned_shards
 from taftcache.stages.train.checks import check_settings
 from taftcache.stages.train.settings import Settings
@@ -25,11 +25,12 @@ def adopt(store: FeatureStore, recipe: Recipe | None) -> Recipe:
     """The recipe that would be in force: the store's, with stage 2's sections of a given one. Nothing is written.
 
     Raises:
-        IdentityError, RecipeError, CompositionError, BackboneError: the store cannot follow the given recipe, as
-        ``check_settings`` says.
+        IdentityError, RecipeError, CompositionError, BackboneError: the given recipe is none (``checked_recipe``), or
+        the store cannot follow it, as ``check_settings`` says.
     """
     if recipe is None:
         return parse_recipe(store.manifest.recipe, str(store.path))
+    recipe = checked_recipe(recipe)
     check_settings(store, recipe)
     return parse_recipe(recorded_values(store, recipe), str(store.path))
 
