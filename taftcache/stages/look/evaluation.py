@@ -61,7 +61,7 @@ class Against:
 class EvaluateReport:
     """Top-1 accuracy by model over ``rows`` held-out rows.
 
-    best: the model that ``predict`` takes where none is named. intervals: of each accuracy, at 95 % (Wilson's).
+    best: the model that ``predict`` takes where none is named; None before there is one. intervals: of each accuracy, at 95 % (Wilson's).
     proven: the share of labels that are provably the exact optimum's, by model, where it was asked for.
     against: the linear probe, where it was asked for and the rows allow one. notes: why they do not, which held-out
     rows hold the bytes of a training row (looked for beside the probe), which of their classes no training row has, and
@@ -72,7 +72,7 @@ class EvaluateReport:
     root_digest: str
     rows: int
     accuracy: dict[str, float]
-    best: str
+    best: str | None
     intervals: dict[str, tuple[float, float]] = field(default_factory=dict)
     against: Against | None = None
     proven: dict[str, float] = field(default_factory=dict)
@@ -129,7 +129,7 @@ def evaluate(
         root_digest=store.root_digest,
         rows=rows.rows,
         accuracy={name: float(hit.mean()) for name, hit in hits.items()},
-        best=best,
+        best=best if best in hits else None,
         intervals={name: accuracy_interval(hit) for name, hit in hits.items()},
         against=against,
         proven=proven_shares(rows, store, settings, whole, progress) if proven else {},
