@@ -247,7 +247,7 @@ def test_what_is_trained_is_named_and_globs_may_be_a_tuple():
         for train in (["*.mlp.*", "head.*"], ("*.mlp.*", "head.*"))
     )
     assert np.array_equal(listed, tupled)
-    with pytest.raises(RecipeError, match="nothing is trained under the name 'foo'"):
+    with pytest.raises(RecipeError, match="must be a list"):
         TangentRegressor("bundled", tangent=TangentSpec(train="foo")).fit(images, np.arange(12.0))
 
 
