@@ -16,6 +16,7 @@ from taftcache.errors import (
     RecipeError,
     SolveError,
     StoreError,
+    TaftcacheError,
     UnknownSample,
     UnreadableImage,
 )
@@ -177,3 +178,39 @@ def test_a_spec_is_looked_at_where_it_is_made():
             Goal(**wrong)
     with pytest.raises(ValueError, match="max_passes must be at least 1"):
         taftcache.TangentClassifier(max_passes=-5).fit(np.eye(4), [0, 1, 0, 1])
+
+
+def import_rows(path, **more):
+    x = np.random.default_rng(0).normal(size=(30, 4)).astype("f")
+    return taftcache.import_vectors(more.pop("x", x), more.pop("y", [0, 1, 2] * 10), path, **more)
+
+
+MISTAKES = {
+    "labels": ({"y": [0, 1]}, "one label and one id for each"),
+    "shape": ({"x": np.ones(30)}, r"numbers \[n, d\]"),
+    "an array to test": ({"test": np.ones((3, 4))}, r"test=\(x, y\)"),
+    "ids that both have": (
+        {"ids": [*"abc", *range(27)], "test": (np.ones((1, 4)), [0], ["a"])},
+        "ids=… and test=",
+    ),
+    "tiny numbers": ({"x": np.full((30, 4), 1e-20), "scaling": "none"}, 'scaling = "row".*overrides'),
+}
+
+
+@pytest.mark.parametrize("what", MISTAKES)
+def test_messages_name_arguments_as_well_as_options(tmp_path, what):
+    given, says = MISTAKES[what]
+    with pytest.raises(TaftcacheError, match=says):
+        import_rows(tmp_path / "store", **given)
+
+
+def test_held_out_rows_may_bring_ids(tmp_path):
+    test = np.ones((2, 4)), [0, 1], ["a", "b"]
+    import_rows(tmp_path / "store", test=test)
+    with FeatureStore(tmp_path / "store") as store:
+        assert sorted(store.held_out.sample_ids) == ["a", "b"]
+    import_rows(tmp_path / "none", overrides=["data.held_out=0", "store.plan=balanced"])
+    with pytest.raises(StoreError, match="test=…"):
+        taftcache.evaluate(tmp_path / "none")
+    with pytest.raises(RecipeError, match="new_shard=True"):
+        taftcache.append_vectors(np.ones((1, 4)), [0], tmp_path / "none", ids=["new"])

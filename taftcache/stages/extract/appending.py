@@ -204,7 +204,7 @@ class NewSamples:
             raise RecipeError(
                 "cannot append to the shards of a balanced plan: one more sample would move others to other shards",
                 got=f"{len(training)} new samples for a store with plan = {spec.plan!r}",
-                do="put them into a shard of their own: --new-shard",
+                do="put them into a shard of their own: --new-shard, or new_shard=True",
             )
         else:
             for i in training:

@@ -135,7 +135,7 @@ def _check_kept(rows: NDArray[Any], stored: NDArray[Any], ids: Sequence[str]) ->
         raise DataError(
             f"a row is lost in {stored.dtype}, which makes zeros of it",
             got=f"{ids[k]!r}: |x| up to {np.abs(rows[k]).max():.3g}",
-            do="--scaling row, or --set store.dtype=float32",
+            do='scaling = "row" (--scaling row), or store.dtype=float32 (--set, or overrides)',
         )
 
 
@@ -143,5 +143,5 @@ def _differs(store: FeatureStore, got: str) -> NoReturn:
     raise StoreError(
         f"{store.path} holds other rows than are given",
         got=got,
-        do="give new rows ids of their own (--ids), or import all into a new folder",
+        do="give new rows ids of their own (--ids, or ids=…), or import all into a new folder",
     )

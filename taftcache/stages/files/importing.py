@@ -19,7 +19,7 @@ from taftcache.cache.columns import Columns
 from taftcache.cache.hdf5 import FeatureFile, restore
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import remember
-from taftcache.errors import DataError, RecipeError, StoreError
+from taftcache.errors import ArgumentError, DataError, RecipeError, StoreError
 from taftcache.names import counted
 from taftcache.recipe import Recipe, apply_overrides, checked_recipe, parse_recipe
 from taftcache.stages.extract.extraction import create_store, load_frozen, plan_record, put_tail
@@ -93,7 +93,11 @@ def import_(
                 return _report(store, path, exported=True, begin=begin)
         tested = None
         if test is None and test_labels is not None:
-            raise RecipeError("held-out rows have labels but no file", got=test_labels, do="--test FILE")
+            raise RecipeError(
+                "held-out rows have labels but no file",
+                got=test_labels,
+                do="name the file of the rows: --test, or test=…",
+            )
         if test is not None:
             there = columns_of_test(columns, test_labels)
             found = open_features(stack, Path(test).expanduser(), there, recipe.store_path)
@@ -109,7 +113,7 @@ def import_vectors(
     store: Path | str,
     *,
     ids: Sequence[str] | None = None,
-    test: tuple[ArrayLike, ArrayLike] | None = None,
+    test: tuple[ArrayLike, ArrayLike] | tuple[ArrayLike, ArrayLike, Sequence[str]] | None = None,
     scaling: Scaling = "row",
     overrides: Sequence[str] = (),
     progress: Progress | None = None,
@@ -120,14 +124,17 @@ def import_vectors(
         x: numbers [n, d]. y: their classes [n], integers or texts.
         store: the new store's place.
         ids: of the samples [n], by which they are forgotten; they are numbered without.
-        test: x and y of held-out rows; without, a part of the rows is held out (``data.held_out``, a fifth).
+        test: x and y of held-out rows, and their ids or none; without, a part of the rows is held out
+            (``data.held_out``, a fifth).
         scaling: as for ``import_``.
         overrides: of the recipe, as on the command line: "store.shards=8", "data.held_out=0".
 
     Raises:
-        DataError: what cannot be used, as for ``import_``.
+        DataError: what cannot be used, as for ``import_``. ArgumentError: ``test`` is no such tuple.
     """
     begin = time.perf_counter()
+    if not (test is None or (isinstance(test, tuple | list) and len(test) in (2, 3))):
+        raise ArgumentError("test is not x and y of held-out rows", got=type(test).__name__, do="test=(x, y)")
     features = Vectors.in_memory("rows", x, y, ids)
     tested = None if test is None else Vectors.in_memory("test", *test).narrowed()
     recipe = recipe_of_vectors(store, overrides)
@@ -252,7 +259,7 @@ def _check(asked: _Request) -> None:
         raise DataError(
             "held-out rows have ids that others have, too",
             got=f"{len(both)} ids, the first: {min(both)!r}",
-            do="give them ids of their own (--ids), or rename one file where ids are made of its name",
+            do="give ids of their own (--ids, or ids=… and test=(x, y, ids)), or rename a file that makes them",
         )
 
 

@@ -118,7 +118,11 @@ class Vectors:
 
 
 _AGAIN = "write it again, without Python objects: texts as array.astype(str)"
-_NAME = "name the vectors, labels and ids: --vectors, --labels, --ids"
+_NAME = (
+    "numbers [n, d], and one label and one id for each; in a file, name them: --vectors, --labels, --ids, or Columns(…)"
+)
+
+_LABELS = "name them: --labels, or Columns(labels=…)"
 
 
 def _words(path: Path, what: str, given: ArrayLike) -> NDArray[Any]:
@@ -185,7 +189,7 @@ def open_vectors(path: Path, columns: Columns, scratch: Path | None = None) -> V
 
 def _from_npy(path: Path, columns: Columns) -> Vectors:
     if columns.labels is None:
-        raise DataError(f"{path} has vectors alone, without labels", do="--labels labels.npy or --labels labels.csv")
+        raise DataError(f"{path} has vectors alone, without labels", do=f"{_LABELS}, such as labels.npy or labels.csv")
     there = columns.within(())
     for name in (columns.tokens, columns.classes):
         if name is not None:
@@ -334,7 +338,7 @@ class _Beside:
             raise DataError(
                 f"{self.path} has no labels named {names.labels!r}",
                 got=f"it holds: {', '.join(sorted(self.arrays)) or 'vectors alone'}",
-                do="--labels NAME, or --labels FILE (.npy, .csv, .tsv)",
+                do=f"{_LABELS}, or a file of them (.npy, .csv, .tsv)",
             )
         return found if self.columns.labels is not None else _named(found, self.arrays.get(NAMES))
 
@@ -346,7 +350,10 @@ class _Beside:
             table = read_table(place).columns
             found = table.get(Columns(ids=self.columns.ids).within(table).ids)
         if found is None and self.columns.ids is not None:
-            raise DataError(f"{self.path} has no ids named {self.columns.ids!r}", do="--ids NAME, or --ids FILE")
+            raise DataError(
+                f"{self.path} has no ids named {self.columns.ids!r}",
+                do="name them, or a file of them: --ids, or Columns(ids=…)",
+            )
         return found
 
     def _found(self, name: str, what: str) -> Any:
@@ -398,7 +405,7 @@ def columns_of_test(columns: Columns, labels: str | None) -> Columns:
         raise DataError(
             "the held-out rows have no labels of their own",
             got=f"{columns.labels} for the others",
-            do="--test-labels FILE",
+            do="name a file of them: --test-labels, or test_labels=…",
         )
     ids = None if columns.ids is not None and _is_file(columns.ids) else columns.ids
     return replace(columns, labels=labels or columns.labels, ids=ids)

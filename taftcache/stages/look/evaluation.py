@@ -61,7 +61,8 @@ class Against:
 class EvaluateReport:
     """Top-1 accuracy by model over ``rows`` held-out rows.
 
-    best: the model that ``predict`` takes where none is named; None before there is one. intervals: of each accuracy, at 95 % (Wilson's).
+    best: the model that ``predict`` takes where none is named; None before there is one.
+    intervals: of each accuracy, at 95 % (Wilson's).
     proven: the share of labels that are provably the exact optimum's, by model, where it was asked for.
     against: the linear probe, where it was asked for and the rows allow one. notes: why they do not, which held-out
     rows hold the bytes of a training row (looked for beside the probe), which of their classes no training row has, and
@@ -228,7 +229,9 @@ def proven_shares(
 def held_out_rows(store: FeatureStore) -> Shard:
     """The held-out group; StoreError where there is none."""
     if store.held_out is None:
-        from_start = ["extract with data.test or data.held_out above 0; import with --test or --holdout"]
+        from_start = [
+            "extract with data.test or data.held_out above 0; import with test rows (--test, test=…) or data.held_out"
+        ]
         raise StoreError(
             f"{store.path} has no held-out rows to measure an accuracy on",
             got="training rows alone",
