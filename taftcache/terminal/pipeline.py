@@ -146,7 +146,8 @@ def show_append(report: AppendReport) -> None:
     """Which shards got rows."""
     if not report.added:
         if report.skipped:
-            OUT.print(f"no row more: {counted(report.skipped, 'new sample')} skipped, which taftcache inspect names")
+            named = "" if report.root_digest == report.root_before else ", which taftcache inspect names"
+            OUT.print(f"no row more: {counted(report.skipped, 'new sample')} skipped{named}")
         else:
             OUT.print(f"Nothing to do: all {report.known - report.unread} samples are in the store, or were forgotten.")
         if report.unread:

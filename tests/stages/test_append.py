@@ -10,7 +10,7 @@ from PIL import Image
 
 import taftcache
 from taftcache.cache.store import FeatureStore
-from taftcache.errors import DataError, IdentityError, RecipeError, StoreError
+from taftcache.errors import DataError, IdentityError, RecipeError, StoreError, UnreadableImage
 from taftcache.stages.progress import Silent
 from taftcache.terminal.pipeline import show_append
 from tests.stages.making import recipe, tree, write_images
@@ -204,6 +204,29 @@ def test_where_all_new_images_are_skipped_no_row_is_said_to_come(few, images, tm
     shutil.copy(next((folder / "1").glob("*.png")), folder / "0" / "good.png")
     report = taftcache.append(asked(few, folder))
     assert (sum(report.added.values()), report.images, report.skipped, report.unread) == (1, 1, 1, 2)
+
+
+def test_no_further_shard_is_made_of_images_that_cannot_be_read(few, images, tmp_path, capsys):
+    folder = shutil.copytree(images, tmp_path / "images")
+    taftcache.append(asked(few, folder))
+    for name in ("torn", "worn"):
+        (folder / "0" / f"{name}.png").write_bytes(b"no image")
+    before = tree(few)
+    for _ in range(2):  # each night
+        report = taftcache.append(asked(few, folder), new_shard=True)
+        assert (report.added, report.images, report.skipped) == ({}, 0, 2)
+        assert report.notes == [
+            "no shard 002 was made: none of its 2 samples can be read (first: 0/torn.png); the next append tries again"
+        ]
+        assert tree(few) == before
+    show_append(report)
+    assert "2 new samples skipped\n" in capsys.readouterr().out
+    shutil.copy(next((folder / "1").glob("*.png")), folder / "0" / "torn.png")
+    report = taftcache.append(asked(few, folder), new_shard=True)
+    assert (report.added, report.skipped, report.notes) == ({"002": 1}, 1, [])
+    (folder / "0" / "third.png").write_bytes(b"no image")
+    with pytest.raises(UnreadableImage):
+        taftcache.append(asked(few, folder, unreadable="stop"), new_shard=True)
 
 
 @pytest.mark.parametrize("by", ["class", "ids"])

@@ -143,6 +143,16 @@ class ShardWriter:
         self._publish(ref, plan)
         self.close()
 
+    @property
+    def rows(self) -> int:
+        """How many rows there are so far."""
+        return len(self._ids)
+
+    def discard(self) -> None:
+        """Let go, and throw away what is durable."""
+        self.close()
+        self._committer.staging.remove(self._at)
+
     def close(self) -> None:
         """Let go without committing; the durable chunks stay in ``staging/`` for the next writer of this shard."""
         if not self._closed:

@@ -14,6 +14,7 @@ from taftcache.backbone.sources.opening import open_source
 from taftcache.cache.format.plan import in_order, next_name, shard_of
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import RecipeError, StoreError, UnreadableImage
+from taftcache.names import counted
 from taftcache.recipe import Recipe, checked_recipe, parse_recipe
 from taftcache.stages.completeness import is_complete, making_of, planned_shards
 from taftcache.stages.extract.extraction import (
@@ -68,8 +69,8 @@ def append(
     By default each goes where the plan puts it, and the store ends with the bytes of one made from all images at once.
     A shard that gets rows is written anew, the rows that it had are copied, and each shard is a commit of its own: a
     killed run goes on where it was. Forgotten samples stay out. Images that were skipped and decode now go to the shard
-    that left them out, whatever is asked. Images that the plan holds out go to the held-out
-    shard in either form.
+    that left them out, whatever is asked. Images that the plan holds out go to the held-out shard in either form. A
+    further shard is not made where none of its images can be read.
 
     Args:
         recipe: asks for what the store was made with; its ``data`` may name another place with further images, but
@@ -177,7 +178,7 @@ class NewSamples:
             added = {shard.name: len(shard.ids) for shard in self.shards}
         else:
             now = {ref.name: ref.rows for ref in self._store.manifest.shards}
-            added = {shard.name: now[shard.name] - self._rows.get(shard.name, 0) for shard in self.shards}
+            added = {shard.name: now.get(shard.name, 0) - self._rows.get(shard.name, 0) for shard in self.shards}
         return AppendReport(
             store=self._store.path,
             root_before=self._before,
@@ -191,8 +192,16 @@ class NewSamples:
             seconds=time.perf_counter() - begin,
             dry=counts is None,
             closed=dict(sorted(Counter(self._closed).items())),
-            notes=closed_notes(self._closed),
+            notes=[*closed_notes(self._closed), *([] if counts is None else self._unmade())],
         )
+
+    def _unmade(self) -> list[str]:
+        return [
+            f"no shard {shard.name} was made: none of its {counted(len(shard.ids), 'sample')} can be read (first: "
+            f"{min(shard.ids)}); the next append tries again"
+            for shard in self.shards
+            if not self._store.has_shard(shard.name)
+        ]
 
     def _placed(self, ids: list[str], test: list[str] | None, new_shard: bool) -> list[PlannedShard]:
         spec = self._recipe.store

@@ -74,7 +74,7 @@ def fill(
 
     Args:
         old: the rows that the shard has now; the new ones are put among them. None for a new shard.
-        plan: the store's plan from this commit on, where it changes.
+        plan: the store's plan from this commit on, where it changes: a further shard, which is not made without rows.
     """
     everyone = shard.ids if old is None else old.among(shard.ids, recipe.store.seed)
     with (
@@ -93,6 +93,9 @@ def fill(
         task.advance(sink.consumed)
         counts = origin.run(shard, sink, task.advance)
         sink.finish()
+        if plan is not None and not writer.rows:
+            writer.discard()
+            return RowCounts(0, len(shard.ids))
         writer.commit(plan=plan)
     return counts
 
