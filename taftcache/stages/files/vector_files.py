@@ -121,7 +121,6 @@ _AGAIN = "write it again, without Python objects: texts as array.astype(str)"
 _NAME = (
     "numbers [n, d], and one label and one id for each; in a file, name them: --vectors, --labels, --ids, or Columns(…)"
 )
-
 _LABELS = "name them: --labels, or Columns(labels=…)"
 
 
