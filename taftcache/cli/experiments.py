@@ -21,7 +21,7 @@ from taftcache.cli.options import (
     print_report,
     read_either,
 )
-from taftcache.recipe import Report
+from taftcache.recipe_sections import Report
 from taftcache.stages.writing import writable
 from taftcache.teaching.recipe import load_teaching
 from taftcache.terminal.console import bars, complain

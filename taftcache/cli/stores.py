@@ -10,7 +10,8 @@ import typer
 import taftcache
 from taftcache.cli.options import IdsName, Json, LabelsName, Overrides, StorePath, Target, VectorsName, print_report
 from taftcache.errors import RecipeError
-from taftcache.recipe import Stored, load_recipe
+from taftcache.recipe import load_recipe
+from taftcache.recipe_sections import Stored
 from taftcache.terminal.console import bars
 from taftcache.terminal.stores import (
     show_convert,

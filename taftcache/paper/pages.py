@@ -14,7 +14,7 @@ from taftcache.paper.comparison import CompareReport, Figures
 from taftcache.paper.findings import findings
 from taftcache.paper.line import ReportLine
 from taftcache.paper.uncomposed import EXACT, HEAD, HEADS
-from taftcache.recipe import SolverSpec
+from taftcache.recipe_sections import SolverSpec
 from taftcache.report.markdown import bullets, picture, section
 from taftcache.report.plots import Point, curves, dots
 from taftcache.report.tables import columns_of, comma_separated, markdown_table

@@ -10,8 +10,8 @@ import msgspec
 
 from taftcache.backbone.files import expand_path
 from taftcache.backbone.spec import DataSpec, PreprocessSpec
-from taftcache.errors import ArgumentError, RecipeError
-from taftcache.recipe import apply_overrides, parse_as, parse_bytes
+from taftcache.errors import RecipeError
+from taftcache.recipe import apply_overrides, built_values, parse_as, parse_bytes
 from taftcache.recipe_files import check_sections, read_toml
 from taftcache.teaching.spec import StudentSpec, StudentTrainingSpec, TeacherSpec, TeachReportSpec, TeachSpec
 
@@ -78,14 +78,7 @@ def checked_teaching(recipe: object) -> TeachingRecipe:
         ArgumentError: no recipe of this kind.
         RecipeError: as ``load_teaching``, but that [data] and [student] have defaults.
     """
-    if not isinstance(recipe, TeachingRecipe):
-        given = repr(str(recipe)) if isinstance(recipe, str | Path) else None
-        raise ArgumentError(
-            "teach was not given a TeachingRecipe",
-            got=given or f"a {type(recipe).__name__}",
-            do=f"teach(load_teaching({given or 'FILE'}))",
-        )
-    return parse_teaching(msgspec.to_builtins(recipe, enc_hook=str))
+    return parse_teaching(built_values(recipe, TeachingRecipe, "load_teaching"))
 
 
 def teacher_name(teacher: TeacherSpec) -> str:

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from taftcache.errors import RecipeError
-from taftcache.recipe import Count, NotNegative, Positive
+from taftcache.recipe_sections import Count, NotNegative, Positive
 
 Fraction = Annotated[float, msgspec.Meta(gt=0, lt=1)]
 Whole = Annotated[int, msgspec.Meta(ge=0)]

@@ -26,7 +26,7 @@ from torch import Tensor
 from taftcache.errors import RecipeError, SolveError
 from taftcache.objective.objective import Objective
 from taftcache.objective.problem import Problem
-from taftcache.recipe import PriorSpec
+from taftcache.recipe_sections import PriorSpec
 from taftcache.solve.methods.conjugate import Lazy, pcg
 from taftcache.solve.pair import ProblemPair
 from taftcache.solve.proof import check_finite

@@ -21,7 +21,8 @@ from taftcache.errors import (
     UnreadableImage,
 )
 from taftcache.model.predictor import TangentModel
-from taftcache.recipe import ObjectiveSpec, Recipe, SolverSpec, StoreSpec
+from taftcache.recipe import Recipe
+from taftcache.recipe_sections import ObjectiveSpec, SolverSpec, StoreSpec
 from taftcache.solve.settings import Goal
 from taftcache.stages.signature import make_key
 from taftcache.tangent.spec import TangentSpec

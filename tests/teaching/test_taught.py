@@ -18,7 +18,7 @@ from taftcache.errors import RecipeError, SolveError, StoreError
 from taftcache.model.component import read_base, read_component
 from taftcache.objective.objective import Objective
 from taftcache.objective.rsl import RSL
-from taftcache.recipe import PriorSpec
+from taftcache.recipe_sections import PriorSpec
 from taftcache.solve.settings import Arithmetic, Goal
 from taftcache.solve.solution import Status
 from taftcache.tangent.rows import ArrayRows

@@ -410,5 +410,5 @@ def test_a_wrong_recipe_that_was_built_is_refused(recipe, words):
     ],
 )
 def test_what_is_no_recipe_is_told_how_to_read_one(given, words):
-    with pytest.raises(ArgumentError, match=f"(?s)teach was not given a TeachingRecipe.*{words}"):
+    with pytest.raises(ArgumentError, match=f"(?s)the recipe is not a TeachingRecipe.*{words}"):
         teach(given)

@@ -38,7 +38,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "backbone.cut": {"errors", "backbone"} | _TANGENT,
     "backbone.sources": {"errors", "backbone"},
     "recipe_files": {"errors"},
-    "recipe": {"errors", "recipe_files", "expected", "backbone.files", "backbone.spec", "tangent.spec", "privacy.spec"},
+    "recipe_sections": {"errors", "recipe_files", "backbone.files", "tangent.spec"},
+    "recipe": {"errors", "recipe_files", "recipe_sections", "expected", "backbone.files", "backbone.spec"}
+    | {"tangent.spec", "privacy.spec"},
     "report": {"errors"},
     "consent": {"errors", "recipe", "cache", "cache.place"},
 }
@@ -48,7 +50,10 @@ MAY_IMPORT["model"] = (
 )
 MAY_IMPORT["model"] |= {"cache.write"}
 MAY_IMPORT["teaching"] = (
-    {"errors", "objective", "recipe", "recipe_files", "backbone", "model"} | _STORE | _TANGENT | _SOLVE
+    {"errors", "objective", "recipe", "recipe_sections", "recipe_files", "backbone", "model"}
+    | _STORE
+    | _TANGENT
+    | _SOLVE
 )
 MAY_IMPORT["teaching.students"] = MAY_IMPORT["teaching"] | {"teaching", "backbone.sources", "report"}
 _BELOW = MAY_IMPORT["teaching.students"] | _SOLVING | {"names", "consent", "model", "privacy", "baselines"}
@@ -64,7 +69,15 @@ MAY_IMPORT["stages.train"] = _STAGE | {"stages.extract"}
 MAY_IMPORT["stages.look"] = MAY_IMPORT["stages.train"] | {"stages.train"}
 MAY_IMPORT["stages.forget"] = MAY_IMPORT["stages.look"] | {"stages.look"}
 MAY_IMPORT["stages.files"] = _STORE | {"errors", "names", "consent", "recipe", "cache.write", "backbone", "model"}
-MAY_IMPORT["stages.files"] |= {"backbone.sources", "tangent", "stages", "stages.extract", "stages.train", "stages.look"}
+MAY_IMPORT["stages.files"] |= {
+    "recipe_sections",
+    "backbone.sources",
+    "tangent",
+    "stages",
+    "stages.extract",
+    "stages.train",
+    "stages.look",
+}
 MAY_IMPORT["stages"] = {"errors", "recipe", "backbone", "backbone.sources", "model"} | _STORE | _TANGENT
 MAY_IMPORT["stages"] |= {f"stages.{room}" for room in ("extract", "train", "look", "forget")}
 MAY_IMPORT["remote"] = _STAGE | {"rounding", "stages.extract", "stages.train"}
@@ -94,6 +107,7 @@ MAY_IMPORT["cli"] = {
     "cache",
     "cache.place",
     "recipe",
+    "recipe_sections",
     "remote",
     "paper",
     "teaching",
@@ -191,6 +205,7 @@ LIGHT = (
     "expected",
     "rounding",
     "recipe_files",
+    "recipe_sections",
     "recipe",
     "backbone.files",
     "backbone.spec",

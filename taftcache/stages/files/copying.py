@@ -14,7 +14,7 @@ from taftcache.cache.opening import Place
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import take_over
 from taftcache.errors import ArgumentError, RecipeError
-from taftcache.recipe import Stored
+from taftcache.recipe_sections import Stored
 from taftcache.stages.progress import Progress, Silent, Task
 
 _MADE_OF = {"float32": None, "float16": "float32", "int8": "float16"}

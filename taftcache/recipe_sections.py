@@ -1,0 +1,204 @@
+"""Sections of a recipe: what each key may be, and means."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+
+from taftcache.tangent.spec import check_seed
+
+Positive = Annotated[float, msgspec.Meta(gt=0, le=1e100)]
+NotNegative = Annotated[float, msgspec.Meta(ge=0, le=1e100)]
+Count = Annotated[int, msgspec.Meta(ge=1)]
+Share = Annotated[float, msgspec.Meta(gt=0, lt=1)]
+Stored = Literal["float16", "float32", "int8"]
+
+
+class StoreSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Where features are kept and how the samples are split into shards.
+
+    path: the store's folder, ``stores/<recipe name>`` by default; a relative path starts from the folder in which a
+        command is called. ``${VAR}`` and ``~`` are expanded.
+    shards: how many parts the training samples are split into.
+    plan: "hash" places a sample by a keyed hash of its id, "balanced" is the paper's uniform split.
+    seed: of the hashes that split, hold out and order the samples.
+    cache: what is kept of a sample. "auto" picks the least that is exact for tangent.train: the "tokens" that enter the
+        tail, the "attended" means of its heads, the "residual" row after attention, or the "feature" of the head. Only
+        "tokens" serve every base point and every choice of parameters.
+    dtype: of the cached activations; "int8" keeps each token's numbers in 8 bits, under a scale of the token's own.
+    chunk_rows: rows per chunk; "auto" aims at 8 MiB.
+    """
+
+    path: str | None = None
+    shards: Count = 4
+    plan: Literal["hash", "balanced"] = "hash"
+    seed: int = 0
+    cache: Literal["auto", "tokens", "attended", "residual", "feature"] = "auto"
+    dtype: Stored = "float16"
+    chunk_rows: Count | Literal["auto"] = "auto"
+
+    def __post_init__(self) -> None:
+        check_seed("store.seed", self.seed)
+
+
+class ExtractSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """How stage 1 runs; none of it changes a byte of what is stored.
+
+    workers: decoding threads; 0 picks one per core.
+    """
+
+    workers: Annotated[int, msgspec.Meta(ge=0)] = 0
+
+
+class ObjectiveSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What is minimised: mean loss + λ/2 ‖Δw‖², within a ball if asked for.
+
+    loss: "rsl" is the rescaled square loss RSL(α, κ), "mse" the same with α = κ = 1; or "cross_entropy".
+    alpha: weight of the true class in "rsl"; "auto" is √K for K classes, and 1, the paper's, where the paper is
+        repeated.
+    kappa: the logit that "rsl" pulls the true class to.
+    ridge: λ; since the loss is a mean, it means the same when samples leave. "auto" chooses it from the rows of each
+        solve alone.
+    radius: R of a ball ‖Δw‖ ≤ R; from an increasing list, each solve chooses one by its rows, and the ridge must be a
+        number.
+    class_weights: "none", "balanced" (by the rows of each solve), or one number for each class.
+    jvp_only: leave the base model's logits out of the loss, as differentially private training does; predictions
+        include them.
+    """
+
+    loss: Literal["rsl", "mse", "cross_entropy"] = "rsl"
+    alpha: Positive | Literal["auto"] = "auto"
+    kappa: Positive = 15.0
+    ridge: Positive | Literal["auto"] = "auto"
+    radius: Positive | list[Positive] | None = None
+    class_weights: Literal["none", "balanced"] | list[NotNegative] = "none"
+    jvp_only: bool = False
+
+
+class PriorSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A prior on the tangent model's features, convex together with the loss (see docs/teaching.md).
+
+    β/v [ 1/2 mean ‖φ − Bᵀψ‖² + ν/2 ‖B‖² + τ Σ_a ‖B_a‖ ] is added to the objective, where v is the features' mean
+    square at the base point. B_a is what teacher feature a contributes; where it does not help, B_a = 0 exactly.
+
+    teachers: folders of stores whose features (kind "feature") teach; without any there is no prior.
+    beta: β.
+    sparsity: τ, relative to the least value that would make every feature useless at the base point.
+    shrinkage: ν; teacher features have mean square 1.
+    """
+
+    teachers: list[str] = []
+    beta: Positive = 1.0
+    sparsity: NotNegative = 0.05
+    shrinkage: Positive = 1e-2
+
+
+class SolverSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """When the solve ends and how it computes.
+
+    method: "auto" picks by the problem; "conjugate" gradients under a Kronecker preconditioner; "projected", the
+        paper's projected gradient; "accelerated", with momentum and restarts; "paper", "release" and "adamw" are Adam's
+        schedules, for comparison.
+    tolerance: on the float64 gradient norm, relative to its norm at Δw = 0. "decisive" instead continues until the
+        certified distance is a tenth of what taking out a typical row would move, by an estimate, so that a receipt can
+        decide about its removal; "auto" goes to 1e-6, and then on to that distance where the estimate is a good one.
+    max_passes: the most passes over the shard's rows.
+    proof_passes: passes spent after a solve on closer bounds.
+    precision: of the inner products; certificates are always float64.
+    memory: how many bytes of prepared rows stay in memory between passes ("2GiB"), or "auto", a quarter of what is free
+        when a solve begins; the rest streams, and the result has the same bytes.
+    """
+
+    method: Literal["auto", "conjugate", "projected", "accelerated", "paper", "release", "adamw"] = "auto"
+    tolerance: Share | Literal["auto", "decisive"] = "auto"
+    max_passes: Count = 1000
+    proof_passes: Annotated[int, msgspec.Meta(ge=0)] = 0
+    precision: Literal["float32", "float64"] = "float32"
+    memory: str = "auto"
+
+    @property
+    def relative(self) -> float:
+        """``tolerance`` as a number; that of a solve which no removal is decided by where it is a word."""
+        return 1e-6 if isinstance(self.tolerance, str) else self.tolerance
+
+
+class ComposeSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """How components become one model.
+
+    mode: "mean" makes the paper's uniform average; "weighted" also makes models/weighted; "exact" also makes
+        models/exact, the optimum over the rows of all shards; "auto" makes models/exact where the store holds the rows
+        of all that is composed, in several shards, and no privacy, subtraction or schedule of Adam's forbids it.
+    weights: for "weighted": a coefficient for each component, summing to one, or "rows", each shard's share of the
+        rows.
+    """
+
+    mode: Literal["auto", "mean", "weighted", "exact"] = "auto"
+    weights: dict[str, float] | Literal["rows"] = "rows"
+
+
+class ForgetSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What a run forgets at its end.
+
+    samples: ids, as ``taftcache inspect`` lists them.
+    mode: "retrain" solves the affected shards again without the rows, from zero; "subtract" leaves those shards out of
+        the composition and solves none of them; "resolve" also solves models/exact again, from where it is.
+    cold: "resolve" starts from the mean instead, so that models/exact too has the bytes of one that never saw the rows.
+    """
+
+    samples: list[str] = []
+    mode: Literal["subtract", "retrain", "resolve"] = "retrain"
+    cold: bool = False
+
+
+Report = Literal[
+    "table1", "table2", "table3", "table7", "figure1a", "figure1b", "figure1c", "figure2a", "figure2b", "figure2c"
+]
+
+
+class CompareSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What ``taftcache compare`` measures: the paper's tables and figures, from one cache.
+
+    reports: which of them. "table1", fine-tuning by depth and the head alone; "table2", composed tangent models against
+        model soup; "table3", private training; "table7", balls ‖Δw‖ ≤ R; "figure1a", shards subtracted; "figure1b", the
+        same against SISA; "figure1c", shards solved again without what was forgotten; "figure2a", the loss; "figure2b",
+        PT; "figure2c", CLS. What several of them need is trained once. Without any, the recipe is no comparison.
+    presets: "paper", its optimiser, schedule and grids; "exact", the certified optimum with λ chosen from the rows.
+    depths: for "table1": how many of the last blocks are trained, each depth from a store of its own; by default the
+        recipe's own depth alone.
+    shards: numbers of shards; the rows of the store are split anew for each.
+    seeds: how many seeds of the split and the base point.
+    ridges: the λ that "exact" chooses from. head_ridges: the same for a head alone, whose best λ are higher.
+    rates: learning rates that "paper" and fine-tuning choose from.
+    resets: whether the block is re-initialised (PT = F); every method chooses.
+    tokens: whether the class token is re-initialised (CLS = T); every method of "table1" chooses, where there is one.
+    epochs, batch: of the paper's schedule.
+    decay: λ of "paper", which the paper does not state.
+    radii, ball_kappa: R and κ of "table7".
+    orders: how many random orders in which shards are subtracted.
+    forgotten: fractions of the rows that "figure1c" forgets.
+    epsilons: the ε of "table3".
+    private_rates: multiples of the private learning rate that both networks of "table3" choose from.
+    """
+
+    reports: tuple[Report, ...] = ()
+    presets: Annotated[tuple[Literal["paper", "exact"], ...], msgspec.Meta(min_length=1)] = ("paper", "exact")
+    depths: tuple[Count, ...] = ()
+    shards: Annotated[tuple[Count, ...], msgspec.Meta(min_length=1)] = (10, 25, 50)
+    seeds: Count = 3
+    ridges: Annotated[tuple[Positive, ...], msgspec.Meta(min_length=1)] = (1e-2, 3e-3, 1e-3, 3e-4, 1e-4, 3e-5, 1e-5)
+    head_ridges: Annotated[tuple[Positive, ...], msgspec.Meta(min_length=1)] = (
+        1e-1, 3e-2, 1e-2, 3e-3, 1e-3, 3e-4, 1e-4, 3e-5, 1e-5,
+    )  # fmt: skip
+    rates: Annotated[tuple[Positive, ...], msgspec.Meta(min_length=1)] = (1e-3, 1e-4)
+    resets: Annotated[tuple[bool, ...], msgspec.Meta(min_length=1)] = (False, True)
+    tokens: Annotated[tuple[bool, ...], msgspec.Meta(min_length=1)] = (False, True)
+    epochs: Count = 30
+    batch: Count = 32
+    decay: NotNegative = 1e-4
+    radii: Annotated[tuple[Positive, ...], msgspec.Meta(min_length=1)] = (1.0, 10.0)
+    ball_kappa: Positive = 5.0
+    orders: Count = 20
+    forgotten: tuple[Annotated[float, msgspec.Meta(gt=0, lt=1)], ...] = (0.1, 0.25, 0.5)
+    epsilons: Annotated[tuple[Positive, ...], msgspec.Meta(min_length=1)] = (1.0, 3.0, 8.0)
+    private_rates: Annotated[tuple[Positive, ...], msgspec.Meta(min_length=1)] = (0.3, 1.0, 3.0)
