@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
 import subprocess
@@ -327,6 +328,15 @@ def test_one_writer_at_a_time(store) -> None:
     other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert "StoreLocked" in other.stderr
     assert f"process {os.getpid()} writes to it" in other.stderr
+    store.close()
+    FeatureStore(store.path, mode="a").close()
+
+
+def test_a_disk_that_fails_lets_the_lock_go(store, monkeypatch) -> None:
+    def full(descriptor: int, size: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "ftruncate", full)
     store.close()
     FeatureStore(store.path, mode="a").close()
 

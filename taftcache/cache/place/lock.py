@@ -74,7 +74,8 @@ class WriterLock:
 
 def _let_go(descriptor: int, holder: int) -> None:
     if os.getpid() == holder:  # the number in it is not for a fork to take away
-        os.ftruncate(descriptor, 0)
+        with suppress(OSError):
+            os.ftruncate(descriptor, 0)
     os.close(descriptor)
 
 
