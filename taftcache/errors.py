@@ -183,6 +183,17 @@ def check_several(**given: object) -> None:
                 )
 
 
+def several_texts(name: str, given: Iterable[str]) -> list[str]:
+    """A list of what an argument called ``name`` gives: an array or a column of a table, too, or what is read once.
+
+    Raises:
+        ArgumentError: as ``check_several``.
+    """
+    texts = list(given) if isinstance(given, Iterable) and not isinstance(given, str | bytes | PurePath) else given
+    check_several(**{name: texts})
+    return [str(text) for text in texts]
+
+
 def check_counts(least: int = 1, **given: object) -> None:
     """ArgumentError for a number of things that is not whole, or less than ``least``: a slice would take it."""
     for name, value in given.items():

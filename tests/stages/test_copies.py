@@ -60,6 +60,10 @@ def test_copies_are_named_counted_and_forgotten_with_it(made, tmp_path, capsys):
         ["ledger/000001: 3 rows of other ids held the very bytes of what it forgot, and stayed"],
     )
     with open_store(by_id) as store:
+        once = taftcache.forget(store, iter(["v/04"]), with_copies=True)  # read once, and looked up twice
+    assert sorted(once.forgotten) == [*COPIES[:1], "v/04", *COPIES[1:]]
+    by_id = shutil.copytree(made, tmp_path / "named")
+    with open_store(by_id) as store:
         taftcache.forget(store, ["v/04", *COPIES])
     assert commits(by_id) == commits(path)
 

@@ -112,3 +112,20 @@ def test_what_is_written_anew_is_counted_before_and_after(store):
         planned = taftcache.forget(opened, ["u6"], dry_run=True)
     with FeatureStore(store, mode="a") as opened:
         assert taftcache.forget(opened, ["u6"]).bytes == planned.bytes > 0
+
+
+@pytest.mark.parametrize("given", [np.array, iter, set], ids=["array", "read once", "set"])
+def test_ids_may_come_from_anything_that_lists_them(store, given):
+    assert sorted(taftcache.forget(store, given(["u3", "u4"])).forgotten) == ["u3", "u4"]
+    states = {a.sample: a.state for a in taftcache.receipts(store, given(["u3", "u5"])).samples}
+    assert states == {"u3": "forgotten", "u5": "held"}
+    assert taftcache.forget(store, given([])).forgotten == []
+
+
+@pytest.mark.parametrize("odd", [7, b"u7", None])
+def test_what_is_no_text_is_no_id(store, odd):
+    taftcache.forget(store, ["u3"])
+    for ask in (taftcache.forget, taftcache.receipts):
+        with pytest.raises(RecipeError, match="samples must be a list of texts"):
+            ask(store, ["u4", odd])
+    assert ids_of(store) == [i for i in IDS if i != "u3"]

@@ -13,7 +13,7 @@ from taftcache.cache.opening import at_its_place
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.transaction import Transaction
-from taftcache.errors import RecipeError, StoreError, TaftcacheError, check_several
+from taftcache.errors import RecipeError, StoreError, TaftcacheError, several_texts
 from taftcache.model.component import put_component, read_component
 from taftcache.model.meta import meta_of
 from taftcache.names import CLASS, EXACT, HEAD, MEAN, WEIGHTED, counted, is_component, shard_of
@@ -102,7 +102,8 @@ def forget(
         named is neither stored nor was forgotten before. DataError: no training row would be left.
     """
     begin = time.perf_counter()
-    check_several(samples=samples, shards=shards, classes=classes)
+    samples = None if samples is None else several_texts("samples", samples)
+    shards, classes = several_texts("shards", shards), several_texts("classes", classes)
     if samples is None and not (shards or classes):
         raise RecipeError(
             "nothing to forget: no sample, shard or class is named", do="give ids as taftcache inspect lists them"

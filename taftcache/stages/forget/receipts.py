@@ -17,7 +17,7 @@ from taftcache.cache.format.plan import check_ids
 from taftcache.cache.opening import at_its_place
 from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.transaction import Transaction
-from taftcache.errors import FormatError, RecipeError, check_several
+from taftcache.errors import FormatError, RecipeError, several_texts
 from taftcache.stages.forget.chain import DESTROYED, FORGOTTEN, is_receipt
 from taftcache.stages.signature import is_signed, signed_text
 
@@ -166,8 +166,7 @@ def receipts(store: FeatureStore, samples: Sequence[str] = ()) -> ReceiptsReport
         DataError: what is asked about cannot be an id. IntegrityError: the ledger, the tombstones or
             their key are damaged. FormatError: an entry of the ledger is of no kind that is known here.
     """
-    check_several(samples=samples)
-    samples = list(dict.fromkeys(samples))
+    samples = list(dict.fromkeys(several_texts("samples", samples)))
     check_ids(samples)
     chain = ledger.read_chain(store.root, store.manifest.ledger)
     entries = [entry for _, entry in chain]
