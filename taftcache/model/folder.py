@@ -217,10 +217,11 @@ def read_description(folder: Path | str) -> Description:
     return described
 
 
-def save_merged(model: TangentModel, folder: Path | str, *, name: str) -> list[str]:
+def save_merged(model: TangentModel, folder: Path | str, *, name: str, root_digest: str = "") -> list[str]:
     """Write ``model.merged()`` in timm's layout, for ``timm.create_model("local-dir:…", pretrained=True)``.
 
-    A private model has its promise beside it, in README.md.
+    ``root_digest``, of the store that it is of, goes into config.json, where timm passes it over and an audit finds
+    it. A private model has its promise beside it, in README.md, and no digest.
 
     Raises:
         CompositionError: more than the head has moved. StoreWriteError: the folder holds something already.
@@ -228,6 +229,9 @@ def save_merged(model: TangentModel, folder: Path | str, *, name: str) -> list[s
     network = as_network(model)
     folder = _new(folder)
     save_backbone(network, folder)
+    if root_digest:
+        config = folder / CONFIG
+        config.write_text(json.dumps({**json.loads(config.read_text()), "root_digest": root_digest}, indent=2))
     if said := model.component.record.privacy:
         (folder / CARD).write_text(private_card(name, said), "utf-8")
     return files_in(folder)

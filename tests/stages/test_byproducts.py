@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import csv
 import json
+import pickle
 import shutil
 import sys
+import tarfile
+import zipfile
 from importlib.util import find_spec
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -15,6 +20,7 @@ import taftcache
 from taftcache.errors import RecipeError
 from taftcache.paper.fits import Fits
 from taftcache.report.write import write_bytes
+from taftcache.stages.forget import byproducts
 from tests.stages.making import open_store
 
 HAS_PARQUET = find_spec("pyarrow") is not None
@@ -98,3 +104,72 @@ def test_what_a_killed_write_left_is_replaced_by_the_next(tmp_path):
     (tmp_path / "report.md.partial").write_bytes(b"rows")
     write_bytes(tmp_path / "report.md", b"report")
     assert [file.name for file in tmp_path.iterdir()] == ["report.md"]
+
+
+def some_vectors(path: Path, ids: list[str]) -> Path:
+    x = np.random.default_rng(0).normal(size=(len(ids), 6))
+    taftcache.import_vectors(x, np.arange(len(ids)) % 2, path, ids=ids, overrides=["store.shards=2"])
+    taftcache.train(path)
+    return path
+
+
+ODD = ["Berg, Ada/1", 'the "b', "d e", "e'f", "two  blanks", " at its ends "]
+
+
+@pytest.mark.law("An audit finds what was made of forgotten rows in the folders that it is shown")
+@pytest.mark.parametrize("odd", ODD)
+def test_ids_of_any_signs_are_found_in_files_of_any_name(tmp_path, monkeypatch, odd):
+    monkeypatch.setattr(byproducts, "SINGLY", 99)
+    store = some_vectors(tmp_path / "store", [odd, *(f"u/{k}" for k in range(20))])
+    place = tmp_path / "elsewhere"
+    place.mkdir()
+    (place / "ids").write_text(f"u/1\n{odd}\r\nu/2\n")
+    with (place / "rows.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([["u/3", 1], [odd, 2]])
+    np.save(place / "ids.npy", np.array(["u/1", odd]))
+    np.savez(place / "others.npz", id=np.array(["u/1", odd]), x=np.zeros(2))
+    taftcache.export(store, place / "rows.bin")
+    taftcache.export(store, place / "samples.bin", "npz")
+    taftcache.export(store, place / "table", "embedding-projector")
+    taftcache.forget(store, [odd])
+    found = {Path(f.where).relative_to(place).parts[0] for f in taftcache.audit(store, also=[place]).findings}
+    assert found == {"ids", "rows.csv", "ids.npy", "others.npz", "rows.bin", "samples.bin", "table"}
+
+
+def test_what_is_packed_damaged_or_says_nothing_is_noted(tmp_path):
+    store = some_vectors(tmp_path / "store", [f"u/{k}" for k in range(20)])
+    place = tmp_path / "elsewhere"
+    place.mkdir()
+    with open_store(store) as opened:
+        gone, shard = opened.shard("000").sample_ids[0], opened.shard("000").at
+        taftcache.export_component(opened, "000", place / "before.safetensors")
+        taftcache.export_component(opened, "001", place / "stays.safetensors")
+    other = some_vectors(place / "other", [f"w/{k}" for k in range(20)])
+    taftcache.import_component(other, place / "before.safetensors")
+    damaged = shutil.copytree(store, place / "damaged")
+    (damaged / f"{shard}.json").write_bytes(b"")
+    with tarfile.open(place / "backup.tar.gz", "w:gz") as packed:
+        packed.add(store, "store")
+    with zipfile.ZipFile(place / "backup.zip", "w") as zipped:
+        zipped.writestr("ids.txt", gone)
+    (place / "rows.pkl").write_bytes(pickle.dumps([gone]))
+    taftcache.forget(store, [gone])
+    report = taftcache.audit(store, also=[place])
+    assert [f.where for f in report.findings] == []
+    unread, unsure = ([n for n in report.notes if word in n] for word in ("not searched", "no receipt here"))
+    assert [note.partition(" (")[0] for note in unread] == [f"{place}: 4 files"]
+    assert [note.partition(" (")[0] for note in unsure] == [f"{place}: 2 files"]  # the component, and who took it in
+    (place / "before.safetensors").unlink()
+    shutil.rmtree(other)
+    assert not [n for n in taftcache.audit(store, also=[place]).notes if "no receipt here" in n]
+
+
+@pytest.mark.law("An audit finds what was made of forgotten rows in the folders that it is shown")
+def test_a_merged_model_is_found(store, tmp_path):
+    place = tmp_path / "elsewhere"
+    with open_store(store) as opened:
+        gone = opened.shard("000").sample_ids[2]
+        taftcache.export_model(opened, place / "merged", "models/head", merged=True)
+        taftcache.forget(opened, [gone])
+    (finding,) = taftcache.audit(store, also=[place]).findings
+    assert finding.where == str(place / "merged" / "config.json")

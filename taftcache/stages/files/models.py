@@ -75,14 +75,15 @@ def export_model(
     parts = 0 if model in private else len(private & {*(loaded.component.record.coefficients or {})})
     score = None if merged or parts or model in private else held_out_score(store, model, consent)
     with whole(folder, folder=True) as partial:
+        root = "" if private else store.root_digest
         if merged:
-            files = save_merged(loaded, partial, name=model)
+            files = save_merged(loaded, partial, name=model, root_digest=root)
         else:
             files = save_model(
                 loaded,
                 partial,
                 name=model,
-                root_digest="" if private else store.root_digest,
+                root_digest=root,
                 dataset=_public_dataset(store),
                 score=score,
                 private_parts=parts,

@@ -9,28 +9,45 @@ from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from zipfile import BadZipFile
 
 import numpy as np
 
-from taftcache.cache.columns import Columns
+from taftcache.cache.columns import USUAL, Columns
+from taftcache.cache.format.digest import digest
 from taftcache.cache.hdf5 import FeatureFile
 from taftcache.cache.store import FeatureStore
-from taftcache.errors import RecipeError, StoreError, TaftcacheError
-from taftcache.names import counted
+from taftcache.errors import FormatError, RecipeError, StoreError, TaftcacheError
+from taftcache.model.component import Component
+from taftcache.names import counted, is_model
 from taftcache.stages.forget.finding import Findings
 from taftcache.stages.forget.pin import is_pin
 from taftcache.stages.forget.traces import headers, texts_in
 
 MAX_TEXT = 256 << 20
 PARQUET_ROWS = 4096
+CELLS = re.compile(r"[\t\r\n,]")
+QUOTED = re.compile(r'"(?:[^"\\\n]|\\.)*"')
+DOUBLED = re.compile(r'"((?:[^"]|"")*)"')  # a cell of a CSV file, in which quotes stand twice
+BEGINNING = 512  # bytes, by which a file is known; its name may be any
+HDF5, NPY, ZIP, PARQUET = b"\x89HDF\r\n\x1a\n", b"\x93NUMPY", b"PK\x03\x04", b"PAR1"
+# gzip, bzip2, xz, zstandard, 7-Zip, SQLite, pickle: what is in them is not looked at, and that is said.
+PACKED: tuple[bytes, ...] = (
+    b"\x1f\x8b",
+    b"BZh",
+    b"\xfd7zXZ\0",
+    b"\x28\xb5\x2f\xfd",
+    b"7z\xbc\xaf\x27\x1c",
+    b"SQLite format 3\0",
+)
+PACKED += tuple(bytes([0x80, version]) for version in range(2, 6))
+TAR_AT, TAR = 257, b"ustar"
 # In JSON, also within another text: the root digest that something was made from, and lists of shards' digests.
 ROOT = re.compile(r'"(?:root_digest|store)\\*": ?\\*"([0-9a-f]{64})')
 SHARDS = re.compile(r'\[\s*((?:\\*"[0-9a-f]{64}\\*",?\s*)+)\]')
 DIGEST = re.compile(r"[0-9a-f]{64}")
-CELLS = re.compile(r"[\t\r\n,]")
-QUOTED = re.compile(r'"(?:[^"\\\n]|\\.)*"')
 
 
 def existing_folder(folder: Path | str) -> Path:
@@ -45,13 +62,13 @@ def check_folder(store: FeatureStore, folder: Path, to: Findings) -> None:
     """Look through all files below ``folder``, links not followed, for what was made of rows that are forgotten.
 
     Found are unfinished files, forgotten ids in texts, HDF5 and npz files, other stores with rows of forgotten ids, and
-    what names this store, or its shards, as they were before a request. A note says of what it cannot be told,
-    and what was not searched.
+    what names this store, or its shards, as they were before a request. A note says of what it cannot be told, such as
+    components that name no rows, and what was not searched.
     """
     known = _Known.of(store)
     found, noted = defaultdict[tuple[Path, str], list[Path]](list), defaultdict[str, list[Path]](list)
     for path in _things(folder, Path(store.path)):
-        problem = _of_store(store, path) if path.is_dir() else _of_file(store, known, path)
+        problem = _of_store(store, known, path) if path.is_dir() else _of_file(store, known, path)
         if problem in NOTES:
             noted[problem].append(path)
         elif problem:
@@ -72,7 +89,7 @@ UNSURE, UNREAD = "unsure", "not searched"
 NOTES = {
     UNSURE: "of rows or a state of a store that no receipt here names; where that was this store, before "
     "a request, what was forgotten is in there",
-    UNREAD: "not searched: unreadable, or too large (Parquet takes pip install "
+    UNREAD: "not searched: unreadable, packed (an archive, say), or too large (Parquet takes pip install "
     "'taftcache[parquet]'); what was forgotten may be in there",
 }
 SINGLY = 5  # so many files of one folder with the same problem are listed one by one
@@ -82,6 +99,7 @@ SINGLY = 5  # so many files of one folder with the same problem are listed one b
 class _Known:
     """Digests: of the store and its shards as they are, and of the store before each request, by the request."""
 
+    store: FeatureStore
     now: frozenset[str]
     shards: frozenset[str]
     before: dict[str, str]
@@ -92,24 +110,50 @@ class _Known:
         with suppress(StoreError):  # the chain's own finding says it
             requests = [entry for entry in store.ledger() if entry.get("event") == "forget"]
         return cls(
+            store=store,
             now=frozenset({store.root_digest, store.manifest.content_digest}),
             shards=frozenset(ref.digest for ref in store.manifest.shards),
             before={str(entry.get("root_before")): f"ledger/{entry['seq']:06d}" for entry in requests},
         )
 
-    def problem(self, text: str) -> str:
-        """What is wrong with something whose description ``text`` is; "" where it was made from what is there."""
+    def problem(self, text: str) -> str | None:
+        """What is wrong with something whose description ``text`` is; "" where it was made from what is there, None
+        where it names nothing that it was made from."""
         if not self.before:
             return ""
         lists = [set(DIGEST.findall(match[1])) for match in SHARDS.finditer(text)]
-        roots = set(ROOT.findall(text)) - self.now
+        found = set(ROOT.findall(text))
+        roots = found - self.now
         for root in roots & self.before.keys():
             return f"made from the store as it was before {self.before[root]}"
         if any(named & self.shards and named - self.shards for named in lists):
             return "made from shards as they were before rows left them"
         if lists and all(named <= self.shards for named in lists):
             return ""
-        return UNSURE if roots or lists else ""
+        return UNSURE if roots or lists else "" if found else None
+
+    def is_strange(self, data: bytes) -> bool:
+        """Whether a file is a component, and its numbers are those of none that is in the store."""
+        own = _numbers(data)
+        return own is not None and own not in self._there
+
+    @cached_property
+    def _there(self) -> frozenset[str | None]:
+        names = [name for name in self.store.objects() if is_model(name)]
+        found = set[str | None]()
+        for name in names:
+            with suppress(StoreError):  # verify has said it
+                found.add(_numbers(self.store.read_object(name)))
+        return frozenset(found)
+
+
+def _numbers(data: bytes) -> str | None:
+    """A digest of a component's numbers, whatever is said beside them; None of what is no component."""
+    try:
+        component = Component.decode(data)
+    except FormatError:
+        return None
+    return digest(component.delta.numpy().tobytes())
 
 
 def _things(folder: Path, own: Path) -> Iterator[Path]:
@@ -125,12 +169,27 @@ def _things(folder: Path, own: Path) -> Iterator[Path]:
         yield from (here / name for name in sorted(files) if (here / name).is_file())
 
 
-def _of_store(store: FeatureStore, path: Path) -> str:
-    with suppress(TaftcacheError), FeatureStore(path, stale=True) as other:
-        held = (i for ref in other.manifest.shards for i in other.shard(ref.name).sample_ids)
-        if count := sum(map(store.is_forgotten, held)):
-            return f"a store with rows of forgotten ids: {count}"
-    return ""
+def _of_store(store: FeatureStore, known: _Known, path: Path) -> str:
+    unread, held = False, list[str]()
+    try:
+        with FeatureStore(path, stale=True) as other:
+            for ref in other.manifest.shards:
+                try:
+                    held += other.shard(ref.name).sample_ids
+                except TaftcacheError:
+                    unread = True
+            held += [i for ids in other.staged_ids().values() for i in ids]
+            held += [skipped.id for skipped in other.manifest.skipped]
+            count = sum(map(store.is_forgotten, set(held)))
+            taken = [name for name, ref in other.objects().items() if is_model(name) and ref.meta.get("imported")]
+            strange = not count and any(known.is_strange(other.read_object(name)) for name in taken)
+    except TaftcacheError:
+        return UNREAD if known.before else ""
+    if count:
+        return f"a store with rows of forgotten ids: {count}"
+    if not known.before:
+        return ""
+    return UNREAD if unread else UNSURE if strange else ""
 
 
 def _of_file(store: FeatureStore, known: _Known, path: Path) -> str:
@@ -142,30 +201,46 @@ def _of_file(store: FeatureStore, known: _Known, path: Path) -> str:
         return UNREAD if known.before else ""
     if count := len({i for i in (*ids, *_candidates(text)) if store.is_forgotten(i)}):
         return f"it holds forgotten ids: {count}"
-    return "" if is_pin(text) else known.problem(text)
+    if is_pin(text):
+        return ""
+    says = known.problem(text)
+    if says is None:  # a component that was exported, say, names neither
+        return UNSURE if "base_digest" in text and known.is_strange(path.read_bytes()) else ""
+    return says
 
 
 def _candidates(text: str) -> Iterator[str]:
-    """What may be an id in a text: words, cells of a table, and JSON's strings, in which other signs may be escaped."""
+    """What may be an id in a text: lines, words, cells of a table, and quoted strings as JSON and CSV write them."""
     yield from texts_in(text)
+    for line in text.split("\n"):
+        yield from (line.removesuffix("\r"), *line.removesuffix("\r").split("\t"))
     yield from CELLS.split(text)
     for quoted in QUOTED.finditer(text):
         with suppress(ValueError):
             yield json.loads(quoted[0]).encode("utf-8", "replace").decode()  # half of a pair is no id
+    yield from (cell[1].replace('""', '"') for cell in DOUBLED.finditer(text) if '""' in cell[1])
 
 
 def _read(path: Path) -> tuple[list[str], str]:
-    """Ids that a file of rows has, and what else is text in it."""
-    if path.suffix in (".h5", ".hdf5"):
-        with FeatureFile(path) as file:
-            if not file.is_export:
-                ids = Columns().within(file).ids
-                return ([str(i) for i in file.column(ids).tolist()] if ids in file else []), ""
-            return [*(i for shard in file.shards.values() for i in shard.ids), *(s.id for s in file.skipped)], ""
-    if path.suffix == ".npz":
-        with np.load(path, allow_pickle=False) as arrays:
-            return [str(i) for i in arrays["ids"]], str(arrays["about"]) if "about" in arrays else ""
-    if path.suffix in (".parquet", ".pq"):
+    """Ids that a file of rows has, and what else is text in it; what it is follows from its first bytes.
+
+    Raises:
+        ValueError, KeyError, OSError, TaftcacheError, ImportError and others: it cannot be searched.
+    """
+    with path.open("rb") as file:
+        begin = file.read(BEGINNING)
+    if begin.startswith(PACKED) or begin[TAR_AT:].startswith(TAR):
+        raise ValueError(path)
+    if begin.startswith(HDF5) or path.suffix in (".h5", ".hdf5"):
+        return _hdf5(path)
+    if begin.startswith(ZIP) or path.suffix == ".npz":
+        return _npz(path)
+    if begin.startswith(NPY):
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
+        if array.dtype.kind in "US" and array.nbytes > MAX_TEXT:
+            raise ValueError(path)
+        return [str(i) for i in array.astype(str).ravel()] if array.dtype.kind in "US" else [], ""
+    if begin.startswith(PARQUET) or path.suffix in (".parquet", ".pq"):
         return _parquet(path)
     if path.suffix == ".safetensors":
         with path.open("rb") as file:
@@ -174,6 +249,20 @@ def _read(path: Path) -> tuple[list[str], str]:
     if path.stat().st_size > MAX_TEXT:
         raise ValueError(path)
     return [], path.read_bytes().decode("utf-8", "replace")
+
+
+def _hdf5(path: Path) -> tuple[list[str], str]:
+    with FeatureFile(path) as file:
+        if not file.is_export:
+            ids = Columns().within(file).ids
+            return ([str(i) for i in file.column(ids).tolist()] if ids in file else []), ""
+        return [*(i for shard in file.shards.values() for i in shard.ids), *(s.id for s in file.skipped)], ""
+
+
+def _npz(path: Path) -> tuple[list[str], str]:
+    with np.load(path, allow_pickle=False) as arrays:  # of another archive it says what is in it, not that it is none
+        name = next((name for name in USUAL["ids"] if name in arrays), "ids")
+        return [str(i) for i in arrays[name]], str(arrays["about"]) if "about" in arrays else ""
 
 
 def _parquet(path: Path) -> tuple[list[str], str]:
