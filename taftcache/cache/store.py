@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Literal, Self
 
@@ -27,7 +28,7 @@ from taftcache.cache.write.group import ShardForm
 from taftcache.cache.write.journal import Header
 from taftcache.cache.write.previous import unlawful
 from taftcache.cache.write.sweep import staged_rows, strays
-from taftcache.cache.write.tombstones import TombstoneFile
+from taftcache.cache.write.tombstones import TombstoneFile, is_among
 from taftcache.cache.write.transaction import Transaction
 from taftcache.cache.write.writer import ShardWriter
 from taftcache.errors import (
@@ -64,6 +65,7 @@ class FeatureStore:
         self.mode = mode
         self._lock: WriterLock | None = None
         self._committer: Committer | None = None
+        self._later: tuple[Manifest, dict[bytes, frozenset[str]]] | None = None  # what only the file beside remembers
         try:
             self.root, self.staging = open_home(path)
         except OSError as error:
@@ -85,7 +87,7 @@ class FeatureStore:
             self.tombstone_file = TombstoneFile(path)
             if not stale and (back := self.returned()):
                 raise StaleStore(
-                    f"{self.path} is an old copy: {len(back)} of its rows were forgotten here since",
+                    f"{self.path} is an old copy: {len(back)} of its samples forgotten here since",
                     got=f"tombstones in {self.tombstone_file.file}",
                     do=f"taftcache audit {self.path} --replay, which forgets them again",
                 )
@@ -255,20 +257,29 @@ class FeatureStore:
         return [entry for _, entry in ledger.read_chain(self.root, self.manifest.ledger)]
 
     def is_forgotten(self, sample_id: str) -> bool:
-        """Whether a sample of that id was erased, and not learned again since."""
-        return self._contents.is_forgotten(sample_id)
+        """Whether a sample of that id was erased here, and not learned again since: by a later state of the store,
+        too, where this is an old copy of it."""
+        if self._contents.is_forgotten(sample_id):
+            return True
+        if self._later is None or self._later[0] is not self.manifest:
+            self._later = self.manifest, self.tombstone_file.beyond(self.manifest.tombstones)
+        return is_among(sample_id, self._later[1])
 
     def returned(self, there: TombstoneFile | None = None) -> list[str]:
-        """Ids of rows that were forgotten at this place (or another: ``there``), though this copy of the store does
-        not know of it."""
+        """Ids of rows and skipped samples that were forgotten at this place (or another: ``there``), though this copy
+        of the store does not know of it."""
         there = there or self.tombstone_file
         known: Collection[str] = self.manifest.tombstones
         try:
             more = there.more_than(known)
         except (IntegrityError, FormatError):  # for verify to report: without them, every row is asked about
             more, known = True, ()
-        held = (i for ref in self.manifest.shards for i in self._contents.open(ref).sample_ids)
-        return there.match(held, known) if more else []
+        if not more:
+            return []
+        held = [i for ref in self.manifest.shards for i in self._contents.open(ref).sample_ids]
+        with suppress(IntegrityError, FormatError):
+            held += [left_out.id for left_out in self.manifest.skipped]
+        return there.match(held, known)
 
     def lost_tombstones(self) -> frozenset[str]:
         """What is remembered at this place under the store's key (the newest, where it has none), and not in the store.

@@ -16,6 +16,7 @@ import torch
 import taftcache
 from taftcache.cache.format.digest import canonical, digest
 from taftcache.cache.format.manifest import Manifest
+from taftcache.cache.format.parts import Skipped
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import RecipeError, StaleStore
 from taftcache.model.component import Component, put_component, read_base, read_component
@@ -274,3 +275,26 @@ def test_the_manifest_says_what_the_receipt_promised(pair, after):
         assert last["content_after"] == store.manifest.content_digest
         assert isinstance(store.manifest, Manifest)
         assert pair[2] not in json.dumps(store.ledger())
+
+
+@pytest.mark.law("An old copy that is put back is noticed before its first read")
+def test_an_old_copy_that_lists_a_forgotten_skipped_sample_forgets_it_again(tmp_path):
+    path, copy = tmp_path / "s", tmp_path / "copy"
+    x = np.random.default_rng(0).normal(size=(20, 4)).astype(np.float32)
+    taftcache.import_vectors(x, np.arange(20) % 2, path, overrides=["store.shards=2"])
+    with open_store(path) as opened:
+        shape = opened.shards[0].tokens_shape
+        with opened.writer("002", "train", tokens_shape=shape) as writer:
+            writer.append(x[:2, None], ["a", "b"], [0, 1], [Skipped("ada.png", "cannot identify ada.png")])
+            writer.commit()
+    shutil.copytree(path, copy)
+    taftcache.forget(path, ["ada.png"])
+    shutil.rmtree(path)
+    shutil.copytree(copy, path)
+    with pytest.raises(StaleStore):
+        FeatureStore(path)
+    assert {f.kind for f in taftcache.audit(path).findings} == {"returned rows", "forgotten id"}
+    replayed = taftcache.audit(path, replay=True)
+    assert (replayed.findings, replayed.replayed) == ([], 1)
+    with FeatureStore(path) as opened:
+        assert list(opened.manifest.skipped) == []

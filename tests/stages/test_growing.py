@@ -202,3 +202,28 @@ def test_files_are_appended_by_command(early, tmp_path):
         assert result.exit_code == 0
         assert says in result.output
         assert ("next   taftcache train" in result.output) == ("rows made" in says)
+
+
+@pytest.mark.law("An old copy that is put back is noticed before its first read")
+def test_a_copy_from_before_a_sample_came_does_not_take_it_in_again(early, tmp_path):
+    """Forgotten after the copy was made that has neither the sample nor the request: append leaves it out all the same,
+    and destroying the key destroys what the file beside the store remembers."""
+    path, copy = tmp_path / "store", tmp_path / "copy"
+    shutil.copytree(early, copy)
+    shutil.copytree(early, path)
+    taftcache.append_vectors(store=path, **some(LATER))
+    gone = [i for i, k in zip(IDS, LATER, strict=True) if k][:2]
+    taftcache.forget(path, gone)
+    shutil.rmtree(path)
+    shutil.copytree(copy, path)
+    with FeatureStore(path) as store:
+        assert [store.is_forgotten(i) for i in (*gone, IDS[0])] == [True, True, False]
+    assert taftcache.forget(path, gone).already == gone
+    assert sum(taftcache.append_vectors(store=path, **some(LATER)).added.values()) == LATER.sum() - 2
+    taftcache.train(path)  # the store opens
+    assert [f.kind for f in taftcache.audit(path).findings] == ["tombstones"]
+    shutil.rmtree(path)
+    shutil.copytree(copy, path)
+    taftcache.destroy_key(path)
+    assert '"keys":[]' in path.with_name("store.forgotten").read_text()
+    assert [a.state for a in taftcache.receipts(path, gone).samples] == ["unknown", "unknown"]

@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import msgspec
@@ -136,11 +136,15 @@ class TombstoneFile:
 
     def match(self, ids: Iterable[str], known: Iterable[str]) -> list[str]:
         """Those of ``ids`` that were forgotten here, by tombstones that are not in ``known``."""
+        news = self.beyond(known)
+        return [i for i in ids if is_among(i, news)] if news else []
+
+    def beyond(self, known: Iterable[str]) -> dict[bytes, frozenset[str]]:
+        """By their keys, the tombstones that are not among those ``known``."""
+        if not self.more_than(known):
+            return {}
         known = frozenset(known)
-        news = {key: hashes - known for key, hashes in self._by_key.items() if hashes - known}
-        if not news:
-            return []
-        return [i for i in ids if any(ledger.tombstone(i, key) in hashes for key, hashes in news.items())]
+        return {key: hashes - known for key, hashes in self._by_key.items() if hashes - known}
 
     def add(self, key: bytes, tombstones: Iterable[str], without: Iterable[str] = ()) -> None:
         """Remember ``tombstones`` under ``key``, and no longer those ``without``; writes only what changes."""
@@ -167,6 +171,11 @@ class TombstoneFile:
     def destroy_key(self, key_digest: str) -> None:
         """Forget the key of that digest and all that is remembered under it."""
         self._by_key = {key: hashes for key, hashes in self._by_key.items() if digest(key) != key_digest}
+        self.save()
+
+    def destroy_keys(self) -> None:
+        """Forget all keys and what is remembered under them, of earlier stores at this place, too."""
+        self._by_key = {}
         self.save()
 
     def covers(self, key: bytes, tombstones: Iterable[str]) -> bool:
@@ -210,6 +219,11 @@ class TombstoneFile:
         finally:
             folder.close()
         self._earlier = None
+
+
+def is_among(name: str, by_key: Mapping[bytes, frozenset[str]]) -> bool:
+    """Whether ``name`` has one of these tombstones."""
+    return any(ledger.tombstone(name, key) in hashes for key, hashes in by_key.items())
 
 
 def _same(hashes: frozenset[str], others: Iterable[str]) -> bool:

@@ -78,7 +78,7 @@ def check_beside(store: FeatureStore, to: Findings) -> None:
             )
     back = store.returned()
     if back:
-        to.found("returned rows", str(store.path), f"{len(back)} rows were forgotten at this place; --replay")
+        to.found("returned rows", str(store.path), f"{counted(len(back), 'sample')} forgotten at this place; --replay")
     try:
         lost, tombstones = store.lost_tombstones(), frozenset(store.manifest.tombstones)
         key = ledger.read_key(store.root, store.manifest) if tombstones else b""

@@ -142,7 +142,9 @@ def destroy_key(store: FeatureStore, signing_key: Path | str | None = None) -> F
     """
     before = store.root_digest
     signer = signer_of(signing_key)
-    if store.manifest.tombstone_key:
+    if (
+        store.manifest.tombstone_key or store.tombstone_file.key
+    ):  # an old copy may have none, and the file beside it one
         with store.transaction() as change:
             entry = {
                 "event": "destroy-key",
@@ -153,6 +155,7 @@ def destroy_key(store: FeatureStore, signing_key: Path | str | None = None) -> F
             change.destroy_key()
             entry |= change.commitment()
             change.record(signed(store, entry, signer))
+        store.tombstone_file.destroy_keys()
     return ForgetReport(store=store.path, root_before=before, root_digest=store.root_digest, mode="destroy-key")
 
 

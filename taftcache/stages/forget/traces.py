@@ -55,10 +55,11 @@ def check_leftovers(store: FeatureStore, to: Findings) -> None:
 
 def check_names(store: FeatureStore, to: Findings) -> None:
     """Forgotten ids and classes, wherever a name may stand."""
+    back = set(store.returned())  # which has a finding of its own
     for ref in store.manifest.shards:
         with suppress(StoreError):  # verify has said it
             for i in store.shard(ref.name).sample_ids:
-                if store.is_forgotten(i):
+                if i not in back and store.is_forgotten(i):
                     to.found("forgotten row", f"shard {ref.name}", "a row of a forgotten id")
     for name in store.classes:
         if store.is_forgotten(CLASS + name):
