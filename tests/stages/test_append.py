@@ -11,6 +11,7 @@ from PIL import Image
 import taftcache
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import DataError, IdentityError, RecipeError, StoreError, UnreadableImage
+from taftcache.names import counted
 from taftcache.stages.progress import Silent
 from taftcache.terminal.pipeline import show_append
 from tests.stages.making import recipe, tree, write_images
@@ -249,13 +250,14 @@ def test_further_images_of_a_forgotten_class_are_left_out_and_named(tmp_path, im
         shutil.copy(next((folder / "0").glob("*.png")), folder / f"{name}.png")
     assert "1 sample of forgotten classes left out: 1 (1)" in taftcache.extract(made).notes[0]
     report = taftcache.append(made)
-    assert (report.closed, report.images, list(report.added.values())) == ({"1": 2}, 1, [1])
-    assert "2 samples of forgotten classes left out: 1 (2)" in report.notes[0]
+    out = 1 if by == "class" else 2  # what was skipped of a class is forgotten with it
+    assert (report.closed, report.images, list(report.added.values())) == ({"1": out}, 1, [1])
+    assert f"{counted(out, 'sample')} of forgotten classes left out: 1 ({out})" in report.notes[0]
     again = taftcache.append(made)
     everyone = len(list(folder.glob("*/*.png")))
-    assert (again.closed, again.added, again.known) == ({"1": 2}, {}, everyone - 2)
+    assert (again.closed, again.added, again.known) == ({"1": out}, {}, everyone - out)
     show_append(again)
-    assert "samples of forgotten classes left out" in capsys.readouterr().out
+    assert "of forgotten classes left out" in capsys.readouterr().out
     with FeatureStore(tmp_path / "store") as store:
         assert store.classes == ["0", "2"]
 
@@ -338,3 +340,49 @@ def test_a_balanced_plan_takes_new_samples_as_a_shard_only(tmp_path):
         taftcache.append(wanted)
     assert taftcache.append(wanted, new_shard=True).images == 4
     assert taftcache.verify(path).faults == []
+
+
+@pytest.mark.law("A sample that was skipped is forgotten with its class, and with its shard")
+@pytest.mark.parametrize("whole", ["class", "shard"])
+def test_what_was_skipped_of_a_class_or_shard_goes_with_it(tmp_path, images, whole):
+    """Its id has the class's name in it; of no folder for each class, nothing tells the class, and that is said."""
+    path, folder = tmp_path / "store", shutil.copytree(images, tmp_path / "images")
+    (folder / "1").rename(folder / "ada")
+    (folder / "ada" / "broken.png").write_bytes(b"no image")
+    made = asked(path, folder, held_out=0.0)
+    taftcache.extract(made)
+    with FeatureStore(path, mode="a") as store:
+        (shard,) = (s.shard for s in store.manifest.skipped if s.id == "ada/broken.png")
+        there = {s.id for s in store.manifest.skipped}
+        named = {"classes": ["ada"]} if whole == "class" else {"shards": [shard]}
+        report = taftcache.forget(store, **named)
+        left = {s.id for s in store.manifest.skipped}
+        assert "ada/broken.png" in report.forgotten
+        assert there - left == {i for i in report.forgotten if "broken" in i}
+        assert all(store.is_forgotten(i) for i in there - left)
+        assert not any("stay listed" in note for note in report.notes)
+    if whole == "class":
+        assert not [file for file, data in tree(path).items() if b"ada/" in data]
+    shutil.copy(next((folder / "0").glob("0*.png"), folder / "0" / "x.png"), folder / "ada" / "broken.png")
+    taftcache.append(made)
+    with FeatureStore(path) as store:
+        assert not store.holds("ada/broken.png")
+
+
+def test_skipped_samples_whose_class_nothing_tells_are_counted(tmp_path, images):
+    path, table = tmp_path / "store", tmp_path / "table.csv"
+    files = [file for file in sorted(images.glob("*/*.png")) if file.name != "broken.png"] + [images / "0/broken.png"]
+    table.write_text("file,label\n" + "".join(f"{f.relative_to(images)},{f.parent.name}\n" for f in files))
+    data = {
+        "source": "table",
+        "train": str(table),
+        "root": str(images),
+        "image_key": "file",
+        "label_key": "label",
+        "unreadable": "skip",
+    }
+    taftcache.extract(recipe(path, data=data))
+    with FeatureStore(path, mode="a") as store:
+        report = taftcache.forget(store, classes=["0"])
+        assert [note[:9] for note in report.notes if "stay listed" in note] == ["1 sample "]
+        assert [s.id for s in store.manifest.skipped] == ["0/broken.png"]

@@ -232,12 +232,15 @@ def _unsearched(plan: ForgetPlan) -> list[str]:
 
 
 def _closing(plan: ForgetPlan) -> list[str]:
-    """A note where classes go; it names none, for the receipt keeps it."""
+    """Notes where classes go; they name none, for the receipt keeps them."""
     if not (gone := plan.request.classes):
         return []
+    listed = plan.request.listed
+    unknown = f"{counted(listed, 'sample')} that extraction skipped stay listed, for nothing here says of which class"
     return [
+        *([f"{unknown}: taftcache inspect names them, forget --sample takes them off"] if listed else []),
         f"{counted(len(gone), 'class')} without a row left: append leaves further samples of such a class out, and only"
-        " another store takes them"
+        " another store takes them",
     ]
 
 

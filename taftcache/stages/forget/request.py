@@ -26,7 +26,8 @@ class Request:
     ``staged`` are those of ``samples`` that only an extraction that was stopped has: the next one leaves them out.
     ``leaving`` has the number of rows by shard, ``emptied`` the shards that are left with none and go as a whole,
     ``classes`` those without a row left anywhere, which go from the list; ``asked`` the shards and classes that were
-    named as such, as they stand among the tombstones. ``copies`` are the ids of rows that stay and hold the very bytes
+    named as such, as they stand among the tombstones. ``listed`` is how many skipped samples stay, of which nothing
+    says whether they were of a class that was named. ``copies`` are the ids of rows that stay and hold the very bytes
     of rows that leave; shards that are ``unsearched`` for them are damaged.
     """
 
@@ -37,6 +38,7 @@ class Request:
     emptied: list[str]
     classes: list[str]
     asked: list[str]
+    listed: int = 0
     copies: list[str] = field(default_factory=list)
     unsearched: list[str] = field(default_factory=list)
 
@@ -116,6 +118,7 @@ def resolve_request(
         emptied=sorted(emptied),
         classes=_leaving(store, set(here), asked),
         asked=asked,
+        listed=sum(_folder_of(store, i) is None for i in skipped.difference(here)) if classes else 0,
     )
 
 
@@ -138,8 +141,8 @@ def requested(
 def _named(
     store: FeatureStore, unfinished: Mapping[str, Mapping[str, int]], shards: Sequence[str], classes: Sequence[str]
 ) -> tuple[list[str], list[str], list[str]]:
-    """Samples of these shards and classes, those of an ``unfinished`` extraction among them; the names as they stand
-    among the tombstones; what was forgotten before."""
+    """Samples of these shards and classes, skipped ones and those of an ``unfinished`` extraction too; the names as
+    they stand among the tombstones; what was forgotten before."""
     wanted: list[str] = []
     asked: list[str] = []
     already: list[str] = []
@@ -147,6 +150,7 @@ def _named(
         if store.has_shard(name) or name in unfinished:
             wanted += store.shard(name).sample_ids if store.has_shard(name) else []
             wanted += unfinished.get(name, {})
+            wanted += [s.id for s in store.manifest.skipped if s.shard == name]
             asked.append(SHARD + name)
         elif store.is_forgotten(SHARD + name):
             already.append(f"shard {name}")
@@ -158,12 +162,24 @@ def _named(
             parts = [store.shard(ref.name) for ref in store.manifest.shards]
             wanted += [i for s in parts for i, k in zip(s.sample_ids, s.labels, strict=True) if k == label]
             wanted += [i for rows in unfinished.values() for i, k in rows.items() if k == label]
+            skipped = [s.id for s in store.manifest.skipped]
+            skipped += [i for rows in unfinished.values() for i, k in rows.items() if k < 0]
+            wanted += [i for i in skipped if _folder_of(store, i) == name]
             asked.append(CLASS + name)
         elif store.is_forgotten(CLASS + name):
             already.append(f"class {name}")
         else:
             raise no_class(store, name)
     return wanted, asked, already
+
+
+def _folder_of(store: FeatureStore, sample: str) -> str | None:
+    """The class that a sample's id names, where images lie in a folder for each; of a skipped one nothing else does."""
+    data = store.manifest.recipe.get("data", {})
+    if data.get("source") != "folder":
+        return None
+    parts = sample.split("/")  # with a test folder of its own, ids begin with train/ or test/
+    return parts[1 if data.get("test") and len(parts) > 1 else 0]
 
 
 def _leaving(store: FeatureStore, gone: set[str], asked: Sequence[str]) -> list[str]:
