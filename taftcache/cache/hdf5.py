@@ -24,7 +24,8 @@ from taftcache.cache.format.parts import Skipped
 from taftcache.cache.place.failure import cannot
 from taftcache.cache.read.verify import OnProgress
 from taftcache.cache.store import FeatureStore
-from taftcache.errors import DataError, FormatError, StoreError, StoreWriteError
+from taftcache.cache.write.tombstones import TombstoneFile
+from taftcache.errors import DataError, FormatError, StaleStore, StoreError, StoreWriteError
 
 FORMAT = "taftcache-features"
 VERSIONS = (1, 2)
@@ -300,8 +301,16 @@ class ExportedShard:
 def restore(file: FeatureFile, path: str | os.PathLike[str], progress: OnProgress | None = None) -> FeatureStore:
     """The store of an export, open for writing: shards with the bytes and digests that they had, and the base.
 
-    IntegrityError when rows in the file are not those that were exported. One that was cut off goes on.
+    IntegrityError when rows in the file are not those that were exported; StaleStore, before anything is made, when
+    some of them were forgotten at ``path``. One that was cut off goes on.
     """
+    everyone = (i for part in file.shards.values() for i in part.ids)
+    if back := TombstoneFile(path).match([*everyone, *(s.id for s in file.skipped)], ()):
+        raise StaleStore(
+            f"cannot import {file.path}: {len(back)} of its samples were forgotten at {path}, and an export is imported"
+            " as a whole",
+            do="import it into a new folder, and forget them there",
+        )
     if FeatureStore.exists(path):
         store = FeatureStore(path, mode="a")
     else:

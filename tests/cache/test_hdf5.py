@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import shutil
 
 import h5py
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 
 from taftcache.cache.hdf5 import FeatureFile, export, restore
 from taftcache.cache.store import FeatureStore
-from taftcache.errors import DataError, IdentityError, IntegrityError, RecipeError, StoreError
+from taftcache.errors import DataError, IdentityError, IntegrityError, RecipeError, StaleStore, StoreError
 
 from .making import CLASSES, row, tree
 from .test_transfer import IDS, TEST, make
@@ -235,3 +236,16 @@ def test_no_hdf5_at_all(tmp_path) -> None:
     for name in ("f.h5", "missing.h5", "."):
         with pytest.raises(DataError), FeatureFile(tmp_path / name):
             pass
+
+
+@pytest.mark.parametrize("there", [True, False], ids=["the store", "a deleted one"])
+def test_an_export_from_before_a_request_is_refused_before_anything_is_made(path, file, there) -> None:
+    with FeatureStore(path, mode="a") as store, store.transaction() as change:
+        change.erase([IDS[3]])
+        change.record({"event": "forget"})
+    if not there:
+        shutil.rmtree(path)
+    before = tree(path) if there else None
+    with FeatureFile(file) as read, pytest.raises(StaleStore, match="1 of its samples were forgotten"):
+        restore(read, path)
+    assert (tree(path) if there else path.exists() or None) == before
