@@ -156,7 +156,7 @@ def _receipt(r: Receipt, unreadable: bool) -> list[str]:
 
 
 def _renewed(names: Sequence[str]) -> str:
-    return f"renewed: {', '.join(names) or 'nothing was made from these rows'}"
+    return f"renewed: {', '.join(names) or 'nothing'}"  # what was made of the rows may be private, and stay, or be gone
 
 
 def _gone(destroyed: Sequence[str], shards: Sequence[str]) -> list[str]:

@@ -10,6 +10,7 @@ import taftcache
 from taftcache.names import PRIVATE
 from taftcache.privacy.statement import EVENT
 from taftcache.stages.train.record import subtracted
+from taftcache.terminal.forgetting import forgotten_lines
 from tests.stages.making import open_store
 
 
@@ -79,3 +80,21 @@ def test_an_old_copy_put_back_forgets_again(private, tmp_path):
     assert "returned rows" in {finding.kind for finding in taftcache.audit(private).findings}
     report = taftcache.audit(private, replay=True)
     assert (report.replayed, report.findings) == (1, [])
+
+
+@pytest.mark.parametrize("what", ["sample", "class"])
+def test_a_dry_run_says_what_becomes_of_private_components(private, what):
+    with open_store(private) as store:
+        if what == "sample":
+            with store.transaction() as change:
+                change.drop("models/mean")
+            named = {"samples": [store.shard("000").sample_ids[0]]}
+        else:
+            named = {"classes": [store.classes[0]]}
+        planned = taftcache.forget(store, **named, dry_run=True)
+        report = taftcache.forget(store, **named)
+        assert planned.notes == report.notes
+        assert any(note.startswith("components/000: ") for note in report.notes)
+    said = "\n".join(forgotten_lines(report))
+    assert report.renewed == []
+    assert "renewed: nothing\n" in said, "components were made from the rows"

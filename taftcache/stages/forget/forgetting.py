@@ -168,7 +168,13 @@ def estimate(store: FeatureStore, plan: ForgetPlan) -> ForgetReport:
         passes=passes,
         bytes=_rewritten(store, plan),
         dry_run=True,
-        notes=[*_imported(store, plan), *_unsearched(plan), *_closing(plan)],
+        notes=[
+            *_damaged_ledger(store),
+            *_imported(store, plan),
+            *_unsearched(plan),
+            *_closing(plan),
+            *_private(store, plan),
+        ],
     )
 
 
@@ -286,6 +292,12 @@ def _forget_keys(change: Transaction, store: FeatureStore, plan: ForgetPlan) -> 
     objects, request = store.objects(), plan.request
     if KEYS in objects and request.leaving:
         put_keys(change, store, {}, [n for n in plan.private if n in plan.destroyed or shard_of(n) in request.leaving])
+    return _private(store, plan)
+
+
+def _private(store: FeatureStore, plan: ForgetPlan) -> list[str]:
+    """A note on each private component whose shard loses rows, or that goes."""
+    objects, request = store.objects(), plan.request
     notes = []
     for name in plan.private:
         leaving = request.leaving.get(shard_of(name), 0)
