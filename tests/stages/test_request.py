@@ -15,7 +15,7 @@ from taftcache import FeatureStore
 from taftcache.cli import main
 from taftcache.errors import RecipeError, UnknownSample
 
-IDS = [*(f"u{k}" for k in range(40)), " u0", "u1 ", "1", "2", "12"]
+IDS = [*(f"u{k}" for k in range(40)), " u0", "u1 ", "1", "2", "12", "e\u0301"]
 
 
 @pytest.fixture
@@ -129,3 +129,9 @@ def test_what_is_no_text_is_no_id(store, odd):
         with pytest.raises(RecipeError, match="samples must be a list of texts"):
             ask(store, ["u4", odd])
     assert ids_of(store) == [i for i in IDS if i != "u3"]
+
+
+def test_an_id_in_another_unicode_form_is_not_offered_as_itself(store, capsys):
+    code, told = ended(capsys, "forget", str(store), "--sample", "\xe9")
+    assert (code, told["got"]) == (UnknownSample.exit_code, "'\\xe9'")
+    assert told["try"].startswith("'e\\u0301', which looks the same")

@@ -9,7 +9,7 @@ from taftcache.cache.format.digest import digest
 from taftcache.cache.format.fault import Fault, unreadable
 from taftcache.cache.format.manifest import FILE, MAX_BYTES, PREVIOUS, Manifest, ShardRef
 from taftcache.cache.place.home import Home
-from taftcache.cache.read.nearest import nearest
+from taftcache.cache.read.nearest import in_another_form, nearest
 from taftcache.cache.read.shard import Shard
 from taftcache.errors import IntegrityError, StoreError, StoreNotFound, UnknownSample
 
@@ -74,6 +74,12 @@ class Contents:
                 raise UnknownSample(
                     f"no row has the id {sample_id!r}, which was forgotten",
                     do=f"taftcache receipts {self.root.path} --sample {sample_id}, which says when",
+                )
+            if (same := in_another_form(sample_id, self._rows())) is not None:
+                raise UnknownSample(
+                    f"no row has the id {sample_id!r} as it is written here",
+                    got=ascii(sample_id),
+                    do=f"{same!a}, which looks the same: take it from taftcache inspect STORE --ids",
                 )
             close = nearest(sample_id, self._rows())
             raise UnknownSample(
