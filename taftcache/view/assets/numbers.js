@@ -1,4 +1,7 @@
 // Numbers in words.
+// Zeros at the end of a fraction, and its point where nothing else is left of it.
+const IDLE = /(?:(\.\d*[1-9])|\.)0+(?=e|$)/;
+
 const missing = (x) => x === null || x === undefined || Number.isNaN(x);
 
 export const percent = (x, digits = 2) => (missing(x) ? "–" : (100 * x).toFixed(digits) + " %");
@@ -6,12 +9,7 @@ export const count = (x) => x.toLocaleString("en-US");
 // "1 row", "2 rows"; `noun` is the word alone.
 export const noun = (n, one, more = one + "s") => (n === 1 ? one : more);
 export const counted = (n, one, more) => count(n) + " " + noun(n, one, more);
-export const short = (x) =>
-  missing(x)
-    ? "–"
-    : Number(x)
-        .toPrecision(3)
-        .replace(/\.?0+(e|$)/, "$1");
+export const short = (x) => (missing(x) ? "–" : Number(x).toPrecision(3).replace(IDLE, "$1"));
 
 export function bytes(n) {
   for (const unit of ["B", "KB", "MB", "GB"]) {

@@ -1,0 +1,36 @@
+"""Numbers in words, as the page writes them."""
+
+from __future__ import annotations
+
+import pytest
+
+from taftcache.view.bundle import bundle
+from tests.view.test_bundle import ASSETS
+
+SHORT = {
+    0: "0", 1: "1", 10: "10", 99.96: "100", 100: "100", 120: "120", -250: "-250", 500: "500", 999: "999",
+    1000: "1e+3", 1230: "1.23e+3", 10.5: "10.5", 0.5: "0.5", 0.1: "0.1", 1.203: "1.2", 0.0102: "0.0102",
+    0.00120: "0.0012", 1e-7: "1e-7", 65504: "6.55e+4",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def module(chromium):
+    """Evaluates an expression with the exports of one of the page's files."""
+    tab = chromium.new_page()
+
+    def evaluate(file: str, names: str, expression: str):
+        entry = f'import {{ {names} }} from "./{file}";\nwindow.found = {expression};\n'
+        read = {"entry.js": entry}
+        text = bundle("entry.js", lambda name: read.get(name) or (ASSETS / name).read_text())
+        tab.set_content(f"<script>{text}</script>")
+        return tab.evaluate("window.found")
+
+    yield evaluate
+    tab.close()
+
+
+def test_three_digits_are_those_of_the_number(module):
+    assert module("numbers.js", "short", f"{list(SHORT)}.map(short)") == list(SHORT.values())
+    whole = list(range(-999, 1000))
+    assert module("numbers.js", "short", f"{whole}.map((x) => Number(short(x)))") == whole
