@@ -6,6 +6,7 @@ import json
 import shutil
 from itertools import pairwise
 
+import numpy as np
 import pytest
 
 import taftcache
@@ -163,6 +164,21 @@ def test_a_hundred_names_do_not_overprint(browse, server, size):
         assert len(labels) > 4
         assert overprinted(labels) == [], view
         assert min(x for x, *_ in labels) >= 0, view
+
+
+def test_bars_are_the_rows_of_each_class(browse, server, atlas):
+    names = ["constructor", "__proto__", "10", "2", "a", "b", "c", "d", "e", "f"]
+
+    def named(body):
+        body["report"]["classes"] = names
+        for shard in body["report"]["shards"]:
+            shard["rows_per_class"] = {names[int(k)]: n for k, n in shard["rows_per_class"].items()}
+
+    page = changed(browse(), names=named).open(server.url)
+    node = page.tab.wait_for_selector("main .chart[_echarts_instance_]")
+    bars = page.tab.evaluate("(node) => echarts.getInstanceByDom(node).getOption().series.map((x) => x.data)", node)
+    table = atlas.table
+    assert bars == [np.bincount(table.label[table.shard == k], minlength=10).tolist() for k in range(len(table.shards))]
 
 
 @pytest.mark.parametrize("explained", [(0.15, 0.04), pytest.param((0.15, 0.06), marks=pytest.mark.full)], ids=str)

@@ -103,7 +103,8 @@ function rowsChart(place, r) {
       type: "bar",
       stack: "all",
       color: classColour(k, S),
-      data: r.classes.map((_, c) => x.rows_per_class[c] || 0),
+      // a class may be called like what every object has
+      data: r.classes.map((name) => (Object.hasOwn(x.rows_per_class, name) ? x.rows_per_class[name] : 0)),
     })),
   });
   made.on("click", ({ seriesIndex, dataIndex }) =>
