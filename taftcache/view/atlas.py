@@ -144,7 +144,7 @@ class Atlas:
             sample.append(self._take(vectors, here, sample_vectors(table.reader.tokens(shard.name, rows), first)))
         self.axes = principal_axes(np.concatenate(sample))
         for (here, _, _), part in zip(order, sample, strict=True):
-            self.place[here] = self.axes.project(part)
+            self.place[here] = self._placed(part)
             progress.done += len(part)
         self.vectors = vectors
         self.version += 1
@@ -153,8 +153,14 @@ class Atlas:
                 return
             if here.start not in known:
                 part = self._take(vectors, here, sample_vectors(table.reader.tokens(shard.name, rows), first))
-                self.place[here] = self.axes.project(part)
+                self.place[here] = self._placed(part)
                 progress.done += len(part)
+
+    def _placed(self, part: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Along the axes [b,2]; vectors of one number have no second one."""
+        assert self.axes is not None
+        places = self.axes.project(part)
+        return np.pad(places, ((0, 0), (0, 2 - places.shape[1])))
 
     def _take(self, vectors: NDArray[np.float16], here: slice, part: NDArray[np.float32]) -> NDArray[np.float32]:
         limit = np.finfo(np.float16).max

@@ -48,8 +48,11 @@ def neighbour_map(vectors: NDArray[np.float16]) -> NDArray[np.float32]:
     few = vectors[chosen].astype(np.float32)
     axes = principal_axes(few, min(REDUCED, vectors.shape[1]))
     anchors = axes.project(few)
-    perplexity = min(30.0, max(2.0, (len(chosen) - 1) / 3))
-    placed = TSNE(init="pca", perplexity=perplexity, random_state=0, n_jobs=1).fit_transform(anchors)
+    if not anchors.any():  # all are the same, and t-SNE would divide by their spread
+        return np.zeros((n, 2), np.float32)
+    planar = np.pad(anchors, ((0, 0), (0, max(0, 2 - anchors.shape[1]))))  # t-SNE begins with two axes
+    perplexity = min(30.0, max(2.0, (len(chosen) - 1) / 3), len(chosen) - 1.0)
+    placed = TSNE(init="pca", perplexity=perplexity, random_state=0, n_jobs=1).fit_transform(planar)
     search = NearestNeighbors(n_neighbors=min(ANCHOR_NEIGHBOURS, len(anchors)), algorithm="brute").fit(anchors)
     out = np.empty((n, 2), np.float32)
     for k in range(0, n, _SLICE):

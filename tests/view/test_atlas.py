@@ -220,6 +220,29 @@ def test_a_neighbour_map_keeps_groups_apart(monkeypatch):
     assert ANCHORS > 60
 
 
+@pytest.mark.parametrize("rows", [1, 2, 3, 40])
+def test_a_neighbour_map_of_equal_or_of_few_numbers(rows):
+    """Of equal vectors t-SNE ended the process, of one number a vector and of two rows it raised."""
+    assert not neighbour_map(np.full((rows, 8), 3, np.float16)).any()
+    line = np.arange(rows, dtype=np.float16)[:, None]
+    placed = neighbour_map(line)
+    assert placed.shape == (rows, 2)
+    assert np.isfinite(placed).all()
+    assert len(np.unique(placed, axis=0)) == rows
+    assert np.isfinite(neighbour_map(np.repeat(line, 5, 1))).all()
+
+
+def test_vectors_of_one_number_lie_on_one_axis(tmp_path):
+    x, y = np.random.default_rng(0).standard_normal((40, 1)), np.arange(40) % 2
+    taftcache.import_vectors(x, y, tmp_path / "line", scaling="none")
+    with FeatureStore(tmp_path / "line") as store:
+        atlas = Atlas(store)
+        atlas.work(skip=("head path", "influence"))
+        assert [state.note for state in atlas.progress.values()] == [""] * len(atlas.progress)
+        assert atlas.place[:, 0].std() > 0.5
+        assert not atlas.place[:, 1].any()
+
+
 def test_axes_of_equal_rows_are_no_error():
     axes = principal_axes(np.ones((5, 3), np.float32))
     assert axes.explained.tolist() == [0, 0]
