@@ -20,7 +20,7 @@ from taftcache.errors import StoreError, first_line
 from taftcache.names import HEAD, component_of, model_of
 from taftcache.stages.look.row_table import RowTable
 from taftcache.stages.look.vectors import cut_of, first_row_stands, has_tail, sample_vectors
-from taftcache.view.embedding import Axes, neighbour_map, principal_axes
+from taftcache.view.embedding import Axes, in_lengths, neighbour_map, principal_axes, typical_length
 from taftcache.view.late import importing
 
 if TYPE_CHECKING:
@@ -47,6 +47,9 @@ class StageProgress:
 class Atlas:
     """The rows of a store with their places on the map and what the models say of them.
 
+    ``vectors`` [n,d] are those of the samples from their mean, in typical lengths of such a difference: what float16
+    would take from vectors far from zero, large or small, stays.
+
     Arrays over the table's rows [n], filled as the work goes on: ``place`` [n,2] along the principal axes (NaN until
     known), ``neighbours`` [n,2] or None, ``norm`` (of the sample's vector), classes ``base``, ``model`` (by the store's
     best, whose name is the atlas's ``model``), ``own`` (by the component of its own shard) and ``head``, -1 where
@@ -66,6 +69,7 @@ class Atlas:
         self.version = 0
         self.progress = {name: StageProgress() for name in WORK}
         self.vectors: NDArray[np.float16] | None = None
+        self._length = 1.0
         self.axes: Axes | None = None
         self.place = np.full((n, 2), np.nan, np.float32)
         self.neighbours: NDArray[np.float32] | None = None
@@ -139,12 +143,12 @@ class Atlas:
         progress.total = len(table)
         order = table.scattered(AXES_STEPS)
         known = {here.start for here, _, _ in order}
-        sample = []
-        for here, shard, rows in order:
-            sample.append(self._take(vectors, here, sample_vectors(table.reader.tokens(shard.name, rows), first)))
-        self.axes = principal_axes(np.concatenate(sample))
+        sample = [sample_vectors(table.reader.tokens(shard.name, rows), first) for _, shard, rows in order]
+        every = np.concatenate(sample)
+        self.axes = principal_axes(every)
+        self._length = typical_length(every, self.axes.centre)
         for (here, _, _), part in zip(order, sample, strict=True):
-            self.place[here] = self._placed(part)
+            self._take(vectors, here, part)
             progress.done += len(part)
         self.vectors = vectors
         self.version += 1
@@ -152,21 +156,17 @@ class Atlas:
             if self._stop.is_set():
                 return
             if here.start not in known:
-                part = self._take(vectors, here, sample_vectors(table.reader.tokens(shard.name, rows), first))
-                self.place[here] = self._placed(part)
+                part = sample_vectors(table.reader.tokens(shard.name, rows), first)
+                self._take(vectors, here, part)
                 progress.done += len(part)
 
-    def _placed(self, part: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Along the axes [b,2]; vectors of one number have no second one."""
+    def _take(self, vectors: NDArray[np.float16], here: slice, part: NDArray[np.float32]) -> None:
+        """Places, norms and vectors of rows; vectors of one number have no second axis."""
         assert self.axes is not None
         places = self.axes.project(part)
-        return np.pad(places, ((0, 0), (0, 2 - places.shape[1])))
-
-    def _take(self, vectors: NDArray[np.float16], here: slice, part: NDArray[np.float32]) -> NDArray[np.float32]:
-        limit = np.finfo(np.float16).max
-        vectors[here] = np.clip(part, -limit, limit)
+        self.place[here] = np.pad(places, ((0, 0), (0, 2 - places.shape[1])))
         self.norm[here] = np.linalg.norm(part, axis=1)
-        return part
+        vectors[here] = in_lengths(part, self.axes.centre, self._length)
 
     def _held_out(self, progress: StageProgress) -> None:
         with importing:

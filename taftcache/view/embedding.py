@@ -63,14 +63,27 @@ def neighbour_map(vectors: NDArray[np.float16]) -> NDArray[np.float32]:
     return out
 
 
-def nearest(vectors: NDArray[np.float16], centre: NDArray[np.float64], row: int, count: int) -> list[tuple[int, float]]:
-    """(row, cosine around ``centre``) of the ``count`` vectors [n,d] nearest to ``row``, without itself."""
+def typical_length(vectors: NDArray[np.float32], centre: NDArray[np.float64]) -> float:
+    """The median ‖x − centre‖ / √d of vectors [n,d], which a few that lie far out do not move; above 0."""
+    lengths = np.linalg.norm(vectors - centre, axis=1) / np.sqrt(vectors.shape[1])
+    return float(np.median(lengths)) or float(lengths.max()) or 1.0
+
+
+def in_lengths(vectors: NDArray[np.float32], centre: NDArray[np.float64], length: float) -> NDArray[np.float16]:
+    """(x − centre) / length of vectors [n,d]; those too far out for float16 end nearer, in their own direction."""
+    moved = (vectors - centre) / length
+    largest = np.abs(moved).max(1, keepdims=True, initial=0)
+    limit = float(np.finfo(np.float16).max)
+    return np.asarray(moved * np.minimum(1, limit / np.maximum(largest, limit)), np.float16)
+
+
+def nearest(vectors: NDArray[np.float16], row: int, count: int) -> list[tuple[int, float]]:
+    """(row, cosine) of the ``count`` vectors [n,d] nearest to ``row``, without itself."""
     # By hand: NearestNeighbors would hold all vectors in float32 for this one row, and take twice the time.
-    middle = np.asarray(centre, np.float32)
-    mine = vectors[row].astype(np.float32) - middle
+    mine = vectors[row].astype(np.float32)
     cosine = np.empty(len(vectors), np.float32)
     for k in range(0, len(vectors), _SLICE):
-        block = vectors[k : k + _SLICE].astype(np.float32) - middle
+        block = vectors[k : k + _SLICE].astype(np.float32)
         cosine[k : k + _SLICE] = block @ mine / np.maximum(np.linalg.norm(block, axis=1) * np.linalg.norm(mine), 1e-12)
     cosine[row] = -np.inf
     count = min(count, len(vectors) - 1)

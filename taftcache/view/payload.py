@@ -165,9 +165,9 @@ def sample(atlas: Atlas, name: str, pictures: Pictures) -> dict[str, Any]:
 
 def neighbours(atlas: Atlas, row: int) -> list[dict[str, Any]]:
     """The samples whose vectors are nearest to that of a row of the table, as far as vectors are known."""
-    if atlas.vectors is None or atlas.axes is None:
+    if atlas.vectors is None:
         return []
-    table, near = atlas.table, nearest(atlas.vectors, atlas.axes.centre, row, NEIGHBOURS)
+    table, near = atlas.table, nearest(atlas.vectors, row, NEIGHBOURS)
     return [
         {"id": table.ids[j], "label": int(table.label[j]), "shard": int(table.shard[j]), "cosine": cosine}
         for j, cosine in near

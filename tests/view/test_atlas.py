@@ -195,16 +195,41 @@ def test_the_heads_path_passes_through_the_head(atlas):
     assert [p.norm for p in atlas.path] == sorted((p.norm for p in atlas.path), reverse=True)
 
 
-def test_neighbours_are_the_nearest_by_cosine(atlas):
-    x = atlas.vectors.astype(np.float64) - atlas.axes.centre
+def cosines(x: np.ndarray) -> np.ndarray:
+    """Of rows around their mean, in float64; of a row with itself -2."""
+    x = x.astype(np.float64) - x.mean(0, dtype=np.float64)
     x /= np.linalg.norm(x, axis=1, keepdims=True)
-    for row in (0, len(x) - 1):
-        cosine = x @ x[row]
-        cosine[row] = -2
-        found = nearest(atlas.vectors, atlas.axes.centre, row, 5)
-        assert [k for k, _ in found] == np.argsort(-cosine)[:5].tolist()
-        np.testing.assert_allclose([c for _, c in found], np.sort(cosine)[::-1][:5], rtol=1e-5)
-    assert len(nearest(atlas.vectors, atlas.axes.centre, 0, 10**6)) == len(x) - 1
+    return x @ x.T - 3 * np.eye(len(x))
+
+
+def test_neighbours_are_the_nearest_by_cosine(atlas):
+    tokens = np.concatenate([shard.tokens(slice(0, shard.rows)) for shard in atlas.table.shards])
+    cosine = cosines(tokens[:, 0])
+    for row in (0, len(cosine) - 1):
+        found = nearest(atlas.vectors, row, 5)
+        assert [k for k, _ in found] == np.argsort(-cosine[row])[:5].tolist()
+        np.testing.assert_allclose([c for _, c in found], np.sort(cosine[row])[::-1][:5], rtol=1e-3)
+    assert len(nearest(atlas.vectors, 0, 10**6)) == len(cosine) - 1
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [lambda x: 1e7 * x, lambda x: 1e-8 * x, lambda x: 100 + 0.01 * x, lambda x: np.vstack([1e6 * x[:1], x[1:]])],
+    ids=["large", "small", "far from zero", "one far out"],
+)
+def test_neighbours_of_vectors_that_float16_would_not_hold(tmp_path, changed):
+    x = changed(np.random.default_rng(0).standard_normal((80, 6))).astype(np.float32)
+    path = tmp_path / "store"
+    taftcache.import_vectors(x, np.arange(80) % 2, path, scaling="none", overrides=["store.dtype=float32"])
+    with FeatureStore(path) as store:
+        atlas = Atlas(store)
+        atlas.work(skip=("held-out predictions", "predictions", "head path", "influence", "neighbours"))
+        cosine = cosines(np.concatenate([shard.tokens(slice(0, shard.rows))[:, 0] for shard in atlas.table.shards]))
+        for row in range(80):
+            found = payload.neighbours(atlas, row)
+            rows = [atlas.table.find(near["id"]) for near in found]
+            np.testing.assert_allclose([near["cosine"] for near in found], cosine[row, rows], atol=2e-3)
+            np.testing.assert_allclose(cosine[row, rows], np.sort(cosine[row])[::-1][:8], atol=2e-3)
 
 
 def test_a_neighbour_map_keeps_groups_apart(monkeypatch):
