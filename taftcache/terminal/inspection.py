@@ -242,12 +242,20 @@ def show_sample_influence(report: SampleInfluence) -> None:
             f"{report.model} without {report.sample} (class {report.label}, shard {report.shard}):",
             f"  Δw moves by {report.moved:.3g}, solved to within {report.distance_bound:.1e}"
             f" in {counted(report.passes, 'pass')}",
+            *_other_ridge(*report.ridge),
             f"  its own logit goes from {report.own_logit:.3f} to {report.own_logit_without:.3f};"
             f" label {report.own_label} → {report.own_label_without}",
             f"  {report.labels_changed} of {report.held_out} held-out labels change,"
             f" no logit by more than {report.largest_change:.2g}",
         )
     )
+
+
+def _other_ridge(before: float, after: float) -> list[str]:
+    """A line where not the sample alone moves a model."""
+    if before == after:
+        return []
+    return [f"  with another λ, which moves it too: the rows that stay choose {after:.1e}, with it {before:.1e}"]
 
 
 def show_query_influence(report: QueryInfluence) -> None:

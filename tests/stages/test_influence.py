@@ -5,11 +5,13 @@ from __future__ import annotations
 import shutil
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
 import taftcache
 from taftcache.cache.store import FeatureStore
+from taftcache.cli import main
 from taftcache.errors import StoreError, UnknownSample
 from taftcache.model.component import read_base, read_component
 from taftcache.objective.objective import Objective
@@ -22,6 +24,8 @@ from taftcache.solve.settings import Arithmetic, Goal
 from taftcache.stages.train import record
 from taftcache.tangent.operator import TangentOperator
 from taftcache.tangent.rows import ArrayRows
+from taftcache.view.asked.leaving import without_row
+from taftcache.view.atlas import Atlas
 from tests.solve.problems import minimised
 from tests.stages.making import digits, open_store, recipe
 
@@ -122,6 +126,30 @@ def test_a_sample_is_compared_with_having_forgotten_it(finished, tmp_path):
         after = read_component(store, "models/mean", base).delta
     assert told.moved == pytest.approx((after - before).norm().item(), rel=1e-4)
     assert told.distance_bound < 0.1 * told.moved
+
+
+def test_another_ridge_is_said_beside_what_a_sample_moves(tmp_path, capsys):
+    """Without some rows the others choose another λ, which moves the model far more than the row does."""
+    rng = np.random.default_rng(2)
+    x, y, path = rng.standard_normal((60, 5)), np.arange(60) % 3, tmp_path / "store"
+    taftcache.import_vectors(x, y, path, overrides=["store.shards=2"])
+    taftcache.train(path)
+    with FeatureStore(path) as store:
+        shard, name = store.shards[0], f"components/{store.shards[0].name}"
+        told = {sample: taftcache.sample_influence(store, sample, name) for sample in shard.sample_ids}
+        atlas = Atlas(store)
+        atlas.work(skip=("head path", "neighbours"))
+        for row, (sample, one) in enumerate(told.items()):
+            alone = atlas.moved[atlas.table.find(sample)]  # under the component's own λ
+            assert (one.moved == pytest.approx(alone, rel=1e-3)) == (one.ridge[0] == one.ridge[1])
+            if one.ridge[0] != one.ridge[1]:
+                assert without_row(atlas, shard, row).ridge == one.ridge
+    others = [sample for sample, one in told.items() if one.ridge[0] != one.ridge[1]]
+    assert 0 < len(others) < len(told)
+    for sample in (others[0], next(sample for sample in told if sample not in others)):
+        with pytest.raises(SystemExit, match="0"):
+            main(["influence", str(path), "--model", name, "--sample", sample])
+        assert ("with another λ" in " ".join(capsys.readouterr().out.split())) == (sample in others)
 
 
 def test_a_query_names_the_samples_that_moved_it(finished, tmp_path):

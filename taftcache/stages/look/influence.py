@@ -21,7 +21,7 @@ from taftcache.objective.objective import Objective
 from taftcache.objective.rsl import RSL
 from taftcache.solve.leave_one_out import CLOSED, leave_one_out
 from taftcache.solve.settings import Goal
-from taftcache.stages.look.leaving import ModelPart, ModelParts
+from taftcache.stages.look.leaving import ModelPart, ModelParts, ridges
 from taftcache.stages.memory import memory_of
 from taftcache.stages.progress import Progress, Silent
 from taftcache.stages.train.settings import Settings
@@ -37,7 +37,9 @@ class SampleInfluence:
     ``moved`` is ‖Δw₋ₙ − Δw‖ of the model, ``distance_bound`` how far the solve without the sample can be from its
     optimum, weighted as it enters the model. ``own_logit`` and ``own_logit_without`` are of the sample's class at the
     sample: what the model says of an image that it has seen, and would say had it not. Of ``held_out`` rows,
-    ``labels_changed`` get another label, and no logit moves by more than ``largest_change``.
+    ``labels_changed`` get another label, and no logit moves by more than ``largest_change``. ``ridge``: λ of what was
+    solved, with the sample and without it; where the rows that stay choose another one, as they do when the sample is
+    forgotten, all of this is the doing of both.
     """
 
     store: Path
@@ -54,6 +56,7 @@ class SampleInfluence:
     held_out: int
     labels_changed: int
     largest_change: float
+    ridge: tuple[float, float]
     passes: int
 
 
@@ -116,6 +119,7 @@ def sample_influence(
         held_out=held_out.rows,
         labels_changed=held_out.labels,
         largest_change=held_out.largest,
+        ridge=ridges(part, without),
         passes=without.record.passes,
     )
 

@@ -201,9 +201,10 @@ class RowLeftOut(OnHeldOut):
     """A shard's component without one of its rows, and what that changes.
 
     ``moved``: ‖Δw without it − Δw‖, where ‖Δw‖ is ``norm``; ``distance_bound``: how exact the new one is. ``before``
-    and ``after``: the row's logits.
+    and ``after``: the row's logits. ``ridge``: λ before and after, which "auto" chooses anew.
     """
 
+    ridge: tuple[float, float]
     status: str
     passes: int
     moved: float
@@ -233,6 +234,7 @@ def leave_out(scorer: Scorer, parts: ModelParts, shard: Shard, row: int, kept: H
     step = scorer.tangent(tokens, part.component.layout, delta)
     mean, own = z + changes.mean(0), z + changes[members.index(part.name)]
     return RowLeftOut(
+        ridge=ridges(part, without),
         status=said.ending,
         passes=said.passes,
         moved=float(delta.norm()),
@@ -328,10 +330,15 @@ def _check_classes(store: FeatureStore, leaving: Mapping[str, Sequence[int]]) ->
         )
 
 
+def ridges(part: ModelPart, without: Component) -> tuple[float, float]:
+    """λ of a part, and of the same part solved ``without`` some rows."""
+    return part.component.record.certified.ridge, without.record.certified.ridge
+
+
 def _solved(without: Component, part: ModelPart, delta: torch.Tensor) -> SolvedAgain:
     said = without.record
     return SolvedAgain(
-        ridge=(part.component.record.certified.ridge, said.certified.ridge),
+        ridge=ridges(part, without),
         status=said.ending,
         passes=said.passes,
         moved=float(delta.norm()),

@@ -66,9 +66,14 @@ function showAnswer(place, found, answer) {
       ? "."
       : `; ${answer.changed} of ${answer.held_out} held-out predictions ${noun(answer.changed, "changes", "change")}, ` +
         `accuracy ${percent(answer.accuracy[0])} to ${percent(answer.accuracy[1])}.`;
+  const [old, chosen] = answer.ridge;
+  const other =
+    old === chosen
+      ? ""
+      : `, with another λ, which moves it too: the rows that stay choose ${short(chosen)}, with it ${short(old)}`;
   const text =
     `Solved in ${counted(answer.passes, "pass", "passes")}: the component moves by ${short(answer.moved)} ` +
-    `(exact to ${short(answer.distance_bound)}). In the mean of the components, the logit of its class goes from ` +
+    `(exact to ${short(answer.distance_bound)})${other}. In the mean of the components, the logit of its class goes from ` +
     `${z("before")} to ${z("after")}, its class from ${best("before")} to ${best("after")}${changed}`;
   place.replaceChildren(h("p", {}, text));
 }
