@@ -17,9 +17,11 @@ from taftcache.view.atlas import Atlas
 from taftcache.view.server import ViewServer
 from tests.view.test_server import ask, at
 
+KINDS = {"Int32Array": "<i4", "Float32Array": "<f4", "Uint8Array": "u1"}
+
 
 def unpacked(found):
-    return np.frombuffer(base64.b64decode(found["data"]), {"Int32Array": "<i4", "Float32Array": "<f4"}[found["type"]])
+    return np.frombuffer(base64.b64decode(found["data"]), KINDS[found["type"]])
 
 
 def compared(comparisons, before, after):
@@ -82,6 +84,30 @@ def test_before_and_after_forgetting(atlas, pair):
         names = [atlas.table.ids[k] for k in unpacked(other["rows"])]
         assert not set(gone) & set(names)
         assert (unpacked(other["after"]["class"]) == unpacked(said["after"]["class"])).all()
+
+
+def test_what_one_store_trained_on_is_not_held_out(tmp_path):
+    """Classes that no vector says anything of: a model is right on what it saw alone."""
+    rng, stores = np.random.default_rng(0), [tmp_path / name for name in ("here", "there")]
+    x, y = rng.standard_normal((120, 300)), rng.integers(0, 2, 120)
+    for seed, path in enumerate(stores):
+        taftcache.import_vectors(x, y, path, overrides=[f"store.seed={seed}", "store.shards=1", "objective.ridge=1e-6"])
+        taftcache.train(path)
+    with FeatureStore(stores[0]) as store, FeatureStore(stores[1]) as other:
+        here, there = ({name: shard.role for shard in (*one.shards, one.held_out) for name in shard.sample_ids}
+                       for one in (store, other))  # fmt: skip
+        atlas = Atlas(store)
+        said = compared(Comparisons(atlas, other), "there:models/head", "here:models/head")
+    names = [atlas.table.ids[k] for k in unpacked(said["rows"])]
+    roles = [(here[name], there[name]) for name in names]
+    for group, role in (("held-out", "held-out"), ("training", "train")):
+        both = [pair == (role, role) for pair in roles]
+        assert unpacked(said["in"][group]).tolist() == both
+        assert said["groups"][group]["rows"] == sum(both) > 0
+    assert said["held_out_once"] == sum(a != b for a, b in roles) > 0
+    assert said["groups"]["training"]["right"] == (said["groups"]["training"]["rows"],) * 2
+    assert max(said["groups"]["held-out"]["right"]) < said["groups"]["held-out"]["rows"]
+    assert unpacked(said["in"]["all"]).all()
 
 
 def test_models_that_are_not_there(atlas):

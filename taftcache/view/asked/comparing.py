@@ -113,15 +113,18 @@ class Comparisons:
             # a margin is that of the class that the sample has here
             ahead = said.margins[at] if side is here else np.where(same, said.margins[at], np.nan)
             columns.append((_renamed(side, names)[said.classes[at]], ahead.astype(np.float32)))
-        held = here.table.held_out[rows]
+        # held out in one store alone, a row was seen by the other's models: it is in neither group
+        held, theirs_held = here.table.held_out[rows], other.table.held_out[theirs]
         (before, _), (after, _) = columns
-        groups = {"held-out": held, "training": ~held, "all": np.ones(len(rows), bool)}
+        groups = {"held-out": held & theirs_held, "training": ~(held | theirs_held), "all": np.ones(len(rows), bool)}
         found = {name: changes_of(labels[part], before[part], after[part]) for name, part in groups.items()}
         return {
             "classes": names,
             "rows": packed(rows.astype(np.int32)),
             "label": packed(labels),
             "relabelled": int((~same).sum()),
+            "held_out_once": int((held != theirs_held).sum()),
+            "in": {name: packed(part.astype(np.uint8)) for name, part in groups.items()},
             "groups": {name: changes and asdict(changes) for name, changes in found.items()},
             **{
                 key: {"class": packed(classes), "margin": packed(ahead)}

@@ -105,6 +105,7 @@ const read = (found) => ({
   ...found,
   rows: unpack(found.rows),
   label: unpack(found.label),
+  in: Object.fromEntries(Object.entries(found.in).map(([name, part]) => [name, unpack(part)])),
   before: { class: unpack(found.before.class), margin: unpack(found.before.margin) },
   after: { class: unpack(found.after.class), margin: unpack(found.after.margin) },
 });
@@ -119,12 +120,12 @@ const KINDS = {
 
 // Of the rows compared, those to list.
 function chosen(answer) {
-  const held = state.overview.shards.findIndex((s) => s.role === "held-out"),
-    { rows, show: kind, class: label } = state.pair,
+  const { rows, show: kind, class: label } = state.pair,
+    part = answer.in[rows],
     y = label === "" ? -1 : answer.classes.indexOf(label);
   const found = [];
   for (let k = 0; k < answer.rows.length; k++) {
-    if (rows !== "all" && (state.shard[answer.rows[k]] === held) !== (rows === "held-out")) continue;
+    if (!part[k]) continue;
     if (y >= 0 && answer.label[k] !== y) continue;
     if (KINDS[kind](answer.before.class[k], answer.after.class[k], answer.label[k])) found.push(k);
   }
@@ -161,7 +162,13 @@ function ties(offer, answer) {
     `Second store: ${offer.sides.there.store}, root ${offer.sides.there.root.slice(0, 16)}. ${count(offer.shared)} ` +
     `${noun(offer.shared, "sample is", "samples are")} in both, matched by id; ${count(here - offer.shared)} only in ` +
     `this one, ${count(there - offer.shared)} only in the second.` +
-    (answer.relabelled ? ` ${counted(answer.relabelled, "sample")} have another class there.` : "");
+    (answer.relabelled
+      ? ` ${counted(answer.relabelled, "sample")} ${noun(answer.relabelled, "has", "have")} another class there.`
+      : "") +
+    (answer.held_out_once
+      ? ` ${counted(answer.held_out_once, "sample")} ${noun(answer.held_out_once, "is", "are")} held out in one store ` +
+        "and trained on in the other: they are among all rows alone."
+      : "");
   return [h("p", {}, text), ...(offer.receipt ? [h("p", { id: "receipt" }, offer.receipt)] : [])];
 }
 
