@@ -197,15 +197,28 @@ def test_outliers_are_those_of_plain_distances(finished, monkeypatch, step):
     all_distances = np.linalg.norm(x[:, None] - x, axis=2)
     np.fill_diagonal(all_distances, np.inf)
     third = np.sort(all_distances[:, train], axis=1)[:, 2]
-    median = {k: np.median(third[train][table.label[train] == k]) for k in np.unique(table.label[train])}
     whole = np.median(third[train])
     assert len(report.outliers) == len(table)
     for o in report.outliers:
         n = table.places[o.sample]
         assert o.distance == pytest.approx(third[n], rel=1e-3)
-        assert o.times == pytest.approx(third[n] / median.get(table.label[n], whole), rel=2e-3)
+        others = third[[k for k in train if k != n and table.label[k] == table.label[n]]]
+        assert o.times == pytest.approx(third[n] / (np.median(others) if len(others) else whole), rel=2e-3)
         assert (o.role == "held-out") == table.held_out[n]
     assert [o.times for o in report.outliers] == sorted((o.times for o in report.outliers), reverse=True)
+
+
+@pytest.mark.parametrize("alone", [1, 2, 3])
+def test_an_outlier_of_a_small_class_stands_out(tmp_path, alone):
+    """Alone in its class it was one of its own medians, as usual as could be; beside a row or two hardly less."""
+    rng = np.random.default_rng(0)
+    x, y = rng.standard_normal((120, 4)), np.arange(120) % 3
+    y[:alone], x[0] = 3, 50
+    taftcache.import_vectors(x, y, tmp_path / "s", scaling="none", overrides=["store.shards=2", "data.held_out=0"])
+    found = taftcache.outliers(tmp_path / "s", 3)
+    assert found.outliers[0].sample.endswith("00000000")
+    assert found.outliers[0].times > 20
+    assert found.outliers[1].times < 5
 
 
 def test_many_copies_leave_distances_finite():

@@ -23,7 +23,8 @@ STEP = 4096  # rows whose neighbours are asked for at once
 
 @dataclass(frozen=True, kw_only=True)
 class Outlier:
-    """A row: ``distance`` to its k-th nearest training row, and how many ``times`` its class's median that is."""
+    """A row: ``distance`` to its k-th nearest training row, and how many ``times`` the median of that over the other
+    training rows of its class; over all training rows where it is the only one."""
 
     sample: str
     label: str
@@ -117,10 +118,31 @@ def _distances(vectors: NDArray[np.float32], train: int, k: int, progress: Progr
 def _relative(
     distances: NDArray[np.float64], label: NDArray[np.int32], train: NDArray[np.bool_]
 ) -> NDArray[np.float64]:
-    """Distances [n] over the median of their class's training rows; over that of all where a class has none, or 0."""
+    """Distances [n] over the median of their class's other training rows; over that of all where there are none, or 0.
+
+    A row alone in its class would have itself for what is usual.
+    """
     median = float(np.median(distances[train])) or 1.0
     found = distances / median
-    for k in np.unique(label[train]):
-        if own := float(np.median(distances[train & (label == k)])):
-            found[label == k] = distances[label == k] / own
+    order = np.argsort(label, kind="stable")
+    for rows in np.split(order, np.flatnonzero(np.diff(label[order])) + 1):  # of one class
+        known = rows[train[rows]]
+        if not len(known):
+            continue
+        usual = np.full(len(rows), float(np.median(distances[known])))
+        usual[train[rows]] = _medians_of_others(distances[known]) if len(known) > 1 else 0
+        compared = usual > 0
+        found[rows[compared]] = distances[rows[compared]] / usual[compared]
+    return found
+
+
+def _medians_of_others(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The median of all but one of ``values`` [n], n at least 2, for each of them."""
+    order = np.argsort(values, kind="stable")
+    ordered, place = values[order], np.arange(len(values))
+    low, high = (len(values) - 2) // 2, (len(values) - 1) // 2
+    # what stands behind the one that is left out moves up by one
+    medians = (ordered[low + (place <= low)] + ordered[high + (place <= high)]) / 2
+    found = np.empty_like(values)
+    found[order] = medians
     return found
