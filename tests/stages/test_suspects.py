@@ -186,6 +186,24 @@ def test_copies_are_found_wherever_they_lie(vectors):
     assert found == [(i, j) for i in range(n) for j in range(i + 1, n) if (vectors[i] == vectors[j]).all()]
 
 
+def test_a_row_beside_which_all_others_look_alike_is_named(tmp_path, capsys):
+    rng = np.random.default_rng(0)
+    x, y = rng.standard_normal((60, 8)), np.arange(60) % 3
+    notes = []
+    for far_out in (1, 1e4):
+        x[5] *= far_out
+        path = tmp_path / f"{far_out:g}"
+        taftcache.import_vectors(x, y, path, scaling="none", overrides=["store.dtype=float32", "data.held_out=0"])
+        found = taftcache.duplicates(path)
+        assert (found.pairs_found > 0) == (len(found.notes) > 0)
+        notes += found.notes
+    assert len(notes) == 1
+    assert "rows/00000005" in notes[0]
+    with pytest.raises(SystemExit, match="0"):
+        main(["inspect", str(path), "--duplicates", "--top", "1"])
+    assert "rows/00000005 is so far out" in " ".join(capsys.readouterr().out.split())
+
+
 @pytest.mark.parametrize("step", [5, 4096])
 def test_outliers_are_those_of_plain_distances(finished, monkeypatch, step):
     monkeypatch.setattr(far, "STEP", step)

@@ -20,6 +20,7 @@ from taftcache.stages.look.vectors import mean_vectors
 from taftcache.stages.progress import Progress, Silent
 
 THRESHOLD = 0.95
+FEW = 20  # rows of which one may well be half of all
 BLOCK = 2048  # rows: two blocks of them have 16 MiB of similarities
 HASH = 16  # bytes: two different rows of 2³² have the same one with a chance of 2⁻⁶⁴
 ROUNDING = 1e-5  # of a similarity in float32, for rows a few lengths from the mean
@@ -41,7 +42,8 @@ class DuplicatesReport:
     """Pairs of rows whose similarity reaches ``threshold``, the largest first.
 
     leaks, pairs: of a training row with a held-out one, and of rows of one role; leaks_found, pairs_found: how many
-    there are, listed or not. rows: how many were compared. notes: what the promise of private models does not cover.
+    there are, listed or not. rows: how many were compared. notes: which row's distance is most of all, and what the
+    promise of private models does not cover.
     """
 
     store: Path
@@ -80,6 +82,7 @@ def duplicates(
         raise RecipeError("the threshold is no similarity of a pair", got=f"{threshold:g}", do=f"{THRESHOLD}")
     progress, table = progress or Silent(), RowTable.of(store)
     scaled = _scaled(mean_vectors(table, progress))
+    far = _far_out(scaled, table)
     kinds = (_Best(top), _Best(top))
     held = table.held_out
     for first, second, alike in _reaching(scaled, threshold, progress):
@@ -96,8 +99,19 @@ def duplicates(
         pairs_found=kinds[1].count,
         leaks=leaks,
         pairs=pairs,
-        notes=private_notes(store),
+        notes=[*far, *private_notes(store)],
     )
+
+
+def _far_out(scaled: NDArray[np.float32], table: RowTable) -> list[str]:
+    """A note where one row is so far out that it alone makes the others alike."""
+    squares = np.square(scaled).sum(1)
+    if len(squares) <= FEW or (share := float(squares.max() / max(squares.sum(), 1e-30))) <= 0.5:
+        return []
+    return [
+        f"{table.ids[int(squares.argmax())]} is so far out that {100 * share:.0f} % of all squared distances are its "
+        "own, beside which others look alike; take it out first: inspect --outliers"
+    ]
 
 
 def _scaled(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
