@@ -282,6 +282,7 @@ def test_held_out_rows_of_their_own(tmp_path):
         (np.full((4, 2), np.inf), [0, 1, 0, 1], {"scaling": "none"}, "Inf"),
         (np.full((4, 2), 1e6), [0, 1, 0, 1], {"scaling": "none"}, "overflows float16"),
         (np.full((4, 2), 1e-9), [0, 1, 0, 1], {"scaling": "none"}, "lost in float16"),
+        (np.arange(4.0)[:, None], [0, 1, 0, 1], {}, "only their signs would stay"),
     ],
 )
 def test_arrays_that_cannot_be_used(tmp_path, x, y, more, says):

@@ -232,7 +232,8 @@ def _check(asked: _Request) -> None:
     """Refuse before anything is made.
 
     Raises:
-        DataError: one class, or held-out rows that do not belong to the others. RecipeError: no such scaling.
+        DataError: one class, scaled vectors of one number, or held-out rows that do not belong to the others.
+        RecipeError: no such scaling.
     """
     features, test = asked.features, asked.test
     if len(features.classes) < 2:
@@ -242,6 +243,12 @@ def _check(asked: _Request) -> None:
         )
     if asked.scaling not in SCALINGS:
         raise RecipeError(f"no scaling of vectors is called {asked.scaling!r}", do=" or ".join(SCALINGS))
+    if asked.of_vectors and asked.scaling == "row" and features.tokens_shape[1] == 1:
+        raise DataError(
+            f"cannot scale vectors of one number by themselves, for only their signs would stay: {features.path}",
+            got=f"{counted(len(features.ids), 'vector')} of one number",
+            do="--scaling none, or scaling='none' in Python",
+        )
     if test is None:
         return
     if test.tokens_shape != features.tokens_shape:
