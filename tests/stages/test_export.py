@@ -5,6 +5,9 @@ from __future__ import annotations
 import builtins
 import csv
 import json
+import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -141,6 +144,18 @@ def test_an_export_that_is_imported_has_the_same_classes(tmp_path, format):
         for sample in made.sample_ids():
             (ours, k), (theirs, n) = made.locate(sample), again.locate(sample)
             assert ours.labels[k] == theirs.labels[n]
+
+
+def test_projectors_tables_are_utf8_in_any_locale(tmp_path):
+    """The locale is read when a process begins."""
+    x, y = np.random.default_rng(0).standard_normal((20, 3)), np.array(["é", "日本"])[np.arange(20) % 2]
+    taftcache.import_vectors(x, y, tmp_path / "store")
+    code = "import sys, taftcache; taftcache.export(sys.argv[1], sys.argv[2], 'embedding-projector')"
+    plain = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    arguments = [sys.executable, "-c", code, str(tmp_path / "store"), str(tmp_path / "out")]
+    subprocess.run(arguments, env={**os.environ, **plain}, check=True)
+    text = (tmp_path / "out" / "metadata.tsv").read_bytes().decode("utf-8")
+    assert {line.split("\t")[1] for line in text.splitlines()[1:]} == {"é", "日本"}
 
 
 def test_an_unknown_format(finished, tmp_path):

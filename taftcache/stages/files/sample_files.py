@@ -178,8 +178,8 @@ def write_projector(store: FeatureStore, folder: Path, on_rows: OnRows) -> int:
     folder.mkdir()
     flat = [" ".join(name.split()) for name in store.classes]
     with (
-        (folder / "vectors.tsv").open("w") as vectors,
-        (folder / "metadata.tsv").open("w") as metadata,
+        (folder / "vectors.tsv").open("w", encoding="utf-8") as vectors,
+        (folder / "metadata.tsv").open("w", encoding="utf-8") as metadata,
     ):
         metadata.write("id\tclass\tshard\trole\tprediction_base\tprediction\n")
         for block in sample_blocks(store, table, on_rows):
