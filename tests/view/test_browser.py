@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import shutil
 from itertools import pairwise
@@ -179,6 +180,44 @@ def test_bars_are_the_rows_of_each_class(browse, server, atlas):
     bars = page.tab.evaluate("(node) => echarts.getInstanceByDom(node).getOption().series.map((x) => x.data)", node)
     table = atlas.table
     assert bars == [np.bincount(table.label[table.shard == k], minlength=10).tolist() for k in range(len(table.shards))]
+
+
+TEXTS = """(node) => echarts.getInstanceByDom(node).getModel().getComponent("yAxis", 0).axis.getViewLabels()
+  .map((one) => one.formattedLabel)"""
+
+
+def test_ticks_of_accuracies_that_hardly_differ(browse, server):
+    def narrow(body):
+        for k, point in enumerate(body["path"]):
+            point.update(train=0.984 - 1e-4 * k, held_out=0.972 - 1e-4 * k)
+
+    page = changed(browse(), path=narrow).open(server.url + "#training")
+    texts = page.tab.evaluate(TEXTS, page.tab.query_selector_all("main .chart[_echarts_instance_]")[-1])
+    assert len(texts) == len(set(texts)) > 1
+
+
+def test_a_part_of_the_held_out_rows_is_said_and_classes_without_one_come_last(browse, server, atlas):
+    page = browse()
+
+    def answer(route):
+        body = route.fetch().json()
+        labels = np.full(atlas.held_out.of, 3, "<i4")
+        body["of"] = 12_345
+        body["labels"]["data"] = base64.b64encode(labels.tobytes()).decode()
+        route.fulfill(json=body)
+
+    page.tab.route("**/held-out*", answer)
+    page.open(server.url)
+    rows = f"{atlas.held_out.of} held-out rows, spread over all 12,345,"
+    assert rows in page.tab.inner_text("#best")
+    page.go("check")
+    page.tab.click('button[data-name="confused"]')
+    assert rows in page.tab.inner_text("#check")
+    page.go("classes")
+    first = page.tab.inner_text(
+        'table[aria-label="Accuracy of each class by model"] tbody tr:first-child td:first-child'
+    )
+    assert first == "3"
 
 
 @pytest.mark.parametrize("explained", [(0.15, 0.04), pytest.param((0.15, 0.06), marks=pytest.mark.full)], ids=str)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
+from taftcache.stages.look.evaluation import accuracy_interval
 from taftcache.view.bundle import bundle
 from tests.view.test_bundle import ASSETS
 
@@ -34,3 +36,15 @@ def test_three_digits_are_those_of_the_number(module):
     assert module("numbers.js", "short", f"{list(SHORT)}.map(short)") == list(SHORT.values())
     whole = list(range(-999, 1000))
     assert module("numbers.js", "short", f"{whole}.map((x) => Number(short(x)))") == whole
+
+
+def test_intervals_end_where_accuracies_do(module):
+    found = module(
+        "accuracy.js", "interval", "Array.from({ length: 200 }, (_, n) => [0, n + 1].map((k) => interval(k, n + 1)))"
+    )
+    for rows, (none, every) in enumerate(found, 1):
+        for right, (low, high) in ((0, none), (rows, every)):
+            hits = np.arange(rows) < right
+            assert (low, high) == pytest.approx(accuracy_interval(hits), abs=1e-12)
+            assert str(low) != "-0.0"
+            assert 0 <= low < high <= 1

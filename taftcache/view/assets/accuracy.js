@@ -1,7 +1,7 @@
 // Accuracies with their 95 % intervals.
 import { chart, percentAxis } from "./charts.js";
 import { h } from "./elements.js";
-import { counted, percent } from "./numbers.js";
+import { count, counted, percent } from "./numbers.js";
 
 const NORMAL = 1.959963984540054; // of the 95 %
 
@@ -10,15 +10,19 @@ export function interval(right, rows) {
   const p = right / rows,
     z2 = NORMAL ** 2 / rows;
   const half = NORMAL * Math.sqrt((p * (1 - p) + z2 / 4) / rows);
-  return [p + z2 / 2 - half, p + z2 / 2 + half].map((v) => v / (1 + z2));
+  const [low, high] = [p + z2 / 2 - half, p + z2 / 2 + half].map((v) => v / (1 + z2));
+  return [right ? low : 0, right < rows ? high : 1]; // which rounding misses
 }
 
+// Behind a number of held-out rows, where the logits of all of them do not fit in memory.
+export const partOf = (rows, all) => (rows < all ? `, spread over all ${count(all)},` : "");
+
 // A fraction right of held-out rows in words, with whose predictions they are.
-export function accuracyLine({ right, rows, accuracy }, whose) {
+export function accuracyLine({ right, rows, all, accuracy }, whose) {
   const [low, high] = interval(right, rows).map((v) => percent(v, 1));
   return [
     h("span", { class: "big", id: "accuracy" }, percent(accuracy)),
-    ` of ${counted(rows, "held-out row")} right (95 % interval ${low} to ${high}): ${whose}`,
+    ` of ${counted(rows, "held-out row")}${partOf(rows, all)} right (95 % interval ${low} to ${high}): ${whose}`,
   ];
 }
 

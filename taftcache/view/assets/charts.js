@@ -72,10 +72,11 @@ export const namesAxis = (names, each, room, rotate = 0) => ({
   },
 });
 
-// An axis of accuracies, which are fractions.
+// An axis of accuracies, which are fractions; no two of its ticks have the same text.
 export const percentAxis = (digits) => ({
   type: "value",
   scale: true,
+  minInterval: 10 ** (-2 - digits),
   axisLabel: { formatter: (v) => (100 * v).toFixed(digits) + " %", color: css("--text") },
 });
 

@@ -1,5 +1,5 @@
 // The four lists: what each is about, its lines and its columns.
-import { interval } from "./accuracy.js";
+import { interval, partOf } from "./accuracy.js";
 import { count, counted, noun, percent, short } from "./numbers.js";
 import { unpack } from "./source.js";
 import { className, modelTitle, shardName, state, untrained } from "./state.js";
@@ -126,7 +126,7 @@ export function confused() {
   const lines = [...pairs.values()].map((pair) => ({ ...pair, picks: pair.rows, of: of[pair.classes[0]] }));
   const wrong = lines.reduce((sum, line) => sum + line.rows.length, 0);
   return {
-    said: `${count(wrong)} of ${counted(labels.length, "held-out row")} ${noun(wrong, "is", "are")} taken for another class (${modelTitle(model)}); the share of a class's rows has its 95 % interval.`,
+    said: `${count(wrong)} of ${counted(labels.length, "held-out row")}${partOf(labels.length, state.held.of)} ${noun(wrong, "is", "are")} taken for another class (${modelTitle(model)}); the share of a class's rows has its 95 % interval.`,
     notes: [],
     lines: lines.sort((a, b) => b.rows.length - a.rows.length || share(b) - share(a)),
     columns: CONFUSED,

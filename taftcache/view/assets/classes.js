@@ -76,14 +76,16 @@ function confusions({ counts }) {
   return pairs.sort((a, b) => b[2] - a[2]);
 }
 
-// Every model but single components, and the one that is chosen; the worst classes first.
+// Every model but single components, and the one that is chosen; the worst classes first, those without a held-out row
+// last.
 function accuracyTable(results) {
   const { classes, rows_per_class: rows } = state.overview.report,
     K = classes.length,
     result = results[state.model];
   const shown = Object.keys(results).filter((name) => !name.startsWith("components/") || name === state.model);
   const rate = ({ counts, of }, k, empty) => counts[k * K + k] / (of[k] || empty);
-  const order = [...Array(K).keys()].sort((a, b) => rate(result, a, 1) - rate(result, b, 1));
+  const unknown = (k) => !result.of[k];
+  const order = [...Array(K).keys()].sort((a, b) => unknown(a) - unknown(b) || rate(result, a, 1) - rate(result, b, 1));
   const columns = [
     ["class", (k) => link(classes[k], () => lookAt({ class: k }))],
     ["training rows", (k) => count(rows[classes[k]]), true],

@@ -104,7 +104,7 @@ export function judged(predictions) {
     of[labels[row]]++;
     if (labels[row] === predictions[row]) right++;
   }
-  return { right, rows: labels.length, accuracy: right / labels.length, counts, of };
+  return { right, rows: labels.length, all: state.held.of, accuracy: right / labels.length, counts, of };
 }
 
 // What stands where there is no model yet; "" where there is one.
