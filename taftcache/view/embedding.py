@@ -33,8 +33,9 @@ def principal_axes(vectors: NDArray[np.float32], count: int = 2) -> Axes:
 
     wide = np.asarray(vectors, np.float64)
     wide = np.repeat(wide, 2, 0) if len(wide) == 1 else wide  # of one row PCA knows no variance
+    solver = "covariance_eigh" if wide.shape[0] > wide.shape[1] else "full"  # whichever side is the shorter
     with np.errstate(invalid="ignore"):  # of equal rows each axis has 0/0 of the variance
-        found = PCA(min(count, *wide.shape), svd_solver="covariance_eigh").fit(wide)
+        found = PCA(min(count, *wide.shape), svd_solver=solver).fit(wide)
     return Axes(found.mean_, found.components_, np.nan_to_num(found.explained_variance_ratio_))
 
 

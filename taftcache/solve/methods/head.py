@@ -24,7 +24,8 @@ def solve_head(problem: Problem, tolerance: float = 1e-6) -> Solution:
     """Minimise a quadratic F with diagonal D over the head's weight and bias.
 
     With x̃ = [feature; 1], class k's normal matrix is 1/N Σ_n ω_n D_nk x̃x̃ᵀ + λI: one Cholesky for all classes when D is
-    the same for all of them (RSL with α = 1, squared error), one a class otherwise. Costs 1 + ⌈K/group⌉ passes.
+    the same for all of them (RSL with α = 1, squared error), one a class otherwise. Rows that are few beside their
+    width are written in a basis of their own first, as ``_span`` says. Costs 1 + ⌈K/group⌉ passes, and one for that.
 
     Args:
         problem: in float64, over a layout that holds the head's weight and bias only.
@@ -34,16 +35,17 @@ def solve_head(problem: Problem, tolerance: float = 1e-6) -> Solution:
         SolveError: a λ below what rounding takes from the normal matrix.
     """
     operator = problem.operator
-    moments = _moments(problem)
+    basis = _span(problem)
+    moments = _moments(problem, basis)
     K, size = moments.right.shape
     ridge = problem.ridge * torch.eye(size, dtype=torch.float64, device=operator.device)
     if moments.shared:
         solution = torch.cholesky_solve(-moments.right.T, cholesky(moments.normal + ridge, problem.ridge)).T
     else:
         solution = torch.cat(
-            [_solve_group(problem, group, moments.normal + ridge, moments.right) for group in _groups(K, size)]
+            [_solve_group(problem, group, moments.normal + ridge, moments.right, basis) for group in _groups(K, size)]
         )
-    return looked_at(problem, _flat(problem, solution), tolerance, _closed(problem))
+    return looked_at(problem, _flat(problem, _whole(solution, basis)), tolerance, _closed(problem))
 
 
 def _closed(problem: Problem) -> dict[str, Any]:
@@ -60,7 +62,8 @@ def has_path(problem: Problem) -> bool:
     z = state.logits.double()
     diagonal = problem.loss.hessian(z, labels, torch.ones_like(z))
     shared = bool((diagonal == _common(diagonal, labels)).all())
-    return shared or len(list(_groups(operator.classes, state.feature.shape[1] + 1))) == 1
+    size = operator.rows if _few(problem, state.feature) else state.feature.shape[1] + 1
+    return shared or len(list(_groups(operator.classes, size))) == 1
 
 
 class HeadPath:
@@ -72,7 +75,8 @@ class HeadPath:
         r_n^(−n) = r_n / (1 − h_n)        h_n = (ω_n D_n/N) x̃_nᵀ(Σ + λI)⁻¹x̃_n
 
     is the residual of its own prediction, without a solve. Where each class has its own D (α ≠ 1) it has its own Σ, V
-    and h too: a decomposition a class, from one pass more. Costs one pass, and one more for each look at the rows.
+    and h too: a decomposition a class, from one pass more. Costs one pass, one more for each look at the rows, and one
+    where rows are few beside their width: then x̃, Σ and V are those of their own basis (``_span``), of n numbers.
 
     Args:
         problem: over the head alone; its own λ has no part in it.
@@ -89,15 +93,22 @@ class HeadPath:
                 got=f"{problem.loss}, {problem.operator.rows} rows, {problem.operator.classes} classes",
                 do="a square loss with alpha = 1, or solve each λ on its own",
             )
-        moments = _moments(problem)
+        self._basis = _span(problem)
+        moments = _moments(problem, self._basis)
         everyone = slice(0, problem.operator.classes)
-        normal = moments.normal[None] if moments.shared else _own_normals(problem, everyone, moments.normal)
-        self._values, self._vectors = torch.linalg.eigh(normal)  # [C,d+1], [C,d+1,d+1]: one for all classes, or each
+        normal = moments.normal[None]
+        if not moments.shared:
+            normal = _own_normals(problem, everyone, moments.normal, self._basis)
+        self._values, self._vectors = torch.linalg.eigh(normal)  # [C,n], [C,n,n]: one for all classes, or each
         self._values.clamp_min_(0)
         self._right = self._turn(moments.right, self._vectors)
 
     def weights(self, ridge: float) -> Tensor:
         """W(λ) [K, d+1], the bias last."""
+        return _whole(self._own_weights(ridge), self._basis)
+
+    def _own_weights(self, ridge: float) -> Tensor:
+        """W(λ) [K,n] for x̃ as they are written here."""
         return -self._turn(self._right / (self._values + ridge), self._vectors.mT)
 
     def heads(self, ridges: Sequence[float]) -> Tensor:
@@ -113,8 +124,12 @@ class HeadPath:
         """(Σ + λI)⁻¹ applied to each class's part of a direction [P] of the head: H(λ)⁻¹ j."""
         names = self._problem.operator.base.config.head_names
         weight, bias = (self._problem.operator.layout.views(direction)[name] for name in names)
-        turned = self._turn(torch.cat([weight, bias[:, None]], 1), self._vectors)
-        return _flat(self._problem, self._turn(turned / (self._values + ridge), self._vectors.mT))
+        whole = torch.cat([weight, bias[:, None]], 1)
+        own = whole if self._basis is None else whole @ self._basis
+        found = self._turn(self._turn(own, self._vectors) / (self._values + ridge), self._vectors.mT)
+        if self._basis is None:
+            return _flat(self._problem, found)
+        return _flat(self._problem, _whole(found - own / ridge, self._basis) + whole / ridge)
 
     def leverages(self, ridge: float) -> Tensor:
         """h [N,K] of each row and class, or [N,1] where all classes have the same; in one pass."""
@@ -124,9 +139,9 @@ class HeadPath:
         """‖W₋ₙ − W(λ)‖ [N] of every row at the problem's λ, in one pass; see ``taftcache.solve.leave_one_out``."""
         problem, N = self._problem, self._problem.operator.rows
         ridge = problem.ridge * (N - 1) / N
-        inverse = 1 / (self._values + ridge)  # [C,d+1]
+        inverse = 1 / (self._values + ridge)  # [C,n]
         shift = self._right * (1 / (self._values + problem.ridge) - inverse)  # of W(λ') − W(λ), in the basis V
-        head, found = self.weights(ridge).T, []
+        head, found = self._own_weights(ridge).T, []
         for x, base, labels, curvature, leverage in self._blocks([ridge]):
             residual = x @ head + problem.loss.gradient(base, labels) / curvature
             step = curvature / N * residual / (1 - leverage[:, 0]).clamp_min(1e-12)  # [b,K]
@@ -170,7 +185,7 @@ class HeadPath:
 
     def _left_out(self, ridges: Sequence[float]) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:
         """Labels [b], D [b,K or 1], and what predictions made without the row are off by [b,L,K] from targets [b,K]."""
-        heads = self.heads(ridges).flatten(0, 1).T  # [d+1,L·K]
+        heads = torch.cat([self._own_weights(ridge) for ridge in ridges]).T  # [n,L·K]
         for x, base, labels, curvature, leverage in self._blocks(ridges):
             # Where a row alone decides a direction, h is 1 up to rounding: λ > 0 keeps it below.
             held = 1 / (1 - leverage).clamp_min(1e-12)
@@ -181,10 +196,10 @@ class HeadPath:
     def _blocks(self, ridges: Sequence[float]) -> Iterator[_Block]:
         """The rows with their leverages at every λ, in one pass."""
         problem = self._problem
-        inverses = torch.stack([1 / (self._values + ridge) for ridge in ridges], 1)  # [C,L,d+1]
+        inverses = torch.stack([1 / (self._values + ridge) for ridge in ridges], 1)  # [C,L,n]
         start = 0
         for state, labels in problem.operator.blocks():
-            x = _extended(state.feature)
+            x = _extended(state.feature, self._basis)
             base = problem.logits(state.logits, None).double()
             curvature = problem.loss.hessian(base, labels, torch.ones_like(base))[:, : len(inverses)]
             weight = curvature / problem.operator.rows
@@ -196,7 +211,7 @@ class HeadPath:
 
     @staticmethod
     def _turn(rows: Tensor, by: Tensor) -> Tensor:
-        """rows [K,d+1], each times its class's matrix of ``by`` [C,d+1,d+1]."""
+        """rows [K,n], each times its class's matrix of ``by`` [C,n,n]."""
         if len(by) == 1:
             return rows @ by[0]
         return torch.bmm(rows[:, None], by)[:, 0]
@@ -205,7 +220,7 @@ class HeadPath:
 class _Block(NamedTuple):
     """Some rows as ``HeadPath`` sees them."""
 
-    x: Tensor  # [b,d+1] x̃
+    x: Tensor  # [b,n] x̃
     base: Tensor  # [b,K] the base point's logits
     labels: Tensor  # [b]
     curvature: Tensor  # [b,K] D, or [b,1] where it is the same for all classes
@@ -223,18 +238,41 @@ class LeaveOneOut:
 
 @dataclass(frozen=True)
 class _Moments:
-    normal: Tensor  # [d+1,d+1] 1/N Σ ω D x̃x̃ᵀ, with the D of classes that are not the row's own
-    right: Tensor  # [K,d+1] 1/N Σ ω ∂ℓ/∂z x̃ᵀ at Δw = 0
+    normal: Tensor  # [n,n] 1/N Σ ω D x̃x̃ᵀ, with the D of classes that are not the row's own
+    right: Tensor  # [K,n] 1/N Σ ω ∂ℓ/∂z x̃ᵀ at Δw = 0
     shared: bool
 
 
-def _moments(problem: Problem) -> _Moments:
+def _few(problem: Problem, feature: Tensor) -> bool:
+    """Whether a basis of the rows costs less than matrices of the size of a feature [b,d]."""
+    return 2 * problem.operator.rows <= feature.shape[1] + 1
+
+
+def _span(problem: Problem) -> Tensor | None:
+    """An orthonormal basis Q [d+1,N] of what the rows x̃ span, from one pass, where they are few beside their width.
+
+    A ridge takes whatever else there is of W to zero, so that W = W̃Qᵀ with W̃ [K,N] of the rows Qᵀx̃.
+    """
+    blocks = problem.operator.blocks()
+    first, _ = next(blocks)
+    if not _few(problem, first.feature):
+        return None
+    rows = torch.cat([_extended(state.feature) for state in (first, *(state for state, _ in blocks))])
+    return torch.linalg.qr(rows.T).Q if torch.isfinite(rows).all() else None
+
+
+def _whole(own: Tensor, basis: Tensor | None) -> Tensor:
+    """[K,d+1] of [K,n] in a basis."""
+    return own if basis is None else own @ basis.T
+
+
+def _moments(problem: Problem, basis: Tensor | None) -> _Moments:
     operator = problem.operator
     K = operator.classes
     normal = right = torch.zeros(())
     shared, start = True, 0
     for state, labels in operator.blocks():
-        x = _extended(state.feature)
+        x = _extended(state.feature, basis)
         z = problem.logits(state.logits, None).double()
         gradient, diagonal = problem.loss.gradient(z, labels), problem.loss.hessian(z, labels, torch.ones_like(z))
         if problem.weights is not None:
@@ -257,8 +295,10 @@ def _moments(problem: Problem) -> _Moments:
     return _Moments(normal / operator.rows, right / operator.rows, shared)
 
 
-def _extended(feature: Tensor) -> Tensor:
-    return torch.cat([feature, torch.ones_like(feature[:, :1])], 1).double()
+def _extended(feature: Tensor, basis: Tensor | None = None) -> Tensor:
+    """x̃ [b,d+1], or [b,n] in a basis."""
+    whole = torch.cat([feature, torch.ones_like(feature[:, :1])], 1).double()
+    return whole if basis is None else whole @ basis
 
 
 def _flat(problem: Problem, solution: Tensor) -> Tensor:
@@ -278,18 +318,18 @@ def _common(diagonal: Tensor, labels: Tensor) -> Tensor:
     return torch.where(labels[:, None] == 0, diagonal[:, 1:2], diagonal[:, :1])
 
 
-def _solve_group(problem: Problem, classes: slice, common: Tensor, right: Tensor) -> Tensor:
-    """Rows [len(classes), d+1] of the solution when each class has its own normal matrix."""
-    own = _own_normals(problem, classes, common)
+def _solve_group(problem: Problem, classes: slice, common: Tensor, right: Tensor, basis: Tensor | None) -> Tensor:
+    """Rows [len(classes), n] of the solution when each class has its own normal matrix."""
+    own = _own_normals(problem, classes, common, basis)
     return torch.cholesky_solve(-right[classes, :, None], cholesky(own, problem.ridge))[:, :, 0]
 
 
-def _own_normals(problem: Problem, classes: slice, common: Tensor) -> Tensor:
-    """Normal matrices [len(classes), d+1, d+1], each ``common`` and what the class's own D adds, in one pass."""
+def _own_normals(problem: Problem, classes: slice, common: Tensor, basis: Tensor | None) -> Tensor:
+    """Normal matrices [len(classes), n, n], each ``common`` and what the class's own D adds, in one pass."""
     own = common.repeat(classes.stop - classes.start, 1, 1)
     start = 0
     for state, labels in problem.operator.blocks():
-        x = _extended(state.feature)
+        x = _extended(state.feature, basis)
         diagonal = problem.diagonal(labels, x, start)
         extra = diagonal.gather(1, labels[:, None]) - _common(diagonal, labels)
         for k in torch.unique(labels).tolist():

@@ -1,0 +1,82 @@
+"""The head of few wide rows, in a basis of their own."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from taftcache.objective.problem import Problem
+from taftcache.objective.rsl import RSL
+from taftcache.objective.weights import RowWeights
+from taftcache.solve.methods.head import HeadPath, solve_head
+from taftcache.tangent.base import Base
+from taftcache.tangent.config import TailConfig
+from taftcache.tangent.operator import TangentOperator
+from taftcache.tangent.rows import ArrayRows
+from taftcache.tangent.spec import TangentSpec
+
+D = 40
+
+
+def problem(rows: int, alpha: float, weighted: bool = False, repeated: bool = False) -> Problem:
+    draw = np.random.default_rng(rows)
+    features = draw.normal(size=(rows, 1, D)).astype(np.float32)
+    if repeated:
+        features[1:] = features[:1]
+    state = {
+        "head.weight": torch.from_numpy(draw.normal(size=(3, D)).astype(np.float32)),
+        "head.bias": torch.ones(3),
+    }
+    base = Base(TailConfig.of_vectors(D, 3), state, TangentSpec(blocks=0, train="head"))
+    operator = TangentOperator(base, [ArrayRows(features, np.arange(rows) % 3)], dtype=torch.float64)
+    weights = RowWeights(by_sample=torch.from_numpy(draw.uniform(size=rows))) if weighted else None
+    return Problem(operator, RSL(alpha=alpha, kappa=5.0), 1e-3, weights=weights)
+
+
+def dense(of: Problem) -> torch.Tensor:
+    """Δw [P] from H and ∇F written out."""
+    P = of.operator.layout.size
+    zero = torch.zeros(P, dtype=torch.float64)
+    H = torch.stack([of.hessian(unit) for unit in torch.eye(P, dtype=torch.float64)])
+    return torch.linalg.solve(H, -of.evaluate(zero)[1])
+
+
+CASES = [(9, 1.0, False), (9, 2.0, True), (20, 2.0, False), (1, 1.0, False)]
+of_cases = ("rows", "alpha", "weighted")
+
+
+@pytest.mark.law("The head of rows that are fewer than their numbers is the dense solution, and so is all that follows")
+@pytest.mark.parametrize(of_cases, CASES)
+def test_a_head_of_few_rows_is_the_dense_solution(rows, alpha, weighted):
+    posed = problem(rows, alpha, weighted)
+    exact = dense(posed)
+    path = HeadPath(posed)
+    assert path._values.shape[-1] == rows
+    for found in (solve_head(posed), path.solution(posed.ridge)):
+        assert found.converged
+        assert (found.value - exact).norm() <= 1e-8 * exact.norm()
+
+
+@pytest.mark.parametrize(of_cases, CASES[:-1])  # a row alone has nothing that it leaves
+def test_what_follows_from_a_heads_decompositions(monkeypatch, rows, alpha, weighted):
+    posed, ridges = problem(rows, alpha, weighted), [1e-4, 1e-1]
+    found = HeadPath(posed)
+    monkeypatch.setattr("taftcache.solve.methods.head._few", lambda *_: False)
+    whole = HeadPath(posed)
+    assert whole._values.shape[-1] == D + 1
+    direction = torch.randn(posed.operator.layout.size, dtype=torch.float64, generator=torch.manual_seed(0))
+    assert torch.allclose(found.inverse(direction, 1e-2), whole.inverse(direction, 1e-2), rtol=1e-9, atol=1e-9)
+    assert torch.allclose(found.leverages(1e-2), whole.leverages(1e-2), rtol=1e-9)
+    assert torch.allclose(found.moves(), whole.moves(), rtol=1e-7)
+    other = problem(30, alpha).operator
+    assert torch.equal(found.correct(other, ridges), whole.correct(other, ridges))
+    for ours, theirs in zip(found.leave_one_out(ridges), whole.leave_one_out(ridges), strict=True):
+        assert ours.loss == pytest.approx(theirs.loss, rel=1e-7)
+        assert ours.accuracy == theirs.accuracy
+
+
+def test_rows_that_are_all_the_same_have_a_basis_too():
+    posed = problem(9, 2.0, repeated=True)
+    exact = dense(posed)
+    assert (solve_head(posed).value - exact).norm() <= 1e-8 * exact.norm()
