@@ -6,7 +6,7 @@ import shlex
 from typing import TYPE_CHECKING
 
 from taftcache.names import counted
-from taftcache.terminal.console import OUT, stacked
+from taftcache.terminal.console import OUT, print_notes, stacked
 from taftcache.terminal.text import readable_size
 
 if TYPE_CHECKING:  # some of these load torch, which `--help` does without
@@ -112,6 +112,7 @@ def show_import(report: ImportReport) -> None:
         ),
         soft_wrap=True,
     )
+    print_notes(report.notes)
     if report.scaling is not None:
         OUT.print(f"next   taftcache train {shlex.quote(str(report.store))}", soft_wrap=True)
     elif not report.trainable:

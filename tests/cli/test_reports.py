@@ -53,6 +53,7 @@ CONVERT = {"store", "root_digest", "dtype", "chunk_rows", "rows", "bytes", "left
 EXPORT = {"store", "root_digest", "file", "format", "rows", "bytes", "seconds"}
 INIT = {"recipe", "source", "images", "held_out", "classes", "shards", "pixels", "backbone", "estimate", "notes"}
 IMPORT = {"scaling", "store", "root_digest", "file", "exported", "shards", "tokens", "classes", "trainable", "seconds"}
+IMPORT |= {"notes"}
 GC = {"store", "root_digest", "dry", "removed", "kept"}
 FORGET = {"store", "root_before", "root_digest", "forgotten", "already", "shards", "renewed", "certificates", "seconds"}
 FORGET |= {"mode", "destroyed", "dropped_shards", "classes", "passes", "bytes", "dry_run", "notes", "proven", "copies"}

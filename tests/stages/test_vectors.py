@@ -24,6 +24,7 @@ from taftcache.stages.scaling import scaled
 from taftcache.tangent.config import TailConfig
 from taftcache.tangent.spec import TAIL
 from taftcache.terminal.pipeline import show_evaluate
+from taftcache.terminal.stores import show_import
 from tests.stages.making import commits, open_store, tree
 
 N, D = 96, 6
@@ -264,6 +265,7 @@ def test_held_out_rows_of_their_own(tmp_path):
     ("x", "y", "more", "says"),
     [
         (np.ones((4, 2, 2)), [0, 1, 0, 1], {}, "not numbers"),
+        (np.ones(4), [0, 1, 0, 1], {}, r"reshape\(-1, 1\) and --scaling none"),
         (np.ones((4, 0)), [0, 1, 0, 1], {}, "not numbers"),
         (np.array([["a", "b"]] * 4), [0, 1, 0, 1], {}, "not numbers"),
         (np.ones((4, 2), bool), [0, 1, 0, 1], {}, "not numbers"),
@@ -279,7 +281,7 @@ def test_held_out_rows_of_their_own(tmp_path):
         (np.ones((4, 2)), ["a", "b", "", "a"], {}, "empty label\n  got: 'rows/00000002'"),
         (np.ones((4, 2)), ["0.5", "1", "7.25", "9"], {}, "values, not classes"),
         (np.full((4, 2), np.nan), [0, 1, 0, 1], {}, "NaN"),
-        (np.full((4, 2), np.inf), [0, 1, 0, 1], {"scaling": "none"}, "Inf"),
+        (np.full((4, 2), np.inf), [0, 1, 0, 1], {"scaling": "none"}, "infinity"),
         (np.full((4, 2), 1e6), [0, 1, 0, 1], {"scaling": "none"}, "overflows float16"),
         (np.full((4, 2), 1e-9), [0, 1, 0, 1], {"scaling": "none"}, "lost in float16"),
         (np.arange(4.0)[:, None], [0, 1, 0, 1], {}, "only their signs would stay"),
@@ -291,6 +293,31 @@ def test_arrays_that_cannot_be_used(tmp_path, x, y, more, says):
     assert not (tmp_path / "s").exists(), "nothing is begun"
     with pytest.raises(RecipeError, match="scaling"):
         taftcache.import_vectors(np.ones((4, 2)), [0, 1, 0, 1], tmp_path / "s", scaling="all")
+
+
+@pytest.mark.parametrize(
+    ("about", "size", "scaling", "dtype", "cure"),
+    [
+        (0, 1, "none", "float16", None),
+        (0, 1, "row", "int8", None),
+        (30, 1, "none", "float16", None),
+        (1000, 1, "none", "float16", "store.dtype=float32"),
+        (1000, 1, "row", "float16", "store.dtype=float32"),
+        (1000, 1, "none", "float32", None),
+        (0, 1e-9, "none", "float32", "--scaling row"),
+        (0, 1e-9, "row", "float32", None),
+        (1, 1e-5, "row", "float32", "take their mean off"),
+        (1e9, 1, "none", "float32", "take their mean off"),
+    ],
+)
+def test_vectors_that_nothing_tells_apart_are_noted(tmp_path, capsys, about, size, scaling, dtype, cure):
+    x = about + size * np.random.default_rng(0).standard_normal((N, D))
+    report = taftcache.import_vectors(x, LABELS, tmp_path / "s", scaling=scaling, overrides=[f"store.dtype={dtype}"])
+    show_import(report)
+    assert len(report.notes) == (cure is not None), report.notes
+    if cure is not None:
+        assert cure in report.notes[0]
+        assert f"note: {report.notes[0]} next" in " ".join(capsys.readouterr().out.split())
 
 
 def test_a_class_without_a_training_row_is_named(made, tmp_path, capsys):

@@ -16,8 +16,10 @@ from taftcache.errors import DataError, StoreError
 from taftcache.stages.extract.filling import RowCounts, RowSink
 from taftcache.stages.extract.plan import PlannedShard
 from taftcache.stages.progress import Progress
-from taftcache.stages.scaling import Scaling, check_finite, scaled
+from taftcache.stages.scaling import Scaling, scaled
 
+ROUNDED = 0.1  # of the vectors' spread; a hundredth of their variance
+TINY = 1e-3  # root mean square distance from the mean, below which the least λ that is tried may be too large
 _ROWS_AT_ONCE = 64
 
 
@@ -73,23 +75,44 @@ class ImportedRows:
             on_rows(len(ids))
         return RowCounts(len(shard.ids) - begin, 0)
 
-    def check(self, dtype: str, progress: Progress) -> None:
+    def check(self, dtype: str, progress: Progress) -> list[str]:
         """Look at every row before anything is made: a store that was begun would be in the way of a better file.
+
+        Returns:
+            What may cost vectors accuracy: that ``dtype`` rounds off what tells them apart, or that this is too little.
 
         Raises:
             DataError: NaN, infinity, or a row that the store's ``dtype`` would make infinite or all zeros.
         """
+        spread, rounding = _Spread(), _Spread()
         parts = {id(part): part for part in self._parts.values()}.values()
         with progress.task("check", sum(len(part.ids) for part in parts)) as task:
             for part in parts:
                 for at in range(0, len(part.ids), _ROWS_AT_ONCE):
                     ids = part.ids[at : at + _ROWS_AT_ONCE]
-                    rows = part.take(range(at, at + len(ids)))
-                    if self._scaling == "row":
-                        check_finite(rows, ids)  # all that such rows can lack
-                    else:
-                        _check_kept(rows, to_stored(rows, dtype, part.tokens_shape, ids), ids)
+                    rows = self._taken(part, range(at, at + len(ids)), ids)
+                    stored = to_stored(rows, dtype, part.tokens_shape, ids)
+                    _check_kept(rows, stored, ids)
+                    if self._scaling is not None:
+                        spread.add(rows.astype(np.float64))
+                        rounding.add(rows.astype(np.float64) - stored)
                     task.advance(len(ids))
+        return self._notes(dtype, spread.root, rounding.root)
+
+    def _notes(self, dtype: str, spread: float, rounding: float) -> list[str]:
+        notes, row = [], self._scaling == "row"
+        if rounding > ROUNDED * spread:
+            cure = "take their mean off" if dtype == "float32" else "--set store.dtype=float32 (or overrides)"
+            notes.append(
+                f"rounding to {dtype} moves the vectors by {100 * rounding / spread:.0f} % of their distance from their"
+                f" mean, which may cost accuracy; {cure}"
+            )
+        if 0 < spread < TINY:
+            cure = "take their mean off and multiply them" if row else "--scaling row, or multiply them"
+            notes.append(
+                f"the vectors are {spread:.2g} from their mean: every λ that is tried may be too large for them; {cure}"
+            )
+        return notes
 
     def check_same(self, store: FeatureStore, shard: PlannedShard) -> None:
         """StoreError where a shard that is there has other rows than are given now, but for those forgotten there."""
@@ -126,6 +149,27 @@ class ImportedRows:
     def _taken(self, part: Features, some: Sequence[int], ids: Sequence[str]) -> NDArray[Any]:
         taken = part.take(some)
         return taken if self._scaling is None else scaled(taken, self._scaling, ids)
+
+
+class _Spread:
+    """The root mean square distance of rows from their mean; of what comes in blocks, from the first row on."""
+
+    def __init__(self) -> None:
+        self._rows, self._sum, self._squares = 0, np.zeros(()), 0.0
+
+    def add(self, rows: NDArray[np.float64]) -> None:
+        if not self._rows:
+            self._first = rows[0]
+        rows = rows - self._first
+        self._rows, self._sum = self._rows + len(rows), self._sum + rows.sum(0)
+        self._squares += float(np.square(rows).sum())
+
+    @property
+    def root(self) -> float:
+        if not self._rows:
+            return 0.0
+        mean = self._sum / self._rows
+        return float(np.sqrt(max(self._squares / self._rows - float(np.square(mean).sum()), 0.0)))
 
 
 def _check_kept(rows: NDArray[Any], stored: NDArray[Any], ids: Sequence[str]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +38,8 @@ class ImportReport:
     """The store that was made of a file, or of arrays (``file`` is None).
 
     exported: the file came from a store, whose bytes the shards have again. trainable: the store has a base, so that
-    stage 2 can go on from it. scaling: what was done to each vector; None where the rows are no vectors.
+    stage 2 can go on from it. scaling: what was done to each vector; None where the rows are no vectors. notes: what
+    may cost vectors accuracy.
     """
 
     store: Path
@@ -51,6 +52,7 @@ class ImportReport:
     trainable: bool
     scaling: Scaling | None
     seconds: float
+    notes: list[str] = field(default_factory=list)
 
 
 def import_(
@@ -163,7 +165,13 @@ def open_features(stack: ExitStack, path: Path, columns: Columns, target: Path) 
 
 
 def _report(
-    store: FeatureStore, file: Path | None, *, exported: bool = False, scaling: Scaling | None = None, begin: float
+    store: FeatureStore,
+    file: Path | None,
+    *,
+    exported: bool = False,
+    scaling: Scaling | None = None,
+    notes: Sequence[str] = (),
+    begin: float,
 ) -> ImportReport:
     return ImportReport(
         store=store.path,
@@ -176,6 +184,7 @@ def _report(
         trainable=TAIL in store.objects(),
         scaling=scaling,
         seconds=time.perf_counter() - begin,
+        notes=list(notes),
     )
 
 
@@ -201,7 +210,7 @@ def _import(asked: _Request, file: Path | None, progress: Progress, begin: float
     _check(asked)
     scaling = asked.scaling if asked.of_vectors else None
     rows = ImportedRows(features, asked.test, scaling)
-    rows.check(recipe.store.dtype, progress)
+    notes = rows.check(recipe.store.dtype, progress)
     if asked.of_vectors:
         tangent = msgspec.structs.replace(recipe.tangent, blocks=0, train="head")
         recipe = msgspec.structs.replace(recipe, tangent=tangent)
@@ -225,7 +234,7 @@ def _import(asked: _Request, file: Path | None, progress: Progress, begin: float
             put_tail(store, frozen)
         elif asked.of_vectors:
             _put_head(store, features.tokens_shape[1], asked.scaling)
-        return _report(store, file, scaling=scaling, begin=begin)
+        return _report(store, file, scaling=scaling, notes=notes, begin=begin)
 
 
 def _check(asked: _Request) -> None:
