@@ -66,11 +66,12 @@ class Vectors:
             got = f"{values.dtype} {list(values.shape)}"
             raise DataError(f"there are no vectors in {path}", got=got, do="give one at least")
         forms = {2: "[n, d]"} | ({3: "[n, t, d]"} if isinstance(values, StoredRows) else {})
+        numbers = values.ndim == 1 and values.dtype.kind in "fiu"
         if values.ndim not in forms or not values.size or values.dtype.kind not in "fiu" or values.dtype.itemsize > 8:
             raise DataError(
                 f"the vectors of {path} are not numbers {' or '.join(forms.values())}",
                 got=f"{values.dtype} {list(values.shape)}",
-                do=_NAME,
+                do="reshape(-1, 1) and --scaling none, if they are vectors of one number" if numbers else _NAME,
             )
         n = len(values)
         given = _words(path, "labels", labels)
