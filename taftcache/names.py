@@ -62,6 +62,12 @@ def counted(count: int, thing: str) -> str:
     return f"{count} {thing}" + ("" if count == 1 else "es" if thing.endswith("s") else "s")
 
 
+def ordinal(place: int) -> str:
+    """``2nd``, ``11th``, ``21st``."""
+    teens = place % 100 // 10 == 1
+    return f"{place}" + ("th" if teens else {1: "st", 2: "nd", 3: "rd"}.get(place % 10, "th"))
+
+
 def epsilon_text(value: float) -> str:
     """ε in four digits, rounded up, for less is not what holds."""
     unit = 10.0 ** (floor(log10(value)) - 3) if value > 0 else 1.0

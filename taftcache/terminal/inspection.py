@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
-from taftcache.names import ONE_SETTING, UNTUNED, counted, epsilon_text, scaling_of
+from taftcache.names import ONE_SETTING, UNTUNED, counted, epsilon_text, ordinal, scaling_of
 from taftcache.terminal.console import ERR, OUT, print_line, print_notes, print_table, stacked
 from taftcache.terminal.text import certified, plain_table, readable_size
 
@@ -204,11 +204,11 @@ def show_duplicates(report: DuplicatesReport) -> None:
 
 def show_outliers(report: OutliersReport) -> None:
     """Rows far from all others."""
-    ordinal = {1: "", 2: "second ", 3: "third "}.get(report.neighbour, f"{report.neighbour}th ")
-    rank = f"{ordinal}nearest training row"
+    rank = "" if report.neighbour == 1 else f"{ordinal(report.neighbour)} "
     OUT.print(
         stacked(
-            f"{report.store}: {report.rows} rows by the distance of the {rank}, in medians of their class",
+            f"{report.store}: {report.rows} rows by the distance to the {rank}nearest training row, in medians of their"
+            " class",
         )
     )
     table = plain_table("sample", "class", "times the median", "distance", "shard")

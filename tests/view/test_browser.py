@@ -182,7 +182,7 @@ def test_bars_are_the_rows_of_each_class(browse, server, atlas):
     assert bars == [np.bincount(table.label[table.shard == k], minlength=10).tolist() for k in range(len(table.shards))]
 
 
-TEXTS = """(node) => echarts.getInstanceByDom(node).getModel().getComponent("yAxis", 0).axis.getViewLabels()
+TEXTS = """(node) => echarts.getInstanceByDom(node).getModel().getComponent("%s", 0).axis.getViewLabels()
   .map((one) => one.formattedLabel)"""
 
 
@@ -192,8 +192,10 @@ def test_ticks_of_accuracies_that_hardly_differ(browse, server):
             point.update(train=0.984 - 1e-4 * k, held_out=0.972 - 1e-4 * k)
 
     page = changed(browse(), path=narrow).open(server.url + "#training")
-    texts = page.tab.evaluate(TEXTS, page.tab.query_selector_all("main .chart[_echarts_instance_]")[-1])
+    texts = page.tab.evaluate(TEXTS % "yAxis", page.tab.query_selector_all("main .chart[_echarts_instance_]")[-1])
     assert len(texts) == len(set(texts)) > 1
+    ridges = page.tab.evaluate(TEXTS % "xAxis", page.tab.query_selector_all("main .chart[_echarts_instance_]")[-1])
+    assert ridges == [f"1e{k:+}" for k in range(-8, 3, 2)]
 
 
 def test_a_part_of_the_held_out_rows_is_said_and_classes_without_one_come_last(browse, server, atlas):

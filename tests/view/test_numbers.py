@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from taftcache.names import ordinal
 from taftcache.stages.look.evaluation import accuracy_interval
 from taftcache.view.bundle import bundle
 from tests.view.test_bundle import ASSETS
@@ -36,6 +37,13 @@ def test_three_digits_are_those_of_the_number(module):
     assert module("numbers.js", "short", f"{list(SHORT)}.map(short)") == list(SHORT.values())
     whole = list(range(-999, 1000))
     assert module("numbers.js", "short", f"{whole}.map((x) => Number(short(x)))") == whole
+
+
+def test_places_are_written_as_they_are_said(module):
+    places = list(range(1, 21))
+    assert module("numbers.js", "ordinal", f"{places}.map(ordinal)") == [ordinal(k) for k in places]
+    said = ["1st", "2nd", "3rd", "10th", "11th", "12th", "13th", "21st", "111th"]
+    assert said == [ordinal(int(text[:-2])) for text in said]
 
 
 def test_intervals_end_where_accuracies_do(module):

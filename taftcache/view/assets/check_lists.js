@@ -1,6 +1,6 @@
 // The four lists: what each is about, its lines and its columns.
 import { interval, partOf } from "./accuracy.js";
-import { count, counted, noun, percent, short } from "./numbers.js";
+import { count, counted, noun, ordinal, percent, short } from "./numbers.js";
 import { unpack } from "./source.js";
 import { className, modelTitle, shardName, state, untrained } from "./state.js";
 
@@ -96,7 +96,7 @@ function outliers({ neighbour, rows, notes, ...packed }) {
     times = unpack(packed.times),
     distance = unpack(packed.distance);
   return {
-    said: `${counted(rows, "row")} by the distance to the ${neighbour}th nearest training row, in medians of the row's class.`,
+    said: `${counted(rows, "row")} by the distance to the ${ordinal(neighbour)} nearest training row, in medians of the row's class.`,
     notes,
     lines: single(row, (r, k) => ({ classes: [state.label[r]], times: times[k], distance: distance[k] })),
     columns: [sample, label, figure("times the median", "times"), figure("distance", "distance"), shard],

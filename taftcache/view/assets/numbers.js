@@ -9,6 +9,8 @@ export const count = (x) => x.toLocaleString("en-US");
 // "1 row", "2 rows"; `noun` is the word alone.
 export const noun = (n, one, more = one + "s") => (n === 1 ? one : more);
 export const counted = (n, one, more) => count(n) + " " + noun(n, one, more);
+// "3rd", "10th": up to 20.
+export const ordinal = (n) => n + (["th", "st", "nd", "rd"][n] || "th");
 export const short = (x) => (missing(x) ? "–" : Number(x).toPrecision(3).replace(IDLE, "$1"));
 
 export function bytes(n) {

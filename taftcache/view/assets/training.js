@@ -122,6 +122,7 @@ function pathChart(place, points) {
       name: "λ",
       min: points[0].ridge,
       max: points[points.length - 1].ridge,
+      interval: 2, // powers of ten
       axisLabel: powers(),
     },
     yAxis: percentAxis(0),
