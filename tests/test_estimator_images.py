@@ -160,6 +160,7 @@ def test_what_cannot_be_fitted_or_classified_is_said(tmp_path):
         (str(file), "not given as a list"),
         ([], "no images"),
         ([tmp_path / "none.png"], "none.png is missing"),
+        ([tmp_path], "is a folder, not an image\n  try: name the images in it"),
         ([tmp_path / "text.png"], "text.png does not decode"),
         (
             [arrays[0], np.zeros((8, 8, 3))],

@@ -96,6 +96,8 @@ def unreadable(id: str, error: BaseException | str, otherwise: str = _SKIP) -> U
         )
     if isinstance(error, FileNotFoundError):
         return UnreadableImage(f"the image {id} is missing", got=reason, do=f"put the file back, or {otherwise}")
+    if isinstance(error, IsADirectoryError):
+        return UnreadableImage(f"{id} is a folder, not an image", do=f"name the images in it, or {otherwise}")
     return UnreadableImage(
         f"the image {id} does not decode", got=reason, do=f"replace or remove the file, or {otherwise}"
     )

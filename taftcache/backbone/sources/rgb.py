@@ -25,8 +25,9 @@ def as_rgb(picture: Picture) -> Image.Image:
 def open_rgb(file: Path | str) -> Image.Image:
     """The image in a file, see ``to_rgb``; a pipe or device is an OSError, for to open it may wait forever."""
     if not stat.S_ISREG(os.stat(file).st_mode):
-        what = "folder: name the images in it" if Path(file).is_dir() else "pipe, socket or device"
-        raise OSError(f"{file} is no image but a {what}")
+        if Path(file).is_dir():
+            raise IsADirectoryError(file)
+        raise OSError(f"{file} is no image but a pipe, socket or device")
     with Image.open(file) as image:
         return to_rgb(image)
 
