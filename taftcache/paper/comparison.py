@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from taftcache.errors import RecipeError
+from taftcache.names import counted
 from taftcache.paper import figures as paper_figures
 from taftcache.paper import tables as paper_tables
 from taftcache.paper.line import ReportLine, Tuned
@@ -144,7 +145,7 @@ def compare(
 
 def machine() -> str:
     """What it ran on, in words."""
-    return f"{platform.machine()}, {os.cpu_count()} CPU cores, {torch.get_num_threads()} threads of torch"
+    return f"{platform.machine()}, {os.cpu_count()} CPU cores, {counted(torch.get_num_threads(), 'thread')} of torch"
 
 
 def _backbone(identity: dict[str, Any]) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from taftcache.names import counted
 from taftcache.paper.claim import Claim, Said, Subject, claimed, compared
 from taftcache.paper.line import ReportLine
 from taftcache.paper.paired import Paired, paired
@@ -270,7 +271,7 @@ def _tally(found: Sequence[Paired]) -> str:
 
 
 def _cost(line: ReportLine) -> str:
-    return f"{line.seconds or 0:.1f} s and {line.passes or 0:.0f} passes"
+    return f"{line.seconds or 0:.1f} s and {counted(round(line.passes or 0), 'pass')}"
 
 
 def _average(lines: Lines) -> np.ndarray | None:

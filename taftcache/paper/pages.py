@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from taftcache.names import counted
 from taftcache.paper.claim import NOT_PAIRED, Claim, Subject
 from taftcache.paper.comparison import CompareReport, Figures
 from taftcache.paper.findings import findings
@@ -31,6 +32,7 @@ COLUMNS = {
     "figure2c": ("method",),
 }
 ORDER = ["NLFT-7", "TAFT-7", "NLFT-1", "TAFT-1", "FC", "Soup", "TAFT", HEADS, HEAD, EXACT]
+BRACKETS = "Figures in brackets are the paper's: averages over seven datasets, with ViT-L/16."
 VERDICTS = ("holds", "within noise", "contradicted")
 KEYS = ("preset", "method", "shards", "removed", "forgotten", "radius", "epsilon")
 
@@ -62,7 +64,10 @@ def page(report: CompareReport, plots: Mapping[str, Sequence[str]] | None = None
     for made in report.reports:
         text += section(made.title, figures(made))
         text += [line for name in (plots or {}).get(made.report, ()) for line in picture(made.title, name)]
-    text += section("What this says", said({made.report: made.lines for made in report.reports}))
+    told = said({made.report: made.lines for made in report.reports})
+    if any("[" in line for line in told):
+        told = [BRACKETS, "", *told]
+    text += section("What this says", told)
     return "\n".join(text)
 
 
@@ -108,15 +113,18 @@ def about(report: CompareReport) -> list[str]:
     stores = ", ".join(f"`{name}` {digest}" for name, digest in report.digests.items())
     libraries = ", ".join(f"{name} {at}" for name, at in report.libraries.items())
     spent = ", ".join(f"{name} {seconds:.0f} s" for name, seconds in sorted(report.spent.items()))
+    alone = "; of one, ± 0.0 says nothing" if report.seeds == 1 else ""
+    kept = counted(report.kept, "model")
     return [
-        f"Top-1 accuracy in per cent on the held-out rows, mean ± standard deviation over {report.seeds} seeds of the"
-        " split and the base point. Settings were chosen on a fifth of the training rows of seed 0.",
+        "Top-1 accuracy in per cent on the held-out rows, mean ± standard deviation over"
+        f" {counted(report.seeds, 'seed')} of the split and the base point{alone}. Settings were chosen on a fifth of"
+        " the training rows of seed 0.",
         "",
         f"- ran on: {report.machine}; {report.seconds / 60:.1f} minutes; {libraries}",
         f"- stores and their root digests: {stores}",
         *(text for preset, text in _presets(report).items() if preset in used),
         *([f"- processor time, choosing included: {spent}"] if spent else []),
-        *([f"- kept from earlier runs, whose minutes do not count: {report.kept} models"] if report.kept else []),
+        *([f"- kept from earlier runs, whose minutes do not count: {kept}"] if report.kept else []),
         *(f"- {note}" for note in report.notes),
     ]
 
@@ -126,8 +134,8 @@ def _presets(report: CompareReport) -> dict[str, str]:
     spec, solver = report.recipe["compare"], report.recipe["solver"]
     heads = _numbers(spec.get("head_ridges", spec["ridges"]))
     return {
-        "paper": f"- preset `paper`: Adam, {spec['epochs']} epochs of batches of {spec['batch']}, the rate from"
-        f" {_numbers(spec['rates'])} falling tenfold at a half and five sixths, λ = {spec['decay']:g}",
+        "paper": f"- preset `paper`: Adam, {counted(spec['epochs'], 'epoch')} of batches of {spec['batch']}, the rate"
+        f" from {_numbers(spec['rates'])} falling tenfold at a half and five sixths, λ = {spec['decay']:g}",
         "exact": f"- preset `exact`: ‖∇F‖ ≤ {msgspec.convert(solver, SolverSpec).relative:g} ‖∇F(0)‖ in float64 (or"
         f" {solver['max_passes']} passes), λ from {_numbers(spec['ridges'])} (of a head alone, {heads}) by the loss on"
         " rows set aside, PT and CLS by accuracy there",
@@ -149,7 +157,7 @@ def _origin(line: ReportLine, costs: bool) -> str:
     where = ", ".join([line.preset, line.method, *([] if line.shards is None else [f"shards {line.shards}"])])
     where += f", R = {line.radius:g}" if line.radius is not None else ""
     cost = f"; {line.seconds:.1f} s" if costs and line.seconds is not None else ""
-    cost += f", {line.passes:.0f} passes" if cost and line.passes is not None else ""
+    cost += f", {counted(round(line.passes), 'pass')}" if cost and line.passes is not None else ""
     proof = f"; ‖∇F‖ ≤ {line.gradient:.1e} ‖∇F(0)‖" if costs and line.gradient is not None else ""
     return f"{where}: {_setting(line.setting)}{cost}{proof}"
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
-from taftcache.names import UNTUNED, epsilon_text
+from taftcache.names import UNTUNED, counted, epsilon_text
 from taftcache.terminal.console import OUT, print_notes, stacked
 
 if TYPE_CHECKING:
@@ -51,10 +51,10 @@ def show_compare(report: CompareReport) -> None:
         OUT.print(table)
         for tuned in made.settings:
             chosen = ", ".join(f"{k} {v}" for k, v in tuned.chosen.items())
-            OUT.print(f"{tuned.method}, {tuned.shards} shards: chose {chosen} of {len(tuned.tried)}")
+            OUT.print(f"{tuned.method}, {counted(tuned.shards, 'shard')}: chose {chosen} of {len(tuned.tried)}")
     OUT.print(
-        f"{report.rows} training and {report.held_out} held-out rows, {report.seeds} seeds, {report.seconds:.0f} s on"
-        f" {report.machine}",
+        f"{report.rows} training and {report.held_out} held-out rows, {counted(report.seeds, 'seed')},"
+        f" {report.seconds:.0f} s on {report.machine}",
         soft_wrap=True,
     )
 
@@ -73,7 +73,7 @@ def show_teach(report: TeachReport) -> None:
         OUT.print(line, soft_wrap=True)
     OUT.print(
         stacked(
-            f"{report.trained} students trained, {report.kept} found trained ({report.seconds:.1f} s)",
+            f"{counted(report.trained, 'student')} trained, {report.kept} found trained ({report.seconds:.1f} s)",
             f"student {report.student}",
             f"report  {report.folder / 'report.md'}",
         ),

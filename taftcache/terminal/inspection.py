@@ -281,7 +281,7 @@ def _activations(a: Activations, dtype: str) -> Text:
         "  NaN, infinities, overflow: none, extraction refuses them",
         f"activations, {s['rows']} of {s['of']} rows (sampled now)",
         f"  ‖x‖ {quantiles}  (at 0 / 5 / 50 / 95 / 100 %)",
-        f"  {s['outlier_channels']} outlier channels; the largest {worst} the median's",
+        f"  {counted(s['outlier_channels'], 'outlier channel')}; the largest {worst} the median's",
         f"  {100 * s['zeros']:.2g} % zeros, {100 * s['subnormal']:.2g} % subnormal, {s['not_finite']} not finite",
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import random
+import re
 
 import msgspec
 import numpy as np
@@ -20,7 +21,7 @@ from taftcache.paper import figures as paper_figures
 from taftcache.paper import trial as paper_trial
 from taftcache.paper.comparison import REPORTS, TITLES, compare
 from taftcache.paper.line import ReportLine
-from taftcache.paper.pages import page, write_pages
+from taftcache.paper.pages import BRACKETS, page, write_pages
 from taftcache.paper.trial import Chosen, Setting, Trial
 from taftcache.paper.uncomposed import EXACT, HEAD, HEADS
 from taftcache.paper.workbench import Workbench
@@ -227,6 +228,9 @@ def test_pages_say_what_was_measured(whole, written):
     text = (folder / "report.md").read_text()
     assert whole.digests["store"] in text
     assert whole.machine in text
+    assert "over 1 seed of the split and the base point; of one, ± 0.0 says nothing" in text
+    assert text.count(BRACKETS) == 1, "beside what the paper found"
+    assert re.search(r"\b1 (seeds|epochs|passes|threads)\b", text) is None
     for made in whole.reports:
         assert f"## {made.title}" in text
         rows = list(csv.DictReader((folder / f"{made.report}.csv").read_text().splitlines()))
