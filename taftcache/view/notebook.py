@@ -8,7 +8,7 @@ from typing import Any
 from taftcache.cache.opening import Place, at_its_place
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import Consent
-from taftcache.errors import RecipeError
+from taftcache.errors import RecipeError, check_several
 from taftcache.view.atlas import Atlas
 from taftcache.view.page import report_page
 from taftcache.view.pictures import Pictures
@@ -64,6 +64,7 @@ def _seen(
     store: FeatureStore, samples: Sequence[str], neighbours: bool, consent: Consent | None
 ) -> tuple[str, dict[str, Any]]:
     """Where the store lies, and what all of its views show."""
+    check_several(samples=samples)
     pictures, atlas = Pictures(store, consent), Atlas(store)
     named = [atlas.table.ids[atlas.table.find(name)] for name in samples]
     atlas.work(skip=() if neighbours else ("neighbours",))

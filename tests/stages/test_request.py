@@ -72,6 +72,7 @@ def test_others_that_take_lists_take_no_text(store, tmp_path):
             lambda: taftcache.train_private(opened, shards="000"),
             lambda: taftcache.evaluate(opened, without="000"),
             lambda: taftcache.write_report(opened, tmp_path / "page.html", "u1"),
+            lambda: taftcache.StoreView(opened, "u1"),
             lambda: taftcache.audit(store, also=tmp_path),
         ):
             with pytest.raises(RecipeError, match="must be a list"):
