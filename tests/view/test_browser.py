@@ -198,6 +198,18 @@ def test_ticks_of_accuracies_that_hardly_differ(browse, server):
     assert ridges == [f"1e{k:+}" for k in range(-8, 3, 2)]
 
 
+@pytest.mark.parametrize("step", [0.0033, 0])
+def test_no_tick_is_beyond_all_rows(browse, server, step):
+    def steep(body):
+        for k, point in enumerate(body["path"]):
+            point.update(train=1 - step * k, held_out=1 - step * k)
+
+    page = changed(browse(), path=steep).open(server.url + "#training")
+    texts = page.tab.evaluate(TEXTS % "yAxis", page.tab.query_selector_all("main .chart[_echarts_instance_]")[-1])
+    assert max(float(text.rstrip(" %")) for text in texts if text) <= 100
+    assert texts.count("") < 2
+
+
 def test_a_part_of_the_held_out_rows_is_said_and_classes_without_one_come_last(browse, server, atlas):
     page = browse()
 

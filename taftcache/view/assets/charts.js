@@ -76,8 +76,9 @@ export const namesAxis = (names, each, room, rotate = 0) => ({
 export const percentAxis = (digits) => ({
   type: "value",
   scale: true,
+  max: ({ min }) => (min === 1 ? 1 : null), // where all are right, not the middle of 0 to 200 %
   minInterval: 10 ** (-2 - digits),
-  axisLabel: { formatter: (v) => (100 * v).toFixed(digits) + " %", color: css("--text") },
+  axisLabel: { formatter: (v) => (v > 1 + 1e-9 ? "" : (100 * v).toFixed(digits) + " %"), color: css("--text") },
 });
 
 export function dropCharts() {
