@@ -104,7 +104,7 @@ class FeatureStore:
         named = self.manifest
         if self.tombstone_file.newest and not named.shards and not named.tombstone_key:
             with self.transaction() as change:  # a store made anew where one had forgotten
-                change.adopt_tombstones()
+                change.record(change.adopt_tombstones())
         self._committer.remember(self.manifest)
 
     @classmethod

@@ -109,6 +109,9 @@ def audit(
     replay: Annotated[
         bool, typer.Option("--replay", help="forget again what an old copy of the store brought back")
     ] = False,
+    sign: Annotated[
+        Path | None, typer.Option("--sign", metavar="KEY", help="sign what --replay writes with this Ed25519 key (PEM)")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Check what forgetting promised.
@@ -120,7 +123,9 @@ def audit(
     Example: taftcache audit stores/quickstart --head quickstart.head --also exports
     """
     with bars(as_json) as progress:
-        report = taftcache.audit(store, progress, public_key=public_key, head=head, also=also or [], replay=replay)
+        report = taftcache.audit(
+            store, progress, public_key=public_key, head=head, also=also or [], replay=replay, signing_key=sign
+        )
     print_report(report, as_json, show_audit)
     if report.findings:
         raise typer.Exit(5)

@@ -100,6 +100,23 @@ def test_replay_takes_the_tombstones_beside_the_store_over(copy):
     assert (report.findings, report.tombstones, report.receipts) == ([], 2, 0)
 
 
+def test_a_replay_is_signed(signed, copy, tmp_path):
+    backup = shutil.copytree(copy, tmp_path / "backup")
+    with open_store(copy) as store:
+        taftcache.forget(
+            store, [store.shard("000").sample_ids[0]], shards=["001"], signing_key=signed[0].parent / "key.pem"
+        )
+    shutil.rmtree(copy)
+    shutil.copytree(backup, copy)
+    with pytest.raises(RecipeError, match="replay"):
+        taftcache.audit(copy, signing_key=signed[0].parent / "key.pem")
+    with pytest.raises(RecipeError, match="signing key"):
+        taftcache.audit(copy, replay=True, signing_key=tmp_path / "nowhere.pem")
+    report = taftcache.audit(copy, public_key=signed[1], replay=True, signing_key=signed[0].parent / "key.pem")
+    assert (report.findings, report.receipts, report.signed) == ([], 3, 4)  # one took over the tombstone of the shard
+    assert report.replayed > 1
+
+
 @pytest.mark.law("With a public key, an audit takes nothing in a ledger that the key's holder did not sign")
 def test_a_public_key_wants_signatures(signed, copy):
     key = signed[1]

@@ -94,14 +94,14 @@ class Transaction:
         self._usable()
         self._erased |= set(names)
 
-    def adopt_tombstones(self) -> None:
+    def adopt_tombstones(self) -> dict[str, Any]:
         """Take over the tombstones of the file beside the store: what an earlier store at this place forgot.
 
-        Those under this store's key, or the newest where it has none. The ledger says so.
+        Those under this store's key, or the newest where it has none. Returns the entry that says so, for `record`.
         """
         self._usable()
         self._adopted = self._committer.tombstone_file.under(self._key())
-        self.record({"event": ledger.ADOPT, **self.commitment()})
+        return {"event": ledger.ADOPT, **self.commitment()}
 
     def relabel(self, classes: Sequence[str]) -> dict[str, Shard]:
         """Keep only ``classes``, in the order that they have, and write every shard anew with labels that index them.

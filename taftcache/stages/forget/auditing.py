@@ -8,7 +8,7 @@ from pathlib import Path
 
 from taftcache.cache.opening import Place
 from taftcache.cache.store import FeatureStore
-from taftcache.errors import check_several
+from taftcache.errors import RecipeError, check_several
 from taftcache.stages.completeness import still_missing
 from taftcache.stages.forget.byproducts import check_folder, existing_folder
 from taftcache.stages.forget.chain import check_beside, check_ledger
@@ -18,7 +18,7 @@ from taftcache.stages.forget.models import check_models
 from taftcache.stages.forget.pin import Pin, check_pin, move_pin
 from taftcache.stages.forget.traces import check_damage, check_leftovers, check_names
 from taftcache.stages.progress import Progress, Silent
-from taftcache.stages.signature import checked_public_key
+from taftcache.stages.signature import checked_public_key, signed, signer_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +52,7 @@ def audit(
     head: Path | str | None = None,
     also: Sequence[Path | str] = (),
     replay: bool = False,
+    signing_key: Path | str | None = None,
 ) -> AuditReport:
     """Check a store against what its receipts say, and every bound against the rows.
 
@@ -64,16 +65,22 @@ def audit(
             after an audit without findings the file is written, or moved forward.
         also: folders to search for what was made of rows that are forgotten.
         replay: first forget again what an old copy of the store brought back, and take over the tombstones beside it.
+        signing_key: for ``replay``: a file with an Ed25519 key that its entries in the ledger are signed with.
 
     Raises:
-        StoreChanged: another process committed meanwhile, and something was found. RecipeError: no public key, or no
-            such folder. FormatError: ``head`` is something else. StoreWriteError: it cannot be written.
+        StoreChanged: another process committed meanwhile, and something was found. RecipeError: no public key, no
+            such folder or signing key, or a signing key without ``replay``. FormatError: ``head`` is something
+            else. StoreWriteError: it cannot be written.
     """
     check_several(also=also)
     progress, to = progress or Silent(), Findings()
     key = None if public_key is None else checked_public_key(public_key)
     folders = [existing_folder(folder) for folder in also]
-    replayed = _replay(path, progress) if replay else 0
+    if signing_key is not None and not replay:
+        raise RecipeError(
+            "a signing key is for what a replay writes, and an audit alone writes nothing", do="--replay beside --sign"
+        )
+    replayed = _replay(path, progress, signing_key) if replay else 0
     with FeatureStore(path, stale=True) as store:
         check_beside(store, to)
         receipts, signatures = check_ledger(store, key, to)
@@ -103,13 +110,14 @@ def audit(
         )
 
 
-def _replay(path: Place, progress: Progress) -> int:
+def _replay(path: Place, progress: Progress, signing_key: Path | str | None) -> int:
     """Bring an old copy up to what was forgotten at its place; how many rows that were."""
+    signer = signer_of(signing_key)
     with FeatureStore(path, mode="a", stale=True) as store:
         back = store.returned()
         if back:
-            forget(store, back, progress)
+            forget(store, back, progress, signing_key=signing_key)
         if store.lost_tombstones():
             with store.transaction() as change:
-                change.adopt_tombstones()
+                change.record(signed(store, change.adopt_tombstones(), signer))
         return len(back)
