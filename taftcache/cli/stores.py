@@ -165,12 +165,13 @@ def export(
     store: StorePath,
     file: Annotated[Path, typer.Argument(metavar="FILE", help="a file (or folder) that is not there yet")],
     format_: Annotated[
-        Literal["hdf5", "parquet", "npz", "embedding-projector"],
+        Literal["hdf5", "parquet", "npz", "embedding-projector"] | None,
         typer.Option(
             "--format",
-            help="hdf5: every cached row. parquet, npz, embedding-projector (a folder): a vector a sample, predictions",
+            help="hdf5: every cached row. parquet, npz, embedding-projector (a folder): a vector a sample, predictions."
+            " By default that of FILE's ending, .npz or .parquet; of any other, hdf5",
         ),
-    ] = "hdf5",
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Write all rows to one file for other tools.
@@ -180,7 +181,7 @@ def export(
 
     Example: taftcache export stores/quickstart features.h5
 
-    Example: taftcache export stores/quickstart samples.npz --format npz
+    Example: taftcache export stores/quickstart samples.npz
     """
     with bars(as_json) as progress:
         report = taftcache.export(store, file, format_, progress)

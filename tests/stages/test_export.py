@@ -14,6 +14,7 @@ import pytest
 
 import taftcache
 from taftcache.cache.store import FeatureStore
+from taftcache.cli import main
 from taftcache.errors import RecipeError, StoreError, StoreWriteError
 from taftcache.stages.files.exchange import FORMATS
 from taftcache.stages.files.importing import recipe_of_vectors
@@ -156,6 +157,29 @@ def test_projectors_tables_are_utf8_in_any_locale(tmp_path):
     subprocess.run(arguments, env={**os.environ, **plain}, check=True)
     text = (tmp_path / "out" / "metadata.tsv").read_bytes().decode("utf-8")
     assert {line.split("\t")[1] for line in text.splitlines()[1:]} == {"é", "日本"}
+
+
+@pytest.mark.parametrize(
+    ("name", "format"),
+    [("e.parquet", "parquet"), ("e.NPZ", "npz"), ("e.h5", "hdf5"), ("e.hdf5", "hdf5"), ("e", "hdf5")],
+)
+def test_the_ending_says_the_format(finished, tmp_path, name, format):
+    if format == "parquet":
+        pytest.importorskip("pyarrow")
+    assert taftcache.export(finished, tmp_path / name).format == format
+    begins = {"parquet": b"PAR1", "npz": b"PK", "hdf5": b"\x89HDF"}[format]
+    assert (tmp_path / name).read_bytes().startswith(begins)
+
+
+@pytest.mark.parametrize(
+    ("name", "format"), [("e.parquet", "npz"), ("e.npz", "hdf5"), ("e.h5", "parquet"), ("e.npz", "embedding-projector")]
+)
+def test_an_ending_of_another_format_is_refused(finished, tmp_path, capsys, name, format):
+    with pytest.raises(SystemExit) as ended:
+        main(["export", str(finished), str(tmp_path / name), "--format", format])
+    assert ended.value.code == 2
+    assert f"cannot export as {format} to {name}" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_an_unknown_format(finished, tmp_path):

@@ -48,20 +48,32 @@ FORMATS: dict[str, Callable[[FeatureStore, Path, OnRows], int]] = {
 }
 """Format -> what writes a store's rows to a new file of it and returns the bytes."""
 
+ENDINGS = {".h5": "hdf5", ".hdf5": "hdf5", ".npz": "npz", ".parquet": "parquet"}
 
-def export(path: Place, file: Path | str, format: str = "hdf5", progress: Progress | None = None) -> ExportReport:
+
+def export(path: Place, file: Path | str, format: str | None = None, progress: Progress | None = None) -> ExportReport:
     """Write a store's rows, labels and ids to one file for other tools; each row is verified as it is read.
 
-    The file is a copy: what is forgotten later stays in it.
+    The file is a copy: what is forgotten later stays in it. ``format``: by default that of the file's ending, ``.npz``
+    or ``.parquet``, and HDF5 for any other.
 
     Raises:
-        RecipeError: no such format. StoreWriteError: the file exists, or the disk refused.
+        RecipeError: no such format, or the ending is that of another. StoreWriteError: the file exists, or the disk
+            refused.
     """
+    place = Path(file).expanduser()
+    ending = ENDINGS.get(place.suffix.lower())
+    format = ending or "hdf5" if format is None else format
     if format not in FORMATS:
         raise RecipeError(
             f"cannot export as {format!r}: it is not one of {', '.join(FORMATS)}", got=format, do="--format hdf5"
         )
-    begin, place = time.perf_counter(), Path(file).expanduser()
+    if ending not in (None, format):
+        raise RecipeError(
+            f"cannot export as {format} to {place.name}: its ending is that of {ending}",
+            got=format, do=f"--format {ending}, or another name",
+        )  # fmt: skip
+    begin = time.perf_counter()
     folder = format == "embedding-projector"
     with FeatureStore(path) as store, (progress or Silent()).task("export", None) as task:
         with whole(place, folder=folder) as partial:
