@@ -11,6 +11,7 @@ import taftcache
 from taftcache.backbone.sources.opening import open_source
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import DataError, RecipeError, SolveError, UnknownSample
+from tests.cache.making import create, fill, names
 from tests.stages.making import commits, open_store, recipe, tree
 
 SETTINGS = {
@@ -71,6 +72,20 @@ def recipe_of(path: Path, tmp_path: Path):
         values = dict(store.manifest.recipe)
     values["store"] = {**values["store"], "path": str(path)}
     return parse_recipe(values)
+
+
+@pytest.mark.law("A forgotten sample leaves store and models with the bytes of never seen, and no trace")
+def test_a_store_without_a_recipe_forgets(tmp_path):
+    ids = names(12)
+    for name, kept in (("forgot", ids), ("never", ids[1:])):
+        with create(tmp_path / name) as store:
+            fill(store, "000", kept[:-6])
+            fill(store, "001", ids[6:])
+    forget(tmp_path / "forgot", ids[0])
+    assert commits(tmp_path / "forgot") == commits(tmp_path / "never")
+    assert taftcache.forget(tmp_path / "forgot", classes=["bee"]).classes == ["bee"]
+    assert taftcache.forget(tmp_path / "forgot", shards=["001"]).dropped_shards == ["001"]
+    assert taftcache.audit(tmp_path / "forgot").findings == []
 
 
 def test_one_by_one_is_all_at_once(photographed, tmp_path):

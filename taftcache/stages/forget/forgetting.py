@@ -308,14 +308,13 @@ def _private(store: FeatureStore, plan: ForgetPlan) -> list[str]:
 
 def _record(change: Transaction, store: FeatureStore, plan: ForgetPlan) -> None:
     """The settings without coefficients and weights of what leaves."""
-    values, recipe = store.manifest.recipe, plan.recipe
-    compose, objective = dict(values["compose"]), dict(values["objective"])
+    values, recipe = dict(store.manifest.recipe), plan.recipe  # of a store that a program made it may be empty
     if plan.weights != recipe.compose.weights:
-        compose["weights"] = plan.weights or "rows"
+        values["compose"] = {**values["compose"], "weights": plan.weights or "rows"}
     if not isinstance(recipe.objective.class_weights, str):
-        objective["class_weights"] = list(recipe.objective.class_weights)
-    if (compose, objective) != (values["compose"], values["objective"]):
-        change.update(recipe={**values, "compose": compose, "objective": objective})
+        values["objective"] = {**values["objective"], "class_weights": list(recipe.objective.class_weights)}
+    if values != store.manifest.recipe:
+        change.update(recipe=values)
 
 
 def _report(store: FeatureStore, plan: ForgetPlan, before: str) -> ForgetReport:
