@@ -121,6 +121,8 @@ def _answer(answer: Answer, times: dict[int, str], unreadable: list[int]) -> str
         return f"held in staging, by the stopped extraction of shard {answer.shard}{before}"
     if named:
         return f"not held, and {named} names it, but its tombstone is gone: taftcache audit"
+    if answer.alike is not None:
+        return f"not known as it is written here, {answer.sample!a}; {answer.alike!a}, which looks the same, is"
     if unreadable:
         return f"not held; whether {_either(unreadable)} forgot it cannot be told, for the key is destroyed"
     return "not known: no row and no tombstone has this id; it was never here, or is written otherwise"

@@ -14,6 +14,7 @@ import taftcache
 from taftcache import FeatureStore
 from taftcache.cli import main
 from taftcache.errors import RecipeError, UnknownSample
+from taftcache.terminal.forgetting import show_receipts
 
 IDS = [*(f"u{k}" for k in range(40)), " u0", "u1 ", "1", "2", "12", "e\u0301"]
 
@@ -136,3 +137,14 @@ def test_an_id_in_another_unicode_form_is_not_offered_as_itself(store, capsys):
     code, told = ended(capsys, "forget", str(store), "--sample", "\xe9")
     assert (code, told["got"]) == (UnknownSample.exit_code, "'\\xe9'")
     assert told["try"].startswith("'e\\u0301', which looks the same")
+
+
+def test_receipts_name_an_id_of_another_unicode_form(store, capsys):
+    def answer(sample):
+        return taftcache.receipts(store, ["u3", "nowhere", sample]).samples[2]
+
+    assert (answer("\xe9").state, answer("\xe9").alike) == ("unknown", "e\u0301")
+    taftcache.forget(store, ["e\u0301"])
+    assert (answer("\xe9").alike, answer("e\u0301").alike, answer("u99").alike) == ("e\u0301", None, None)
+    show_receipts(taftcache.receipts(store, ["\xe9"]))
+    assert "not known as it is written here, '\\xe9'; 'e\\u0301', which looks the same, is" in capsys.readouterr().out

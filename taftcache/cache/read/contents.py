@@ -75,7 +75,7 @@ class Contents:
                     f"no row has the id {sample_id!r}, which was forgotten",
                     do=f"taftcache receipts {self.root.path} --sample {sample_id}, which says when",
                 )
-            if (same := in_another_form(sample_id, self._rows())) is not None:
+            if (same := in_another_form([sample_id], self._rows()).get(sample_id)) is not None:
                 raise UnknownSample(
                     f"no row has the id {sample_id!r} as it is written here",
                     got=ascii(sample_id),

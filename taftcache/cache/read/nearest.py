@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import unicodedata
 from bisect import bisect_left
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 _ENOUGH = 5000
 
@@ -20,7 +20,9 @@ def nearest(sample_id: object, known: Collection[str], count: int = 3) -> list[s
     return difflib.get_close_matches(sought, pool, n=count, cutoff=0.5)
 
 
-def in_another_form(sample_id: object, known: Collection[str]) -> str | None:
-    """Of ``known``, the id of the same letters in another Unicode form, such as é for e and an accent; None of none."""
-    letters = unicodedata.normalize("NFC", str(sample_id))
-    return next((i for i in known if i != sample_id and unicodedata.normalize("NFC", i) == letters), None)
+def in_another_form(sample_ids: Iterable[str], known: Iterable[str]) -> dict[str, str]:
+    """By id that is not ``known``: the known one of the same letters in another Unicode form, such as é for e and an
+    accent, where there is one."""
+    by_letters = {unicodedata.normalize("NFC", i): i for i in known}
+    found = {i: by_letters.get(unicodedata.normalize("NFC", str(i))) for i in sample_ids}
+    return {i: same for i, same in found.items() if same is not None}

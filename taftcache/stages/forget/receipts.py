@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from unicodedata import normalize
 
 import msgspec
 
@@ -15,6 +16,7 @@ from taftcache.cache.format import ledger
 from taftcache.cache.format.digest import canonical, digest
 from taftcache.cache.format.plan import check_ids
 from taftcache.cache.opening import at_its_place
+from taftcache.cache.read.nearest import in_another_form
 from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.transaction import Transaction
 from taftcache.errors import FormatError, RecipeError, several_texts
@@ -88,7 +90,8 @@ class Answer:
     stopped has it; "forgotten"; "unknown", none of these. ``receipts`` are the numbers of those that name it: of a held
     one, it was taken in again since. Of a forgotten one that none names, ``perhaps`` are those of the entries that may
     have: receipts that keep a digest of their ids alone, and tombstones taken over from an earlier store at this place.
-    ``beside``: only the file beside the store knows that it was forgotten; its receipt is not in this store.
+    ``beside``: only the file beside the store knows that it was forgotten; its receipt is not in this store. ``alike``:
+    of an unknown one, an id that the store has or forgot, and that differs by its Unicode form alone.
     """
 
     sample: str
@@ -97,6 +100,7 @@ class Answer:
     receipts: list[int] = field(default_factory=list)
     perhaps: list[int] = field(default_factory=list)
     beside: bool = False
+    alike: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -232,6 +236,8 @@ def _answers(store: FeatureStore, samples: Sequence[str], said: Sequence[_Ids]) 
     whole = digest(canonical(sorted(hashes[i] for i in gone if hashes[i] not in by_hash)))
     exact = [seq for seq, own in unlisted.items() if own == whole]
     perhaps = [s.seq for s in said if s.seq in unlisted or s.event == ledger.ADOPT]
+    strange = [i for i in samples if not (store.holds(i) or i in skipped or i in staged or i in gone or i in beside)]
+    alike = _alike(store, strange, [*skipped, *staged]) if strange else {}
 
     def answer(sample: str) -> Answer:
         named = by_hash.get(hashes.get(sample, ""), [])
@@ -246,6 +252,14 @@ def _answers(store: FeatureStore, samples: Sequence[str], said: Sequence[_Ids]) 
             return Answer(sample=sample, state="forgotten", receipts=named or exact, perhaps=may)
         if sample in beside:
             return Answer(sample=sample, state="forgotten", beside=True)
-        return Answer(sample=sample, state="unknown", receipts=named)
+        return Answer(sample=sample, state="unknown", receipts=named, alike=alike.get(sample))
 
     return [answer(sample) for sample in samples]
+
+
+def _alike(store: FeatureStore, samples: Sequence[str], unmade: Sequence[str]) -> dict[str, str]:
+    """By unknown id: one in another Unicode form that the store forgot, or has, as a row or ``unmade``."""
+    forms = [(i, form) for i in samples for form in (normalize("NFC", i), normalize("NFD", i))]
+    forgotten = {i: form for i, form in forms if store.is_forgotten(form)}
+    held = [i for ref in store.manifest.shards for i in store.shard(ref.name).sample_ids]
+    return forgotten | in_another_form(samples, [*unmade, *held])
