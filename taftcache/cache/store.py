@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from types import TracebackType
 from typing import Any, Literal, Self
+
+from numpy.typing import NDArray
 
 from taftcache.cache.arrays import DaskRows, RowDataset, ShardRows
 from taftcache.cache.format import ledger
@@ -27,7 +29,7 @@ from taftcache.cache.write.commit import Committer, create
 from taftcache.cache.write.group import ShardForm
 from taftcache.cache.write.journal import Header
 from taftcache.cache.write.previous import unlawful
-from taftcache.cache.write.sweep import staged_rows, strays
+from taftcache.cache.write.sweep import staged_rows, staged_tokens, strays
 from taftcache.cache.write.tombstones import TombstoneFile, is_among
 from taftcache.cache.write.transaction import Transaction
 from taftcache.cache.write.writer import ShardWriter
@@ -336,6 +338,10 @@ class FeatureStore:
     def staged_rows(self) -> dict[str, dict[str, int]]:
         """`staged_ids` with their labels, -1 where none is known: of a sample that was skipped."""
         return staged_rows(self.staging, self.manifest)
+
+    def staged_tokens(self) -> Iterator[tuple[str, list[str], NDArray[Any] | None]]:
+        """(shard, ids, tokens [n, t, d]) of each chunk in unfinished work; None for tokens that are damaged."""
+        return staged_tokens(self.staging)
 
     def committer(self) -> Committer:
         """What commits changes to this store; StoreError where it was not opened for writing."""

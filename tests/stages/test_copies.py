@@ -68,6 +68,40 @@ def test_copies_are_named_counted_and_forgotten_with_it(made, tmp_path, capsys):
     assert commits(by_id) == commits(path)
 
 
+def staged(made: Path, path: Path) -> Path:
+    """A copy with a chunk of an unfinished shard, whose second row has the bytes of v/04."""
+    with open_store(shutil.copytree(made, path)) as store:
+        shard, row = store.locate("v/04")
+        tokens = np.concatenate([shard.tokens(slice(row, row + 1)) + 1, shard.tokens(slice(row, row + 1))])
+        with store.writer("002", "train", chunk_rows=2, dtype="float32", tokens_shape=tokens.shape[1:]) as writer:
+            writer.append(tokens, ["new/0", "new/1"], [0, 1])
+    return path
+
+
+@pytest.mark.law(
+    "Rows with the very bytes of a forgotten one are named, counted, and forgotten where that is asked for"
+)
+def test_copies_in_an_unfinished_extraction_are_found(made, tmp_path):
+    path = staged(made, tmp_path / "store")
+    assert sorted(taftcache.forget(path, ["v/04"], dry_run=True).copies) == ["new/1", *COPIES]
+    assert sorted(taftcache.forget(path, ["new/1"], dry_run=True).copies) == [*COPIES[:1], "v/04", *COPIES[1:]]
+    assert taftcache.forget(path, ["new/0"], dry_run=True).copies == []
+    report = taftcache.forget(path, ["v/04"], with_copies=True)
+    assert sorted(report.forgotten) == ["new/1", *COPIES[:1], "v/04", *COPIES[1:]]
+    with FeatureStore(path) as store:
+        assert (store.is_forgotten("new/1"), store.is_forgotten("new/0"), store.staged_ids()) == (True, False, {})
+    assert taftcache.audit(path).findings == []
+
+
+def test_a_damaged_chunk_of_an_unfinished_extraction_is_said_to_be_unsearched(made, tmp_path):
+    path = staged(made, tmp_path / "store")
+    (chunk,) = (path / "staging").glob("*/group/tokens/c*")
+    chunk.write_bytes(bytes(len(chunk.read_bytes())))
+    report = taftcache.forget(path, ["v/04"])
+    assert sorted(report.copies) == COPIES
+    assert report.notes == ["shard 002 is damaged: it was not searched for copies of the rows"]
+
+
 def test_a_damaged_shard_is_said_to_be_unsearched(made, tmp_path):
     path = shutil.copytree(made, tmp_path / "store")
     with FeatureStore(path) as store:

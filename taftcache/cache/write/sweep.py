@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
+
+from numpy.typing import NDArray
 
 from taftcache.cache.format import layout, ledger, manifest
 from taftcache.cache.format.manifest import Manifest, ShardRef
@@ -11,6 +14,7 @@ from taftcache.cache.format.parts import FOLDER
 from taftcache.cache.place.folder import Folder
 from taftcache.cache.place.home import Home
 from taftcache.cache.place.lock import LOCK
+from taftcache.cache.write.group import GroupWriter
 from taftcache.cache.write.journal import Header, Journal, Line
 from taftcache.errors import StoreError, StoreUnreachable
 
@@ -79,6 +83,17 @@ def staged_rows(staging: Folder, named: Manifest) -> dict[str, dict[str, int]]:
             if header.identity == Header.made_from(named):
                 rows.update((i, label) for line in lines for i, label in zip(line.ids, line.labels, strict=False))
     return found
+
+
+def staged_tokens(staging: Folder) -> Iterator[tuple[str, list[str], NDArray[Any] | None]]:
+    """The shard of each chunk of such rows, their ids and their tokens [n, t, d]; None where the chunk is damaged."""
+    for path in _in(staging, "staging"):
+        header, lines, _ = Journal(staging, path).read()
+        if header is not None and staging.exists(f"{path}/group"):  # else its commit went through
+            group = GroupWriter(staging, f"{path}/group", header.form)
+            for index, line in enumerate(lines):
+                tokens = group.get_chunk(index, line.chunk)
+                yield header.name, line.ids, None if tokens is None else tokens[: len(line.ids)]
 
 
 def unfinished(staging: Folder) -> list[str]:

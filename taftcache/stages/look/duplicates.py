@@ -194,29 +194,44 @@ class Hashes:
                 except StoreError:
                     damaged[shard.name] = None
                 else:
-                    hashes[rows] = [blake3(row.tobytes()).digest(length=HASH) for row in tokens]
+                    hashes[rows] = _hashes(tokens)
                     read[rows] = True
                 task.advance(rows.stop - rows.start)
         return cls(table=table, hashes=hashes, read=read, damaged=list(damaged))
 
-    def ids_like(self, these: NDArray[np.bool_], among: NDArray[np.bool_]) -> list[str]:
-        """Ids of the rows ``among`` [n] all that hold the bytes of one of ``these`` [n]."""
-        sought = {one.tobytes() for one in self.hashes[these & self.read]}
+    def chosen(self, these: NDArray[np.bool_]) -> set[bytes]:
+        """The hashes of ``these`` [n] among all rows."""
+        return {one.tobytes() for one in self.hashes[these & self.read]}
+
+    def ids_like(self, sought: Collection[bytes], among: NDArray[np.bool_]) -> list[str]:
+        """Ids of the rows ``among`` [n] all whose hash is ``sought``."""
         return [self.table.ids[k] for k in np.flatnonzero(among & self.read) if self.hashes[k].tobytes() in sought]
 
 
 def copies_of(store: FeatureStore, samples: Collection[str], progress: Progress) -> tuple[list[str], list[str]]:
-    """Ids of the other rows, held-out ones too, with the bytes of one of ``samples``; and the damaged shards."""
-    named = set(samples)
-    if not any(store.holds(sample) for sample in named):
+    """Ids of the other rows, held-out and staged ones too, with the bytes of one of ``samples``; and the damaged
+    shards."""
+    named, staged, damaged = set(samples), dict[str, bytes](), list[str]()
+    for name, ids, tokens in store.staged_tokens() if named else ():
+        if tokens is None:
+            damaged.append(name)
+        else:
+            staged.update(zip(ids, _hashes(tokens), strict=True))
+    if not any(store.holds(sample) or sample in staged for sample in named):
         return [], []
     found = Hashes.of(store, progress)
     these = np.array([i in named for i in found.table.ids], bool)
-    return found.ids_like(these, ~these), found.damaged
+    sought = found.chosen(these) | {staged[i] for i in named if i in staged}
+    more = [i for i, own in staged.items() if own in sought and i not in named and not store.holds(i)]
+    return [*found.ids_like(sought, ~these), *more], list(dict.fromkeys([*found.damaged, *damaged]))
 
 
 def leaked(store: FeatureStore, progress: Progress) -> list[str]:
     """Ids of held-out rows with the bytes of a training row."""
     found = Hashes.of(store, progress)
     held = found.table.held_out
-    return found.ids_like(~held, held)
+    return found.ids_like(found.chosen(~held), held)
+
+
+def _hashes(tokens: NDArray[Any]) -> list[bytes]:
+    return [blake3(row.tobytes()).digest(length=HASH) for row in tokens]
