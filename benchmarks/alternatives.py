@@ -31,6 +31,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import platform
 import shutil
 import sys
 import tempfile
@@ -61,6 +62,7 @@ from taftcache.stages.train.record import settings_of
 from taftcache.stages.train.solving import solve_component
 
 METHODS = ("probe", *RIVALS, "taftcache")
+UNITS = {"avx512f": "AVX-512", "avx512_bf16": "bfloat16", "amx_bf16": "AMX"}
 
 
 def probe(case: Case) -> dict[str, Any]:
@@ -136,12 +138,26 @@ def measured(name: str, place: Path, args: argparse.Namespace) -> dict[str, Any]
             work = partial(rival, case, method, kept)
         if method in args.only:
             print(f"{name}: {method}", file=sys.stderr, flush=True)
-            found[method] = kept.once(method, lambda work=work: {**work(), "threads": torch.get_num_threads()})
+            where = {"threads": torch.get_num_threads(), "machine": machine()}
+            found[method] = kept.once(method, lambda work=work, where=where: {**work(), **where})
         elif (before := kept.get(method)) is not None:
             found[method] = before
     held = int(case.held.sum())
     about = {"rows": len(case.ids) - held, "held_out": held, "classes": case.classes, "backbone": case.backbone}
     return {**about, "shards": SHARDS, "methods": compared(found)}
+
+
+def machine() -> str:
+    """The processor's name, and which of its units for matrices it has."""
+    try:
+        described = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return platform.processor() or platform.machine()
+    lines = dict(line.split(":", 1) for line in described.splitlines() if ":" in line)
+    values = {key.strip(): value.strip() for key, value in lines.items()}
+    has = values.get("flags", "").split()
+    units = [name for flag, name in UNITS.items() if flag in has]
+    return ", ".join([values.get("model name", platform.machine()), *units])
 
 
 def compared(found: dict[str, Any]) -> dict[str, Any]:
