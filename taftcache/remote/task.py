@@ -17,12 +17,12 @@ def portable(recipe: Recipe) -> dict[str, Any]:
     values = recipe_values(recipe)
     values["store"]["path"] = anywhere(str(recipe.store_path))
     data, backbone, prior = values["data"], values["backbone"], values["prior"]
-    if data["source"] in ("folder", "npz", "hdf5"):
+    if data["source"] not in ("digits", "timm", "published"):  # which names places, and none of these
         for name in ("train", "test"):
             data[name] = data[name] and anywhere(data[name])
     data["root"] = data["root"] and anywhere(data["root"])
     if backbone["weights"] not in ("bundled", "pretrained"):
-        backbone["weights"] = anywhere(backbone["weights"])
+        backbone["weights"] = anywhere(backbone["weights"].removeprefix("local-dir:"))
     prior["teachers"] = [anywhere(path) for path in prior["teachers"]]
     return values
 

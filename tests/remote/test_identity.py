@@ -9,6 +9,7 @@ import pytest
 
 import taftcache
 from taftcache.errors import UnreadableImage
+from taftcache.remote.task import portable
 from tests.remote.making import asking, grow, many, turn
 from tests.stages.making import open_store, recipe, tree
 
@@ -43,6 +44,23 @@ def test_the_exact_composition_has_the_same_bytes(cluster, exact, store, monkeyp
         report = taftcache.compose(opened, asking(opened, way), cluster=cluster)
     assert report.passes > 3
     assert tree(store) == tree(expected)
+
+
+@pytest.mark.parametrize("source", ["folder", "table", "npz", "hdf5"])
+def test_workers_are_told_places_in_full(tmp_path, monkeypatch, source):
+    """Which are in the driver's folder, and not in theirs."""
+    monkeypatch.chdir(tmp_path)
+    weights = {"weights": "local-dir:nets/mine"}
+    sent = portable(recipe(tmp_path / "store", data={"source": source, "train": "a/b", "test": "c"}, backbone=weights))
+    assert (sent["data"]["train"], sent["data"]["test"]) == (str(tmp_path / "a/b"), str(tmp_path / "c"))
+    assert sent["backbone"]["weights"] == str(tmp_path / "nets/mine")
+
+
+def test_workers_are_told_names_as_they_are(tmp_path):
+    named = {"source": "timm", "train": "torch/cifar10", "root": "~/data"}
+    sent = portable(recipe(tmp_path / "store", data=named))
+    assert (sent["data"]["train"], sent["data"]["root"]) == ("torch/cifar10", "~/data")
+    assert sent["backbone"]["weights"] == "bundled"
 
 
 def test_workers_compute_the_passes(cluster, store, monkeypatch):
