@@ -47,7 +47,7 @@ LIBRARIES = ("torch", "torchvision", "timm", "pillow")
 
 @dataclass(frozen=True, kw_only=True)
 class ExtractReport:
-    """What stage 1 did; ``images`` were run through the model now, the rest was there."""
+    """What stage 1 did; ``images`` were run through the model now, the rest was there. ``bytes`` are the shards'."""
 
     store: Path
     root_digest: str
@@ -329,6 +329,6 @@ def _report(store: FeatureStore, images: int = 0, seconds: float = 0.0, notes: S
         images=images,
         skipped=len(store.manifest.skipped),
         seconds=seconds,
-        bytes=store.nbytes,
+        bytes=sum(store.shard(ref.name).nbytes for ref in store.manifest.shards),
         notes=list(notes),
     )
