@@ -65,7 +65,7 @@ def short(data: dict[str, Any]) -> str:
         "",
         "Held-out accuracy with its 95 % interval, and whether it differs from taftcache's on the same rows by more"
         f" than noise; trained on {rows}."
-        f" Times are those on {TITLES[first]}, {cores(data[first])}, the choice of rates and the pass"
+        f" Times are those on {TITLES[first]} ({cores(data[first])}), the choice of rates and the pass"
         " through the frozen layers included. The others keep a single model of all rows: taking a shard or a sample"
         " out of it means training it again. taftcache's shard is its component alone; the exact model is renewed as"
         " for a sample."
@@ -75,9 +75,10 @@ def short(data: dict[str, Any]) -> str:
 
 
 def cores(found: dict[str, Any]) -> str:
-    """On how many threads it ran."""
+    """On how many threads it ran, and of which processor where the report says it."""
     threads = sorted({of["threads"] for of in found["methods"].values()})
-    return "one thread" if threads == [1] else f"{' or '.join(map(str, threads))} threads"
+    machines = sorted({of["machine"] for of in found["methods"].values() if "machine" in of})
+    return " of ".join(["one thread" if threads == [1] else f"{' or '.join(map(str, threads))} threads", *machines])
 
 
 def listed(found: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
