@@ -13,8 +13,10 @@ from PIL import Image
 
 import taftcache
 from taftcache.errors import SolveError
+from taftcache.model.component import read_base, read_component
 from taftcache.recipe import Recipe
 from taftcache.solve.choosing import RidgeChoice
+from taftcache.stages.forget.renewal import certificate_of
 from taftcache.stages.train import solving
 from taftcache.terminal.forgetting import show_forget, show_receipts
 from tests.stages.making import open_store, recipe
@@ -60,8 +62,22 @@ def test_another_ridge_is_not_what_the_removal_moved(trained, mode):
         assert report.notes == []
 
 
+@pytest.mark.law("A receipt takes no other change of a model for what the removal moved")
+def test_under_another_ridge_what_decides_is_what_a_row_moves(trained):
+    with open_store(trained) as store:
+        new = read_component(store, "models/exact", read_base(store, under(trained, ridge=1e-1).tangent))
+    proven = new.meta["certificate"]
+    old = replace(new, delta=2 * new.delta, meta={**new.meta, "certificate": {**proven, "ridge": 2 * proven["ridge"]}})
+    assert certificate_of(new, replace(old, meta=new.meta))["decisive"]
+    for times, decisive in ((5, False), (15, True), (None, None)):
+        moves = None if times is None else times * proven["distance_bound"]
+        solved = replace(new, meta={**new.meta, "stats": {**new.meta["stats"], "row_moves": moves}})
+        assert certificate_of(solved, old)["decisive"] is decisive
+
+
+@pytest.mark.law("A receipt takes no other change of a model for what the removal moved")
 def test_a_ridge_that_the_rows_that_stay_chose_is_said(tmp_path, monkeypatch, capsys):
-    """Most of what has moved is its part then."""
+    """Most of what has moved is its part then, and what decides is what a typical row would move."""
 
     def ten_times(*arguments: Any, **options: Any) -> RidgeChoice:
         choice = kept(*arguments, **options)
@@ -75,13 +91,16 @@ def test_a_ridge_that_the_rows_that_stay_chose_is_said(tmp_path, monkeypatch, ca
         report = taftcache.forget(store, [one])
         figures = report.certificates["models/exact"]
         assert figures["ridge"] == pytest.approx(10 * figures["ridge_before"])
+        assert 0 < figures["row_moves"] < 0.1 * figures["moved"]
+        assert figures["decisive"] == (figures["distance_bound"] <= 0.1 * figures["row_moves"])
         assert (
             taftcache.receipts(store).receipts[0].certificates["models/exact"].ridge_before == figures["ridge_before"]
         )
         show_forget(report)
-        assert f"with another λ: the rows that stay chose {figures['ridge']:.1e}" in capsys.readouterr().out
         show_receipts(taftcache.receipts(store))
-        assert f"with another λ: the rows that stay chose {figures['ridge']:.1e}" in capsys.readouterr().out
+        told = " ".join(capsys.readouterr().out.split())
+        assert told.count(f"with another λ: the rows that stay chose {figures['ridge']:.1e}") == 2
+        assert told.count(f"taking out a row moves about {figures['row_moves']:.1e}: decisive; the removal moved") == 2
         again = taftcache.forget(store, [other])
         assert "ridge_before" not in again.certificates["models/exact"]
     assert taftcache.audit(tmp_path / "store").findings == []

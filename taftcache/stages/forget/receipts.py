@@ -47,6 +47,7 @@ class Proof(msgspec.Struct, frozen=True, kw_only=True):
     decisive: bool | None = None
     ridge: float | None = None
     ridge_before: float | None = None
+    row_moves: float | None = None
 
 
 class Receipt(msgspec.Struct, frozen=True, kw_only=True):

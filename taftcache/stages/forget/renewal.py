@@ -21,7 +21,7 @@ from taftcache.solve.methods.row_space import Restart
 from taftcache.solve.settings import DECISIVE
 from taftcache.stages.progress import Progress
 from taftcache.stages.train.settings import Settings
-from taftcache.stages.train.solving import SolveOptions, choice_of, record_of, solve_component
+from taftcache.stages.train.solving import SolveOptions, choice_of, judged, record_of, solve_component
 
 WARM_ROUNDS = 6
 LEAST_PASSES = 12
@@ -53,7 +53,8 @@ def certificate_of(new: Component, old: Component | None) -> dict[str, Any]:
     distance between the two optima from below; ``decisive``: the certified distance is at most a tenth of that.
     All three are None where the classes, and so the parameters, are others. ``ridge`` and
     ``ridge_before``: the new and the old λ, where the rows that stay chose another one, which then has most of the part
-    in ``moved``.
+    in ``moved``. ``decisive`` is then of ``row_moves``, about what taking out a typical row would move, and None where
+    the solve made no estimate of it.
     """
     entry: dict[str, Any] = {
         **new.meta["certificate"],
@@ -70,7 +71,7 @@ def certificate_of(new: Component, old: Component | None) -> dict[str, Any]:
         entry |= {"moved": moved, "moved_at_least": least, "decisive": bound <= DECISIVE * least}
         now, before = new.record.certified.ridge, old.record.certified.ridge
         if now != before:
-            entry |= {"ridge": now, "ridge_before": before}
+            entry |= {"ridge": now, "ridge_before": before, "decisive": None, **judged(new.meta)}
     return entry
 
 
