@@ -45,7 +45,7 @@ class StoreSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 class ExtractSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """How stage 1 runs; none of it changes a byte of what is stored.
 
-    workers: decoding threads; 0 picks one per core.
+    workers: threads that decode and, on a CPU, run the layers; 0 picks one per core.
     """
 
     workers: Annotated[int, msgspec.Meta(ge=0)] = 0
@@ -97,12 +97,13 @@ class PriorSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 class SolverSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """When the solve ends and how it computes.
 
-    method: "auto" picks by the problem; "conjugate" gradients under a Kronecker preconditioner; "projected", the
-        paper's projected gradient; "accelerated", with momentum and restarts; "paper", "release" and "adamw" are Adam's
-        schedules, for comparison.
+    method: "auto" picks by the problem (docs/solvers.md); "conjugate" takes conjugate gradients on the parameters, not
+        in the space of the rows; "projected", the paper's projected gradient; "accelerated", with momentum and
+        restarts; "paper", "release" and "adamw" are Adam's schedules, for comparison.
     tolerance: on the float64 gradient norm, relative to its norm at Δw = 0. "decisive" instead continues until the
-        certified distance is a tenth of what taking out a typical row would move, by an estimate, so that a receipt can
-        decide about its removal; "auto" goes to 1e-6, and then on to that distance where the estimate is a good one.
+        certified distance is a twelfth of what taking out a typical row would move, by an estimate, so that a receipt
+        can decide about its removal; "auto" goes to 1e-6, and then on to that distance where the estimate is a good
+        one.
     max_passes: the most passes over the shard's rows.
     proof_passes: passes spent after a solve on closer bounds.
     precision: of the inner products; certificates are always float64.
@@ -141,9 +142,11 @@ class ForgetSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     """What a run forgets at its end.
 
     samples: ids, as ``taftcache inspect`` lists them.
-    mode: "retrain" solves the affected shards again without the rows, from zero; "subtract" leaves those shards out of
-        the composition and solves none of them; "resolve" also solves models/exact again, from where it is.
-    cold: "resolve" starts from the mean instead, so that models/exact too has the bytes of one that never saw the rows.
+    mode: "retrain" solves the affected shards again without the rows, from zero, and models/exact; "subtract" leaves
+        those shards out of the composition and solves none of them; "resolve" is "retrain", but models/exact goes on
+        from where it is.
+    cold: "resolve" starts from the mean or from zero instead, so that models/exact too has the bytes of one that never
+        saw the rows.
     """
 
     samples: list[str] = []

@@ -168,11 +168,10 @@ def recipes(folder: Path) -> str:
         "# Recipes",
         "",
         "Made from the recipes' leading comments by `tools/make_docs.py`; every key is explained in "
-        "[the guide](../docs/guide.md), those of `teach/` in [its page](../docs/teaching.md). They are in the "
-        "package, too, so their names do without a clone: `taftcache run quickstart` (`taftcache extract "
-        "teachers/digits-bundled` for teachers, `taftcache teach teach/quick` for students). Change a value with "
-        "`--set section.key=value`; share the work out among processes with `--workers N` ([when that pays]"
-        "(../docs/cluster.md)).",
+        "[the guide](../docs/guide.md), those of `teach/` in [its page](../docs/teaching.md). The recipes are part of "
+        "the package, so they run by name: `taftcache run quickstart` (`taftcache extract teachers/digits-bundled` "
+        "for teachers, `taftcache teach teach/quick` for students). Change a value with `--set section.key=value`; "
+        "share the work out among processes with `--workers N` ([when that pays](../docs/cluster.md)).",
         "",
         "| recipe | what it does | data | backbone or student |",
         "|---|---|---|---|",

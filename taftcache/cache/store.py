@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from taftcache.cache.arrays import DaskRows, RowDataset, ShardRows
 from taftcache.cache.format import ledger
+from taftcache.cache.format.digest import SHORT
 from taftcache.cache.format.fault import Fault, changed, is_changed
 from taftcache.cache.format.identity import differences
 from taftcache.cache.format.layout import resolve_chunk_rows
@@ -47,11 +48,12 @@ from taftcache.errors import (
 class FeatureStore:
     """An open store. ``mode="r"`` reads; ``mode="a"`` also takes the writer lock and sweeps what a crash left behind.
 
-    ``expect`` is the root digest that the caller knows: IntegrityError when the store has another, so that an old copy
-    put in a newer one's place is noticed. StaleStore when it holds rows that were forgotten at this place, which is
-    noticed without it; ``stale`` opens it all the same, to forget them again. StoreNotFound, FormatError,
-    IntegrityError and StoreLocked say what else can be wrong. A context manager; `close` lets the lock go. Threads may
-    read one together; one that is open for writing belongs to one thread, and to the process that opened it.
+    ``expect`` is the root digest that the caller knows, or its first 16 digits or more: IntegrityError when the store
+    has another, so that an old copy put in a newer one's place is noticed. StaleStore when it holds rows that were
+    forgotten at this place, which is noticed without it; ``stale`` opens it all the same, to forget them again.
+    StoreNotFound, FormatError, IntegrityError and StoreLocked say what else can be wrong. A context manager; `close`
+    lets the lock go. Threads may read one together; one that is open for writing belongs to one thread, and to the
+    process that opened it.
     """
 
     def __init__(
@@ -80,11 +82,11 @@ class FeatureStore:
                     raise no_store(self.path)
                 self._lock = WriterLock(self.staging)
             self._contents = Contents(self.root, read_manifest(self.root))
-            if expect is not None and expect != self.root_digest:
+            if expect is not None and not (len(expect) >= SHORT and self.root_digest.startswith(expect)):
                 raise IntegrityError(
                     f"{self.path} is not the store that was expected",
                     got=f"root digest {self.root_digest}, expected {expect}",
-                    do="Look whether an older copy was put in its place.",
+                    do=f"Look whether an older copy was put in its place; {SHORT} digits of a digest are the fewest.",
                 )
             self.tombstone_file = TombstoneFile(path)
             if not stale and (back := self.returned()):

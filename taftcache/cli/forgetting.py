@@ -41,7 +41,7 @@ def forget(
         ),
     ] = "retrain",
     cold: Annotated[
-        bool, typer.Option("--cold", help="for resolve: from the mean, to the bytes of never having seen the rows")
+        bool, typer.Option("--cold", help="for resolve: solve cold, to the bytes of never having seen the rows")
     ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="say what would happen and what it would cost, and change nothing")

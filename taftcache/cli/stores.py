@@ -30,7 +30,8 @@ commands = typer.Typer()
 def verify(
     store: StorePath,
     root: Annotated[
-        str | None, typer.Option("--root", help="the root digest you noted: finds a store rolled back")
+        str | None,
+        typer.Option("--root", help="the root digest you noted, or its first 16 digits: finds a store rolled back"),
     ] = None,
     repair: Annotated[
         bool,

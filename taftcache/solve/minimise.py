@@ -68,9 +68,9 @@ def minimise(
     gradients: with the exact inverse Hessian where the kernel of all rows and classes is cheap to factorise, in the
     space of the rows where those are few, under the inverse of a sample's curvature where they are many, else with a
     Kronecker-factored preconditioner made from the same rows, or a probed diagonal where a tail has no factored
-    gradients. Cross-entropy is solved by Newton's method; a ball by accelerated projected gradient or, for a
-    quadratic, by the ridge that puts the solution on its surface. The certificate is a float64 gradient recomputed
-    from the rows. The result depends on nothing but the arguments.
+    gradients. Cross-entropy is solved by Newton's method; a ball in the span of all directions so far or, for
+    cross-entropy and the head alone, by the ridge that puts the solution on its surface. The certificate is a float64
+    gradient recomputed from the rows. The result depends on nothing but the arguments.
 
     Args:
         base: the expansion point.

@@ -31,9 +31,9 @@ class Goal:
         tolerance: on the float64 gradient's norm, relative to its norm at Δw = 0.
         max_passes: limit on passes over the rows, one JᵀDJ·v each.
         proof_passes: spent after the solve on a closer bound (quadratic, no ball).
-        decisive: go on, instead, until the certified distance is ``DECISIVE`` of what taking out a typical row would
-            move, by an estimate (quadratic, no ball; the head's closed form has no goal). ``Solution.stats`` have that
-            as "row_moves".
+        decisive: go on, instead, until the certified distance is at most ``DECISIVE`` of what taking out a typical row
+            would move, by an estimate (quadratic, no ball; the head's closed form has no goal). ``Solution.stats`` have
+            that estimate as "row_moves".
         until_decisive: go on beyond the tolerance until then, for at most as many passes again or fifty, where the
             estimate is a good one: in the space of the rows, under their exact kernel, and under a sample's curvature.
             Elsewhere this has no effect.

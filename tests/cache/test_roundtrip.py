@@ -315,9 +315,12 @@ def test_identity_names_what_differs(store) -> None:
 
 
 def test_an_older_copy_is_noticed(store) -> None:
-    FeatureStore(store.path, expect=store.root_digest).close()
-    with pytest.raises(IntegrityError, match="expected"):
-        FeatureStore(store.path, expect="0" * 64)
+    known = store.root_digest
+    for expect in (known, known[:16], known[:40]):  # most commands print sixteen digits
+        FeatureStore(store.path, expect=expect).close()
+    for expect in ("0" * 64, "0" * 16, known[:15], "", f"{known}0", known[1:]):
+        with pytest.raises(IntegrityError, match="expected"):
+            FeatureStore(store.path, expect=expect)
 
 
 def test_one_writer_at_a_time(store) -> None:

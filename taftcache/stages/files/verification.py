@@ -49,7 +49,8 @@ def verify(
     """Check every object under the store's root digest, and the ledger's chain.
 
     Args:
-        expect: the root digest that you noted; a store rolled back to an older state has another.
+        expect: the root digest that you noted, or its first 16 digits or more; a store rolled back to an older state
+            has another.
         repair: make damaged files again: chunks from the images of their rows, the tail from the backbone, metadata
             from the manifests. Nothing is put in place unless it has the digest that the manifest names.
         back: first go back to the root manifest before the last commit, which only commits that add to a store keep;
