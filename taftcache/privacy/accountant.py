@@ -6,14 +6,16 @@ A release with noise z times its sensitivity is μ-GDP with μ = 1/z, full-batch
     δ(ε) = Φ(−ε/μ + μ/2) − e^ε Φ(−ε/μ − μ/2)        (Balle and Wang, 2018)
 
 Poisson-sampled releases have no closed form. dp-accounting composes their privacy loss distributions, rounding so that
-ε is never too small; it goes over full-batch releases too, and the larger of both is what is claimed.
+ε is never too small; it goes over full-batch releases too, and the larger of both is what is claimed. Above ε = 500,
+which promises nothing, it loses what float64 cannot hold, and takes gigabytes: there the closed form stands alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from math import erfc, exp, inf, isfinite, sqrt
+from math import erfc, exp, hypot, inf, pi, sqrt
+from typing import Annotated
 
 import msgspec
 
@@ -22,6 +24,7 @@ from taftcache.errors import RecipeError, SolveError
 AGREE = 1e-3  # closed form and privacy loss distribution, relative
 CALIBRATED = 1e-4  # an ε that was asked for is met to within this, from below
 INTERVAL = 1e-4  # of the privacy loss distribution
+FAR = 500.0  # an ε above it is the closed form's alone
 
 
 class Release(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -30,30 +33,33 @@ class Release(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     rate: probability with which each row takes part in a step; 1 means all rows, always.
     """
 
-    multiplier: float
-    steps: int = 1
-    rate: float = 1.0
+    multiplier: Annotated[float, msgspec.Meta(ge=0)]
+    steps: Annotated[int, msgspec.Meta(ge=1)] = 1
+    rate: Annotated[float, msgspec.Meta(gt=0, le=1)] = 1.0
 
 
 def gaussian_mu(releases: Sequence[Release]) -> float:
     """μ of full-batch ``releases`` together: √(Σ T/z²)."""
     if any(r.multiplier == 0 for r in releases):
         return inf
-    return sqrt(sum(r.steps / r.multiplier**2 for r in releases))
+    return hypot(*(sqrt(r.steps) / r.multiplier for r in releases))
 
 
 def gaussian_delta(mu: float, epsilon: float) -> float:
     """δ(ε) of a μ-GDP mechanism."""
     if mu == 0:
         return 0.0
-    if epsilon > 600:  # e^ε leaves float64; the first term alone is an upper bound
-        return 0.5 * erfc((epsilon / mu - mu / 2) / sqrt(2))
-    return 0.5 * erfc((epsilon / mu - mu / 2) / sqrt(2)) - exp(epsilon) * 0.5 * erfc((epsilon / mu + mu / 2) / sqrt(2))
+    a, b = (epsilon / mu - mu / 2) / sqrt(2), (epsilon / mu + mu / 2) / sqrt(2)
+    if epsilon > 600:  # e^ε leaves float64, e^(ε − b²) = e^(−a²) does not; e^(b²) erfc b is above two terms of a series
+        second = exp(-a * a) * (1 - 0.5 / (b * b)) / (b * sqrt(pi))
+    else:
+        second = exp(epsilon) * erfc(b)
+    return 0.5 * (erfc(a) - second)
 
 
 def gaussian_epsilon(mu: float, delta: float) -> float:
     """The least ε for which a μ-GDP mechanism is (ε, δ)-private, rounded up in the last digits."""
-    if not isfinite(mu):
+    if mu > 1e150:  # ε, about μ²/2, leaves float64
         return inf
     if gaussian_delta(mu, 0.0) <= delta:
         return 0.0
@@ -70,14 +76,17 @@ def epsilon(releases: Sequence[Release], delta: float) -> float:
         return 0.0
     if any(r.multiplier == 0 for r in releases):
         return inf
-    numeric = distribution_epsilon(releases, delta)
     if any(r.rate < 1 for r in releases):
-        return numeric
+        return distribution_epsilon(releases, delta)
     exact = gaussian_epsilon(gaussian_mu(releases), delta)
+    if exact > FAR:
+        return exact
+    numeric = distribution_epsilon(releases, delta)
     if abs(numeric - exact) > AGREE * exact + 10 * INTERVAL:
         raise SolveError(
             "two ways of accounting disagree on full batches",
-            got=f"closed form {exact:.6g}, privacy loss distribution {numeric:.6g}",
+            got=f"closed form {exact:.6g}, privacy loss distribution {numeric:.6g} at delta {delta:g}",
+            do="set privacy.delta to 1e-12 or more: the distributions cut off about 1e-15" if delta < 1e-12 else None,
         )
     return max(numeric, exact)
 
@@ -122,7 +131,11 @@ def calibrate(make: Callable[[float], Sequence[Release]], target: float, delta: 
         return distribution_epsilon(releases, delta, 20 * INTERVAL) <= target
 
     if not fits(1e9):
-        raise SolveError("no amount of noise reaches this epsilon", got=f"epsilon = {target}, delta = {delta}")
+        raise SolveError(
+            "no amount of noise reaches this epsilon",
+            got=f"epsilon = {target}, delta = {delta}",
+            do="ask for a larger epsilon or delta",
+        )
     sampled = any(r.rate < 1 for r in make(1.0))
     z = _smallest(fits, CALIBRATED * (10 if sampled else 0.25))
     while (spent := epsilon(make(z), delta)) > target:

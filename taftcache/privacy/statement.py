@@ -9,10 +9,10 @@ from typing import Any
 
 import msgspec
 
-from taftcache.errors import FormatError, RecipeError
+from taftcache.errors import FormatError, RecipeError, SolveError
 from taftcache.names import ONE_SETTING, PRIVATE, UNTUNED, epsilon_text
 from taftcache.privacy.accountant import Release, epsilon
-from taftcache.privacy.spec import Mechanism, PrivacySpec, Relation
+from taftcache.privacy.spec import Delta, Mechanism, PrivacySpec, Relation
 
 EVENT = "private training"  # of a ledger entry
 AGREES = 1e-6  # relative, between an ε that is claimed and the one that follows
@@ -42,7 +42,7 @@ class Statement(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     relation: Relation
     mechanism: Mechanism
     epsilon: float
-    delta: float
+    delta: Delta
     releases: list[Release]
     clip: float
     sensitivity: float
@@ -77,7 +77,7 @@ class Promise(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     epsilon: float
-    delta: float
+    delta: Delta
     relation: Relation
 
     def as_dict(self) -> dict[str, Any]:
@@ -107,7 +107,10 @@ def audit_statement(meta: Mapping[str, Any]) -> list[str]:
         return found
     if not said.releases:
         return [*found, "a private component lists what was released"]
-    follows = epsilon(said.releases, said.delta)
+    try:
+        follows = epsilon(said.releases, said.delta)
+    except SolveError as error:
+        return [*found, error.fault]
     if not said.epsilon >= follows * (1 - AGREES):
         found.append(f"it claims epsilon {said.epsilon:.6g} at delta {said.delta:g}; its noise gives {follows:.6g}")
     missing = [text for text in NOT_COVERED if text not in said.not_covered]
@@ -156,7 +159,7 @@ class _Charged(msgspec.Struct, frozen=True, kw_only=True):
 
     shards: list[str]
     releases: list[Release]
-    delta: float
+    delta: Delta
     budget: float
     relation: Relation | None = None
 

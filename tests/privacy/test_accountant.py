@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from math import inf, isinf
+from math import exp, inf, isinf
 
 import pytest
+from scipy.stats import norm
 
 from taftcache.errors import FormatError, RecipeError, SolveError
 from taftcache.privacy.accountant import (
@@ -20,6 +21,7 @@ from taftcache.privacy.spec import PrivacySpec
 from taftcache.privacy.statement import EVENT, Promise, charge, parallel, spent, spent_before
 from taftcache.privacy.trainer import plan
 from tests.privacy.test_bugs import sound
+from tests.quick import account_coarsely
 
 
 @pytest.mark.parametrize(("target", "sigma"), [(1, 26.38), (3, 9.83), (8, 4.24)])
@@ -64,6 +66,23 @@ def test_the_ends():
     assert gaussian_delta(0.0, 0.0) == 0
     with pytest.raises(SolveError, match="no amount of noise"):
         calibrate(lambda z: [Release(z), Release(0.5)], 1.0, 1e-5)
+    with pytest.raises(SolveError, match=r"privacy\.delta to 1e-12"):
+        epsilon([Release(0.6, 9)], 1e-15)
+
+
+@pytest.mark.parametrize(("mu", "found"), [(0.3, 1.0), (35.0, 760.0), (141.0, 10_500.0)])
+def test_closed_form_where_its_factor_leaves_float64(mu, found):
+    """Above 600 its second term was left out, and up to about 740 the two ways disagreed."""
+    first, second = norm.logsf(found / mu - mu / 2), found + norm.logsf(found / mu + mu / 2)
+    assert gaussian_delta(mu, found) == pytest.approx(exp(first) - exp(second), rel=1e-6)
+
+
+@pytest.mark.parametrize("multiplier", [0.22, 0.01, 1e-9])
+def test_an_epsilon_that_promises_nothing_is_said_all_the_same(multiplier, monkeypatch):
+    account_coarsely(monkeypatch)
+    mu = gaussian_mu([Release(multiplier, 50)])
+    assert mu**2 / 2 < epsilon([Release(multiplier, 50)], 1e-5) < mu**2 / 2 + 4.3 * mu
+    assert epsilon([Release(1e-200)], 1e-5) == inf
 
 
 @pytest.mark.parametrize(
@@ -113,6 +132,8 @@ def test_of_a_store_that_was_there_before_the_most_of_any_shard_is_charged():
     assert spent_before([]) == []
     with pytest.raises(FormatError, match="does not say what was released"):
         spent_before([[{**entry("000"), "releases": ["much"]}]])
+    with pytest.raises(FormatError, match="does not say what was released"):
+        spent_before([[entry("000", (20.0, 0))]])
 
 
 def test_disjoint_shards_compose_to_the_weakest_promise():

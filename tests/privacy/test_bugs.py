@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from taftcache.errors import SolveError
 from taftcache.privacy import accountant, clipping, descent, noise, statement, trainer
 from tests.privacy import checks
 from tests.privacy.checks import CHECKS
@@ -249,5 +250,18 @@ def test_a_statement_that_was_edited_is_seen():
         ({"not_covered": []}, "leaves out"),
         ({"releases": []}, "lists what was released"),
         ({"clip": "one"}, "as taftcache writes it"),
+        ({"delta": -1.0}, "as taftcache writes it"),
+        ({"delta": 0.0}, "as taftcache writes it"),
+        ({"releases": [{"multiplier": -9.84, "steps": 50}]}, "as taftcache writes it"),
+        ({"releases": [{"multiplier": 9.84, "steps": 0}]}, "as taftcache writes it"),
+        ({"releases": [{"multiplier": 9.84, "steps": 50, "rate": 0.0}]}, "as taftcache writes it"),
     ]:
         assert any(word in text for text in statement.audit_statement({"privacy": said | change}))
+
+
+def test_noise_that_cannot_be_accounted_for_is_a_finding(monkeypatch):
+    def fail(*_: Any) -> float:
+        raise SolveError("two ways of accounting disagree")
+
+    monkeypatch.setattr(statement, "epsilon", fail)
+    assert statement.audit_statement({"privacy": sound().as_dict()}) == ["two ways of accounting disagree"]
