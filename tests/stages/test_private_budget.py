@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import shutil
 from typing import Any
@@ -309,6 +310,26 @@ def test_a_subtracted_shard_is_trained_by_name_alone(store):
         assert opened.manifest.plan[PLAN]["epsilon"] == 8.0
         taftcache.compose(opened)
     assert taftcache.audit(store).findings == []
+
+
+RATES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "not a number above 0": ({"rates": [1.0, math.nan]}, {}),
+    "got: rates: none": ({"rates": []}, {}),
+    "got: rates: 1, 0": ({"rates": [1.0, 0.0]}, {}),
+    "got: rates: inf": ({"rates": [math.inf]}, {}),
+    "a single rate is not tuned": ({"charged": False}, {}),
+    "least-squares has none": ({"rates": [0.5, 2.0]}, {"mechanism": "least-squares"}),
+}
+
+
+@pytest.mark.parametrize("said", RATES)
+def test_rates_that_choose_nothing_are_refused(store, said):
+    given, privacy = RATES[said]
+    with open_store(store) as opened:
+        before = opened.root_digest
+        with pytest.raises(RecipeError, match=said):
+            taftcache.train_private(opened, settings(opened, **privacy), **given)
+        assert opened.root_digest == before
 
 
 def test_no_held_out_rows_to_tune_by(tmp_path):

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import chain
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -115,7 +116,8 @@ def train_private(
         store: opened for writing, or its place.
         recipe: settings of stage 2; the store's own by default.
         shards: names of the shards to train; all but those that were subtracted by default.
-        rates: multiples of the learning rate; with several, each is tried and the best on the held-out rows is kept.
+        rates: multiples of the learning rate, above 0; with several, each is tried and the best on the held-out rows is
+            kept.
         charged: whether the promise is about all that were tried together. Otherwise each spends all of epsilon, and
             component and ledger say that its tuning was not charged.
         bits: of the noise; the operating system's by default, any other makes components that say they are not private.
@@ -123,9 +125,9 @@ def train_private(
 
     Raises:
         RecipeError: no such key, or the budget of a shard does not suffice, or the promise is another than the one
-            that the store's first private training fixed, or the plan cannot keep it. StoreError: several rates, and
-            no held-out rows to choose by, or a teacher is not there. SolveError: the noise that epsilon needs is out
-            of reach.
+            that the store's first private training fixed, or the plan cannot keep it, or no such rates. StoreError:
+            several rates, and no held-out rows to choose by, or a teacher is not there. SolveError: the noise that
+            epsilon needs is out of reach.
     """
     check_several(shards=shards)
     progress = progress or Silent()
@@ -249,6 +251,25 @@ def _void(store: FeatureStore, shards: Sequence[str]) -> list[str]:
 
 def _check_settings(store: FeatureStore, recipe: Recipe, tuning: Tuning) -> None:
     """Settings with which no training is private, or none can choose; the errors are those of ``train_private``."""
+    rates = ", ".join(f"{rate:g}" for rate in tuning.rates) or "none"
+    if not tuning.rates or not all(0 < rate < inf for rate in tuning.rates):
+        raise RecipeError(
+            "a multiple of the learning rate is not a number above 0",
+            got=f"rates: {rates}",
+            do="--rate 0.3 --rate 1, or rates=[0.3, 1.0]",
+        )
+    if not tuning.charged and len(tuning.rates) == 1:
+        raise RecipeError(
+            "cannot leave tuning uncharged: a single rate is not tuned",
+            got=f"uncharged, rates: {rates}",
+            do="leave --uncharged out, or name several rates",
+        )
+    if recipe.privacy.mechanism == "least-squares" and len(tuning.rates) > 1:
+        raise RecipeError(
+            "cannot choose a learning rate: least-squares has none, and every trial would add noise",
+            got=f"rates: {rates}",
+            do="leave the rates out",
+        )
     if recipe.compose.mode == "exact":
         raise RecipeError(
             "a model solved over the rows of private components would not be private",
