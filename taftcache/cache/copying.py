@@ -207,7 +207,9 @@ def _check_converted(new: Shard, old: Shard, dtype: str, rows: int) -> None:
 
 
 def _memory(source: FeatureStore, made: FeatureStore) -> None:
-    """The base, the ledger and the tombstones, in one commit."""
+    """The base, the ledger and the tombstones, in one commit; and what only the file beside ``source`` remembers."""
+    with suppress(StoreError):  # as after every commit, it is for `taftcache audit` to report
+        made.tombstone_file.merge(source.tombstone_file)
     there = source.manifest
     wanted = made.manifest.replace(
         objects=source.objects(BASE),

@@ -41,7 +41,7 @@ def check_spent(path) -> None:
 
 
 @pytest.mark.law("No store at a place begins with a fresh privacy budget: what was released is remembered beside it")
-def test_a_store_made_anew_at_the_same_place(private):
+def test_a_store_made_anew_at_the_same_place(private, tmp_path):
     remembered(private)
     shutil.rmtree(private)
     taftcache.extract(recipe(private))
@@ -50,6 +50,9 @@ def test_a_store_made_anew_at_the_same_place(private):
     check_spent(private)
     with open_store(private) as store, pytest.raises(RecipeError, match="add-remove"):
         taftcache.train_private(store, settings(store, relation="add-remove"))
+    for name, make in (("copy", taftcache.copy), ("converted", taftcache.convert)):  # what only the file beside knows
+        make(private, tmp_path / name, **({} if name == "copy" else {"dtype": "float32"}))
+        check_spent(tmp_path / name)
 
 
 @pytest.mark.law("No store at a place begins with a fresh privacy budget: what was released is remembered beside it")
