@@ -271,6 +271,7 @@ def charge(
         RecipeError: one would be above the budget of the ``promise``.
     """
     delta, budget = promise.delta, promise.epsilon
+    begun = bool(earlier or _charged(ledger))
     totals: dict[str, float] = {}
     known: dict[tuple[Release, ...], float] = {}  # most shards have one history
     for shard in shards:
@@ -285,7 +286,10 @@ def charge(
                 got=f"epsilon {epsilon(before, delta):.4g} at delta {delta:g} is spent already"
                 + (", some of it by a store that was here before" if earlier else ""),
                 do="keep what is there, or ask for a smaller epsilon; the first private training fixed the budget"
-                + (". Other data belongs into another folder" if earlier else ""),
+                + (". Other data belongs into another folder" if earlier else "")
+                if begun
+                else "ask for a smaller epsilon or a larger multiplier, or set privacy.budget now: the first "
+                "private training fixes it",
             )
     return totals
 

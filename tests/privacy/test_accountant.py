@@ -117,8 +117,10 @@ def test_trainings_of_a_shard_add_up_and_stay_within_its_budget():
     twice = charge(ledger, ["000"], [release], five)["000"]
     assert twice == pytest.approx(epsilon([Release(20.0, 100)], 1e-5), rel=1e-3)
     assert charge(ledger, ["002"], [release], five)["002"] < twice
-    with pytest.raises(RecipeError, match="of its budget"):
+    with pytest.raises(RecipeError, match=r"of its budget.*\n.*\n.*training fixed the budget"):
         charge(ledger, ["000"], [release], Promise(twice * 0.99, 1e-5, "add-remove"))
+    with pytest.raises(RecipeError, match=r"or set privacy\.budget now"):
+        charge(ledger[:1], ["000"], [release], Promise(1.0, 1e-5, "add-remove"))
 
 
 def test_of_a_store_that_was_there_before_the_most_of_any_shard_is_charged():
