@@ -237,6 +237,9 @@ def test_settings_that_private_training_does_not_read_spend_nothing(store):
     assert deciding(text) != deciding(text.replace("5.0", "6.0"))
     sampled = text.replace('"descent"', '"sampled-descent"')
     assert deciding(sampled) != deciding(sampled.replace("0.1", "0.2"))
+    squares = text.replace('"descent"', '"least-squares", "steps": 3, "epsilon": 7')
+    assert deciding(squares) == deciding(squares.replace("3,", "4,").replace("5.0", "6.0").replace("0.1", "0.2"))
+    assert deciding(squares) != deciding(squares.replace("7", "8"))
 
 
 def test_the_ledger_has_every_release_of_tuning_that_is_not_charged(store, tmp_path, capsys):

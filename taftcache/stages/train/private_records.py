@@ -21,6 +21,7 @@ from taftcache.names import COMPONENTS, PRIVATE
 
 KEYS = "state/private-keys"
 _SUFFIX = ".json"
+_READ_BY_LEAST_SQUARES = ("mechanism", "epsilon", "delta", "multiplier", "relation")  # of [privacy]
 
 
 def read_keys(store: FeatureStore) -> dict[str, str]:
@@ -51,7 +52,9 @@ def deciding(settings: str) -> str:
     try:
         values = json.loads(settings)
         privacy, objective = dict(values["privacy"]), values["objective"]
-        if privacy.get("mechanism") != "sampled-descent":
+        if privacy.get("mechanism") == "least-squares":
+            privacy = {k: privacy[k] for k in _READ_BY_LEAST_SQUARES if k in privacy}
+        elif privacy.get("mechanism") != "sampled-descent":
             privacy.pop("rate", None)
         read = {k: objective[k] for k in ("alpha", "kappa") if k in objective} if privacy.get("loss") == "rsl" else {}
         return json.dumps({**values, "privacy": privacy, "objective": read}, sort_keys=True)
