@@ -278,6 +278,18 @@ def test_what_was_spent_on_the_same_rows_before_goes_with_the_component(store):
     assert taftcache.audit(store).findings == []
 
 
+def test_tuning_that_was_not_charged_is_said_of_what_is_trained_after_it(store):
+    """Its own setting may be what those trials gave."""
+    with open_store(store) as opened:
+        small = {"epsilon": 2.0, "budget": 8.0}
+        taftcache.train_private(opened, settings(opened, **small), ["000"], rates=[0.5, 2.0], charged=False)
+        report = taftcache.train_private(opened, settings(opened, learning_rate=5.0, **small), ["000"])
+        assert "in all but for tuning that was NOT charged" in report.statements["components/000"]["tuning"]
+        other = taftcache.train_private(opened, settings(opened, learning_rate=5.0, **small), ["001"])
+        assert other.statements["components/001"]["tuning"] == ONE_SETTING
+    assert taftcache.audit(store).findings == []
+
+
 def test_a_delta_that_protects_nobody_is_named(store):
     with open_store(store) as opened:
         (note,) = taftcache.train_private(opened, settings(opened, delta=0.3)).notes

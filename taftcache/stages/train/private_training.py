@@ -165,6 +165,7 @@ class _Work:
     """What a call is going to do, once nothing stands against it.
 
     ``spent``: ε of each shard to train once it is trained. ``uncharged``: releases of each that are not in it.
+    ``uncharged_before``: shards of which earlier ones are not.
     """
 
     wanted: list[Shard]
@@ -173,6 +174,7 @@ class _Work:
     promise: Promise
     spent: dict[str, float]
     uncharged: list[Release]
+    uncharged_before: set[str]
 
 
 def _prepare(store: FeatureStore, settings: Settings, shards: Sequence[str] | None, tuning: Tuning) -> _Work:
@@ -204,6 +206,7 @@ def _prepare(store: FeatureStore, settings: Settings, shards: Sequence[str] | No
         promise=promise,
         spent=charge(ledger, [shard.name for shard in todo], releases, promise, spent_before(others)),
         uncharged=planned.releases * (len(tuning.rates) - tuning.runs),
+        uncharged_before={name for entry in ledger if "uncharged" in entry for name in entry["shards"]},
     )
 
 
@@ -313,7 +316,7 @@ def _put(
 ) -> None:
     """A component, what its key stands for, and what it cost."""
     name, statement = component_of(shard.name), Statement.from_dict(component.meta[PRIVATE])
-    said = after(statement, work.spent[shard.name]).as_dict()
+    said = after(statement, work.spent[shard.name], shard.name in work.uncharged_before).as_dict()
     component = replace(component, meta={**component.meta, PRIVATE: said})
     _put_settings(change, store, recipe, work)
     if shard.name in (still := subtracted(store)):
