@@ -1,7 +1,7 @@
 """Names that several rooms share, for modules that must load no heavy library.
 
 Objects of a store that are components and models, what stands for a whole shard or class among the tombstones, and
-how the vectors of a store were scaled; what says in a component's meta that it is private, and its ε in digits.
+how the vectors of a store were scaled; what says in a component's meta that it is private, and its promise in words.
 """
 
 from collections.abc import Container, Mapping
@@ -72,3 +72,12 @@ def epsilon_text(value: float) -> str:
     """ε in four digits, rounded up, for less is not what holds."""
     unit = 10.0 ** (floor(log10(value)) - 3) if value > 0 else 1.0
     return f"{ceil(value / unit * (1 - 1e-12)) * unit:.4g}"
+
+
+def promise_text(said: Mapping[str, Any]) -> str:
+    """What a private model's statement promises, in a line; with its tuning, where that is more than one setting."""
+    if not said["private"]:
+        return "noise of a seed, not private"
+    tuning = said.get("tuning", ONE_SETTING)
+    promise = f"epsilon {epsilon_text(said['epsilon'])} at delta {said['delta']:g}, {said['relation']}"
+    return promise if tuning in UNTUNED else f"{promise} ({tuning})"

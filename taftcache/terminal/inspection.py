@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
-from taftcache.names import ONE_SETTING, UNTUNED, counted, epsilon_text, ordinal, scaling_of
+from taftcache.names import counted, ordinal, promise_text, scaling_of
 from taftcache.terminal.console import ERR, OUT, print_line, print_notes, print_table, stacked
 from taftcache.terminal.text import certified, plain_table, readable_size
 
@@ -305,10 +305,7 @@ def _privacy(models: list[dict[str, Any]]) -> None:
     uncovered: list[str] = []
     for m in models:
         if said := m.get("privacy"):
-            promise = f"epsilon {epsilon_text(said['epsilon'])} at delta {said['delta']:g}, {said['relation']}"
-            if (tuning := said.get("tuning", ONE_SETTING)) not in UNTUNED:
-                promise += f" ({tuning})"
-            by_promise.setdefault(promise if said["private"] else "noise of a seed, not private", []).append(m["name"])
+            by_promise.setdefault(promise_text(said), []).append(m["name"])
             uncovered = said["not_covered"]
     for promise, names in by_promise.items():
         OUT.print(f"{', '.join(names)}: {promise}")

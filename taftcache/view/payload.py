@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from taftcache.cache.read.shard import Shard
 from taftcache.errors import StoreError
-from taftcache.names import component_of, is_component, shard_of
+from taftcache.names import PRIVATE, component_of, is_component, promise_text, shard_of
 from taftcache.stages.look.inspection import UNCOVERED, inspect
 from taftcache.stages.look.vectors import describe_vectors, has_tail
 from taftcache.view.atlas import NONE, Atlas
@@ -33,8 +33,9 @@ def overview(atlas: Atlas) -> dict[str, Any]:
     """What ``taftcache inspect`` reports, the best model, what the map is made of, and the ledger."""
     report = inspect(atlas.store)
     axes = atlas.axes
+    models = [{**m, "promise": promise_text(m[PRIVATE])} if m.get(PRIVATE) else m for m in report.models]
     return {
-        "report": {**asdict(report), "store": str(report.store)},
+        "report": {**asdict(report), "store": str(report.store), "models": models},
         "model": atlas.model,
         "shards": [{"name": s.name, "role": s.role} for s in atlas.table.shards],
         "vectors": describe_vectors(atlas.store),

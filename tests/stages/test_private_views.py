@@ -13,6 +13,7 @@ import taftcache
 from taftcache.cache.store import FeatureStore
 from taftcache.cli import main
 from taftcache.errors import RecipeError, StoreError
+from taftcache.names import promise_text
 from taftcache.stages.look import inspection
 from taftcache.view import payload
 from taftcache.view.asked.leaving import SideSolves
@@ -100,6 +101,9 @@ def test_the_work_behind_the_page(private):
         assert payload.sample(atlas, store.held_out.sample_ids[0], Pictures(store))["private"] == ""
         models = {m["name"]: m for m in payload.overview(atlas)["report"]["models"]}
         assert models["models/mean"]["privacy"]["not_covered"]
+        assert models["models/mean"]["promise"] == "epsilon 8 at delta 1e-05, replace-one"
+        said = {**models["models/mean"]["privacy"], "epsilon": 3.00001, "tuning": "NOT charged"}
+        assert promise_text(said) == "epsilon 3.001 at delta 1e-05, replace-one (NOT charged)"
         with pytest.raises(StoreError, match="compared with noise"):
             SideSolves(atlas).ask(sample(private))
 

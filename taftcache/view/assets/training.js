@@ -43,14 +43,10 @@ export function trainingView(main) {
 const proved = (of) => (m) => (m.certificate ? m.certificate[of].toExponential(1) : "–");
 
 function ending(m) {
-  if (m.privacy) return promise(m.privacy);
-  if (m.converged === undefined) return "the mean of the components";
+  if (m.promise) return m.promise;
+  if (m.converged === undefined) return m.coefficients ? "the mean of the components" : "from elsewhere, unproven";
   return h("span", { class: m.converged ? "good" : "bad" }, m.converged ? "converged" : m.status);
 }
-
-// What a private model promises.
-const promise = (p) =>
-  p.private ? `private: ε ${p.epsilon.toPrecision(4)}, δ ${p.delta}, ${p.relation}` : "noise of a seed: not private";
 
 // What the promises of private models leave open.
 function uncovered(models) {
