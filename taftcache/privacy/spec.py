@@ -9,6 +9,8 @@ import msgspec
 from taftcache.errors import RecipeError
 
 Positive = Annotated[float, msgspec.Meta(gt=0, le=1e100)]
+# A unit of the grid is 2^40 times smaller; nearer to zero float64 has no digits left for it, and the bound is lost.
+Norm = Annotated[float, msgspec.Meta(ge=1e-100, le=1e100)]
 Count = Annotated[int, msgspec.Meta(ge=1, le=1_000_000)]
 # Below these the sampler has no multiple of 2^-32, and the accountant no tail.
 Rate = Annotated[float, msgspec.Meta(ge=2**-32, lt=1)]
@@ -46,7 +48,7 @@ class PrivacySpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     mechanism: Mechanism = "descent"
     steps: Count = 50
     rate: Rate = 0.1
-    clip: Positive = 1.0
+    clip: Norm = 1.0
     clipping: Literal["clip", "normalise"] = "clip"
     learning_rate: Positive | Literal["auto"] = "auto"
     momentum: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.0

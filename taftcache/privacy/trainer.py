@@ -214,10 +214,10 @@ def without_head(base: Base, layout: Layout) -> Tensor:
 
 
 def _noisy_count(rows: int, release: Release, bits: Bits) -> float:
-    """The row count with noise; its sensitivity is 1."""
-    width = 30
-    unit = release.multiplier / 2**width
-    return float((round(rows / unit) + int(discrete_gaussian(1, width, bits)[0])) * unit)
+    """The row count with noise; its sensitivity is 1: a row is a whole number of units, rounded down, never up."""
+    width = 50
+    whole = int(2.0**width / release.multiplier)
+    return (rows * whole + int(discrete_gaussian(1, width, bits)[0])) / whole
 
 
 def _statement(spec: PrivacySpec, releases: list[Release], grid: Grid, bits: Bits, shards: Sequence[str]) -> Statement:

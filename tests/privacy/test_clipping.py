@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -12,6 +13,7 @@ from taftcache.privacy.alone import check_alone
 from taftcache.privacy.clipping import ClippedSum, disjoint
 from taftcache.privacy.grid import Grid
 from taftcache.privacy.noise import SystemBits
+from taftcache.privacy.spec import PrivacySpec
 from taftcache.tangent.factors import Direct, RankOne, TokenSum
 from tests.privacy.making import base, dense, descent, network, rows, take, total
 
@@ -93,6 +95,14 @@ def test_the_grid_is_fine_and_its_noise_as_wide_as_declared():
         assert grid.unit * 2**grid.width == pytest.approx(z * factor * clip)
         assert 2**39 <= clip / grid.unit <= 2**40
     assert SystemBits.private
+
+
+def test_a_clip_norm_that_float64_has_no_digits_for_is_refused():
+    """So near to zero, the unit is rounded, and a clipped row may be longer than the noise is wide for."""
+    grids = [Grid(k * 1e-311, k * 1e-311, 3.0) for k in range(1, 10)]
+    assert max(grid.clip / grid.unit * 3.0 / 2**grid.width for grid in grids) > 1.01
+    with pytest.raises(msgspec.ValidationError, match="1e-100"):
+        msgspec.convert({"clip": 1e-311}, PrivacySpec)
 
 
 @pytest.mark.law("Private training is refused where a row's numbers depend on its place among others")

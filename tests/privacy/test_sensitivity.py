@@ -5,10 +5,14 @@ The noise is added after the sum and is the same for both, so the difference is 
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
+from taftcache.privacy.accountant import Release
 from taftcache.privacy.noise import SeededBits, discrete_gaussian
+from taftcache.privacy.trainer import _noisy_count
 from taftcache.tangent.rows import ArrayRows
 from tests.privacy import making
 
@@ -84,3 +88,9 @@ def test_with_the_noise_fixed_outputs_differ_by_the_sums():
     outputs = [making.total(rows, run).numpy() + drawn for rows, drawn in zip((source, less), noise, strict=True)]
     moved = np.linalg.norm((outputs[0] - outputs[1]).astype(np.float64)) * run.grid.unit
     assert 0 < moved <= run.grid.sensitivity
+
+
+@pytest.mark.parametrize("multiplier", [37.0, 3e6])
+def test_a_row_moves_the_noisy_count_by_no_more_than_one(multiplier):
+    counts = [_noisy_count(n, Release(multiplier), SeededBits(0)) for n in range(40)]
+    assert max(after - before for before, after in pairwise(counts)) <= 1 + 1e-8
