@@ -60,6 +60,8 @@ def card(origin: Origin, model: TangentModel, extras: Mapping[str, str], *, nati
         what = "What was trained, Δw, comes of noisy sums over the rows."
     elif origin.private_parts:
         what = "What was trained, Δw, is a mean, in part of what comes of noisy sums over rows."
+    elif said.certificate is None and not said.members:
+        what = "What was trained, Δw, came from another store; how it was trained is not known here."
     reset = "re-initialised from a seed" if model.base.spec.reset_block else "at its pre-trained weights"
     lines = [
         *_front_matter(origin, model, native),
@@ -212,9 +214,11 @@ def _made(said: ComponentMeta, private_parts: int) -> str:
             f"Trained on {said.row_count} cached samples; gradient {certificate.relative_gradient:.1e} of its start in"
             f" float64, so the distance to the one optimum is at most {certificate.distance_bound:.1e}."
         )
-    parts = f"Composed of {len(said.members or {})} components"
+    if not said.members:
+        return f"Taken in from a file, of {said.rows} cached samples, as that said: it has no certificate and no ε."
+    parts = f"Composed of {len(said.members)} components"
     if private_parts:
-        return f"{parts}, {private_parts} of them trained with differential privacy and the others not: it has no ε."
+        return f"{parts}, {private_parts} of them trained with differential privacy; the others promise nothing: no ε."
     return f"{parts}; each has its certificate in the store."
 
 

@@ -240,7 +240,8 @@ def test_a_mean_of_private_and_other_components_says_what_it_is(private, tmp_pat
     """Not that Δw minimises anything, nor where it is from: the store's root is a digest of the private rows too."""
     with open_store(private) as store:
         parcel = taftcache.export_component(store, "000", tmp_path / "one.safetensors").file
-        taftcache.import_component(store, parcel, "away")
+        notes = taftcache.import_component(store, parcel, "away").notes
+        assert any("promise of privacy is not taken over" in note for note in notes)
         taftcache.compose(store)
         assert PRIVATE not in store.objects()["models/mean"].meta
         taftcache.export_model(store, tmp_path / "mean", "models/mean")
@@ -249,6 +250,9 @@ def test_a_mean_of_private_and_other_components_says_what_it_is(private, tmp_pat
     text = (tmp_path / "mean" / "README.md").read_text()
     assert "Composed of 3 components, 2 of them trained with differential privacy" in text
     assert not any(word in text for word in ("minimiser", "certificate", "Held out"))
+    text = (tmp_path / "away" / "README.md").read_text()
+    assert "Taken in from a file" in text
+    assert not any(word in text for word in ("minimiser", "Composed of"))
     for leaf in ("mean", "away"):
         assert all(
             root[:16].encode() not in file.read_bytes() for file in (tmp_path / leaf).iterdir() if file.is_file()

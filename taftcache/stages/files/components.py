@@ -17,7 +17,7 @@ from taftcache.cache.store import FeatureStore
 from taftcache.errors import CompositionError, FormatError, RecipeError
 from taftcache.model.component import Component, public_fields, put_component, read_base, read_component
 from taftcache.model.meta import meta_of
-from taftcache.names import COMPONENTS, component_of
+from taftcache.names import COMPONENTS, PRIVATE, component_of
 from taftcache.stages.train.private_claims import check_claim
 from taftcache.stages.train.record import adopt
 from taftcache.stages.writing import whole
@@ -25,6 +25,7 @@ from taftcache.stages.writing import whole
 Scalar = str | int | float | bool | None
 MAX_BYTES = 16 << 30
 MAX_CLAIMS = 16 << 10  # of what a file says of itself; it is kept in the manifest, whose size is bounded
+PROMISE_STAYS = "its promise of privacy is not taken over: no ledger here has its releases, and a mean with it has no ε"
 
 
 class _SolveClaims(msgspec.Struct, frozen=True):
@@ -134,7 +135,10 @@ def import_component(store: FeatureStore, file: Path | str, name: str | None = N
         base_digest=base.digest,
         rows=component.meta["rows"],
         changed=changed,
-        notes=[f"its numbers are those of {name}: what is forgotten there stays in {full}" for name in same],
+        notes=[
+            *(f"its numbers are those of {name}: what is forgotten there stays in {full}" for name in same),
+            *([PROMISE_STAYS] if PRIVATE in given.meta else []),
+        ],
     )
 
 
