@@ -73,7 +73,7 @@ def test_all_bits_are_noise():
 
 
 def test_a_width_off_by_one_percent_is_noticed():
-    """With a power above 0.99 and as few false alarms: 60 of 60 each way."""
+    """With a power above 0.99 and as few false alarms: all draws of three seeds, each way."""
     found = [discrete_gaussian(400_000, 40, SeededBits(seed)) for seed in range(3)]
     for drawn in found:
         assert width_is_right(drawn, 2.0**40)
