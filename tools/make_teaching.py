@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import taftcache
-from taftcache.paper.paired import paired
+from taftcache.report.paired import paired
 from taftcache.report.tables import markdown_table
 from taftcache.report.write import write_json
 from taftcache.teaching.students.comparison import TITLES

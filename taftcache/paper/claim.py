@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from taftcache.paper.line import ReportLine
-from taftcache.paper.paired import Paired, Verdict, paired
+from taftcache.report.paired import Paired, Verdict, paired
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,8 +13,8 @@ import numpy as np
 from taftcache.names import counted
 from taftcache.paper.claim import Claim, Said, Subject, claimed, compared
 from taftcache.paper.line import ReportLine
-from taftcache.paper.paired import Paired, paired
 from taftcache.paper.uncomposed import EXACT, HEAD, HEADS
+from taftcache.report.paired import Paired, paired
 
 Lines = Sequence[ReportLine]
 Reports = Mapping[str, Lines]
@@ -34,7 +34,7 @@ def findings(reports: Reports) -> list[Subject]:
     """What the reports that are there say, subject by subject; nothing of a subject that none of them is about.
 
     A claim holds where the 95 % interval of its difference lies above zero, is contradicted where that lies below, and
-    is within noise between (``taftcache.paper.paired``). No pair of models is counted twice.
+    is within noise between (``taftcache.report.paired``). No pair of models is counted twice.
     """
     read = {
         "One exact model, the mean of components, and heads": (_exact,),

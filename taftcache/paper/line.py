@@ -9,7 +9,7 @@ from typing import Any, TypedDict
 import msgspec
 from numpy.typing import NDArray
 
-from taftcache.paper.paired import Right
+from taftcache.paper.right import Right
 from taftcache.paper.trial import Fitted
 
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from taftcache.errors import FormatError
-from taftcache.paper.paired import Right, paired
-from taftcache.stages.paired import row_difference
+from taftcache.paper.right import Right
+from taftcache.report.paired import paired, row_difference
 
 
 def test_by_hand():

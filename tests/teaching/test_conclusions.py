@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
+from dataclasses import replace
 from typing import Any
 
-from taftcache.teaching.students.comparison import conclusions
+import numpy as np
+
+from taftcache.report.paired import paired
+from taftcache.teaching.students.comparison import _above, conclusions
+from taftcache.teaching.students.trainer import StudentOutcome
 
 
 def student(title: str, beta: float, accuracy: float, **tried: float) -> dict[str, Any]:
-    values = {"student trained with": title, "beta": beta, "accuracy": accuracy, "deviation": 0.01, "seeds": 3}
+    values = {"student trained with": title, "beta": beta, "accuracy": accuracy, "points above STL": "+1.0"}
     return {**values, "tried on held-out rows": {name.removeprefix("b"): value for name, value in tried.items()}}
 
 
@@ -16,10 +22,37 @@ def test_the_end_of_the_grid_is_named():
     plain = student("STL (no prior)", 0, 0.5)
     inside = student("KD (features)", 5, 0.6, b0=0.5, b5=0.7, b25=0.6)
     ends = [student(name, 25, 0.6, b0=0.5, b5=0.6, b25=0.7) for name in ("KD (logits)", "RKD")]
-    lines = conclusions({"students": [plain, inside, *ends]}, 100)
+    lines = conclusions({"students": [plain, inside, *ends]})
     assert [line for line in lines if "largest" in line] == [
         "beta = 25 of KD (logits), RKD is the largest that was tried; teach.grid can go on."
     ]
     nothing = student("KD (features)", 0, 0.5, b0=0.5)
     given = student("RKD", 2, 0.6)
-    assert not any("largest" in line for line in conclusions({"students": [plain, inside, nothing, given]}, 100))
+    lines = conclusions({"students": [plain, inside, nothing, given]})
+    assert not any("largest" in line for line in lines)
+    assert "KD (features): beta = 0 was best on held-out rows, so the student is the plain one." in lines
+    assert "RKD above STL: +1.0." in lines
+    assert "RKD: beta = 0 was asked for, so" in conclusions({"students": [plain, student("RKD", 0, 0.5)]})[0]
+
+
+def outcomes(right: np.ndarray) -> list[StudentOutcome]:
+    """Students that get these images right [seeds, images]."""
+    texts = [b64encode(np.packbits(one).tobytes()).decode() for one in right]
+    return [
+        StudentOutcome(accuracy=float(one.mean()), loss=0, penalty=0, epochs=1, steps=1, seconds=0, right=text)
+        for one, text in zip(right, texts, strict=True)
+    ]
+
+
+def test_a_difference_between_students_has_the_papers_interval():
+    """Two images of 200 more, in each of three seeds, are less than other images would move."""
+    plain = np.arange(200)[None] < np.array([[120], [121], [119]])
+    ours = np.roll(plain, 4, axis=1) | (np.arange(200) < 2)
+    expected = paired(ours.astype(float), plain.astype(float))
+    assert expected.verdict == "within noise"
+    assert _above(outcomes(ours), outcomes(plain), 200) == f"{expected.text()}, within noise"
+    better = plain | (np.arange(200) >= 170)
+    assert _above(outcomes(better), outcomes(plain), 200).endswith(", holds")
+    assert _above(outcomes(plain), outcomes(better), 200).endswith(", contradicted")
+    unsaid = [replace(one, right="") for one in outcomes(plain)]
+    assert _above(outcomes(ours), unsaid, 200) == "images not comparable"

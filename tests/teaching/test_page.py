@@ -8,7 +8,7 @@ from base64 import b64decode
 import numpy as np
 import pytest
 
-from taftcache.paper.paired import paired
+from taftcache.report.paired import paired
 from taftcache.stages.train.teaching import teach
 from tests.teaching.making import teaching_recipe
 from tests.test_house.pages import ROOT, load_tool

@@ -134,7 +134,7 @@ HOMES = {
         "stages.look.probe",
         "view.embedding",
     },
-    "scipy": {"backbone.sources", "paper.paired", "solve.curvature"},
+    "scipy": {"backbone.sources", "report.paired", "solve.curvature"},
     "pyarrow": {
         "stages.files.sample_files",
         "stages.files.vector_files",
@@ -186,8 +186,8 @@ LATE: dict[str, str] = {
     "backbone.sources.digits": "scikit-learn takes a second to start, which other sources need not wait for",
     "backbone.sources.published": "scipy takes a second to start, and one of seven datasets needs it",
     "model.programs": "onnx and onnxruntime are optional: other forms of a model do without them",
-    "paper.paired": "scipy's statistics take a second to start, which a report without findings need not wait for",
     "privacy.accountant": "dp-accounting is optional: private training alone needs it",
+    "report.paired": "scipy's statistics take a second to start, which a report without findings need not wait for",
     "report.plots": "matplotlib is optional: reports without plots do without it",
     "stages.files.sample_files": "pyarrow is optional: npz and the projector's tables do without it",
     "stages.files.vector_files": "pyarrow is optional: npy and npz files do without it",

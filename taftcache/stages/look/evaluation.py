@@ -29,11 +29,11 @@ from taftcache.stages.completeness import still_missing
 from taftcache.stages.look.duplicates import leaked
 from taftcache.stages.look.probe import Probe, linear_probe, no_probe
 from taftcache.stages.look.scoring import kept_components
-from taftcache.stages.paired import LEVEL, NORMAL, row_verdict
 from taftcache.stages.progress import Progress, Silent
 from taftcache.stages.train.record import settings_of
 from taftcache.stages.train.settings import Settings
 from taftcache.tangent.base import Base
+from taftcache.report.paired import LEVEL, NORMAL, row_verdict
 from taftcache.tangent.operator import TangentOperator
 
 UNTOUCHED = "base model untouched"

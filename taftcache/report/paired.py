@@ -1,64 +1,54 @@
-"""Two lines of a report on the same held-out rows and seeds: by how much one is ahead, and whether that holds."""
+"""What the rows that two models share say of the difference between the two: of one model each, or over seeds."""
 
 from __future__ import annotations
 
-import zlib
-from base64 import b64decode, b64encode
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from math import sqrt
-from typing import Any, Literal
+from statistics import NormalDist
+from typing import Literal, NamedTuple
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from taftcache.errors import FormatError
-from taftcache.stages.paired import LEVEL, row_difference
 
+LEVEL = 0.95  # of every interval
+NORMAL = NormalDist().inv_cdf((1 + LEVEL) / 2)
 Verdict = Literal["holds", "within noise", "contradicted"]
 
 
-class Right(msgspec.Struct, frozen=True, kw_only=True):
-    """How often each held-out row got its own class: in every seed, of ``of`` models (orders, say) that are averaged.
+class RowVerdict(NamedTuple):
+    """By how much the first of two models is the more accurate, the 95 % interval of that, and what it says."""
 
-    rows: held out. seeds: by seed the counts, each an unsigned integer of as many bytes as ``of`` needs, little-endian,
-        zlib, base64.
+    ahead: float
+    interval: tuple[float, float]
+    verdict: Literal["ahead", "within noise", "behind"]
+
+
+def row_verdict(ours: NDArray[np.bool_], theirs: NDArray[np.bool_]) -> RowVerdict:
+    """Two models on the same rows [n], from which rows each of them gets right.
+
+    Only those rows count that one of the two gets right and the other not.
     """
+    ahead = ours.astype(np.float64) - theirs
+    middle, variance = row_difference(ahead)
+    half = NORMAL * sqrt(variance)
+    low, high = max(-1.0, middle - half), min(1.0, middle + half)
+    return RowVerdict(
+        float(ahead.mean()), (low, high), "ahead" if low > 0 else "behind" if high < 0 else "within noise"
+    )
 
-    rows: int
-    of: int
-    seeds: list[str]
 
-    @staticmethod
-    def counted(counts: Sequence[NDArray[Any]], of: int = 1) -> Right:
-        """From counts [n], or who was right of one model, one array a seed."""
-        packed = [zlib.compress(np.asarray(each, _kind(of)).tobytes(), 9) for each in counts]
-        return Right(rows=len(counts[0]), of=of, seeds=[b64encode(each).decode() for each in packed])
+def row_difference(ahead: NDArray[np.floating]) -> tuple[float, float]:
+    """Middle and variance of a mean difference, of which row n has ``ahead`` [n] in [−1, 1].
 
-    def counts(self) -> NDArray[np.int64]:
-        """[seeds, rows].
-
-        Raises:
-            FormatError: counts of another number of rows.
-        """
-        found = [np.frombuffer(zlib.decompress(b64decode(each)), _kind(self.of)) for each in self.seeds]
-        if any(len(each) != self.rows for each in found):
-            raise FormatError(
-                "a line of a report counts the right labels of other rows than it says",
-                got=f"{[len(each) for each in found]} rows where it says {self.rows}",
-                do="make the report again",
-            )
-        return np.stack(found).astype(np.int64)
-
-    def accuracy(self) -> list[float]:
-        """In percent, by seed."""
-        return [100 * (int(each.sum()) / (self.of * self.rows)) for each in self.counts()]
-
-    def shares(self) -> NDArray[np.float64]:
-        """[seeds, rows], in [0, 1]."""
-        return self.counts() / self.of
+    Agresti and Min (2005) for rows on which one of two models is right and the other not: two rows more, of which a
+    half goes to each, so that models that never differ on few rows are not said to be the same.
+    """
+    rows = len(ahead) + 2
+    middle = float(ahead.sum()) / rows
+    return middle, ((float(np.square(ahead).sum()) + 1) / rows - middle**2) / rows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +72,7 @@ def paired(ours: NDArray[np.floating], theirs: NDArray[np.floating]) -> Paired:
 
     Other rows and other seeds (of the split and the base point) could have been drawn, so the variance is that of a
     mean over two crossed groups: V = V_rows + V_seeds − V_both, and no less than V_rows. V_rows is that of the rows'
-    means over the seeds (``stages.paired``), V_seeds that of the seeds' means over the rows, and V_both what is left
+    means over the seeds (``row_difference``), V_seeds that of the seeds' means over the rows, and V_both what is left
     where row and seed are known, which both of the others hold. Each part has Student's quantile for its own degrees of
     freedom, n − 1 for the rows and s − 1 for what the seeds add (Banerjee, 1961): three seeds say little of others, and
     one says nothing, where V is V_rows. With three, the interval holds the truth in 95 to 97 of 100 draws where rows
@@ -121,8 +111,3 @@ def _quantile(freedom: int) -> float:
     from scipy.stats import t
 
     return float(t.ppf((1 + LEVEL) / 2, freedom))
-
-
-def _kind(of: int) -> np.dtype[np.unsignedinteger]:
-    """The least unsigned integer that counts so far."""
-    return np.min_scalar_type(of).newbyteorder("<")
