@@ -98,6 +98,7 @@ def compare(
     Raises:
         FormatError: a damaged file in ``keep``.
         StoreError: no held-out rows. RecipeError: more shards than rows, or less than the whole tail is trained.
+        DataError: too few rows to set any aside.
     """
     begin, recipe = time.perf_counter(), checked_recipe(recipe)
     if recipe.tangent.train != "full":

@@ -23,6 +23,7 @@ from taftcache.baselines.tangent_training import Run, train_tangents
 from taftcache.cache.format.plan import assign, held_out
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
+from taftcache.errors import DataError
 from taftcache.model.component import read_base
 from taftcache.objective.loss import Loss
 from taftcache.objective.named import named_loss
@@ -130,7 +131,10 @@ class Trial:
 
     Args:
         validate: hold a fifth of the training rows out as test rows, to choose settings on.
-        without: ids that are left out.
+        without: ids that are left out; a shard of which nothing is left is none.
+
+    Raises:
+        DataError: no row is set aside, as may be of a few.
     """
 
     def __init__(
@@ -148,9 +152,12 @@ class Trial:
         self._arithmetic = Arithmetic(memory=memory_of(recipe), device=self.device)
         ids = store.sample_ids()
         apart = held_out(ids, 0.2, 10**6 + seed) if validate else set()
+        if validate and not apart:
+            rows = f"{len(ids)} training rows"
+            raise DataError("no row is set aside to choose settings on", got=rows, do="extract more rows")
         gone = {*apart, *without}
         parts = assign([i for i in ids if i not in apart], "balanced", shards, seed).values()
-        self.parts = [[i for i in part if i not in gone] for part in parts]
+        self.parts = [kept for part in parts if (kept := [i for i in part if i not in gone])]
         self._apart = sorted(apart)
         self._tests: dict[tuple[Any, ...], Any] = {}
 

@@ -16,7 +16,7 @@ from sklearn.linear_model import Ridge
 import taftcache
 from taftcache.cache.store import FeatureStore
 from taftcache.cli import main
-from taftcache.errors import RecipeError, StoreError
+from taftcache.errors import DataError, RecipeError, StoreError
 from taftcache.paper import figures as paper_figures
 from taftcache.paper import trial as paper_trial
 from taftcache.paper.comparison import REPORTS, TITLES, compare
@@ -211,6 +211,22 @@ def test_validation_rows_train_nothing(place):
 
 
 def test_the_exact_preset_takes_the_ridge_of_least_loss_and_the_base_point_by_accuracy(place):
+def test_settings_are_never_chosen_on_the_rows_that_are_reported(place, monkeypatch):
+    """Of a few training rows a fifth, each by its own hash, may be none."""
+    monkeypatch.setattr(paper_trial, "held_out", lambda ids, fraction, seed: set())
+    with FeatureStore(place) as store, pytest.raises(DataError, match="no row is set aside"):
+        Trial(store, recipe(place), 1, 0, validate=True)
+
+
+def test_a_shard_of_which_all_rows_are_forgotten_is_dropped(place):
+    one = {"shards": [16], "seeds": 1, "presets": ["exact"], "forgotten": [0.8]}
+    made = recipe(place, solver=QUICK, compare={**SMALL, **one})
+    with Workbench(made, Silent()) as work:
+        line = list(paper_figures.figure1c(work))[-1]
+    assert line.seconds_all_shards < 16 * line.seconds_a_shard
+    assert 0 < line.accuracy <= 100
+
+
     with Workbench(recipe(place, compare={**SMALL, "ridges": [1e-3, 1e-1, 1e1]}), Silent()) as work:
         best = work.tuned("TAFT", "exact", 2)
         (logged,) = work.settings
