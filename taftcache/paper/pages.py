@@ -123,9 +123,24 @@ def about(report: CompareReport) -> list[str]:
         f"- ran on: {report.machine}; {report.seconds / 60:.1f} minutes; {libraries}",
         f"- stores and their root digests: {stores}",
         *(text for preset, text in _presets(report).items() if preset in used),
+        *_at_the_end(report),
         *([f"- processor time, choosing included: {spent}"] if spent else []),
         *([f"- kept from earlier runs, whose minutes do not count: {kept}"] if report.kept else []),
         *(f"- {note}" for note in report.notes),
+    ]
+
+
+def _at_the_end(report: CompareReport) -> list[str]:
+    """A line for each end of the λ tried at which the best one lies, with whose it is; of two λ both are an end."""
+    by_end: dict[str, dict[str, None]] = {}
+    for tuned in (tuned for made in report.reports for tuned in made.settings):
+        tried = {one["ridge"] for one in tuned.tried if "ridge" in one}
+        ends = {min(tried): "least", max(tried): "largest"} if len(tried) > 2 else {}
+        if (chosen := tuned.chosen.get("ridge")) in ends:
+            name = f"{tuned.method} ({tuned.chosen['loss']}, {counted(tuned.shards, 'shard')})"
+            by_end.setdefault(ends[chosen], {})[name] = None
+    return [
+        f"- λ of {', '.join(names)} is the {end} that was tried; another may be better" for end, names in by_end.items()
     ]
 
 

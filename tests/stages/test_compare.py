@@ -6,6 +6,7 @@ import csv
 import json
 import random
 import re
+from dataclasses import replace
 
 import msgspec
 import numpy as np
@@ -20,8 +21,8 @@ from taftcache.errors import DataError, RecipeError, StoreError
 from taftcache.paper import figures as paper_figures
 from taftcache.paper import trial as paper_trial
 from taftcache.paper.comparison import REPORTS, TITLES, compare
-from taftcache.paper.line import ReportLine
-from taftcache.paper.pages import BRACKETS, page, write_pages
+from taftcache.paper.line import ReportLine, Tuned
+from taftcache.paper.pages import BRACKETS, about, page, write_pages
 from taftcache.paper.trial import Chosen, Setting, Trial
 from taftcache.paper.uncomposed import EXACT, HEAD, HEADS
 from taftcache.paper.workbench import Workbench
@@ -210,7 +211,6 @@ def test_validation_rows_train_nothing(place):
         assert not {i for p in Trial(store, recipe(place), 3, 0, without=gone).parts for i in p} & set(gone)
 
 
-def test_the_exact_preset_takes_the_ridge_of_least_loss_and_the_base_point_by_accuracy(place):
 def test_settings_are_never_chosen_on_the_rows_that_are_reported(place, monkeypatch):
     """Of a few training rows a fifth, each by its own hash, may be none."""
     monkeypatch.setattr(paper_trial, "held_out", lambda ids, fraction, seed: set())
@@ -227,6 +227,7 @@ def test_a_shard_of_which_all_rows_are_forgotten_is_dropped(place):
     assert 0 < line.accuracy <= 100
 
 
+def test_the_exact_preset_takes_the_ridge_of_least_loss_and_the_base_point_by_accuracy(place):
     with Workbench(recipe(place, compare={**SMALL, "ridges": [1e-3, 1e-1, 1e1]}), Silent()) as work:
         best = work.tuned("TAFT", "exact", 2)
         (logged,) = work.settings
@@ -265,6 +266,23 @@ def test_pages_say_what_was_measured(whole, written):
         f"{x.accuracy:.1f} ± {x.std:.1f}"
         for name in ("TAFT-1", "FC") for x in lines(whole, "table1") if (x.method, x.preset) == (name, "exact")
     ) + " |"  # fmt: skip
+
+
+def test_a_choice_at_an_end_of_its_list_is_named(whole):
+    """A model that a larger λ would make better is no measure of the one beside it."""
+
+    def tuned(chosen, *tried, **keys):
+        said = [{"preset": "exact", "ridge": ridge, "loss": "rsl"} for ridge in tried]
+        return Tuned(**{"method": "FC", "depth": 1, "shards": 1, **keys}, chosen=said[chosen], tried=said)
+
+    some = [tuned(0, 1e-1, 1e-2, 1e-3), tuned(1, 1e-1, 1e-2, 1e-3), tuned(0, 1e-1, 1e-2), tuned(0, 1e-1)]
+    some += [tuned(2, 1e-1, 1e-2, 1e-3, method="TAFT", shards=shards) for shards in (25, 50, 50)]
+    made = replace(whole, reports=[replace(whole.reports[0], settings=some)])
+    assert [line for line in about(made) if "another may be better" in line] == [
+        "- λ of FC (rsl, 1 shard) is the largest that was tried; another may be better",
+        "- λ of TAFT (rsl, 25 shards), TAFT (rsl, 50 shards) is the least that was tried; another may be better",
+    ]
+    assert not any("another may be better" in line for line in about(whole))
 
 
 def test_what_is_solved_anew_is_the_model_of_the_rows_that_remain(whole, place):
