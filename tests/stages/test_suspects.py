@@ -186,22 +186,30 @@ def test_copies_are_found_wherever_they_lie(vectors):
     assert found == [(i, j) for i in range(n) for j in range(i + 1, n) if (vectors[i] == vectors[j]).all()]
 
 
-def test_a_row_beside_which_all_others_look_alike_is_named(tmp_path, capsys):
+@pytest.mark.parametrize("many", [1, 2, 5])
+def test_rows_beside_which_all_others_look_alike_are_named(tmp_path, capsys, many):
     rng = np.random.default_rng(0)
-    x, y = rng.standard_normal((60, 8)), np.arange(60) % 3
+    x, y = rng.standard_normal((120, 16)), np.arange(120) % 3
     notes = []
     for far_out in (1, 1e4):
-        x[5] *= far_out
+        x[5 : 5 + many] *= far_out
         path = tmp_path / f"{far_out:g}"
         taftcache.import_vectors(x, y, path, scaling="none", overrides=["store.dtype=float32", "data.held_out=0"])
         found = taftcache.duplicates(path)
         assert (found.pairs_found > 0) == (len(found.notes) > 0)
         notes += found.notes
     assert len(notes) == 1
-    assert "rows/00000005" in notes[0]
+    farthest = f"rows/{np.square(x - x.mean(0)).sum(1).argmax():08d}"
     with pytest.raises(SystemExit, match="0"):
         main(["inspect", str(path), "--duplicates", "--top", "1"])
-    assert "rows/00000005 is so far out" in " ".join(capsys.readouterr().out.split())
+    assert f"rows far out, {farthest} the farthest" in " ".join(capsys.readouterr().out.split())
+
+
+def test_copies_are_no_rows_beside_others_far_out(tmp_path):
+    x = np.repeat(np.eye(8)[:2], [110, 10], axis=0)
+    taftcache.import_vectors(x, np.arange(120) % 3, tmp_path / "s", scaling="none", overrides=["data.held_out=0"])
+    found = taftcache.duplicates(tmp_path / "s")
+    assert (found.pairs_found, found.notes) == (110 * 109 // 2 + 45, [])
 
 
 @pytest.mark.parametrize("step", [5, 4096])

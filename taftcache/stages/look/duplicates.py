@@ -20,7 +20,6 @@ from taftcache.stages.look.vectors import mean_vectors
 from taftcache.stages.progress import Progress, Silent
 
 THRESHOLD = 0.95
-FEW = 20  # rows of which one may well be half of all
 BLOCK = 2048  # rows: two blocks of them have 16 MiB of similarities
 HASH = 16  # bytes: two different rows of 2³² have the same one with a chance of 2⁻⁶⁴
 ROUNDING = 1e-5  # of a similarity in float32, for rows a few lengths from the mean
@@ -42,7 +41,7 @@ class DuplicatesReport:
     """Pairs of rows whose similarity reaches ``threshold``, the largest first.
 
     leaks, pairs: of a training row with a held-out one, and of rows of one role; leaks_found, pairs_found: how many
-    there are, listed or not. rows: how many were compared. notes: which row's distance is most of all, and what the
+    there are, listed or not. rows: how many were compared. notes: rows that are too far out to compare by, and what the
     promise of private models does not cover.
     """
 
@@ -104,13 +103,19 @@ def duplicates(
 
 
 def _far_out(scaled: NDArray[np.float32], table: RowTable) -> list[str]:
-    """A note where one row is so far out that it alone makes the others alike."""
-    squares = np.square(scaled).sum(1)
-    if len(squares) <= FEW or (share := float(squares.max() / max(squares.sum(), 1e-30))) <= 0.5:
+    """A note where rows are so far out that beside them half of all pairs look alike."""
+    n = len(scaled)
+    if n < 2:
         return []
+    some = np.linspace(0, n - 1, min(n, BLOCK)).astype(np.int64)
+    # each beside a row half of all rows away, which is of another class where rows are sorted by class
+    squares = np.square(scaled[some] - scaled[(some + n // 2) % n]).sum(1)
+    if not 0 < np.median(squares) <= 2 * (1 - THRESHOLD):  # 0: of copies, which are alike
+        return []
+    farthest = table.ids[int(np.square(scaled).sum(1).argmax())]
     return [
-        f"{table.ids[int(squares.argmax())]} is so far out that {100 * share:.0f} % of all squared distances are its "
-        "own, beside which others look alike; take it out first: inspect --outliers"
+        f"rows far out, {farthest} the farthest, make half of all pairs look alike; take them out first: "
+        "inspect --outliers"
     ]
 
 
