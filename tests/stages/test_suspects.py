@@ -78,9 +78,28 @@ def test_shards_of_few_classes_are_named(three, monkeypatch):
         monkeypatch.setattr(
             Shard, "statistics", property(lambda shard: {"rows_per_class": dict.fromkeys(range(few[shard.name]), 1)})
         )
-        (note,) = taftcache.suspects(store).notes
+        note, unseen = taftcache.suspects(store).notes
     assert note.startswith("shards with less than half of the 10 classes")
     assert note.endswith(": 001 (1), 002 (4)")
+    assert "6 classes in one shard alone" in unseen
+    assert unseen.endswith(": 4, 5, 6, 7, 8, …")
+
+
+def test_classes_that_no_judge_has_seen_are_named(tmp_path):
+    """A row alone in its class is suspect whatever it shows, and so are rows of a class that one shard has."""
+    rng = np.random.default_rng(0)
+    x, y = rng.standard_normal((60, 4)), np.arange(60) % 3
+    x[np.arange(60), y] += 20
+    y[0] = 3
+    path = tmp_path / "s"
+    taftcache.import_vectors(x, y, path, scaling="none", overrides=["store.shards=2", "data.held_out=0"])
+    said = "say nothing, for no judge of them has seen another such row: 3"
+    (note,) = taftcache.suspects(path).notes
+    assert note == f"margins of rows of 1 class of a single row {said}"
+    taftcache.train(path)
+    report = taftcache.suspects(path)
+    assert "other shards" in report.method
+    assert f"margins of rows of 1 class in one shard alone {said}" in report.notes
 
 
 def test_a_margin_is_over_the_best_other_class():

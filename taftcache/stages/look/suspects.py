@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,7 +18,7 @@ from taftcache.cache.store import FeatureStore
 from taftcache.errors import SolveError, StoreError, check_counts
 from taftcache.model.component import Component, read_component
 from taftcache.model.composition import compose
-from taftcache.names import component_of
+from taftcache.names import component_of, counted
 from taftcache.objective.problem import Problem
 from taftcache.solve.choosing import choose_ridge
 from taftcache.solve.methods.head import HeadPath
@@ -29,6 +30,7 @@ from taftcache.stages.train.settings import Settings
 from taftcache.tangent.operator import TangentOperator
 
 OTHER_SHARDS = "the mean of the other shards' components"
+NAMED = 5  # classes of a note
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +52,8 @@ class SuspectsReport:
     """The training rows of least margin, the least first.
 
     method: which model judges a row. rows: how many were judged. disagreeing: how many it gives another class.
-    notes: what the promise of private models does not cover of all this.
+    notes: what the promise of private models does not cover of all this, which shards have few classes, and of which
+    classes no judge can tell.
     """
 
     store: Path
@@ -91,6 +94,7 @@ def suspects(store: FeatureStore, top: int = 20, progress: Progress | None = Non
         method, blocks = OTHER_SHARDS, _by_judges(store, settings, judges, progress)
     else:
         method, blocks = _by_head(store, settings, progress)
+    one_sided = _one_sided(store) if judges is not None else []
     says, margins = (np.concatenate(part) for part in zip(*map(_judged, *zip(*blocks, strict=True)), strict=True))
     ids = [
         (name, shard.name, k) for shard in store.shards for name, k in zip(shard.sample_ids, shard.labels, strict=True)
@@ -112,7 +116,7 @@ def suspects(store: FeatureStore, top: int = 20, progress: Progress | None = Non
         rows=len(ids),
         disagreeing=int((says != np.array([k for _, _, k in ids])).sum()),
         suspects=listed,
-        notes=[*private_notes(store), *(_one_sided(store) if judges is not None else [])],
+        notes=[*private_notes(store), *one_sided, *_unseen(store, judges is not None)],
     )
 
 
@@ -139,6 +143,21 @@ def _one_sided(store: FeatureStore) -> list[str]:
     return [
         f"shards with less than half of the {len(store.classes)} classes judge as much as the others, and rather say "
         f"those: {', '.join(few)}"
+    ]
+
+
+def _unseen(store: FeatureStore, by_others: bool) -> list[str]:
+    """A note on classes that the judge of their rows has not seen: of all rows in one shard, or of one row alone."""
+    counts = [Counter(shard.statistics["rows_per_class"]) for shard in store.shards]
+    seen = Counter(k for count in counts for k in (count if by_others else count.elements()))
+    names = [store.classes[k] for k, times in sorted(seen.items()) if times == 1]
+    if not names:
+        return []
+    where = "in one shard alone" if by_others else "of a single row"
+    listed = ", ".join(names[:NAMED]) + (", …" if len(names) > NAMED else "")
+    return [
+        f"margins of rows of {counted(len(names), 'class')} {where} say nothing, for no judge of them has seen another "
+        f"such row: {listed}"
     ]
 
 
