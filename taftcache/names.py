@@ -16,6 +16,7 @@ WEIGHTED = f"{_MODELS}weighted"
 EXACT = f"{_MODELS}exact"
 PRIVATE = "privacy"  # the key of a private component's statement in its meta
 ONE_SETTING = "one setting was tried; how it was chosen is not known here"
+BY_HELD_OUT = "by accuracy on held-out rows"  # how one of several learning rates was chosen
 UNTUNED = (ONE_SETTING, "settings fixed beforehand")  # as earlier releases had it: a tuning that adds nothing to ε
 # Ids have no control characters, so that these can stand before a shard's or a class's name among them.
 SHARD = "\x1fshard\x1f"

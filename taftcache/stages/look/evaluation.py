@@ -22,8 +22,19 @@ from taftcache.model.card import Score
 from taftcache.model.component import Component, read_base, read_component
 from taftcache.model.composition import compose
 from taftcache.model.meta import ComponentMeta, meta_of
-from taftcache.names import EXACT, HEAD, PRIVATE, component_of, counted, is_component, is_model, model_of
+from taftcache.names import (
+    BY_HELD_OUT,
+    EXACT,
+    HEAD,
+    PRIVATE,
+    component_of,
+    counted,
+    is_component,
+    is_model,
+    model_of,
+)
 from taftcache.recipe import parse_recipe
+from taftcache.report.paired import LEVEL, NORMAL, row_verdict
 from taftcache.solve.labels import proven_labels
 from taftcache.stages.completeness import still_missing
 from taftcache.stages.look.duplicates import leaked
@@ -33,7 +44,6 @@ from taftcache.stages.progress import Progress, Silent
 from taftcache.stages.train.record import settings_of
 from taftcache.stages.train.settings import Settings
 from taftcache.tangent.base import Base
-from taftcache.report.paired import LEVEL, NORMAL, row_verdict
 from taftcache.tangent.operator import TangentOperator
 
 UNTOUCHED = "base model untouched"
@@ -65,8 +75,9 @@ class EvaluateReport:
     intervals: of each accuracy, at 95 % (Wilson's).
     proven: the share of labels that are provably the exact optimum's, by model, where it was asked for.
     against: the linear probe, where it was asked for and the rows allow one. notes: why they do not, which held-out
-    rows hold the bytes of a training row (looked for beside the probe), which of their classes no training row has, and
-    which models were solved from other rows than the store has now.
+    rows hold the bytes of a training row (looked for beside the probe), which of their classes no training row has,
+    which private models have a learning rate that they chose, and which models were solved from other rows than the
+    store has now.
     """
 
     store: Path
@@ -110,7 +121,8 @@ def evaluate(
     settings = settings_of(store)
     names = [name for name in store.objects() if is_model(name)]
     models = {name: read_component(store, name, settings.base) for name in names}
-    notes = [*_unlearned(store, rows), *_outdated(store, models)]
+    tuned = _tuned(models) if rows is store.held_out else []
+    notes = [*_unlearned(store, rows), *_outdated(store, models), *tuned]
     best = model_of(names)
     if without:
         every = [name for name in names if is_component(name)]
@@ -145,6 +157,14 @@ def _unlearned(store: FeatureStore, rows: Shard) -> list[str]:
     if not names:
         return []
     return [f"{counted(len(names), 'class')} held out without a training row, which cannot be learned: {_some(names)}"]
+
+
+def _tuned(models: Mapping[str, Component]) -> list[str]:
+    """A note on the private models whose learning rate the held-out rows chose."""
+    names = [n for n, m in models.items() if BY_HELD_OUT in m.meta.get(PRIVATE, {}).get("tuning", "")]
+    if not names:
+        return []
+    return [f"these rows chose the learning rate of {', '.join(names)}, whose accuracy on them is a little too good"]
 
 
 def _some(names: Sequence[str]) -> str:

@@ -22,7 +22,7 @@ from taftcache.cache.write.transaction import Transaction
 from taftcache.errors import RecipeError, StoreError, check_several
 from taftcache.model.component import Component, put_component
 from taftcache.model.meta import meta_of
-from taftcache.names import EXACT, HEAD, PRIVATE, component_of, is_component, is_model
+from taftcache.names import BY_HELD_OUT, EXACT, HEAD, PRIVATE, component_of, is_component, is_model
 from taftcache.objective.cross_entropy import CrossEntropy
 from taftcache.objective.loss import Loss
 from taftcache.objective.named import true_class_weight
@@ -410,7 +410,7 @@ def private_component(
 def _said_of(tuning: Tuning) -> str:
     """What a component's statement says of how its learning rate was chosen."""
     how = "all of them are charged" if tuning.charged else "NOT charged: epsilon is that of one training"
-    return f"the best of {len(tuning.rates)} learning rates by accuracy on held-out rows, which are not covered; {how}"
+    return f"the best of {len(tuning.rates)} learning rates {BY_HELD_OUT}, which are not covered; {how}"
 
 
 def private_loss(recipe: Recipe, classes: int) -> Loss:
