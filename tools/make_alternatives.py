@@ -104,7 +104,7 @@ def said(of: dict[str, Any]) -> str:
     """The verdict alone, from where the other method stands."""
     if "taftcache_against_it" not in of:
         return ""
-    words = {"ahead": "behind taftcache", "behind": "ahead of taftcache", "within noise": "no different"}
+    words = {"ahead": "behind taftcache", "behind": "ahead of taftcache", "within noise": "within noise"}
     return f" ({words[of['taftcache_against_it']['verdict']]})"
 
 

@@ -249,7 +249,7 @@ def _verdict(against: Against) -> str:
     """The best model and the linear probe, in a sentence."""
     low, high = (100 * bound for bound in against.interval)
     name, points = _TITLES.get(against.model, against.model), 100 * against.ahead
-    said = {"ahead": "beats", "within noise": "is level with", "behind": "loses to"}[against.verdict]
+    said = {"ahead": "beats", "within noise": "is within noise of", "behind": "loses to"}[against.verdict]
     return f"{name} {said} the probe: {points:+.2f} points on the same rows, 95 % interval {low:+.1f} to {high:+.1f}"
 
 
