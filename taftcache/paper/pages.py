@@ -113,7 +113,7 @@ def about(report: CompareReport) -> list[str]:
     stores = ", ".join(f"`{name}` {digest}" for name, digest in report.digests.items())
     libraries = ", ".join(f"{name} {at}" for name, at in report.libraries.items())
     spent = ", ".join(f"{name} {seconds:.0f} s" for name, seconds in sorted(report.spent.items()))
-    alone = "; of one, ± 0.0 says nothing" if report.seeds == 1 else ""
+    alone = "; of one, ± 0.0 says nothing, and no interval is for other seeds" if report.seeds == 1 else ""
     kept = counted(report.kept, "model")
     return [
         "Top-1 accuracy in per cent on the held-out rows, mean ± standard deviation over"

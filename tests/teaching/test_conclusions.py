@@ -56,3 +56,5 @@ def test_a_difference_between_students_has_the_papers_interval():
     assert _above(outcomes(plain), outcomes(better), 200).endswith(", contradicted")
     unsaid = [replace(one, right="") for one in outcomes(plain)]
     assert _above(outcomes(ours), unsaid, 200) == "images not comparable"
+    alone = _above(outcomes(better[:1]), outcomes(plain[:1]), 200)
+    assert alone.endswith(", holds, for other images and not for other seeds")

@@ -251,7 +251,8 @@ def _above(ours: Sequence[StudentOutcome], theirs: Sequence[StudentOutcome], tes
     if not all(outcome.right for outcome in (*ours, *theirs)):
         return "images not comparable"
     found = paired(*(np.stack([_right(outcome, tested) for outcome in some]) for some in (ours, theirs)))
-    return f"{found.text()}, {found.verdict}"
+    alone = ", for other images and not for other seeds" if len(ours) == 1 else ""
+    return f"{found.text()}, {found.verdict}{alone}"
 
 
 def _right(outcome: StudentOutcome, tested: int) -> NDArray[np.float64]:
