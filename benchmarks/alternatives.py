@@ -7,14 +7,14 @@ preprocessing. NAME is digits (scikit-learn's, through the bundled ViT; what run
 cifar10 (both through DeiT-tiny, from TAFTCACHE_DATA; ``--full`` is both). Of CIFAR-10 there are 3,000 training and
 2,000 held-out images, and not the bundled ViT, which was trained on CIFAR-10.
 
-probe: scikit-learn's logistic regression on the untouched features, C from four. last block: the last block, the final
-norm and the head, from the store's tokens, which are cached for it too. lora: peft's, rank 8 on every qkv, α 16, and
-the head. all: every weight. The last three are AdamW on float32 weights, batches of 32, with a warm-up over a tenth of
-the steps and a cosine to zero; ``--bfloat16`` has their products in bfloat16, which is half as fast again on a
-processor that can. The rate is the best on a training row in five, at half of the epochs, of three and of up to two
-more beyond the end at which the best one lies; ``at_end`` says where it still does. Nothing is augmented unless
-``--augment`` says that lora and all see each image flipped and shifted at random. taftcache: the recipe as it is (its
-last block is drawn anew), in ten shards; its exact model of all rows.
+probe: scikit-learn's logistic regression on the untouched features, C from four and up to two beyond the end at which
+the best lies. last block: the last block, the final norm and the head, from the store's tokens, which are cached for it
+too. lora: peft's, rank 8 on every qkv, α 16, and the head. all: every weight. The last three are AdamW on float32
+weights, batches of 32, with a warm-up over a tenth of the steps and a cosine to zero; ``--bfloat16`` has their products
+in bfloat16, half as fast again on a processor that can. The rate is the best on a training row in five, at half of the
+epochs, of three and of up to two more beyond the end at which the best one lies; ``at_end`` says where it still does.
+Nothing is augmented unless ``--augment`` says that lora and all see each image flipped and shifted at random.
+taftcache: the recipe as it is (its last block is drawn anew), in ten shards; its exact model of all rows.
 
 Seconds are of the clock and of the processor: ``prepare`` (features or decoded images), ``choose`` and ``train``. Then
 what a removal costs. taftcache solves one shard again, or forgets one sample in all of its models by either mode. The

@@ -10,7 +10,7 @@ import json
 import math
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -27,7 +27,7 @@ from taftcache.backbone.preprocess import Preprocess
 from taftcache.backbone.sources.opening import open_source
 from taftcache.recipe import Recipe
 from taftcache.report.write import write_json
-from taftcache.stages.look.probe import EVERY
+from taftcache.stages.look.probe import EVERY, best_of
 
 BATCH, WEIGHT_DECAY, LARGEST_NORM = 32, 0.01, 1.0
 APART, MOST_FURTHER = 4, 2  # of the rates; of those that are tried beyond the first three
@@ -241,18 +241,6 @@ def trained(case: Case, method: str, rate: float, epochs: int, rows: Tensor, tes
     return {"right": (found == case.labels[tested]).int().tolist(), "seconds": seconds}
 
 
-def chosen_rate(rates: Sequence[float], score: Callable[[float], float]) -> tuple[float, dict[float, float]]:
-    """The rate of the best score, and all scores: while the best lies at an end, one beyond it is tried, twice."""
-    scores = {rate: score(rate) for rate in rates}
-    for _ in range(MOST_FURTHER):
-        best = max(scores, key=lambda rate: scores[rate])
-        if min(scores) < best < max(scores):
-            break
-        further = best * APART if best == max(scores) else best / APART
-        scores[further] = score(further)
-    return max(scores, key=lambda rate: scores[rate]), scores
-
-
 def rival(case: Case, method: str, kept: Kept) -> dict[str, Any]:
     """The choice of the rate, then the training on all training rows; each training is kept."""
     asked = RIVALS[method]
@@ -266,7 +254,7 @@ def rival(case: Case, method: str, kept: Kept) -> dict[str, Any]:
         tried[rate] = kept.once(f"{method} {rate:g}", work)
         return float(np.mean(tried[rate]["right"]))
 
-    best, scores = chosen_rate(asked.rates, score)
+    best, scores = best_of(asked.rates, score, APART, MOST_FURTHER)
     last = kept.once(f"{method} chosen", partial(trained, case, method, best, epochs, training, held))
     _ = case.pixels if asked.rows == "pixels" else None  # whose seconds may be kept
     again = {"how": "training from the start, for there is one model of all rows", **last["seconds"]}

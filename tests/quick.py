@@ -62,11 +62,12 @@ ASKING = [0]  # packages that are spared now: pytest may set the next one up bef
 
 @pytest.fixture(scope="package", autouse=True)
 def quick() -> Iterator[None]:
-    """Privacy is accounted for coarsely. The probe beside every run chooses from two ridges, not four.
+    """Privacy is accounted for coarsely. The probe beside every run chooses from two ridges.
     Extraction finds the bundled backbone loaded and cut (``tests/backbone`` loads and cuts it anew)."""
     if not ASKING[0]:
         account_coarsely(SPARED)
         SPARED.setattr(probe, "INVERSE_RIDGES", probe.INVERSE_RIDGES[:2])
+        SPARED.setattr(probe, "MOST_FURTHER", 0)
         SPARED.setattr(extraction, "load_backbone", loaded)
         SPARED.setattr(extraction, "Cut", cut)
     ASKING[0] += 1

@@ -37,7 +37,7 @@ def scripts():
 )
 def test_a_rate_at_an_end_has_others_tried_beyond_it(scripts, best, tried):
     _, rivals, _ = scripts
-    rate, scores = rivals.chosen_rate((1, 2, 4), lambda rate: -abs(np.log(rate / best)))
+    rate, scores = rivals.best_of((1, 2, 4), lambda rate: -abs(np.log(rate / best)), rivals.APART, rivals.MOST_FURTHER)
     assert list(scores) == tried
     assert rate == min(tried, key=lambda one: abs(np.log(one / best)))
 

@@ -110,6 +110,27 @@ def test_the_probe_is_scikit_learns(default):
     assert report.evaluate.accuracy[PROBE] == report.evaluate.against.probe.accuracy == right
 
 
+def test_a_probe_at_an_end_of_its_list_tries_further(default, monkeypatch):
+    """A probe that could be better is no baseline to be ahead of."""
+    tried = []
+
+    class Scored(LogisticRegression):
+        def fit(self, x, y):
+            tried.append(self.C)
+            return super().fit(x, y)
+
+        def score(self, x, y):
+            return -abs(np.log10(self.C) - 2)
+
+    monkeypatch.setattr("sklearn.linear_model.LogisticRegression", Scored)
+    monkeypatch.setattr(probing, "INVERSE_RIDGES", (0.01, 0.1, 1.0, 10.0))
+    monkeypatch.setattr(probing, "MOST_FURTHER", 2)
+    with FeatureStore(default[0]) as store:
+        found, _ = probing.linear_probe(store, settings_of(store), store.held_out)
+    assert tried == [0.01, 0.1, 1.0, 10.0, 100.0, 1000.0, 100.0]
+    assert found.C == 100.0
+
+
 def test_intervals_cover_and_verdicts_follow_them():
     """Of a thousand draws with a known difference the interval holds it in about 95 of 100."""
     rng = np.random.default_rng(0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,7 +21,8 @@ from taftcache.tangent.base import Base
 from taftcache.tangent.operator import TangentOperator
 from taftcache.tangent.spec import TangentSpec
 
-INVERSE_RIDGES = (0.01, 0.1, 1.0, 10.0)  # scikit-learn's C on standardised features
+INVERSE_RIDGES = (0.01, 0.1, 1.0, 10.0)  # scikit-learn's C on standardised features, to begin with
+APART, MOST_FURTHER = 10.0, 2  # of C; of those that are tried beyond the first
 EVERY = 5  # one row in five chooses C, as it does where ridge = "auto" chooses λ
 MOST_STEPS = 300
 MOST_VALUES = 1 << 26  # of features: where there are more, as many rows as fit are taken, evenly
@@ -58,6 +59,23 @@ def untouched_base(store: FeatureStore, settings: Settings) -> Base:
     return settings.base
 
 
+def best_of(
+    values: Sequence[float], score: Callable[[float], float], apart: float, most: int
+) -> tuple[float, dict[float, float]]:
+    """The value of the best score, and all scores; of equals the one that was tried first.
+
+    While the best lies at an end, one ``apart`` times as far is tried, up to ``most``.
+    """
+    scores = {value: score(value) for value in values}
+    for _ in range(most):
+        best = max(scores, key=lambda value: scores[value])
+        if min(scores) < best < max(scores):
+            break
+        further = best * apart if best == max(scores) else best / apart
+        scores[further] = score(further)
+    return max(scores, key=lambda value: scores[value]), scores
+
+
 def linear_probe(
     store: FeatureStore, settings: Settings, held_out: Shard, progress: Progress | None = None
 ) -> tuple[Probe, NDArray[np.bool_]]:
@@ -70,21 +88,23 @@ def linear_probe(
     from sklearn.preprocessing import StandardScaler
 
     begin = time.perf_counter()
-    base = untouched_base(store, settings)
-    with (progress or Silent()).task("linear probe", len(INVERSE_RIDGES) + 1) as task, warnings.catch_warnings():
+    base, fits = untouched_base(store, settings), len(INVERSE_RIDGES) + MOST_FURTHER + 1
+    with (progress or Silent()).task("linear probe", fits) as task, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of few rows a class, and of MOST_STEPS steps: it is the probe all the same
         features, labels = head_features(base, store.shards)
         step = -(-features.size // MOST_VALUES)
         features, labels = features[::step], labels[::step]
+        choosing = _choosing(len(labels))
 
         def fitted(C: float, rows: NDArray[np.bool_]) -> Pipeline:
             task.advance(1)
             probe = make_pipeline(StandardScaler(), LogisticRegression(C=C, max_iter=MOST_STEPS))
             return probe.fit(features[rows], labels[rows])
 
-        choosing = _choosing(len(labels))
-        scores = [fitted(C, ~choosing).score(features[choosing], labels[choosing]) for C in INVERSE_RIDGES]
-        best = INVERSE_RIDGES[int(np.argmax(scores))]
+        def score(C: float) -> float:
+            return float(fitted(C, ~choosing).score(features[choosing], labels[choosing]))
+
+        best, _ = best_of(INVERSE_RIDGES, score, APART, MOST_FURTHER)
         predicted = fitted(best, np.ones(len(labels), bool)).predict(head_features(base, [held_out])[0])
         right: NDArray[np.bool_] = np.equal(predicted, held_out.labels)
     seconds = time.perf_counter() - begin
