@@ -217,8 +217,9 @@ def ridge_path(
 ) -> tuple[list[Tensor], int]:
     """Δw(λ) [P] for every λ, near enough to choose by and no solution, and the passes that all of them took together.
 
-    A quadratic loss gets them from one run in the space of the rows where that fits, other problems from a short solve
-    each, warm from the last. The objective's own λ and ball have no part in it.
+    The head gets them from one decomposition where it has one, and there they are solutions. Another quadratic loss
+    gets them from one run in the space of the rows where that fits, other problems from a short solve each, warm from
+    the last. The objective's own λ and ball have no part in it.
     """
     found = {at.ridge: at for at in _downwards(base, sources, objective, sorted(ridges), arithmetic)}
     return [found[ridge].delta for ridge in ridges], max(at.passes for at in found.values())
@@ -239,6 +240,11 @@ def _downwards(
     """Each of the increasing ``ridges``, from the last on."""
     asked = replace(objective, ridge=ridges[0])
     pair = ProblemPair(*(pose(base, sources, asked, arithmetic, dtype) for dtype in (torch.float32, torch.float64)))
+    if has_path(pair.exact):
+        path = HeadPath(pair.exact)
+        for ridge in reversed(ridges):
+            yield _Solved(ridge, path.delta(ridge), pair.exact.operator.passes, more=False)
+        return
     if asked.loss.quadratic and class_kernel_fits(pair.inner):
         found = ridge_deltas(pair, ridges, STEPS)
         passes = 3 + STEPS + (len(ridges) + 1) // 2

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
+from taftcache.objective.objective import Objective
 from taftcache.objective.problem import Problem
 from taftcache.objective.rsl import RSL
 from taftcache.objective.weights import RowWeights
+from taftcache.solve.choosing import ridge_path
 from taftcache.solve.methods.head import HeadPath, solve_head
 from taftcache.tangent.base import Base
 from taftcache.tangent.config import TailConfig
@@ -80,3 +84,13 @@ def test_rows_that_are_all_the_same_have_a_basis_too():
     posed = problem(9, 2.0, repeated=True)
     exact = dense(posed)
     assert (solve_head(posed).value - exact).norm() <= 1e-8 * exact.norm()
+
+
+def test_a_heads_path_has_the_solution_at_every_ridge():
+    """Of more rows than the space of the rows takes, small ridges all had what the first of them did."""
+    posed, ridges = problem(200, 2.0), [1e-5, 1e-4, 1e-3, 1e-2, 1e-1]
+    objective = Objective(loss=posed.loss, train="head")
+    found, _ = ridge_path(posed.operator.base, posed.operator.sources, objective, ridges)
+    start = posed.evaluate(torch.zeros_like(found[0]))[1].norm()
+    for ridge, delta in zip(ridges, found, strict=True):
+        assert replace(posed, ridge=ridge).evaluate(delta)[1].norm() <= 1e-8 * start

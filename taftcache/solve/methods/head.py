@@ -115,10 +115,14 @@ class HeadPath:
         """W(λ) [L, K, d+1] for every λ."""
         return torch.stack([self.weights(ridge) for ridge in ridges])
 
+    def delta(self, ridge: float) -> Tensor:
+        """W(λ) as Δw [P]."""
+        return _flat(self._problem, self.weights(ridge))
+
     def solution(self, ridge: float, tolerance: float = 1e-6) -> Solution:
         """The head at λ with its certificate."""
         problem = replace(self._problem, ridge=ridge)
-        return certified(problem, _flat(problem, self.weights(ridge)), tolerance, _closed(problem))
+        return certified(problem, self.delta(ridge), tolerance, _closed(problem))
 
     def inverse(self, direction: Tensor, ridge: float) -> Tensor:
         """(Σ + λI)⁻¹ applied to each class's part of a direction [P] of the head: H(λ)⁻¹ j."""
