@@ -39,7 +39,7 @@ EVERY = 5  # one row in five validates
 BLOCK = 256  # rows read at once
 STEPS = 10  # passes for the whole path: enough for a choice, too few for a solution
 FINEST = 1e-6  # relative gradient that a short solve goes down to where a looser one moves nothing
-EACH = 12  # passes for one λ where it takes a solve each: with fewer the last and least λ wins, whatever the loss
+EACH = 12  # passes for one λ beyond the head where each takes a solve: with fewer the least λ wins, whatever the loss
 
 
 @dataclass(frozen=True)
@@ -264,7 +264,7 @@ def _short_solves(pair: ProblemPair, ridges: Sequence[float]) -> Iterator[_Solve
     for ridge in reversed(ridges):
         at = pair.at(ridge)
         if quadratic:
-            enough = Goal(tolerance=1e-3, max_passes=EACH)
+            enough = Goal(tolerance=FINEST, max_passes=200) if head else Goal(tolerance=1e-3, max_passes=EACH)
             solved = pcg(at, Lazy(partial(inverse.at, at.inner)), enough, start=delta)
         else:
             most = Goal(tolerance=tolerance, max_passes=200 if head else 16)
