@@ -63,8 +63,8 @@ def short(data: dict[str, Any]) -> str:
     rows = " and ".join(f"{found['rows']:,} images of {TITLES[name]}" for name, found in data.items())
     text += [
         "",
-        "Held-out accuracy with its 95 % interval, and whether it differs from taftcache's on the same rows by more"
-        f" than noise; trained on {rows}."
+        "Held-out accuracy of one training each, with its 95 % interval for other held-out rows, and whether it differs"
+        f" from taftcache's on the same rows by more than noise; trained on {rows}."
         f" Times are those on {TITLES[first]} ({cores(data[first])}), the choice of rates and the pass"
         " through the frozen layers included. The others keep a single model of all rows: taking a shard or a sample"
         " out of it means training it again. taftcache's shard is its component alone; the exact model is renewed as"
