@@ -148,7 +148,8 @@ def _receipt(r: Receipt, unreadable: bool) -> list[str]:
     if r.copies:
         lines.append(f"  {counted(r.copies, 'row')} of other ids held the very same bytes, and stayed")
     for name, c in r.certificates.items():
-        lines.append(f"  {_proof(name, msgspec.structs.asdict(c))}{' (decisive)' if c.decisive and c.row_moves is None else ''}")
+        decides = " (decisive)" if c.decisive and c.row_moves is None else ""  # beside what a row moves it is said
+        lines.append(f"  {_proof(name, msgspec.structs.asdict(c))}{decides}")
     lines += [f"  note: {note}" for note in r.notes]
     if unreadable:
         lines.append("  its key is destroyed: no id can be looked up in it")
