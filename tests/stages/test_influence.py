@@ -201,6 +201,19 @@ def test_where_there_is_no_closed_form_the_first_are_solved(tmp_path, monkeypatc
     assert first["bound"] < abs(first["solved"])
 
 
+def test_without_a_sample_the_space_of_the_rows_begins_at_zero(tmp_path, monkeypatch):
+    """From where the model is, there are only Kronecker factors: a thousand passes, and a bound that says nothing."""
+    monkeypatch.setattr(dual, "LARGEST_KERNEL", 0)
+    path = tmp_path / "store"
+    few = {"source": "digits", "limit": 30}
+    taftcache.run(recipe(path, data=few, objective={"ridge": 1e-5}, compose={"mode": "exact"}))
+    with FeatureStore(path) as store:
+        told = taftcache.sample_influence(store, store.shard("000").sample_ids[2])
+    assert told.model == "models/exact"
+    assert told.distance_bound < 0.1 * told.moved
+    assert told.passes < 100
+
+
 @pytest.mark.parametrize(("model", "held"), [("models/nothing", False), ("models/mean", True)])
 def test_what_has_no_influence_is_refused(finished, model, held):
     with FeatureStore(finished) as store:

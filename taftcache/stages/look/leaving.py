@@ -121,15 +121,19 @@ class ModelParts:
         raise UnknownSample(f"shard {shard.name} has no part in the model", got="a sample that it was not made from")
 
     def solve_without(self, part: ModelPart, shard: Shard, rows: int | Sequence[int]) -> Component:
-        """The part's optimum without some rows of ``shard``, from where the part is; nothing is written."""
+        """The part's optimum without some rows of ``shard``; nothing is written.
+
+        From where the part is, but not where a solve goes through the space of the rows, which begins at zero only.
+        """
         sources = [Without(s, rows) if s.name == shard.name else s for s in part.shards]
+        start = None if self.settings.starts_at_zero(sources, part.train) else part.component.delta
         return solve_component(
             self.settings,
             sources,  # type: ignore[arg-type]  # rows of a shard, without its files
             part.train,
             self.progress,
             label=part.name,
-            options=SolveOptions(start=part.component.delta),
+            options=SolveOptions(start=start),
         )
 
     def _shards(self, name: str) -> list[Shard]:

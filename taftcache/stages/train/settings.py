@@ -28,6 +28,7 @@ from taftcache.solve.solution import Solution, Status
 from taftcache.stages.memory import memory_of
 from taftcache.tangent.base import Base
 from taftcache.tangent.operator import TangentOperator
+from taftcache.tangent.rows import RowSource
 from taftcache.tangent.spec import Train
 from taftcache.teaching.rows import TaughtRows, taught_rows
 from taftcache.teaching.tangent_student import Teachers, certificate_at
@@ -153,7 +154,7 @@ class Settings:
         asked, chosen = self.recipe.objective.radius, component.record.radius_choice or {}
         return chosen.get("radius") if isinstance(asked, list) else asked
 
-    def starts_at_zero(self, sources: Sequence[Shard], mode: Train) -> bool:
+    def starts_at_zero(self, sources: Sequence[RowSource], mode: Train) -> bool:
         """Whether a solve goes through the space of the rows, which begins at zero and needs few passes from there."""
         recipe, layout, loss = self.recipe, self.base.trained(mode), self.loss
         if (
