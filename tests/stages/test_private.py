@@ -85,6 +85,15 @@ def test_noise_of_a_seed_makes_a_component_that_is_not_private(store):
         assert not opened.objects()["models/mean"].meta[PRIVATE]["private"]
 
 
+def test_noise_of_a_seed_is_not_kept_where_privacy_is_asked_for(store):
+    with open_store(store) as opened:
+        taftcache.train_private(opened, settings(opened, budget=20.0), ["000"], bits=SeededBits(0))
+        report = taftcache.train_private(opened, settings(opened, budget=20.0), ["000"])
+        assert report.trained == ["components/000"]
+        assert report.statements["components/000"]["private"]
+        assert 8.0 < report.spent["000"] <= 20.0, "the other is charged all the same"
+
+
 def test_a_forgotten_sample_of_a_private_component(store):
     with open_store(store) as opened:
         taftcache.train_private(opened, settings(opened))

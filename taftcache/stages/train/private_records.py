@@ -39,12 +39,13 @@ def read_keys(store: FeatureStore) -> dict[str, str]:
 
 
 def is_current(keys: Mapping[str, str], meta: Mapping[str, Any], settings: str) -> bool:
-    """Whether a component with ``meta`` was made from these rows and ``settings``.
+    """Whether a component with ``meta`` was made from these rows and ``settings``, with noise that nobody can know.
 
     Components of earlier releases have the settings themselves as their key, and all of them.
     """
     key = str(meta.get("key", ""))
-    return PRIVATE in meta and deciding(settings) in (deciding(key), deciding(keys.get(key, "")))
+    private = bool(meta.get(PRIVATE, {}).get("private"))
+    return private and deciding(settings) in (deciding(key), deciding(keys.get(key, "")))
 
 
 def deciding(settings: str) -> str:
