@@ -16,10 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from taftcache.errors import SolveError
 from taftcache.objective.loss import Loss
 from taftcache.privacy.clipping import ClippedSum, Clipping
-from taftcache.privacy.grid import MAX_ROWS, Grid
+from taftcache.privacy.grid import Grid
 from taftcache.privacy.network import Network
 from taftcache.privacy.noise import Bits, bernoulli, discrete_gaussian
 from taftcache.tangent.parameters import Layout
@@ -89,17 +88,9 @@ def descend(
 ) -> Tensor:
     """Δw [P] in float64 after ``descent.steps`` private steps from ``start`` (zero by default).
 
-    With ``trace``, every step's noisy sum is kept too: the guarantee covers all of them together.
-
-    Raises:
-        SolveError: more rows than the grid's integers can hold.
+    With ``trace``, every step's noisy sum is kept too: the guarantee covers all of them together. ``check_trained`` has
+    seen to it that the grid's integers hold the rows.
     """
-    if network.rows > MAX_ROWS:
-        raise SolveError(
-            f"too many rows for one private sum, which holds {MAX_ROWS:,}",
-            got=f"{network.rows:,}",
-            do="split the shard",
-        )
     size, grid = network.layout.size, descent.grid
     delta = torch.zeros(size, dtype=torch.float64) if start is None else start.to("cpu", torch.float64).clone()
     velocity = torch.zeros_like(delta)

@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from taftcache.errors import RecipeError
+from taftcache.errors import RecipeError, SolveError
 from taftcache.objective.loss import Loss
 from taftcache.privacy.accountant import Release, calibrate, epsilon, gaussian_mu
 from taftcache.privacy.alone import check_alone
 from taftcache.privacy.descent import Descent, Trace, Whitening, descend
-from taftcache.privacy.grid import Grid
+from taftcache.privacy.grid import MAX_ROWS, Grid
 from taftcache.privacy.network import Network, TangentNetwork
 from taftcache.privacy.noise import Bits, SystemBits, discrete_gaussian
 from taftcache.privacy.spec import PrivacySpec
@@ -99,11 +99,12 @@ def train_privately(
 
     Raises:
         RecipeError: sufficient statistics for more than the head, or learning from J Δw alone without a head.
-        SolveError: this machine computes a row's gradient from more than the row, so no sensitivity would hold.
+        SolveError: this machine computes a row's gradient from more than the row, so no sensitivity would hold; or as
+            ``check_trained`` says.
     """
     bits = bits or SystemBits()
     planned = plan(spec, runs)
-    check_trained(base, network.layout, spec, planned)
+    check_trained(base, network.layout, spec, planned, network.rows)
     if isinstance(network, TangentNetwork):
         check_alone(base, network, loss)
     sensitivity = _sensitivity(spec)
@@ -155,13 +156,19 @@ def _moment(network: Network, spec: PrivacySpec, planned: Plan, sensitivity: flo
     return _Moment(A, B, noise_level(grid, len(A), share), grid)
 
 
-def check_trained(base: Base, layout: Layout, spec: PrivacySpec, planned: Plan) -> None:
-    """Whether ``planned`` can be carried out over the parameters ``layout``: everything that reads no row.
+def check_trained(base: Base, layout: Layout, spec: PrivacySpec, planned: Plan, rows: int) -> None:
+    """Whether ``planned`` can be carried out over the parameters ``layout`` and so many rows, none of which is read.
 
     Raises:
         RecipeError: sufficient statistics for more than the head, or learning from J Δw alone without a head.
-        SolveError: noise too narrow or too wide for the grid of integers.
+        SolveError: noise too narrow or too wide for the grid of integers, or more rows than they can hold.
     """
+    if rows > MAX_ROWS:
+        raise SolveError(
+            f"too many rows for one private sum, which holds {MAX_ROWS:,}",
+            got=f"{rows:,}",
+            do="extract with more shards",
+        )
     if planned.moment is not None:
         if layout != base.head_layout:
             raise RecipeError(

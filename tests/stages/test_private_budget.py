@@ -15,6 +15,7 @@ from taftcache.cache.store import FeatureStore
 from taftcache.cli import main
 from taftcache.errors import FormatError, RecipeError, SolveError, StoreError
 from taftcache.names import ONE_SETTING, PRIVATE, epsilon_text
+from taftcache.privacy import trainer
 from taftcache.privacy.accountant import Release, epsilon
 from taftcache.privacy.spec import PrivacySpec
 from taftcache.privacy.statement import EVENT, PLAN, Promise, fixed_promise, held_to, spent
@@ -76,6 +77,16 @@ def test_all_shards_are_charged_before_the_first_is_trained(private):
         with pytest.raises(RecipeError, match="of its budget"):
             taftcache.train_private(store, settings(store, clip=2.0))
         assert store.root_digest == before
+
+
+@pytest.mark.parametrize("mechanism", ["descent", "least-squares"])
+def test_more_rows_than_a_sum_holds_are_refused_before_the_first_is_trained(store, monkeypatch, mechanism):
+    with open_store(store) as opened:
+        monkeypatch.setattr(trainer, "MAX_ROWS", max(shard.rows for shard in opened.shards) - 1)
+        before = opened.root_digest
+        with pytest.raises(SolveError, match="too many rows"):
+            taftcache.train_private(opened, settings(opened, mechanism=mechanism))
+        assert opened.root_digest == before
 
 
 def test_models_work_after_a_refusal(private):

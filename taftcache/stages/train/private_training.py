@@ -186,7 +186,7 @@ def _prepare(store: FeatureStore, settings: Settings, shards: Sequence[str] | No
     wanted = wanted_shards(store, shards)
     _check_settings(store, recipe, tuning)
     planned = plan(spec, tuning.runs)
-    check_trained(base, base.trained(settings.train), spec, planned)
+    check_trained(base, base.trained(settings.train), spec, planned, max(shard.rows for shard in wanted))
     lost_base = _of_other_bases(store, settings, wanted)
     said = [ref.meta[PRIVATE]["relation"] for ref in objects.values() if PRIVATE in ref.meta]
     fixed = fixed_promise(store.manifest.plan, ledger, said[0] if said else spec.relation, chain(*others))
