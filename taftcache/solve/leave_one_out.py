@@ -82,7 +82,7 @@ def leave_one_out(
         memory: bytes in which prepared rows stay between passes.
 
     Raises:
-        SolveError: another objective, or no rows.
+        SolveError: another objective, or fewer than two rows.
     """
     loss = objective.loss
     if not isinstance(loss, RSL) or objective != Objective(loss=loss, ridge=objective.ridge, train=objective.train):
@@ -92,6 +92,8 @@ def leave_one_out(
     trained = base.trained(objective.train)
     operator = TangentOperator(base, sources, trained=trained, dtype=torch.float64, memory=memory)
     N = operator.rows
+    if N < 2:
+        raise SolveError("leaving a row out needs another beside it", got=f"rows: {N}", do="name another model")
     shrunk = replace(objective, ridge=objective.ridge * (N - 1) / N)
     problem = Problem(operator, loss, shrunk.ridge)
     moved = minimise(base, sources, shrunk, start=delta, goal=goal, arithmetic=Arithmetic(precision="float64"))

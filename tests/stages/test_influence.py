@@ -12,7 +12,7 @@ import torch
 import taftcache
 from taftcache.cache.store import FeatureStore
 from taftcache.cli import main
-from taftcache.errors import StoreError, UnknownSample
+from taftcache.errors import SolveError, StoreError, UnknownSample
 from taftcache.model.component import read_base, read_component
 from taftcache.objective.objective import Objective
 from taftcache.objective.problem import Problem
@@ -21,6 +21,9 @@ from taftcache.solve.inverses import dual
 from taftcache.solve.leave_one_out import leave_one_out, moves
 from taftcache.solve.minimise import minimise
 from taftcache.solve.settings import Arithmetic, Goal
+from taftcache.stages.look.inspection import inspect_sample
+from taftcache.stages.look.leaving import moved_by_each
+from taftcache.stages.look.scoring import Scorer
 from taftcache.stages.train import record
 from taftcache.tangent.operator import TangentOperator
 from taftcache.tangent.rows import ArrayRows
@@ -220,3 +223,21 @@ def test_what_has_no_influence_is_refused(finished, model, held):
         sample = (store.held_out if held else store.shard("000")).sample_ids[0]
         with pytest.raises((UnknownSample, StoreError)):
             taftcache.sample_influence(store, sample, model)
+
+
+def test_the_only_row_of_a_shard_has_no_influence(tmp_path):
+    """Forgetting it drops the component: nothing moves, and what N − 1 = 0 divides is no figure."""
+    x, y = np.random.default_rng(0).standard_normal((3, 5)), np.array([0, 1, 0])
+    three = ["store.shards=3", "store.plan=balanced", "data.held_out=0"]
+    taftcache.import_vectors(x, y, tmp_path / "s", overrides=three)
+    taftcache.train(tmp_path / "s")
+    taftcache.compose(tmp_path / "s")
+    with FeatureStore(tmp_path / "s") as store:
+        sample = store.shards[0].sample_ids[0]
+        assert inspect_sample(store, sample).moved_bound is None
+        assert [moved for _, moved in moved_by_each(store, Scorer(store), store.shards)] == [None] * 3
+        with pytest.raises(SolveError, match="no row but what is left out"):
+            taftcache.sample_influence(store, sample, "models/mean")
+        with pytest.raises(SolveError, match="needs another beside it"):
+            taftcache.query_influence(store, sample, "models/mean")
+        assert taftcache.sample_influence(store, sample, "models/exact").moved > 0

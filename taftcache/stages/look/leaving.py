@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
-from taftcache.errors import RecipeError, StoreError, UnknownSample
+from taftcache.errors import RecipeError, SolveError, StoreError, UnknownSample
 from taftcache.model.component import Component, read_component
 from taftcache.names import EXACT, HEAD, MEAN, PRIVATE, WEIGHTED, component_of, is_component
 from taftcache.objective.problem import Problem
@@ -124,8 +124,11 @@ class ModelParts:
         """The part's optimum without some rows of ``shard``; nothing is written.
 
         From where the part is, but not where a solve goes through the space of the rows, which begins at zero only.
+        SolveError where they are all its rows.
         """
         sources = [Without(s, rows) if s.name == shard.name else s for s in part.shards]
+        if not sum(source.rows for source in sources):
+            raise SolveError(f"{part.name} has no row but what is left out: without it there is no such model")
         start = None if self.settings.starts_at_zero(sources, part.train) else part.component.delta
         return solve_component(
             self.settings,

@@ -57,10 +57,11 @@ class Scorer:
         return PRIVATE in self._metas.get(name, {})
 
     def is_weighed(self, name: str) -> bool:
-        """Whether ``moved_at_most`` has a bound for the component ``name``: it is a solution, of an objective without
-        weights, ball, jvp_only or prior. Noise is none, so a private one has no such bound, and needs none."""
+        """Whether ``moved_at_most`` has a bound for the component ``name``: it is a solution over several rows, of an
+        objective without weights, ball, jvp_only or prior. Noise is none, so a private one has no such bound, and needs
+        none; and without its only row a component is none."""
         solved = {"certificate", "rows"} <= self._metas.get(name, {}).keys()
-        return self.plain and not self.recipe.prior.teachers and solved
+        return self.plain and not self.recipe.prior.teachers and solved and self.components[name].record.row_count > 1
 
     def state(self, tokens: NDArray[Any]) -> Any:
         """The base model's state on rows [b,t,d]."""
@@ -96,7 +97,7 @@ class Scorer:
         along, own = ridge * (r * change).sum(1), (ridge * norm) ** 2
         # ‖Jᵀ∂ℓ‖² + 2λ ∂ℓᵀJΔw + λ²‖Δw‖² cancels: what rounding may have taken from it is added again
         squares = norms.square() + 2 * along + own + ROUNDING * (norms.square() + 2 * along.abs() + own)
-        moved = (N * certificate.gradient + squares.clamp_min(0).sqrt()) / (max(N - 1, 0.5) * ridge)
+        moved = (N * certificate.gradient + squares.clamp_min(0).sqrt()) / ((N - 1) * ridge)
         return np.asarray(moved.cpu().numpy())
 
     def head_over(self, sources: Sequence[RowSource]) -> TangentOperator:
