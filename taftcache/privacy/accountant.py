@@ -117,7 +117,7 @@ def _composed(releases: tuple[Release, ...], delta: float, interval: float) -> f
 
 
 def calibrate(make: Callable[[float], Sequence[Release]], target: float, delta: float) -> float:
-    """The least multiplier z for which the releases ``make(z)`` are (target, delta)-private: to within 10^-4, or 10^-3
+    """The least multiplier z for which the releases ``make(z)`` are (target, delta)-private: to within 10^-4, or 2·10^-3
     where rows are sampled.
 
     Raises:
@@ -138,14 +138,15 @@ def calibrate(make: Callable[[float], Sequence[Release]], target: float, delta: 
         )
     sampled = any(r.rate < 1 for r in make(1.0))
     z = _smallest(fits, CALIBRATED * (10 if sampled else 0.25))
+    if sampled and epsilon(make(z), delta) < target * (1 - 20 * CALIBRATED):  # wide steps: over many releases, too wide
+        z = _smallest(lambda z: distribution_epsilon(make(z), delta) <= target, CALIBRATED * 10, z)
     while (spent := epsilon(make(z), delta)) > target:
         z *= spent / target + CALIBRATED / 4
     return z
 
 
-def _smallest(fits: Callable[[float], bool], tolerance: float = 1e-12) -> float:
-    """The least x > 0 that fits, when all larger ones do, to within ``tolerance`` from above."""
-    high = 1.0
+def _smallest(fits: Callable[[float], bool], tolerance: float = 1e-12, high: float = 1.0) -> float:
+    """The least x > 0 that fits, when all larger ones do, to within ``tolerance`` from above; ``high`` is a guess."""
     while not fits(high):
         high *= 2
     low = high / 2

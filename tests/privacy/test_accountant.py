@@ -8,6 +8,7 @@ import pytest
 from scipy.stats import norm
 
 from taftcache.errors import FormatError, RecipeError, SolveError
+from taftcache.privacy import accountant
 from taftcache.privacy.accountant import (
     Release,
     calibrate,
@@ -100,6 +101,14 @@ def test_a_plan_spends_what_was_asked_for(mechanism, relation):
     planned = plan(spec)
     assert 2.0 * 0.995 <= epsilon(planned.releases, spec.delta) <= 2.0
     assert (planned.size is None) == (relation == "replace-one")
+
+
+def test_many_sampled_steps_spend_what_was_asked_for(monkeypatch):
+    """Searched in wide steps, of which each adds its own error, five thousand came to 0.974."""
+    monkeypatch.setattr(accountant, "INTERVAL", 1e-4)
+    monkeypatch.setattr(accountant.distribution_epsilon, "__defaults__", (1e-4,))
+    planned = plan(PrivacySpec(mechanism="sampled-descent", rate=0.01, steps=5000, epsilon=1.0))
+    assert 0.998 <= epsilon(planned.releases, 1e-5) <= 1.0
 
 
 def test_several_runs_share_one_promise():
