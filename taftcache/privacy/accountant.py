@@ -117,8 +117,8 @@ def _composed(releases: tuple[Release, ...], delta: float, interval: float) -> f
 
 
 def calibrate(make: Callable[[float], Sequence[Release]], target: float, delta: float) -> float:
-    """The least multiplier z for which the releases ``make(z)`` are (target, delta)-private: to within 10^-4, or 2·10^-3
-    where rows are sampled.
+    """The least multiplier z for which the releases ``make(z)`` are (target, delta)-private: to within 10^-4, or
+    2·10^-3 where rows are sampled.
 
     Raises:
         SolveError: no z reaches it: what does not depend on z spends more.

@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.fixture(scope="module")
 def tools():
     """What writes the tables, by name."""
-    names = ("make_growth", "make_defaults", "make_rows", "make_alternatives", "make_workers")
+    names = ("make_growth", "make_defaults", "make_rows", "make_alternatives", "make_workers", "make_last_block")
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(ROOT / "tools"))
         yield {name: importlib.import_module(name) for name in names}
@@ -103,7 +103,8 @@ def test_what_8_bits_cost_becomes_a_table(tools):
 
 
 @pytest.mark.law(
-    "Tables of cost, of workers, of a run without a switch, of rows in 8 bits and of alternatives are those kept"
+    "Tables of cost, of workers, of a run without a switch, of the last block, of rows in 8 bits, of alternatives are"
+    " those kept"
 )
 def test_the_pages_have_what_was_measured(tools):
     def kept(name):
@@ -120,6 +121,7 @@ def test_the_pages_have_what_was_measured(tools):
         ("docs/cluster.md", "workers", tools["make_workers"].table(kept("workers.json"))),
         ("docs/benchmarks.md", "defaults", tools["make_defaults"].table(defaults)),
         ("docs/benchmarks.md", "rows", tools["make_rows"].tables(rows)),
+        ("docs/benchmarks.md", "last-block", tools["make_last_block"].table(kept("last-block.json"))),
         ("README.md", "defaults", tools["make_defaults"].sentence(defaults)),
     ):
         assert f"<!-- {name} -->\n\n{text}\n\n<!-- /{name} -->" in (ROOT / page).read_text("utf-8"), page

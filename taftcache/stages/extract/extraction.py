@@ -28,7 +28,7 @@ from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.tombstones import TombstoneFile
 from taftcache.consent import remember
 from taftcache.errors import DataError, IdentityError
-from taftcache.names import CLASS, counted
+from taftcache.names import CLASS, counted, is_model
 from taftcache.recipe import Recipe, checked_recipe, parse_recipe, recipe_values
 from taftcache.stages.completeness import is_complete
 from taftcache.stages.executor import Executor, RowEngines
@@ -47,7 +47,7 @@ LIBRARIES = ("torch", "torchvision", "timm", "pillow")
 
 @dataclass(frozen=True, kw_only=True)
 class ExtractReport:
-    """What stage 1 did; ``images`` were run through the model now, the rest was there. ``bytes`` are the shards'."""
+    """What stage 1 did; ``images`` were run through the model now, the rest was there. ``bytes``: without models."""
 
     store: Path
     root_digest: str
@@ -329,6 +329,6 @@ def _report(store: FeatureStore, images: int = 0, seconds: float = 0.0, notes: S
         images=images,
         skipped=len(store.manifest.skipped),
         seconds=seconds,
-        bytes=sum(store.shard(ref.name).nbytes for ref in store.manifest.shards),
+        bytes=store.nbytes - sum(ref.size for name, ref in store.objects().items() if is_model(name)),
         notes=list(notes),
     )
