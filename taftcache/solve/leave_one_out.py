@@ -8,8 +8,9 @@ and the scaled residual ρ_n = √(D_n/N) (f(x_n; Δw') − target),
 
 and a prediction j·Δw, j = J_k(x), moves by (J̃_n v)ᵀ (I − J̃_n A⁻¹ J̃_nᵀ)⁻¹ ρ_n + j·(Δw' − Δw) with v = A⁻¹ j:
 one solve and one pass for all rows, where the K×K leverages J̃_n A⁻¹ J̃_nᵀ are known. They are, exactly, for the head
-alone and where the kernel of the rows fits (there I − J̃_n A⁻¹ J̃_nᵀ = λ' [(J̃J̃ᵀ + λ'I)⁻¹]_nn). Elsewhere they are
-left out, which is the first-order influence function, and says so.
+alone and where the kernel of the rows fits (there I − J̃_n A⁻¹ J̃_nᵀ = λ' [(J̃J̃ᵀ + λ'I)⁻¹]_nn). In the space of the
+rows they are those of the kernel taken apart, and J̃v = (J̃J̃ᵀ + λ'I)⁻¹J̃j is solved for there. Elsewhere they are left
+out, which is the first-order influence function. The answer says which it is.
 
 How far Δw itself moves (``moves``) has the same two closed forms. With the kernel G = J̃J̃ᵀ, M = (G + λ'I)⁻¹, the
 scaled residuals t at Δw = 0 and s_n = M_nn⁻¹ (Mt)_n,
@@ -33,24 +34,26 @@ from taftcache.objective.problem import Problem
 from taftcache.objective.rsl import RSL
 from taftcache.solve.directions import conjugate_solution
 from taftcache.solve.inverses.cholesky import cholesky
+from taftcache.solve.inverses.class_kernel import ClassKernel, kernel_product
 from taftcache.solve.inverses.dual import DualInverse, kernel, kernel_inverse_fits, weigh_in_place
 from taftcache.solve.inverses.inverse import approximate_inverse
 from taftcache.solve.methods.head import HeadPath, has_path
-from taftcache.solve.minimise import minimise
+from taftcache.solve.minimise import minimise, through_rows
 from taftcache.solve.settings import GOAL, Arithmetic, Goal
 from taftcache.tangent.base import Base
 from taftcache.tangent.operator import TangentOperator
 from taftcache.tangent.rows import RowSource
 
-CLOSED, FIRST_ORDER = "closed form", "first order"
+CLOSED, ESTIMATED, FIRST_ORDER = METHODS = "closed form", "estimated leverages", "first order"  # from the closest on
 FIRST_ORDER_TOLERANCE = 1e-4  # far below what leaving out the leverages costs
+IN_ROWS = 1e-6  # of the solve in the space of the rows, far below what estimating the leverages costs
 
 
 @dataclass(frozen=True)
 class RowInfluence:
     """How each row moved one direction: ``change`` [N] is j·(Δw₋ₙ − Δw), what taking row n out adds to j·Δw.
 
-    ``method`` is "closed form", exact up to ``residual``, the relative residual of the one solve, or "first order".
+    ``method`` is one of ``METHODS``: "closed form" is exact up to ``residual``, the relative residual of the one solve.
     ``passes`` are those over the rows, the making of an approximate inverse not counted.
     """
 
@@ -98,13 +101,10 @@ def leave_one_out(
     problem = Problem(operator, loss, shrunk.ridge)
     moved = minimise(base, sources, shrunk, start=delta, goal=goal, arithmetic=Arithmetic(precision="float64"))
     root, rho = _residuals(problem, loss, moved.value)
-    v, solved, method = _without_each(problem, direction, rho, goal)
-    left = problem.hessian(v) - direction
-    image = root * torch.cat(list(operator.matvec(v)))
+    image, solved, method, left = _without_each(problem, direction, root, rho, goal)
     shift = (direction @ (moved.value - delta)).item()
     change = (image * solved).sum(1) + shift
-    relative = (left.norm() / direction.norm().clamp_min(1e-300)).item()
-    return RowInfluence(change, method, relative, moved.stats.get("passes", 0) + operator.passes)
+    return RowInfluence(change, method, left, moved.stats.get("passes", 0) + operator.passes)
 
 
 def _residuals(problem: Problem, loss: RSL, delta: Tensor) -> tuple[Tensor, Tensor]:
@@ -119,21 +119,60 @@ def _residuals(problem: Problem, loss: RSL, delta: Tensor) -> tuple[Tensor, Tens
     return torch.cat(roots), torch.cat(residuals)
 
 
-def _without_each(problem: Problem, direction: Tensor, rho: Tensor, goal: Goal) -> tuple[Tensor, Tensor, str]:
-    """v = A⁻¹j [P], and (I − J̃_n A⁻¹ J̃_nᵀ)⁻¹ρ_n of every row [N,K], or ρ_n where the leverages are not known."""
+def _without_each(
+    problem: Problem, direction: Tensor, root: Tensor, rho: Tensor, goal: Goal
+) -> tuple[Tensor, Tensor, str, float]:
+    """J̃A⁻¹j and (I − J̃_n A⁻¹ J̃_nᵀ)⁻¹ρ_n of every row [N,K], how the leverages in it are known, and the relative
+    residual of the one solve."""
     if has_path(problem):
         path = HeadPath(problem)
-        v, leverage = path.inverse(direction, problem.ridge), path.leverages(problem.ridge)
-        return v, rho / (1 - leverage), CLOSED
+        v = path.inverse(direction, problem.ridge)
+        return _image(problem, direction, root, v, rho / (1 - path.leverages(problem.ridge)), CLOSED)
     if kernel_inverse_fits(problem):
         inverse = DualInverse(problem)
         v = inverse.apply(direction)
-        return v, torch.linalg.solve(problem.ridge * inverse.own(), rho), CLOSED
+        return _image(problem, direction, root, v, torch.linalg.solve(problem.ridge * inverse.own(), rho), CLOSED)
+    if through_rows(problem):
+        by_rows = _ByRows(problem, root)
+        image, left = _image_by_rows(problem, by_rows, direction, goal)
+        return image, by_rows.kernel.within(rho) / problem.ridge, ESTIMATED, left
     v = conjugate_solution(
         problem.hessian, approximate_inverse(problem), direction,
         tolerance=max(goal.tolerance, FIRST_ORDER_TOLERANCE), steps=goal.max_passes,
     )  # fmt: skip
-    return v, rho, FIRST_ORDER
+    return _image(problem, direction, root, v, rho, FIRST_ORDER)
+
+
+def _image(
+    problem: Problem, direction: Tensor, root: Tensor, v: Tensor, solved: Tensor, method: str
+) -> tuple[Tensor, Tensor, str, float]:
+    """What ``_without_each`` returns, from v = A⁻¹j [P]."""
+    left = (problem.hessian(v) - direction).norm() / direction.norm().clamp_min(1e-300)
+    return root * torch.cat(list(problem.operator.matvec(v))), solved, method, left.item()
+
+
+def _image_by_rows(problem: Problem, inverse: _ByRows, direction: Tensor, goal: Goal) -> tuple[Tensor, float]:
+    """J̃A⁻¹j = (J̃J̃ᵀ + λ'I)⁻¹J̃j [N,K] by conjugate gradients in the space of the rows, and its relative residual."""
+    sought = inverse.root * torch.cat(list(problem.operator.matvec(direction)))
+    found = conjugate_solution(inverse.product, inverse, sought.reshape(-1), tolerance=IN_ROWS, steps=goal.max_passes)
+    left = (inverse.product(found) - sought.reshape(-1)).norm() / sought.norm().clamp_min(1e-300)
+    return found.view_as(sought), left.item()
+
+
+class _ByRows:
+    """J̃J̃ᵀ + λ'I on vectors [N·K], and about its inverse: that of the kernel taken apart."""
+
+    def __init__(self, problem: Problem, root: Tensor) -> None:
+        self._problem, self.root, self.kernel = problem, root, ClassKernel(problem, root)
+
+    def product(self, vector: Tensor) -> Tensor:
+        """(J̃J̃ᵀ + λ'I) a."""
+        a = vector.view_as(self.root)
+        return (kernel_product(self._problem, self.root, a) + self._problem.ridge * a).reshape(-1)
+
+    def apply(self, vector: Tensor) -> Tensor:
+        """About (J̃J̃ᵀ + λ'I)⁻¹ r."""
+        return self.kernel.apply(vector.view_as(self.root))[0].reshape(-1).to(vector)
 
 
 def moves(problem: Problem) -> Tensor | None:

@@ -34,6 +34,7 @@ ROUNDING = 1e-6  # of the trace, in an eigendecomposition in float32
 # N·K over P, at most: an apply grows with N²·K and a pass does not, so that beyond it more and cheaper passes win.
 LOGITS_EACH = 4
 LARGEST_LOGITS = 1 << 21  # directions of so many numbers: 64 of them and their products are a gigabyte
+BLOCK = 256  # rows of which the inverse's diagonal is taken at once
 METRIC_ROWS = 32  # Ω varies little from row to row
 LARGEST_FACTORS = 2 << 30  # bytes of the rows' factors
 
@@ -108,17 +109,10 @@ class ClassKernel:
 
     def moves(self, rows: Tensor) -> Callable[[Tensor], Tensor]:
         """‖Δw₋ₙ − Δw‖ [n] of some ``rows`` from a = (K̃ + λI)⁻¹b of theirs, [n,K]; see ``methods.decisive``."""
-        basis, rest = self._rows[rows.to(self._rows.device)], self._rest
-        diagonal, square = [], []
+        rest = self._rest
         with self._under_ridge():
-            for k, inverse in enumerate(self._fast):
-                columns = basis * inverse
-                if self._inner is not None:
-                    columns -= ((columns @ self._fast_head) @ self._inner[k]) @ (self._fast_head.T * inverse)
-                diagonal.append((columns * basis).sum(1))
-                square.append(columns.square().sum(1))
-        own = torch.stack(diagonal, 1).double()  # of (K̂ + λI)⁻¹ in the eigenbasis of the classes [n,K]
-        left = own - self._ridge * torch.stack(square, 1)
+            own, square = self._diagonals(rows)
+        left = own - self._ridge * square
 
         def moves(dual: Tensor) -> Tensor:
             turned = (dual if rest is None else dual * rest[rows]).double() @ self._directions.double()
@@ -126,6 +120,33 @@ class ClassKernel:
             return squares.clamp_min(0).sqrt()
 
         return moves
+
+    def within(self, vector: Tensor) -> Tensor:
+        """M_nn⁻¹ r_n [N,K] of every row n, for r = ``vector`` [N,K] and M_nn the row's own block of (K̂ + λI)⁻¹.
+
+        The row's own R is exact here, and the mean of the others' stands for theirs: of what has λR⁻² in place of that
+        mean in its own block alone, the inverse has P_nn⁻¹ + λ(R_n⁻² − mean) in place of P_nn⁻¹.
+        """
+        directions, ridge, found = self._directions.double(), self._ridge / self._of_ridge, []
+        rest = torch.ones_like(vector) if self._rest is None else self._rest.to(vector)
+        with self._under_ridge():
+            for rows in torch.arange(len(vector), device=vector.device).split(BLOCK):
+                beyond = 1 / self._diagonals(rows)[0] - self._ridge
+                body = ((rest[rows] * vector[rows]) @ directions * beyond) @ directions.T
+                found.append(rest[rows] * body + ridge * vector[rows])
+        return torch.cat(found)
+
+    def _diagonals(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Of some ``rows`` the diagonals of the inverse and of its square, in the classes' eigenbasis: [n,K] each."""
+        basis = self._rows[rows.to(self._rows.device)]
+        diagonal, square = [], []
+        for k, inverse in enumerate(self._fast):
+            columns = basis * inverse
+            if self._inner is not None:
+                columns -= ((columns @ self._fast_head) @ self._inner[k]) @ (self._fast_head.T * inverse)
+            diagonal.append((columns * basis).sum(1))
+            square.append(columns.square().sum(1))
+        return torch.stack(diagonal, 1).double(), torch.stack(square, 1).double()
 
     @contextmanager
     def _under_ridge(self) -> Iterator[None]:

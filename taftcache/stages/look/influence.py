@@ -19,7 +19,7 @@ from taftcache.model.predictor import TangentModel
 from taftcache.names import model_of
 from taftcache.objective.objective import Objective
 from taftcache.objective.rsl import RSL
-from taftcache.solve.leave_one_out import CLOSED, leave_one_out
+from taftcache.solve.leave_one_out import CLOSED, METHODS, leave_one_out
 from taftcache.solve.settings import Goal
 from taftcache.stages.look.leaving import ModelPart, ModelParts, ridges
 from taftcache.stages.memory import memory_of
@@ -66,7 +66,9 @@ class QueryInfluence:
 
     ``logit`` is that of the predicted ``label``; each of ``samples`` has ``change``, what its removal would add to
     it, and where it was solved without the sample, ``solved`` and its certified ``bound``. ``method`` is "closed
-    form": exact leave-one-out, or "first order": the influence function, whose first samples are solved.
+    form": exact leave-one-out, or "estimated leverages": leave-one-out by what a row has of the prediction with itself
+    as the kernel taken apart has it, or "first order": the influence function, without that. Of the last two the first
+    samples are solved.
     """
 
     store: Path
@@ -203,7 +205,7 @@ def query_influence(
         query=str(query),
         label=store.classes[label],
         logit=logits[label].item(),
-        method=CLOSED if closed else "first order",
+        method=max((each.method for each in found), key=METHODS.index),
         residual=max([0.0, *(each.residual for each in found)]),
         samples=samples,
         passes=passes,
