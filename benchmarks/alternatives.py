@@ -55,6 +55,7 @@ import taftcache
 from taftcache import FeatureStore
 from taftcache.names import component_of, model_of
 from taftcache.report.paired import row_verdict
+from taftcache.rounding import described
 from taftcache.stages.look.evaluation import accuracy_interval, rows_right
 from taftcache.stages.look.probe import MOST_STEPS, head_features, linear_probe, untouched_base
 from taftcache.stages.progress import Silent
@@ -149,12 +150,8 @@ def measured(name: str, place: Path, args: argparse.Namespace) -> dict[str, Any]
 
 def machine() -> str:
     """The processor's name, and which of its units for matrices it has."""
-    try:
-        described = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return platform.processor() or platform.machine()
-    lines = dict(line.split(":", 1) for line in described.splitlines() if ":" in line)
-    values = {key.strip(): value.strip() for key, value in lines.items()}
+    lines = (line.partition(":") for line in described().splitlines())
+    values = {key.strip(): value.strip() for key, _, value in lines}
     has = values.get("flags", "").split()
     units = [name for flag, name in UNITS.items() if flag in has]
     return ", ".join([values.get("model name", platform.machine()), *units])

@@ -4,7 +4,7 @@ Objects of a store that are components and models, what stands for a whole shard
 how the vectors of a store were scaled; what says in a component's meta that it is private, and its promise in words.
 """
 
-from collections.abc import Container, Mapping
+from collections.abc import Container, Mapping, Sequence
 from math import ceil, floor, log10
 from typing import Any
 
@@ -61,6 +61,11 @@ def scaling_of(identity: Mapping[str, Any]) -> str | None:
 def counted(count: int, thing: str) -> str:
     """``1 row``, ``2 classes``; of several words the last is the one that changes."""
     return f"{count} {thing}" + ("" if count == 1 else "es" if thing.endswith("s") else "s")
+
+
+def first_few(names: Sequence[str]) -> str:
+    """The first five names of a note, and an ellipsis where there are more."""
+    return ", ".join(names[:5]) + (", …" if len(names) > 5 else "")
 
 
 def ordinal(place: int) -> str:

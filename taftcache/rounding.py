@@ -19,12 +19,12 @@ def strictest(processor: str | None = None) -> str:
 
     ``processor`` is a description as in /proc/cpuinfo, this machine's by default.
     """
-    return "AUTO,STRICT" if _wide_intel(_described() if processor is None else processor) else "AVX2,STRICT"
+    return "AUTO,STRICT" if _wide_intel(described() if processor is None else processor) else "AVX2,STRICT"
 
 
 def round_rows_alike(every_shape: bool = False, processor: str | None = None) -> None:
     """Set ``VARIABLE`` where nobody did and a backbone's products need it, or, with ``every_shape``, in any case."""
-    processor = _described() if processor is None else processor
+    processor = described() if processor is None else processor
     if every_shape or HELD in os.environ or not _wide_intel(processor):
         os.environ.setdefault(VARIABLE, strictest(processor))
 
@@ -33,8 +33,8 @@ def _wide_intel(processor: str) -> bool:
     return "GenuineIntel" in processor and "avx512f" in processor
 
 
-def _described() -> str:
-    """Of the first core; empty where the system has no such file."""
+def described() -> str:
+    """/proc/cpuinfo of the first core; empty where the system has no such file."""
     try:
         with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
             return "".join(takewhile(str.strip, file))

@@ -12,7 +12,7 @@ from taftcache.backbone.model import named_by
 from taftcache.backbone.sources.base import Source
 from taftcache.backbone.sources.opening import open_source
 from taftcache.errors import BackboneError
-from taftcache.names import counted
+from taftcache.names import counted, first_few
 from taftcache.recipe import Recipe, apply_overrides, parse_recipe
 from taftcache.stages.extract.estimation import EstimateReport, estimate
 from taftcache.stages.extract.looking import Pixels, check_there, data_section, file_for, look_at
@@ -21,7 +21,6 @@ from taftcache.stages.progress import Progress, Silent
 from taftcache.stages.writing import whole
 
 PRETRAINED = "deit_tiny_patch16_224.fb_in1k"
-NAMED = 5  # classes, in a note
 SMALL = 64  # pixels of a side, up to which the bundled backbone of 32 x 32 serves
 ROWS, PER_CLASS, SHARDS = 100, 3, 10  # rows of a shard at least, of one class too, and shards at most
 COMMENTS = {
@@ -124,9 +123,8 @@ def _unlearned(recipe: Recipe, source: Source, test: Source | None) -> list[str]
     names = sorted({labels[i] for i in held_out.ids} - {labels[i] for i in training})
     if not names:
         return []
-    some = ", ".join(names[:NAMED]) + (", …" if len(names) > NAMED else "")
     gone = f"{counted(len(names), 'class')} of {len(source.classes)}"
-    return [f"{gone} held out without an image to train on, which cannot be learned: {some}"]
+    return [f"{gone} held out without an image to train on, which cannot be learned: {first_few(names)}"]
 
 
 def _chosen(

@@ -29,6 +29,7 @@ from taftcache.names import (
     PRIVATE,
     component_of,
     counted,
+    first_few,
     is_component,
     is_model,
     model_of,
@@ -48,7 +49,6 @@ from taftcache.tangent.operator import TangentOperator
 
 UNTOUCHED = "base model untouched"
 PROBE = "linear probe (scikit-learn)"
-NAMED = 5  # classes or ids of a note
 MARGINS = 1000  # rows: a pass over more would take longer than what it stands beside
 
 
@@ -156,7 +156,8 @@ def _unlearned(store: FeatureStore, rows: Shard) -> list[str]:
     names = [store.classes[k] for k in sorted(rows.statistics["rows_per_class"].keys() - trained)]
     if not names:
         return []
-    return [f"{counted(len(names), 'class')} held out without a training row, which cannot be learned: {_some(names)}"]
+    classes = counted(len(names), "class")
+    return [f"{classes} held out without a training row, which cannot be learned: {first_few(names)}"]
 
 
 def _tuned(models: Mapping[str, Component]) -> list[str]:
@@ -167,17 +168,13 @@ def _tuned(models: Mapping[str, Component]) -> list[str]:
     return [f"these rows chose the learning rate of {', '.join(names)}, whose accuracy on them is a little too good"]
 
 
-def _some(names: Sequence[str]) -> str:
-    return ", ".join(names[:NAMED]) + (", …" if len(names) > NAMED else "")
-
-
 def _leaked(store: FeatureStore, ids: Sequence[str], rows: Shard) -> list[str]:
     """A note on held-out rows that are training rows, too."""
     if not ids:
         return []
     return [
         f"{len(ids)} of {rows.rows} held-out rows hold the very bytes of a training row, so no accuracy here is of new "
-        f"rows alone: {_some(ids)}; next: taftcache inspect {store.path} --duplicates"
+        f"rows alone: {first_few(ids)}; next: taftcache inspect {store.path} --duplicates"
     ]
 
 

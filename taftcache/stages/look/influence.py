@@ -180,7 +180,7 @@ def query_influence(
     operator = TangentOperator(base, [rows], trained=setting.model.layout, dtype=torch.float64)
     direction = operator.accumulate(None, lambda z, change, labels: unit)
     found = [_changes(setting, part, direction) for part in setting.parts]
-    closed = {each.method for each in found} == {CLOSED}
+    method = max((each.method for each in found), key=METHODS.index)
     passes = sum(each.passes for each in found)
     samples = []
     ranked = sorted((row for each in found for row in each.rows), key=lambda item: -abs(item[0]))
@@ -191,7 +191,7 @@ def query_influence(
             "shard": shard.name,
             "change": change,
         }
-        if not closed and k < solve:
+        if method != CLOSED and k < solve:
             part = setting.part_of(shard)
             without = setting.solve_without(part, shard, row)
             passes += without.record.passes
@@ -205,7 +205,7 @@ def query_influence(
         query=str(query),
         label=store.classes[label],
         logit=logits[label].item(),
-        method=max((each.method for each in found), key=METHODS.index),
+        method=method,
         residual=max([0.0, *(each.residual for each in found)]),
         samples=samples,
         passes=passes,

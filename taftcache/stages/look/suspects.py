@@ -18,7 +18,7 @@ from taftcache.cache.store import FeatureStore
 from taftcache.errors import SolveError, StoreError, check_counts
 from taftcache.model.component import Component, read_component
 from taftcache.model.composition import compose
-from taftcache.names import component_of, counted
+from taftcache.names import component_of, counted, first_few
 from taftcache.objective.problem import Problem
 from taftcache.solve.choosing import choose_ridge
 from taftcache.solve.methods.head import HeadPath
@@ -30,7 +30,6 @@ from taftcache.stages.train.settings import Settings
 from taftcache.tangent.operator import TangentOperator
 
 OTHER_SHARDS = "the mean of the other shards' components"
-NAMED = 5  # classes of a note
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,10 +153,9 @@ def _unseen(store: FeatureStore, by_others: bool) -> list[str]:
     if not names:
         return []
     where = "in one shard alone" if by_others else "of a single row"
-    listed = ", ".join(names[:NAMED]) + (", …" if len(names) > NAMED else "")
     return [
         f"margins of rows of {counted(len(names), 'class')} {where} say nothing, for no judge of them has seen another "
-        f"such row: {listed}"
+        f"such row: {first_few(names)}"
     ]
 
 
