@@ -35,7 +35,7 @@ check: .venv/installed-dev ## lint, formatting, types, generated pages
 	$(BIN)/mypy
 	$(BIN)/python tools/make_docs.py --check
 	$(BIN)/python tools/make_teaching.py --check
-	$(BIN)/python tools/make_results.py --elsewhere --check
+	$(BIN)/python tools/make_results.py --check
 
 format: .venv/installed-dev ## put the formatting right
 	$(BIN)/ruff check --fix .

@@ -1,16 +1,16 @@
-"""Write docs/results.md from reports of `taftcache compare … --out FOLDER`, which `--run` makes first.
+"""Write docs/results.md and docs/results-elsewhere.md from what `taftcache compare` reported.
 
-python tools/make_results.py FOLDER [FOLDER …]
-python tools/make_results.py --run [FOLDER] [--only single|composed|private] [--recipe FILE]
-python tools/make_results.py --elsewhere [FOLDER …] [--check]
+python tools/make_results.py [FOLDER …]
+python tools/make_results.py --run [FOLDER] [--only single|composed|private]
+python tools/make_results.py --check
 
-Reports of one store and backbone become one page; of a table or figure that is there twice the later one counts. Plots
-and CSV files are drawn and written anew from each report.json, to docs/results/. With `--run` the three groups of
-reports go to folders below FOLDER (stores/results by default), and models to FOLDER/models, so that the same command
-goes on where it was. Groups can run side by side, a process each with its `--only`; the page is of all that are there
-when one ends. `--elsewhere` writes docs/results-elsewhere.md instead: the same claims on data other than that page's. A
-FOLDER holds a report of pipelines/paper-NAME.toml, which is kept in docs/results/NAME; the page is of all that are
-kept. With `--check` it writes nothing, and exits 1 where the page is not what the kept reports make.
+A FOLDER is what `taftcache compare RECIPE --out FOLDER` wrote. Each of its tables and figures takes the place of the
+one that is kept in docs/results/NAME, where NAME is that of its store without "paper-". Both pages, the plots and the
+CSV files are made of what is kept; nothing is computed. docs/results.md has what pipelines/paper.toml and table3.toml
+report, the other page has the rest. With `--run` those reports are made first, in three groups below FOLDER
+(stores/results by default), with models in FOLDER/models, so that the same command goes on where it was. Groups can run
+side by side, a process each with its `--only`. `--check` writes nothing, and exits 1 where a page is not what the kept
+reports make.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -27,147 +27,120 @@ import taftcache
 from taftcache.paper.claim import Claim
 from taftcache.paper.comparison import TITLES, CompareReport, Figures
 from taftcache.paper.findings import findings
+from taftcache.paper.line import ReportLine
 from taftcache.paper.pages import about, figures, said, write_figures, write_pages
 from taftcache.report.tables import markdown_table
 from taftcache.terminal.console import bars
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGE, FILES = ROOT / "docs" / "results.md", ROOT / "docs" / "results"
-ELSEWHERE = ROOT / "docs" / "results-elsewhere.md"
+DOCS = ROOT / "docs"
+MAIN = "caltech101"  # whose reports are docs/results.md
 # What shares models is one group: those of all rows, those of shards, and those that noise protects.
 GROUPS = {
-    "single": ("table1", "figure2b", "figure2c", "figure2a", "table7"),
-    "composed": ("table2", "figure1a", "figure1b", "figure1c"),
-    "private": ("table3",),
+    "single": (ROOT / "pipelines" / "paper.toml", ("table1", "figure2b", "figure2c", "figure2a", "table7")),
+    "composed": (ROOT / "pipelines" / "paper.toml", ("table2", "figure1a", "figure1b", "figure1c")),
+    "private": (ROOT / "pipelines" / "table3.toml", ("table3",)),
 }
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    """Make the reports, where that was asked for, and the page."""
+    """Make the reports, where that was asked for, keep them, and write the pages."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folders", nargs="*", type=Path)
     parser.add_argument("--run", action="store_true")
     parser.add_argument("--only", choices=GROUPS, action="append")
-    parser.add_argument("--recipe", type=Path)
-    parser.add_argument("--elsewhere", action="store_true")
     parser.add_argument("--check", action="store_true")
     asked = parser.parse_args(words)
     folders: list[Path] = asked.folders
-    if asked.elsewhere:
-        if asked.run or (asked.check and folders):
-            parser.error("--elsewhere takes folders of reports, or --check alone")
-        for folder in folders:
-            keep(folder)
-        text = elsewhere()
-        if asked.check and text != ELSEWHERE.read_text(encoding="utf-8"):
-            raise SystemExit(f"{ELSEWHERE.name} is not what the kept reports make")
-        ELSEWHERE.write_text(text, encoding="utf-8")
-        return
+    if asked.check:
+        if asked.run or asked.only or folders:
+            parser.error("--check stands alone")
+        return check()
+    if asked.only and not asked.run:
+        parser.error("--only says which groups to --run")
     if asked.run:
         if len(folders) > 1:
             parser.error("--run makes all reports in one folder")
         (place,) = folders or [ROOT / "stores" / "results"]
-        for group in asked.only or GROUPS:
-            run(place, group, asked.recipe)
-        folders = [place / group for group in GROUPS if (place / group / "report.json").is_file()]
-    elif not folders or asked.only or asked.recipe or asked.check:
-        parser.error("give folders of reports, or --run")
-    write(folders)
+        groups = asked.only or GROUPS
+        for group in groups:
+            run(place, group)
+        folders = [place / group for group in groups]
+    for folder in folders:
+        keep(folder)
+    write()
 
 
-def run(place: Path, group: str, recipe: Path | None = None) -> None:
+def run(place: Path, group: str) -> None:
     """The reports of one group, each written as it is made; models stay in ``place / "models"``."""
-    names = GROUPS[group]
-    file = recipe or ROOT / "pipelines" / ("table3.toml" if group == "private" else "paper.toml")
-    made = taftcache.load_recipe(file, [f"compare.reports={list(names)}"])
+    recipe, names = GROUPS[group]
+    made = taftcache.load_recipe(recipe, [f"compare.reports={list(names)}"])
     with bars(False) as progress:
         taftcache.compare(made, progress, lambda so_far: write_pages(so_far, place / group), place / "models")
 
 
-def write(folders: Sequence[Path]) -> None:
-    """Write the page and the files beside it; nothing is computed."""
-    runs = [read(folder) for folder in folders]
-    for run in runs:
-        for made in run.reports:
-            write_figures(made, run, FILES)
-    PAGE.write_text(page(runs), encoding="utf-8")
-
-
 def keep(folder: Path) -> None:
-    """A report of other data, with its figures, in the place of its name."""
-    made = json.loads((folder / "report.json").read_text("utf-8"))
-    place = FILES / name_of(made["store"])
+    """Each table and figure of a folder's report, with what it was made from, in the place of its name."""
+    report = json.loads((folder / "report.json").read_text("utf-8"))
+    place = DOCS / "results" / Path(report["store"]).name.removeprefix("paper-")
     place.mkdir(parents=True, exist_ok=True)
-    (place / "report.json").write_text(json.dumps(made, separators=(",", ":")) + "\n", encoding="utf-8")
-    run = read(place)
-    for figure in run.reports:
-        write_figures(figure, run, place)
+    for made in report["reports"]:
+        text = json.dumps({**report, "reports": [made]}, separators=(",", ":"))
+        (place / f"{made['report']}.json").write_text(text + "\n", encoding="utf-8")
 
 
-def name_of(store: str | Path) -> str:
-    """NAME of pipelines/paper-NAME.toml, by its store."""
-    return Path(store).name.removeprefix("paper-")
+def kept() -> dict[str, list[CompareReport]]:
+    """What is kept by name: tables and figures of one run as one report, in the order of the page."""
+    found: dict[str, dict[bytes, CompareReport]] = {}
+    for place in sorted((DOCS / "results").iterdir()):
+        for file in (place / f"{name}.json" for name in TITLES):
+            if not file.is_file():
+                continue
+            read = msgspec.convert(
+                json.loads(file.read_text("utf-8")), CompareReport, dec_hook=lambda kind, value: kind(value)
+            )
+            alone = replace(read, reports=[])
+            of = found.setdefault(place.name, {}).setdefault(msgspec.json.encode(alone, enc_hook=str), alone)
+            of.reports.extend(read.reports)
+    return {name: list(runs.values()) for name, runs in found.items()}
 
 
-def elsewhere() -> str:
-    """The page of other data."""
-    runs = {name_of(run.store): run for run in map(read, sorted(file.parent for file in FILES.glob("*/report.json")))}
-    text = [
-        "# Results on other data",
-        "",
-        "The claims of [Results](results.md), asked of other data by `taftcache compare`, and written by"
-        " `tools/make_results.py --elsewhere`. [How](paper.md#intervals-and-verdicts) intervals and verdicts are made."
-        " The column *the paper's* has its averages over seven datasets with ViT-L/16.",
-        "",
-        *side_by_side(runs),
-        "",
-    ]
-    for name, run in runs.items():
-        text += [
-            f"## {name}",
-            "",
-            f"{run.backbone}; {run.rows} training and {run.held_out} held-out images of {run.classes} classes."
-            f" `taftcache compare paper-{name} --out FOLDER`",
-            "",
-            *said({made.report: made.lines for made in run.reports}),
-            "",
-        ]
-        for made in run.reports:
-            text += [f"### {made.title}", "", *figures(made), ""]
-            text += [f"All figures with their settings: [{made.report}.csv](results/{name}/{made.report}.csv).", ""]
-        text += ["### Where it ran", "", *about(run), ""]
-    return "\n".join(text).rstrip() + "\n"
+def write() -> None:
+    """Write both pages, and the files that they show."""
+    runs = kept()
+    for name, of in runs.items():
+        for run in of:
+            for made in run.reports:
+                write_figures(made, run, DOCS / "results" / name)
+    for file, text in pages(runs).items():
+        (DOCS / file).write_text(text, encoding="utf-8")
 
 
-def side_by_side(runs: dict[str, CompareReport]) -> list[str]:
-    """By how many points each claim is ahead, a column for each data set."""
-    found: dict[str, dict[str, str]] = {}
-    for name, run in runs.items():
-        for subject in findings({made.report: made.lines for made in run.reports}):
-            for one in subject.said:
-                if isinstance(one, Claim) and one.verdict:
-                    found.setdefault(one.what, {})[name] = f"{one.ahead}: {one.verdict}"
-    return markdown_table(
-        ["points ahead", *runs], ([what, *(of.get(name, "") for name in runs)] for what, of in found.items())
-    )
+def check() -> None:
+    """Nothing where each page is what the kept reports make.
+
+    Raises:
+        SystemExit: one is not.
+    """
+    for file, text in pages(kept()).items():
+        if text != (DOCS / file).read_text("utf-8"):
+            raise SystemExit(f"docs/{file} is not what the kept reports make")
 
 
-def read(folder: Path) -> CompareReport:
-    """The report of a folder."""
-    kept = json.loads((folder / "report.json").read_text("utf-8"))
-    return msgspec.convert(kept, CompareReport, dec_hook=lambda kind, value: kind(value))
+def pages(runs: dict[str, list[CompareReport]]) -> dict[str, str]:
+    """Both pages by their files; one of which nothing is kept is left out."""
+    others = {name: of for name, of in runs.items() if name != MAIN}
+    made = {"results.md": here(runs[MAIN]) if MAIN in runs else [], "results-elsewhere.md": elsewhere(others)}
+    return {file: "\n".join(text).rstrip() + "\n" for file, text in made.items() if text}
 
 
-def page(runs: list[CompareReport]) -> str:
-    """The whole page."""
-    first = runs[0]
+def here(runs: list[CompareReport]) -> list[str]:
+    """The page of the paper's tables and figures."""
+    first, there = runs[0], every(runs)
     if any((r.digests.get(k, v), r.backbone) != (v, first.backbone) for r in runs for k, v in first.digests.items()):
         raise SystemExit("reports of one page come from one store")
-    newest: dict[str, tuple[CompareReport, Figures]] = {
-        made.report: (run, made) for run in runs for made in run.reports
-    }
-    there = [name for name in TITLES if name in newest]
-    text = [
+    absent = [name for name in TITLES if name not in there]
+    return [
         "# Results",
         "",
         "The paper's tables and figures from one cache, written by `tools/make_results.py` from what"
@@ -175,8 +148,7 @@ def page(runs: list[CompareReport]) -> str:
         " datasets with ViT-L/16; ours is another dataset and a far smaller network, so the pattern is to be"
         " compared, not the figures.",
         "",
-        f"{first.backbone}; {first.rows} training and {first.held_out} held-out images of {first.classes} classes,"
-        f" from `{first.recipe['data']['train']}`.",
+        f"{data(first)}, from `{first.recipe['data']['train']}`.",
         "",
         "## What the figures say",
         "",
@@ -184,35 +156,87 @@ def page(runs: list[CompareReport]) -> str:
         " ([how](paper.md#intervals-and-verdicts)): it holds where the interval lies above zero, is contradicted where"
         " it lies below, and is within noise between.",
         "",
-        *said({name: newest[name][1].lines for name in there}),
+        *said(lines(runs)),
         "",
-        *missing(there),
+        *([f"Not run for this page: {', '.join(absent)}.", ""] if absent else []),
+        *shown(MAIN, runs, "##", "`taftcache compare pipelines/{}.toml --out FOLDER`"),
+        *where(runs, "##"),
     ]
-    for name in there:
-        _, made = newest[name]
-        text += [f"## {made.title}", "", *figures(made), ""]
-        text += [f"![{made.title}](results/{f.name})\n" for f in sorted(FILES.glob(f"{name}*.svg"))]
-        text += [
-            f"All figures with their settings: [{name}.csv](results/{name}.csv). `{command(newest[name][0], name)}`",
-            "",
-        ]
-    text += ["## Where it ran", ""]
+
+
+def elsewhere(others: dict[str, list[CompareReport]]) -> list[str]:
+    """The page of other data."""
+    if not others:
+        return []
+    text = [
+        "# Results on other data",
+        "",
+        "The claims of [Results](results.md), asked of other data by `taftcache compare`, and written by"
+        " `tools/make_results.py`. [How](paper.md#intervals-and-verdicts) intervals and verdicts are made."
+        " The column *the paper's* has its averages over seven datasets with ViT-L/16.",
+        "",
+        *side_by_side(others),
+        "",
+    ]
+    for name, runs in others.items():
+        text += [f"## {name}", "", f"{data(runs[0])}. `taftcache compare paper-{name} --out FOLDER`", ""]
+        text += [*said(lines(runs)), "", *shown(name, runs, "###"), *where(runs, "###")]
+    return text
+
+
+def side_by_side(others: dict[str, list[CompareReport]]) -> list[str]:
+    """By how many points each claim is ahead, a column for each data set."""
+    found: dict[str, dict[str, str]] = {}
+    for name, runs in others.items():
+        for subject in findings(lines(runs)):
+            for one in subject.said:
+                if isinstance(one, Claim) and one.verdict:
+                    found.setdefault(one.what, {})[name] = f"{one.ahead}: {one.verdict}"
+    return markdown_table(
+        ["points ahead", *others], ([what, *(of.get(name, "") for name in others)] for what, of in found.items())
+    )
+
+
+def every(runs: Sequence[CompareReport]) -> dict[str, Figures]:
+    """All tables and figures by name, in the order of the page."""
+    made = {one.report: one for run in runs for one in run.reports}
+    return {name: made[name] for name in TITLES if name in made}
+
+
+def lines(runs: Sequence[CompareReport]) -> dict[str, list[ReportLine]]:
+    """Their lines by name."""
+    return {name: made.lines for name, made in every(runs).items()}
+
+
+def data(run: CompareReport) -> str:
+    """Through which network, and how many rows."""
+    return f"{run.backbone}; {run.rows} training and {run.held_out} held-out images of {run.classes} classes"
+
+
+def shown(name: str, runs: Sequence[CompareReport], level: str, command: str = "") -> list[str]:
+    """Each table and figure with its plots, and where all its figures are."""
+    text = []
+    for report, made in every(runs).items():
+        text += [f"{level} {made.title}", "", *figures(made), ""]
+        text += [f"![{made.title}](results/{name}/{f.name})\n" for f in plots(name, report)]
+        link = f"All figures with their settings: [{report}.csv](results/{name}/{report}.csv)."
+        text += [f"{link} {command.format(report)}".rstrip(), ""]
+    return text
+
+
+def plots(name: str, report: str) -> list[Path]:
+    """The plots of a table or figure."""
+    return sorted((DOCS / "results" / name).glob(f"{report}*.svg"))
+
+
+def where(runs: Sequence[CompareReport], level: str) -> list[str]:
+    """Where each run was."""
+    text = [f"{level} Where it ran", ""]
     for run in runs:
-        text += [f"**{', '.join(made.report for made in run.reports)}**", "", *about(run), ""]
-    return "\n".join(text).rstrip() + "\n"
-
-
-def missing(there: list[str]) -> list[str]:
-    """What was not run."""
-    names = [name for name in TITLES if name not in there]
-    return [f"Not run for this page: {', '.join(names)}.", ""] if names else []
-
-
-def command(run: CompareReport, name: str) -> str:
-    """What makes one report again."""
-    spec: dict[str, Any] = run.recipe["compare"]
-    assert name in spec["reports"]
-    return f"taftcache compare pipelines/{name}.toml --out FOLDER"
+        if len(runs) > 1:
+            text += [f"**{', '.join(made.report for made in run.reports)}**", ""]
+        text += [*about(run), ""]
+    return text
 
 
 if __name__ == "__main__":

@@ -21,61 +21,58 @@ TINY = {
 
 @pytest.fixture
 def maker(tmp_path, monkeypatch):
-    """The tool, with a place of its own for the page."""
+    """The tool, with a place of its own for the pages, and recipes that end in seconds."""
     spec = importlib.util.spec_from_file_location("make_results", TOOL)
     made = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(made)
-    (tmp_path / "docs").mkdir()
-    monkeypatch.setattr(made, "PAGE", tmp_path / "docs" / "results.md")
-    monkeypatch.setattr(made, "FILES", tmp_path / "docs" / "results")
-    monkeypatch.setattr(made, "ELSEWHERE", tmp_path / "docs" / "elsewhere.md")
-    monkeypatch.setattr(made, "GROUPS", {"single": ("figure2b",), "composed": ("table2",)})
+    (tmp_path / "docs" / "results").mkdir(parents=True)
+    tiny = toml(tmp_path / "tiny.toml", tmp_path / "store", solver={"tolerance": 5e-3, "max_passes": 10}, compare=TINY)
+    monkeypatch.setattr(made, "DOCS", tmp_path / "docs")
+    monkeypatch.setattr(made, "MAIN", "store")
+    monkeypatch.setattr(made, "GROUPS", {"single": (tiny, ("figure2b",)), "composed": (tiny, ("table2",))})
     return made
 
 
 @pytest.mark.law("The page of results is made by one command, which goes on where it was and trains nothing twice")
-def test_one_command_makes_reports_and_page(maker, tmp_path, monkeypatch, capsys):
+def test_one_command_makes_reports_and_page(maker, tmp_path, monkeypatch):
     taftcache.extract(recipe(tmp_path / "store"))
-    solver = {"tolerance": 5e-3, "max_passes": 10}
-    asked = ["--recipe", str(toml(tmp_path / "tiny.toml", tmp_path / "store", solver=solver, compare=TINY))]
-    maker.main(["--run", str(tmp_path / "made"), "--only", "single", *asked])
-    text = maker.PAGE.read_text()
+    page, files, place = maker.DOCS / "results.md", maker.DOCS / "results" / "store", str(tmp_path / "made")
+    maker.main(["--run", place, "--only", "single"])
+    text = page.read_text()
     assert "## Figure 2b" in text
     assert "Not run for this page: table1, table2" in text
-    maker.main(["--run", str(tmp_path / "made"), *asked])
-    text = maker.PAGE.read_text()
-    for said in ("## Figure 2b", "## Table 2", "The exact model of all rows above the mean of 2"):
+    maker.main(["--run", place, "--only", "composed"])
+    text = page.read_text()
+    for said in ("## Figure 2b", "## Table 2", "The exact model of all rows above the mean of 2", "**figure2b**"):
         assert said in text
-    assert {file.name for file in maker.FILES.iterdir()} == {
-        "figure2b.csv", "table2.csv", "figure2b.svg",
-    }  # fmt: skip
+    assert not (maker.DOCS / "results-elsewhere.md").exists()
+    names = {"figure2b.json", "figure2b.csv", "figure2b.svg", "table2.json", "table2.csv"}
+    assert {file.name for file in files.iterdir()} == names
     monkeypatch.setattr(Trial, "fit", None)  # all models are there
-    maker.main(["--run", str(tmp_path / "made"), *asked])
-    plots = {file: file.read_bytes() for file in maker.FILES.glob("*.svg")}
-    for file in plots:
-        (tmp_path / "made" / "single" / file.name).write_text("of an earlier release")
-    maker.main([str(tmp_path / "made" / "single"), str(tmp_path / "made" / "composed")])
-    assert {file: file.read_bytes() for file in plots} == plots  # drawn from report.json, not copied
-    assert maker.PAGE.read_text().partition("## Where it ran")[0] == text.partition("## Where it ran")[0]
-    maker.main(["--elsewhere", str(tmp_path / "made" / "composed")])
-    other = maker.ELSEWHERE.read_text()
+    maker.main(["--run", place])
+    plot = (files / "figure2b.svg").read_bytes()
+    (files / "figure2b.svg").write_text("of an earlier release")
+    maker.main([])
+    assert (files / "figure2b.svg").read_bytes() == plot  # drawn from what is kept
+    assert page.read_text().partition("## Where it ran")[0] == text.partition("## Where it ran")[0]
+    monkeypatch.setattr(maker, "MAIN", "other")
+    maker.main([])
+    other = maker.DOCS / "results-elsewhere.md"
+    text = other.read_text()
     for said in ("## store", "### Table 2", "| The exact model of all rows above the mean of 2", "store/table2.csv"):
-        assert said in other
-    assert (maker.FILES / "store" / "table2.csv").is_file()
-    maker.main(["--elsewhere", "--check"])
-    maker.ELSEWHERE.write_text(other.replace("holds", "does not").replace("noise", "none"))
+        assert said in text
+    maker.main(["--check"])
+    other.write_text(text.replace("holds", "does not").replace("noise", "none"))
     with pytest.raises(SystemExit, match=r"elsewhere\.md is not what the kept reports make"):
-        maker.main(["--elsewhere", "--check"])
+        maker.main(["--check"])
 
 
-@pytest.mark.law("The page of results on other data is made of the reports that are kept")
-def test_the_page_of_other_data_is_what_its_reports_make():
-    load_tool("make_results").main(["--elsewhere", "--check"])
+@pytest.mark.law("Each page of results is made of the reports that are kept")
+def test_the_pages_are_what_their_reports_make():
+    load_tool("make_results").main(["--check"])
 
 
-@pytest.mark.parametrize(
-    "words", [[], ["--only", "single", "a"], ["--run", "a", "b"], ["--elsewhere", "--check", "a"], ["--check", "a"]]
-)
+@pytest.mark.parametrize("words", [["--only", "single"], ["--run", "a", "b"], ["--run", "--check"], ["--check", "a"]])
 def test_what_it_cannot_do_it_refuses(maker, words, capsys):
     with pytest.raises(SystemExit):
         maker.main(words)
