@@ -108,7 +108,7 @@ def test_products_and_pulls_are_the_jacobians(vit, spec):
 def test_the_kernel_is_symmetric_positive_and_near(vit, spec, alpha):
     problem = make_problem(vit, spec, loss=RSL(alpha=alpha, kappa=5.0))
     diagonal = problem.diagonal(torch.from_numpy(labels()), torch.zeros((), dtype=torch.float64))
-    kernel = ClassKernel(problem, diagonal.sqrt())
+    kernel = ClassKernel(problem, diagonal.sqrt(), share=0.0)
     units = torch.eye(N * K, dtype=torch.float64)
     inverse = torch.stack([kernel.apply(unit.view(N, K))[0].reshape(-1) for unit in units])
     assert torch.allclose(inverse, inverse.T, atol=1e-9 * inverse.abs().max().item())
@@ -118,7 +118,7 @@ def test_the_kernel_is_symmetric_positive_and_near(vit, spec, alpha):
     scaled = diagonal.sqrt().reshape(-1, 1) * J
     true = scaled @ scaled.T
     uneven = diagonal / diagonal.mean(1, keepdim=True)
-    apart = torch.linalg.inv(inverse) - (kernel._ridge + kernel._coupling) * torch.diag(uneven.reshape(-1))
+    apart = torch.linalg.inv(inverse) - kernel._ridge * torch.diag(uneven.reshape(-1))
     energies = torch.stack([kernel.apply(unit.view(N, K))[1] * torch.ones(()) for unit in units])
     assert torch.allclose(energies.double(), apart.diagonal(), rtol=1e-5, atol=1e-7)
     assert (apart - true).norm() < 0.7 * true.norm()  # coarse at a width of twelve
