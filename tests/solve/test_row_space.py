@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from taftcache.objective.rsl import RSL
 from taftcache.objective.weights import RowWeights
 from taftcache.solve.inverses.class_kernel import ClassKernel, adjoint, class_kernel_fits, kernel_product
 from taftcache.solve.methods.many_ridges import ridge_deltas
+from taftcache.solve.methods.refinement import refine
 from taftcache.solve.methods.row_space import Basis, Restart, RowSpace
 from taftcache.solve.pair import ProblemPair
 from taftcache.solve.solution import Status
@@ -69,6 +71,25 @@ def test_conjugate_gradients_go_on_where_rounding_stops_it(monkeypatch):
     assert solution.converged
     assert solution.stats["solver"] == "row space, pcg"
     assert (solution.value - whole.solution).norm() <= 1e-3 * whole.solution.norm()
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_solve_that_rounding_stops_goes_on_once_under_a_larger_shift(monkeypatch, times):
+    shifts: list[float] = []
+
+    def stopped(solve, *arguments, **settings):
+        solve._gather()
+        shifts.append(solve.kernel._beyond)
+        return Status.stalled if len(shifts) <= times else refine(solve, *arguments, **settings)
+
+    monkeypatch.setattr("taftcache.solve.methods.row_space.ClassKernel", partial(ClassKernel, share=0.0))
+    monkeypatch.setattr("taftcache.solve.methods.row_space.refine", stopped)
+    rows, whole = space(ridge=1e-3), dense(loss=LOSS, ridge=1e-3)
+    assert rows.run(1e-6) is (Status.converged if times == 1 else Status.stalled)
+    assert shifts[0] == 0 < shifts[1]
+    assert len(shifts) == 2
+    away = rows.point.value - whole.solution
+    assert (away.norm() <= 1e-3 * whole.solution.norm()) == (times == 1)
 
 
 @pytest.mark.parametrize("passes", [8, 14, 25])

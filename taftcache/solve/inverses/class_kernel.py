@@ -36,8 +36,8 @@ LOGITS_EACH = 4
 LARGEST_LOGITS = 1 << 21  # directions of so many numbers: 64 of them and their products are a gigabyte
 BLOCK = 256  # rows of which the inverse's diagonal is taken at once
 METRIC_ROWS = 8  # Ω varies little from row to row
-# Of the noise, where logits are as many as parameters. Where they are fewer, K̃ keeps the small eigenvalues of K̂, and a
-# shift above λ hides them: with N·K = P/15 all of it takes two and a half times as many passes as λ alone.
+# Of the noise, where N·K ≥ P/2. Where logits are fewer, K̃ keeps the small eigenvalues of K̂, and a shift above λ hides
+# them: with N·K = P/15 all of it takes two and a half times as many passes as λ alone (docs/solvers.md).
 SHARE = 2.0
 LARGEST_FACTORS = 2 << 30  # bytes of the rows' factors
 
@@ -65,7 +65,7 @@ class ClassKernel:
         problem: quadratic, with a diagonal D.
         scale: √(D/N) [N,K], of the rows J̃ = scale ⊙ J.
         gone: the same of rows that have left, for ``without``.
-        share: of that noise, what τ has beyond λ; by default ``SHARE``, times (N·K/P)³ where that is below 1.
+        share: of that noise, what τ has beyond λ; by default ``SHARE``, times (2N·K/P)⁴ where that is below 1.
     """
 
     _inverse: Tensor  # (K̂'s eigenvalues + shift)⁻¹ without the head [K,N]; set with the next two by ``_invert``
@@ -98,8 +98,9 @@ class ClassKernel:
         self._head = rows.T @ (row * head.double())  # [N,h]
         self._of_ridge = 1.0 if self._rest is None else rest.pow(-2).mean().item()
         if share is None:
-            share = SHARE * min(1.0, scale.numel() / operator.layout.size) ** 3
-        self._beyond = share * self._noise(problem, scale if self._rest is None else row.expand_as(scale).to(scale))
+            share = SHARE * min(1.0, 2 * scale.numel() / operator.layout.size) ** 4
+        self._left_out = self._noise(problem, scale if self._rest is None else row.expand_as(scale).to(scale))
+        self._beyond = share * self._left_out
         self.shift(problem.ridge)
 
     def without(self, dual: Tensor) -> Tensor:
@@ -170,6 +171,12 @@ class ClassKernel:
         """Invert under λ, of which nothing else here depends."""
         self._ridge = ridge * self._of_ridge
         self._invert(self._ridge + self._beyond)
+
+    def steady(self) -> bool:
+        """Shift by the whole noise, so that rounding weighs less; False where that is done."""
+        before, self._beyond = self._beyond, max(self._beyond, SHARE * self._left_out)
+        self._invert(self._ridge + self._beyond)
+        return self._beyond > before
 
     def _invert(self, shift: float) -> None:
         self._inverse = 1 / (self.omega[:, None] * self.sigma + shift)  # [K,N]

@@ -202,8 +202,12 @@ class RowSpace:
             self._correction = torch.zeros_like(self.point.residual, dtype=self.inner.operator.dtype)
             self._round(self._correction, near(goal, before))
 
-        # Two passes for the preconditioner, one product at least, and one to recompute F.
-        return refine(self, far, wanted, propose, max_passes=self.max_passes, least=4)
+        def rounds() -> Status:
+            # Two passes for the preconditioner, one product at least, and one to recompute F.
+            return refine(self, far, wanted, propose, max_passes=self.max_passes, least=4)
+
+        status = rounds()
+        return rounds() if status is Status.stalled and self.kernel is not None and self.kernel.steady() else status
 
     def arrive(self) -> RowPoint:
         """Where the correction leads."""
