@@ -72,8 +72,7 @@ def test_unreadable_image(cli, tmp_path, cure):
         bad.write_bytes(good)
     elif cure == "remove":
         bad.unlink()
-    else:
-        path = tmp_path / "other"
+    else:  # as the error says, in the store that the refused run began
         data["unreadable"] = "skip"
     outcome = cli("run", toml(tmp_path / "tiny.toml", path, data=data), "--json")
     assert outcome.code == 0, outcome
@@ -86,6 +85,23 @@ def test_unreadable_image(cli, tmp_path, cure):
         assert opened.strays() == opened.verify() == []
     before = tree(path)
     assert cli("run", tmp_path / "tiny.toml").code == 0
+    assert tree(path) == before
+    if cure == "skip":
+        assert cli("extract", toml(tmp_path / "other.toml", tmp_path / "other", data=data)).code == 0
+        with FeatureStore(path) as opened, FeatureStore(tmp_path / "other") as at_once:
+            assert opened.manifest.recipe == at_once.manifest.recipe
+            assert [s.path for s in opened.manifest.shards] == [s.path for s in at_once.manifest.shards]
+        refused(
+            cli("run", toml(tmp_path / "tiny.toml", path, data=data | {"unreadable": "stop"})), 5, "data.unreadable"
+        )
+
+
+def test_a_finished_store_takes_a_recipe_that_would_skip(cli, tmp_path):
+    """Nothing in it was skipped, so it is what that recipe asks for."""
+    path, data = tmp_path / "store", {"source": "folder", "train": str(write_images(tmp_path / "images"))}
+    assert cli("run", toml(tmp_path / "tiny.toml", path, data=data)).code == 0
+    before = tree(path)
+    assert cli("run", toml(tmp_path / "tiny.toml", path, data=data | {"unreadable": "skip"})).code == 0
     assert tree(path) == before
 
 

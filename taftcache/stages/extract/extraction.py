@@ -43,6 +43,7 @@ from taftcache.tangent.spec import TAIL
 
 # Libraries whose versions change the numbers: kernels, the model's code, decoding and resizing.
 LIBRARIES = ("torch", "torchvision", "timm", "pillow")
+SKIPPING = "data.unreadable"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,6 +97,7 @@ def extract(recipe: Recipe, progress: Progress | None = None, cluster: Executor 
         else:
             there.check_identity(identity)
             store = there
+            _record_skipping(store, recipe)
         put_tail(store, model[0])
         progress.say(f"caching the {model[0].describe()}")
         engines = None if cluster is None else cluster.rows(recipe, classes, identity)
@@ -122,6 +124,14 @@ def plan_record(recipe: Recipe, shards: int) -> dict[str, Any]:
     """What a store keeps of its plan."""
     spec = recipe.store
     return {"kind": spec.plan, "shards": spec.shards, "seed": spec.seed, "groups": shards}
+
+
+def _record_skipping(store: FeatureStore, recipe: Recipe) -> None:
+    """Put into the record of an unfinished store that images are skipped from now on, if they were not before."""
+    recorded = store.manifest.recipe
+    if recorded["data"]["unreadable"] != recipe.data.unreadable:
+        with store.transaction() as change:
+            change.update(recipe=recorded | {"data": recorded["data"] | {"unreadable": recipe.data.unreadable}})
 
 
 def put_tail(store: FeatureStore, frozen: Reduction) -> None:
@@ -246,9 +256,14 @@ def made_from(recipe: Recipe, frozen: Reduction, transform: Preprocess) -> dict[
 
 
 def check_words(store: FeatureStore, recipe: Recipe, but: Collection[str] = ()) -> None:
-    """IdentityError unless the recipe asks, in all settings ``but`` these, for what the store was made from."""
+    """IdentityError unless the recipe asks, in all settings ``but`` these, for what the store was made from.
+
+    A recipe may skip images that do not decode where the store's stopped at them: of those that it has, none was such.
+    """
     recorded = parse_recipe(store.manifest.recipe, str(store.path))  # a store of others may record anything
     ours, theirs = _request(recipe_values(recorded)), _request(recipe_values(recipe))
+    if recorded.data.unreadable == "stop":
+        but = {*but, SKIPPING}
     _refuse(
         [
             f"{k}: the store has {ours.get(k)!r}, the recipe {theirs.get(k)!r}"
