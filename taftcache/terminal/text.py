@@ -10,7 +10,7 @@ from rich.table import Table
 
 def plain_table(*columns: str) -> Table:
     """Without frames: eight columns fit 80 characters."""
-    return Table(*columns, box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
+    return Table(*columns, box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1), collapse_padding=True)
 
 
 def certified(c: dict[str, Any]) -> str:

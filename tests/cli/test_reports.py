@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import json
 
 import pytest
+from rich.console import Console
 from typer.main import get_command
 from typer.testing import CliRunner
 
 from taftcache.cache.store import FeatureStore
 from taftcache.cli import app
+from taftcache.terminal.text import plain_table
 from tests.stages.making import toml
 from tests.stages.test_damage import chunk_of, flip
 
@@ -222,6 +225,15 @@ def test_ids_are_what_forget_takes(cli, store, tmp_path):
     assert (set(of_class.out.split()) <= set(held_out.sample_ids), of_class.err) == (True, "")
     (tmp_path / "gone.txt").write_text(cli("inspect", store, "--class", "7", "--ids").out)
     assert cli("forget", store, "--file", tmp_path / "gone.txt", "--dry-run").code == 0
+
+
+def test_a_shard_with_long_values_stays_on_one_line():
+    """``678.0 KB`` was folded, and so was the header above it."""
+    table = plain_table("shard", "role", "rows", "classes", "per class", "size", "max |x|", "digest")
+    table.add_row("held-out", "held-out", "10000", "101", "12 to 240", "678.0 KB", "14.97", "b65e4825")
+    out = io.StringIO()
+    Console(file=out, width=80).print(table)
+    assert len(out.getvalue().split("digest")[1].strip().splitlines()) == 2
 
 
 def test_a_store_on_eighty_columns(cli, store, monkeypatch):
