@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from rich.table import Table
@@ -34,10 +35,10 @@ def show_run(report: RunReport) -> None:
         extracted += f"; {e.skipped} skipped, which taftcache inspect names"
     table.add_row(
         "extract",
-        stacked(extracted, f"{counted(rows, 'row')} in {counted(len(e.shards), 'shard')}, {readable_size(e.bytes)}"),
+        stacked(extracted, f"{counted(rows, 'row')} in {_in_shards(e.shards)}, {readable_size(e.bytes)}"),
         f"{e.seconds:.1f}",
     )
-    trained = f"{len(t.trained)} solved" if t.trained else "nothing: every component is current"
+    trained = f"{_solved(t.trained)} solved" if t.trained else "nothing: every component is current"
     worst = max(t.certificates.values(), key=lambda x: x["distance_bound"])
     table.add_row("train", stacked(f"{trained}, {len(t.kept)} kept", certified(worst)), f"{t.seconds:.1f}")
     table.add_row("compose", stacked(*_composed(c)), f"{c.seconds:.1f}")
@@ -61,6 +62,19 @@ def show_run(report: RunReport) -> None:
     )
 
 
+def _in_shards(shards: Collection[str]) -> str:
+    """``4 shards and the held-out one``: as many as the recipe asks for, and what no recipe counts."""
+    training = counted(len([name for name in shards if name != "held-out"]), "shard")
+    return training + (" and the held-out one" if "held-out" in shards else "")
+
+
+def _solved(names: Collection[str]) -> str:
+    """``4 components and models/head``."""
+    others = [name for name in names if not is_component(name)]
+    components = len(names) - len(others)
+    return " and ".join([*([counted(components, "component")] if components else []), *others])
+
+
 def _composed(report: ComposeReport) -> list[str]:
     """What the components were made into."""
     what = f"mean of {counted(len(report.members), 'component')}" + ("" if report.changed else ", unchanged")
@@ -76,7 +90,7 @@ def show_demo(report: RunReport) -> None:
     OUT.print(
         stacked(
             f"page   taftcache view {shlex.quote(str(report.store))}",
-            "yours  taftcache init FOLDER   (a folder of images with one folder for each class)",
+            "yours  taftcache init FOLDER   (of images, with one folder for each class)",
         ),
         soft_wrap=True,
     )
@@ -89,13 +103,14 @@ def show_init(report: InitReport) -> None:
     small = ", for 32 x 32 pixels; --model NAME for another" if report.backbone == "bundled" else ""
     OUT.print(
         stacked(
-            f"images   {report.images:,} of {len(report.classes)} classes ({some(report.classes, 5)}),"
-            f" about {width} x {height} pixels",
+            f"images   {report.images:,} of {len(report.classes)} classes, about {width} x {height} pixels",
+            f"classes  {some(report.classes, 5)}",
             f"split    {report.images - report.held_out:,} to train on in {counted(report.shards, 'shard')},"
             f" {report.held_out:,} held out to test",
             f"model    {report.backbone}{small}",
-            f"cost     rows of about {readable_size(costs.bytes)} in {costs.store}{free}, models apart,"
+            f"cost     about {readable_size(costs.bytes)} of rows, models apart;"
             f" {_duration(costs.seconds)} to run the frozen layers once",
+            f"store    {costs.store}{free}",
         ),
         soft_wrap=True,
     )

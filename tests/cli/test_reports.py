@@ -236,6 +236,27 @@ def test_a_shard_with_long_values_stays_on_one_line():
     assert len(out.getvalue().split("digest")[1].strip().splitlines()) == 2
 
 
+def test_a_run_counts_shards_as_the_recipe_does(cli, store):
+    """With the held-out one among them, a recipe of two shards seemed to have made three."""
+    said = cli("run", toml(store.parent / "again.toml", store)).out
+    with FeatureStore(store) as opened:
+        rows = sum(shard.rows for shard in (*opened.shards, opened.held_out))
+    assert f"{rows} rows in 2 shards and the held-out one" in said
+    fresh = toml(store.parent / "tiny.toml", store.parent / "fresh")
+    assert "2 components and models/head solved, 0 kept" in cli("run", fresh).out
+
+
+def test_what_init_and_demo_say_fits_its_lines(cli, images, tmp_path, monkeypatch):
+    """A path or a list of classes may be longer than a line, but then it is all of it."""
+    monkeypatch.chdir(tmp_path)
+    lines = cli("init", images, "-o", "mine.toml").out.splitlines()
+    assert [line.split()[0] for line in lines][:6] == ["images", "classes", "split", "model", "cost", "store"]
+    assert max(len(line) for line in lines if not line.startswith("store")) <= 80
+    few = ("data.limit=60", "store.shards=2", "solver.tolerance=1e-3", "forget.samples=[]")
+    said = cli("demo", *(x for o in few for x in ("--set", o))).out
+    assert max(map(len, said[said.index("\nstore") :].splitlines())) <= 80
+
+
 def test_a_store_on_eighty_columns(cli, store, monkeypatch):
     """Nothing is cut off, and no line is longer."""
     for arguments in (("inspect", store), ("inspect", store, "--shard", "000"), ("inspect", store, "--class", "7")):
