@@ -201,7 +201,10 @@ def report(
     """
     writable(output, again=True)
     allowed = consent_to(images)
-    written = taftcache.write_report(store, output, sample or [], neighbours=neighbours, consent=allowed)
+    with bars(as_json) as progress:
+        written = taftcache.write_report(
+            store, output, sample or [], neighbours=neighbours, consent=allowed, progress=progress
+        )
     print_report(written, as_json, show_report)
 
 

@@ -26,6 +26,7 @@ from taftcache.view.late import importing
 if TYPE_CHECKING:
     from taftcache.stages.look.head_path import PathPoint
     from taftcache.stages.look.scoring import HeldOutLogits, Scorer
+    from taftcache.stages.progress import Task
 
 # Steps of 256 rows that the principal axes are computed from.
 AXES_STEPS = 32
@@ -101,13 +102,19 @@ class Atlas:
         """Whether what works on the store is to end."""
         return self._stop.is_set()
 
-    def work(self, skip: tuple[str, ...] = ()) -> None:
-        """Do every stage but those in ``skip``; what fails says so in its note, and the rest goes on."""
+    def work(self, skip: tuple[str, ...] = (), task: Task | None = None) -> None:
+        """Do every stage but those in ``skip``; what fails says so in its note, and the rest goes on.
+
+        Args:
+            task: notes the stage under way, and advances by one for each.
+        """
         jobs: tuple[Callable[[StageProgress], None], ...] = (
             self._rows, self._held_out, self._predictions, self._head_path, self._influence, self._neighbours
         )  # fmt: skip
         for name, job in zip(WORK, jobs, strict=True):
             if not self._stop.is_set() and name not in skip:
+                if task is not None:
+                    task.note(name)
                 begin, progress = time.perf_counter(), self.progress[name]
                 try:
                     job(progress)
@@ -116,6 +123,8 @@ class Atlas:
                 progress.seconds = time.perf_counter() - begin
             self.ready[name].set()
             self.version += 1
+            if task is not None:
+                task.advance()
 
     def scorer(self) -> Scorer:
         """The store's models, loaded on first use.

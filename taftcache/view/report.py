@@ -16,9 +16,10 @@ from taftcache.cache.store import FeatureStore
 from taftcache.consent import Consent
 from taftcache.errors import check_several
 from taftcache.names import shard_of
+from taftcache.stages.progress import Progress, Silent
 from taftcache.stages.writing import whole, writable
 from taftcache.view import payload
-from taftcache.view.atlas import NONE, Atlas
+from taftcache.view.atlas import NONE, WORK, Atlas
 from taftcache.view.page import report_page
 from taftcache.view.pictures import Pictures
 
@@ -50,6 +51,7 @@ def write_report(
     *,
     neighbours: bool = True,
     consent: Consent | None = None,
+    progress: Progress | None = None,
 ) -> PageReport:
     """Write every view of ``store`` into one HTML file that loads nothing from elsewhere.
 
@@ -67,7 +69,8 @@ def write_report(
     writable(place := Path(file), again=True)
     pictures, atlas = Pictures(store, consent), Atlas(store)
     named = [atlas.table.ids[atlas.table.find(name)] for name in samples]
-    atlas.work(skip=() if neighbours else ("neighbours",))
+    with (progress or Silent()).task("page", len(WORK)) as task:
+        atlas.work(skip=() if neighbours else ("neighbours",), task=task)
     details = list(dict.fromkeys([*named, *telling(atlas)]))
     data = report_data(atlas, details, pictures)
     page = report_page(f"taftcache report · {store.path}", data)

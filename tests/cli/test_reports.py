@@ -227,6 +227,13 @@ def test_ids_are_what_forget_takes(cli, store, tmp_path):
     assert cli("forget", store, "--file", tmp_path / "gone.txt", "--dry-run").code == 0
 
 
+def test_a_report_says_what_it_is_at(cli, store, tmp_path, monkeypatch):
+    """The neighbour embedding alone takes a minute of some thousand rows."""
+    monkeypatch.setattr("taftcache.terminal.console.SOON", 0)
+    assert cli("report", store, "-o", tmp_path / "a.html", "--no-neighbours").err.split(" ", 1)[1] == "page …\n"
+    assert cli("report", store, "-o", tmp_path / "b.html", "--no-neighbours", "--json").err == ""
+
+
 def test_a_shard_with_long_values_stays_on_one_line():
     """``678.0 KB`` was folded, and so was the header above it."""
     table = plain_table("shard", "role", "rows", "classes", "per class", "size", "max |x|", "digest")
