@@ -170,7 +170,7 @@ def export(
         typer.Option(
             "--format",
             help="hdf5: every cached row. parquet, npz, embedding-projector (a folder): a vector a sample, predictions."
-            " By default that of FILE's ending, .npz or .parquet; of any other, hdf5",
+            " By default that of FILE's ending, .h5, .hdf5, .npz or .parquet; without an ending, hdf5",
         ),
     ] = None,
     as_json: Json = False,

@@ -182,6 +182,15 @@ def test_an_ending_of_another_format_is_refused(finished, tmp_path, capsys, name
     assert list(tmp_path.iterdir()) == []
 
 
+def test_an_ending_of_no_format_is_refused(finished, tmp_path):
+    """``rows.csv`` became a file of HDF5."""
+    with pytest.raises(RecipeError, match=r"end in \.csv") as caught:
+        taftcache.export(finished, tmp_path / "rows.csv")
+    assert all(word in caught.value.do for word in (".h5", ".parquet", "--format", "embedding-projector"))
+    assert list(tmp_path.iterdir()) == []
+    assert taftcache.export(finished, tmp_path / "rows.csv", "hdf5").format == "hdf5"
+
+
 def test_an_unknown_format(finished, tmp_path):
     with pytest.raises(RecipeError, match="parquet"):
         taftcache.export(finished, tmp_path / "out", "xlsx")

@@ -54,15 +54,20 @@ ENDINGS = {".h5": "hdf5", ".hdf5": "hdf5", ".npz": "npz", ".parquet": "parquet"}
 def export(path: Place, file: Path | str, format: str | None = None, progress: Progress | None = None) -> ExportReport:
     """Write a store's rows, labels and ids to one file for other tools; each row is verified as it is read.
 
-    The file is a copy: what is forgotten later stays in it. ``format``: by default that of the file's ending, ``.npz``
-    or ``.parquet``, and HDF5 for any other.
+    The file is a copy: what is forgotten later stays in it. ``format``: by default that of the file's ending, and
+    HDF5 where it has none.
 
     Raises:
-        RecipeError: no such format, or the ending is that of another. StoreWriteError: the file exists, or the disk
-            refused.
+        RecipeError: no such format, or the ending is that of another, or of none.
+        StoreWriteError: the file exists, or the disk refused.
     """
     place = Path(file).expanduser()
     ending = ENDINGS.get(place.suffix.lower())
+    if format is None and ending is None and place.suffix:
+        raise RecipeError(
+            f"cannot tell in which format to export to {place.name}: no format's files end in {place.suffix}",
+            got=place.name, do=f"a name ending in {', '.join(ENDINGS)}, or --format {'|'.join(FORMATS)}",
+        )  # fmt: skip
     format = ending or "hdf5" if format is None else format
     if format not in FORMATS:
         raise RecipeError(
