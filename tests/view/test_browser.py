@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import shutil
 from itertools import pairwise
 
@@ -198,11 +199,13 @@ def test_ticks_of_accuracies_that_hardly_differ(browse, server):
     assert ridges == [f"1e{k:+}" for k in range(-8, 3, 2)]
 
 
-@pytest.mark.parametrize("step", [0.0033, 0])
-def test_no_tick_is_beyond_all_rows(browse, server, step):
+@pytest.mark.parametrize(("top", "step"), [(1, 0.0033), (1, 0), (0.9815, 0)])
+def test_no_tick_is_beyond_all_rows(browse, server, top, step):
+    """Nor is half of the chart empty where a curve is level."""
+
     def steep(body):
         for k, point in enumerate(body["path"]):
-            point.update(train=1 - step * k, held_out=1 - step * k)
+            point.update(train=top - step * k, held_out=top - step * k)
 
     page = changed(browse(), path=steep).open(server.url + "#training")
     texts = page.tab.evaluate(TEXTS % "yAxis", page.tab.query_selector_all("main .chart[_echarts_instance_]")[-1])
@@ -297,7 +300,7 @@ def test_accuracies_have_their_intervals(opened, seen):
     page.go("overview")
     text = page.tab.inner_text("#best")
     assert all(part in text for part in said["models/exact"]), text
-    assert "exact, all shards" in text
+    assert "exact model of all rows" in text  # as a run says
     page.go("classes")
     assert page.tab.input_value("#model") == "models/exact"
     for name in ("models/exact", "components/001"):
@@ -386,6 +389,8 @@ def test_a_report_shows_the_same_without_a_server(browse, seen, atlas, tmp_path,
     page = browse().open(f"file://{tmp_path}/report.html", done=False)
     page.go("map")
     assert page.tab.evaluate(POINTS) == len(atlas.table)
+    said = page.tab.inner_text("#no-pictures")
+    assert re.fullmatch(r"No grid of pictures: a report .* \d+ samples .* shows all\.", said)
     page.tab.fill("#search", written.details[0])
     page.tab.press("#search", "Enter")
     page.tab.wait_for_selector("aside .heads figure")

@@ -56,7 +56,7 @@ def test_a_cell_shows_its_samples(browse, server, atlas, model):
     page.tab.locator("main .chart").first.click(position={"x": x, "y": top})
     page.tab.wait_for_selector('main[data-view="map"]')
     assert saved_ids(page) == want
-    assert ("as shard 001 says" in page.tab.inner_text("#chosen")) == (model != "models/exact")
+    assert ("as component 001 says" in page.tab.inner_text("#chosen")) == (model != "models/exact")
     page.tab.go_back()
     page.tab.wait_for_selector('main[data-view="classes"]')
     assert page.tab.input_value("#model") == model

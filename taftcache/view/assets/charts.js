@@ -72,11 +72,13 @@ export const namesAxis = (names, each, room, rotate = 0) => ({
   },
 });
 
-// An axis of accuracies, which are fractions; no two of its ticks have the same text.
+// An axis of accuracies, which are fractions; no two of its ticks have the same text. Around a line that is level it
+// reaches to the next multiples of 5 %, for ECharts would put it into the middle of an axis that goes beyond 100 %.
 export const percentAxis = (digits) => ({
   type: "value",
   scale: true,
-  max: ({ min }) => (min === 1 ? 1 : null), // where all are right, not the middle of 0 to 200 %
+  min: ({ min, max }) => (min === max ? Math.max(0, Math.ceil(20 * min - 1) / 20) : null),
+  max: ({ min, max }) => (min === max ? Math.min(1, Math.floor(20 * max + 1) / 20) : null),
   minInterval: 10 ** (-2 - digits),
   axisLabel: { formatter: (v) => (v > 1 + 1e-9 ? "" : (100 * v).toFixed(digits) + " %"), color: css("--text") },
 });

@@ -1,6 +1,6 @@
 // Pictures of samples: whether there are any, and one that follows the mouse.
 import { h } from "./elements.js";
-import { count } from "./numbers.js";
+import { counted } from "./numbers.js";
 import { ask, REPORT, source } from "./source.js";
 import { className, state } from "./state.js";
 
@@ -12,16 +12,18 @@ let why = null;
 
 // Why there are no pictures, in words; "" where there are. A promise, asked for once.
 export function noPictures() {
-  if (REPORT)
-    why ??= Promise.resolve(
-      `A report holds pictures of ${count(Object.keys(REPORT.pictures).length)} samples alone, which the map shows; taftcache view shows all.`,
-    );
+  if (REPORT) why ??= Promise.resolve(few(Object.keys(REPORT.pictures).length));
   why ??= ask("pictures").then(
     (found) => found.why_not,
     (error) => error.message,
   );
   return why;
 }
+
+const few = (pictures) =>
+  pictures
+    ? `a report holds those of ${counted(pictures, "sample")} alone, which the map shows; taftcache view shows all`
+    : "this report holds none";
 
 // A picture of a row, in a box of `side` px; null where the page has none. fail() is called where it cannot be had.
 export function thumbnail(row, side, fail) {

@@ -68,14 +68,15 @@ export async function loadHeldOut() {
 export const className = (k) => state.overview.report.classes[k] ?? "–";
 export const shardName = (k) => state.overview.shards[k].name;
 
+// As `taftcache run` calls them.
 const TITLES = {
-  base: "base model",
-  "models/mean": "mean of the shards",
+  base: "base model untouched",
+  "models/mean": "mean of the components",
   "models/weighted": "weighted sum of the shards",
-  "models/head": "head only",
-  "models/exact": "exact, all shards",
+  "models/head": "exact head of all rows",
+  "models/exact": "exact model of all rows",
 };
-export const modelTitle = (name) => TITLES[name] || name.replace("components/", "shard ");
+export const modelTitle = (name) => TITLES[name] || name.replace("components/", "component ");
 
 const COLUMNS = { base: "base", "models/head": "head" };
 
