@@ -128,12 +128,26 @@ def test_ids_of_any_signs_are_found_in_files_of_any_name(tmp_path, monkeypatch, 
         csv.writer(file).writerows([["u/3", 1], [odd, 2]])
     np.save(place / "ids.npy", np.array(["u/1", odd]))
     np.savez(place / "others.npz", id=np.array(["u/1", odd]), x=np.zeros(2))
-    taftcache.export(store, place / "rows.bin")
+    taftcache.export(store, place / "rows.bin", "hdf5")
     taftcache.export(store, place / "samples.bin", "npz")
     taftcache.export(store, place / "table", "embedding-projector")
     taftcache.forget(store, [odd])
     found = {Path(f.where).relative_to(place).parts[0] for f in taftcache.audit(store, also=[place]).findings}
     assert found == {"ids", "rows.csv", "ids.npy", "others.npz", "rows.bin", "samples.bin", "table"}
+
+
+def test_the_tombstones_beside_a_store_are_no_by_product(tmp_path):
+    """Their hashes looked like the digests of shards, and a note said that what was forgotten may be in there."""
+    store = some_vectors(tmp_path / "store", [f"u/{k}" for k in range(20)])
+    taftcache.copy(store, tmp_path / "copy")
+    for place in (store, tmp_path / "copy"):
+        taftcache.forget(place, ["u/3"])
+    beside = tmp_path / "copy.forgotten"
+    assert taftcache.audit(store, also=[tmp_path]).notes == []
+    changed = beside.read_text().replace('"format"', '"shards": ["' + "1" * 64 + '"], "format"')
+    (tmp_path / "other.forgotten").write_text(changed)
+    (note,) = taftcache.audit(store, also=[tmp_path]).notes
+    assert "1 file (other.forgotten) of rows or a state" in note
 
 
 def test_what_is_packed_damaged_or_says_nothing_is_noted(tmp_path):

@@ -257,6 +257,15 @@ def _read(file: Path) -> _File | None:
     return _decode(raw, file)
 
 
+def are_tombstones(raw: bytes) -> bool:
+    """Whether these are the bytes of a whole `TombstoneFile`, of whichever store: keyed hashes, and nothing of rows."""
+    try:
+        _decode(raw, Path())
+    except (FormatError, IntegrityError):
+        return False
+    return True
+
+
 def _decode(raw: bytes, file: Path) -> _File:
     try:
         head = msgspec.json.decode(raw, type=_Head)

@@ -19,6 +19,7 @@ from taftcache.cache.columns import USUAL, Columns
 from taftcache.cache.format.digest import digest
 from taftcache.cache.hdf5 import FeatureFile
 from taftcache.cache.store import FeatureStore
+from taftcache.cache.write.tombstones import are_tombstones
 from taftcache.errors import FormatError, RecipeError, StoreError, TaftcacheError
 from taftcache.model.component import Component
 from taftcache.names import counted, is_model
@@ -201,7 +202,7 @@ def _of_file(store: FeatureStore, known: _Known, path: Path) -> str:
         return UNREAD if known.before else ""
     if count := len({i for i in (*ids, *_candidates(text)) if store.is_forgotten(i)}):
         return f"it holds forgotten ids: {count}"
-    if is_pin(text):
+    if is_pin(text) or are_tombstones(text.encode()):
         return ""
     says = known.problem(text)
     if says is None:  # a component that was exported, say, names neither
