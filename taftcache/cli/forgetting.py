@@ -63,7 +63,8 @@ def forget(
 ) -> None:
     """Erase samples, and renew all that was made of them.
 
-    Their rows go from the cache, what was trained on them is solved again without them, and a receipt is kept.
+    Their rows go from the cache, what was trained on them is solved again without them, and a receipt is kept. The
+    images (or vectors) that they were made from stay where they are.
 
     Example: taftcache forget stores/quickstart --sample digits/0042
 
