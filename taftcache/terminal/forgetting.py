@@ -74,8 +74,8 @@ def forgotten_lines(report: ForgetReport) -> list[str]:
         lines.append(f"{now}: {some(report.forgotten)}{where}")
         lines.append(_renewed(report.renewed))
     if report.copies:
-        stay, how = ("would stay", "--with-copies") if report.dry_run else ("stay", "taftcache forget --sample ID")
-        copies = counted(len(report.copies), "row")
+        left, copies = "stays" if len(report.copies) == 1 else "stay", counted(len(report.copies), "row")
+        stay, how = ("would stay", "--with-copies") if report.dry_run else (left, "taftcache forget STORE --sample ID")
         lines.append(f"{copies} with the very same bytes {stay}: {some(report.copies)} ({how})")
     lines += _gone(report.destroyed, report.dropped_shards)
     if report.classes:

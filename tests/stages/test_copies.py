@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -48,6 +49,10 @@ def test_copies_are_named_counted_and_forgotten_with_it(made, tmp_path, capsys):
         assert "3 rows with the very same bytes would stay" in "\n".join(forgotten_lines(planned))
         report = taftcache.forget(store, ["v/04"])
         assert (report.forgotten, sorted(report.copies)) == (["v/04"], COPIES)
+        for copies, says in ((COPIES, "3 rows with the very same bytes stay: "), (COPIES[:1], " bytes stays: ")):
+            said = "\n".join(forgotten_lines(replace(report, copies=copies)))
+            assert says in said
+            assert "(taftcache forget STORE --sample ID)" in said
         entry = store.ledger()[-1]
         assert entry["copies"] == 3
         assert not any(name in str(entry) for name in COPIES), "their ids would remain in the ledger"
