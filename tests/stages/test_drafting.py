@@ -121,6 +121,20 @@ def test_a_relative_store_is_said_in_full_where_it_is_made(place):
     assert taftcache.extract(load_recipe("images.toml", [f"store.path={place}/other"])).notes == []
 
 
+def test_a_place_is_written_without_dots(place, monkeypatch):
+    """``init ../pictures`` wrote ``/home/you/work/../pictures``, which error and trust then repeated."""
+    (place / "work").mkdir()
+    write_images(place / "pictures").rename(place / "pictures.of.mine")
+    (place / "link").symlink_to(place / "pictures.of.mine")
+    monkeypatch.chdir(place / "work")
+    for given, file, train in (
+        ("../pictures.of.mine", "pictures.of.toml", place.resolve() / "pictures.of.mine"),
+        (str(place / "link"), "link.toml", place / "link"),
+    ):
+        report = taftcache.init_recipe(given)
+        assert (str(report.recipe), load_recipe(report.recipe).data.train) == (file, str(train))
+
+
 def test_a_recipe_explains_itself_and_is_never_lost(place):
     taftcache.init_recipe("images")
     text = (place / "images.toml").read_text(encoding="utf-8")

@@ -28,7 +28,7 @@ COMMENTS = {
     "data.held_out": "The part of the images that is kept for testing; which ones follows from their names.",
     "data.unreadable": "Images that do not decode are left out, and listed; without this line they stop the run.",
     "backbone.weights": "The frozen network whose output is cached once.",
-    "store.path": "Where the cache, the models and the receipts are kept; whole, so that it is the same from anywhere.",
+    "store.path": "Where the cache, the models and the receipts are kept: a full path, the same from anywhere.",
     "store.shards": "Disjoint parts of the data: each is trained, and retrained after forgetting, on its own.",
     "tangent.reset_block": "The last block is trained, from a new start: better on most data than from where it was.",
     "objective.ridge": 'How strongly the weights are held back: "auto" chooses it from the rows; a number is quicker.',

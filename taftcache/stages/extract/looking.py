@@ -35,6 +35,12 @@ class Pixels:
     decoded: int
 
 
+def full_path(place: Path) -> Path:
+    """From the root, without a ``..``; links are followed only where there was one."""
+    whole = place.expanduser().absolute()
+    return whole.resolve() if ".." in whole.parts else whole
+
+
 def file_for(place: Path, file: Path | str | None = None, force: bool = False) -> Path:
     """Where the recipe for ``place`` is written: ``file``, or the place's name and .toml in the current folder.
 
@@ -43,7 +49,7 @@ def file_for(place: Path, file: Path | str | None = None, force: bool = False) -
     Raises:
         DataError: nothing is at ``place``. RecipeError: the file is there already, and not to be replaced.
     """
-    whole = place.expanduser().absolute()
+    whole = full_path(place)
     if not whole.exists():
         raise DataError(f"nothing at {whole}", got=str(whole), do="correct the path")
     name = re.sub(r"[^\w.-]+", "-", whole.stem).strip("-.") or "images"
@@ -64,7 +70,7 @@ def data_section(place: Path, given: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         DataError: nothing that a source opens is there.
     """
-    place = place.expanduser().absolute()
+    place = full_path(place)
     if is_table(place):
         return _table(place, place, given)
     if place.is_file():
