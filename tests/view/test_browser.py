@@ -326,6 +326,8 @@ def test_a_sample_is_shown_whole(browse, server, atlas):
     assert side.locator(".heads figure").count() == 3
     assert side.locator(".heads rect").count() == 3 * 64
     assert side.locator(".near button").count() == 8
+    table = side.locator("table").first
+    assert table.evaluate("(t) => t.offsetWidth <= t.parentElement.clientWidth"), "the margins are in sight"
     page.tab.click("#solve")
     page.tab.wait_for_selector("#leave >> text=Solved in")
     before = side.locator("h2").inner_text()
