@@ -32,8 +32,9 @@ State = Literal["held", "skipped", "staged", "forgotten", "unknown"]
 CONVENTION = "mean loss + ridge/2 |dw|^2 over the remaining rows"
 MAX_IDS = 8192  # an entry of the ledger is at most 4 MiB; of more ids it has the digest of their sorted hashes alone
 NOT_COVERED = (
-    "Copies, backups and freed disk blocks; models given away earlier; settings such as the ridge chosen with the rows "
-    "at hand. Whoever holds the models from before and after can see what left: forgetting is not differential privacy."
+    "The images or vectors that the rows were made from; copies, backups and freed disk blocks; models given away "
+    "earlier; settings such as the ridge chosen with the rows at hand. Whoever holds the models from before and after "
+    "can see what left: forgetting is not differential privacy."
 )
 
 
