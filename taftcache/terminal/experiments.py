@@ -27,8 +27,9 @@ def show_train_private(report: PrivateTrainReport) -> None:
             "trained" if name in report.trained else "kept",
         )
     OUT.print(table)
-    for name in report.dropped:
-        OUT.print(f"dropped {name}: made without noise from the same rows, or around another base point")
+    if report.dropped:
+        why = "made without noise from the same rows, or around another base point"
+        OUT.print(f"dropped what was {why}: {', '.join(report.dropped)}")
     for shard, total in report.spent.items():
         OUT.print(f"shard {shard}: epsilon {epsilon_text(total)} spent in all, of {report.budget:g}")
     for name, s in report.statements.items():

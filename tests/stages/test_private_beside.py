@@ -13,6 +13,7 @@ from taftcache.errors import CompositionError, IntegrityError, RecipeError
 from taftcache.names import PRIVATE
 from taftcache.privacy.statement import PLAN
 from taftcache.recipe import parse_recipe
+from taftcache.terminal.experiments import show_train_private
 from tests.stages.making import PRIVACY, open_store, recipe, settings
 
 
@@ -165,6 +166,16 @@ def half(heads, tmp_path):
         report = taftcache.train_private(store, shards=["000"])
     assert report.dropped == ["components/000", "models/head", "models/mean"]
     return path
+
+
+def test_what_was_dropped_is_said_once(heads, tmp_path, capsys):
+    """A line with the same reason for each of them hid which models were gone."""
+    with open_store(shutil.copytree(heads, tmp_path / "store")) as store:
+        report = taftcache.train_private(store)
+    show_train_private(report)
+    said = " ".join(capsys.readouterr().out.split())
+    assert said.count("dropped") == 1
+    assert "base point: components/000, components/001, models/head, models/mean shard 000" in said
 
 
 @pytest.mark.law("Beside a private component nothing is kept, made or exported that saw its rows without noise")
