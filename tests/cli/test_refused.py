@@ -162,7 +162,7 @@ def test_a_recipe_is_taken_for_its_store(cli, store, tmp_path):
 def test_wrong_arguments_of_store_commands(cli, store, tmp_path):
     before = tree(store)
     for arguments, code, says in [
-        (("forget", store, "--sample", "digits/00x1"), 5, ["digits/0", "Nearest"]),
+        (("forget", store, "--sample", "digits/00x1"), 5, ["digits/0", "did you mean"]),
         (("forget", store, "--sample", "digits/0001", "--mode", "pretend"), 2, ["retrain"]),
         (("inspect", store, "--sample", "nobody"), 5, ["nobody"]),
         (("inspect", store, "--shard", "9"), 5, ["000"]),

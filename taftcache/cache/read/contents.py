@@ -81,10 +81,10 @@ class Contents:
                     got=ascii(sample_id),
                     do=f"{same!a}, which looks the same: take it from taftcache inspect STORE --ids",
                 )
-            close = nearest(sample_id, self._rows())
+            close = ", ".join(map(repr, nearest(sample_id, self._rows())))
             raise UnknownSample(
                 f"no row has the id {sample_id!r}",
-                do=f"Nearest: {', '.join(map(repr, close))}." if close else "taftcache inspect STORE --ids lists all",
+                do=f"did you mean {close}?" if close else "taftcache inspect STORE --ids lists all",
             )
         name, row = self._rows()[sample_id]
         return self.shard(name), row
