@@ -178,7 +178,8 @@ class TangentEstimator(Files, BaseEstimator):
         }
         for name, (fits, do) in wanted.items():
             if not fits:
-                raise ArgumentError(f"{name} is of no type that it can have", got=repr(getattr(self, name)), do=do)
+                value = repr(getattr(self, name))
+                raise ArgumentError(f"{name} cannot be {value:.80}", got=value, do=do)
 
     def _solve(self, given: GivenRows, outputs: int, loss: Loss, weights: RowWeights | None) -> None:
         self.base_ = self._base(given, outputs)

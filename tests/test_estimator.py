@@ -177,7 +177,7 @@ WRONG = {
 @pytest.mark.parametrize("kind", [TangentClassifier, TangentRegressor])
 def test_arguments_of_another_type_are_named(kind, name, value):
     X, y = load_iris(return_X_y=True)
-    with pytest.raises(ArgumentError, match=f"^{name} is of no type"):
+    with pytest.raises(ArgumentError, match=f"^{name} cannot be "):
         kind(**{name: value}).fit(X, y)
 
 
