@@ -155,7 +155,8 @@ def show_sample(report: SampleReport) -> None:
         table = plain_table("model", "class", "logit of its class", "margin")
         for name, p in report.predictions.items():
             right = "✓" if p["label"] == report.label else "✗"
-            table.add_row(name, f"{right} {p['label']}", f"{p['logit']:.3f}", f"{p['margin']:+.3f}")
+            margin = "–" if p["margin"] is None else f"{p['margin']:+.3f}"
+            table.add_row(name, f"{right} {p['label']}", f"{p['logit']:.3f}", margin)
         print_table(table)
     if report.moved_bound is not None:
         OUT.print(f"forgetting it moves components/{report.shard} by at most {report.moved_bound:.3g}")

@@ -20,9 +20,11 @@ from taftcache.recipe import parse_recipe
 from taftcache.stages.files.importing import recipe_of_vectors
 from taftcache.stages.files.vector_files import open_vectors
 from taftcache.stages.look.inspection import inspect_sample, list_samples
+from taftcache.stages.look.scoring import margins
 from taftcache.stages.scaling import scaled
 from taftcache.tangent.config import TailConfig
 from taftcache.tangent.spec import TAIL
+from taftcache.terminal.inspection import show_sample
 from taftcache.terminal.pipeline import show_evaluate
 from taftcache.terminal.stores import show_import
 from tests.stages.making import commits, open_store, tree
@@ -358,3 +360,14 @@ def test_whole_numbers_are_classes_in_any_type_and_fractions_are_not(tmp_path):
     for wrong in (labels + 0.5, np.where(labels == 0, np.nan, labels), np.where(labels == 0, 1e300, labels)):
         with pytest.raises(DataError, match="not integers or texts"):
             taftcache.append_vectors(vectors(), wrong, tmp_path / "s")
+
+
+def test_a_sample_of_the_only_class_left_has_no_margin(made, tmp_path, capsys):
+    path = shutil.copytree(made, tmp_path / "one")
+    taftcache.forget(path, classes=["ant", "bee"])
+    with FeatureStore(path) as store:
+        report = inspect_sample(store, store.sample_ids()[0])
+        assert {p["margin"] for p in report.predictions.values()} == {None}
+    assert np.isnan(margins(np.ones((2, 1), np.float32), np.zeros(2, np.int32))).all()  # what the page shows as a dash
+    show_sample(report)
+    assert "–" in capsys.readouterr().out

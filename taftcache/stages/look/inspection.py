@@ -117,7 +117,8 @@ class ClassReport:
 class SampleReport:
     """One sample: where it lies, its class, statistics of its cached rows, and what every model says of it.
 
-    predictions: by model ("base" is the untouched one): class, logit of its own class, and margin over the best other.
+    predictions: by model ("base" is the untouched one): class, logit of its own class, and margin over the best other,
+        None where there is no other class.
     moved_bound: the most by which forgetting it can move its shard's component; None for held-out rows, and where the
         component is not a solution of the rows.
     notes: what the promise of private models does not cover of all this.
@@ -258,11 +259,11 @@ def inspect_sample(store: FeatureStore, sample: str) -> SampleReport:
         scorer = Scorer(store)
         z, changes = scorer.logits(tokens, scorer.models)
         for name, logits in {"base": z[0], **dict(zip(scorer.models, (z + changes)[:, 0], strict=True))}.items():
-            others = np.delete(logits, label)
+            others = np.delete(logits, label)  # none, where every class but this one was forgotten
             predictions[name] = {
                 "label": store.classes[int(logits.argmax())],
                 "logit": float(logits[label]),
-                "margin": float(logits[label] - others.max()),
+                "margin": float(logits[label] - others.max()) if others.size else None,
             }
         own = component_of(shard.name)
         if shard.role == "train" and scorer.is_weighed(own):

@@ -214,7 +214,9 @@ def held_out_logits(store: FeatureStore, scorer: Scorer, shard: Shard, reader: R
 
 
 def margins(logits: NDArray[np.float32], labels: NDArray[np.int32]) -> NDArray[np.float32]:
-    """By how much the logit of each row's class is above the largest other one [n], of logits [n,K]."""
+    """By how much the logit of each row's class is above the largest other one [n], of logits [n,K]; NaN for K = 1."""
+    if logits.shape[1] == 1:
+        return np.full(len(logits), np.nan, logits.dtype)
     rows, others = np.arange(len(logits)), logits.copy()
     others[rows, labels] = -np.inf
     return np.asarray(logits[rows, labels] - others.max(1))

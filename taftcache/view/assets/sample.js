@@ -70,7 +70,7 @@ function models(found) {
     ["model", ([name]) => modelTitle(name)],
     ["class", ([, z]) => judgement(best(z) === found.label, className(best(z)))],
     ["logit", ([, z]) => z[found.label].toFixed(2), true],
-    ["margin", ([, z]) => margin(z).toFixed(2), true],
+    ["margin", ([, z]) => (z.length > 1 ? margin(z).toFixed(2) : "–"), true],
   ];
   return [h("h3", {}, "Predictions"), scrolled(table("Predictions of every model", columns, rows), true)];
 }
