@@ -62,7 +62,7 @@ class Reduction:
         if self.rows in ("attended", "residual") and config.path != "class row":
             raise RecipeError(
                 f"store.cache = {self.rows!r} is only for a tail that ends in a class row",
-                got=f"{cut.backbone.name}: {config.why}",
+                got=f"{cut.backbone.name}: {config.why or f'a tail that is computed as {config.path}'}",
                 do='set store.cache = "auto" or "tokens"',
             )
         self._base = base.to(torch.float32, cut.device)

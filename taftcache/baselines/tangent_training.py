@@ -106,7 +106,11 @@ def train_tangents(
             on_epoch(epoch + 1)
     for descent in descents:
         if not torch.isfinite(descent.value).all():
-            raise SolveError("Δw is not finite", got=f"rate {descent.run.rate:g}", do="lower the learning rate")
+            raise SolveError(
+                "Δw is not finite",
+                got=f"rate {descent.run.rate:g}, λ = {descent.run.ridge:g}",
+                do="lower the learning rate, or objective.ridge where it is near or above one over the rate",
+            )
     return [descent.value.double() for descent in descents]
 
 

@@ -154,7 +154,9 @@ def read_component(store: FeatureStore, name: str, base: Base) -> Component:
     if ref is None or not is_model(name):
         there = [n for n in store.objects() if is_model(n)]
         raise StoreError(
-            f"no model named {name} in {store.path}", got=name, do=f"one of {', '.join(there) or 'none yet'}"
+            f"no model named {name} in {store.path}",
+            got=name,
+            do=f"one of {', '.join(there)}" if there else "taftcache train, for there is none yet",
         )
     around = str(ref.meta.get("base_digest", "none named"))
     if around != base.digest:

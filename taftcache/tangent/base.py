@@ -161,7 +161,9 @@ def make_base(
     if spec.class_token == "reset":
         if not config.class_token:
             raise BackboneError(
-                "no class token to reset at the tail's input", got=f"a tail that begins at {config.start}"
+                "no class token to reset at the tail's input",
+                got=f"a tail that begins at {config.start}" if config.start else "a tail of the head alone",
+                do='leave tangent.class_token at "keep"',
             )
         token = torch.empty(1, 1, config.shape[-1]).normal_(0.0, 1e-6, generator=_stream(spec.seed, config.token_name))
         state = {config.token_name: token, **state}

@@ -36,7 +36,8 @@ def select(config: TailConfig, spec: TangentSpec, train: Train | None = None) ->
         raise RecipeError(
             f"the store's cached rows are not enough to train {train!r}",
             got=f"the {config.rows} of each sample, where tangent.train needs the {least}",
-            do=f'extract into a new store with store.cache = "{least}", or "tokens", which serve everything',
+            do="extract into a new store with store.cache = "
+            + ('"tokens"' if least == "tokens" else f'"{least}", or "tokens", which serve everything'),
         )
     return names
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from taftcache.cache.store import FeatureStore
@@ -40,6 +41,8 @@ def test_a_choice_is_listed_where_it_is_refused_and_in_the_help(cli, arguments, 
         (["device=tpu"], 2, ["tpu", "did you mean 'cpu'?"]),
         (["backbone.weights=nowhere.safetensors"], 4, ["nowhere.safetensors"]),
         (["preprocess.input_size=[3, 40, 40]"], 4, ["40"]),
+        (["tangent.blocks=0", "tangent.class_token=reset"], 4, ["a tail of the head alone", 'class_token at "keep"']),
+        (["tangent.blocks=0", "store.cache=attended"], 2, ["a tail that is computed as feature"]),
     ],
 )
 def test_refusals_of_run_make_no_store(cli, tmp_path, overrides, code, says):
@@ -178,6 +181,24 @@ def test_wrong_arguments_of_store_commands(cli, store, tmp_path):
         assert all(text in outcome.err for text in says), (arguments, outcome.err)
     assert tree(store) == before
     assert cli("forget", store).code == cli("predict", store).code == cli("dance").code == 2
+
+
+def test_a_store_without_a_model_says_how_to_get_one(cli, tmp_path):
+    x = np.random.default_rng(0).standard_normal((30, 4)).astype(np.float32)
+    np.savez(tmp_path / "x.npz", x=x, y=np.arange(30) % 2, ids=np.array([f"r{k}" for k in range(30)]))
+    path = tmp_path / "store"
+    assert cli("import", tmp_path / "x.npz", path, "--set", "store.shards=2").code == 0
+    for arguments in (
+        ("influence", path, "--sample", "r1"),
+        ("export-component", path, "000", tmp_path / "one.safetensors"),
+        ("evaluate", path, "--without", "000"),
+        ("compose", path),
+    ):
+        outcome = cli(*arguments)
+        refused(outcome, outcome.code, "try: taftcache train")
+    refused(outcome, 7, "2 shards without a component", "got: 000, 001")
+    assert cli("train", path).code == 0
+    refused(cli("evaluate", path, "--without", "000", "--without", "001"), 2, "leave out fewer")
 
 
 def test_training_asks_for_what_the_store_holds(cli, store):

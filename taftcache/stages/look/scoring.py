@@ -250,11 +250,15 @@ def kept_components(components: Sequence[str], without: Iterable[str]) -> list[s
         raise RecipeError(
             "no component of the shard to leave out",
             got=", ".join(shard_of(name) for name in unknown),
-            do=f"one of {', '.join(shard_of(name) for name in components) or 'none yet'}",
+            do=f"one of {', '.join(map(shard_of, components))}"
+            if components
+            else "taftcache train, for there is none yet",
         )
     kept = [name for name in components if name not in out]
     if not kept:
-        raise RecipeError("no component is left to compose", got=f"{len(out)} of {len(components)} left out")
+        raise RecipeError(
+            "no component is left to compose", got=f"{len(out)} of {len(components)} left out", do="leave out fewer"
+        )
     return kept
 
 

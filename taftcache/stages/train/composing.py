@@ -21,7 +21,7 @@ from taftcache.errors import CompositionError, RecipeError
 from taftcache.model import composition
 from taftcache.model.component import Component, put_component, read_component
 from taftcache.model.meta import meta_of
-from taftcache.names import EXACT, MEAN, PRIVATE, WEIGHTED, component_of, shard_of
+from taftcache.names import EXACT, MEAN, PRIVATE, WEIGHTED, component_of, counted, shard_of
 from taftcache.privacy.statement import Statement, parallel
 from taftcache.recipe import Recipe
 from taftcache.solve.choosing_radius import Choice
@@ -235,8 +235,8 @@ def members_of(store: FeatureStore) -> list[str]:
     solved = [name for name, ref in store.objects().items() if ref.meta.get("key") != INTERRUPTED]
     if missing := [name for name in names if name not in solved]:
         raise CompositionError(
-            f"shard {', '.join(map(shard_of, missing))} has no component that was solved to its end",
-            got=", ".join(missing),
+            f"{counted(len(missing), 'shard')} without a component that was solved to its end",
+            got=", ".join(map(shard_of, missing)),
             do="taftcache train --private" if with_noise(store) else "taftcache train",
         )
     names += imported(store)

@@ -90,7 +90,8 @@ class Comparisons:
         side, _, model = name.partition(":")
         if side not in self.sides or model not in self.sides[side].models:
             known = [f"{key}:{one}" for key, each in self.sides.items() for one in each.models]
-            raise RecipeError("no such model to compare", got=name, do=f"one of {', '.join(known) or 'none yet'}")
+            do = f"one of {', '.join(known)}" if known else "taftcache train, for there is none yet"
+            raise RecipeError("no such model to compare", got=name, do=do)
         return self.sides[side], model
 
     def _compare(
