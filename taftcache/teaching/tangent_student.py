@@ -183,6 +183,8 @@ class _TangentStudent:
                 extrapolated = self._at(new.delta + ahead * moved, new.B, 0.1 * new.norm) if ahead > 0 else new
         except KeyboardInterrupt:
             status = Status.interrupted
+        if status is not Status.converged:
+            best = self.at(best.delta)  # B is as rough as its turn was; an audit finds the best one
         certificate = self.certificate(best, scale)
         sizes = np.linalg.norm(best.B, axis=1)
         stats = {

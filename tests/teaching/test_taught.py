@@ -23,7 +23,7 @@ from taftcache.solve.settings import Arithmetic, Goal
 from taftcache.solve.solution import Status
 from taftcache.tangent.rows import ArrayRows
 from taftcache.teaching.lasso import group_lasso, subgradient
-from taftcache.teaching.tangent_student import Teachers, minimise_taught
+from taftcache.teaching.tangent_student import Teachers, certificate_at, minimise_taught
 from tests.solve.problems import N, case, dense, minimised, rows
 from tests.stages.making import commits, recipe
 from tests.tangent.vits import make_case
@@ -208,6 +208,14 @@ def test_a_pass_limit_is_said():
     found = solve(tolerance=1e-12, max_passes=30)
     assert found.status is Status.max_passes
     assert found.certificate.gradient > 0
+
+
+def test_the_certificate_of_an_unfinished_solve_is_what_an_audit_proves():
+    found = solve(tolerance=1e-8, max_passes=20)
+    assert found.status is Status.max_passes
+    now = certificate_at(found.value, case().base, rows(), OBJECTIVE, Teachers(psi=psi(), prior=PRIOR))
+    assert found.certificate.objective == pytest.approx(now.objective, rel=1e-9)
+    assert found.certificate.gradient == pytest.approx(now.gradient, rel=1e-9)
 
 
 @pytest.fixture(scope="module")
