@@ -177,14 +177,15 @@ class _TangentStudent:
                 following = 0.5 * (1 + (1 + 4 * momentum**2) ** 0.5)
                 ahead = (momentum - 1) / following
                 momentum, here = following, new
-                best = new if new.norm < best.norm else best
+                if new.norm < best.norm:
+                    best = self.at(new.delta) if new.norm <= goal else new
                 if on_pass is not None:
                     on_pass(self._passes(), new.norm / scale)
                 extrapolated = self._at(new.delta + ahead * moved, new.B, 0.1 * new.norm) if ahead > 0 else new
         except KeyboardInterrupt:
             status = Status.interrupted
         if status is not Status.converged:
-            best = self.at(best.delta)  # B is as rough as its turn was; an audit finds the best one
+            best = self.at(best.delta)  # B of a turn is rough; an audit finds the best one
         certificate = self.certificate(best, scale)
         sizes = np.linalg.norm(best.B, axis=1)
         stats = {
