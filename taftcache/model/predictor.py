@@ -189,6 +189,8 @@ class TangentModel(nn.Module):
         for name, change in self.component.layout.views(self.component.delta).items():
             state[name] += change.to(state[name])
         there = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+        for name in set(config.buffers).difference(there):  # tables that timm's model makes, such as that of a RoPE
+            del state[name]
         if strange := [name for name, tensor in state.items() if there.get(name) != tuple(tensor.shape)]:
             raise CompositionError(
                 "the base point has tensors that timm's model does not have",

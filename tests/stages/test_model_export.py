@@ -13,6 +13,7 @@ from unittest import mock
 import pytest
 import timm
 import torch
+from safetensors.torch import save_model
 
 import taftcache
 from taftcache.cache.store import FeatureStore
@@ -130,6 +131,22 @@ def test_a_moved_head_merges_into_an_ordinary_model(store, tmp_path):
     agree(head.merged(), head)
     with pytest.raises(CompositionError, match="other tensors moved"):
         TangentModel.load(store, device="cpu").merged()
+
+
+def test_a_moved_head_merges_where_the_tail_has_tables_that_timm_makes(tmp_path):
+    small = {"img_size": 32, "patch_size": 8, "embed_dim": 24, "depth": 2, "num_heads": 2, "num_classes": 3}
+    torch.manual_seed(0)
+    save_model(timm.create_model("eva02_tiny_patch14_224", **small), tmp_path / "eva.safetensors")
+    backbone = {"weights": str(tmp_path / "eva.safetensors"), "model": "eva02_tiny_patch14_224", "model_args": small}
+    made = recipe(
+        tmp_path / "store", backbone=backbone, tangent={"train": "head"}, store={"cache": "tokens"},
+        preprocess={"input_size": [3, 32, 32]},
+    )  # fmt: skip
+    taftcache.run(made)
+    model = TangentModel.load(tmp_path / "store", device="cpu")
+    assert model.base.config.buffers == ("rope",)
+    taftcache.export_model(tmp_path / "store", tmp_path / "plain", merged=True)
+    agree(timms(tmp_path / "plain"), model)
 
 
 @torch.no_grad()
