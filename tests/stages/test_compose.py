@@ -127,6 +127,21 @@ def test_forgetting_names_what_was_imported(finished, tmp_path):
     assert taftcache.audit(path).notes[-1] == report.notes[0]
 
 
+def test_a_conversion_whose_coefficients_name_what_stayed_behind_says_what_to_set(store, parcel, tmp_path):
+    with open_store(store) as opened:
+        taftcache.import_component(opened, parcel, "elsewhere")
+        weights = {"000": 0.5, "001": 0.3, "elsewhere": 0.2}
+        taftcache.compose(opened, asking(opened, mode="weighted", weights=weights))
+    converted = taftcache.convert(store, tmp_path / "converted", dtype="float32").store
+    with pytest.raises(RecipeError, match="elsewhere") as refused:
+        taftcache.train(converted)
+    assert 'compose.weights = "rows"' in str(refused.value)
+    with FeatureStore(converted) as opened:
+        asked = asking(opened, mode="weighted", weights="rows")
+    taftcache.train(converted, asked)
+    assert "models/weighted" in taftcache.compose(converted, asked).models
+
+
 def test_composing_needs_no_rows_at_all(store, parcel):
     with open_store(store) as opened:
         with opened.transaction() as change:

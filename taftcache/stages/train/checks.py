@@ -49,7 +49,7 @@ def check_settings(store: FeatureStore, recipe: Recipe) -> None:
         raise RecipeError(
             f"compose.weights names {', '.join(map(shard_of, unknown))}, which the store does not have",
             got=", ".join(map(shard_of, given)),
-            do=f"name some of {', '.join(shard_of(n) for n in sorted(known))}",
+            do=f'name some of {", ".join(shard_of(n) for n in sorted(known))}, or set compose.weights = "rows"',
         )
     resolve_device(recipe.device)
 
@@ -104,7 +104,7 @@ def check_coefficients(weights: Weights, names: Iterable[str]) -> None:
         raise RecipeError(
             f"compose.weights does not fit the components: {', '.join(map(shard_of, other))}",
             got=f"coefficients of {', '.join(map(shard_of, sorted(given)))}",
-            do=f"name {', '.join(map(shard_of, sorted(wanted)))}; 0 leaves one out",
+            do=f'name {", ".join(map(shard_of, sorted(wanted)))} (0 leaves one out), or set compose.weights = "rows"',
         )
 
 
