@@ -79,10 +79,10 @@ def test_a_solve_that_rounding_stops_goes_on_once_under_a_larger_shift(monkeypat
 
     def stopped(solve, *arguments, **settings):
         solve._gather()
-        shifts.append(solve.kernel._beyond)
+        shifts.append(solve.kernel._part * solve.kernel._coupling)
         return Status.stalled if len(shifts) <= times else refine(solve, *arguments, **settings)
 
-    monkeypatch.setattr("taftcache.solve.methods.row_space.ClassKernel", partial(ClassKernel, share=0.0))
+    monkeypatch.setattr("taftcache.solve.methods.row_space.ClassKernel", partial(ClassKernel, part=0.0))
     monkeypatch.setattr("taftcache.solve.methods.row_space.refine", stopped)
     rows, whole = space(ridge=1e-3), dense(loss=LOSS, ridge=1e-3)
     assert rows.run(1e-6) is (Status.converged if times == 1 else Status.stalled)
@@ -129,7 +129,7 @@ def test_products_and_pulls_are_the_jacobians(vit, spec):
 def test_the_kernel_is_symmetric_positive_and_near(vit, spec, alpha):
     problem = make_problem(vit, spec, loss=RSL(alpha=alpha, kappa=5.0))
     diagonal = problem.diagonal(torch.from_numpy(labels()), torch.zeros((), dtype=torch.float64))
-    kernel = ClassKernel(problem, diagonal.sqrt(), share=0.0)
+    kernel = ClassKernel(problem, diagonal.sqrt(), part=0.0)
     units = torch.eye(N * K, dtype=torch.float64)
     inverse = torch.stack([kernel.apply(unit.view(N, K))[0].reshape(-1) for unit in units])
     assert torch.allclose(inverse, inverse.T, atol=1e-9 * inverse.abs().max().item())

@@ -36,9 +36,6 @@ LOGITS_EACH = 4
 LARGEST_LOGITS = 1 << 21  # directions of so many numbers: 64 of them and their products are a gigabyte
 BLOCK = 256  # rows of which the inverse's diagonal is taken at once
 METRIC_ROWS = 8  # Ω varies little from row to row
-# Of the noise, where N·K ≥ P/2. Where logits are fewer, K̃ keeps the small eigenvalues of K̂, and a shift above λ hides
-# them: with N·K = P/15 all of it takes two and a half times as many passes as λ alone (docs/solvers.md).
-SHARE = 2.0
 LARGEST_FACTORS = 2 << 30  # bytes of the rows' factors
 
 
@@ -58,23 +55,23 @@ def class_kernel_fits(problem: Problem) -> bool:
 class ClassKernel:
     """(K̂ + τI)⁻¹ with K̂ the kernel without what couples directions of the classes.
 
-    What is left out acts as noise on the small eigenvalues of K̂, the more the nearer N·K comes to P: τ is λ and a share
-    of its root mean square there. Deterministic, and a function of the problem's rows alone; costs two passes.
+    What is left out acts as noise on the small eigenvalues of K̂, the more the nearer N·K comes to P: τ is λ and a
+    part of twice its root mean square there. Where logits are few, K̃ keeps the small eigenvalues of K̂, and a shift
+    above λ hides them: with N·K = P/15 the whole takes two and a half times as many passes as λ alone
+    (docs/solvers.md). Deterministic, and a function of the problem's rows alone; costs two passes.
 
     Args:
         problem: quadratic, with a diagonal D.
         scale: √(D/N) [N,K], of the rows J̃ = scale ⊙ J.
         gone: the same of rows that have left, for ``without``.
-        share: of that noise, what τ has beyond λ; by default ``SHARE``, times (2N·K/P)⁴ where that is below 1.
+        part: of twice that root mean square, what τ has beyond λ; by default min(1, 2N·K/P)⁴.
     """
 
     _inverse: Tensor  # (K̂'s eigenvalues + shift)⁻¹ without the head [K,N]; set with the next two by ``_invert``
     _fast: Tensor
     _inner: Tensor | None
 
-    def __init__(
-        self, problem: Problem, scale: Tensor, gone: Problem | None = None, share: float | None = None
-    ) -> None:
+    def __init__(self, problem: Problem, scale: Tensor, gone: Problem | None = None, part: float | None = None) -> None:
         operator = problem.operator
         metric = _class_metric(problem)
         self.omega, directions = torch.linalg.eigh(metric)
@@ -97,10 +94,8 @@ class ClassKernel:
         self._directions, self._rows = directions.to(operator.dtype), rows.to(operator.dtype)
         self._head = rows.T @ (row * head.double())  # [N,h]
         self._of_ridge = 1.0 if self._rest is None else rest.pow(-2).mean().item()
-        if share is None:
-            share = SHARE * min(1.0, 2 * scale.numel() / operator.layout.size) ** 4
-        self._left_out = self._noise(problem, scale if self._rest is None else row.expand_as(scale).to(scale))
-        self._beyond = share * self._left_out
+        self._coupling = self._left_out(problem, scale if self._rest is None else row.expand_as(scale).to(scale))
+        self._part = min(1.0, 2 * scale.numel() / operator.layout.size) ** 4 if part is None else part
         self.shift(problem.ridge)
 
     def without(self, dual: Tensor) -> Tensor:
@@ -170,13 +165,15 @@ class ClassKernel:
     def shift(self, ridge: float) -> None:
         """Invert under λ, of which nothing else here depends."""
         self._ridge = ridge * self._of_ridge
-        self._invert(self._ridge + self._beyond)
+        self._invert(self._ridge + self._part * self._coupling)
 
     def steady(self) -> bool:
-        """Shift by the whole noise, so that rounding weighs less; False where that is done."""
-        before, self._beyond = self._beyond, max(self._beyond, SHARE * self._left_out)
-        self._invert(self._ridge + self._beyond)
-        return self._beyond > before
+        """Take the whole noise into τ, so that rounding weighs less; False where it is there already."""
+        if self._part == 1:
+            return False
+        self._part = 1.0
+        self._invert(self._ridge + self._coupling)
+        return True
 
     def _invert(self, shift: float) -> None:
         self._inverse = 1 / (self.omega[:, None] * self.sigma + shift)  # [K,N]
@@ -211,12 +208,12 @@ class ClassKernel:
         back: Tensor = (vector @ self._rows.T).T @ self._directions.T
         return back
 
-    def _noise(self, problem: Problem, scale: Tensor) -> float:
-        """The root mean square of K̃'s rows in the lower half of K̂'s spectrum, from one random product."""
+    def _left_out(self, problem: Problem, scale: Tensor) -> float:
+        """Twice the root mean square of K̃'s rows in the lower half of K̂'s spectrum, from one random product."""
         signs = random_signs(scale.T, seed=1).to(self._rows)
         product = self._turn(kernel_product(problem, scale, self._back(signs)))
         low = slice(0, max(1, len(scale) // 2))
-        return product[:, low].double().square().mean().sqrt().item()
+        return 2 * product[:, low].double().square().mean().sqrt().item()
 
 
 def kernel_product(problem: Problem, scale: Tensor, vector: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from taftcache.solve.inverses.class_kernel import SHARE, ClassKernel, adjoint, kernel_product
+from taftcache.solve.inverses.class_kernel import ClassKernel, adjoint, kernel_product
 from taftcache.solve.methods.row_space import Basis, row_residual
 from taftcache.solve.pair import ProblemPair
 from taftcache.solve.proof import check_finite
@@ -29,7 +29,7 @@ def ridge_deltas(pair: ProblemPair, ridges: Sequence[float], steps: int) -> list
     check_finite(b, "logits of the base point")
     dtype, ridge = inner.operator.dtype, inner.ridge
     scale, residual = wide.to(dtype), b.to(dtype)
-    kernel = ClassKernel(inner, scale, share=SHARE)  # under the least λ alone no direction would serve the larger ones
+    kernel = ClassKernel(inner, scale, part=1.0)  # under the least λ alone no direction would serve the larger ones
     basis = Basis(steps, residual.numel(), dtype, residual.device)
     rounded = residual.reshape(-1).double()
     for _ in range(steps):
