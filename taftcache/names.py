@@ -68,6 +68,11 @@ def first_few(names: Sequence[str]) -> str:
     return ", ".join(names[:5]) + (", …" if len(names) > 5 else "")
 
 
+def one_of_trained(names: Sequence[str]) -> str:
+    """What to do about a name that is none of ``names``, of models or components of a store."""
+    return f"one of {', '.join(names)}" if names else "taftcache train, for there is none yet"
+
+
 def ordinal(place: int) -> str:
     """``2nd``, ``11th``, ``21st``."""
     teens = place % 100 // 10 == 1

@@ -16,7 +16,7 @@ from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import RecipeError
 from taftcache.model.component import read_component
-from taftcache.names import PRIVATE, component_of, is_component, is_model, shard_of
+from taftcache.names import PRIVATE, component_of, is_component, is_model, one_of_trained, shard_of
 from taftcache.solve.settings import Arithmetic
 from taftcache.stages.look.row_table import STEP_ROWS, Reader, RowTable
 from taftcache.stages.train.record import settings_of
@@ -250,9 +250,7 @@ def kept_components(components: Sequence[str], without: Iterable[str]) -> list[s
         raise RecipeError(
             "no component of the shard to leave out",
             got=", ".join(shard_of(name) for name in unknown),
-            do=f"one of {', '.join(map(shard_of, components))}"
-            if components
-            else "taftcache train, for there is none yet",
+            do=one_of_trained([shard_of(name) for name in components]),
         )
     kept = [name for name in components if name not in out]
     if not kept:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import RecipeError, StoreError
-from taftcache.names import is_model, model_of
+from taftcache.names import is_model, model_of, one_of_trained
 from taftcache.stages.look.row_table import RowTable
 from taftcache.stages.look.vectors import has_tail
 from taftcache.view.asked.aside import Aside
@@ -90,8 +90,7 @@ class Comparisons:
         side, _, model = name.partition(":")
         if side not in self.sides or model not in self.sides[side].models:
             known = [f"{key}:{one}" for key, each in self.sides.items() for one in each.models]
-            do = f"one of {', '.join(known)}" if known else "taftcache train, for there is none yet"
-            raise RecipeError("no such model to compare", got=name, do=do)
+            raise RecipeError("no such model to compare", got=name, do=one_of_trained(known))
         return self.sides[side], model
 
     def _compare(
