@@ -122,7 +122,7 @@ def test_a_relative_store_is_said_in_full_where_it_is_made(place):
 
 
 def test_a_place_is_written_without_dots(place, monkeypatch):
-    """``init ../pictures`` wrote ``/home/you/work/../pictures``, which error and trust then repeated."""
+    """``init ../pictures`` wrote a path with ``..`` in it, which error and trust then repeated."""
     (place / "work").mkdir()
     write_images(place / "pictures").rename(place / "pictures.of.mine")
     (place / "link").symlink_to(place / "pictures.of.mine")

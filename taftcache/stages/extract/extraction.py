@@ -43,7 +43,6 @@ from taftcache.tangent.spec import TAIL
 
 # Libraries whose versions change the numbers: kernels, the model's code, decoding and resizing.
 LIBRARIES = ("torch", "torchvision", "timm", "pillow")
-SKIPPING = "data.unreadable"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,7 +128,7 @@ def plan_record(recipe: Recipe, shards: int) -> dict[str, Any]:
 def _record_skipping(store: FeatureStore, recipe: Recipe) -> None:
     """Put into the record of an unfinished store that images are skipped from now on, if they were not before."""
     recorded = store.manifest.recipe
-    if recorded["data"]["unreadable"] != recipe.data.unreadable:
+    if parse_recipe(recorded, str(store.path)).data.unreadable != recipe.data.unreadable:
         with store.transaction() as change:
             change.update(recipe=recorded | {"data": recorded["data"] | {"unreadable": recipe.data.unreadable}})
 
@@ -263,7 +262,7 @@ def check_words(store: FeatureStore, recipe: Recipe, but: Collection[str] = ()) 
     recorded = parse_recipe(store.manifest.recipe, str(store.path))  # a store of others may record anything
     ours, theirs = _request(recipe_values(recorded)), _request(recipe_values(recipe))
     if recorded.data.unreadable == "stop":
-        but = {*but, SKIPPING}
+        but = {*but, "data.unreadable"}
     _refuse(
         [
             f"{k}: the store has {ours.get(k)!r}, the recipe {theirs.get(k)!r}"
