@@ -17,6 +17,7 @@ import taftcache
 from taftcache.backbone.spec import BackboneSpec
 from taftcache.errors import BackboneError, DataError, RecipeError, StoreWriteError
 from taftcache.recipe import load_recipe
+from taftcache.stages.extract import looking
 from taftcache.stages.extract.drafting import COMMENTS, PRETRAINED
 from tests.backbone.test_table import saved, write
 from tests.stages.making import write_images
@@ -170,8 +171,26 @@ def test_images_that_do_not_decode_are_left_out(place):
     for k in (3, 9):
         sorted((place / "images" / "1").iterdir())[k].write_bytes(b"none")
     report = taftcache.init_recipe("images")
-    assert any("2 of 42 images looked at do not decode" in note for note in report.notes)
+    (note,) = report.notes
+    assert note.startswith("2 of 42 images looked at do not decode; they are left out: 1/")
     assert load_recipe("images.toml").data.unreadable == "skip"
+    report = taftcache.init_recipe("images", force=True, overrides=["data.unreadable=stop"])
+    assert "do not decode; a run stops there: 1/" in report.notes[0]
+
+
+def test_every_image_is_looked_at_as_long_as_it_takes_seconds(place, monkeypatch):
+    """A broken image that was none of 48 passed, and the run stopped there."""
+    monkeypatch.setattr(looking, "TRIED", 10)
+    broken = sorted((as_splits(place) / "test" / "1").iterdir())[0]
+    broken.write_bytes(broken.read_bytes()[:60])
+    report = taftcache.init_recipe("set", "a.toml")
+    assert report.notes == ["1 of 42 images looked at do not decode; they are left out: test/1/" + broken.name]
+    monkeypatch.setattr(looking, "SECONDS", -1)
+    report = taftcache.init_recipe("images", "b.toml")
+    assert report.notes == [
+        "10 of 42 images were looked at; another that does not decode is what stops a run,"
+        ' unless data.unreadable = "skip"'
+    ]
 
 
 def test_classes_that_cannot_be_learned_are_named(place):

@@ -84,16 +84,21 @@ def init_recipe(
     given = apply_overrides({}, overrides)
     values: dict[str, Any] = {"data": data_section(place, given.get("data", {}))}
     source, test = open_source(parse_recipe({"data": apply_overrides(values, overrides)["data"]}, str(place)).data)
+    sources = [part for part in (source, test) if part is not None]
     if given.get("data", {}).get("unreadable") != "skip":
-        check_there(place, [part for part in (source, test) if part is not None])
-    pixels, count = look_at(source), len(source.items) + (0 if test is None else len(test.items))
+        check_there(place, sources)
+    progress.say("looking whether the images decode")
+    pixels, count = look_at(sources), sum(len(part.items) for part in sources)
     values = _chosen(values["data"], file.stem, pixels, len(source.items), len(source.classes), given)
     values, costs, notes = _tried(values, overrides, progress)
     recipe = _recipe(values, overrides)
-    if pixels.decoded < pixels.tried:
-        notes.append(
-            f"{pixels.tried - pixels.decoded} of {pixels.tried} images looked at do not decode; they are left out"
-        )
+    skip = recipe.data.unreadable == "skip"
+    if pixels.unreadable:
+        fault = f"{len(pixels.unreadable)} of {pixels.tried:,} images looked at do not decode"
+        notes.append(f"{fault}; {'they are left out' if skip else 'a run stops there'}: {first_few(pixels.unreadable)}")
+    if pixels.tried < count:
+        then = "left out" if skip else 'what stops a run, unless data.unreadable = "skip"'
+        notes.append(f"{pixels.tried:,} of {count:,} images were looked at; another that does not decode is {then}")
     notes += _unlearned(recipe, source, test)
     facts = f"{count:,} images of {len(source.classes)} classes, about {pixels.width} x {pixels.height} pixels"
     with whole(file, again=force) as partial:
@@ -133,7 +138,7 @@ def _chosen(
     """All sections: the sizes of what was looked at decide."""
     if "test" not in data:
         data["held_out"] = given.get("data", {}).get("held_out", 0.2)
-    if pixels.decoded < pixels.tried:
+    if pixels.unreadable:
         data["unreadable"] = "skip"
     said = dict(given.get("backbone", {}))
     weights = Path(str(said.get("weights", "")))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,17 +22,17 @@ TEST = ("test", "testing", "val", "valid", "validation")  # the first that is th
 IMAGES = ("image", "images", "path", "paths", "file", "filename", "file_name", "filepath", "image_path", "img")
 LABELS = ("label", "labels", "class", "target", "category", "species", "y", "fine_label")
 ARRAYS = {".npz": "npz", ".h5": "hdf5", ".hdf5": "hdf5"}
-TRIED = 48  # images whose size is looked at
+TRIED, SECONDS = 48, 10.0  # images that are decoded at least, and how long further ones are
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pixels:
-    """Width and height of the image in the middle of those looked at, how many those were, and how many decode."""
+    """Width and height of the image in the middle of those looked at, how many those were, and which do not decode."""
 
     width: int
     height: int
     tried: int
-    decoded: int
+    unreadable: list[str]
 
 
 def full_path(place: Path) -> Path:
@@ -96,24 +96,31 @@ def check_there(place: Path, sources: Sequence[Source]) -> None:
         )
 
 
-def look_at(source: Source) -> Pixels:
-    """The size of images spread over the source; those that do not decode are counted and passed over.
+def look_at(sources: Sequence[Source]) -> Pixels:
+    """Decode the images of all sources, in no order and as many as ``SECONDS`` allow.
 
     Raises:
         DataError: none of them decodes.
     """
-    sizes, tried = [], np.unique(np.linspace(0, len(source.items) - 1, TRIED).astype(int)).tolist()
-    for index in tried:
-        with suppress(UnreadableImage):
+    images = [(source, index) for source in sources for index in range(len(source.items))]
+    sizes, unreadable, begin = list[tuple[int, int]](), list[str](), time.monotonic()
+    for k in np.random.default_rng(0).permutation(len(images)).tolist():
+        if len(sizes) + len(unreadable) >= TRIED and time.monotonic() - begin > SECONDS:
+            break
+        source, index = images[k]
+        try:
             sizes.append(source.read(index).size)
+        except UnreadableImage:
+            unreadable.append(source.items[index].id)
+    tried = len(sizes) + len(unreadable)
     if not sizes:
         raise DataError(
-            f"none of {len(tried)} images looked at decodes",
-            got=", ".join(source.items[index].id for index in tried[:3]),
+            f"none of {tried} images looked at decodes",
+            got=", ".join(sorted(unreadable)[:3]),
             do="look whether they are images, and whether this user may read them",
         )
     width, height = sorted(sizes, key=lambda size: size[0] * size[1])[len(sizes) // 2]
-    return Pixels(width=width, height=height, tried=len(tried), decoded=len(sizes))
+    return Pixels(width=width, height=height, tried=tried, unreadable=sorted(unreadable))
 
 
 def _folder(place: Path, given: Mapping[str, Any]) -> dict[str, Any]:
