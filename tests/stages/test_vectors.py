@@ -16,7 +16,7 @@ from taftcache.cache.columns import Columns
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import BackboneError, CompositionError, DataError, IdentityError, RecipeError, StoreError
 from taftcache.model.component import read_base, read_component
-from taftcache.recipe import parse_recipe
+from taftcache.recipe import apply_overrides, parse_recipe
 from taftcache.stages.files.importing import recipe_of_vectors
 from taftcache.stages.files.vector_files import open_vectors
 from taftcache.stages.look.inspection import inspect_sample, list_samples
@@ -223,6 +223,20 @@ def test_a_store_of_vectors_is_looked_at_like_any_other(made, tmp_path):
         recipe = parse_recipe(store.manifest.recipe | {"store": store.manifest.recipe["store"] | {"path": str(made)}})
     with pytest.raises(StoreError, match=r"rows were imported\n  try: taftcache append .* FILE"):
         taftcache.append(recipe)
+
+
+def test_the_head_over_all_rows_has_one_name(tmp_path):
+    """Where heads are all that is trained, models/exact and models/head were the same numbers."""
+    sums = ["components/000", "components/001", "models/mean"]
+    for mode, model in (("auto", "models/exact"), ("mean", "models/head")):
+        path = tmp_path / mode
+        taftcache.import_vectors(vectors(), LABELS, path, ids=IDS, overrides=[*SMALL, f"compose.mode={mode}"])
+        assert sorted(FeatureStore(finish(path)).objects()) == sorted([TAIL, *sums, model])
+    with open_store(path) as store:
+        recipe = parse_recipe(apply_overrides(store.manifest.recipe, ["compose.mode=exact"]))
+        assert taftcache.train(store, recipe).trained == []
+        taftcache.compose(store)
+        assert sorted(store.objects()) == sorted([TAIL, *sums, "models/exact"])
 
 
 @pytest.mark.law("A component of unscaled vectors is not composed with those of scaled ones.")

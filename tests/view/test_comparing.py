@@ -97,7 +97,7 @@ def test_what_one_store_trained_on_is_not_held_out(tmp_path):
         here, there = ({name: shard.role for shard in (*one.shards, one.held_out) for name in shard.sample_ids}
                        for one in (store, other))  # fmt: skip
         atlas = Atlas(store)
-        said = compared(Comparisons(atlas, other), "there:models/head", "here:models/head")
+        said = compared(Comparisons(atlas, other), "there:components/000", "here:components/000")
     names = [atlas.table.ids[k] for k in unpacked(said["rows"])]
     roles = [(here[name], there[name]) for name in names]
     for group, role in (("held-out", "held-out"), ("training", "train")):

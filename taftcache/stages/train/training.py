@@ -76,9 +76,9 @@ def train(
     settings = settings_of(store, recipe)
     jobs = _jobs(store, settings, shards)
     check_kept(store, settings, [name for name, _, _ in jobs])
-    lost = orphans(store, settings)
     keys = {name: settings.key(sources, mode) for name, sources, mode in jobs}
     there = store.objects()
+    lost = [*orphans(store, settings), *({HEAD} & there.keys() - keys.keys())]
     kept = [n for n, key in keys.items() if n in there and n not in lost and there[n].meta.get("key") == key]
     todo = [job for job in jobs if job[0] not in kept]
     _check_todo(store, todo)
@@ -87,7 +87,7 @@ def train(
         lost = []
         if component.record.key == INTERRUPTED:
             raise KeyboardInterrupt
-    if not todo and recorded_values(store, settings.recipe) != store.manifest.recipe:
+    if not todo and (lost or recorded_values(store, settings.recipe) != store.manifest.recipe):
         with store.transaction() as change:
             record_recipe(change, store, settings.recipe)
             for orphan in lost:
@@ -108,7 +108,8 @@ def train(
 def _jobs(store: FeatureStore, settings: Settings, shards: Sequence[str] | None) -> list[Job]:
     """What a training of these shards (None: all) is responsible for: their components, and the head over all rows.
 
-    There is no head where a shard was trained privately: it would tell of that shard's rows what their noise hides.
+    There is no head where a shard was trained privately: it would tell of that shard's rows what their noise hides. Nor
+    where components are heads themselves and an exact model is made: that is the head over all rows.
 
     Raises:
         StoreError: as ``wanted_shards`` says. RecipeError, CompositionError: coefficients that will not fit the
@@ -118,7 +119,8 @@ def _jobs(store: FeatureStore, settings: Settings, shards: Sequence[str] | None)
     if shards is None and given.mode == "weighted":
         check_coefficients(given.weights, [*(component_of(shard.name) for shard in wanted), *imported(store)])
     jobs: list[Job] = [(component_of(shard.name), [shard], settings.train) for shard in wanted]
-    return jobs if with_noise(store) else [*jobs, (HEAD, store.shards, "head")]
+    own = settings.base.trained(settings.train) == settings.base.head_layout and given.mode in ("auto", "exact")
+    return jobs if own or with_noise(store) else [*jobs, (HEAD, store.shards, "head")]
 
 
 def _check_todo(store: FeatureStore, jobs: Sequence[Job]) -> None:
