@@ -309,5 +309,9 @@ def test_a_teacher_that_forgot_is_noticed(teacher, tmp_path):
         taftcache.train(store, taught(path, own))
     assert gone in str(error.value)
     with FeatureStore(path, mode="a") as store:
+        found = {finding.where: finding for finding in taftcache.audit(path).findings}
+        assert {finding.kind for finding in found.values()} == {"teacher"}
+        assert f"has forgotten {gone}" in found["components/" + store.locate(gone)[0].name].problem
         assert gone in taftcache.forget(store, [gone]).forgotten
         assert "components/000" not in taftcache.train(store, taught(path, own)).trained
+    assert not taftcache.audit(path).findings

@@ -9,7 +9,7 @@ from typing import Any
 from taftcache.cache.format.manifest import CURVE
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
-from taftcache.errors import FormatError, StoreError, StoreUnreachable
+from taftcache.errors import FormatError, StoreError, StoreUnreachable, UntrustedStore
 from taftcache.model.component import Component, read_component
 from taftcache.model.composition import compose
 from taftcache.model.meta import meta_of
@@ -20,7 +20,6 @@ from taftcache.names import (
     MEAN,
     PRIVATE,
     WEIGHTED,
-    component_of,
     is_component,
     is_model,
     shard_of,
@@ -51,7 +50,7 @@ def check_models(store: FeatureStore, progress: Progress, to: Findings) -> dict[
     shards = {shard.name: shard for shard in store.shards}
     components = _components(store, settings, to)
     private = _private(store, components, to)
-    keys = _keys(store, settings, shards)
+    keys = _keys(store, settings, shards, to)
     _origins(store, shards, {*private, *keys}, to)
     if there := imported(store):
         to.notes.append(f"{STAYS}: {', '.join(there)}")
@@ -132,12 +131,22 @@ def _origins(store: FeatureStore, shards: Mapping[str, Shard], known: Collection
             to.found("stale object", name, "it does not say that it was made from the rows that are there")
 
 
-def _keys(store: FeatureStore, settings: Settings, shards: Mapping[str, Shard]) -> dict[str, str]:
-    """The key of each component and model, by its name, as it would be made now."""
-    every, objects = list(shards.values()), store.objects()
-    keys = {component_of(name): settings.key([shard], settings.train) for name, shard in shards.items()}
-    keys[HEAD] = settings.key(every, "head")
-    return keys | {n: _composed_key(store, n, settings) for n in (MEAN, WEIGHTED, EXACT) if n in objects}
+def _keys(store: FeatureStore, settings: Settings, shards: Mapping[str, Shard], to: Findings) -> dict[str, str]:
+    """The key of each component and model, by its name, as it would be made now; a finding where it could not be."""
+    keys: dict[str, str] = {}
+    for name in store.objects():
+        try:
+            if name in (MEAN, WEIGHTED, EXACT):
+                keys[name] = _composed_key(store, name, settings)
+            elif name == HEAD:
+                keys[name] = settings.key(list(shards.values()), "head")
+            elif is_component(name) and shard_of(name) in shards:
+                keys[name] = settings.key([shards[shard_of(name)]], settings.train)
+        except (StoreUnreachable, UntrustedStore):
+            raise
+        except StoreError as error:  # a teacher of its prior is gone, or lacks a row
+            to.found("teacher", name, error.fault)
+    return keys
 
 
 def _private(store: FeatureStore, components: Mapping[str, Component], to: Findings) -> set[str]:
