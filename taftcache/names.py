@@ -73,6 +73,13 @@ def one_of_trained(names: Sequence[str]) -> str:
     return f"one of {', '.join(names)}" if names else "taftcache train, for there is none yet"
 
 
+def made_by(meta: Mapping[str, Any]) -> str:
+    """The command that makes a component or model with this ``meta`` again."""
+    if meta.get("imported"):
+        return "taftcache import-component"
+    return "taftcache train --private" if PRIVATE in meta else "taftcache train"
+
+
 def ordinal(place: int) -> str:
     """``2nd``, ``11th``, ``21st``."""
     teens = place % 100 // 10 == 1

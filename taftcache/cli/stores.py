@@ -53,7 +53,7 @@ def verify(
     Or missing, or swapped; exit code 5 if anything is.
 
     With --repair, damaged chunks are extracted again from the images of their rows, and put in place only if they come
-    out with the digest that the manifest names. Damaged components are dropped, for training makes them again.
+    out with the digest that the manifest names. Damaged components are dropped, and what makes each again is said.
 
     With --back, the root manifest before the last commit takes the place of the present one, damaged or not. A commit
     that only added to the store (a first training, an import, a further shard) keeps it; one that replaced or forgot
@@ -149,7 +149,7 @@ def convert(
 ) -> None:
     """Make a store of other dtype or chunk size.
 
-    Its rows are those of the first. Components and models stay behind: train makes them from the new rows.
+    Its rows are those of the first. Components and models stay behind, and it is said which command makes them again.
 
     Example: taftcache convert stores/quickstart stores/float32 --dtype float32
     """

@@ -36,8 +36,8 @@ def show_verify(report: VerifyReport) -> None:
         OUT.print(f"back     from root {report.left or 'that could not be read'}", markup=False)
     for file, how in report.mended.items():
         OUT.print(f"mended   {file}: {how}", soft_wrap=True)
-    for name in report.dropped:
-        OUT.print(f"dropped  {name}: taftcache train {report.store} makes it again", soft_wrap=True)
+    for name, command in report.again.items():
+        OUT.print(f"dropped  {name}: {command} {report.store} makes it again", soft_wrap=True)
     for fault in report.faults:
         reason = report.reasons.get(fault.file)
         OUT.print(stacked(f"DAMAGED  {fault}", *([f"         {reason}"] if reason else [])), soft_wrap=True)
@@ -85,8 +85,9 @@ def show_convert(report: ConvertReport) -> None:
         f" {readable_size(report.bytes)}, root {report.root_digest[:16]} ({report.seconds:.1f} s)",
         soft_wrap=True,
     )
-    if report.left:
-        OUT.print(f"left behind: {', '.join(report.left)}; taftcache train {report.store} makes them")
+    for command in sorted(set(report.again.values())):
+        names = ", ".join(name for name, by in report.again.items() if by == command)
+        OUT.print(f"left behind: {names}; made again by {command} {report.store}", soft_wrap=True)
 
 
 def show_export(report: ExportReport) -> None:

@@ -48,11 +48,11 @@ SHARD = {"store", "shard", "rows_per_class", "activations", "component", "first_
 CLASS = {"store", "label", "rows", "held_out_rows", "share", "shards", "first_samples"}
 REPORT = {"store", "root_digest", "file", "bytes", "rows", "details", "notes"}
 VERIFY = {"store", "root_digest", "bytes", "faults", "strays", "ledger_entries", "mended", "dropped", "reasons"}
-VERIFY |= {"left"}
+VERIFY |= {"left", "again"}
 APPEND = {"store", "root_before", "root_digest", "added", "untouched", "known", "images", "skipped", "seconds", "dry"}
 APPEND |= {"unread", "closed", "notes"}
 COPY = {"store", "root_digest", "files", "bytes", "there", "seconds"}
-CONVERT = {"store", "root_digest", "dtype", "chunk_rows", "rows", "bytes", "left", "seconds"}
+CONVERT = {"store", "root_digest", "dtype", "chunk_rows", "rows", "bytes", "left", "again", "seconds"}
 EXPORT = {"store", "root_digest", "file", "format", "rows", "bytes", "seconds"}
 INIT = {"recipe", "source", "images", "held_out", "classes", "shards", "pixels", "backbone", "estimate", "notes"}
 IMPORT = {"scaling", "store", "root_digest", "file", "exported", "shards", "tokens", "classes", "trainable", "seconds"}
@@ -212,6 +212,21 @@ def test_repair_and_gc_in_words(cli, store):
     outcome = cli("verify", store, "--repair", "--set", "data.limit=2")
     assert outcome.code == 5
     assert "DAMAGED" in outcome.out
+
+
+def test_what_is_lost_is_made_again_by_the_command_that_is_named(cli, store, tmp_path):
+    """An imported component was said to be made by train."""
+    cli("export-component", store, "000", tmp_path / "one.safetensors")
+    cli("import-component", store, tmp_path / "one.safetensors", "--name", "away")
+    outcome = cli("convert", store, tmp_path / "wide", "--dtype", "float32")
+    assert f"left behind: components/away; made again by taftcache import-component {tmp_path / 'wide'}" in outcome.out
+    assert "left behind: components/000, components/001, models/head" in outcome.out
+    assert f"made again by taftcache train {tmp_path / 'wide'}\n" in outcome.out
+    with FeatureStore(store) as opened:
+        flip(store / opened.objects()["components/away"].path)
+    outcome = cli("verify", store, "--repair")
+    assert f"dropped  components/away: taftcache import-component {store} makes it again" in outcome.out
+    assert "components/away" not in cli("inspect", store).out
 
 
 def test_ids_are_what_forget_takes(cli, store, tmp_path):

@@ -14,6 +14,7 @@ from taftcache.cache.opening import Place
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import take_over
 from taftcache.errors import ArgumentError, RecipeError
+from taftcache.names import is_model, made_by
 from taftcache.recipe_sections import Stored
 from taftcache.stages.progress import Progress, Silent, Task
 
@@ -35,7 +36,7 @@ class CopyReport:
 
 @dataclass(frozen=True, kw_only=True)
 class ConvertReport:
-    """The new store; ``left``: components and models of the old one, which ``taftcache train`` makes anew."""
+    """The new store; ``left``: components and models of the old one, ``again`` the command that makes each anew."""
 
     store: Path
     root_digest: str
@@ -44,6 +45,7 @@ class ConvertReport:
     rows: int
     bytes: int
     left: list[str]
+    again: dict[str, str]
     seconds: float
 
 
@@ -106,6 +108,7 @@ def convert(
         )
         with made:
             take_over(store, made)
+            left = sorted(store.objects().keys() - made.objects().keys())
             shards = [made.shard(ref.name) for ref in made.manifest.shards]
             return ConvertReport(
                 store=made.path,
@@ -114,7 +117,8 @@ def convert(
                 chunk_rows={shard.name: shard.chunk_rows for shard in shards},
                 rows=sum(shard.rows for shard in shards),
                 bytes=made.nbytes,
-                left=sorted(store.objects().keys() - made.objects().keys()),
+                left=left,
+                again={name: made_by(store.objects()[name].meta) for name in left if is_model(name)},
                 seconds=time.perf_counter() - begin,
             )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from taftcache.cache.format.fault import Fault
@@ -12,6 +12,7 @@ from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.previous import go_back
 from taftcache.cache.write.repair import Maker
 from taftcache.cache.write.repair import repair as mend
+from taftcache.names import made_by
 from taftcache.recipe import apply_overrides, parse_recipe
 from taftcache.stages.progress import Progress, Silent
 
@@ -21,7 +22,8 @@ class VerifyReport:
     """Faults found (none: every object has the digest its manifest names) and files that no manifest names.
 
     After a repair ``faults`` are those that are left, ``mended`` says of each other file where its bytes came from,
-    ``dropped`` names damaged models that training makes again, ``reasons`` says why a file was left.
+    ``dropped`` names damaged components and models, ``again`` the command that makes each of them again, and
+    ``reasons`` says why a file was left.
     ``left`` is the root digest that was gone back from, "" where its manifest could not be read; None for none.
     """
 
@@ -33,6 +35,7 @@ class VerifyReport:
     ledger_entries: int
     mended: dict[str, str] = field(default_factory=dict)
     dropped: list[str] = field(default_factory=list)
+    again: dict[str, str] = field(default_factory=dict)
     reasons: dict[str, str] = field(default_factory=dict)
     left: str | None = None
 
@@ -62,10 +65,17 @@ def verify(
     with FeatureStore(path, mode="a" if repair else "r", expect=expect) as store:
         faults = _faults(store, progress)
         if not (repair and faults):
-            return _report(store, faults, left=left)
+            return _report(store, faults, left)
+        before = store.objects()
         outcome = mend(store.committer(), faults, _maker(store, overrides, progress))
     with FeatureStore(path) as store:
-        return _report(store, _faults(store, progress), outcome.mended, outcome.dropped, outcome.left, left)
+        return replace(
+            _report(store, _faults(store, progress), left),
+            mended=outcome.mended,
+            dropped=outcome.dropped,
+            again={name: made_by(before[name].meta) for name in outcome.dropped},
+            reasons=outcome.left,
+        )
 
 
 def _maker(store: FeatureStore, overrides: Sequence[str], progress: Progress) -> Maker | None:
@@ -83,14 +93,7 @@ def _faults(store: FeatureStore, progress: Progress) -> list[Fault]:
         return store.verify(lambda done, total: task.note(f"{done / 1e6:.0f} of {total / 1e6:.0f} MB"))
 
 
-def _report(
-    store: FeatureStore,
-    faults: list[Fault],
-    mended: dict[str, str] | None = None,
-    dropped: Sequence[str] = (),
-    reasons: dict[str, str] | None = None,
-    left: str | None = None,
-) -> VerifyReport:
+def _report(store: FeatureStore, faults: list[Fault], left: str | None) -> VerifyReport:
     damaged = {fault.shard for fault in faults}
     sizes = sum(store.shard(ref.name).nbytes for ref in store.manifest.shards if ref.name not in damaged)
     return VerifyReport(
@@ -100,8 +103,5 @@ def _report(
         faults=faults,
         strays=store.strays(),
         ledger_entries=store.manifest.ledger.entries if store.manifest.ledger else 0,
-        mended=mended or {},
-        dropped=list(dropped),
-        reasons=reasons or {},
         left=left,
     )
