@@ -27,7 +27,7 @@ given up because their samples were asked for again."""
 
 
 RELEASED = "releases"
-_CHARGE = ("event", "shards", RELEASED, "delta", "budget", "relation")
+_CHARGE = ("event", "shards", RELEASED, "uncharged", "delta", "budget", "relation")
 
 
 class Charge(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

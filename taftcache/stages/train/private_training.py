@@ -206,7 +206,8 @@ def _prepare(store: FeatureStore, settings: Settings, shards: Sequence[str] | No
         promise=promise,
         spent=charge(ledger, [shard.name for shard in todo], releases, promise, spent_before(others)),
         uncharged=planned.releases * (len(tuning.rates) - tuning.runs),
-        uncharged_before={name for entry in ledger if "uncharged" in entry for name in entry["shards"]},
+        uncharged_before={name for entry in ledger if "uncharged" in entry for name in entry["shards"]}
+        | {s.name for s in todo if any("uncharged" in entry for entry in chain(*others))},
     )
 
 
