@@ -173,8 +173,9 @@ def test_forgetting_says_what_is_proven(default, tmp_path):
         before = store.root_digest
         assert taftcache.forget(store, shards=["held-out"], proven=True).proven == {}
         after = store.root_digest
-        with pytest.raises(StoreError, match="no held-out rows"):
+        with pytest.raises(StoreError, match="no held-out rows") as refused:
             taftcache.forget(store, [store.shards[0].sample_ids[0]], proven=True)
+        assert "leave --proven" in refused.value.do
         assert before != after == store.root_digest
 
 

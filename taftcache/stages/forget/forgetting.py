@@ -23,7 +23,7 @@ from taftcache.stages.forget.receipts import receipt_of
 from taftcache.stages.forget.remaking import Remade, remake
 from taftcache.stages.forget.renewal import OTHERWISE_MADE, certificate_of
 from taftcache.stages.forget.request import Request, requested
-from taftcache.stages.look.evaluation import held_out_rows, proven_shares
+from taftcache.stages.look.evaluation import proven_shares
 from taftcache.stages.progress import Progress, Silent
 from taftcache.stages.signature import Signer, signed, signer_of
 from taftcache.stages.train.checks import STAYS, imported
@@ -112,8 +112,11 @@ def forget(
         raise RecipeError(f"unknown mode {mode!r} to forget with", got=mode, do=f"one of {', '.join(MODES)}")
     if cold and mode != "resolve":
         raise RecipeError("cold says how to resolve, and no other mode", got=f"cold, mode {mode}", do="--mode resolve")
-    if proven:
-        held_out_rows(store)
+    if proven and store.held_out is None:
+        raise StoreError(
+            f"{store.path} has no held-out rows whose labels could be proven",
+            do="leave --proven (proven=True) out: the receipt has every certificate all the same",
+        )
     signer, progress = signer_of(signing_key), progress or Silent()
     request = requested(store, samples or (), shards, classes, with_copies, progress)
     if not request.samples and not request.asked:
