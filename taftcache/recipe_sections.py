@@ -104,7 +104,8 @@ class SolverSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
         certified distance is a twelfth of what taking out a typical row would move, by an estimate, so that a receipt
         can decide about its removal; "auto" goes to 1e-6, and then on to that distance where the estimate is a good
         one.
-    max_passes: the most passes over the shard's rows.
+    max_passes: the most passes of a solve over the shard's rows. Those that choose λ or R, and those of the proof, come
+        on top.
     proof_passes: passes spent after a solve on closer bounds.
     precision: of the inner products; certificates are always float64.
     memory: how many bytes of prepared rows stay in memory between passes ("2GiB"), or "auto", a quarter of what is free

@@ -29,7 +29,7 @@ class Goal:
 
     Args:
         tolerance: on the float64 gradient's norm, relative to its norm at Δw = 0.
-        max_passes: limit on passes over the rows, one JᵀDJ·v each.
+        max_passes: limit on passes over the rows, one JᵀDJ·v each, but for those of the proof.
         proof_passes: spent after the solve on a closer bound (quadratic, no ball).
         decisive: go on, instead, until the certified distance is at most ``DECISIVE`` of what taking out a typical row
             would move, by an estimate (quadratic, no ball; the head's closed form has no goal). ``Solution.stats`` have
