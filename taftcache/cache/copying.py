@@ -115,7 +115,7 @@ def _forgotten_there(
         raise StaleStore(
             f"{source.path} has {len(back)} rows that were forgotten at {target}: it is an older state of the store",
             got=f"root digest {source.root_digest[:16]}, by {there.file or 'the tombstones of the target'}",
-            do=f"Name another place, or forget them in the source too: taftcache forget {source.path} --sample ID",
+            do=f"name another place, or forget them in the source too: taftcache forget {source.path} --sample ID",
         )
     return there
 
@@ -202,7 +202,7 @@ def _check_converted(new: Shard, old: Shard, dtype: str, rows: int) -> None:
         raise StoreError(
             f"cannot go on with the conversion: shard {new.name} there is of another one",
             got=f"it has {new.rows} rows, {new.stored_as}, {new.chunk_rows} rows a chunk",
-            do="Name another folder.",
+            do="name another folder",
         )
 
 
@@ -312,6 +312,6 @@ def _before(root: Home, source: FeatureStore, update: bool) -> Manifest | None:
         raise StoreError(
             f"cannot copy to {root.path}: it holds another {'state of this store' if same else 'store'}",
             got=f"root digest {found.digest[:16]}",
-            do="Allow it with update (--update on the command line)." if same else "Name another place.",
+            do="allow it with update (--update on the command line)" if same else "name another place",
         )
     return found

@@ -49,7 +49,7 @@ def export(store: FeatureStore, file: str | os.PathLike[str], progress: OnProgre
     """
     place = Path(file)
     if place.exists():
-        raise DataError(f"cannot export to {place}: it exists already", do="Name another file, or remove it.")
+        raise DataError(f"cannot export to {place}: it exists already", do="name another file, or remove it")
     partial = place.with_name(f"{place.name}.partial")
     total, done = sum(ref.rows for ref in store.manifest.shards), 0
     try:
@@ -95,7 +95,7 @@ class FeatureFile:
     def __init__(self, file: str | os.PathLike[str]) -> None:
         self.path = Path(file)
         if not self.path.is_file():
-            raise DataError(f"cannot read {self.path}: it is not a file", do="Correct the path.")
+            raise DataError(f"cannot read {self.path}: it is not a file", do="correct the path")
         if not h5py.is_hdf5(self.path):
             raise DataError(
                 f"cannot read {self.path}: it is not HDF5",
@@ -392,5 +392,5 @@ def _typed(value: Any, kind: Any, name: str) -> Any:
 def _bad(path: Path, what: str) -> DataError:
     return DataError(
         f"cannot read {path}: {what}",
-        do="Name the datasets (--vectors, --labels, --ids), or write the file anew with plain arrays in it.",
+        do="name the datasets (--vectors, --labels, --ids), or write the file anew with plain arrays in it",
     )

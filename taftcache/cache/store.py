@@ -65,7 +65,7 @@ class FeatureStore:
         stale: bool = False,
     ) -> None:
         if mode not in ("r", "a"):
-            raise RecipeError(f"a store cannot be opened with mode {mode!r}", do='Use one of "r", "a".')
+            raise RecipeError(f"a store cannot be opened with mode {mode!r}", do='use one of "r", "a"')
         self.mode = mode
         self._lock: WriterLock | None = None
         self._committer: Committer | None = None
@@ -86,7 +86,7 @@ class FeatureStore:
                 raise IntegrityError(
                     f"{self.path} is not the store that was expected",
                     got=f"root digest {self.root_digest}, expected {expect}",
-                    do=f"Look whether an older copy was put in its place; {SHORT} digits of a digest are the fewest.",
+                    do=f"look whether an older copy was put in its place; {SHORT} digits of a digest are the fewest",
                 )
             self.tombstone_file = TombstoneFile(path)
             if not stale and (back := self.returned()):
@@ -312,7 +312,7 @@ class FeatureStore:
             raise IdentityError(
                 "the store was made from other data, weights or settings",
                 got="; ".join(different[:8]) + (f"; and {len(different) - 8} more" if len(different) > 8 else ""),
-                do="Use another folder for these features, or the settings that the store was made with.",
+                do="use another folder for these features, or the settings that the store was made with",
             )
 
     def verify(self, progress: OnProgress | None = None) -> list[Fault]:
@@ -348,7 +348,7 @@ class FeatureStore:
     def committer(self) -> Committer:
         """What commits changes to this store; StoreError where it was not opened for writing."""
         if self._committer is None:
-            raise StoreError(f"cannot change {self.path}: it is not opened for writing", do='Open it with mode="a".')
+            raise StoreError(f"cannot change {self.path}: it is not opened for writing", do='open it with mode="a"')
         return self._committer
 
     def writer(
@@ -374,7 +374,7 @@ class FeatureStore:
         check_name(name)
         t, d = (int(n) for n in tokens_shape)
         if role not in ROLES:
-            raise RecipeError(f"a shard cannot have the role {role!r}", do=f"Use one of {', '.join(ROLES)}.")
+            raise RecipeError(f"a shard cannot have the role {role!r}", do=f"use one of {', '.join(ROLES)}")
         if role == "held-out" and self.held_out is not None and self.held_out.name != name:
             raise StoreError(f"cannot hold out shard {name!r}: shard {self.held_out.name!r} is held out already")
         committer.check_no_writer_of(name)

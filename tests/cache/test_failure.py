@@ -14,12 +14,12 @@ from taftcache.errors import StoreError, StoreNotFound, StoreWriteError
 from .making import create
 
 CAUSES = {
-    errno.ENOSPC: ("no space left on the disk", "Free some space"),
+    errno.ENOSPC: ("no space left on the disk", "free some space"),
     errno.EACCES: ("permission denied", "chmod"),
-    errno.EROFS: ("the file system is read-only", "Mount it for writing"),
+    errno.EROFS: ("the file system is read-only", "mount it for writing"),
     errno.EMFILE: ("too many files are open", "ulimit"),
-    errno.EIO: ("the disk reports an I/O error", "Check the disk"),
-    errno.EPROTO: ("protocol error", "Look at the disk"),
+    errno.EIO: ("the disk reports an I/O error", "check the disk"),
+    errno.EPROTO: ("protocol error", "look at the disk"),
 }
 
 
@@ -35,7 +35,7 @@ def test_a_write_says_its_cause_and_what_helps(tmp_path, monkeypatch, code) -> N
                 change.put("components/000", b"x")
         assert caught.value.fault == f"cannot write to {tmp_path / 's'}: {CAUSES[code][0]}"
         assert CAUSES[code][1] in caught.value.do
-        assert caught.value.do.endswith("the last commit is intact.")
+        assert caught.value.do.endswith("the last commit is intact")
 
 
 @pytest.mark.parametrize("code", CAUSES, ids=errno.errorcode.get)

@@ -165,7 +165,7 @@ def test_a_damaged_root_says_that_there_is_a_way(path) -> None:
     with pytest.raises(IntegrityError, match="verify STORE --back"):
         FeatureStore(path)
     (path / PREVIOUS).unlink()
-    with pytest.raises(IntegrityError, match="Restore the file from a copy") as caught:
+    with pytest.raises(IntegrityError, match="restore the file from a copy") as caught:
         FeatureStore(path)
     assert "--back" not in str(caught.value)
 

@@ -1,4 +1,4 @@
-"""The form of every error's first line: one plain sentence that says what went wrong."""
+"""The form of every error's first line, one plain sentence that says what went wrong, and of its advice."""
 
 from __future__ import annotations
 
@@ -46,20 +46,32 @@ def messages(source: str) -> Iterator[Message]:
                 yield Message(node.lineno, name, text)
 
 
+def advice(source: str) -> Iterator[Message]:
+    """What to try after every error that a file makes, where its text stands in the call."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.keyword) and node.arg == "do":
+            either = isinstance(node.value, ast.IfExp)
+            for value in (node.value.body, node.value.orelse) if either else (node.value,):
+                if text := _text(value):
+                    yield Message(node.lineno, "try:", text)
+
+
 def faults(text: str) -> list[str]:
     """What is wrong with the form of a first line."""
-    found = []
+    found = form(text)
     if not text.strip():
         found.append("is empty")
-    if re.match(r"[A-Z][a-z]+ ", text):
-        found.append("begins with a capital")
-    if text.rstrip().endswith((".", "!")):
-        found.append("ends in a full stop")
     if "\n" in text:
         found.append("has several lines")
     if not FAILURE.search(text) and text.strip(GAP):
         found.append("does not say that something went wrong")
     return found
+
+
+def form(text: str) -> list[str]:
+    """What is wrong with how a line of an error begins and ends."""
+    found = ["begins with a capital"] if re.match(r"[A-Z][a-z]+ ", text) else []
+    return found + (["ends in a full stop"] if text.rstrip().endswith((".", "!")) else [])
 
 
 def _text(node: ast.expr) -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.test_house.imports import PACKAGE
-from tests.test_house.messages import faults, messages
+from tests.test_house.messages import advice, faults, form, messages
 
 FILES = sorted(PACKAGE.rglob("*.py"))
 
@@ -17,6 +17,12 @@ def test_first_lines_state_the_fault(folder):
         for file in sorted(folder.glob("*.py"))
         for m in messages(file.read_text(encoding="utf-8"))
         if (wrong := faults(m.text))
+    ]
+    found += [
+        f"{file.name}, line {m.line}: {m.kind} {m.text!r} {', '.join(wrong)}"
+        for file in sorted(folder.glob("*.py"))
+        for m in advice(file.read_text(encoding="utf-8"))
+        if (wrong := form(m.text))
     ]
     assert found == []
 

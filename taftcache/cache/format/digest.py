@@ -63,31 +63,29 @@ def plain(value: Any, what: str, _depth: int = 0) -> Any:
     if isinstance(value, int):
         if not -(2**63) <= value < 2**63:
             raise RecipeError(
-                "an integer of a manifest has more than 64 bits", got=f"{what}: {value}", do="Use a string."
+                "an integer of a manifest has more than 64 bits", got=f"{what}: {value}", do="use a string"
             )
         return int(value)
     if isinstance(value, float):
         if not math.isfinite(value):
-            raise RecipeError(
-                "a number of a manifest is not finite", got=f"{what}: {value}", do="Use null or a string."
-            )
+            raise RecipeError("a number of a manifest is not finite", got=f"{what}: {value}", do="use null or a string")
         return float(value)
     if isinstance(value, list | tuple | dict) and _depth == MAX_DEPTH:
         raise RecipeError(
-            f"lists and mappings are more than {MAX_DEPTH} deep", got=f"{what:.200}", do="Flatten what is to be stored."
+            f"lists and mappings are more than {MAX_DEPTH} deep", got=f"{what:.200}", do="flatten what is to be stored"
         )
     if isinstance(value, list | tuple):
         return [plain(v, f"{what}[{i}]", _depth + 1) for i, v in enumerate(value)]
     if isinstance(value, dict):
         for key in value:
             if not isinstance(key, str):
-                raise RecipeError("a key of a manifest is not a string", got=f"{what}: {key!r}", do="Use a string.")
+                raise RecipeError("a key of a manifest is not a string", got=f"{what}: {key!r}", do="use a string")
             _encodable(key, what)
         return {k: plain(v, f"{what}.{k}", _depth + 1) for k, v in value.items()}
     raise RecipeError(
         "a manifest cannot hold a value of this type",
         got=f"{what}: {type(value).__name__}",
-        do="Convert it to strings, numbers, booleans, null, lists and mappings.",
+        do="convert it to strings, numbers, booleans, null, lists and mappings",
     )
 
 
@@ -96,5 +94,5 @@ def _encodable(text: str, what: str) -> None:
         text.encode()
     except UnicodeEncodeError:
         raise RecipeError(
-            "a text of a manifest is not valid Unicode", got=f"{what}: {text!r}", do="Rename it."
+            "a text of a manifest is not valid Unicode", got=f"{what}: {text!r}", do="rename it"
         ) from None

@@ -32,9 +32,9 @@ class Fault:
     def error(self) -> IntegrityError:
         """The error that a read of this object ends in."""
         if self.shard is not None:
-            cure = "Mend it (taftcache verify STORE --repair), or restore the file from a copy."
+            cure = "mend it (taftcache verify STORE --repair), or restore the file from a copy"
         else:
-            cure = "Restore the file from a copy."
+            cure = "restore the file from a copy"
         return IntegrityError(f"{_DAMAGED}{self}", do=cure)
 
 

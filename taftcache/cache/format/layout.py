@@ -71,7 +71,7 @@ class ShardManifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
             raise StoreWriteError(
                 f"cannot write shard {self.name}, for it could not be read again: {error.fault}",
                 got=f"{self.rows} rows in {chunks} chunks" + ("" if error.got is None else f"; {error.got}"),
-                do="Use more shards, or more rows per chunk.",
+                do="use more shards, or more rows per chunk",
             ) from error
         return raw, ref
 
@@ -86,14 +86,14 @@ class ShardManifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
             raise FormatError(
                 "the shard manifest is not of the shard that the root manifest names",
                 got=file,
-                do="Do not use this store.",
+                do="do not use this store",
             )
         check_shape(made.tokens_shape, made.dtype, made.chunk_rows)
         if version != version_of(made.dtype):
             raise FormatError(
                 "the shard manifest is of a version that does not have its dtype",
                 got=f"{file}: {made.dtype} in version {version}",
-                do="Do not use this store.",
+                do="do not use this store",
             )
         expected = expected_sizes(made.rows, made.tokens_shape, made.dtype, made.chunk_rows)
         if expected.keys() != made.objects.keys():
@@ -101,7 +101,7 @@ class ShardManifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
             raise FormatError(
                 "the shard has other files than its shape asks for",
                 got=f"{file}: {', '.join(map(repr, odd[:5]))}",
-                do="Do not use this store.",
+                do="do not use this store",
             )
         for name, part in made.objects.items():
             low, high = expected[name]
@@ -109,7 +109,7 @@ class ShardManifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
                 raise FormatError(
                     "a file of the shard has another size than its shape asks for",
                     got=f"{file}: {name} with {part.size} bytes, not {low}" + (f" to {high}" if high > low else ""),
-                    do="Do not use this store.",
+                    do="do not use this store",
                 )
         return made
 
@@ -138,13 +138,13 @@ def _bounded(raw: bytes, ref: ShardRef, file: str) -> None:
         raise FormatError(
             "the shard manifest cannot list the files that the shard's shape asks for",
             got=f"{file}: {len(raw)} bytes for {declared.rows} rows, {declared.chunk_rows} a chunk",
-            do="Do not use this store.",
+            do="do not use this store",
         )
     if len(declared.statistics) > MAX_STATISTICS:
         raise FormatError(
             f"the shard's statistics have {len(declared.statistics)} bytes, and {MAX_STATISTICS} are read",
             got=file,
-            do="Do not use this store.",
+            do="do not use this store",
         )
 
 
@@ -195,14 +195,14 @@ def check_shape(tokens_shape: Sequence[int], dtype: str, chunk_rows: int) -> Non
         raise FormatError(
             f"tokens must be {_ONE_OF} [n, t, d] with t, d >= 1, in chunks of at most {MAX_CHUNK_BYTES} bytes",
             got=f"{dtype} [n, {t}, {d}] in chunks of {chunk_rows} rows",
-            do="Use fewer rows per chunk.",
+            do="use fewer rows per chunk",
         )
 
 
 def resolve_chunk_rows(chunk_rows: int | Literal["auto"], tokens_shape: tuple[int, int], dtype: str) -> int:
     """The number that ``chunk_rows`` means for rows of that shape."""
     if dtype not in DTYPES:
-        raise RecipeError(f"tokens cannot be stored as {dtype!r}", do=f"Use one of {_ONE_OF}.")
+        raise RecipeError(f"tokens cannot be stored as {dtype!r}", do=f"use one of {_ONE_OF}")
     if min(tokens_shape) < 1:
         raise RecipeError(
             "a row must have at least one token of at least one feature", got=f"[t, d] = {list(tokens_shape)}"

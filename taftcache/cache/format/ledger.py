@@ -57,7 +57,7 @@ def encode_entry(entry: dict[str, Any], before: LedgerRef | None) -> tuple[bytes
         raise StoreWriteError(
             f"cannot commit, for the ledger could not be read again: its next entry has {len(raw)} bytes",
             got=f"at most {MAX_ENTRY_BYTES} bytes and {MAX_ENTRY_VALUES} values are read",
-            do="Nothing was changed. Ask for less at once, for example one class or shard after the other.",
+            do="ask for less at once, for example one class or shard after the other; nothing was changed",
         )
     return raw, LedgerRef(seq, digest(raw))
 

@@ -181,7 +181,7 @@ class Manifest:
                 got="; ".join(
                     [*([] if error.got is None else [str(error.got)]), *(f"{k}: {n} bytes" for k, n in parts[:3])]
                 ),
-                do=f"Nothing was changed. {_LESS.get(parts[0][0], 'Put less into it.')}",
+                do=f"{_LESS.get(parts[0][0], 'put less into it')}; nothing was changed",
             ) from error
         return raw
 
@@ -286,8 +286,8 @@ def _manifest_of(text: _First | _Second, home: Home | None) -> Manifest:
 
 
 _LESS = {
-    "objects": "Use fewer shards, or components with less in their meta.",
-    "classes": "Use fewer classes, or shorter names.",
+    "objects": "use fewer shards, or components with less in their meta",
+    "classes": "use fewer classes, or shorter names",
 }
 
 

@@ -24,7 +24,7 @@ def check_name(name: str) -> str:
     """The name of a shard, or of an object in its folder."""
     if not isinstance(name, str) or not NAME.fullmatch(name):
         raise RecipeError(
-            "a name must have 1 to 64 of a-z, 0-9 and '-', and not begin with '-'", got=repr(name), do="Rename it."
+            "a name must have 1 to 64 of a-z, 0-9 and '-', and not begin with '-'", got=repr(name), do="rename it"
         )
     return name
 

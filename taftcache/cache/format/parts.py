@@ -30,9 +30,9 @@ MAX_CURVE_VALUES = 1 << 21
 MAX_PART_BYTES = MAX_TOMBSTONES * TOMBSTONE_BYTES
 _SUFFIXES = {"tombstones": "", "skipped": ".json", "curve": ".json"}
 _LESS = {
-    "tombstones": "`taftcache forget STORE --destroy-key` removes the tombstones and their key.",
-    "skipped": "Take the samples that cannot be used out of the data source, or use more shards.",
-    "curve": "Give it fewer points.",
+    "tombstones": "`taftcache forget STORE --destroy-key` removes the tombstones and their key",
+    "skipped": "take the samples that cannot be used out of the data source, or use more shards",
+    "curve": "give it fewer points",
 }
 
 
@@ -100,7 +100,7 @@ class Part:
             raise StoreWriteError(
                 f"cannot commit, for the store could not be read again: {error.fault}",
                 got=error.got,
-                do=f"Nothing was changed. {_LESS[self.kind]}",
+                do=f"{_LESS[self.kind]}; nothing was changed",
             ) from error
 
     def fault(self, home: Home) -> Fault | None:

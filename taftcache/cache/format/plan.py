@@ -28,12 +28,12 @@ def assign(ids: Sequence[str], plan: Literal["hash", "balanced"], shards: int, s
     DataError for an id twice, an id that cannot be one, and a shard left empty.
     """
     if shards < 1:
-        raise RecipeError("a store must have at least one shard", got=shards, do="Set shards to 1 or more.")
+        raise RecipeError("a store must have at least one shard", got=shards, do="set shards to 1 or more")
     check_ids(ids)
     if len(ids) < shards:
         raise DataError(
             f"{len(ids)} samples for {shards} shards leave shards empty",
-            do="Use fewer shards or more samples.",
+            do="use fewer shards or more samples",
         )
     names = shard_names(shards)
     parts: dict[str, list[str]] = {name: [] for name in names}
@@ -45,13 +45,13 @@ def assign(ids: Sequence[str], plan: Literal["hash", "balanced"], shards: int, s
         for place, i in enumerate(sorted(ids, key=lambda i: (_key("balanced", i, seed), i))):
             parts[names[place % shards]].append(i)
     else:
-        raise RecipeError(f"there is no plan {plan!r}", do='Use one of "hash", "balanced".')
+        raise RecipeError(f"there is no plan {plan!r}", do='use one of "hash", "balanced"')
     empty = [name for name, part in parts.items() if not part]
     if empty:
         raise DataError(
             f"the plan leaves {len(empty)} shards empty",
             got=f"{len(ids)} samples over {shards} shards leave empty: {', '.join(empty[:8])}",
-            do='Use fewer shards, another seed, or plan = "balanced".',
+            do='use fewer shards, another seed, or plan = "balanced"',
         )
     return {name: in_order(part, seed) for name, part in parts.items()}
 
@@ -69,7 +69,7 @@ def next_name(names: Sequence[str]) -> str:
         raise RecipeError(
             "a further shard would not come last in the order of names",
             got=f"{name} after {max(names)}",
-            do="Make a new store with more shards.",
+            do="make a new store with more shards",
         )
     return name
 
@@ -106,7 +106,7 @@ def check_ids(ids: Sequence[str]) -> None:
         raise DataError(
             "sample ids come more than once",
             got=f"{len(twice)} ids more than once: {', '.join(map(repr, twice[:5]))}",
-            do="Give every sample an id of its own.",
+            do="give every sample an id of its own",
         )
 
 
@@ -120,7 +120,7 @@ def check_id(sample_id: str) -> None:
         raise DataError(
             f"a sample id must be Unicode text of 1 to {MAX_ID_BYTES} bytes without control characters",
             got=repr(sample_id[:80]),
-            do="Rename the sample.",
+            do="rename the sample",
         )
 
 

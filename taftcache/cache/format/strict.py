@@ -12,7 +12,7 @@ from taftcache.cache.format.fault import Fault
 from taftcache.errors import FormatError
 
 T = TypeVar("T")
-AVOID = "Do not use this store."
+AVOID = "do not use this store"
 
 Hex = Annotated[str, msgspec.Meta(min_length=64, max_length=64)]
 """A digest's text; checked while a manifest is decoded, so that no other text of millions is kept."""
@@ -36,7 +36,7 @@ def check_version(raw: bytes, form: str, versions: Collection[int], damage: Faul
         raise FormatError(
             f"{damage.file} does not have the format {form!r}",
             got=bytes(memoryview(head.format)[:80]).decode("utf-8", "replace") or "something else",
-            do="Name a store's folder.",
+            do="name a store's folder",
         )
     for version in versions:
         if memoryview(head.version) == canonical(version):
@@ -45,7 +45,7 @@ def check_version(raw: bytes, form: str, versions: Collection[int], damage: Faul
     read = " and ".join(map(str, versions))
     raise FormatError(
         f"{damage.file} is of version {found} of the format {form!r}, and only version {read} is read",
-        do="Use the version of taftcache that wrote the store, or a newer one.",
+        do="use the version of taftcache that wrote the store, or a newer one",
     )
 
 
@@ -57,5 +57,5 @@ def decode_strict(raw: bytes, kind: type[T], file: str) -> T:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise FormatError(f"{file} does not have the fields of its version", got=str(error), do=AVOID) from None
     if not same:
-        raise FormatError(f"{file} is not canonical JSON", do="Do not edit manifests by hand.")
+        raise FormatError(f"{file} is not canonical JSON", do="do not edit manifests by hand")
     return value

@@ -36,7 +36,7 @@ def open_home(path: str | os.PathLike[str], *, make: bool = False) -> tuple[Home
     text = os.fspath(path)
     match = _BUCKET.fullmatch(text)
     if match is None:
-        raise RecipeError(f"{text!r} is not the address of a store in a bucket", do="Write it as s3://bucket/prefix.")
+        raise RecipeError(f"{text!r} is not the address of a store in a bucket", do="write it as s3://bucket/prefix")
     prefix = (match[2] or "").strip("/")
     root = Bucket(match[1], prefix)
     place = Path(os.environ.get("TAFTCACHE_STAGING") or Path.home() / ".cache" / "taftcache")

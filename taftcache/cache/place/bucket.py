@@ -75,7 +75,7 @@ class Bucket:
             if found.meta["size"] > limit:
                 raise FormatError(
                     f"{name} has {found.meta['size']} bytes, and at most {limit} are read",
-                    do="Do not use this store.",
+                    do="do not use this store",
                 )
             data = bytes(found.bytes())
             self._seen[name] = found.meta["e_tag"]
@@ -147,7 +147,7 @@ class Bucket:
                 raise StoreLocked(
                     f"cannot commit to {self.path}: another writer has committed meanwhile",
                     got="its commit stands, this one is undone",
-                    do="Run the same command again.",
+                    do="run the same command again",
                 ) from None
             raise self._failed(name, error) from error
         self._seen[name] = found["e_tag"]
@@ -199,7 +199,7 @@ class Bucket:
         return StoreWriteError(
             f"cannot write to {self.path}: {self._cause(error)}",
             got=f"{name}: {_short(error)}",
-            do=f"{self._advice(error)} Then run the same command again; the last commit is intact.",
+            do=f"{self._advice(error)}, then run the same command again; the last commit is intact",
         )
 
     def _refused(self, error: Exception) -> bool:
@@ -215,10 +215,10 @@ class Bucket:
 
     def _advice(self, error: Exception) -> str:
         if self._refused(error):
-            return "Look at the credentials (AWS_*), and at what they allow in that bucket."
+            return "look at the credentials (AWS_*), and at what they allow in that bucket"
         if isinstance(error, self._api.exceptions.NotFoundError):
-            return "Correct the bucket's name, or make the bucket."
-        return "Look at the endpoint and the region (AWS_*), or try again later."
+            return "correct the bucket's name, or make the bucket"
+        return "look at the endpoint and the region (AWS_*), or try again later"
 
 
 def _plain_http() -> Any:
@@ -230,7 +230,7 @@ def _plain_http() -> Any:
 
 def _checked(name: str) -> str:
     if any(part in ("", ".", "..") or "\0" in part for part in name.split("/")):
-        raise FormatError(f"the name {name!r} does not stay below the store", do="Do not use this store.")
+        raise FormatError(f"the name {name!r} does not stay below the store", do="do not use this store")
     return name
 
 

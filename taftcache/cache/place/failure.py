@@ -7,23 +7,23 @@ import errno
 from taftcache.errors import StoreError, StoreWriteError
 
 _CAUSES = {
-    errno.ENOSPC: ("no space left on the disk", "Free some space on that disk"),
-    errno.EDQUOT: ("the disk quota is full", "Free some space of the quota, or ask for more"),
-    errno.EACCES: ("permission denied", "Get permission for that place (chmod, chown), or name another one"),
-    errno.EPERM: ("permission denied", "Get permission for that place (chmod, chown), or name another one"),
-    errno.EROFS: ("the file system is read-only", "Mount it for writing, or name a place on another file system"),
-    errno.ENOENT: ("no such folder or bucket", "Correct the path, or make what is missing"),
-    errno.ENOTDIR: ("a file is where a folder must be", "Name a folder, or move that file away"),
-    errno.EEXIST: ("a file is where a folder must be", "Name a folder, or move that file away"),
-    errno.EISDIR: ("a folder is where a file must be", "Move that folder away"),
-    errno.EBUSY: ("it is in use by another process", "Wait until that process has ended"),
-    errno.EIO: ("the disk reports an I/O error", "Check the disk"),
-    errno.EMFILE: ("too many files are open", "Allow more open files (ulimit -n)"),
-    errno.ENFILE: ("too many files are open", "Close other programs"),
-    errno.EFBIG: ("the file is too large", "Name a place on another file system, or allow larger files (ulimit -f)"),
-    errno.ENAMETOOLONG: ("the name is too long", "Name a place with a shorter path"),
-    errno.ELOOP: ("too many links lead on to each other", "Name the folder itself"),
-    errno.ESTALE: ("the network file system has lost the file", "Mount it anew"),
+    errno.ENOSPC: ("no space left on the disk", "free some space on that disk"),
+    errno.EDQUOT: ("the disk quota is full", "free some space of the quota, or ask for more"),
+    errno.EACCES: ("permission denied", "get permission for that place (chmod, chown), or name another one"),
+    errno.EPERM: ("permission denied", "get permission for that place (chmod, chown), or name another one"),
+    errno.EROFS: ("the file system is read-only", "mount it for writing, or name a place on another file system"),
+    errno.ENOENT: ("no such folder or bucket", "correct the path, or make what is missing"),
+    errno.ENOTDIR: ("a file is where a folder must be", "name a folder, or move that file away"),
+    errno.EEXIST: ("a file is where a folder must be", "name a folder, or move that file away"),
+    errno.EISDIR: ("a folder is where a file must be", "move that folder away"),
+    errno.EBUSY: ("it is in use by another process", "wait until that process has ended"),
+    errno.EIO: ("the disk reports an I/O error", "check the disk"),
+    errno.EMFILE: ("too many files are open", "allow more open files (ulimit -n)"),
+    errno.ENFILE: ("too many files are open", "close other programs"),
+    errno.EFBIG: ("the file is too large", "name a place on another file system, or allow larger files (ulimit -f)"),
+    errno.ENAMETOOLONG: ("the name is too long", "name a place with a shorter path"),
+    errno.ELOOP: ("too many links lead on to each other", "name the folder itself"),
+    errno.ESTALE: ("the network file system has lost the file", "mount it anew"),
 }
 
 
@@ -34,8 +34,8 @@ def cause(error: OSError) -> str:
 
 
 def advice(error: OSError) -> str:
-    """What to do about it: a sentence without its full stop."""
-    return _CAUSES[error.errno][1] if error.errno in _CAUSES else "Look at the disk and at the path"
+    """What to do about it."""
+    return _CAUSES[error.errno][1] if error.errno in _CAUSES else "look at the disk and at the path"
 
 
 def cannot(
@@ -48,4 +48,4 @@ def cannot(
     then: str = "",
 ) -> StoreError:
     """The error ``cannot <what> <place>: <cause>``, with advice for that cause, and ``then`` after the advice."""
-    return kind(f"cannot {what} {place}: {cause(error)}", got=got, do=f"{advice(error)}{then}.")
+    return kind(f"cannot {what} {place}: {cause(error)}", got=got, do=f"{advice(error)}{then}")

@@ -67,7 +67,7 @@ class Folder:
         fd, size = self.open(name)
         try:
             if size > limit:
-                raise FormatError(f"{name} has {size} bytes, and at most {limit} are read", do="Do not use this store.")
+                raise FormatError(f"{name} has {size} bytes, and at most {limit} are read", do="do not use this store")
             parts = []
             while size > 0 and (part := os.read(fd, size)):
                 parts.append(part)
@@ -263,12 +263,12 @@ class Folder:
             if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
                 raise cannot("lock", f"{self.path}/{name}", error) from error
             if holder == str(os.getpid()):
-                who, do = "this process", "Close the FeatureStore that does (its close(), or a with block), or open"
+                who, do = "this process", "close the FeatureStore that does (its close(), or a with block), or open"
             else:
                 who = f"process {holder}" if holder else "another process"
-                do = "Wait until that process has ended (taftcache --wait SECONDS does), or open"
+                do = "wait until that process has ended (taftcache --wait SECONDS does), or open"
             raise StoreLocked(
-                f"cannot write to {self.path}: {who} writes to it", do=f"{do} the store for reading."
+                f"cannot write to {self.path}: {who} writes to it", do=f"{do} the store for reading"
             ) from None
         return fd
 
@@ -319,13 +319,13 @@ def write_all(fd: int, data: Any) -> None:
 def _parts(name: str) -> list[str]:
     parts = name.split("/")
     if any(part in ("", ".", "..") or "\0" in part for part in parts):
-        raise FormatError(f"the name {name!r} does not stay below the store", do="Do not use this store.")
+        raise FormatError(f"the name {name!r} does not stay below the store", do="do not use this store")
     return parts
 
 
 def _link(name: str) -> FormatError:
     return FormatError(
-        f"{name} is not a plain file or folder: links are not followed", do="Put the file or folder itself there."
+        f"{name} is not a plain file or folder: links are not followed", do="put the file or folder itself there"
     )
 
 

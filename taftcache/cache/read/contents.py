@@ -13,7 +13,7 @@ from taftcache.cache.read.nearest import in_another_form, nearest
 from taftcache.cache.read.shard import Shard
 from taftcache.errors import IntegrityError, StoreError, StoreNotFound, UnknownSample
 
-MAKE = "Name a store's folder, or make a store first with `taftcache extract`."
+MAKE = "name a store's folder, or make a store first with `taftcache extract`"
 
 
 class Contents:
@@ -127,5 +127,5 @@ def read_manifest(root: Home) -> Manifest:
         return Manifest.decode(raw, root)
     except IntegrityError as error:
         if root.exists(PREVIOUS):
-            error.do = "Restore the file from a copy, or go back to the commit before: taftcache verify STORE --back."
+            error.do = "restore the file from a copy, or go back to the commit before: taftcache verify STORE --back"
         raise

@@ -67,7 +67,7 @@ class Shard:
         for name, text in self._metadata().items():
             if self._bytes(name) != text:
                 raise FormatError(
-                    f"{self.at}/{name} is not the one text that its shape has", do="Do not use this store."
+                    f"{self.at}/{name} is not the one text that its shape has", do="do not use this store"
                 )
         return self.listing
 
@@ -135,9 +135,7 @@ class Shard:
         """The rows' sample ids, in row order."""
         ids = layout.decode_ids(self.read("sample_id/c.0"), self.rows)
         if ids is None:
-            raise FormatError(
-                f"shard {self.name} does not have one sample id for each row", do="Do not use this store."
-            )
+            raise FormatError(f"shard {self.name} does not have one sample id for each row", do="do not use this store")
         return ids
 
     def group(self) -> zarr.Group:

@@ -91,9 +91,7 @@ class Committer:
     def check_no_transaction(self, what: str) -> None:
         """StoreError while a transaction is open."""
         if self._discard is not None:
-            raise StoreError(
-                f"cannot {what} while a transaction is open", do="Commit or discard the transaction first."
-            )
+            raise StoreError(f"cannot {what} while a transaction is open", do="commit or discard the transaction first")
 
     def publish(
         self,
@@ -114,7 +112,7 @@ class Committer:
             raise StoreLocked(
                 "the store's lock file was removed while it was held: another process may be writing",
                 got=str(self.root.path),
-                do="Nothing was committed. Run the same command again once no other process writes to the store.",
+                do="run the same command again once no other process writes to the store; nothing was committed",
             )
         try:
             self._place(new, groups, files)
@@ -188,7 +186,7 @@ class Committer:
             pass  # the error that brought us here says more
 
 
-_CLOSE = "Commit or close the writer first."
+_CLOSE = "commit or close the writer first"
 
 
 def create(path: str | os.PathLike[str], first: Manifest) -> None:
@@ -228,5 +226,5 @@ def _taken(root: Home, there: list[str]) -> StoreError:
     return StoreError(
         f"cannot create a store at {root.path}: it is not an empty folder",
         got=f"it holds {', '.join(there[:3])}",
-        do='Name another folder, or open the store that is there with mode="a".',
+        do='name another folder, or open the store that is there with mode="a"',
     )

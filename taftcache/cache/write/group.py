@@ -195,9 +195,9 @@ def to_stored(tokens: ArrayLike, dtype: str, tokens_shape: tuple[int, int], ids:
     row = given[bad[0]]
     if np.isfinite(row).all():
         worst = float(np.abs(row).max())
-        what, cure = f"|x| up to {worst:.6g} overflows {dtype}", "Store float32, or normalise the features."
+        what, cure = f"|x| up to {worst:.6g} overflows {dtype}", "store float32, or normalise the features"
     else:
-        what, cure = "NaN" if np.isnan(row).any() else "Inf", "Look at that sample and at the backbone's output."
+        what, cure = "NaN" if np.isnan(row).any() else "Inf", "look at that sample and at the backbone's output"
     raise DataError(
         "features must be finite to be stored",
         got=f"sample {ids[bad[0]]!r}: {what}" + (f" ({len(bad)} samples in this batch)" if len(bad) > 1 else ""),

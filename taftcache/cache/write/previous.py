@@ -116,5 +116,5 @@ def _none(fault: str) -> StoreError:
     return StoreError(
         f"cannot go back: {fault}",
         got="nothing was changed",
-        do="Restore the store from a copy. A way back is kept by commits that only add to a store.",
+        do="restore the store from a copy; a way back is kept by commits that only add to a store",
     )

@@ -249,8 +249,8 @@ def _read(file: Path) -> _File | None:
         raise StoreError(
             f"cannot read the tombstones beside the store: {cause(error)}",
             got=str(file),
-            do="It tells an old copy of the store from the present one. At first only its owner may read it; where "
-            "others read the store, let the owner change the file's mode (chmod g+r), which later writes keep.",
+            do="let its owner change the file's mode (chmod g+r), which later writes keep, where others read the "
+            "store: the file tells an old copy of it from the present one",
         ) from None
     finally:
         folder.close()
@@ -274,7 +274,7 @@ def _decode(raw: bytes, file: Path) -> _File:
                 f"the tombstones beside the store are of version {head.version}, and versions 1 to {VERSIONS[-1]} are "
                 "read",
                 got=str(file),
-                do="Use the version of taftcache that wrote the file, or a newer one.",
+                do="use the version of taftcache that wrote the file, or a newer one",
             )
         if head.version == 1:
             found = _File("", FORMAT, 1, msgspec.json.decode(raw, type=_First).pages)
@@ -297,7 +297,7 @@ def _damaged(file: Path, what: str) -> IntegrityError:
     return IntegrityError(
         f"the tombstones beside the store are damaged: {what}",
         got=str(file),
-        do="Restore it from a copy: without it, an old copy of the store brings forgotten rows back unseen.",
+        do="restore it from a copy: without it, an old copy of the store brings forgotten rows back unseen",
     )
 
 

@@ -74,7 +74,7 @@ class Transaction:
                 raise DataError(
                     f"the erasure would leave shard {name} empty",
                     got=f"it takes all of its {len(old)} rows",
-                    do=f"Drop the shard: Transaction.drop_shard({name!r}).",
+                    do=f"drop the shard: Transaction.drop_shard({name!r})",
                 )
             new[name] = self._rewrite(old, keep)
         self._shards |= new
@@ -179,7 +179,7 @@ class Transaction:
         self._usable()
         if unknown := set(fields) - set(_UPDATES):
             raise RecipeError(
-                f"a transaction cannot update {', '.join(sorted(unknown))}", do=f"Update {', '.join(_UPDATES)} only."
+                f"a transaction cannot update {', '.join(sorted(unknown))}", do=f"update {', '.join(_UPDATES)} only"
             )
         Manifest(**{k: getattr(self._committer.manifest, k) for k in _UPDATES} | fields).replace()
         self._fields |= fields

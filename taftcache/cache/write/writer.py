@@ -126,7 +126,7 @@ class ShardWriter:
             raise DataError(
                 f"cannot commit shard {self.name}: it has no rows",
                 got=f"{len(self._skipped)} samples skipped",
-                do="Use fewer shards, or look at the reasons for which the samples were skipped.",
+                do="use fewer shards, or look at the reasons for which the samples were skipped",
             )
         while self._pending:
             self._wait()
@@ -201,7 +201,7 @@ class ShardWriter:
             if not self._header.relearn and self._committer.contents.is_forgotten(i):
                 raise DataError(
                     f"sample {i!r} was forgotten and must not come back unasked",
-                    do="Leave it out, or open the writer with relearn=True.",
+                    do="leave it out, or open the writer with relearn=True",
                 )
         n = len(self._committer.manifest.classes)
         if labels.shape != (len(ids),) or not (labels.size == 0 or np.issubdtype(labels.dtype, np.integer)):
