@@ -40,6 +40,15 @@ def test_blocks_run(name, capsys):
         try_block(block, ROOT / name, namespace)
 
 
+def test_what_is_built_has_the_version_that_is_written_down():
+    """A checkout called itself 0.1.0, whose stores it cannot train, beside golden stores by 0.2.0."""
+    version = tomllib.loads(_text("pyproject.toml"))["project"]["version"]
+    assert re.findall("^## (\\S+)", _text("CHANGELOG.md"), re.MULTILINE)[0] == version
+    golden = [store.name.rpartition("-by-")[2] for store in (ROOT / "stores/golden").glob("*-by-*")]
+    numbers = [[int(part) for part in text.split(".")] for text in [*golden, version]]
+    assert max(numbers) == numbers[-1]
+
+
 @pytest.mark.parametrize(
     ("language", "text"),
     [
