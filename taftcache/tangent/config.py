@@ -78,7 +78,7 @@ class TailConfig(msgspec.Struct, frozen=True, kw_only=True):
             raise FormatError(
                 "the store's description of its tail is not one of this release",
                 got=str(error),
-                do="extract into a new store: stores of release 0.1 keep their rows but lack the description",
+                do="extract into a new store: one of release 0.1 lacks it, and forgets with that release alone",
             ) from error
 
     def as_dict(self) -> dict[str, Any]:

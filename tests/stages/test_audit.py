@@ -18,7 +18,7 @@ from taftcache.cache.format.digest import canonical, digest
 from taftcache.cache.format.manifest import Manifest
 from taftcache.cache.format.parts import Skipped
 from taftcache.cache.store import FeatureStore
-from taftcache.errors import RecipeError, StaleStore
+from taftcache.errors import FormatError, RecipeError, StaleStore
 from taftcache.model.component import Component, put_component, read_base, read_component
 from taftcache.stages.signature import make_key
 from taftcache.stages.train.record import adopt
@@ -52,6 +52,18 @@ def test_a_store_that_forgot_passes(pair, after):
     assert (report.receipts, report.signed, report.replayed) == (2, 0, 0)
     assert sorted(report.certificates) == ["components/000", "components/001", "models/exact", "models/head"]
     assert tree(after) == tree(pair[1])
+
+
+def test_a_store_whose_tail_this_release_does_not_read_is_audited_but_for_its_models(after):
+    """A store of release 0.1 had no report at all."""
+    with open_store(after) as store, store.transaction() as change:
+        meta = dict(store.objects()["base/tail"].meta)
+        change.put("base/tail", store.read_object("base/tail"), {k: v for k, v in meta.items() if k != "path"})
+    report = taftcache.audit(after)
+    assert [(finding.kind, finding.where) for finding in report.findings] == [("description", "base/tail")]
+    assert (report.receipts, report.certificates) == (2, {})
+    with open_store(after) as store, pytest.raises(FormatError, match="forgets with that release alone"):
+        taftcache.forget(store, [store.shards[0].sample_ids[0]])
 
 
 def objects_of(before: Path, name: str) -> tuple[bytes, dict]:

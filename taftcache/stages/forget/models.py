@@ -9,7 +9,7 @@ from typing import Any
 from taftcache.cache.format.manifest import CURVE
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
-from taftcache.errors import FormatError, StoreError, StoreUnreachable, UntrustedStore
+from taftcache.errors import FormatError, RecipeError, StoreError, StoreUnreachable, UntrustedStore
 from taftcache.model.component import Component, read_component
 from taftcache.model.composition import compose
 from taftcache.model.meta import meta_of
@@ -46,7 +46,11 @@ def check_models(store: FeatureStore, progress: Progress, to: Findings) -> dict[
     """
     if TAIL not in store.objects():  # imported rows without a backbone: nothing can have been made from them
         return {}
-    settings = settings_of(store)
+    try:
+        settings = settings_of(store)
+    except (FormatError, RecipeError) as error:
+        to.found("description", TAIL, f"nothing that was trained can be checked: {error.fault}")
+        return {}
     shards = {shard.name: shard for shard in store.shards}
     components = _components(store, settings, to)
     private = _private(store, components, to)
