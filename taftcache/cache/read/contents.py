@@ -49,8 +49,8 @@ class Contents:
         for ref in self.manifest.shards:
             if ref.name == name:
                 return self.open(ref)
-        there = ", ".join(ref.name for ref in self.manifest.shards) or "none"
-        raise StoreError(f"there is no shard {name!r}", got=f"the store has: {there:.200}")
+        there = ", ".join(ref.name for ref in self.manifest.shards)
+        raise StoreError(f"there is no shard {name!r}", do=f"one of {there:.200}" if there else "taftcache extract")
 
     def has_shard(self, name: str) -> bool:
         """Whether there is a shard of that name."""

@@ -201,7 +201,7 @@ class ShardWriter:
             if not self._header.relearn and self._committer.contents.is_forgotten(i):
                 raise DataError(
                     f"sample {i!r} was forgotten and must not come back unasked",
-                    do="leave it out, or open the writer with relearn=True",
+                    do="leave it out, or make a store elsewhere; a program may open the writer with relearn=True",
                 )
         n = len(self._committer.manifest.classes)
         if labels.shape != (len(ids),) or not (labels.size == 0 or np.issubdtype(labels.dtype, np.integer)):
