@@ -25,7 +25,7 @@ import torch
 import taftcache
 from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.journal import Journal
-from tests.cache.crash import in_fork
+from tests.cache.crash import check_end, in_fork
 from tests.stages.making import commits, recipe, tree, write_images
 
 # loaded here, once, for the children that are forked
@@ -118,7 +118,9 @@ def disturb(
                 os._exit(0)
             time.sleep(chance.random() * length[job])
             os.kill(child, signal.SIGKILL)
-            if os.waitpid(child, 0)[1] == 0:
+            status = os.waitpid(child, 0)[1]
+            check_end(status)
+            if status == 0:
                 break  # it was through already
             count[job] += 1
             in_fork(partial(look, path, before, job, gone))

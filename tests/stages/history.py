@@ -24,7 +24,7 @@ import taftcache
 from taftcache.cache.store import FeatureStore
 from taftcache.names import EXACT
 from taftcache.stages.train.record import subtracted
-from tests.cache.crash import hook, in_fork
+from tests.cache.crash import check_end, hook, in_fork
 from tests.cache.making import tree
 from tests.stages.making import commits, recipe
 
@@ -170,7 +170,7 @@ def kill(path: Path, request: Request, point: int) -> None:
         hook(point, point % 2 == 1)
         carry_out(path, request)
         os._exit(0)
-    os.waitpid(child, 0)
+    check_end(os.waitpid(child, 0)[1])
 
 
 if __name__ == "__main__":

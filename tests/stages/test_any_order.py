@@ -25,11 +25,8 @@ import taftcache
 from taftcache.cache.store import FeatureStore
 from taftcache.cli import main
 from taftcache.model.component import Component
-from taftcache.names import PRIVATE
 from tests.stages.making import digits, recipe, toml
 
-# `inspect` and `report` cannot show private components yet (KeyError); set this once they can.
-SHOWS_PRIVATE = True
 # A store that was trained in part, or with other settings since, says so in its audit; nothing else may be wrong.
 STALE = {"stale component", "stale composition", "stale object"}
 
@@ -188,16 +185,14 @@ def machine(start: Path) -> type[RuleBasedStateMachine]:
         def can_be_read_and_forgotten_in(self) -> None:
             with FeatureStore("store") as store:
                 sample = store.sample_ids()[-1]
-                private = any(PRIVATE in ref.meta for ref in store.objects().values())
                 alone = len(store.sample_ids()) == 1
             if not alone:
                 self.works("forget", "store", "--sample", sample, "--dry-run")
             self.works("verify", "store")
             found = taftcache.audit("store").findings
             assert {finding.kind for finding in found} <= STALE, found
-            if SHOWS_PRIVATE or not private:
-                self.works("inspect", "store")
-                self.works("inspect", "store", "--sample", sample)
+            self.works("inspect", "store")
+            self.works("inspect", "store", "--sample", sample)
 
         def teardown(self) -> None:
             try:
@@ -209,10 +204,8 @@ def machine(start: Path) -> type[RuleBasedStateMachine]:
         def end(self) -> None:
             with FeatureStore("store") as store:
                 ids = store.sample_ids()
-                private = any(PRIVATE in ref.meta for ref in store.objects().values())
                 held = store.held_out is not None
-            if SHOWS_PRIVATE or not private:
-                self.works("report", "store", "-o", "report.html", "--no-neighbours")
+            self.works("report", "store", "-o", "report.html", "--no-neighbours")
             if held:
                 self.works("evaluate", "store")
             if len(ids) > 1:
