@@ -229,9 +229,7 @@ def test_no_copy_is_begun_that_no_reader_would_take(path, tmp_path, monkeypatch)
 
 
 @pytest.mark.law("What is committed can be read again: the writer's limits are the reader's")
-@pytest.mark.parametrize(
-    "count", [40, pytest.param(1700, marks=pytest.mark.full), pytest.param(3000, marks=pytest.mark.full)]
-)
+@pytest.mark.parametrize("count", [40, pytest.param(3000, marks=pytest.mark.full)])
 def test_components_with_their_curves(path, count) -> None:
     with FeatureStore(path, mode="a") as store, store.transaction() as change:
         for k in range(count):
