@@ -1,7 +1,7 @@
 """What reads files of others: for each, a valid file, and what is done with a changed one.
 
 A changed file whose digest no longer fits is refused for that alone; so half of them get their right digest again,
-as a stranger would give it.
+as a stranger would give it. So it is with the checksums of a zip's members.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import io
 import random
 import re
 import shutil
+import zipfile
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -39,6 +40,7 @@ from taftcache.stages.files.vector_files import open_vectors, vectors_of_hdf5
 from taftcache.tangent.parameters import Layout
 from tests.cache.hostile import read_all
 from tests.cache.making import create, fill, names
+from tests.fuzz.mutating import mutated
 
 IDS = names(6)
 Run = Callable[[bytes, random.Random], None]
@@ -291,7 +293,24 @@ def npz(folder: Path) -> Target:
         (folder / "a.npz").write_bytes(data)
         _read(open_npz(folder / "a.npz", "images", "labels"))
 
-    return Target(b"", _of_several(files, run))
+    for data in files:
+        run(data, random.Random(0))
+    return Target(b"", _of_several(files, run, _archive))
+
+
+def _archive(data: bytes, chance: random.Random) -> bytes:
+    """A zip changed itself, or one of its members, which is packed again."""
+    if chance.random() < 0.4:
+        return mutated(data, chance)
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    changed = chance.choice(list(members))
+    members[changed] = mutated(members[changed], chance)
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", chance.choice((zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED))) as archive:
+        for name, member in members.items():
+            archive.writestr(name, member)
+    return buffer.getvalue()
 
 
 def hdf5(folder: Path) -> Target:
@@ -339,24 +358,27 @@ def vectors(folder: Path) -> Target:
         files.append((".parquet", (folder / "x.parquet").read_bytes()))
     suffix = {data: name for name, data in files}
 
-    def run(data: bytes, chance: random.Random) -> None:
-        from tests.fuzz.mutating import mutated
-
-        valid = chance.choice(list(suffix))
-        file = folder / f"a{suffix[valid]}"
-        file.write_bytes(mutated(valid, chance))
+    def read(data: bytes, name: str) -> None:
+        file = folder / f"a{name}"
+        file.write_bytes(data)
         labels = str(folder / "y.npy") if file.suffix == ".npy" else None
         found = open_vectors(file, Columns(labels=labels), folder)
         found.take(range(min(6, len(found.ids))))
 
+    for data, name in suffix.items():
+        read(data, name)
+
+    def run(data: bytes, chance: random.Random) -> None:
+        valid = chance.choice(list(suffix))
+        name = suffix[valid]
+        read((_archive if name == ".npz" else mutated)(valid, chance), name)
+
     return Target(b"", run)
 
 
-def _of_several(files: list[bytes], run: Run) -> Run:
+def _of_several(files: list[bytes], run: Run, change: Callable[[bytes, random.Random], bytes] = mutated) -> Run:
     """Changes one of ``files`` itself, for there is more than one kind of valid file."""
-    from tests.fuzz.mutating import mutated
-
-    return lambda _, chance: run(mutated(chance.choice(files), chance), chance)
+    return lambda _, chance: run(change(chance.choice(files), chance), chance)
 
 
 TARGETS: dict[str, Callable[[Path], Target]] = {
