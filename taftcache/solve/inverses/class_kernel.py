@@ -12,9 +12,9 @@ from one random probe: a row's gradient Jᵀξ is a few outer products, and thei
 formed.
 
 Where D differs between the classes of a row (α ≠ 1), √D = √D̄ R, and what is inverted is R (√D̄ J Jᵀ √D̄ + λR⁻²) R. R
-differs in one entry of each row alone, its true class: with E those N columns of the identity, R⁻² = ρI − EΓEᵀ, and
+differs in one entry of each row alone, its true class: with E those N columns of the identity, R⁻² = cI − EΓEᵀ, and
 
-    (A − λEΓEᵀ)⁻¹ = A⁻¹ + A⁻¹E (I − λΓG)⁻¹λΓ Eᵀ A⁻¹        A = √D̄ J Jᵀ √D̄ + λρI    G = EᵀA⁻¹E [N,N]
+    (A − λEΓEᵀ)⁻¹ = A⁻¹ + A⁻¹E (I − λΓG)⁻¹λΓ Eᵀ A⁻¹        A = √D̄ J Jᵀ √D̄ + λcI    G = EᵀA⁻¹E [N,N]
 
 (Woodbury). Of G only the blocks of rows of one class are kept, under the mean of A⁻¹ over the classes' directions:
 three shards of Caltech-101 took as many passes as under G itself, and the mean of R⁻² in its place twice as many.
@@ -108,7 +108,7 @@ class ClassKernel:
         self._head = rows.T @ (row * head.double())  # [N,h]
         self._fast_head = self._head.to(operator.dtype)
         self._classes: list[tuple[int, Tensor, Tensor]] = []  # the class, its rows in the eigenbasis, and their Γ
-        self._mean = self._most = 1.0  # of R⁻², and ρ
+        self._mean = self._most = 1.0  # of R⁻², and c
         if self._rest is not None:
             of_ridge = rest.pow(-2)
             self._mean, self._most = of_ridge.mean().item(), of_ridge[row[:, 0] > 0].median().item()
