@@ -69,6 +69,14 @@ class _Inverse(NamedTuple):
     among: list[Tensor]
 
 
+class _Class(NamedTuple):
+    """The rows [n,N] of a class in the eigenbasis, and their Γ [n]."""
+
+    label: int
+    rows: Tensor
+    gap: Tensor
+
+
 class ClassKernel:
     """(K̂ + τI)⁻¹ with K̂ the kernel without what couples directions of the classes.
 
@@ -107,15 +115,15 @@ class ClassKernel:
         self._directions, self._rows = directions.to(operator.dtype), rows.to(operator.dtype)
         self._head = rows.T @ (row * head.double())  # [N,h]
         self._fast_head = self._head.to(operator.dtype)
-        self._classes: list[tuple[int, Tensor, Tensor]] = []  # the class, its rows in the eigenbasis, and their Γ
-        self._mean = self._most = 1.0  # of R⁻², and c
+        self._classes: list[_Class] = []
+        self._mean = self._common = 1.0  # of R⁻², and c
         if self._rest is not None:
             of_ridge = rest.pow(-2)
-            self._mean, self._most = of_ridge.mean().item(), of_ridge[row[:, 0] > 0].median().item()
-            entry = (of_ridge - self._most).abs().argmax(1)
-            gap = self._most - of_ridge.gather(1, entry[:, None])[:, 0]
+            self._mean, self._common = of_ridge.mean().item(), of_ridge[row[:, 0] > 0].median().item()
+            entry = (of_ridge - self._common).abs().argmax(1)
+            gap = self._common - of_ridge.gather(1, entry[:, None])[:, 0]
             for k in entry.unique().tolist():
-                self._classes.append((k, self._rows[entry == k], gap[entry == k]))
+                self._classes.append(_Class(k, self._rows[entry == k], gap[entry == k]))
         self._coupling = self._left_out(problem, scale if self._rest is None else row.expand_as(scale).to(scale))
         self._part = min(1.0, 2 * scale.numel() / operator.layout.size) ** 4 if part is None else part
         self.shift(problem.ridge)
@@ -135,7 +143,7 @@ class ClassKernel:
     def moves(self, rows: Tensor) -> Callable[[Tensor], Tensor]:
         """‖Δw₋ₙ − Δw‖ [n] of some ``rows`` from a = (K̃ + λI)⁻¹b of theirs, [n,K]; see ``methods.decisive``."""
         rest = self._rest
-        own, square = self._diagonals(rows)
+        own, square = self._diagonals(self._evened(), rows)
         left = own - self._ridge * self._mean * square
 
         def moves(dual: Tensor) -> Tensor:
@@ -151,20 +159,20 @@ class ClassKernel:
         The row's own R is exact here, and the mean of the others' stands for theirs: of what has λR⁻² in place of that
         mean in its own block alone, the inverse has P_nn⁻¹ + λ(R_n⁻² − mean) in place of P_nn⁻¹.
         """
-        directions, found = self._directions.double(), []
+        directions, inverse, found = self._directions.double(), self._evened(), []
         rest = torch.ones_like(vector) if self._rest is None else self._rest.to(vector)
         for rows in torch.arange(len(vector), device=vector.device).split(BLOCK):
-            beyond = 1 / self._diagonals(rows)[0] - self._ridge * self._mean
+            beyond = 1 / self._diagonals(inverse, rows)[0] - self._ridge * self._mean
             body = ((rest[rows] * vector[rows]) @ directions * beyond) @ directions.T
             found.append(rest[rows] * body + self._ridge * vector[rows])
         return torch.cat(found)
 
-    def _diagonals(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Of some ``rows`` the diagonals of (K̂ + λI)⁻¹ and of its square, in the classes' eigenbasis: [n,K] each.
+    def _evened(self) -> _Inverse:
+        """(K̂ + λI)⁻¹ with the mean of R⁻² in its place."""
+        return self._without_rest(self._ridge * self._mean)
 
-        The mean of R⁻² stands for it.
-        """
-        inverse = self._without_rest(self._ridge * self._mean)
+    def _diagonals(self, inverse: _Inverse, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """The diagonals of an ``inverse`` without R, and of its square, in the classes' eigenbasis: [n,K] each."""
         basis = self._rows[rows.to(self._rows.device)]
         diagonal, square = [], []
         for k, fast in enumerate(inverse.fast):
@@ -191,18 +199,18 @@ class ClassKernel:
     def _invert(self, ridge: float, noise: float = 0.0) -> _Inverse:
         """(K̂ + τI)⁻¹ for τ = λ + ``noise``; what weighs less than the rest of its row has no more of the noise."""
         shift = ridge + noise
-        inverse = self._without_rest(shift * self._most)
+        inverse = self._without_rest(shift * self._common)
         if not self._classes:
             return inverse
-        fast = (1 / (self.omega[:, None] * self.sigma + shift * self._most)).mean(0)
+        fast = (1 / (self.omega[:, None] * self.sigma + shift * self._common)).mean(0)
         beside = fast[:, None] * self._head
         inner = _inner(self._head, fast)  # h = 0 where the head is frozen
-        for _, rows, gap in self._classes:
-            basis, gap = rows.double(), ridge * gap + noise * gap.clamp_min(0)
+        for of in self._classes:
+            basis, gap = of.rows.double(), ridge * of.gap + noise * of.gap.clamp_min(0)
             own = (basis * fast) @ basis.T
             own -= (basis @ beside) @ inner @ (basis @ beside).T
             eye = torch.eye(len(gap), dtype=gap.dtype, device=gap.device)
-            inverse.among.append(torch.linalg.solve(eye - gap[:, None] * own, gap.diag()).to(rows))
+            inverse.among.append(torch.linalg.solve(eye - gap[:, None] * own, gap.diag()).to(of.rows))
         return inverse
 
     def _without_rest(self, shift: float) -> _Inverse:
@@ -229,8 +237,8 @@ class ClassKernel:
         if rest is None:
             return self._back(out)
         seen, among = self._directions @ out, torch.zeros_like(out)
-        for (k, rows, _), own in zip(self._classes, inverse.among, strict=True):
-            among[k] = (own @ (rows @ seen[k])) @ rows
+        for of, own in zip(self._classes, inverse.among, strict=True):
+            among[of.label] = (own @ (of.rows @ seen[of.label])) @ of.rows
         found: Tensor = self._back(out + self._solve_turned(inverse, self._directions.T @ among)) / rest
         return found
 
