@@ -17,9 +17,9 @@ from taftcache.rounding import round_rows_alike
 
 gc.disable()  # what imports leave behind stays: looking at it again and again is a tenth of a run
 
-if "PYTEST_XDIST_WORKER" in os.environ:  # before anything imports torch
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
-    os.environ.pop("COLUMNS", None)  # tests say how wide their terminal is
+# Before anything imports torch, and with or without workers: stores of tests are compared byte by byte.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.pop("COLUMNS", None)  # tests say how wide their terminal is
 
 round_rows_alike(every_shape=True)  # for private sums; read when torch multiplies for the first time
 
