@@ -239,6 +239,16 @@ def test_the_head_over_all_rows_has_one_name(tmp_path):
         assert sorted(store.objects()) == sorted([TAIL, *sums, "models/exact"])
 
 
+def test_a_head_around_another_base_point_goes_where_none_is_to_be(finished, tmp_path):
+    """It was to go for two reasons, and went twice, which was an error."""
+    path = shutil.copytree(finished, tmp_path / "store")
+    with open_store(path) as store:
+        changes = ["tangent.train=head", "tangent.reset_block=true", "compose.mode=exact"]
+        assert store.objects()["models/head"]
+        taftcache.train(store, parse_recipe(apply_overrides(store.manifest.recipe, changes)))
+        assert "models/head" not in store.objects()
+
+
 @pytest.mark.law("A component of unscaled vectors is not composed with those of scaled ones.")
 def test_a_component_of_vectors_with_another_scaling_is_refused(made, tmp_path):
     taftcache.import_vectors(vectors(), LABELS, tmp_path / "s", ids=IDS, scaling="none", overrides=SMALL)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -78,13 +78,13 @@ def train(
     check_kept(store, settings, [name for name, _, _ in jobs])
     keys = {name: settings.key(sources, mode) for name, sources, mode in jobs}
     there = store.objects()
-    lost = [*orphans(store, settings), *({HEAD} & there.keys() - keys.keys())]
+    lost = {*orphans(store, settings), *({HEAD} & there.keys() - keys.keys())}
     kept = [n for n, key in keys.items() if n in there and n not in lost and there[n].meta.get("key") == key]
     todo = [job for job in jobs if job[0] not in kept]
     _check_todo(store, todo)
     for job, component in _solved(store, settings, todo, keys, progress, cluster):
         _put(store, settings.recipe, job, component, lost)
-        lost = []
+        lost = set()
         if component.record.key == INTERRUPTED:
             raise KeyboardInterrupt
     if not todo and (lost or recorded_values(store, settings.recipe) != store.manifest.recipe):
@@ -164,7 +164,7 @@ def _solved(
             yield from cluster.components(store, settings.recipe, settings.base, jobs, keys, task)
 
 
-def _put(store: FeatureStore, recipe: Recipe, job: Job, component: Component, lost: Sequence[str]) -> None:
+def _put(store: FeatureStore, recipe: Recipe, job: Job, component: Component, lost: Collection[str]) -> None:
     """Commit a component, the settings that it was made with, and that its shard is part of compositions again."""
     name, sources, _ = job
     with store.transaction() as change:
