@@ -110,8 +110,8 @@ class ClassKernel:
         # Half the time; a solve that goes on repeats no bytes, and what is below λ has no part in an inverse under it.
         if gone is not None and body.trace() * self.omega.max() * ROUNDING < problem.ridge:
             body = body.float()
-        self.sigma, rows = (found.double() for found in torch.linalg.eigh(body))
-        self.sigma.clamp_min_(0)
+        sigma, rows = (found.double() for found in torch.linalg.eigh(body))
+        self._spectrum = self.omega[:, None] * sigma.clamp_min_(0)  # of K̂ without the head, [K,N]
         self._directions, self._rows = directions.to(operator.dtype), rows.to(operator.dtype)
         self._head = rows.T @ (row * head.double())  # [N,h]
         self._fast_head = self._head.to(operator.dtype)
@@ -137,8 +137,7 @@ class ClassKernel:
         head, body = self._crossing
         turned = dual.double() @ self._directions.double()
         image = (head @ turned + body @ (turned * self.omega)) @ self._directions.double().T
-        wanted = image if self._rest is None else image * self._rest
-        return self._solve(self._invert(self._ridge), wanted.to(self._rows)).double()
+        return self._solve(self._invert(self._ridge), self._turn(image)).double()
 
     def moves(self, rows: Tensor) -> Callable[[Tensor], Tensor]:
         """‖Δw₋ₙ − Δw‖ [n] of some ``rows`` from a = (K̃ + λI)⁻¹b of theirs, [n,K]; see ``methods.decisive``."""
@@ -202,7 +201,7 @@ class ClassKernel:
         inverse = self._without_rest(shift * self._common)
         if not self._classes:
             return inverse
-        fast = (1 / (self.omega[:, None] * self.sigma + shift * self._common)).mean(0)
+        fast = (1 / (self._spectrum + shift * self._common)).mean(0)
         beside = fast[:, None] * self._head
         inner = _inner(self._head, fast)  # h = 0 where the head is frozen
         for of in self._classes:
@@ -215,31 +214,29 @@ class ClassKernel:
 
     def _without_rest(self, shift: float) -> _Inverse:
         """(K̂ + shift)⁻¹ for R = I."""
-        inverses = 1 / (self.omega[:, None] * self.sigma + shift)  # [K,N]
+        inverses = 1 / (self._spectrum + shift)
         inner = [_inner(self._head, inverse) for inverse in inverses]
         dtype = self._rows.dtype
         return _Inverse(inverses.to(dtype), torch.stack(inner).to(dtype) if self._head.shape[1] else None, [])
 
     def apply(self, vector: Tensor) -> tuple[Tensor, float]:
         """(K̂ + τI)⁻¹ r for r [N,K], and rᵀK̂r, which is about ‖J̃ᵀr‖²."""
-        seen = self._turn(vector if self._rest is None else vector * self._rest)
-        energy = (self.omega[:, None] * self.sigma * seen.double().square()).sum()
+        rest = self._rest
+        seen = self._turn(vector if rest is None else vector * rest)
+        energy = (self._spectrum * seen.double().square()).sum()
         if self._head.shape[1]:
             energy += (seen.double() @ self._head).square().sum()
-        return self._solve(self._now, vector, seen), energy.item()
+        return self._solve(self._now, seen if rest is None else self._turn(vector / rest)), energy.item()
 
-    def _solve(self, inverse: _Inverse, vector: Tensor, turned: Tensor | None = None) -> Tensor:
-        """What ``inverse`` makes of r [N,K]; where R = I, ``turned`` is r in the eigenbases, if it is known."""
-        rest = self._rest
-        if rest is not None or turned is None:
-            turned = self._turn(vector if rest is None else vector / rest)
+    def _solve(self, inverse: _Inverse, turned: Tensor) -> Tensor:
+        """What ``inverse`` makes of r [N,K], from R⁻¹r in the eigenbases [K,N]."""
         out = self._solve_turned(inverse, turned)
-        if rest is None:
+        if self._rest is None:
             return self._back(out)
         seen, among = self._directions @ out, torch.zeros_like(out)
         for of, own in zip(self._classes, inverse.among, strict=True):
             among[of.label] = (own @ (of.rows @ seen[of.label])) @ of.rows
-        found: Tensor = self._back(out + self._solve_turned(inverse, self._directions.T @ among)) / rest
+        found: Tensor = self._back(out + self._solve_turned(inverse, self._directions.T @ among)) / self._rest
         return found
 
     def _solve_turned(self, inverse: _Inverse, turned: Tensor) -> Tensor:
