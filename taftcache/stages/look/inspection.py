@@ -254,16 +254,17 @@ def inspect_sample(store: FeatureStore, sample: str) -> SampleReport:
     bound = None
     notes: list[str] = []
     if TAIL in store.objects():
-        from taftcache.stages.look.scoring import Scorer  # loads torch
+        from taftcache.stages.look.scoring import Scorer, margins  # loads torch
 
         scorer = Scorer(store)
         z, changes = scorer.logits(tokens, scorer.models)
-        for name, logits in {"base": z[0], **dict(zip(scorer.models, (z + changes)[:, 0], strict=True))}.items():
-            others = np.delete(logits, label)  # none, where every class but this one was forgotten
+        logits = np.concatenate([z, (z + changes)[:, 0]])
+        beyond = margins(logits, np.full(len(logits), label, np.int32))
+        for name, of_model, margin in zip(["base", *scorer.models], logits, beyond, strict=True):
             predictions[name] = {
-                "label": store.classes[int(logits.argmax())],
-                "logit": float(logits[label]),
-                "margin": float(logits[label] - others.max()) if others.size else None,
+                "label": store.classes[int(of_model.argmax())],
+                "logit": float(of_model[label]),
+                "margin": None if np.isnan(margin) else float(margin),
             }
         own = component_of(shard.name)
         if shard.role == "train" and scorer.is_weighed(own):
