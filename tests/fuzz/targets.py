@@ -1,7 +1,7 @@
 """What reads files of others: for each, a valid file, and what is done with a changed one.
 
 A changed file whose digest no longer fits is refused for that alone; so half of them get their right digest again,
-as a stranger would give it. So it is with the checksums of a zip's members.
+as a stranger would give it. The members of a zip have right checksums in three cases of five.
 """
 
 from __future__ import annotations

@@ -129,19 +129,28 @@ def test_products_and_pulls_are_the_jacobians(vit, spec):
 def test_the_kernel_is_symmetric_positive_and_near(vit, spec, alpha):
     problem = make_problem(vit, spec, loss=RSL(alpha=alpha, kappa=5.0))
     diagonal = problem.diagonal(torch.from_numpy(labels()), torch.zeros((), dtype=torch.float64))
-    kernel = ClassKernel(problem, diagonal.sqrt(), part=0.0)
-    units = torch.eye(N * K, dtype=torch.float64)
-    inverse = torch.stack([kernel.apply(unit.view(N, K))[0].reshape(-1) for unit in units])
+    scale, even = diagonal.sqrt(), diagonal.mean(1, keepdim=True).sqrt().expand(N, K)
+    eye = torch.eye(N * K, dtype=torch.float64)
+    units = eye.view(-1, N, K)
+
+    def inverse_of(kernel):
+        return torch.stack([kernel.apply(unit)[0].reshape(-1) for unit in units])
+
+    kernel = ClassKernel(problem, scale, part=0.0)
+    inverse = inverse_of(kernel)
     assert torch.allclose(inverse, inverse.T, atol=1e-9 * inverse.abs().max().item())
     values = torch.linalg.eigvalsh(inverse)
     assert values[0] > 0
     J, _ = jacobian(vit, spec)
-    scaled = diagonal.sqrt().reshape(-1, 1) * J
+    scaled = scale.reshape(-1, 1) * J
     true = scaled @ scaled.T
-    apart = torch.linalg.inv(inverse) - problem.ridge * torch.eye(N * K, dtype=torch.float64)
-    energies = torch.stack([kernel.apply(unit.view(N, K))[1] * torch.ones(()) for unit in units])
+    energies = torch.tensor([kernel.apply(unit)[1] for unit in units], dtype=torch.float64)
+    of_even = torch.linalg.inv(inverse_of(ClassKernel(problem, even, part=0.0))) - problem.ridge * eye
+    uneven = (scale / even).square().reshape(-1)
+    assert torch.allclose(energies, uneven * of_even.diagonal(), rtol=1e-5, atol=1e-7)
+    apart = torch.linalg.inv(inverse) - problem.ridge * eye
     # Uneven weights in a row are undone but for what couples the true entries of rows of different classes.
-    assert torch.allclose(energies.double(), apart.diagonal(), rtol=1e-5 if alpha == 1 else 0.05, atol=1e-7)
+    assert torch.allclose(energies, apart.diagonal(), rtol=1e-5 if alpha == 1 else 0.05, atol=1e-7)
     assert (apart - true).norm() < 0.7 * true.norm()  # coarse at a width of twelve
     assert apart.trace().item() == pytest.approx(true.trace().item(), rel=0.5)
 
