@@ -7,7 +7,7 @@ gradients follow from the factors without any gradient being formed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Literal, NamedTuple
 
 import torch
@@ -43,6 +43,11 @@ class Direct(NamedTuple):
 
 Factor = RankOne | TokenSum
 
+AddGradients = Callable[[slice, slice, Tensor], object]
+"""Takes a piece of the rows' gradients: of which rows, where in the vector [P], and the numbers [n,p]."""
+
+PIECE_NUMBERS = 1 << 22  # of a matrix's gradients that are written out at once, about
+
 
 def add_gram(total: Tensor, parts: Sequence[tuple[Sequence[RankOne], Sequence[Direct]]], scale: float = 1.0) -> None:
     """Add GGᵀ/scale to ``total`` [n,n], for the gradients of several blocks of rows: matrices and small parameters."""
@@ -59,16 +64,18 @@ def add_gram(total: Tensor, parts: Sequence[tuple[Sequence[RankOne], Sequence[Di
         total.addmm_(rows, rows.T, alpha=1 / scale)
 
 
-def written_out(matrices: Iterable[Factor], direct: Iterable[Direct], onto: Tensor) -> Tensor:
-    """``onto`` [n,P], which is zero, with each row's gradient in it as one vector."""
+def add_gradients(matrices: Iterable[Factor], direct: Iterable[Direct], add: AddGradients) -> None:
+    """Hand each row's gradient to ``add``, a few rows of a matrix at a time."""
     for m in matrices:
         product = "nho,nhi->nhoi" if isinstance(m, RankOne) else "nto,nti->noi"
-        onto[:, m.weight] = torch.einsum(product, m.out, m.into).flatten(1)
+        each = max(1, PIECE_NUMBERS // (m.weight.stop - m.weight.start))
+        for start in range(0, len(m.out), each):
+            rows = slice(start, min(start + each, len(m.out)))
+            add(rows, m.weight, torch.einsum(product, m.out[rows], m.into[rows]).flatten(1))
         if m.bias is not None:
-            onto[:, m.bias] = m.out.flatten(1) if isinstance(m, RankOne) else m.out.sum(1)
+            add(slice(0, len(m.out)), m.bias, m.out.flatten(1) if isinstance(m, RankOne) else m.out.sum(1))
     for part in direct:
-        onto[:, part.where] += part.rows
-    return onto
+        add(slice(0, len(part.rows)), part.where, part.rows)
 
 
 def factor_norms(matrices: Iterable[Factor], direct: Iterable[Direct]) -> Tensor:

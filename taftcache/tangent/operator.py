@@ -13,11 +13,11 @@ from torch import Tensor
 
 from taftcache.tangent.base import Base
 from taftcache.tangent.device import full_float32, lowered, transfer
-from taftcache.tangent.factors import Direct, Factor
+from taftcache.tangent.factors import AddGradients, Direct, Factor
 from taftcache.tangent.feature import FeatureState, FeatureTail
 from taftcache.tangent.parameters import Layout
 from taftcache.tangent.rows import Block, RowSource
-from taftcache.tangent.tail import State, Tail, gradient_rows
+from taftcache.tangent.tail import State, Tail, collect_gradients
 
 # Rows that share one product, at most: a tail that keeps much of each row takes fewer (``Tail.block_rows``). Part of
 # the result's bytes, so a constant and not a tuning knob: sums run over blocks of this size in row order, whatever
@@ -120,8 +120,14 @@ class TangentOperator:
 
     def gradients(self, state: State, r: Tensor) -> Tensor:
         """The same gradients written out [b,P]: for few rows and parameters."""
+        onto = r.new_zeros(len(r), self.layout.size)
+        self.collect_gradients(state, r, lambda rows, where, values: onto[rows, where].add_(values))
+        return onto
+
+    def collect_gradients(self, state: State, r: Tensor, add: AddGradients) -> None:
+        """Hand the same gradients to ``add``, a piece at a time."""
         with self._products():
-            return gradient_rows(self.tail, self.layout, self.weights, state, r)
+            collect_gradients(self.tail, self.layout, self.weights, state, r, add)
 
     def adjoint(self, state: State, r: Tensor, out: Any) -> None:
         """Add Jᵀ r to ``out``, which is in the tail's own form, in place, for r [b,K] on one prepared block."""

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from taftcache.tangent.factors import Direct, Factor, factor_norms, written_out
+from taftcache.tangent.factors import AddGradients, Direct, Factor, add_gradients, factor_norms
 from taftcache.tangent.parameters import Layout
 
 
@@ -105,14 +105,13 @@ def row_norms(tail: Tail, layout: Layout, w: Any, state: Any, r: Tensor) -> Tens
     return torch.stack(norms) if norms else r.new_zeros(0)
 
 
-def gradient_rows(tail: Tail, layout: Layout, w: Any, state: Any, r: Tensor) -> Tensor:
-    """Jᵀ r of each row [n,P], for r [n,K]: for few rows and parameters."""
-    onto = r.new_zeros(len(r), layout.size)
+def collect_gradients(tail: Tail, layout: Layout, w: Any, state: Any, r: Tensor, add: AddGradients) -> None:
+    """Hand Jᵀ r of each row, for r [n,K], to ``add``, piece by piece."""
     if tail.factored:
-        return written_out(*tail.factors(layout, w, state, r), onto)
-    for row, gradient in zip(onto, _each(tail, layout, w, state, r), strict=True):
-        row.copy_(gradient)
-    return onto
+        add_gradients(*tail.factors(layout, w, state, r), add)
+        return
+    for n, gradient in enumerate(_each(tail, layout, w, state, r)):
+        add(slice(n, n + 1), slice(0, layout.size), gradient[None])
 
 
 def _each(tail: Tail, layout: Layout, w: Any, state: Any, r: Tensor) -> Iterator[Tensor]:

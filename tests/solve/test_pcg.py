@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 import torch
@@ -89,18 +90,20 @@ def test_solution_is_the_dense_one(vit, spec, preconditioner, dtype):
 @pytest.mark.law("A certificate's bounds are true; a wrong product never passes for convergence")
 @pytest.mark.parametrize("examples", [5, pytest.param(200, marks=pytest.mark.full)])
 def test_every_claim_is_true(examples):
-    settings(max_examples=examples, deadline=None)(claim)()
+    settings(max_examples=examples, deadline=None)(given(**CLAIMS)(claim))()
 
 
-@given(
-    ridge=st.floats(-6, 0).map(lambda e: 10**e),
-    alpha=st.sampled_from([0.3, 1.0, 4.0]),
-    kappa=st.sampled_from([0.5, 1.0, 15.0]),
-    tolerance=st.sampled_from([1e-2, 1e-5]),
-    max_passes=st.integers(1, 60),
-    dtype=st.sampled_from(DTYPES),
-    preconditioner=st.sampled_from(sorted(PRECONDITIONERS)),
-)
+CLAIMS: dict[str, Any] = {
+    "ridge": st.floats(-6, 0).map(lambda e: 10**e),
+    "alpha": st.sampled_from([0.3, 1.0, 4.0]),
+    "kappa": st.sampled_from([0.5, 1.0, 15.0]),
+    "tolerance": st.sampled_from([1e-2, 1e-5]),
+    "max_passes": st.integers(1, 60),
+    "dtype": st.sampled_from(DTYPES),
+    "preconditioner": st.sampled_from(sorted(PRECONDITIONERS)),
+}
+
+
 def claim(ridge, alpha, kappa, tolerance, max_passes, dtype, preconditioner):
     loss = RSL(alpha=alpha, kappa=kappa)
     problem, exact = (make_problem(loss=loss, ridge=ridge, dtype=d) for d in (dtype, torch.float64))

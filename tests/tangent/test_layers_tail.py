@@ -14,7 +14,7 @@ from taftcache.objective.problem import Problem
 from taftcache.objective.rsl import RSL
 from taftcache.solve.solution import Status
 from taftcache.tangent.base import Base
-from taftcache.tangent.factors import factor_norms, written_out
+from taftcache.tangent.factors import add_gradients, factor_norms
 from taftcache.tangent.operator import TangentOperator
 from taftcache.tangent.rows import ArrayRows
 from tests.solve.problems import minimised
@@ -223,7 +223,8 @@ def test_factors_are_the_rows_of_the_jacobian(name, train):
     state = tail.value(w, case.tokens)
     matrices, direct = tail.factors(layout, w, state, r)
     n = len(case.tokens)
-    rebuilt = written_out(matrices, direct, torch.zeros(n, layout.size, dtype=torch.float64))
+    rebuilt = torch.zeros(n, layout.size, dtype=torch.float64)
+    add_gradients(matrices, direct, lambda rows, where, values: rebuilt[rows, where].add_(values))
     expected = torch.zeros_like(rebuilt)
     for k in range(n):
         alone = torch.zeros_like(r)

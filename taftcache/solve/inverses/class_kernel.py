@@ -8,8 +8,7 @@ K̃ = J̃J̃ᵀ of N·K rows therefore falls apart into K kernels of N rows,
     u_jᵀ K̃ u_j ≈ √D̄ (κ_head + ω_j κ) √D̄ / N
 
 and one eigendecomposition of κ serves all of them, and every λ. Ω is the mean of J(x)J(x)ᵀ over a few rows; κ comes
-from one random probe: a row's gradient Jᵀξ is a few outer products, and their inner products need no gradient to be
-formed.
+from one random probe (``body_kernel``).
 
 Where D differs between the classes of a row (α ≠ 1), √D = √D̄ R, and what is inverted is R (√D̄ J Jᵀ √D̄ + λR⁻²) R. R
 differs in one entry of each row alone, its true class: with E those N columns of the identity, R⁻² = cI − EΓEᵀ, and
@@ -22,18 +21,15 @@ three shards of Caltech-101 took as many passes as under G itself, and the mean 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from itertools import chain
+from collections.abc import Callable
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from taftcache.objective.cotangent import Given, random_signs
 from taftcache.objective.problem import Problem
-from taftcache.tangent.factors import Direct, RankOne, add_gram
-from taftcache.tangent.operator import TangentOperator
+from taftcache.solve.inverses.body_kernel import class_metric, kernels
 
 LARGEST_ROWS = 4096  # an eigendecomposition above this costs more than the passes it saves
 ROUNDING = 1e-6  # of the trace, in an eigendecomposition in float32
@@ -41,12 +37,11 @@ ROUNDING = 1e-6  # of the trace, in an eigendecomposition in float32
 LOGITS_EACH = 4
 LARGEST_LOGITS = 1 << 21  # directions of so many numbers: 64 of them and their products are a gigabyte
 BLOCK = 256  # rows of which the inverse's diagonal is taken at once
-METRIC_ROWS = 8  # Ω varies little from row to row
 LARGEST_FACTORS = 2 << 30  # bytes of the rows' factors
 
 
 def class_kernel_fits(problem: Problem) -> bool:
-    """Whether the rows are few enough and their gradients outer products; parameters may be fewer than logits.
+    """Whether the rows are few enough; parameters may be fewer than logits.
 
     A fresh class token, whose LayerNorm makes its gradient a thousand times the others', is in no kernel of this form.
     """
@@ -55,7 +50,7 @@ def class_kernel_fits(problem: Problem) -> bool:
         return False
     logits = operator.rows * operator.classes
     few = operator.rows <= LARGEST_ROWS and logits <= min(LARGEST_LOGITS, LOGITS_EACH * operator.layout.size)
-    return few and operator.tail.rank_one and operator.rows * operator.tail.factor_width * 4 <= LARGEST_FACTORS
+    return few and (not operator.tail.rank_one or operator.rows * operator.tail.factor_width * 4 <= LARGEST_FACTORS)
 
 
 class _Inverse(NamedTuple):
@@ -94,14 +89,14 @@ class ClassKernel:
 
     def __init__(self, problem: Problem, scale: Tensor, gone: Problem | None = None, part: float | None = None) -> None:
         operator = problem.operator
-        metric = _class_metric(problem)
+        metric = class_metric(problem)
         self.omega, directions = torch.linalg.eigh(metric)
         self.omega.clamp_min_(0)
         row = scale.double().square().mean(1, keepdim=True).sqrt()
         rest = torch.where(row > 0, scale.double() / row, 1)
         self._rest = None if (rest - 1).abs().max() < 1e-6 else rest.to(operator.dtype)
         N = operator.rows
-        head, body = _kernels([problem] if gone is None else [problem, gone], metric)
+        head, body = kernels([problem] if gone is None else [problem, gone], metric)
         self._crossing: tuple[Tensor, Tensor] | None = None
         if gone is not None:
             self._crossing = row * (head[:N] @ head[N:].T).double(), row * body[:N, N:].double()
@@ -280,59 +275,3 @@ def kernel_product(problem: Problem, scale: Tensor, vector: Tensor) -> Tensor:
 def adjoint(problem: Problem, vector: Tensor) -> Tensor:
     """Jᵀ v [P] for v [N,K], in half a pass."""
     return problem.operator.accumulate(None, Given(values=vector))
-
-
-def _class_metric(problem: Problem) -> Tensor:
-    """Ω [K,K]: the mean of J(x)J(x)ᵀ without the head's part, over the first rows."""
-    operator = problem.operator
-    K = operator.classes
-    state = operator.prepare(_first_rows(operator, METRIC_ROWS))
-    per_class = []
-    for k in range(K):
-        unit = torch.zeros_like(state.logits)
-        unit[:, k] = 1
-        per_class.append(operator.factors(state, unit))
-    total = torch.zeros(K, K, dtype=operator.dtype, device=operator.device)
-    for same in zip(*(matrices for matrices, _ in per_class), strict=True):
-        factors = [m for m in same if isinstance(m, RankOne)]
-        if factors[0].of_head:
-            continue
-        out, into = (torch.stack([getattr(m, side) for m in factors], 2) for side in ("out", "into"))  # [n,H,K,·]
-        inner = into @ into.mT
-        total += ((out @ out.mT) * (inner if factors[0].bias is None else inner + 1)).sum((0, 1))
-    for small in zip(*(direct for _, direct in per_class), strict=True):
-        rows = torch.stack([part.rows for part in small], 1)
-        total += (rows @ rows.mT).sum(0)
-    return total.double() / len(state.logits)
-
-
-def _kernels(problems: Sequence[Problem], metric: Tensor) -> tuple[Tensor, Tensor]:
-    """The head's input with its bias [N,h] (h = 0 where it is frozen), and κ [N,N] of all else, of all their rows."""
-    operator, count = problems[0].operator, sum(problem.operator.rows for problem in problems)
-    probe = random_signs(metric[0], seed=0).to(operator.dtype)
-    scale = (probe.double() @ metric @ probe.double()).item() or 1.0
-    of_head: list[RankOne] = []
-    parts: list[tuple[list[RankOne], list[Direct]]] = []
-    for state, labels in chain.from_iterable(problem.operator.blocks() for problem in problems):
-        matrices, small = operator.factors(state, probe.expand(len(labels), -1).contiguous())
-        factors = [m for m in matrices if isinstance(m, RankOne)]
-        of_head += [m for m in factors if m.of_head]
-        parts.append(([m for m in factors if not m.of_head], small))
-    head = probe.new_zeros(count, 0)
-    if of_head:
-        into = torch.cat([m.into[:, 0] for m in of_head])
-        head = torch.cat([into, into.new_ones(len(into), 1)], 1) if of_head[0].bias is not None else into
-    total = probe.new_zeros(count, count)
-    add_gram(total, parts, scale)
-    return head, total
-
-
-def _first_rows(operator: TangentOperator, count: int) -> np.ndarray:
-    """The first rows [count,t,d], however they are spread over sources."""
-    parts: list[np.ndarray] = []
-    for source in operator.sources:
-        if source.rows and count > 0:
-            tokens = np.asarray(next(iter(source.blocks(count))).tokens)
-            parts.append(tokens)
-            count -= len(tokens)
-    return np.concatenate(parts)
