@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -15,6 +16,7 @@ from taftcache.objective.cotangent import Given, random_signs
 from taftcache.objective.problem import Problem
 from taftcache.objective.rsl import RSL
 from taftcache.solve.inverses.body_kernel import METRIC_ROWS, Sketch, class_metric, kernels
+from taftcache.solve.inverses.class_kernel import ClassKernel, class_kernel_fits
 from taftcache.tangent.base import Base, make_base
 from taftcache.tangent.operator import TangentOperator
 from taftcache.tangent.rows import ArrayRows
@@ -71,7 +73,8 @@ def test_kernel_and_metric_are_the_gradients_own(monkeypatch, kind, without):
     metric = (first @ first.mT).mean(0)
     assert torch.allclose(class_metric(problem), metric, rtol=1e-10, atol=1e-12)
 
-    head, body = kernels([problem], metric)
+    head, body, factored = kernels([problem], metric)
+    assert not factored
     probe = random_signs(metric[0], seed=0)
     written = body_gradients(problem, probe.expand(N, K))
     assert torch.allclose(body, written @ written.T / (probe @ metric @ probe), rtol=1e-10, atol=1e-12)
@@ -82,17 +85,52 @@ def test_kernel_and_metric_are_the_gradients_own(monkeypatch, kind, without):
 
 
 @each_kind
-def test_a_sketch_keeps_inner_products_about(monkeypatch, kind):
+def test_a_sketch_keeps_inner_products_about(kind):
     problem = problem_of(kind)
-    monkeypatch.setattr("taftcache.solve.inverses.body_kernel.SKETCHED", 500)
     assert problem.operator.layout.size > 1000
     r = torch.randn(N, K, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    sketch, written = Sketch(problem.operator), body_gradients(problem, r)
+    sketch, written = Sketch(problem.operator, 500), body_gradients(problem, r)
     found = torch.cat([sketch(state, r[:5] if len(y) == 5 else r[5:]) for state, y in problem.operator.blocks()])
     lengths = written.norm(dim=1)
     away = (found @ found.T - written @ written.T) / (lengths[:, None] * lengths)
     assert found.shape == (N, 500)
     assert 0 < away.square().mean().sqrt() < 2 * (2 / 500) ** 0.5
+
+
+@pytest.mark.parametrize("kind", ["layers", "functional"])
+@pytest.mark.parametrize("alpha", [1.0, 3.0])
+def test_factors_of_many_rows_have_the_inverse_of_their_kernel(monkeypatch, kind, alpha):
+    problem = replace(problem_of(kind), loss=RSL(alpha=alpha, kappa=5.0))
+    labels = torch.cat([labels for _, labels in problem.operator.blocks()])
+    scale = problem.diagonal(labels, torch.zeros((), dtype=torch.float64)).sqrt()
+    rows = torch.arange(N)
+    dual = torch.randn(N, K, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+
+    def seen(part: float) -> list[Tensor]:
+        kernel = ClassKernel(problem, scale, part=part)
+        inverse = torch.stack([kernel.apply(unit)[0].reshape(-1) for unit in torch.eye(N * K).double().view(-1, N, K)])
+        assert torch.linalg.eigvalsh(inverse).min() > 0
+        assert kernel._whole == (kernel._rows.shape[1] == N)
+        return [inverse, kernel.moves(rows)(dual), kernel.within(dual), torch.tensor(kernel.apply(dual)[1])]
+
+    parts = "taftcache.solve.inverses.body_kernel"
+    for numbers in (12, 200):
+        monkeypatch.setattr(f"{parts}.SKETCHED", numbers)
+        monkeypatch.setattr(f"{parts}.SKETCHED_OF_MANY", numbers)
+        monkeypatch.setattr(f"{parts}.LARGEST_ROWS", N)
+        matrix = seen(part=0.0)
+        monkeypatch.setattr(f"{parts}.LARGEST_ROWS", N - 1)
+        for found, expected in zip(seen(part=0.0), matrix, strict=True):
+            assert (found - expected).norm() <= 1e-5 * expected.norm()
+
+
+def test_limits_of_what_many_rows_are_seen_by(monkeypatch):
+    limits = "taftcache.solve.inverses.class_kernel"
+    monkeypatch.setattr(f"{limits}.LARGEST_ROWS", N - 1)
+    assert class_kernel_fits(problem_of("layers"))
+    assert not class_kernel_fits(problem_of("one row"))
+    monkeypatch.setattr(f"{limits}.LARGEST_BASIS", N * 4 * 4096 - 1)
+    assert not class_kernel_fits(problem_of("layers"))
 
 
 @pytest.mark.law("Several blocks take tens of passes where Kronecker factors take hundreds")

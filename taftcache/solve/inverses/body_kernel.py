@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import chain
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -24,30 +25,53 @@ from taftcache.tangent.tail import State
 METRIC_ROWS = 8  # Ω varies little from row to row
 # Numbers of a sketch. 2,975 rows of Caltech-101 take as many passes with 8,000 as with the gradients themselves.
 SKETCHED = 1 << 14
+SKETCHED_OF_MANY = 1 << 12  # where κ has this rank: an eigendecomposition of as many
+LARGEST_ROWS = 4096  # an eigendecomposition of κ above this costs more than the passes it saves
+
+
+class Kernels(NamedTuple):
+    """Of N rows, the head's input with its bias [N,h] (h = 0 where it is frozen), and κ of all else: ``body`` is κ
+    [N,N] itself or, where it is ``factored``, F [N,m] with κ = FFᵀ."""
+
+    head: Tensor
+    body: Tensor
+    factored: bool
+
+    def between(self, rows: int) -> tuple[Tensor, Tensor]:
+        """The head's part and κ [rows,N − rows] of the first ``rows`` with the others."""
+        head, body = self.head, self.body
+        crossing = body[:rows] @ body[rows:].T if self.factored else body[:rows, rows:]
+        return head[:rows] @ head[rows:].T, crossing
+
+    def first(self, rows: int) -> Kernels:
+        """Those of the first ``rows``."""
+        body = self.body[:rows] if self.factored else self.body[:rows, :rows]
+        return Kernels(self.head[:rows], body, self.factored)
 
 
 class Sketch:
-    """Gradients [n,P] as ``SKETCHED`` = m numbers each, whose inner products are about theirs, without the head's part.
+    """Gradients [n,P] as m numbers each, whose inner products are about theirs, without the head's part.
 
     The entries get random signs, and every m-th of them is added up: a count sketch whose buckets are taken in turn.
     An inner product is right on average over the signs, within about ‖g‖‖h‖√(2/m).
     """
 
-    def __init__(self, operator: TangentOperator) -> None:
+    def __init__(self, operator: TangentOperator, numbers: int) -> None:
         layout, (weight, bias) = operator.layout, operator.base.config.head_names
         signs = random_signs(torch.empty(layout.size, dtype=torch.int8), seed=0)
         for name in (weight, bias) if weight in layout else ():
             if name in layout:
                 signs[layout.slices[name]] = 0
-        self._operator, self._signs = operator, signs.to(operator.device)
+        self._operator, self._numbers, self._signs = operator, numbers, signs.to(operator.device)
 
     def __call__(self, state: State, r: Tensor) -> Tensor:
         """Of Jᵀ r of each row, [n,m] for r [n,K]."""
-        found = r.new_zeros(len(r), SKETCHED)
+        m = self._numbers
+        found = r.new_zeros(len(r), m)
 
         def add(rows: slice, where: slice, values: Tensor) -> None:
-            for start in range(where.start - where.start % SKETCHED, where.stop, SKETCHED):
-                low, high = max(start, where.start), min(start + SKETCHED, where.stop)
+            for start in range(where.start - where.start % m, where.stop, m):
+                low, high = max(start, where.start), min(start + m, where.stop)
                 part = values[:, low - where.start : high - where.start]
                 found[rows, low - start : high - start].addcmul_(part, self._signs[low:high].to(part))
 
@@ -62,7 +86,7 @@ def class_metric(problem: Problem) -> Tensor:
     state = operator.prepare(_first_rows(operator, METRIC_ROWS))
     units = [unit.expand_as(state.logits).contiguous() for unit in torch.eye(K).to(state.logits)]
     if not operator.tail.rank_one:
-        sketch = Sketch(operator)
+        sketch = Sketch(operator, SKETCHED)
         rows = torch.stack([sketch(state, unit) for unit in units], 1)
         return (rows @ rows.mT).sum(0).double() / len(rows)
     per_class = [operator.factors(state, unit) for unit in units]
@@ -80,20 +104,20 @@ def class_metric(problem: Problem) -> Tensor:
     return total.double() / len(state.logits)
 
 
-def kernels(problems: Sequence[Problem], metric: Tensor) -> tuple[Tensor, Tensor]:
-    """The head's input with its bias [N,h] (h = 0 where it is frozen), and κ [N,N] of all else, of all their rows."""
+def kernels(problems: Sequence[Problem], metric: Tensor) -> Kernels:
+    """Of all rows of the problems, one problem's after the other's."""
     operator = problems[0].operator
     probe = random_signs(metric[0], seed=0).to(operator.dtype)
     scale = (probe.double() @ metric @ probe.double()).item() or 1.0
     blocks = chain.from_iterable(problem.operator.blocks() for problem in problems)
     if operator.tail.rank_one:
         return _of_factors(operator, probe, blocks, scale)
-    return _of_sketches(operator, probe, blocks, scale)
+    return _of_sketches(operator, probe, blocks, scale, many=operator.rows > LARGEST_ROWS)
 
 
 def _of_factors(
     operator: TangentOperator, probe: Tensor, blocks: Iterable[tuple[State, Tensor]], scale: float
-) -> tuple[Tensor, Tensor]:
+) -> Kernels:
     of_head: list[RankOne] = []
     parts: list[tuple[list[RankOne], list[Direct]]] = []
     count = 0
@@ -109,23 +133,23 @@ def _of_factors(
         head = torch.cat([into, into.new_ones(len(into), 1)], 1) if of_head[0].bias is not None else into
     total = probe.new_zeros(count, count)
     add_gram(total, parts, scale)
-    return head, total
+    return Kernels(head, total, factored=False)
 
 
 def _of_sketches(
-    operator: TangentOperator, probe: Tensor, blocks: Iterable[tuple[State, Tensor]], scale: float
-) -> tuple[Tensor, Tensor]:
+    operator: TangentOperator, probe: Tensor, blocks: Iterable[tuple[State, Tensor]], scale: float, many: bool
+) -> Kernels:
     weight, bias = operator.base.config.head_names
-    sketch, features, rows = Sketch(operator), [], []
+    sketch, inputs, rows = Sketch(operator, SKETCHED_OF_MANY if many else SKETCHED), [], []
     for state, labels in blocks:
-        features.append(state.feature)
+        inputs.append(state.feature)
         rows.append(sketch(state, probe.expand(len(labels), -1).contiguous()))
-    head, gradients = torch.cat(features), torch.cat(rows)
+    head, features = torch.cat(inputs), torch.cat(rows).mul_(scale**-0.5)
     if weight not in operator.layout:
         head = head[:, :0]
     elif bias in operator.layout:
         head = torch.cat([head, head.new_ones(len(head), 1)], 1)
-    return head, gradients @ gradients.T / scale
+    return Kernels(head, features if many else features @ features.T, factored=many)
 
 
 def _first_rows(operator: TangentOperator, count: int) -> np.ndarray:

@@ -29,15 +29,16 @@ from torch import Tensor
 
 from taftcache.objective.cotangent import Given, random_signs
 from taftcache.objective.problem import Problem
-from taftcache.solve.inverses.body_kernel import class_metric, kernels
+from taftcache.solve.inverses.body_kernel import LARGEST_ROWS, SKETCHED_OF_MANY, class_metric, kernels
+from taftcache.solve.inverses.row_basis import ROUNDING, row_basis
 
-LARGEST_ROWS = 4096  # an eigendecomposition above this costs more than the passes it saves
-ROUNDING = 1e-6  # of the trace, in an eigendecomposition in float32
 # N·K over P, at most: an apply grows with N²·K and a pass does not, so that beyond it more and cheaper passes win.
 LOGITS_EACH = 4
 LARGEST_LOGITS = 1 << 21  # directions of so many numbers: 64 of them and their products are a gigabyte
 BLOCK = 256  # rows of which the inverse's diagonal is taken at once
 LARGEST_FACTORS = 2 << 30  # bytes of the rows' factors
+LARGEST_BASIS = 1 << 30  # bytes of what many rows are seen by
+CLASS_ROWS = 2048  # of one class, of which G is kept as one block
 
 
 def class_kernel_fits(problem: Problem) -> bool:
@@ -48,26 +49,32 @@ def class_kernel_fits(problem: Problem) -> bool:
     operator = problem.operator
     if operator.base.config.token_name in operator.layout:
         return False
-    logits = operator.rows * operator.classes
-    few = operator.rows <= LARGEST_ROWS and logits <= min(LARGEST_LOGITS, LOGITS_EACH * operator.layout.size)
-    return few and (not operator.tail.rank_one or operator.rows * operator.tail.factor_width * 4 <= LARGEST_FACTORS)
+    rows = operator.rows
+    if rows * operator.classes > min(LARGEST_LOGITS, LOGITS_EACH * operator.layout.size):
+        return False
+    if not operator.tail.rank_one:
+        return rows * SKETCHED_OF_MANY * 4 <= LARGEST_BASIS
+    return rows <= LARGEST_ROWS and rows * operator.tail.factor_width * 4 <= LARGEST_FACTORS
 
 
 class _Inverse(NamedTuple):
-    """A⁻¹ in the eigenbases: of body and shift ``fast`` [K,N], and what the head takes off it, by ``inner`` [K,h,h].
+    """A⁻¹ in the eigenbases: of body and shift ``fast`` [K,r], and what the head takes off it, by ``inner`` [K,h,h].
 
-    ``among`` are (I − λΓG)⁻¹λΓ of the rows of each class; none where R = I, or its mean stands for it.
+    ``beyond`` is what multiplies all that is orthogonal to the basis, 0 where nothing is. ``among`` are
+    (I − λΓG)⁻¹λΓ of the rows of each class; none where R = I, or its mean stands for it.
     """
 
     fast: Tensor
     inner: Tensor | None
+    beyond: float
     among: list[Tensor]
 
 
 class _Class(NamedTuple):
-    """The rows [n,N] of a class in the eigenbasis, and their Γ [n]."""
+    """Some rows of a class: where they are [n], in the eigenbasis [n,r], and their Γ [n]."""
 
     label: int
+    where: Tensor
     rows: Tensor
     gap: Tensor
 
@@ -95,20 +102,19 @@ class ClassKernel:
         row = scale.double().square().mean(1, keepdim=True).sqrt()
         rest = torch.where(row > 0, scale.double() / row, 1)
         self._rest = None if (rest - 1).abs().max() < 1e-6 else rest.to(operator.dtype)
-        N = operator.rows
-        head, body = kernels([problem] if gone is None else [problem, gone], metric)
+        found = kernels([problem] if gone is None else [problem, gone], metric)
         self._crossing: tuple[Tensor, Tensor] | None = None
+        single = 0.0
         if gone is not None:
-            self._crossing = row * (head[:N] @ head[N:].T).double(), row * body[:N, N:].double()
-            head, body = head[:N], body[:N, :N]
-        body = body.double().mul_(row).mul_(row.T)
-        # Half the time; a solve that goes on repeats no bytes, and what is below λ has no part in an inverse under it.
-        if gone is not None and body.trace() * self.omega.max() * ROUNDING < problem.ridge:
-            body = body.float()
-        sigma, rows = (found.double() for found in torch.linalg.eigh(body))
-        self._spectrum = self.omega[:, None] * sigma.clamp_min_(0)  # of K̂ without the head, [K,N]
-        self._directions, self._rows = directions.to(operator.dtype), rows.to(operator.dtype)
-        self._head = rows.T @ (row * head.double())  # [N,h]
+            head, body = found.between(operator.rows)
+            self._crossing = row * head.double(), row * body.double()
+            found = found.first(operator.rows)
+            # In float32 half the time; a solve that goes on repeats no bytes, and what is below λ has no part in an
+            # inverse under it.
+            single = problem.ridge / (self.omega.max().item() * ROUNDING)
+        self._rows, sigma, self._head, self._whole = row_basis(found, row, operator.dtype, single)
+        self._spectrum = self.omega[:, None] * sigma  # of K̂ without the head, [K,r]
+        self._directions = directions.to(operator.dtype)
         self._fast_head = self._head.to(operator.dtype)
         self._classes: list[_Class] = []
         self._mean = self._common = 1.0  # of R⁻², and c
@@ -118,7 +124,8 @@ class ClassKernel:
             entry = (of_ridge - self._common).abs().argmax(1)
             gap = self._common - of_ridge.gather(1, entry[:, None])[:, 0]
             for k in entry.unique().tolist():
-                self._classes.append(_Class(k, self._rows[entry == k], gap[entry == k]))
+                for index in torch.nonzero(entry == k)[:, 0].split(CLASS_ROWS):
+                    self._classes.append(_Class(k, index, self._rows[index], gap[index]))
         self._coupling = self._left_out(problem, scale if self._rest is None else row.expand_as(scale).to(scale))
         self._part = min(1.0, 2 * scale.numel() / operator.layout.size) ** 4 if part is None else part
         self.shift(problem.ridge)
@@ -132,7 +139,7 @@ class ClassKernel:
         head, body = self._crossing
         turned = dual.double() @ self._directions.double()
         image = (head @ turned + body @ (turned * self.omega)) @ self._directions.double().T
-        return self._solve(self._invert(self._ridge), self._turn(image)).double()
+        return self._solve(self._invert(self._ridge), image.to(self._rows)).double()
 
     def moves(self, rows: Tensor) -> Callable[[Tensor], Tensor]:
         """‖Δw₋ₙ − Δw‖ [n] of some ``rows`` from a = (K̃ + λI)⁻¹b of theirs, [n,K]; see ``methods.decisive``."""
@@ -168,13 +175,14 @@ class ClassKernel:
     def _diagonals(self, inverse: _Inverse, rows: Tensor) -> tuple[Tensor, Tensor]:
         """The diagonals of an ``inverse`` without R, and of its square, in the classes' eigenbasis: [n,K] each."""
         basis = self._rows[rows.to(self._rows.device)]
+        outside = (1 - basis.square().sum(1)).clamp_min(0)  # of a row, beyond the basis
         diagonal, square = [], []
         for k, fast in enumerate(inverse.fast):
             columns = basis * fast
             if inverse.inner is not None:
                 columns -= ((columns @ self._fast_head) @ inverse.inner[k]) @ (self._fast_head.T * fast)
-            diagonal.append((columns * basis).sum(1))
-            square.append(columns.square().sum(1))
+            diagonal.append((columns * basis).sum(1) + inverse.beyond * outside)
+            square.append(columns.square().sum(1) + inverse.beyond**2 * outside)
         return torch.stack(diagonal, 1).double(), torch.stack(square, 1).double()
 
     def shift(self, ridge: float) -> None:
@@ -204,15 +212,18 @@ class ClassKernel:
             own = (basis * fast) @ basis.T
             own -= (basis @ beside) @ inner @ (basis @ beside).T
             eye = torch.eye(len(gap), dtype=gap.dtype, device=gap.device)
+            if not self._whole:
+                own += inverse.beyond * (eye - basis @ basis.T)
             inverse.among.append(torch.linalg.solve(eye - gap[:, None] * own, gap.diag()).to(of.rows))
         return inverse
 
     def _without_rest(self, shift: float) -> _Inverse:
         """(K̂ + shift)⁻¹ for R = I."""
         inverses = 1 / (self._spectrum + shift)
-        inner = [_inner(self._head, inverse) for inverse in inverses]
+        inner = [_inner(self._head, inverse) for inverse in inverses] if self._head.shape[1] else []
         dtype = self._rows.dtype
-        return _Inverse(inverses.to(dtype), torch.stack(inner).to(dtype) if self._head.shape[1] else None, [])
+        of_head = torch.stack(inner).to(dtype) if inner else None
+        return _Inverse(inverses.to(dtype), of_head, 0.0 if self._whole else 1 / shift, [])
 
     def apply(self, vector: Tensor) -> tuple[Tensor, float]:
         """(K̂ + τI)⁻¹ r for r [N,K], and rᵀK̂r, which is about ‖J̃ᵀr‖²."""
@@ -221,30 +232,33 @@ class ClassKernel:
         energy = (self._spectrum * seen.double().square()).sum()
         if self._head.shape[1]:
             energy += (seen.double() @ self._head).square().sum()
-        return self._solve(self._now, seen if rest is None else self._turn(vector / rest)), energy.item()
+        if rest is None:
+            return self._solve(self._now, vector, seen), energy.item()
+        return self._solve(self._now, vector / rest), energy.item()
 
-    def _solve(self, inverse: _Inverse, turned: Tensor) -> Tensor:
-        """What ``inverse`` makes of r [N,K], from R⁻¹r in the eigenbases [K,N]."""
-        out = self._solve_turned(inverse, turned)
+    def _solve(self, inverse: _Inverse, vector: Tensor, turned: Tensor | None = None) -> Tensor:
+        """What ``inverse`` makes of r, from R⁻¹r = ``vector`` [N,K]; ``turned`` is that in the eigenbases, if known."""
+        out = self._solve_turned(inverse, self._turn(vector) if turned is None else turned)
         if self._rest is None:
-            return self._back(out)
-        seen, among = self._directions @ out, torch.zeros_like(out)
+            return self._back(out) + inverse.beyond * vector if inverse.beyond else self._back(out)
+        seen, among, alone = self._directions @ out, torch.zeros_like(out), torch.zeros_like(vector)
         for of, own in zip(self._classes, inverse.among, strict=True):
-            among[of.label] = (own @ (of.rows @ seen[of.label])) @ of.rows
-        found: Tensor = self._back(out + self._solve_turned(inverse, self._directions.T @ among)) / self._rest
-        return found
+            at = of.where, of.label
+            alone[at] = own @ (of.rows @ seen[of.label] + inverse.beyond * vector[at])
+            among[of.label] += alone[at] @ of.rows
+        back = self._back(out + self._solve_turned(inverse, self._directions.T @ among))
+        return (back + inverse.beyond * (vector + alone)) / self._rest
 
     def _solve_turned(self, inverse: _Inverse, turned: Tensor) -> Tensor:
-        """A⁻¹ of what is in the eigenbases [K,N]."""
+        """A⁻¹ of what is in the eigenbases [K,r], less ``beyond`` of it."""
         out = turned * inverse.fast
-        if inverse.inner is None:
-            return out
-        inner = torch.bmm(inverse.inner, (out @ self._fast_head)[:, :, None])[:, :, 0]
-        out -= inverse.fast * (inner @ self._fast_head.T)
-        return out
+        if inverse.inner is not None:
+            inner = torch.bmm(inverse.inner, (out @ self._fast_head)[:, :, None])[:, :, 0]
+            out -= inverse.fast * (inner @ self._fast_head.T)
+        return out if self._whole else out - inverse.beyond * turned
 
     def _turn(self, vector: Tensor) -> Tensor:
-        """[N,K] to the eigenbases [K,N]."""
+        """[N,K] to the eigenbases [K,r]."""
         turned: Tensor = (vector.to(self._rows) @ self._directions).T @ self._rows
         return turned
 
@@ -253,11 +267,16 @@ class ClassKernel:
         return back
 
     def _left_out(self, problem: Problem, scale: Tensor) -> float:
-        """Twice the root mean square of K̃'s rows in the lower half of K̂'s spectrum, from one random product."""
-        signs = random_signs(scale.T, seed=1).to(self._rows)
-        product = self._turn(kernel_product(problem, scale, self._back(signs)))
-        low = slice(0, max(1, len(scale) // 2))
-        return 2 * product[:, low].double().square().mean().sqrt().item()
+        """Twice the root mean square of K̃'s rows in the lower half of K̂'s spectrum, or beyond the basis, from one
+        random product."""
+        if self._whole:
+            signs = self._back(random_signs(scale.T, seed=1).to(self._rows))
+            low = self._turn(kernel_product(problem, scale, signs))[:, : max(1, len(scale) // 2)].double()
+            return 2 * float(low.square().mean().sqrt())
+        product = kernel_product(problem, scale, random_signs(scale, seed=1).to(self._rows)).double()
+        outside = product.square().sum() - self._turn(product).double().square().sum()
+        mean = outside.clamp_min(0) / (product.numel() - self._spectrum.numel())
+        return 2 * float(mean.sqrt())
 
 
 def _inner(head: Tensor, inverse: Tensor) -> Tensor:

@@ -1,0 +1,62 @@
+"""The rows' kernel below the head, diagonal: an orthonormal basis of the rows, or of the part of them that it sees."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from taftcache.solve.inverses.body_kernel import Kernels
+
+ROUNDING = 1e-6  # of the trace, in an eigendecomposition in float32
+
+
+class RowBasis(NamedTuple):
+    """B = U diag(σ) Uᵀ and H = U h: ``rows`` U [N,r] in a problem's precision, ``sigma`` [r] and ``head`` [r,h].
+
+    ``whole`` if r = N; what is orthogonal to U otherwise is seen by neither B nor H.
+    """
+
+    rows: Tensor
+    sigma: Tensor
+    head: Tensor
+    whole: bool
+
+
+def row_basis(kernels: Kernels, row: Tensor, dtype: torch.dtype, single: float) -> RowBasis:
+    """Of √D̄ κ √D̄ and of √D̄ times the head's input, for √D̄ = ``row`` [N,1] in float64.
+
+    Args:
+        kernels: of N rows.
+        row: what each counts.
+        dtype: of U.
+        single: a matrix κ of a trace below this is decomposed in float32.
+    """
+    head = row * kernels.head.double()
+    if kernels.factored:
+        return _of_factors(kernels.body * row.to(kernels.body), head, dtype)
+    body = kernels.body.double().mul_(row).mul_(row.T)
+    if body.trace() < single:
+        body = body.float()
+    sigma, rows = (found.double() for found in torch.linalg.eigh(body))
+    return RowBasis(rows.to(dtype), sigma.clamp_min_(0), rows.T @ head, whole=True)
+
+
+def _of_factors(factors: Tensor, head: Tensor, dtype: torch.dtype) -> RowBasis:
+    """B = FFᵀ for F [N,m]: first a basis of the columns of F and H, and in it B again."""
+    m = factors.shape[1]
+    joined = torch.cat([factors, head.to(factors)], 1)
+    outer = (joined.T @ joined).double()
+    # H's columns may be far shorter than F's, and would be cut off with what is rounding of theirs.
+    sizes = outer.diagonal().sqrt().clamp_min(1e-300)
+    part = torch.cat([sizes.new_full((m,), sizes[:m].max().item()), sizes[m:]])
+    squares, directions = torch.linalg.eigh(outer / part / part[:, None])
+    seen = squares > 10 * torch.finfo(factors.dtype).eps * squares[-1]
+    squares, directions = squares[seen], directions[:, seen]
+    across = directions / squares.sqrt() / part[:, None]  # the basis is joined @ across
+    inside = across.T @ outer[:, :m]
+    sigma, turn = torch.linalg.eigh(inside @ inside.T)
+    across = across @ turn
+    rows = joined @ across.to(joined)
+    return RowBasis(rows.to(dtype), sigma.clamp_min_(0), across.T @ outer[:, m:], whole=rows.shape[0] == rows.shape[1])
