@@ -15,7 +15,7 @@ from taftcache.backbone.cut.cut import Cut
 from taftcache.objective.cotangent import Given, random_signs
 from taftcache.objective.problem import Problem
 from taftcache.objective.rsl import RSL
-from taftcache.solve.inverses.body_kernel import METRIC_ROWS, Sketch, class_metric, kernels
+from taftcache.solve.inverses.body_kernel import METRIC_ROWS, Sketch, class_metric, kernels, rank_of_many
 from taftcache.solve.inverses.class_kernel import ClassKernel, class_kernel_fits
 from taftcache.tangent.base import Base, make_base
 from taftcache.tangent.operator import TangentOperator
@@ -114,9 +114,10 @@ def test_factors_of_many_rows_have_the_inverse_of_their_kernel(monkeypatch, kind
         return [inverse, kernel.moves(rows)(dual), kernel.within(dual), torch.tensor(kernel.apply(dual)[1])]
 
     parts = "taftcache.solve.inverses.body_kernel"
+    monkeypatch.setattr(f"{parts}.LEAST_RANK", 1)
     for numbers in (12, 200):
         monkeypatch.setattr(f"{parts}.SKETCHED", numbers)
-        monkeypatch.setattr(f"{parts}.SKETCHED_OF_MANY", numbers)
+        monkeypatch.setattr(f"{parts}.LARGEST_RANK", numbers)
         monkeypatch.setattr(f"{parts}.LARGEST_ROWS", N)
         matrix = seen(part=0.0)
         monkeypatch.setattr(f"{parts}.LARGEST_ROWS", N - 1)
@@ -124,13 +125,36 @@ def test_factors_of_many_rows_have_the_inverse_of_their_kernel(monkeypatch, kind
             assert (found - expected).norm() <= 1e-5 * expected.norm()
 
 
+def test_rows_that_left_stand_behind_the_others(monkeypatch):
+    problem, metric = problem_of("layers"), torch.eye(K, dtype=torch.float64)
+    parts = "taftcache.solve.inverses.body_kernel"
+    for name in ("SKETCHED", "LARGEST_RANK", "LEAST_RANK"):
+        monkeypatch.setattr(f"{parts}.{name}", 50)
+    matrix = kernels([problem, problem], metric)
+    monkeypatch.setattr(f"{parts}.LARGEST_ROWS", N - 1)
+    factors = kernels([problem, problem], metric)
+    assert (matrix.factored, factors.factored) == (False, True)
+    first = factors.first(N)
+    assert torch.allclose(first.body @ first.body.T, matrix.first(N).body, rtol=1e-10, atol=1e-12)
+    assert torch.equal(first.head, matrix.first(N).head)
+    for crossing, of_matrix in zip(factors.between(N), matrix.between(N), strict=True):
+        assert torch.allclose(crossing, of_matrix, rtol=1e-10, atol=1e-12)
+    assert torch.allclose(factors.between(N)[1], matrix.first(N).body, rtol=1e-10, atol=1e-12)  # here the same rows
+
+
 def test_limits_of_what_many_rows_are_seen_by(monkeypatch):
-    limits = "taftcache.solve.inverses.class_kernel"
-    monkeypatch.setattr(f"{limits}.LARGEST_ROWS", N - 1)
+    monkeypatch.setattr("taftcache.solve.inverses.class_kernel.LARGEST_ROWS", N - 1)
     assert class_kernel_fits(problem_of("layers"))
     assert not class_kernel_fits(problem_of("one row"))
-    monkeypatch.setattr(f"{limits}.LARGEST_BASIS", N * 4 * 4096 - 1)
+    monkeypatch.setattr("taftcache.solve.inverses.body_kernel.LARGEST_BASIS", 4 * N * 1024 - 1)
     assert not class_kernel_fits(problem_of("layers"))
+    monkeypatch.setattr("taftcache.solve.inverses.class_kernel.LARGEST_ROWS", N)
+    assert class_kernel_fits(problem_of("layers"))
+
+
+@pytest.mark.parametrize(("rows", "rank"), [(5000, 4096), (32768, 4096), (50000, 2684), (131072, 1024), (131073, None)])
+def test_more_rows_are_seen_by_less_each(rows, rank):
+    assert rank_of_many(rows) == rank
 
 
 @pytest.mark.law("Several blocks take tens of passes where Kronecker factors take hundreds")

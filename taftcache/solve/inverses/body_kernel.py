@@ -25,8 +25,16 @@ from taftcache.tangent.tail import State
 METRIC_ROWS = 8  # Ω varies little from row to row
 # Numbers of a sketch. 2,975 rows of Caltech-101 take as many passes with 8,000 as with the gradients themselves.
 SKETCHED = 1 << 14
-SKETCHED_OF_MANY = 1 << 12  # where κ has this rank: an eigendecomposition of as many
 LARGEST_ROWS = 4096  # an eigendecomposition of κ above this costs more than the passes it saves
+LARGEST_RANK = 4096  # of κ where rows are more
+LEAST_RANK = 1024
+LARGEST_BASIS = 512 << 20  # bytes of all rows' sketches where κ has a rank; there are three such matrices at once
+
+
+def rank_of_many(rows: int) -> int | None:
+    """The rank of κ of so many rows where all of their tokens reach the logits; None where they are too many."""
+    rank = min(LARGEST_RANK, LARGEST_BASIS // (4 * rows))
+    return rank if rank >= LEAST_RANK else None
 
 
 class Kernels(NamedTuple):
@@ -112,7 +120,7 @@ def kernels(problems: Sequence[Problem], metric: Tensor) -> Kernels:
     blocks = chain.from_iterable(problem.operator.blocks() for problem in problems)
     if operator.tail.rank_one:
         return _of_factors(operator, probe, blocks, scale)
-    return _of_sketches(operator, probe, blocks, scale, many=operator.rows > LARGEST_ROWS)
+    return _of_sketches(operator, probe, blocks, scale)
 
 
 def _of_factors(
@@ -137,10 +145,11 @@ def _of_factors(
 
 
 def _of_sketches(
-    operator: TangentOperator, probe: Tensor, blocks: Iterable[tuple[State, Tensor]], scale: float, many: bool
+    operator: TangentOperator, probe: Tensor, blocks: Iterable[tuple[State, Tensor]], scale: float
 ) -> Kernels:
     weight, bias = operator.base.config.head_names
-    sketch, inputs, rows = Sketch(operator, SKETCHED_OF_MANY if many else SKETCHED), [], []
+    rank = rank_of_many(operator.rows) if operator.rows > LARGEST_ROWS else None
+    sketch, inputs, rows = Sketch(operator, rank or SKETCHED), [], []
     for state, labels in blocks:
         inputs.append(state.feature)
         rows.append(sketch(state, probe.expand(len(labels), -1).contiguous()))
@@ -149,7 +158,7 @@ def _of_sketches(
         head = head[:, :0]
     elif bias in operator.layout:
         head = torch.cat([head, head.new_ones(len(head), 1)], 1)
-    return Kernels(head, features if many else features @ features.T, factored=many)
+    return Kernels(head, features, factored=True) if rank else Kernels(head, features @ features.T, factored=False)
 
 
 def _first_rows(operator: TangentOperator, count: int) -> np.ndarray:

@@ -29,7 +29,7 @@ from torch import Tensor
 
 from taftcache.objective.cotangent import Given, random_signs
 from taftcache.objective.problem import Problem
-from taftcache.solve.inverses.body_kernel import LARGEST_ROWS, SKETCHED_OF_MANY, class_metric, kernels
+from taftcache.solve.inverses.body_kernel import LARGEST_ROWS, class_metric, kernels, rank_of_many
 from taftcache.solve.inverses.row_basis import ROUNDING, row_basis
 
 # N·K over P, at most: an apply grows with N²·K and a pass does not, so that beyond it more and cheaper passes win.
@@ -37,7 +37,6 @@ LOGITS_EACH = 4
 LARGEST_LOGITS = 1 << 21  # directions of so many numbers: 64 of them and their products are a gigabyte
 BLOCK = 256  # rows of which the inverse's diagonal is taken at once
 LARGEST_FACTORS = 2 << 30  # bytes of the rows' factors
-LARGEST_BASIS = 1 << 30  # bytes of what many rows are seen by
 CLASS_ROWS = 2048  # of one class, of which G is kept as one block
 
 
@@ -53,7 +52,7 @@ def class_kernel_fits(problem: Problem) -> bool:
     if rows * operator.classes > min(LARGEST_LOGITS, LOGITS_EACH * operator.layout.size):
         return False
     if not operator.tail.rank_one:
-        return rows * SKETCHED_OF_MANY * 4 <= LARGEST_BASIS
+        return rows <= LARGEST_ROWS or rank_of_many(rows) is not None
     return rows <= LARGEST_ROWS and rows * operator.tail.factor_width * 4 <= LARGEST_FACTORS
 
 

@@ -33,26 +33,24 @@ def row_basis(kernels: Kernels, row: Tensor, dtype: torch.dtype, single: float) 
         dtype: of U.
         single: a matrix κ of a trace below this is decomposed in float32.
     """
-    head = row * kernels.head.double()
     if kernels.factored:
-        return _of_factors(kernels.body * row.to(kernels.body), head, dtype)
+        joined = torch.cat([kernels.body, kernels.head], 1).mul_(row.to(kernels.body))
+        return _of_factors(joined, kernels.body.shape[1], dtype)
     body = kernels.body.double().mul_(row).mul_(row.T)
     if body.trace() < single:
         body = body.float()
     sigma, rows = (found.double() for found in torch.linalg.eigh(body))
-    return RowBasis(rows.to(dtype), sigma.clamp_min_(0), rows.T @ head, whole=True)
+    return RowBasis(rows.to(dtype), sigma.clamp_min_(0), rows.T @ (row * kernels.head.double()), whole=True)
 
 
-def _of_factors(factors: Tensor, head: Tensor, dtype: torch.dtype) -> RowBasis:
-    """B = FFᵀ for F [N,m]: first a basis of the columns of F and H, and in it B again."""
-    m = factors.shape[1]
-    joined = torch.cat([factors, head.to(factors)], 1)
+def _of_factors(joined: Tensor, m: int, dtype: torch.dtype) -> RowBasis:
+    """B = FFᵀ for ``joined`` = F [N,m] and H beside it: first a basis of all their columns, and in it B again."""
     outer = (joined.T @ joined).double()
     # H's columns may be far shorter than F's, and would be cut off with what is rounding of theirs.
     sizes = outer.diagonal().sqrt().clamp_min(1e-300)
     part = torch.cat([sizes.new_full((m,), sizes[:m].max().item()), sizes[m:]])
     squares, directions = torch.linalg.eigh(outer / part / part[:, None])
-    seen = squares > 10 * torch.finfo(factors.dtype).eps * squares[-1]
+    seen = squares > 10 * torch.finfo(joined.dtype).eps * squares[-1]
     squares, directions = squares[seen], directions[:, seen]
     across = directions / squares.sqrt() / part[:, None]  # the basis is joined @ across
     inside = across.T @ outer[:, :m]
