@@ -162,7 +162,14 @@ def moved(base: Tensor, change: Tensor | None, jvp_only: bool) -> Tensor:
 def random_signs(like: Tensor, seed: int | torch.Generator) -> Tensor:
     """±1 in the shape of ``like``, a function of the seed or of where a generator stands."""
     generator = torch.Generator().manual_seed(seed) if isinstance(seed, int) else seed
-    return (torch.randint(0, 2, like.shape, generator=generator) * 2 - 1).to(like)
+    return (torch.randint(0, 2, like.shape, generator=generator, dtype=torch.int8) * 2 - 1).to(like)
+
+
+def unit(like: Tensor, k: int) -> Tensor:
+    """e_k for each row [n,K]."""
+    found = torch.zeros_like(like)
+    found[:, k] = 1
+    return found
 
 
 def _sent(value: Any) -> Any:

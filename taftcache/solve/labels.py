@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from taftcache.objective.cotangent import unit
 from taftcache.tangent.operator import TangentOperator
 from taftcache.tangent.tail import row_norms
 
@@ -27,16 +28,10 @@ def proven_labels(operator: TangentOperator, delta: Tensor, distance: float) -> 
         label = z.argmax(1)
         sure = torch.ones_like(label, dtype=torch.bool)
         for k in range(operator.classes):
-            contrast = torch.zeros_like(z).scatter_(1, label[:, None], 1) - _unit(z, k)
+            contrast = torch.zeros_like(z).scatter_(1, label[:, None], 1) - unit(z, k)
             margin = (contrast * z).sum(1)
             reach = row_norms(operator.tail, operator.layout, operator.weights, state, contrast) * distance
             sure &= (margin > reach) | (label == k)
         predicted.append(label)
         proven.append(sure)
     return torch.cat(predicted), torch.cat(proven)
-
-
-def _unit(like: Tensor, k: int) -> Tensor:
-    unit = torch.zeros_like(like)
-    unit[:, k] = 1
-    return unit

@@ -8,7 +8,7 @@ a sketch of it is kept.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import chain
 from typing import NamedTuple
 
@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from taftcache.objective.cotangent import random_signs
+from taftcache.objective.cotangent import random_signs, unit
 from taftcache.objective.problem import Problem
 from taftcache.tangent.factors import Direct, RankOne, add_gram
 from taftcache.tangent.operator import TangentOperator
@@ -65,11 +65,9 @@ class Sketch:
     """
 
     def __init__(self, operator: TangentOperator, numbers: int) -> None:
-        layout, (weight, bias) = operator.layout, operator.base.config.head_names
-        signs = random_signs(torch.empty(layout.size, dtype=torch.int8), seed=0)
-        for name in (weight, bias) if weight in layout else ():
-            if name in layout:
-                signs[layout.slices[name]] = 0
+        signs = random_signs(torch.empty(operator.layout.size, dtype=operator.dtype), seed=0)
+        for name in _head_names(operator):
+            signs[operator.layout.slices[name]] = 0
         self._operator, self._numbers, self._signs = operator, numbers, signs.to(operator.device)
 
     def __call__(self, state: State, r: Tensor) -> Tensor:
@@ -81,7 +79,7 @@ class Sketch:
             for start in range(where.start - where.start % m, where.stop, m):
                 low, high = max(start, where.start), min(start + m, where.stop)
                 part = values[:, low - where.start : high - where.start]
-                found[rows, low - start : high - start].addcmul_(part, self._signs[low:high].to(part))
+                found[rows, low - start : high - start].addcmul_(part, self._signs[low:high])
 
         self._operator.collect_gradients(state, r, add)
         return found
@@ -92,12 +90,12 @@ def class_metric(problem: Problem) -> Tensor:
     operator = problem.operator
     K = operator.classes
     state = operator.prepare(_first_rows(operator, METRIC_ROWS))
-    units = [unit.expand_as(state.logits).contiguous() for unit in torch.eye(K).to(state.logits)]
+    units = [unit(state.logits, k) for k in range(K)]
     if not operator.tail.rank_one:
         sketch = Sketch(operator, SKETCHED)
-        rows = torch.stack([sketch(state, unit) for unit in units], 1)
+        rows = torch.stack([sketch(state, e) for e in units], 1)
         return (rows @ rows.mT).sum(0).double() / len(rows)
-    per_class = [operator.factors(state, unit) for unit in units]
+    per_class = [operator.factors(state, e) for e in units]
     total = torch.zeros(K, K, dtype=operator.dtype, device=operator.device)
     for same in zip(*(matrices for matrices, _ in per_class), strict=True):
         factors = [m for m in same if isinstance(m, RankOne)]
@@ -117,48 +115,35 @@ def kernels(problems: Sequence[Problem], metric: Tensor) -> Kernels:
     operator = problems[0].operator
     probe = random_signs(metric[0], seed=0).to(operator.dtype)
     scale = (probe.double() @ metric @ probe.double()).item() or 1.0
-    blocks = chain.from_iterable(problem.operator.blocks() for problem in problems)
-    if operator.tail.rank_one:
-        return _of_factors(operator, probe, blocks, scale)
-    return _of_sketches(operator, probe, blocks, scale)
-
-
-def _of_factors(
-    operator: TangentOperator, probe: Tensor, blocks: Iterable[tuple[State, Tensor]], scale: float
-) -> Kernels:
-    of_head: list[RankOne] = []
-    parts: list[tuple[list[RankOne], list[Direct]]] = []
-    count = 0
-    for state, labels in blocks:
-        matrices, small = operator.factors(state, probe.expand(len(labels), -1).contiguous())
-        factors = [m for m in matrices if isinstance(m, RankOne)]
-        of_head += [m for m in factors if m.of_head]
-        parts.append(([m for m in factors if not m.of_head], small))
-        count += len(labels)
-    head = probe.new_zeros(count, 0)
-    if of_head:
-        into = torch.cat([m.into[:, 0] for m in of_head])
-        head = torch.cat([into, into.new_ones(len(into), 1)], 1) if of_head[0].bias is not None else into
-    total = probe.new_zeros(count, count)
-    add_gram(total, parts, scale)
+    rank = rank_of_many(operator.rows) if operator.rows > LARGEST_ROWS else None
+    sketch = None if operator.tail.rank_one else Sketch(operator, rank or SKETCHED)
+    inputs, sketches = [], []
+    factors: list[tuple[list[RankOne], list[Direct]]] = []
+    for state, labels in chain.from_iterable(problem.operator.blocks() for problem in problems):
+        r = probe.expand(len(labels), -1).contiguous()
+        inputs.append(state.feature)
+        if sketch is not None:
+            sketches.append(sketch(state, r))
+        else:
+            matrices, small = operator.factors(state, r)
+            factors.append(([m for m in matrices if isinstance(m, RankOne) and not m.of_head], small))
+    head, names = torch.cat(inputs), _head_names(operator)
+    if not names:
+        head = head[:, :0]
+    elif len(names) == 2:
+        head = torch.cat([head, head.new_ones(len(head), 1)], 1)
+    if sketch is not None:
+        rows = torch.cat(sketches).mul_(scale**-0.5)
+        return Kernels(head, rows, factored=True) if rank else Kernels(head, rows @ rows.T, factored=False)
+    total = probe.new_zeros(len(head), len(head))
+    add_gram(total, factors, scale)
     return Kernels(head, total, factored=False)
 
 
-def _of_sketches(
-    operator: TangentOperator, probe: Tensor, blocks: Iterable[tuple[State, Tensor]], scale: float
-) -> Kernels:
+def _head_names(operator: TangentOperator) -> list[str]:
+    """The head's weight and bias where they are trained; a bias alone is one of the body's."""
     weight, bias = operator.base.config.head_names
-    rank = rank_of_many(operator.rows) if operator.rows > LARGEST_ROWS else None
-    sketch, inputs, rows = Sketch(operator, rank or SKETCHED), [], []
-    for state, labels in blocks:
-        inputs.append(state.feature)
-        rows.append(sketch(state, probe.expand(len(labels), -1).contiguous()))
-    head, features = torch.cat(inputs), torch.cat(rows).mul_(scale**-0.5)
-    if weight not in operator.layout:
-        head = head[:, :0]
-    elif bias in operator.layout:
-        head = torch.cat([head, head.new_ones(len(head), 1)], 1)
-    return Kernels(head, features, factored=True) if rank else Kernels(head, features @ features.T, factored=False)
+    return [name for name in (weight, bias) if name in operator.layout] if weight in operator.layout else []
 
 
 def _first_rows(operator: TangentOperator, count: int) -> np.ndarray:

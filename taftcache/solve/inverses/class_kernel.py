@@ -30,7 +30,7 @@ from torch import Tensor
 from taftcache.objective.cotangent import Given, random_signs
 from taftcache.objective.problem import Problem
 from taftcache.solve.inverses.body_kernel import LARGEST_ROWS, class_metric, kernels, rank_of_many
-from taftcache.solve.inverses.row_basis import ROUNDING, row_basis
+from taftcache.solve.inverses.row_basis import row_basis
 
 # N·K over P, at most: an apply grows with N²·K and a pass does not, so that beyond it more and cheaper passes win.
 LOGITS_EACH = 4
@@ -103,15 +103,15 @@ class ClassKernel:
         self._rest = None if (rest - 1).abs().max() < 1e-6 else rest.to(operator.dtype)
         found = kernels([problem] if gone is None else [problem, gone], metric)
         self._crossing: tuple[Tensor, Tensor] | None = None
-        single = 0.0
+        least = 0.0
         if gone is not None:
             head, body = found.between(operator.rows)
             self._crossing = row * head.double(), row * body.double()
             found = found.first(operator.rows)
-            # In float32 half the time; a solve that goes on repeats no bytes, and what is below λ has no part in an
-            # inverse under it.
-            single = problem.ridge / (self.omega.max().item() * ROUNDING)
-        self._rows, sigma, self._head, self._whole = row_basis(found, row, operator.dtype, single)
+            # A solve that goes on repeats no bytes, and what is below λ has no part in an inverse under it.
+            least = (problem.ridge / self.omega.max()).item()
+        self._rows, sigma, self._head = row_basis(found, row, operator.dtype, least)
+        self._whole = self._rows.shape[0] == self._rows.shape[1]
         self._spectrum = self.omega[:, None] * sigma  # of K̂ without the head, [K,r]
         self._directions = directions.to(operator.dtype)
         self._fast_head = self._head.to(operator.dtype)

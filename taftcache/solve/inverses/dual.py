@@ -18,12 +18,11 @@ from math import sqrt
 import torch
 from torch import Tensor
 
-from taftcache.objective.cotangent import Given
+from taftcache.objective.cotangent import Given, unit
 from taftcache.objective.problem import Problem
 from taftcache.solve.inverses.cholesky import cholesky
 from taftcache.tangent.factors import Direct, RankOne
 from taftcache.tangent.operator import TangentOperator
-from taftcache.tangent.tail import State
 
 LARGEST_KERNEL = 8192  # M: three matrices of 0.5 GB in float64, and a Cholesky of some seconds
 LARGEST_WRITTEN = 2048  # M where gradients are written out, which takes a few seconds at most
@@ -116,8 +115,8 @@ def _roots(problem: Problem) -> Tensor:
     """√(ω/N) R of every row [N,K,K], its columns the last axis, at the problem's point."""
     found, start = [], 0
     for state, labels in problem.operator.blocks():
-        units = torch.eye(problem.operator.classes).to(state.logits)
-        columns = [problem.root(state.logits, labels, start, unit.expand_as(state.logits)) for unit in units]
+        units = [unit(state.logits, k) for k in range(problem.operator.classes)]
+        columns = [problem.root(state.logits, labels, start, e) for e in units]
         found.append(torch.stack(columns, 2))
         start += len(labels)
     return torch.cat(found) / sqrt(problem.operator.rows)
@@ -147,7 +146,7 @@ def kernel(problem: Problem) -> Tensor:
     for k in range(K):
         parts = []
         for state, _ in blocks:
-            matrices, direct = operator.factors(state, _unit(state, k))
+            matrices, direct = operator.factors(state, unit(state.logits, k))
             parts.append(([m for m in matrices if isinstance(m, RankOne)], direct))
         per_class.append(_joined(parts))
     total = torch.zeros(K * N, K * N, dtype=operator.dtype, device=operator.device)
@@ -174,16 +173,9 @@ def _jacobian(operator: TangentOperator) -> Tensor:
     start = 0
     for state, labels in operator.blocks():
         for k in range(operator.classes):
-            found[k, start : start + len(labels)] = operator.gradients(state, _unit(state, k))
+            found[k, start : start + len(labels)] = operator.gradients(state, unit(state.logits, k))
         start += len(labels)
     return found
-
-
-def _unit(state: State, k: int) -> Tensor:
-    """e_k for each row [n,K]."""
-    unit = torch.zeros_like(state.logits)
-    unit[:, k] = 1
-    return unit
 
 
 def _joined(parts: list[tuple[list[RankOne], list[Direct]]]) -> tuple[list[RankOne], list[Direct]]:
