@@ -43,25 +43,50 @@ class Direct(NamedTuple):
 
 Factor = RankOne | TokenSum
 
+Gradients = tuple[Sequence[RankOne], Sequence[Direct]]
+"""A block's, where one row of tokens reaches the logits: of the matrices, and of the small parameters."""
+
 AddGradients = Callable[[slice, slice, Tensor], object]
 """Takes a piece of the rows' gradients: of which rows, where in the vector [P], and the numbers [n,p]."""
 
 PIECE_NUMBERS = 1 << 22  # of a matrix's gradients that are written out at once, about
 
 
-def add_gram(total: Tensor, parts: Sequence[tuple[Sequence[RankOne], Sequence[Direct]]], scale: float = 1.0) -> None:
-    """Add GGᵀ/scale to ``total`` [n,n], for the gradients of several blocks of rows: matrices and small parameters."""
+def add_gram(total: Tensor, rows: Sequence[Gradients], others: Sequence[Gradients] = (), scale: float = 1.0) -> None:
+    """Add GG'ᵀ/scale to ``total`` [n,n'], for gradients G of blocks of rows and G' of others, by default the same."""
     inner, outer = torch.empty_like(total), torch.empty_like(total)  # fresh pages would cost as much as the sums
-    for same in zip(*(matrices for matrices, _ in parts), strict=True):
-        out, into = (torch.cat([getattr(m, side) for m in same]) for side in ("out", "into"))
+    matrices, small = _by_parameter(rows)
+    matrices_of_others, small_of_others = _by_parameter(others) if others else (matrices, small)
+    for same, other in zip(matrices, matrices_of_others, strict=True):
+        out, into = _sides(same)
+        out_of_other, into_of_other = (out, into) if other is same else _sides(other)
         for h in range(out.shape[1]):
-            torch.mm(into[:, h], into[:, h].T, out=inner)
+            torch.mm(into[:, h], into_of_other[:, h].T, out=inner)
             if same[0].bias is not None:
                 inner.add_(1)
-            total.addcmul_(inner, torch.mm(out[:, h], out[:, h].T, out=outer), value=1 / scale)
-    for small in zip(*(direct for _, direct in parts), strict=True):
-        rows = torch.cat([part.rows for part in small])
-        total.addmm_(rows, rows.T, alpha=1 / scale)
+            total.addcmul_(inner, torch.mm(out[:, h], out_of_other[:, h].T, out=outer), value=1 / scale)
+    for part, part_of_other in zip(small, small_of_others, strict=True):
+        total.addmm_(_joined([d.rows for d in part]), _joined([d.rows for d in part_of_other]).T, alpha=1 / scale)
+
+
+def joined(blocks: Sequence[Gradients]) -> Gradients:
+    """Those of several blocks as one block's."""
+    matrices, small = _by_parameter(blocks)
+    whole = [same[0]._replace(out=out, into=into) for same in matrices for out, into in [_sides(same)]]
+    return whole, [same[0]._replace(rows=_joined([d.rows for d in same])) for same in small]
+
+
+def _by_parameter(blocks: Sequence[Gradients]) -> tuple[list[tuple[RankOne, ...]], list[tuple[Direct, ...]]]:
+    """Of each matrix, and of each small parameter, the parts of all blocks."""
+    return list(zip(*(m for m, _ in blocks), strict=True)), list(zip(*(small for _, small in blocks), strict=True))
+
+
+def _sides(parts: Sequence[RankOne]) -> tuple[Tensor, Tensor]:
+    return _joined([m.out for m in parts]), _joined([m.into for m in parts])
+
+
+def _joined(parts: list[Tensor]) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
 def add_gradients(matrices: Iterable[Factor], direct: Iterable[Direct], add: AddGradients) -> None:

@@ -124,7 +124,7 @@ def turn(way: str, patch: pytest.MonkeyPatch) -> None:
     if way in ("rows", "iterations"):
         patch.setattr("taftcache.solve.inverses.dual.LARGEST_KERNEL", 0)
     if way == "iterations":
-        patch.setattr("taftcache.solve.inverses.class_kernel.LARGEST_ROWS", 0)
+        patch.setattr("taftcache.solve.inverses.class_kernel.LARGEST_LOGITS", 0)
 
 
 def asking(opened: FeatureStore, way: str) -> Recipe:

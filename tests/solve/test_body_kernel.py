@@ -15,8 +15,10 @@ from taftcache.backbone.cut.cut import Cut
 from taftcache.objective.cotangent import Given, random_signs
 from taftcache.objective.problem import Problem
 from taftcache.objective.rsl import RSL
-from taftcache.solve.inverses.body_kernel import METRIC_ROWS, Sketch, class_metric, kernels, rank_of_many
+from taftcache.solve.inverses.body_kernel import METRIC_ROWS, Kernels, class_metric, kernels
 from taftcache.solve.inverses.class_kernel import ClassKernel, class_kernel_fits
+from taftcache.solve.inverses.landmarks import Sketch
+from taftcache.solve.inverses.row_basis import RowBasis, row_basis
 from taftcache.tangent.base import Base, make_base
 from taftcache.tangent.operator import TangentOperator
 from taftcache.tangent.rows import ArrayRows
@@ -25,6 +27,7 @@ from tests.solve.problems import minimised
 
 N, K = 30, 3
 KINDS = {"one row": ("token", 1), "layers": ("token", 2), "pooled layers": ("avg", 1), "functional": ("map", 1)}
+LANDMARKS = "taftcache.solve.inverses.landmarks.LANDMARKS"
 each_kind = pytest.mark.parametrize("kind", KINDS)
 
 
@@ -67,14 +70,15 @@ def body_gradients(problem: Problem, r: Tensor) -> Tensor:
 def test_kernel_and_metric_are_the_gradients_own(monkeypatch, kind, without):
     """A sketch of as many numbers as there are parameters leaves inner products as they are."""
     problem = problem_of(kind, without)
-    monkeypatch.setattr("taftcache.solve.inverses.body_kernel.SKETCHED", problem.operator.layout.size)
+    for module in ("body_kernel", "landmarks"):
+        monkeypatch.setattr(f"taftcache.solve.inverses.{module}.SKETCHED", problem.operator.layout.size)
     units = torch.eye(K, dtype=torch.float64)
     first = torch.stack([body_gradients(problem, unit.expand(METRIC_ROWS, K)) for unit in units], 1)
     metric = (first @ first.mT).mean(0)
     assert torch.allclose(class_metric(problem), metric, rtol=1e-10, atol=1e-12)
 
-    head, body, factored = kernels([problem], metric)
-    assert not factored
+    found = kernels([problem], metric)
+    head, body = found.head, found.body @ found.body.T
     probe = random_signs(metric[0], seed=0)
     written = body_gradients(problem, probe.expand(N, K))
     assert torch.allclose(body, written @ written.T / (probe @ metric @ probe), rtol=1e-10, atol=1e-12)
@@ -97,49 +101,99 @@ def test_a_sketch_keeps_inner_products_about(kind):
     assert 0 < away.square().mean().sqrt() < 2 * (2 / 500) ** 0.5
 
 
-@pytest.mark.parametrize("kind", ["layers", "functional"])
-@pytest.mark.parametrize("alpha", [1.0, 3.0])
-def test_factors_of_many_rows_have_the_inverse_of_their_kernel(monkeypatch, kind, alpha):
+@each_kind
+def test_landmarks_see_each_other_exactly_and_the_rest_of_the_rows_in_their_span(monkeypatch, kind):
+    kappa = kernels_of_all(monkeypatch, kind)
+    monkeypatch.setattr(LANDMARKS, 10)
+    found = kernels([problem_of(kind)], torch.eye(K, dtype=torch.float64))
+    body = found.body
+    assert body.shape == (N, 10)
+    known = torch.arange(10) * 3
+    spanned = kappa[:, known] @ torch.linalg.solve(kappa[known][:, known], kappa[known])
+    assert (body @ body.T - spanned).norm() <= 1e-8 * kappa.norm()
+    assert (spanned - kappa).norm() > 1e-3 * kappa.norm()
+    assert torch.allclose(found.unseen, (kappa - spanned).diagonal(), atol=1e-8 * kappa.trace().item())
+
+
+def kernels_of_all(monkeypatch: pytest.MonkeyPatch, kind: str, without: Sequence[str] = ()) -> Tensor:
+    """κ, for Ω = I."""
+    monkeypatch.setattr(LANDMARKS, N)
+    body = kernels([problem_of(kind, without)], torch.eye(K, dtype=torch.float64)).body
+    return body @ body.T
+
+
+@pytest.mark.parametrize("without", [(), ("head.weight", "head.bias")], ids=str)
+@pytest.mark.parametrize("landmarks", [5, N])
+def test_a_basis_of_the_rows_holds_both_kernels(monkeypatch, landmarks, without):
+    monkeypatch.setattr(LANDMARKS, landmarks)
+    found = kernels([problem_of("one row", without)], torch.eye(K, dtype=torch.float64))
+    row = 1 + torch.arange(N, dtype=torch.float64)[:, None] / N
+    rows, sigma, head, beyond = row_basis(found, row, torch.float64)
+    assert rows.shape == (N, len(sigma))
+    assert len(sigma) <= min(N, found.columns.shape[1])
+    assert torch.allclose(rows.T @ rows, torch.eye(len(sigma), dtype=torch.float64), atol=1e-10)
+    body = row * found.body
+    assert torch.allclose(rows @ (sigma[:, None] * rows.T), body @ body.T, atol=1e-10 * body.square().sum().item())
+    assert torch.allclose(rows @ head, row * found.head, atol=1e-10)
+    whole = kernels_of_all(monkeypatch, "one row", without)
+    left = (row.square() * (whole - found.body @ found.body.T).diagonal()[:, None]).sum().item()
+    assert beyond * (N - len(sigma)) == pytest.approx(left, abs=1e-8 * whole.trace().item())
+    assert (beyond > 0) == (landmarks < N)
+
+
+@pytest.mark.parametrize("alpha", [0.5, 1.0, 3.0])
+@pytest.mark.parametrize(("kind", "classes"), [("layers", K), ("functional", K), ("one row", K), ("one row", 1)])
+def test_directions_of_few_landmarks_have_the_inverse_of_all_directions(monkeypatch, kind, alpha, classes):
+    """Beyond theirs, all directions have the same eigenvalue."""
     problem = replace(problem_of(kind), loss=RSL(alpha=alpha, kappa=5.0))
-    labels = torch.cat([labels for _, labels in problem.operator.blocks()])
+    labels = torch.cat([labels for _, labels in problem.operator.blocks()]) % classes
     scale = problem.diagonal(labels, torch.zeros((), dtype=torch.float64)).sqrt()
     rows = torch.arange(N)
     dual = torch.randn(N, K, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 
-    def seen(part: float) -> list[Tensor]:
-        kernel = ClassKernel(problem, scale, part=part)
+    def seen() -> tuple[list[Tensor], bool]:
+        kernel = ClassKernel(problem, scale, part=0.0)
         inverse = torch.stack([kernel.apply(unit)[0].reshape(-1) for unit in torch.eye(N * K).double().view(-1, N, K)])
         assert torch.linalg.eigvalsh(inverse).min() > 0
-        assert kernel._whole == (kernel._rows.shape[1] == N)
-        return [inverse, kernel.moves(rows)(dual), kernel.within(dual), torch.tensor(kernel.apply(dual)[1])]
+        whole = kernel._rows.shape[1] == N
+        return [inverse, kernel.moves(rows)(dual), kernel.within(dual), torch.tensor(kernel.apply(dual)[1])], whole
 
-    parts = "taftcache.solve.inverses.body_kernel"
-    monkeypatch.setattr(f"{parts}.LEAST_RANK", 1)
-    for numbers in (12, 200):
-        monkeypatch.setattr(f"{parts}.SKETCHED", numbers)
-        monkeypatch.setattr(f"{parts}.LARGEST_RANK", numbers)
-        monkeypatch.setattr(f"{parts}.LARGEST_ROWS", N)
-        matrix = seen(part=0.0)
-        monkeypatch.setattr(f"{parts}.LARGEST_ROWS", N - 1)
-        for found, expected in zip(seen(part=0.0), matrix, strict=True):
-            assert (found - expected).norm() <= 1e-5 * expected.norm()
+    monkeypatch.setattr(LANDMARKS, 4)
+    found, whole = seen()
+    assert not whole
+
+    def completed(found: Kernels, row: Tensor, dtype: torch.dtype) -> RowBasis:
+        rows, sigma, head, beyond = row_basis(found, row, dtype)
+        assert beyond > 1e-3 * sigma.median()
+        others = torch.linalg.qr(rows, mode="complete").Q[:, len(sigma) :]
+        flat = torch.full_like(others[0], beyond)
+        return RowBasis(
+            torch.cat([rows, others], 1), torch.cat([sigma, flat]), torch.cat([head, 0 * (others.T @ rows @ head)]), 0.0
+        )
+
+    monkeypatch.setattr("taftcache.solve.inverses.class_kernel.row_basis", completed)
+    expected, whole = seen()
+    assert whole
+    for part, of_all in zip(found, expected, strict=True):
+        assert (part - of_all).norm() <= 1e-8 * of_all.norm()
 
 
-def test_rows_that_left_stand_behind_the_others(monkeypatch):
-    problem, metric = problem_of("layers"), torch.eye(K, dtype=torch.float64)
-    parts = "taftcache.solve.inverses.body_kernel"
-    for name in ("SKETCHED", "LARGEST_RANK", "LEAST_RANK"):
-        monkeypatch.setattr(f"{parts}.{name}", 50)
-    matrix = kernels([problem, problem], metric)
-    monkeypatch.setattr(f"{parts}.LARGEST_ROWS", N - 1)
-    factors = kernels([problem, problem], metric)
-    assert (matrix.factored, factors.factored) == (False, True)
-    first = factors.first(N)
-    assert torch.allclose(first.body @ first.body.T, matrix.first(N).body, rtol=1e-10, atol=1e-12)
-    assert torch.equal(first.head, matrix.first(N).head)
-    for crossing, of_matrix in zip(factors.between(N), matrix.between(N), strict=True):
-        assert torch.allclose(crossing, of_matrix, rtol=1e-10, atol=1e-12)
-    assert torch.allclose(factors.between(N)[1], matrix.first(N).body, rtol=1e-10, atol=1e-12)  # here the same rows
+@each_kind
+def test_rows_that_left_stand_behind_the_others(monkeypatch, kind):
+    """And are landmarks too."""
+    problem, metric = problem_of(kind), torch.eye(K, dtype=torch.float64)
+    whole = kernels([problem], metric)
+    kappa = whole.body @ whole.body.T
+    gone = problem_of(kind)
+    gone.operator.sources = [rows_of(gone.operator.base)[0]]
+    gone.operator.rows = 5
+    monkeypatch.setattr(LANDMARKS, 20)
+    found = kernels([problem, gone], metric)
+    head, body = found.between(N)
+    assert torch.allclose(head, whole.head @ whole.head[:5].T)
+    assert torch.allclose(body, kappa[:, :5], atol=1e-8 * kappa.norm().item())
+    assert torch.equal(found.first(N).head, whole.head)
+    assert found.first(N).body.shape == (N, found.m)
 
 
 def test_rows_leave_where_no_row_sees_what_is_below_the_head(monkeypatch):
@@ -151,18 +205,26 @@ def test_rows_leave_where_no_row_sees_what_is_below_the_head(monkeypatch):
 
 
 def test_limits_of_what_many_rows_are_seen_by(monkeypatch):
-    monkeypatch.setattr("taftcache.solve.inverses.class_kernel.LARGEST_ROWS", N - 1)
-    assert class_kernel_fits(problem_of("layers"))
-    assert not class_kernel_fits(problem_of("one row"))
-    monkeypatch.setattr("taftcache.solve.inverses.body_kernel.LARGEST_BASIS", 4 * N * 1024 - 1)
-    assert not class_kernel_fits(problem_of("layers"))
-    monkeypatch.setattr("taftcache.solve.inverses.class_kernel.LARGEST_ROWS", N)
-    assert class_kernel_fits(problem_of("layers"))
-
-
-@pytest.mark.parametrize(("rows", "rank"), [(5000, 4096), (32768, 4096), (50000, 2684), (131072, 1024), (131073, None)])
-def test_more_rows_are_seen_by_less_each(rows, rank):
-    assert rank_of_many(rows) == rank
+    limits = "taftcache.solve.inverses.class_kernel"
+    for kind in KINDS:
+        problem = problem_of(kind)
+        P, width = problem.operator.layout.size, problem.operator.base.config.width
+        assert class_kernel_fits(problem)
+        for name, least in {
+            "LARGEST_LOGITS": N * K,
+            "LARGEST_BASIS": 4 * N * (1024 + width),
+            "APPLY_EACH": N * K / P,
+        }.items():
+            with monkeypatch.context() as patch:
+                patch.setattr(f"{limits}.{name}", least)
+                assert class_kernel_fits(problem)
+                patch.setattr(f"{limits}.{name}", least * 0.999)
+                assert not class_kernel_fits(problem)
+        with monkeypatch.context() as patch:  # an apply costs no more where landmarks are fewer than rows
+            patch.setattr(f"{limits}.APPLY_EACH", (width + 10) * K / P)
+            assert not class_kernel_fits(problem)
+            patch.setattr(f"{limits}.LANDMARKS", 10)
+            assert class_kernel_fits(problem)
 
 
 @pytest.mark.law(

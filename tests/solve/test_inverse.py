@@ -193,7 +193,7 @@ def test_a_sample_spreads_over_all_sources_whatever_their_sizes_and_takes_anothe
 
 def test_many_rows_are_solved_under_a_sample(monkeypatch):
     monkeypatch.setattr("taftcache.solve.inverses.dual.LARGEST_KERNEL", 0)
-    monkeypatch.setattr("taftcache.solve.inverses.class_kernel.LARGEST_ROWS", 0)
+    monkeypatch.setattr("taftcache.solve.inverses.class_kernel.LARGEST_LOGITS", 0)
     solve = partial(minimised, case().base, rows(), RSL(alpha=1.0, kappa=5.0), 1e-2, tolerance=1e-6)
     factors = solve()
     monkeypatch.setattr("taftcache.solve.inverses.sampled.LEAST_ROWS", N)

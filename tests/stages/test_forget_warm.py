@@ -126,7 +126,7 @@ def test_a_cold_solve_after_a_warm_one_chooses_no_ridge_again(tmp_path, monkeypa
 @pytest.mark.law("A warm re-solve is within a tenth of what the removal moved, or is solved cold")
 def test_a_warm_solve_that_gave_up_is_solved_cold_until_it_decides(tmp_path, monkeypatch):
     """Whatever the recipe's tolerance: the request was for a certificate that decides."""
-    for limit in ("dual.LARGEST_KERNEL", "class_kernel.LARGEST_ROWS"):
+    for limit in ("dual.LARGEST_KERNEL", "class_kernel.LARGEST_LOGITS"):
         monkeypatch.setattr(f"taftcache.solve.inverses.{limit}", 0)
     monkeypatch.setattr("taftcache.solve.inverses.sampled.LEAST_ROWS", 2)
     monkeypatch.setattr("taftcache.solve.inverses.sampled._count", lambda problem: 256)
@@ -142,7 +142,7 @@ def test_a_warm_solve_that_gave_up_is_solved_cold_until_it_decides(tmp_path, mon
 @pytest.mark.law("What was trained by a recipe that names no tolerance has receipts that decide")
 def test_without_a_tolerance_receipts_decide(tmp_path, monkeypatch):
     """Under a sample of many rows, at 10⁻² of the gradient, they would not."""
-    for limit in ("dual.LARGEST_KERNEL", "class_kernel.LARGEST_ROWS"):
+    for limit in ("dual.LARGEST_KERNEL", "class_kernel.LARGEST_LOGITS"):
         monkeypatch.setattr(f"taftcache.solve.inverses.{limit}", 0)
     monkeypatch.setattr("taftcache.solve.inverses.sampled.LEAST_ROWS", 2)
     monkeypatch.setattr("taftcache.solve.inverses.sampled._count", lambda problem: 256)

@@ -82,7 +82,7 @@ def test_without_a_closed_form_changes_are_about_its(problem, monkeypatch, large
     whole = minimised(base, [rows], loss, ridge, tolerance=1e-12).value
     exact = leave_one_out(base, [rows], Objective(loss=loss, ridge=ridge), direction, delta=whole)
     monkeypatch.setattr(dual, "LARGEST_KERNEL", 0)
-    monkeypatch.setattr(class_kernel, "LARGEST_ROWS", largest)
+    monkeypatch.setattr(class_kernel, "LARGEST_LOGITS", largest)
     rough = leave_one_out(base, [rows], Objective(loss=loss, ridge=ridge), direction, delta=whole)
     assert rough.method == method
     assert rough.residual < 1e-3
@@ -104,7 +104,7 @@ def test_passes_are_counted_once(problem, monkeypatch, train, largest):
     base, rows, _ = problem
     if largest is not None:
         monkeypatch.setattr(dual, "LARGEST_KERNEL", largest)
-        monkeypatch.setattr(class_kernel, "LARGEST_ROWS", largest)
+        monkeypatch.setattr(class_kernel, "LARGEST_LOGITS", largest)
     objective = Objective(loss=RSL(kappa=15.0), ridge=0.1, train=train)
     counted, direction = CountedRows(rows.tokens, rows.labels), torch.ones(base.trained(train).size).double()
     wide = Arithmetic(precision="float64")

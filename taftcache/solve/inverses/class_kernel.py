@@ -29,44 +29,58 @@ from torch import Tensor
 
 from taftcache.objective.cotangent import Given, random_signs
 from taftcache.objective.problem import Problem
-from taftcache.solve.inverses.body_kernel import LARGEST_ROWS, class_metric, kernels, rank_of_many
+from taftcache.solve.inverses.body_kernel import class_metric, kernels
+from taftcache.solve.inverses.landmarks import LANDMARKS
 from taftcache.solve.inverses.row_basis import row_basis
 
-# N·K over P, at most: an apply grows with N²·K and a pass does not, so that beyond it more and cheaper passes win.
-LOGITS_EACH = 4
+# r·K over P, at most, for r directions of the rows: an apply costs N·r·K and a pass N·P, and beyond this more and
+# cheaper passes win.
+APPLY_EACH = 4
 LARGEST_LOGITS = 1 << 21  # directions of so many numbers: 64 of them and their products are a gigabyte
 BLOCK = 256  # rows of which the inverse's diagonal is taken at once
-LARGEST_FACTORS = 2 << 30  # bytes of the rows' factors
-CLASS_ROWS = 2048  # of one class, of which G is kept as one block
+LARGEST_BASIS = 512 << 20  # bytes of what is known of all rows; there are two such matrices at once
 
 
 def class_kernel_fits(problem: Problem) -> bool:
-    """Whether the rows are few enough; parameters may be fewer than logits.
+    """Whether the rows are few enough, and an apply cheap beside a pass; parameters may be fewer than logits.
 
     A fresh class token, whose LayerNorm makes its gradient a thousand times the others', is in no kernel of this form.
     """
     operator = problem.operator
     if operator.base.config.token_name in operator.layout:
         return False
-    rows = operator.rows
-    if rows * operator.classes > min(LARGEST_LOGITS, LOGITS_EACH * operator.layout.size):
+    rows, numbers = operator.rows, LANDMARKS + operator.base.config.width
+    if min(rows, numbers) * operator.classes > APPLY_EACH * operator.layout.size:
         return False
-    if not operator.tail.rank_one:
-        return rows <= LARGEST_ROWS or rank_of_many(rows) is not None
-    return rows <= LARGEST_ROWS and rows * operator.tail.factor_width * 4 <= LARGEST_FACTORS
+    return rows * operator.classes <= LARGEST_LOGITS and 4 * rows * numbers <= LARGEST_BASIS
 
 
 class _Inverse(NamedTuple):
     """A⁻¹ in the eigenbases: of body and shift ``fast`` [K,r], and what the head takes off it, by ``inner`` [K,h,h].
 
-    ``beyond`` is what multiplies all that is orthogonal to the basis, 0 where nothing is. ``among`` are
-    (I − λΓG)⁻¹λΓ of the rows of each class; none where R = I, or its mean stands for it.
+    ``beyond`` [K] multiplies what is orthogonal to the basis of the rows, 0 where nothing is. ``among`` are those of
+    the rows of each class; none where R = I, or its mean stands for it.
     """
 
     fast: Tensor
     inner: Tensor | None
-    beyond: float
-    among: list[Tensor]
+    beyond: Tensor
+    among: list[_Among]
+
+
+class _Among(NamedTuple):
+    """(I − λΓG)⁻¹λΓ of a class's rows, as ``matrix`` [n,n]; of more rows than the basis U has vectors as
+    e + e U Q Uᵀe with e = ``each`` [n] and Q = ``matrix`` [r,r]."""
+
+    matrix: Tensor
+    each: Tensor | None = None
+
+    def apply(self, rows: Tensor, vector: Tensor) -> Tensor:
+        """Times ``vector`` [n]; ``rows`` are U's [n,r]."""
+        if self.each is None:
+            return self.matrix @ vector
+        weighted = self.each * vector
+        return weighted + self.each * (rows @ (self.matrix @ (weighted @ rows)))
 
 
 class _Class(NamedTuple):
@@ -103,15 +117,14 @@ class ClassKernel:
         self._rest = None if (rest - 1).abs().max() < 1e-6 else rest.to(operator.dtype)
         found = kernels([problem] if gone is None else [problem, gone], metric)
         self._crossing: tuple[Tensor, Tensor] | None = None
-        least = 0.0
         if gone is not None:
             head, body = found.between(operator.rows)
             self._crossing = row * head.double(), row * body.double()
             found = found.first(operator.rows)
-            # A solve that goes on repeats no bytes, and what is below λ has no part in an inverse under it.
-            least = (problem.ridge / self.omega.max()).item()
-        self._rows, sigma, self._head = row_basis(found, row, operator.dtype, least)
+        self._rows, sigma, self._head, beyond = row_basis(found, row, operator.dtype)
+        del found
         self._whole = self._rows.shape[0] == self._rows.shape[1]
+        self._beyond = self.omega * beyond  # K̂ of what is orthogonal to the basis, [K]
         self._spectrum = self.omega[:, None] * sigma  # of K̂ without the head, [K,r]
         self._directions = directions.to(operator.dtype)
         self._fast_head = self._head.to(operator.dtype)
@@ -123,8 +136,8 @@ class ClassKernel:
             entry = (of_ridge - self._common).abs().argmax(1)
             gap = self._common - of_ridge.gather(1, entry[:, None])[:, 0]
             for k in entry.unique().tolist():
-                for index in torch.nonzero(entry == k)[:, 0].split(CLASS_ROWS):
-                    self._classes.append(_Class(k, index, self._rows[index], gap[index]))
+                index = torch.nonzero(entry == k)[:, 0]
+                self._classes.append(_Class(k, index, self._rows[index], gap[index]))
         self._coupling = self._left_out(problem, scale if self._rest is None else row.expand_as(scale).to(scale))
         self._part = min(1.0, 2 * scale.numel() / operator.layout.size) ** 4 if part is None else part
         self.shift(problem.ridge)
@@ -180,8 +193,8 @@ class ClassKernel:
             columns = basis * fast
             if inverse.inner is not None:
                 columns -= ((columns @ self._fast_head) @ inverse.inner[k]) @ (self._fast_head.T * fast)
-            diagonal.append((columns * basis).sum(1) + inverse.beyond * outside)
-            square.append(columns.square().sum(1) + inverse.beyond**2 * outside)
+            diagonal.append((columns * basis).sum(1) + inverse.beyond[k] * outside)
+            square.append(columns.square().sum(1) + inverse.beyond[k] ** 2 * outside)
         return torch.stack(diagonal, 1).double(), torch.stack(square, 1).double()
 
     def shift(self, ridge: float) -> None:
@@ -205,15 +218,20 @@ class ClassKernel:
             return inverse
         fast = (1 / (self._spectrum + shift * self._common)).mean(0)
         beside = fast[:, None] * self._head
-        inner = _inner(self._head, fast)  # h = 0 where the head is frozen
+        # G = beyond + U seen Uᵀ; h = 0 where the head is frozen.
+        beyond = inverse.beyond.double().mean()
+        seen = (fast - beyond).diag() - beside @ _inner(self._head, fast) @ beside.T
         for of in self._classes:
             basis, gap = of.rows.double(), ridge * of.gap + noise * of.gap.clamp_min(0)
-            own = (basis * fast) @ basis.T
-            own -= (basis @ beside) @ inner @ (basis @ beside).T
-            eye = torch.eye(len(gap), dtype=gap.dtype, device=gap.device)
-            if not self._whole:
-                own += inverse.beyond * (eye - basis @ basis.T)
-            inverse.among.append(torch.linalg.solve(eye - gap[:, None] * own, gap.diag()).to(of.rows))
+            if len(gap) <= len(fast):
+                own = basis @ seen @ basis.T
+                own.diagonal().add_(beyond)
+                matrix = torch.linalg.solve(_eye(own) - gap[:, None] * own, gap.diag())
+                inverse.among.append(_Among(matrix.to(of.rows)))
+            else:
+                each = gap / (1 - gap * beyond)
+                within = torch.linalg.solve(_eye(seen) - seen @ (basis.T @ (each[:, None] * basis)), seen)
+                inverse.among.append(_Among(within.to(of.rows), each.to(of.rows)))
         return inverse
 
     def _without_rest(self, shift: float) -> _Inverse:
@@ -222,13 +240,18 @@ class ClassKernel:
         inner = [_inner(self._head, inverse) for inverse in inverses] if self._head.shape[1] else []
         dtype = self._rows.dtype
         of_head = torch.stack(inner).to(dtype) if inner else None
-        return _Inverse(inverses.to(dtype), of_head, 0.0 if self._whole else 1 / shift, [])
+        beyond = torch.zeros_like(self._beyond) if self._whole else 1 / (self._beyond + shift)
+        return _Inverse(inverses.to(dtype), of_head, beyond.to(dtype), [])
 
     def apply(self, vector: Tensor) -> tuple[Tensor, float]:
         """(K̂ + τI)⁻¹ r for r [N,K], and rᵀK̂r, which is about ‖J̃ᵀr‖²."""
         rest = self._rest
-        seen = self._turn(vector if rest is None else vector * rest)
-        energy = (self._spectrum * seen.double().square()).sum()
+        weighted = vector if rest is None else vector * rest
+        seen = self._turn(weighted)
+        squares = seen.double().square()
+        energy = (self._spectrum * squares).sum()
+        if not self._whole:
+            energy += self._beyond @ ((weighted @ self._directions).double().square().sum(0) - squares.sum(1))
         if self._head.shape[1]:
             energy += (seen.double() @ self._head).square().sum()
         if rest is None:
@@ -238,15 +261,18 @@ class ClassKernel:
     def _solve(self, inverse: _Inverse, vector: Tensor, turned: Tensor | None = None) -> Tensor:
         """What ``inverse`` makes of r, from R⁻¹r = ``vector`` [N,K]; ``turned`` is that in the eigenbases, if known."""
         out = self._solve_turned(inverse, self._turn(vector) if turned is None else turned)
+        beyond = self._directions * inverse.beyond @ self._directions.T
+        outside: Tensor = vector @ beyond
         if self._rest is None:
-            return self._back(out) + inverse.beyond * vector if inverse.beyond else self._back(out)
+            return self._back(out) + outside
         seen, among, alone = self._directions @ out, torch.zeros_like(out), torch.zeros_like(vector)
         for of, own in zip(self._classes, inverse.among, strict=True):
             at = of.where, of.label
-            alone[at] = own @ (of.rows @ seen[of.label] + inverse.beyond * vector[at])
+            alone[at] = own.apply(of.rows, of.rows @ seen[of.label] + outside[at])
             among[of.label] += alone[at] @ of.rows
         back = self._back(out + self._solve_turned(inverse, self._directions.T @ among))
-        return (back + inverse.beyond * (vector + alone)) / self._rest
+        found: Tensor = (back + outside + alone @ beyond) / self._rest
+        return found
 
     def _solve_turned(self, inverse: _Inverse, turned: Tensor) -> Tensor:
         """A⁻¹ of what is in the eigenbases [K,r], less ``beyond`` of it."""
@@ -254,7 +280,7 @@ class ClassKernel:
         if inverse.inner is not None:
             inner = torch.bmm(inverse.inner, (out @ self._fast_head)[:, :, None])[:, :, 0]
             out -= inverse.fast * (inner @ self._fast_head.T)
-        return out if self._whole else out - inverse.beyond * turned
+        return out if self._whole else out - inverse.beyond[:, None] * turned
 
     def _turn(self, vector: Tensor) -> Tensor:
         """[N,K] to the eigenbases [K,r]."""
@@ -280,9 +306,13 @@ class ClassKernel:
 
 def _inner(head: Tensor, inverse: Tensor) -> Tensor:
     """(I + HᵀSH)⁻¹ [h,h] for H = ``head`` [N,h] and S = diag(``inverse``)."""
-    eye = torch.eye(head.shape[1], dtype=head.dtype, device=head.device)
-    inner: Tensor = torch.linalg.inv(eye + head.T @ (inverse[:, None] * head))
+    gram = head.T @ (inverse[:, None] * head)
+    inner: Tensor = torch.linalg.inv(_eye(gram) + gram)
     return inner
+
+
+def _eye(like: Tensor) -> Tensor:
+    return torch.eye(len(like), dtype=like.dtype, device=like.device)
 
 
 def kernel_product(problem: Problem, scale: Tensor, vector: Tensor) -> Tensor:

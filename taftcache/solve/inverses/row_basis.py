@@ -1,4 +1,4 @@
-"""The rows' kernel below the head, diagonal: an orthonormal basis of the rows, or of the part of them that it sees."""
+"""The rows' kernel below the head, diagonal: an orthonormal basis of the rows, or of the part of them that is seen."""
 
 from __future__ import annotations
 
@@ -9,52 +9,46 @@ from torch import Tensor
 
 from taftcache.solve.inverses.body_kernel import Kernels
 
-ROUNDING = 1e-6  # of the trace, in an eigendecomposition in float32
+BLOCK = 4096  # rows that are in float64 at once
+# Of the largest eigenvalue, that of what is kept: in float64 of numbers of float32.
+LEAST = 1e-8
 
 
 class RowBasis(NamedTuple):
     """B = U diag(σ) Uᵀ and H = U h: ``rows`` U [N,r] in a problem's precision, ``sigma`` [r] and ``head`` [r,h].
 
-    What is orthogonal to U is seen by neither B nor H.
+    H sees nothing that is orthogonal to U, and B is ``beyond`` there, on average over all directions.
     """
 
     rows: Tensor
     sigma: Tensor
     head: Tensor
+    beyond: float
 
 
-def row_basis(kernels: Kernels, row: Tensor, dtype: torch.dtype, least: float = 0.0) -> RowBasis:
-    """Of √D̄ κ √D̄ and of √D̄ times the head's input, for √D̄ = ``row`` [N,1] in float64.
-
-    Args:
-        kernels: of N rows.
-        row: what each counts.
-        dtype: of U.
-        least: eigenvalues below this have no part in anything: where those of a matrix κ have smaller errors in
-            float32, it is decomposed in that, in half the time.
-    """
-    if kernels.factored:
-        joined = torch.cat([kernels.body, kernels.head], 1).mul_(row.to(kernels.body))
-        return _of_factors(joined, kernels.body.shape[1], dtype)
-    body = kernels.body.double().mul_(row).mul_(row.T)
-    if body.trace() * ROUNDING < least:
-        body = body.float()
-    sigma, rows = (found.double() for found in torch.linalg.eigh(body))
-    return RowBasis(rows.to(dtype), sigma.clamp_min_(0), rows.T @ (row * kernels.head.double()))
-
-
-def _of_factors(joined: Tensor, m: int, dtype: torch.dtype) -> RowBasis:
-    """B = FFᵀ for ``joined`` = F [N,m] and H beside it: first a basis of all their columns, and in it B again."""
-    outer = (joined.T @ joined).double()
+def row_basis(kernels: Kernels, row: Tensor, dtype: torch.dtype) -> RowBasis:
+    """Of B = √D̄ κ √D̄ and H, √D̄ times the head's input, for √D̄ = ``row`` [N,1] in float64; U in ``dtype``."""
+    columns, m, unseen = kernels
+    blocks = list(zip(columns.split(BLOCK), row.split(BLOCK), strict=True))
+    if len(row) <= columns.shape[1]:
+        body = kernels.body * row
+        sigma, turn = torch.linalg.eigh(body @ body.T)
+        return RowBasis(turn.to(dtype), sigma.clamp_min_(0), turn.T @ (kernels.head * row), 0.0)
+    outer = torch.zeros(columns.shape[1], columns.shape[1], dtype=row.dtype, device=row.device)
+    for part, weight in blocks:
+        weighted = part * weight
+        outer.addmm_(weighted.T, weighted)
     # H's columns may be far shorter than F's, and would be cut off with what is rounding of theirs.
-    sizes = outer.diagonal().sqrt().clamp_min(1e-300)
-    part = torch.cat([sizes.new_full((m,), sizes[:m].max().item()), sizes[m:]])
-    squares, directions = torch.linalg.eigh(outer / part / part[:, None])
-    seen = squares > 10 * torch.finfo(joined.dtype).eps * squares[-1]
-    squares, directions = squares[seen], directions[:, seen]
-    across = directions / squares.sqrt() / part[:, None]  # the basis is joined @ across
+    sizes = outer.diagonal().sqrt().clamp_min_(1e-300)
+    sizes[:m] = sizes[:m].amax() if m else 1
+    squares, directions = torch.linalg.eigh(outer / sizes / sizes[:, None])
+    seen = squares > LEAST * squares[-1]
+    across = directions[:, seen] / squares[seen].sqrt() / sizes[:, None]  # from all columns to the basis
     inside = across.T @ outer[:, :m]
     sigma, turn = torch.linalg.eigh(inside @ inside.T)
     across = across @ turn
-    rows = joined @ across.to(joined)
-    return RowBasis(rows.to(dtype), sigma.clamp_min_(0), across.T @ outer[:, m:])
+    rows = columns.new_empty(len(row), len(sigma), dtype=dtype)
+    for onto, (part, weight) in zip(rows.split(BLOCK), blocks, strict=True):
+        onto.copy_((part * weight).to(dtype) @ across.to(dtype))
+    beyond = (unseen * row[:, 0].square()).sum().item() / (len(row) - len(sigma))
+    return RowBasis(rows, sigma.clamp_min_(0), across.T @ outer[:, m:], beyond)
