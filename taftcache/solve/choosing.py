@@ -33,7 +33,7 @@ from taftcache.tangent.rows import RowSource, RowSubset
 HEAD_GRID = [10.0**e for e in range(-8, 2)]
 GRID = [10.0 ** (e / 2) for e in range(-12, 1)]  # 1e-6 … 1
 ALONE = 1e-3  # λ of a row that has no other to validate it
-MOST_ROWS = 4096  # take part in a choice beyond the head: as many as the space of the rows takes
+MOST_ROWS = 4096  # take part in a choice beyond the head
 RISES = 2  # of the loss, one after the other, after which no lesser λ is tried where each takes a solve
 EVERY = 5  # one row in five validates
 BLOCK = 256  # rows read at once

@@ -66,9 +66,9 @@ def minimise(
 
     A quadratic loss over the head alone is solved in closed form. Any other parameters are solved by conjugate
     gradients: with the exact inverse Hessian where the kernel of all rows and classes is cheap to factorise, in the
-    space of the rows where those are few, under the inverse of a sample's curvature where they are many, else with a
-    Kronecker-factored preconditioner made from the same rows, or a probed diagonal where a tail has no factored
-    gradients. Cross-entropy is solved by Newton's method; a ball in the span of all directions so far or, for
+    space of the rows where what is kept of each fits, under the inverse of a sample's curvature where it does not,
+    else with a Kronecker-factored preconditioner made from the same rows, or a probed diagonal where a tail has no
+    factored gradients. Cross-entropy is solved by Newton's method; a ball in the span of all directions so far or, for
     cross-entropy and the head alone, by the ridge that puts the solution on its surface. The certificate is a float64
     gradient recomputed from the rows. The result depends on nothing but the arguments.
 

@@ -227,6 +227,18 @@ def test_limits_of_what_many_rows_are_seen_by(monkeypatch):
             assert class_kernel_fits(problem)
 
 
+@pytest.mark.law("Few landmarks cost passes, and no exactness")
+@each_kind
+def test_few_landmarks_lead_to_the_same_solution(monkeypatch, kind):
+    base, loss, sources = base_of(kind), RSL(alpha=2.0, kappa=5.0), rows_of(base_of(kind))
+    exact = minimised(base, sources, loss, 1e-3, tolerance=1e-9)
+    monkeypatch.setattr("taftcache.solve.minimise.DIRECT", 0)
+    monkeypatch.setattr(LANDMARKS, 6)
+    found = minimised(base, sources, loss, 1e-3, tolerance=1e-7, max_passes=300)
+    assert (found.stats["solver"], found.converged) == ("row space", True)
+    assert (found.value - exact.value).norm().item() <= found.certificate.distance <= 1e-3 * exact.value.norm().item()
+
+
 @pytest.mark.law(
     "Where all tokens reach the logits, a solve takes less than a third of the passes of Kronecker factors"
 )

@@ -1,4 +1,4 @@
-"""Solving in the space of the rows: for quadratic problems of few rows.
+"""Solving in the space of the rows: for quadratic problems, while some numbers of every row fit in memory.
 
 The minimiser is Δw* = J̃ᵀa* with (J̃J̃ᵀ + λI) a* = b, where J̃ = √(D/N) J has N·K rows, fewer than P or a few times as
 many. The iterates are Δw = J̃ᵀa too, but each minimises F itself over the directions so far (and not the dual function,
