@@ -80,6 +80,18 @@ class TangentOperator:
         """K."""
         return self.base.config.classes
 
+    def over(self, sources: Sequence[RowSource], *, memory: int = 0, repeated: bool = False) -> TangentOperator:
+        """J of the same base and parameters over other rows."""
+        return TangentOperator(
+            self.base,
+            sources,
+            trained=self.layout,
+            dtype=self.dtype,
+            device=self.device,
+            memory=memory,
+            repeated=repeated,
+        )
+
     def blocks(self) -> Iterator[tuple[State, Tensor]]:
         """Prepared blocks and their labels, in order; one call is one pass over the rows, and one runs at a time."""
         self.passes += 1

@@ -79,10 +79,9 @@ class Landmarks:
         self._operator, self._probe, self._scale = first, probe, scale
         self._sketch = None if first.tail.rank_one else Sketch(first, SKETCHED)
         of_others = [min(operator.rows, LANDMARKS // 2 // len(others)) for operator in others]
-        picked = zip([first, *others], [LANDMARKS - sum(of_others), *of_others], strict=True)
-        states = (state for operator, most in picked for state, _ in _spread(operator, most).blocks())
-        self._known = joined([self._gradients(state) for state in states])
-        self._count = sum(of_others) + min(first.rows, LANDMARKS - sum(of_others))
+        picked = [_spread(first, LANDMARKS - sum(of_others)), *map(_spread, others, of_others)]
+        self._count = sum(operator.rows for operator in picked)
+        self._known = joined([self._gradients(state) for operator in picked for state, _ in operator.blocks()])
         among = self._inner(self._known, self._count).double()
         squares, directions = torch.linalg.eigh(among)
         # F has the rounding of κ_NM, of about one entry's size, over the root of the eigenvalue.
@@ -115,7 +114,7 @@ class Landmarks:
 
 
 def _spread(operator: TangentOperator, most: int) -> TangentOperator:
-    """Over ``most`` of the rows, evenly, or all."""
-    count = min(operator.rows, most)
-    rows = RowSubset(operator.sources, np.arange(count) * operator.rows // count)
-    return TangentOperator(operator.base, [rows], trained=operator.layout, dtype=operator.dtype, device=operator.device)
+    """Over ``most`` of the rows, evenly; all are as they are, with what is prepared of them."""
+    if operator.rows <= most:
+        return operator
+    return operator.over([RowSubset(operator.sources, np.arange(most) * operator.rows // most)])

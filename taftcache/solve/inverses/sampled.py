@@ -25,7 +25,6 @@ from taftcache.objective.cotangent import Given, random_signs
 from taftcache.objective.problem import Problem
 from taftcache.solve.inverses.cholesky import cholesky
 from taftcache.tangent.factors import Direct, RankOne, add_gram
-from taftcache.tangent.operator import TangentOperator
 from taftcache.tangent.rows import RowSubset
 
 GRADIENTS = 8192  # n at most: a kernel of 256 MB, and a Cholesky of a few seconds on two cores
@@ -111,16 +110,7 @@ def _count(problem: Problem) -> int:
 def _picked(problem: Problem, index: np.ndarray) -> Problem:
     """The problem of some rows, which stay in memory; with their weights, at their point."""
     whole = problem.operator
-    rows = RowSubset(whole.sources, index)
-    operator = TangentOperator(
-        whole.base,
-        [rows],
-        trained=whole.layout,
-        dtype=whole.dtype,
-        device=whole.device,
-        memory=LARGEST_STATES,
-        repeated=True,
-    )
+    operator = whole.over([RowSubset(whole.sources, index)], memory=LARGEST_STATES, repeated=True)
     weights, point = problem.weights, problem.point
     if weights is not None and weights.by_sample is not None:
         weights = replace(weights, by_sample=weights.by_sample[index])

@@ -33,7 +33,6 @@ from taftcache.solve.pair import ProblemPair
 from taftcache.solve.proof import check_finite
 from taftcache.solve.settings import OnPass
 from taftcache.solve.solution import Certificate, Solution, Status
-from taftcache.tangent.operator import TangentOperator
 from taftcache.tangent.rows import RowSource, RowSubset
 
 CHECK = 32  # steps between looks at the true gradient
@@ -178,8 +177,7 @@ class RowSpace:
         now, gone = self.inner.operator, None
         if stays is not None and not stays.all():
             rows = RowSubset(before, torch.nonzero(~stays)[:, 0].numpy(force=True))
-            operator = TangentOperator(now.base, [rows], trained=now.layout, dtype=now.dtype, device=now.device)
-            gone = replace(self.inner, operator=operator)
+            gone = replace(self.inner, operator=now.over([rows]))
         self.kernel = ClassKernel(self.inner, self.scale.to(now.dtype), gone)
         self.passes += 2
 
