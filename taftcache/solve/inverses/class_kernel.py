@@ -150,8 +150,8 @@ class ClassKernel:
         assert self._crossing is not None
         head, body = self._crossing
         turned = dual.double() @ self._directions.double()
-        image = (head @ turned + body @ (turned * self.omega)) @ self._directions.double().T
-        return self._solve(self._invert(self._ridge), image.to(self._rows)).double()
+        across = (head @ turned + body @ (turned * self.omega)).to(self._rows)
+        return self._solve(self._invert(self._ridge), across, across.T @ self._rows).double()
 
     def moves(self, rows: Tensor) -> Callable[[Tensor], Tensor]:
         """‖Δw₋ₙ − Δw‖ [n] of some ``rows`` from a = (K̃ + λI)⁻¹b of theirs, [n,K]; see ``methods.decisive``."""
@@ -246,33 +246,33 @@ class ClassKernel:
     def apply(self, vector: Tensor) -> tuple[Tensor, float]:
         """(K̂ + τI)⁻¹ r for r [N,K], and rᵀK̂r, which is about ‖J̃ᵀr‖²."""
         rest = self._rest
-        weighted = vector if rest is None else vector * rest
-        seen = self._turn(weighted)
+        across = self._across(vector if rest is None else vector * rest)
+        seen = across.T @ self._rows
         squares = seen.double().square()
         energy = (self._spectrum * squares).sum()
         if not self._whole:
-            energy += self._beyond @ ((weighted @ self._directions).double().square().sum(0) - squares.sum(1))
+            energy += self._beyond @ (across.double().square().sum(0) - squares.sum(1))
         if self._head.shape[1]:
             energy += (seen.double() @ self._head).square().sum()
         if rest is None:
-            return self._solve(self._now, vector, seen), energy.item()
-        return self._solve(self._now, vector / rest), energy.item()
+            return self._solve(self._now, across, seen), energy.item()
+        across = self._across(vector / rest)
+        return self._solve(self._now, across, across.T @ self._rows), energy.item()
 
-    def _solve(self, inverse: _Inverse, vector: Tensor, turned: Tensor | None = None) -> Tensor:
-        """What ``inverse`` makes of r, from R⁻¹r = ``vector`` [N,K]; ``turned`` is that in the eigenbases, if known."""
-        out = self._solve_turned(inverse, self._turn(vector) if turned is None else turned)
-        beyond = self._directions * inverse.beyond @ self._directions.T
-        outside: Tensor = vector @ beyond
+    def _solve(self, inverse: _Inverse, across: Tensor, turned: Tensor) -> Tensor:
+        """What ``inverse`` makes of r, from R⁻¹r in the classes' eigenbasis [N,K], and in both of them [K,r]."""
+        out = self._solve_turned(inverse, turned)
         if self._rest is None:
-            return self._back(out) + outside
-        seen, among, alone = self._directions @ out, torch.zeros_like(out), torch.zeros_like(vector)
+            return self._back(out, across * inverse.beyond)
+        seen, among, alone = self._directions @ out, torch.zeros_like(out), torch.zeros_like(across)
         for of, own in zip(self._classes, inverse.among, strict=True):
-            at = of.where, of.label
-            alone[at] = own.apply(of.rows, of.rows @ seen[of.label] + outside[at])
-            among[of.label] += alone[at] @ of.rows
-        back = self._back(out + self._solve_turned(inverse, self._directions.T @ among))
-        found: Tensor = (back + outside + alone @ beyond) / self._rest
-        return found
+            direction = self._directions[of.label]
+            outside = across[of.where] @ (inverse.beyond * direction)
+            found = own.apply(of.rows, of.rows @ seen[of.label] + outside)
+            among[of.label] = found @ of.rows
+            alone[of.where] = found[:, None] * direction
+        out += self._solve_turned(inverse, self._directions.T @ among)
+        return self._back(out, (across + alone) * inverse.beyond) / self._rest
 
     def _solve_turned(self, inverse: _Inverse, turned: Tensor) -> Tensor:
         """A⁻¹ of what is in the eigenbases [K,r], less ``beyond`` of it."""
@@ -282,13 +282,14 @@ class ClassKernel:
             out -= inverse.fast * (inner @ self._fast_head.T)
         return out if self._whole else out - inverse.beyond[:, None] * turned
 
-    def _turn(self, vector: Tensor) -> Tensor:
-        """[N,K] to the eigenbases [K,r]."""
-        turned: Tensor = (vector.to(self._rows) @ self._directions).T @ self._rows
-        return turned
+    def _across(self, vector: Tensor) -> Tensor:
+        """[N,K] to the classes' eigenbasis."""
+        across: Tensor = vector.to(self._rows) @ self._directions
+        return across
 
-    def _back(self, vector: Tensor) -> Tensor:
-        back: Tensor = (vector @ self._rows.T).T @ self._directions.T
+    def _back(self, turned: Tensor, outside: Tensor | float = 0.0) -> Tensor:
+        """[K,r] from both eigenbases, and with it [N,K] from that of the classes."""
+        back: Tensor = ((turned @ self._rows.T).T + outside) @ self._directions.T
         return back
 
     def _left_out(self, problem: Problem, scale: Tensor) -> float:
@@ -296,10 +297,11 @@ class ClassKernel:
         random product."""
         if self._whole:
             signs = self._back(random_signs(scale.T, seed=1).to(self._rows))
-            low = self._turn(kernel_product(problem, scale, signs))[:, : max(1, len(scale) // 2)].double()
+            turned = self._across(kernel_product(problem, scale, signs)).T @ self._rows
+            low = turned[:, : max(1, len(scale) // 2)].double()
             return 2 * float(low.square().mean().sqrt())
-        product = kernel_product(problem, scale, random_signs(scale, seed=1).to(self._rows)).double()
-        outside = product.square().sum() - self._turn(product).double().square().sum()
+        product = self._across(kernel_product(problem, scale, random_signs(scale, seed=1).to(self._rows)))
+        outside = product.double().square().sum() - (product.T @ self._rows).double().square().sum()
         mean = outside.clamp_min(0) / (product.numel() - self._spectrum.numel())
         return 2 * float(mean.sqrt())
 
