@@ -38,7 +38,7 @@ from taftcache.tangent.weights import Entry, TailWeights
 # On a CPU token products run over pieces of about this many bytes, so that the second read of a covariance
 # product finds the tokens in a shared cache; smaller pieces starve the threads. A GPU takes a block at a time: a piece
 # would be some microseconds of work, less than its launches.
-PIECE_BYTES = 16 << 20
+PIECE_BYTES = 8 << 20
 
 
 class BlockState(NamedTuple):
@@ -84,14 +84,12 @@ def value(config: ClassRow, w: TailWeights, rows: Tensor, kind: Rows = "tokens")
         if w.token is not None:  # CLS = T: the shared, trained token stands in row 0 for every sample
             rows = torch.cat([w.token.expand(n, 1, -1), rows[:, 1:]], 1)
             h = rows[:, 0]
-        u, r = normalise(rows, config.eps1)
-        xhat = torch.addcmul(w.beta1, u[:, 0], w.gamma1)
+        xhat = torch.addcmul(w.beta1, normalise(h, config.eps1)[0], w.gamma1)
         q = torch.matmul(xhat, w.Wq.transpose(1, 2))
         if w.bq is not None:
             q = q + w.bq[:, None]
         a = torch.bmm(q, w.Wk).transpose(0, 1).contiguous()
-        phi = torch.softmax(torch.bmm(a * (w.gamma1 / sqrt(e)), u.transpose(1, 2)), -1)
-        ubar = torch.bmm(phi, u)
+        u, r, phi, ubar = _attended(rows, a * (w.gamma1 / sqrt(e)), config.eps1)
     elif kind == "attended":
         ubar = rows[:, 1:].contiguous()
     if ubar is not None:
@@ -301,12 +299,25 @@ def _rows(per_head: Tensor) -> Tensor:
     return per_head.transpose(0, 1).reshape(per_head.shape[1], -1)
 
 
-def pieces(s: BlockState) -> list[slice]:
-    """Row ranges whose tokens fit a core's cache."""
-    if torch.compiler.is_exporting() or s.u.is_cuda:  # a program is traced for any number of rows
+def pieces(tokens: Tensor) -> list[slice]:
+    """Row ranges of ``tokens`` [n,t,d] that fit a shared cache."""
+    if torch.compiler.is_exporting() or tokens.is_cuda:  # a program is traced for any number of rows
         return [slice(None)]
-    rows = max(1, PIECE_BYTES // (s.u[0].numel() * s.u.element_size()))
-    return [slice(k, k + rows) for k in range(0, len(s.u), rows)]
+    rows = max(1, PIECE_BYTES // (tokens[0].numel() * tokens.element_size()))
+    return [slice(k, k + rows) for k in range(0, len(tokens), rows)]
+
+
+def _attended(tokens: Tensor, a: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """u, r, φ and ū_h of the tokens [n,t,d], for s γ₁⊙a_h = ``a`` [n,H,d]."""
+    parts = []
+    for piece in pieces(tokens):
+        u, r = normalise(tokens[piece], eps)
+        phi = torch.softmax(torch.bmm(a[piece], u.transpose(1, 2)), -1)
+        parts.append((u, r, phi, torch.bmm(phi, u)))
+    if len(parts) == 1:
+        return parts[0]
+    u, r, phi, ubar = (torch.cat(of) for of in zip(*parts, strict=True))
+    return u, r, phi, ubar
 
 
 def _covariance(s: BlockState, c: Tensor | None, a: Tensor | None, du: Tensor | None) -> Tensor:
@@ -315,7 +326,7 @@ def _covariance(s: BlockState, c: Tensor | None, a: Tensor | None, du: Tensor | 
     a [n,H,d] is s γ₁⊙a_h; du is δu [n,t,d], or [n,d] where row 0 alone moves.
     """
     out = torch.empty_like(s.ubar)
-    for piece in pieces(s):
+    for piece in pieces(s.u):
         u, phi = s.u[piece], s.phi[piece]
         if c is None:
             ell = torch.zeros_like(phi)
@@ -336,7 +347,7 @@ def _covariance(s: BlockState, c: Tensor | None, a: Tensor | None, du: Tensor | 
 def covariance_adjoint(s: BlockState, gubar: Tensor) -> tuple[Tensor, Tensor]:
     """Gradients of c and of the attention logits, for one ū_h [n,H,d] or several [n,m·H,d]; a symmetric operator."""
     gc, gell = torch.empty_like(gubar), s.phi.new_empty(*gubar.shape[:2], s.phi.shape[2])
-    for piece in pieces(s):
+    for piece in pieces(s.u):
         u, phi, part = s.u[piece], s.phi[piece, None], gell[piece]
         torch.bmm(gubar[piece], u.transpose(1, 2), out=part)
         by_head = part.view(len(part), -1, *phi.shape[2:])
