@@ -19,7 +19,7 @@ from sklearn.utils.validation import _check_y, check_array, check_is_fitted, val
 from torch import Tensor, nn
 
 from taftcache.backbone.cut.cut import Cut
-from taftcache.backbone.device import resolve_device
+from taftcache.backbone.device import float64_device, resolve_device
 from taftcache.backbone.model import load_backbone
 from taftcache.backbone.preprocess import Preprocess
 from taftcache.backbone.sources.pictures import decoded
@@ -185,7 +185,7 @@ class TangentEstimator(Files, BaseEstimator):
         self.base_ = self._base(given, outputs)
         train, sources = self.base_.spec.train, [given.source]
         objective = Objective(loss=loss, train=train, weights=weights, radius=self.radius)
-        how = Arithmetic(memory=self.memory, device=str(resolve_device(self.device)))
+        how = Arithmetic(memory=self.memory, device=str(float64_device(self.device)))
         self.ridge_, self.ridge_choice_ = self.ridge, None
         if self.ridge == "auto":
             folds = EVERY if self.backbone is None and given.source.rows <= FEW else 1

@@ -31,3 +31,9 @@ def resolve_device(name: str) -> torch.device:
             do="choose one of those or 'auto'",
         )
     return device
+
+
+def float64_device(name: str) -> torch.device:
+    """``resolve_device`` for what needs float64, which MPS has not: the CPU takes its place."""
+    device = resolve_device(name)
+    return torch.device("cpu") if device.type == "mps" else device

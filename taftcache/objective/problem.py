@@ -14,7 +14,7 @@ from taftcache.objective.cotangent import LossGradient, LossHessian, Scattered, 
 from taftcache.objective.loss import Loss
 from taftcache.objective.objective import Objective
 from taftcache.objective.weights import RowWeights
-from taftcache.tangent.operator import TangentOperator
+from taftcache.tangent.operator import RowSum, TangentOperator
 
 
 @dataclass(frozen=True)
@@ -52,17 +52,28 @@ class Problem:
             delta: Δw [P].
             seen: given the logits [b,K] and labels of every block in turn, after the pass.
         """
+        return self.evaluate_beside(delta, seen)[:2]
+
+    def evaluate_beside(
+        self, delta: Tensor, seen: Callable[[Tensor, Tensor], object] | None, *beside: RowSum
+    ) -> tuple[float, Tensor, list[Tensor]]:
+        """The same, and other sums over the rows, prepared once for all of them."""
         operator = self.operator
         delta = delta.to(operator.device, operator.dtype)
         gradients = LossGradient(keep=seen is not None, **self._terms)
         # At Δw = 0 the logits are the base point's own, and half of the pass is saved.
-        gradient = operator.accumulate(delta if delta.any() else None, gradients, self.ridge * delta)
+        own = RowSum(delta if delta.any() else None, gradients, self.ridge * delta)
+        gradient, *found = operator.sums(own, *beside)
         value = 0.0
         for losses, z, labels in gradients.notes:
             value += float(losses)
             if seen is not None and z is not None:
                 seen(z, labels)
-        return value / operator.rows + 0.5 * self.ridge * (delta @ delta).item(), gradient
+        return value / operator.rows + 0.5 * self.ridge * (delta @ delta).item(), gradient, found
+
+    def gradient_at_zero(self) -> RowSum:
+        """∇F(0), for ``evaluate_beside``."""
+        return RowSum(None, LossGradient(keep=False, **self._terms))
 
     def hessian(self, vector: Tensor, out: Tensor | None = None) -> Tensor:
         """(1/N JᵀDJ + λI) v in the operator's precision, in one pass; written to ``out`` where one is given.
@@ -70,9 +81,7 @@ class Problem:
         For large P, fresh memory for the result costs as much as the product. D is that of Δw = 0 unless
         ``at`` moved it.
         """
-        vector = vector.to(self.operator.device, self.operator.dtype)
-        product = LossHessian(point=self._points(), **self._terms)
-        return self.operator.accumulate(vector, product, torch.mul(vector, self.ridge, out=out))
+        return self.operator.sums(self._product(vector, out))[0]
 
     def scattered(self, delta: Tensor, seed: int) -> Tensor:
         """∇F(Δw) with the terms of its sums under random signs [P], in one pass.
@@ -80,11 +89,22 @@ class Problem:
         Nothing cancels in it but by chance: times the unit of rounding it has the size of what rounding puts wrong
         in ∇F(Δw), where terms do cancel. Of a loss that is not quadratic, the problem is the one that ``at`` gives.
         """
-        operator = self.operator
-        delta = delta.to(operator.device, operator.dtype)
+        return self.operator.sums(self._scattered(delta, seed))[0]
+
+    def hessian_and_scattered(self, delta: Tensor, seed: int) -> tuple[Tensor, Tensor]:
+        """``hessian`` of Δw and ``scattered`` there, in one pass."""
+        product, scattered = self.operator.sums(self._product(delta), self._scattered(delta, seed))
+        return product, scattered
+
+    def _product(self, vector: Tensor, out: Tensor | None = None) -> RowSum:
+        vector = vector.to(self.operator.device, self.operator.dtype)
+        product = LossHessian(point=self._points(), **self._terms)
+        return RowSum(vector, product, torch.mul(vector, self.ridge, out=out))
+
+    def _scattered(self, delta: Tensor, seed: int) -> RowSum:
+        delta = delta.to(self.operator.device, self.operator.dtype)
         delta = delta * random_signs(delta, seed)
-        scattered = Scattered(seed=seed, point=self._points(), **self._terms)
-        return operator.accumulate(delta, scattered, self.ridge * delta)
+        return RowSum(delta, Scattered(seed=seed, point=self._points(), **self._terms), self.ridge * delta)
 
     def at(self, delta: Tensor) -> tuple[float, Tensor, Problem]:
         """F, ∇F and the problem whose Hessian is that of Δw, in one pass; holds N·K logits."""

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from taftcache.backbone.device import resolve_device
+from taftcache.backbone.device import float64_device
 from taftcache.baselines.adam import Schedule
 from taftcache.baselines.fine_tuning import fine_tune, predict
 from taftcache.baselines.sisa import sisa
@@ -148,7 +148,7 @@ class Trial:
         without: Sequence[str] = (),
     ) -> None:
         self.store, self.recipe, self.seed = store, recipe, seed
-        self.device = resolve_device(recipe.device)
+        self.device = float64_device(recipe.device)
         self._arithmetic = Arithmetic(memory=memory_of(recipe), device=self.device)
         ids = store.sample_ids()
         apart = held_out(ids, 0.2, 10**6 + seed) if validate else set()

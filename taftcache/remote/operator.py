@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from taftcache.backbone.device import resolve_device
+from taftcache.backbone.device import float64_device
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import ClusterError
@@ -24,7 +24,7 @@ from taftcache.remote.resident import resident
 from taftcache.remote.task import processor
 from taftcache.stages.memory import memory_of
 from taftcache.tangent.base import Base
-from taftcache.tangent.operator import CotangentRule, TangentOperator
+from taftcache.tangent.operator import RowSum, TangentOperator
 
 Note = tuple[float, "np.ndarray | None", np.ndarray]
 _alone = Lock()  # an operator's rows, and a functional tail's one module, serve one pass at a time
@@ -62,21 +62,24 @@ class RemoteOperator(TangentOperator):
             repeated=self.ready is not None,
         )
 
-    def accumulate(self, vector: Tensor | None, cotangent: CotangentRule, onto: Tensor | None = None) -> Tensor:
-        """See ``TangentOperator``; on workers where the cotangent can travel and there are several shards."""
-        if not isinstance(cotangent, Cotangent) or len(self._shards) < 2:
-            return super().accumulate(vector, cotangent, onto)
+    def sums(self, *asked: RowSum) -> list[Tensor]:
+        """See ``TangentOperator``; on workers where the cotangents can travel and there are several shards."""
+        cotangents = [each.cotangent for each in asked if isinstance(each.cotangent, Cotangent)]
+        if len(cotangents) < len(asked) or len(self._shards) < 2:
+            return super().sums(*asked)
         self.passes += 1
-        if onto is None:
-            onto = torch.zeros(self.layout.size, dtype=self.dtype, device=self.device)
+        found = [self._zeros() if each.onto is None else each.onto for each in asked]
+        moving = [each.vector is not None for each in asked]
         start, parts = 0, []
         for shard in self._shards:
-            parts.append((cotangent.part(start, shard.rows),))
+            own = [cotangent.part(start, shard.rows) for cotangent in cotangents]
+            parts.append((list(zip(moving, own, strict=True)),))
             start += shard.rows
-        for total, notes in self._mapped(shard_sum, vector, parts):
-            onto.add_(torch.from_numpy(total).to(self.device))
-            cotangent.notes += [(value, _tensor(z, self.device), _tensor(y, self.device)) for value, z, y in notes]
-        return onto
+        for answers in self._mapped(shard_sums, [each.vector for each in asked if each.vector is not None], parts):
+            for onto, cotangent, (total, notes) in zip(found, cotangents, answers, strict=True):
+                onto.add_(torch.from_numpy(total).to(self.device))
+                cotangent.notes += [(value, _tensor(z, self.device), _tensor(y, self.device)) for value, z, y in notes]
+        return found
 
     def matvec(self, vector: Tensor) -> Iterator[Tensor]:
         """J v block by block, each [b,K]."""
@@ -84,13 +87,13 @@ class RemoteOperator(TangentOperator):
             yield from super().matvec(vector)
             return
         self.passes += 1
-        for blocks in self._mapped(shard_tangents, vector, [() for _ in self._shards]):
+        for blocks in self._mapped(shard_tangents, [vector], [() for _ in self._shards]):
             yield from (torch.from_numpy(block).to(self.device) for block in blocks)
 
     def _mapped(
-        self, function: Callable[..., Any], vector: Tensor | None, more: list[tuple[Any, ...]]
+        self, function: Callable[..., Any], vectors: list[Tensor], more: list[tuple[Any, ...]]
     ) -> Iterator[Any]:
-        sent = None if vector is None else vector.to("cpu", self.dtype).numpy()
+        sent = torch.stack([vector.to("cpu", self.dtype) for vector in vectors]).numpy() if vectors else None
         alike = ""
         calls = [(self._job, shard.name, shard.digest, *rest) for shard, rest in zip(self._shards, more, strict=True)]
         for made_by, result in self._cluster.mapped(function, sent, calls, self._homes):
@@ -104,24 +107,30 @@ class RemoteOperator(TangentOperator):
             yield result
 
 
-def shard_sum(
-    vector: np.ndarray | None, job: PassJob, name: str, digest: str, cotangent: Cotangent
-) -> tuple[str, tuple[np.ndarray, list[Note]]]:
-    """On a worker: Σ Jᵀ cotangent(f₀, J v, labels) over a shard [P], and the cotangent's notes."""
+def shard_sums(
+    vectors: np.ndarray | None, job: PassJob, name: str, digest: str, asked: list[tuple[bool, Cotangent]]
+) -> tuple[str, list[tuple[np.ndarray, list[Note]]]]:
+    """On a worker: for each cotangent Σ Jᵀ cotangent(f₀, J v, labels) over a shard [P], and its notes.
+
+    v is the next of ``vectors`` [m,P] for a cotangent of a change, and zero for another.
+    """
     with _alone:
         operator = _operator(job, name, digest)
-        total = operator.accumulate(None if vector is None else _tensor(vector, operator.device), cotangent)
+        given = iter(() if vectors is None else _tensor(vectors, operator.device))
+        totals = operator.sums(*(RowSum(next(given) if moving else None, cotangent) for moving, cotangent in asked))
         notes = [
-            (float(value), None if z is None else z.cpu().numpy(), y.cpu().numpy()) for value, z, y in cotangent.notes
+            [(float(value), None if z is None else z.cpu().numpy(), y.cpu().numpy()) for value, z, y in cotangent.notes]
+            for _, cotangent in asked
         ]
-        return processor(torch.device(operator.device)), (total.cpu().numpy(), notes)
+        answers = [total.cpu().numpy() for total in totals]
+        return processor(torch.device(operator.device)), list(zip(answers, notes, strict=True))
 
 
-def shard_tangents(vector: np.ndarray, job: PassJob, name: str, digest: str) -> tuple[str, list[np.ndarray]]:
-    """On a worker: J v of a shard's blocks, each [b,K]."""
+def shard_tangents(vectors: np.ndarray, job: PassJob, name: str, digest: str) -> tuple[str, list[np.ndarray]]:
+    """On a worker: J v of a shard's blocks, each [b,K], for ``vectors`` [1,P]."""
     with _alone:
         operator = _operator(job, name, digest)
-        blocks = [block.cpu().numpy() for block in operator.matvec(_tensor(vector, operator.device))]
+        blocks = [block.cpu().numpy() for block in operator.matvec(_tensor(vectors[0], operator.device))]
         return processor(torch.device(operator.device)), blocks
 
 
@@ -131,9 +140,7 @@ def _operator(job: PassJob, name: str, digest: str) -> TangentOperator:
     key = (job.solve.store, job.solve.base, job.dtype)
 
     def load() -> tuple[FeatureStore, Base, torch.device]:
-        device = resolve_device(parse_recipe(job.solve.recipe).device)
-        if device.type == "mps":  # it has no float64
-            device = torch.device("cpu")
+        device = float64_device(parse_recipe(job.solve.recipe).device)
         with opened(job.solve) as (store, base):
             return store, base.to(getattr(torch, job.dtype), device), device
 

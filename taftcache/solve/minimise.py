@@ -245,7 +245,7 @@ class _Problems:
         row = 8 * (config.width + config.classes) if head else 12 * prod(config.shape)
         # Where they are few, what float64 prepares once serves the gradients and the proof too.
         whole = rows * row if rows * row <= arithmetic.memory // 4 else 0
-        how = replace(arithmetic, device=arithmetic.exact_device, memory=whole)
+        how = replace(arithmetic, memory=whole)
         self.exact = pose(base, sources, objective, how, torch.float64)
         self._asked = base, sources, objective, replace(how, memory=arithmetic.memory - whole)
         self._dtype = how.dtype

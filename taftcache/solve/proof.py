@@ -94,7 +94,9 @@ def prove(
 def looked_at(
     problem: Problem, value: Tensor, tolerance: float, stats: Mapping[str, Any], above: Status = Status.stalled
 ) -> Solution:
-    """Any Δw [P] as a solution that ``prove`` can take, from its float64 gradient and that of zero, in two passes.
+    """Any Δw [P] as a solution that ``prove`` can take, from its float64 gradient and that of zero.
+
+    Two passes, for which the rows are prepared once.
 
     Args:
         problem: in float64.
@@ -106,8 +108,7 @@ def looked_at(
     Raises:
         SolveError: a gradient that is not finite.
     """
-    objective, gradient = problem.evaluate(value)
-    at_zero = problem.evaluate(torch.zeros_like(value))[1]
+    objective, gradient, (at_zero,) = problem.evaluate_beside(value, None, problem.gradient_at_zero())
     check_finite(gradient, f"F = {objective}")
     norm, scale = gradient.norm().item(), at_zero.norm().item()
     certificate = Certificate(
@@ -173,7 +174,7 @@ def binds(value: Tensor, radius: float) -> bool:
 
 
 def rounding(problem: Problem, value: Tensor, at_zero: Tensor, gradient: Tensor) -> float:
-    """What float64 may have put wrong in ∇F(Δw), in two passes.
+    """What float64 may have put wrong in ∇F(Δw), in two passes; of a quadratic F the rows are prepared once for both.
 
     Of a quadratic F one is the other way of computing it, ∇F(0) + H Δw, which rounds on its own; the other the size of
     the terms that cancel in it (``Problem.scattered``). Eight times the difference of the first, and 32 units in the
@@ -183,8 +184,8 @@ def rounding(problem: Problem, value: Tensor, at_zero: Tensor, gradient: Tensor)
     if not problem.loss.quadratic:
         terms = gradient.norm() + problem.at(value)[2].scattered(value, seed=2).norm()
         return float((64 * EPSILON * terms).item())
-    product = problem.hessian(value)
-    terms = at_zero.norm() + product.norm() + problem.scattered(value, seed=2).norm()
+    product, scattered = problem.hessian_and_scattered(value, seed=2)
+    terms = at_zero.norm() + product.norm() + scattered.norm()
     return float((8 * (gradient - at_zero - product).norm() + 32 * EPSILON * terms).item())
 
 

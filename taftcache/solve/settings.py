@@ -58,7 +58,7 @@ class Arithmetic:
     Args:
         precision: of the inner products.
         memory: bytes in which prepared rows stay between passes; the result has the same bytes with any.
-        device: where products run.
+        device: where products and sums run; one with float64.
         operator: makes J over the rows; another one computes the same bits elsewhere.
     """
 
@@ -70,16 +70,13 @@ class Arithmetic:
     def __post_init__(self) -> None:
         if self.precision not in ("float32", "float64"):
             raise SolveError("there is no such precision", got=repr(self.precision), do="float32 or float64")
+        if str(self.device).startswith("mps"):
+            raise SolveError("MPS has no float64, which gradients are summed in", got=repr(self.device), do="cpu")
 
     @property
     def dtype(self) -> torch.dtype:
         """Torch's name of the precision."""
         return torch.float64 if self.precision == "float64" else torch.float32
-
-    @property
-    def exact_device(self) -> torch.device | str:
-        """Where float64 runs: sums and certificates are kept in it, and MPS has none."""
-        return "cpu" if torch.device(self.device).type == "mps" else self.device
 
 
 def in_full_float32(verb: Callable[P, T]) -> Callable[P, T]:

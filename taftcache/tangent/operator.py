@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from itertools import accumulate
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -26,6 +26,18 @@ BLOCK_ROWS = 256
 
 CotangentRule = Callable[[Tensor, Tensor | None, Tensor], Tensor]
 """(base logits [b,K], their tangent [b,K] or None, labels [b]) to the vector [b,K] that Jᵀ is applied to."""
+
+
+class RowSum(NamedTuple):
+    """``onto`` + Σ over blocks of Jᵀ cotangent(f₀, J v, labels) [P], v = ``vector`` [P] or None for zero.
+
+    A gradient, a Hessian product and Jᵀ itself are this with different cotangents. ``onto`` is added to in place;
+    without it, a vector of zeros is.
+    """
+
+    vector: Tensor | None
+    cotangent: CotangentRule
+    onto: Tensor | None = None
 
 
 class TangentOperator:
@@ -157,29 +169,36 @@ class TangentOperator:
             yield self.tangent(state, delta)
 
     def accumulate(self, vector: Tensor | None, cotangent: CotangentRule, onto: Tensor | None = None) -> Tensor:
-        """onto + Σ over blocks of Jᵀ cotangent(f₀, J v, labels), a vector [P] in the operator's precision, in one pass.
+        """One ``RowSum`` [P] in the operator's precision, in one pass."""
+        return self.sums(RowSum(vector, cotangent, onto))[0]
 
-        A gradient, a Hessian product and Jᵀ itself are this with different cotangents. ``onto`` is
-        added to in place; without it, a vector of zeros is. The rows of several sources are summed source by source,
-        and those sums added up in order: whoever computes them, and wherever, the total has the same bits.
+    def sums(self, *asked: RowSum) -> list[Tensor]:
+        """Several in one pass, which prepares each block once; each has the bits that it would have alone.
+
+        The rows of several sources are summed source by source, and those sums added up in order: whoever computes
+        them, and wherever, the total has the same bits.
         """
-        if onto is None:
-            onto = torch.zeros(self.layout.size, dtype=self.dtype, device=self.device)
-        delta = None if vector is None else self.direction(vector)
+        found = [self._zeros() if each.onto is None else each.onto for each in asked]
+        deltas = [None if each.vector is None else self.direction(each.vector) for each in asked]
         alone = sum(source.rows > 0 for source in self.sources) < 2
-        total = onto if alone else torch.zeros_like(onto)
-        out = self.tail.bind(self.layout.views(total))
+        totals = found if alone else [self._zeros() for _ in asked]
+        outs = [self.tail.bind(self.layout.views(total)) for total in totals]
         ends = accumulate(source.rows for source in self.sources)
         row, end = 0, next(ends, 0)
         for state, labels in self.blocks():
-            change = None if delta is None else self.tangent(state, delta)
-            self.adjoint(state, cotangent(state.logits, change, labels), out)
+            for each, delta, out in zip(asked, deltas, outs, strict=True):
+                change = None if delta is None else self.tangent(state, delta)
+                self.adjoint(state, each.cotangent(state.logits, change, labels), out)
             row += len(labels)
             if row >= end and not alone:
-                onto.add_(total)
-                total.zero_()
+                for onto, total in zip(found, totals, strict=True):
+                    onto.add_(total)
+                    total.zero_()
                 end = next((further for further in ends if further > row), 0)
-        return onto
+        return found
+
+    def _zeros(self) -> Tensor:
+        return torch.zeros(self.layout.size, dtype=self.dtype, device=self.device)
 
     def _read(self, skip: int) -> Iterator[Block]:
         """Blocks of all sources in order, without the first ``skip``."""

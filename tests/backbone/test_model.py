@@ -16,12 +16,13 @@ from huggingface_hub import constants
 from safetensors.torch import load_file, save_file
 
 from taftcache.backbone.cut.cut import Cut
-from taftcache.backbone.device import resolve_device
+from taftcache.backbone.device import float64_device, resolve_device
 from taftcache.backbone.files import BUNDLED, expand_path, file_digest, weights_file
 from taftcache.backbone.model import in_precision, load_backbone, weights_digest, wrap_model
 from taftcache.backbone.spec import BackboneSpec, PreprocessSpec
-from taftcache.errors import BackboneError, RecipeError
+from taftcache.errors import BackboneError, RecipeError, SolveError
 from taftcache.recipe import parse_recipe, recipe_values
+from taftcache.solve.settings import Arithmetic
 from taftcache.tangent.device import full_float32
 from tests.backbone.registry import SMALL, images, small_backbone
 
@@ -237,6 +238,16 @@ def test_devices():
     if not torch.cuda.is_available():
         with pytest.raises(BackboneError, match="torch sees cpu"):
             resolve_device("cuda")
+
+
+def test_a_solve_on_a_mac_runs_on_its_cpu(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+    for name in ("auto", "mps"):
+        assert resolve_device(name).type == "mps"
+        assert float64_device(name).type == "cpu"
+    with pytest.raises(SolveError, match="float64"):
+        Arithmetic(device=resolve_device("auto"))
 
 
 def test_float32_stays_float32_and_settings_come_back():

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from taftcache.objective.problem import Problem
 from taftcache.objective.rsl import RSL
+from taftcache.tangent.operator import RowSum
 
 
 class Layout:
@@ -32,7 +33,13 @@ class Table:
         yield from (part for part in (slice(0, half), slice(half, self.rows)) if part.start < part.stop)
 
     def accumulate(self, vector, respond, onto=None):
+        return self.sums(RowSum(vector, respond, onto))[0]
+
+    def sums(self, *asked):
         self.passes += 1
+        return [self._sum(*each) for each in asked]
+
+    def _sum(self, vector, respond, onto):
         onto = torch.zeros(self.layout.size, dtype=self.dtype) if onto is None else onto
         for part in self._parts():
             change = None if vector is None else self.J[part] @ vector.to(self.dtype)

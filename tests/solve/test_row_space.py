@@ -263,6 +263,32 @@ def test_a_restart_comes_as_near_as_was_asked_for(monkeypatch, gone, landmarks):
         assert rows.rounds == 0
 
 
+@pytest.mark.parametrize("ridge", [1e-2, 1e-4])
+@pytest.mark.parametrize("apart", [1e-9, 1e-3, 1.0])
+def test_a_bound_holds_for_dual_vectors_that_are_not_quite_those(apart, ridge):
+    """Nobody takes it on trust that Δw = J̃ᵀa."""
+    rows, whole = space(ridge=ridge), dense("narrow-mlp", "keep", loss=LOSS, ridge=ridge)
+    rows.run(1e-10)
+    found = rows.solution(Status.converged)
+    noise = torch.randn(len(found.value), generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    value = found.value + apart * noise / noise.norm()
+    seen = space(ridge=ridge)
+    seen.look(value, found.dual)
+    c = seen.solution(Status.stalled).certificate
+    error = value - whole.solution
+    assert error.norm().item() <= c.residual / (2 * ridge**0.5) * (1 + 1e-6)
+    assert (whole.gradient(value) @ error).clamp_min(0).sqrt().item() <= c.residual * (1 + 1e-6)
+
+
+@pytest.mark.parametrize("tolerance", [1e-2, 1e-10])
+def test_float64_reads_the_rows_once_a_round(tolerance):
+    rows = space()
+    assert rows.run(tolerance) is Status.converged
+    assert rows.exact.operator.passes == rows.rounds
+    rows.solution(Status.converged)
+    assert rows.exact.operator.passes == rows.rounds
+
+
 @pytest.mark.parametrize(("goal", "max_passes"), [(float("inf"), 400), (0.0, 5)], ids=["at once", "too few passes"])
 def test_a_restart_without_a_round_is_certified_in_float64_too(goal, max_passes):
     """Its start is computed in float32."""

@@ -320,7 +320,7 @@ def test_from_scratch_is_the_setting_that_one_model_chose(place, monkeypatch):
 @pytest.mark.law("A comparison trains, solves and measures on the recipe's device")
 def test_everything_runs_on_the_recipes_device(place, monkeypatch):
     asked, seen = torch.device("cpu", 0), set()
-    monkeypatch.setattr(paper_trial, "resolve_device", lambda name: asked if name == "cpu" else None)
+    monkeypatch.setattr(paper_trial, "float64_device", lambda name: asked if name == "cpu" else None)
     names = ("fine_tune", "predict", "train_tangents", "minimise", "ridge_path", "TangentOperator")
 
     def watched(name, real):

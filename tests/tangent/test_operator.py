@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from taftcache.tangent.operator import TangentOperator
+from taftcache.tangent.operator import RowSum, TangentOperator
 from tests.solve.problems import K, N, case, rows
 
 
@@ -49,3 +49,23 @@ def test_rows_of_the_head_stay_in_a_hundredth_of_the_memory():
         for _ in range(3):
             assert sum(len(labels) for _, labels in operator.blocks()) == N
         assert (source.reads == 1) is stays
+
+
+@pytest.mark.parametrize("sizes", [(N,), (11, N - 11)])
+def test_several_sums_of_one_pass_have_the_bits_of_each_alone(sizes):
+    base, generator = case().base, torch.Generator().manual_seed(4)
+    sources = [Counted(source) for source in rows(sizes=sizes)]
+    operator = TangentOperator(base, sources)
+    v, w, onto = torch.randn(3, operator.layout.size, generator=generator)
+
+    def asked() -> list[RowSum]:
+        return [
+            RowSum(v, lambda z, change, y: change),
+            RowSum(None, lambda z, change, y: z, onto.clone()),
+            RowSum(w, lambda z, change, y: z - change),
+        ]
+
+    together = operator.sums(*asked())
+    assert [source.reads for source in sources] == [1] * len(sizes)
+    for found, alone in zip(together, asked(), strict=True):
+        assert torch.equal(found, operator.accumulate(*alone))

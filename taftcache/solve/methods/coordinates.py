@@ -110,7 +110,7 @@ class Duals:
 
     def look(self, x: Tensor | None, value: Tensor) -> tuple[float, Tensor, Tensor]:
         """As ``Coordinates`` has it."""
-        objective, gradient, self._scale, short = fitted(self.exact, value)
+        objective, gradient, self._scale, short, _ = fitted(self.exact, value)
         self.passes += 1
         return objective, gradient, short.reshape(-1)
 

@@ -9,7 +9,12 @@ orthogonal in F's own metric, (z, z') = (K̃z)·(K̃z') + λ z·K̃z'. One produ
 
     F(Δw) − F* = ½ ρᵀK̃(K̃ + λI)⁻¹ρ ≤ ½‖ρ‖²
 
-which is the duality gap: a bound that does not divide by λ.
+which is the duality gap: a bound that does not divide by λ. A round ends at Δw = J̃ᵀa + e, where e is what float32 put
+wrong in the round's J̃ᵀ. Float64 finds it beside the gradient, for the same rows: ∇F = λe − J̃ᵀρ, so that
+
+    ‖Δw − Δw*‖_H ≤ ‖ρ‖ + √λ‖e‖        ‖Δw − Δw*‖ ≤ ‖ρ‖/(2√λ) + ‖e‖
+
+The next round begins at J̃ᵀa itself, with ρ + J̃e.
 
 A solve can go on from the dual vectors of an earlier one, and when rows have left since: the dual vectors of the others
 are then short of what those rows carried, about (K̂ + λI)⁻¹K̃₁₀ a₀ (``ClassKernel.without``).
@@ -25,6 +30,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from taftcache.objective.cotangent import Given
 from taftcache.objective.problem import Problem
 from taftcache.solve.inverses.class_kernel import ClassKernel, adjoint, kernel_product
 from taftcache.solve.methods.decisive import SHARE, further, sample_rows, typical
@@ -33,6 +39,7 @@ from taftcache.solve.pair import ProblemPair
 from taftcache.solve.proof import check_finite
 from taftcache.solve.settings import OnPass
 from taftcache.solve.solution import Certificate, Solution, Status
+from taftcache.tangent.operator import RowSum
 from taftcache.tangent.rows import RowSource, RowSubset
 
 CHECK = 32  # steps between looks at the true gradient
@@ -57,14 +64,22 @@ class Restart:
 
 
 class RowPoint(NamedTuple):
-    """Δw = J̃ᵀa [P], a = ``dual`` [N,K], with F, ∇F [P] and ρ [N,K] there: in float64, unless ``rough``."""
+    """Δw = J̃ᵀa + e [P], a = ``dual`` [N,K], with F, ∇F [P], ρ [N,K] and e = ``apart`` [P] there in float64.
+
+    Without e it is rough: in the precision of the products, with an e of its rounding.
+    """
 
     value: Tensor
     dual: Tensor
     objective: float
     gradient: Tensor
     residual: Tensor
-    rough: bool = False
+    apart: Tensor | None = None
+
+    @property
+    def rough(self) -> bool:
+        """Whether float64 has not seen it."""
+        return self.apart is None
 
 
 class RowSpace:
@@ -83,9 +98,9 @@ class RowSpace:
         self.passes = self.rounds = 0
         operator = self.exact.operator
         value = torch.zeros(operator.layout.size, dtype=torch.float64, device=operator.device)
-        self.point = self._at(value, value.new_zeros(operator.rows, operator.classes))
-        self._at_zero = self.point.gradient
-        self.gradient_at_zero = self._at_zero.norm().item()
+        self.point = self._at(value, value.new_zeros(operator.rows, operator.classes), rough=True)
+        self._at_zero: Tensor | None = None
+        self.gradient_at_zero = self.point.gradient.norm().item()
         self.kernel: ClassKernel | None = None
         self.history = [(self.passes, self.point.objective)]
         self._correction = torch.zeros_like(self.point.dual)
@@ -118,7 +133,7 @@ class RowSpace:
 
             return enough
 
-        return self._rounds(lambda at: self._bound(at.residual), lambda: SHARE * self.row_moves(), near)
+        return self._rounds(self._distance, lambda: SHARE * self.row_moves(), near)
 
     def row_moves(self) -> float:
         """How far taking out a typical row would move Δw*, by the dual vectors as they stand and K̂."""
@@ -144,8 +159,9 @@ class RowSpace:
                 start += self.kernel.without(dual[~stays])
             if start.any():
                 # Where rows have left a round follows in any case, and ends in float64.
-                problem = self.exact if stays.all() else self.inner
-                self.point = self._at(adjoint(problem, self.scale * start).to(start), start, problem)
+                rough = not stays.all()
+                value = adjoint(self.inner if rough else self.exact, self.scale * start).to(start)
+                self.point = self._at(value, start, rough=rough)
                 self.history.append((self.passes, self.point.objective))
         except KeyboardInterrupt:
             return Status.interrupted
@@ -166,7 +182,7 @@ class RowSpace:
             return enough
 
         def far(point: RowPoint) -> float:
-            return inf if point.rough else self._bound(point.residual)
+            return inf if point.rough else self._distance(point)
 
         return self._rounds(far, lambda: at.distance(self.point.value), near)
 
@@ -209,24 +225,29 @@ class RowSpace:
 
     def arrive(self) -> RowPoint:
         """Where the correction leads."""
-        dual = self._dual()
-        point = self._at(adjoint(self.exact, self.scale * dual), dual)
+        point = self._at(self.current(), self._dual())
         self.passes += 1
         self.history.append((self.passes, point.objective))
-        self._correction = torch.zeros_like(dual)
+        self._correction = torch.zeros_like(point.dual)
         return point
 
     def current(self) -> Tensor:
-        """Δw [P] as it stands within a round, for whoever looks on; half a pass that is not counted."""
-        return adjoint(self.inner, self.scale * self._dual()).double()
+        """Δw [P] as it stands within a round; half a pass that is not counted."""
+        value, _, _, _, _, apart = self.point
+        gained = adjoint(self.inner, self.scale * self._correction.to(self.scale)).to(value)
+        return gained + (value if apart is None else value - apart)
 
     def _dual(self) -> Tensor:
         """a [N,K] as it stands within a round."""
         return self.point.dual + self._correction.to(self.point.dual)
 
     def _bound(self, residual: Tensor) -> float:
-        """‖ρ‖/(2√λ), which is the certified distance at ρ = ``residual``."""
+        """‖ρ‖/(2√λ), which is the certified distance of J̃ᵀa at ρ = ``residual``."""
         return float(residual.norm().item() / (2 * sqrt(self.exact.ridge)))
+
+    def _distance(self, at: RowPoint) -> float:
+        """The certified distance."""
+        return self._bound(at.residual) + (0.0 if at.apart is None else at.apart.norm().item())
 
     def solution(self, status: Status) -> Solution:
         """What was reached, with its certificate."""
@@ -234,28 +255,34 @@ class RowSpace:
             dual = self.point.dual
             self.point = self._at(adjoint(self.exact, self.scale * dual), dual)
         at = self.point
+        assert self._at_zero is not None
         certificate = Certificate(
             at.gradient.norm().item(),
             self.gradient_at_zero,
             self.exact.ridge,
             at.objective,
             self.exact.operator.rows,
-            residual=at.residual.norm().item(),
+            residual=2 * sqrt(self.exact.ridge) * self._distance(at),
         )
         stats: dict[str, Any] = {"solver": "row space", "passes": self.passes, "rounds": self.rounds}
         if self._moves is not None:
             stats["row_moves"] = self.row_moves()
         return Solution(at.value, status, certificate, stats, (self._at_zero, at.gradient), self.scale * at.dual)
 
-    def _at(self, value: Tensor, dual: Tensor, problem: Problem | None = None) -> RowPoint:
-        """F, ∇F and ρ = −√(ωD/N)(z − target) − λa at Δw = J̃ᵀa with logits z, in one pass; by default in float64."""
-        problem = problem or self.exact
-        objective, gradient, scale, short = fitted(problem, value)
+    def _at(self, value: Tensor, dual: Tensor, *, rough: bool = False) -> RowPoint:
+        """F, ∇F and ρ = −√(ωD/N)(z − target) − λa at Δw ≈ J̃ᵀa with logits z, in one pass."""
         self.passes += 1
-        rough = problem is not self.exact
-        if not rough:
-            self.scale = scale
-        return RowPoint(value, dual, objective, gradient.to(value), short.to(dual) - problem.ridge * dual, rough)
+        if rough:
+            objective, gradient, self.scale, short, _ = fitted(self.inner, value)
+        else:
+            beside = [RowSum(None, Given(values=self.scale * dual))]
+            if self._at_zero is None:
+                beside.append(self.exact.gradient_at_zero())
+            objective, gradient, _, short, (pulled, *at_zero) = fitted(self.exact, value, *beside)
+            if at_zero:
+                self._at_zero, self.gradient_at_zero = at_zero[0], at_zero[0].norm().item()
+        residual = short - self.exact.ridge * dual
+        return RowPoint(value, dual, objective, gradient.to(value), residual, None if rough else value - pulled)
 
     def _gradient_below(self, goal: float, before: float) -> Callable[[Tensor, float, int], bool]:
         """Whether ‖∇F‖ = ‖J̃ᵀρ‖ is below ``goal``, or as far below ``before`` as float32 carries.
@@ -275,6 +302,8 @@ class RowSpace:
         assert self.kernel is not None
         ridge, scale = self.inner.ridge, self.scale.to(correction)
         residual = self.point.residual.to(correction)
+        if self.point.apart is not None and self.point.apart.any():
+            residual += scale * torch.cat(list(self.inner.operator.matvec(self.point.apart)))
         # Directions of an earlier round carry its rounding: orthogonal to them, the new residual would not fall.
         basis = Basis(DIRECTIONS, residual.numel(), residual.dtype, residual.device)
         steps = 0
@@ -302,12 +331,16 @@ class RowSpace:
                 self._on_pass(self.passes, energy**0.5 / self.gradient_at_zero)
 
 
-def fitted(problem: Problem, value: Tensor) -> tuple[float, Tensor, Tensor, Tensor]:
-    """F, ∇F [P], and what ``row_residual`` says of the logits [N,K] at Δw = ``value``, in one pass."""
+def fitted(problem: Problem, value: Tensor, *beside: RowSum) -> tuple[float, Tensor, Tensor, Tensor, list[Tensor]]:
+    """F, ∇F [P], what ``row_residual`` says of the logits [N,K] at Δw = ``value``, and sums beside them, in one pass.
+
+    The residual is of the precision and device of ``value``, whatever the problem's.
+    """
     seen: list[tuple[Tensor, Tensor]] = []
-    objective, gradient = problem.evaluate(value, lambda z, labels: seen.append((z, labels)))
+    objective, gradient, found = problem.evaluate_beside(value, lambda z, labels: seen.append((z, labels)), *beside)
     check_finite(gradient, f"F = {objective}")
-    return objective, gradient, *row_residual(problem, *(torch.cat(parts) for parts in zip(*seen, strict=True)))
+    z, labels = (torch.cat(parts) for parts in zip(*seen, strict=True))
+    return objective, gradient, *row_residual(problem, z.to(value), labels.to(value.device)), found
 
 
 def row_residual(problem: Problem, z: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:

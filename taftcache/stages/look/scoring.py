@@ -11,13 +11,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from taftcache.backbone.device import resolve_device
+from taftcache.backbone.device import float64_device, resolve_device
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import RecipeError
 from taftcache.model.component import read_component
 from taftcache.names import PRIVATE, component_of, is_component, is_model, one_of_trained, shard_of
-from taftcache.solve.settings import Arithmetic
 from taftcache.stages.look.row_table import STEP_ROWS, Reader, RowTable
 from taftcache.stages.train.record import settings_of
 from taftcache.tangent.class_row.tail import ClassRowTail
@@ -87,7 +86,7 @@ class Scorer:
         said = component.record
         certificate, N = said.certified, said.row_count
         ridge, norm = certificate.ridge, component.delta.norm().item()
-        device = Arithmetic(device=self.operator.device).exact_device
+        device = float64_device(self.recipe.device)
         operator = TangentOperator(self.base, [], trained=component.layout, dtype=torch.float64, device=device)
         with self._alone:
             state = operator.prepare(tokens)

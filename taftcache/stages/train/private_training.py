@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from taftcache.backbone.device import resolve_device
+from taftcache.backbone.device import float64_device
 from taftcache.cache.opening import at_its_place
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
@@ -367,9 +367,7 @@ def private_component(
 ) -> Component:
     """Train on one shard's rows, once for each rate: the best component, its privacy statement in ``meta``."""
     recipe, base, rates = settings.recipe, settings.base, tuning.rates
-    device = resolve_device(recipe.device)
-    if device.type == "mps":  # sums of integers need float64
-        device = resolve_device("cpu")
+    device = float64_device(recipe.device)  # for sums of integers
     layout = base.trained(settings.train)
     network = TangentNetwork(base, [shard], layout, device=device, memory=memory_of(recipe))
     found = []

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from taftcache.backbone.device import resolve_device
+from taftcache.backbone.device import float64_device
 from taftcache.cache.read.shard import Shard
 from taftcache.errors import UntrustedStore
 from taftcache.model.component import Component
@@ -72,7 +72,7 @@ class Settings:
         """How products with J are computed; BackboneError where the recipe's device is not here."""
         recipe = self.recipe
         return Arithmetic(
-            precision=recipe.solver.precision, memory=memory_of(recipe), device=resolve_device(recipe.device)
+            precision=recipe.solver.precision, memory=memory_of(recipe), device=float64_device(recipe.device)
         )
 
     def weights(self, sources: Sequence[Shard]) -> RowWeights | None:

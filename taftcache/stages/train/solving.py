@@ -230,7 +230,7 @@ def _by_schedule(
         raise SolveError(
             "Adam's schedules have no ball", got=f"radius {objective.radius}", do='solver.method = "projected"'
         )
-    base, schedule, device = settings.base, preset.schedule, arithmetic.exact_device
+    base, schedule, device = settings.base, preset.schedule, arithmetic.device
     layout = base.trained(objective.train)
     exact = Problem.of(objective, TangentOperator(base, sources, trained=layout, dtype=torch.float64, device=device))
     run = Run(
