@@ -176,6 +176,15 @@ def keep_dual(store: FeatureStore, before: Path, sample: str) -> None:
         put_component(change, "models/exact", replace(exact, dual=torch.zeros(rows + 1, len(store.classes)).double()))
 
 
+def mix_dual(store: FeatureStore, before: Path, sample: str) -> None:
+    """Dual vectors that are not the model's, as many as there are rows."""
+    base = read_base(store, adopt(store, None).tangent)
+    exact = read_component(store, "models/exact", base)
+    rows = sum(shard.rows for shard in store.shards)
+    with store.transaction() as change:
+        put_component(change, "models/exact", replace(exact, dual=torch.ones(rows, len(store.classes)).double()))
+
+
 LEAKS: dict[str, tuple[Callable, str]] = {
     "stale mean": (keep_mean, "stale composition"),
     "old mean": (keep_object("models/mean"), "base point"),
@@ -184,6 +193,7 @@ LEAKS: dict[str, tuple[Callable, str]] = {
     "component of no shard": (keep_object("components/000", "components/007"), "kept component"),
     "kept exact model": (keep_object("models/exact"), "base point"),
     "kept dual vectors": (keep_dual, "stale dual"),
+    "dual vectors of others": (mix_dual, "stale dual"),
     "kept preconditioner": (keep_object("components/000", "state/preconditioner"), "stale object"),
     "kept row": (keep_row, "forgotten row"),
     "id in the ledger": (keep_id_in_ledger, "forgotten id"),
