@@ -86,18 +86,21 @@ class LossGradient(_OfLoss):
 
 @dataclass(kw_only=True)
 class _AtPoint(_OfLoss):
-    """With D at Δw = 0, or at logits: ``point`` has those of each block by its first row."""
+    """With D at Δw = 0, or at logits: ``point`` [n,K] has those of the rows from ``first`` on."""
 
-    point: dict[int, Tensor] | None
+    point: Tensor | None
+    first: int = 0
 
     def _logits(self, logits: Tensor) -> Tensor:
-        return moved(logits, None, self.jvp_only) if self.point is None else self.point[self.start].to(logits)
+        if self.point is None:
+            return moved(logits, None, self.jvp_only)
+        return self.point[self.start - self.first :][: len(logits)].to(logits)
 
     def part(self, start: int, rows: int) -> Self:
-        """With the point of those rows alone: a block never spans two sources."""
+        """With the point of those rows alone."""
         part = super().part(start, rows)
         if self.point is not None:
-            part.point = {at: z for at, z in self.point.items() if start <= at < start + rows}
+            part.point, part.first = self.point[start - self.first :][:rows].clone(), start
         return part
 
 
@@ -142,13 +145,12 @@ class Given(Cotangent):
 
     def answer(self, logits: Tensor, change: Tensor | None, labels: Tensor) -> Tensor:
         """The rows of the block."""
-        at = self.start - self.first
-        return self.values[at : at + len(labels)].to(logits)
+        return self.values[self.start - self.first :][: len(labels)].to(logits)
 
     def part(self, start: int, rows: int) -> Self:
         """With those rows' values alone."""
         part = super().part(start, rows)
-        part.values, part.first = self.values[start - self.first : start - self.first + rows].clone(), start
+        part.values, part.first = self.values[start - self.first :][:rows].clone(), start
         return part
 
 
@@ -178,7 +180,7 @@ def _sent(value: Any) -> Any:
         return value.cpu().numpy()
     if isinstance(value, RowWeights):
         return RowWeights, _sent(value.by_class), _sent(value.by_sample)
-    return {at: _sent(one) for at, one in value.items()} if isinstance(value, dict) else value
+    return value
 
 
 def _received(value: Any) -> Any:
@@ -186,4 +188,4 @@ def _received(value: Any) -> Any:
         return torch.from_numpy(value if value.flags.writeable else value.copy())
     if isinstance(value, tuple) and value and value[0] is RowWeights:
         return RowWeights(*map(_received, value[1:]))
-    return {at: _received(one) for at, one in value.items()} if isinstance(value, dict) else value
+    return value

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from itertools import accumulate
 from typing import Any
 
 import torch
@@ -30,7 +29,7 @@ class Problem:
         ridge: λ.
         weights: ω; ones by default.
         jvp_only: leave f_w(x_n) out, as differentially private training does.
-        point: logits, block by block, at which the curvature of a loss that is not quadratic is taken (``at``).
+        point: logits [N,K] at which the curvature of a loss that is not quadratic is taken (``at``).
     """
 
     operator: TangentOperator
@@ -38,7 +37,7 @@ class Problem:
     ridge: float
     weights: RowWeights | None = None
     jvp_only: bool = False
-    point: tuple[Tensor, ...] | None = None
+    point: Tensor | None = None
 
     @classmethod
     def of(cls, objective: Objective, operator: TangentOperator) -> Problem:
@@ -98,19 +97,19 @@ class Problem:
 
     def _product(self, vector: Tensor, out: Tensor | None = None) -> RowSum:
         vector = vector.to(self.operator.device, self.operator.dtype)
-        product = LossHessian(point=self._points(), **self._terms)
+        product = LossHessian(point=self.point, **self._terms)
         return RowSum(vector, product, torch.mul(vector, self.ridge, out=out))
 
     def _scattered(self, delta: Tensor, seed: int) -> RowSum:
         delta = delta.to(self.operator.device, self.operator.dtype)
         delta = delta * random_signs(delta, seed)
-        return RowSum(delta, Scattered(seed=seed, point=self._points(), **self._terms), self.ridge * delta)
+        return RowSum(delta, Scattered(seed=seed, point=self.point, **self._terms), self.ridge * delta)
 
     def at(self, delta: Tensor) -> tuple[float, Tensor, Problem]:
         """F, ∇F and the problem whose Hessian is that of Δw, in one pass; holds N·K logits."""
         kept: list[Tensor] = []
         value, gradient = self.evaluate(delta, lambda z, labels: kept.append(z))
-        return value, gradient, replace(self, point=tuple(kept))
+        return value, gradient, replace(self, point=torch.cat(kept))
 
     def logits(self, base: Tensor, change: Tensor | None) -> Tensor:
         """z [n,K] of rows with base logits f_w and tangent J Δw (None for Δw = 0)."""
@@ -122,7 +121,7 @@ class Problem:
         Args:
             base, labels: of a block. start: its first row. v: [n,K].
         """
-        z = self.logits(base, None) if self.point is None else self._point(start, len(base))
+        z = self.logits(base, None) if self.point is None else self.point[start : start + len(base)]
         rooted = self.loss.root(z, labels, v)
         return rooted if self.weights is None else rooted * self.weights.at(labels, start, v).sqrt()
 
@@ -135,18 +134,3 @@ class Problem:
     @property
     def _terms(self) -> dict[str, Any]:
         return {"loss": self.loss, "weights": self.weights, "rows": self.operator.rows, "jvp_only": self.jvp_only}
-
-    def _points(self) -> dict[int, Tensor] | None:
-        """The point's logits by the first row of their block."""
-        if self.point is None:
-            return None
-        return dict(zip(accumulate((len(z) for z in self.point), initial=0), self.point, strict=False))
-
-    def _point(self, start: int, count: int) -> Tensor:
-        assert self.point is not None
-        at = 0
-        for z in self.point:
-            if at == start:
-                return z[:count]
-            at += len(z)
-        raise ValueError(f"no block begins at row {start}")

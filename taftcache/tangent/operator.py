@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from itertools import accumulate
+from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,6 +24,9 @@ from taftcache.tangent.tail import State, Tail, collect_gradients
 # the result's bytes, so a constant and not a tuning knob: sums run over blocks of this size in row order, whatever
 # was read at a time or by how many.
 BLOCK_ROWS = 256
+# Tokens of a block in float64, unless it has no more than LEAST_ROWS. Larger tensors get fresh pages from the system
+# every time, on a CPU; clearing them took a quarter of a float64 pass.
+WIDE_BYTES, LEAST_ROWS = 30 << 20, 64
 
 CotangentRule = Callable[[Tensor, Tensor | None, Tensor], Tensor]
 """(base logits [b,K], their tangent [b,K] or None, labels [b]) to the vector [b,K] that Jᵀ is applied to."""
@@ -81,8 +85,10 @@ class TangentOperator:
         self.rows = sum(source.rows for source in self.sources)
         self.ready = self.tail.ready(self.layout, self.rows) if repeated else None
         self.passes = 0
-        self.block_rows = min(BLOCK_ROWS, self._whole.block_rows)
         self._on_gpu = torch.device(device).type == "cuda"
+        self.block_rows = min(BLOCK_ROWS, self._whole.block_rows)
+        if dtype == torch.float64 and not self._on_gpu:
+            self.block_rows = min(self.block_rows, max(LEAST_ROWS, WIDE_BYTES // (8 * prod(base.config.shape))))
         self._transfer = transfer(device)
         self._memory = memory
         self._kept: list[tuple[State, Tensor]] = []

@@ -10,11 +10,12 @@ import pytest
 import torch
 
 from taftcache.objective.cotangent import Cotangent, Given, LossGradient, LossHessian, Scattered
+from taftcache.objective.cross_entropy import CrossEntropy
 from taftcache.objective.rsl import RSL
 from taftcache.objective.weights import RowWeights
 from taftcache.tangent.operator import TangentOperator
 from taftcache.tangent.rows import ArrayBlock, ArrayRows
-from tests.solve.problems import N, make_problem, rows, tokens
+from tests.solve.problems import N, case, make_problem, minimised, rows, tokens
 
 SPLITS = {"one": (N,), "two": (16, 24), "many": (8,) * 5, "uneven": (24, 8, 8)}
 BLOCK = 8
@@ -70,7 +71,7 @@ def test_nor_do_those_of_rows_made_ready_for_many_passes(small_blocks, monkeypat
 RESPONSES = {
     "slope": lambda terms, z: LossGradient(keep=True, **terms),
     "bend": lambda terms, z: LossHessian(point=None, **terms),
-    "bend at a point": lambda terms, z: LossHessian(point={k: z[k : k + BLOCK] for k in range(0, N, BLOCK)}, **terms),
+    "bend at a point": lambda terms, z: LossHessian(point=z, **terms),
     "scattered": lambda terms, z: Scattered(seed=3, point=None, **terms),
     "given": lambda terms, z: Given(values=z),
 }
@@ -143,3 +144,19 @@ def test_rows_of_a_cache_are_left_as_they_are(small_blocks):
     problem.operator.sources[:] = [ArrayRows(frozen, rows()[0].labels)]
     zero = torch.zeros(problem.operator.layout.size)
     assert torch.equal(problem.evaluate(zero)[1], make_problem().evaluate(zero)[1])
+
+
+@pytest.mark.parametrize("loss", [RSL(alpha=3.0), CrossEntropy()], ids=["square", "entropy"])
+@pytest.mark.parametrize("sizes", [(N,), (N // 3, N - N // 3)])
+def test_float64_may_take_fewer_rows_at_a_time_than_float32(monkeypatch, loss, sizes):
+    base, sources = case().base, rows(sizes=sizes)
+    alike = minimised(base, sources, loss, 1e-2, tolerance=1e-8)
+    monkeypatch.setattr("taftcache.tangent.operator.WIDE_BYTES", 1)
+    monkeypatch.setattr("taftcache.tangent.operator.LEAST_ROWS", 7)
+    assert [make_problem(dtype=dtype).operator.block_rows for dtype in DTYPES] == [
+        7 if dtype == torch.float64 else 256 for dtype in DTYPES
+    ]
+    apart = minimised(base, sources, loss, 1e-2, tolerance=1e-8)
+    assert alike.converged and apart.converged
+    assert torch.allclose(alike.value, apart.value, rtol=0, atol=1e-6 * alike.value.norm().item())
+    assert alike.certificate.objective == pytest.approx(apart.certificate.objective, rel=1e-12)

@@ -115,7 +115,7 @@ def _picked(problem: Problem, index: np.ndarray) -> Problem:
     if weights is not None and weights.by_sample is not None:
         weights = replace(weights, by_sample=weights.by_sample[index])
     if point is not None:
-        point = torch.cat(point)[torch.from_numpy(index).to(whole.device)].split(operator.block_rows)
+        point = point[torch.from_numpy(index).to(whole.device)]
     return replace(problem, operator=operator, weights=weights, point=point)
 
 

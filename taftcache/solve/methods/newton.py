@@ -106,7 +106,7 @@ class _Newton:
         norm, gradient, tolerance = self._gradient.norm().item(), self._gradient, self._goal.tolerance
         assert self._local.point is not None
         dtype = self._inner.operator.dtype
-        curved = replace(self._inner, point=tuple(z.to(dtype) for z in self._local.point))
+        curved = replace(self._inner, point=self._local.point.to(dtype))
         inverse = approximate_inverse(curved) if self._matrix is None else DualInverse(curved, self._matrix)
         self._passes += 2
         accuracy = max(min(0.1, (norm / self._norm_at_zero) ** 0.5), 0.3 * tolerance * self._norm_at_zero / norm, 1e-5)

@@ -96,7 +96,7 @@ def _certificate(said: CertificateRecord) -> Certificate:
 
 
 def _is_dual(problem: Problem, component: Component) -> bool:
-    """Whether Δw is about Jᵀα with one α for each row that is there; half a pass. The bound has what is between them."""
+    """Whether Δw is about Jᵀα, whose difference the bound has, with one α for each row that is there; half a pass."""
     dual, operator = component.dual, problem.operator
     if dual is None or dual.shape != (operator.rows, operator.classes):
         return False
