@@ -23,6 +23,7 @@ SIGNATURES = {
     "wrong": "ITS SIGNATURE IS WRONG",
     "unchecked": "signed; not checked: pip install 'taftcache[sign]'",
 }
+UNKNOWN = "; nothing says whether that decides, for what a row moves was not estimated"
 LOOSE = ', which this certificate is too loose to prove: train with solver.tolerance = "decisive" or a smaller one'
 
 
@@ -174,4 +175,6 @@ def _proof(name: str, c: dict[str, Any]) -> str:
     if c.get("ridge_before") is not None:
         moved += f", with another λ: the rows that stay chose {c['ridge']:.1e}, with these {c['ridge_before']:.1e}"
     loose = LOOSE if c["decisive"] is False else ""
+    if c.get("ridge_before") is not None and c["decisive"] is None:
+        loose = UNKNOWN
     return f"{name}: {certified(c)}{moved}{loose}"

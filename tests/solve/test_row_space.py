@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 
+import numpy as np
 import pytest
 import torch
 
 from taftcache.objective.problem import Problem
 from taftcache.objective.rsl import RSL
 from taftcache.objective.weights import RowWeights
+from taftcache.solve.choosing import STEPS
 from taftcache.solve.inverses.class_kernel import ClassKernel, adjoint, class_kernel_fits, kernel_product
 from taftcache.solve.methods.many_ridges import ridge_deltas
 from taftcache.solve.methods.refinement import refine
@@ -261,6 +263,61 @@ def test_a_restart_comes_as_near_as_was_asked_for(monkeypatch, gone, landmarks):
     assert rows.passes < cold.passes
     if not gone:
         assert rows.rounds == 0
+
+
+@cache
+def many_rows(ridge: float) -> ProblemPair:
+    """300 rows in about the shape of the others, of random classes."""
+    generator = np.random.default_rng(5)
+    rows = tokens()[generator.integers(0, N, 300)]
+    rows = (rows + 0.3 * generator.standard_normal(rows.shape)).astype(np.float32)
+    sources = [ArrayRows(rows, generator.integers(0, K, 300))]
+    problems = [
+        make_problem(loss=RSL(alpha=2.0, kappa=5.0), ridge=ridge, dtype=d) for d in (torch.float32, torch.float64)
+    ]
+    return ProblemPair(*(replace(p, operator=p.operator.over(sources)) for p in problems))
+
+
+@pytest.mark.law("Ten directions are near enough to choose λ by, at every λ")
+@pytest.mark.parametrize("landmarks", [1024, 64])
+def test_one_run_serves_every_ridge(monkeypatch, landmarks):
+    monkeypatch.setattr("taftcache.solve.inverses.landmarks.LANDMARKS", landmarks)
+    ridges = [1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1]
+    pair = many_rows(ridges[0])
+    for ridge, delta in list(zip(ridges, ridge_deltas(pair, ridges, STEPS), strict=True))[2:]:
+        exact = RowSpace(pair.at(ridge), 200)
+        assert exact.run(1e-4) is Status.converged
+        least, most = exact.point.objective, exact.exact.evaluate(torch.zeros_like(delta))[0]
+        assert exact.exact.evaluate(delta)[0] - least <= 0.06 * (most - least)
+
+
+def parted(monkeypatch) -> list[ClassKernel]:
+    """In float32 and in float64, of more rows than the basis has directions, at λ = 10⁻⁶."""
+    monkeypatch.setattr("taftcache.solve.inverses.landmarks.LANDMARKS", 128)
+    pair = many_rows(1e-6)
+    scale = RowSpace(pair, 10).scale
+    made = [ClassKernel(problem, scale.to(problem.operator.dtype), part=0.0) for problem in pair]
+    assert made[0]._rows.shape == made[1]._rows.shape
+    assert made[0]._rows.shape[1] < 200
+    return made
+
+
+def test_what_is_left_out_beyond_the_basis_is_no_rounding(monkeypatch):
+    narrow, wide = parted(monkeypatch)
+    assert narrow._coupling == pytest.approx(wide._coupling, rel=1e-4)
+
+
+def test_what_is_beyond_the_basis_does_not_drown_what_is_within(monkeypatch):
+    """It weighs 1/λ, a million times as much as what leads."""
+    made, found = parted(monkeypatch), []
+    across = made[1]._rows[:, -1:].expand(-1, K).contiguous()
+    for kernel in made:
+        kernel._beyond.zero_()
+        rows, v = made[1]._rows, across.to(kernel._rows)
+        inverse = kernel._without_rest(1e-6)
+        out, left = kernel._solve_turned(inverse, v, v.T @ kernel._rows)
+        found.append(rows[:, -1] @ (out.double() @ kernel._rows.T.double()).T + rows[:, -1] @ left.double())
+    assert torch.allclose(*found, rtol=1e-3)
 
 
 @pytest.mark.parametrize("ridge", [1e-2, 1e-4])

@@ -106,6 +106,8 @@ OTHERS = [
     ("export {S} {T}/new --format csv", "csv"),
     ("convert {S} {T}/full --dtype float32", "full"),
     ("convert {S} {T}/new --dtype int4", "int4"),
+    ("convert {S} {S}/within --dtype float32", "within the store itself"),
+    ("copy {S} {S}/models/within", "within the store itself"),
     ("import {T}/broken.safetensors {S}", "broken"),
     ("append {T}/other.toml", "store"),
     ("extract {T}/other.toml", "store.seed"),

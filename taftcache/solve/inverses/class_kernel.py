@@ -261,26 +261,31 @@ class ClassKernel:
 
     def _solve(self, inverse: _Inverse, across: Tensor, turned: Tensor) -> Tensor:
         """What ``inverse`` makes of r, from R⁻¹r in the classes' eigenbasis [N,K], and in both of them [K,r]."""
-        out = self._solve_turned(inverse, turned)
+        out, left = self._solve_turned(inverse, across, turned)
         if self._rest is None:
-            return self._back(out, across * inverse.beyond)
+            return self._back(out, left)
         seen, among, alone = self._directions @ out, torch.zeros_like(out), torch.zeros_like(across)
         for of, own in zip(self._classes, inverse.among, strict=True):
             direction = self._directions[of.label]
-            outside = across[of.where] @ (inverse.beyond * direction)
-            found = own.apply(of.rows, of.rows @ seen[of.label] + outside)
+            found = own.apply(of.rows, of.rows @ seen[of.label] + left[of.where] @ direction)
             among[of.label] = found @ of.rows
             alone[of.where] = found[:, None] * direction
-        out += self._solve_turned(inverse, self._directions.T @ among)
-        return self._back(out, (across + alone) * inverse.beyond) / self._rest
+        more, further = self._solve_turned(inverse, alone, self._directions.T @ among)
+        return self._back(out + more, left + further) / self._rest
 
-    def _solve_turned(self, inverse: _Inverse, turned: Tensor) -> Tensor:
-        """A⁻¹ of what is in the eigenbases [K,r], less ``beyond`` of it."""
+    def _solve_turned(self, inverse: _Inverse, across: Tensor, turned: Tensor) -> tuple[Tensor, Tensor]:
+        """A⁻¹ of what is ``across`` in the classes' eigenbasis [N,K], and ``turned`` in both, as its part in both
+        [K,r] and what is added to that [N,K]."""
         out = turned * inverse.fast
         if inverse.inner is not None:
             inner = torch.bmm(inverse.inner, (out @ self._fast_head)[:, :, None])[:, :, 0]
             out -= inverse.fast * (inner @ self._fast_head.T)
-        return out if self._whole else out - inverse.beyond[:, None] * turned
+        if self._whole:
+            return out, across.new_zeros(()).expand_as(across)
+        left = across - (turned @ self._rows.T).T
+        # Rounding, of the size of ``across``, has left something of the basis. ``beyond`` is 1/τ and more than any
+        # other eigenvalue of A⁻¹: without this, 800 rows at λ = 10⁻⁶ got directions that were little else.
+        return out - inverse.beyond[:, None] * (left.T @ self._rows), left * inverse.beyond
 
     def _across(self, vector: Tensor) -> Tensor:
         """[N,K] to the classes' eigenbasis."""
@@ -301,9 +306,9 @@ class ClassKernel:
             low = turned[:, : max(1, len(scale) // 2)].double()
             return 2 * float(low.square().mean().sqrt())
         product = self._across(kernel_product(problem, scale, random_signs(scale, seed=1).to(self._rows)))
-        outside = product.double().square().sum() - (product.T @ self._rows).double().square().sum()
-        mean = outside.clamp_min(0) / (product.numel() - self._spectrum.numel())
-        return 2 * float(mean.sqrt())
+        for _ in range(2):  # once more, for the first projection leaves its own rounding
+            product -= ((product.T @ self._rows) @ self._rows.T).T
+        return 2 * float((product.double().square().sum() / (product.numel() - self._spectrum.numel())).sqrt())
 
 
 def _inner(head: Tensor, inverse: Tensor) -> Tensor:

@@ -49,6 +49,6 @@ def row_basis(kernels: Kernels, row: Tensor, dtype: torch.dtype) -> RowBasis:
     across = across @ turn
     rows = columns.new_empty(len(row), len(sigma), dtype=dtype)
     for onto, (part, weight) in zip(rows.split(BLOCK), blocks, strict=True):
-        onto.copy_((part * weight).to(dtype) @ across.to(dtype))
+        onto.copy_((part * weight) @ across)  # of large numbers that cancel
     beyond = (unseen * row[:, 0].square()).sum().item() / (len(row) - len(sigma))
     return RowBasis(rows, sigma.clamp_min_(0), across.T @ outer[:, m:], beyond)

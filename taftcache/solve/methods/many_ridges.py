@@ -12,6 +12,11 @@ from taftcache.solve.methods.row_space import Basis, row_residual
 from taftcache.solve.pair import ProblemPair
 from taftcache.solve.proof import check_finite
 
+# Where in the logarithms of the λ directions are made, and which part of them. Under the least λ alone none serves the
+# larger ones: of 1,145 rows of digits the loss at 10⁻³ came out as 19.4 where it is 12.4, and comes out as 13.0 so; at
+# 10⁻⁶ as 7.2, where it is 6.4.
+MADE_AT = ((2 / 3, 0.2), (1 / 3, 0.4), (1 / 6, 0.4))
+
 
 def ridge_deltas(pair: ProblemPair, ridges: Sequence[float], steps: int) -> list[Tensor]:
     """Δw(λ) [P] for every λ from ``steps`` directions: each minimises its own F over the same subspace.
@@ -19,8 +24,8 @@ def ridge_deltas(pair: ProblemPair, ridges: Sequence[float], steps: int) -> list
     One pass a direction, whatever the number of λ, and half a pass for each to form Δw.
 
     Args:
-        pair: the problem; its own λ should be the least, for it shapes the directions.
-        ridges: λ > 0.
+        pair: the problem; its own λ should be the least.
+        ridges: λ > 0, increasing.
         steps: directions.
     """
     inner, exact = pair
@@ -29,10 +34,13 @@ def ridge_deltas(pair: ProblemPair, ridges: Sequence[float], steps: int) -> list
     check_finite(b, "logits of the base point")
     dtype, ridge = inner.operator.dtype, inner.ridge
     scale, residual = wide.to(dtype), b.to(dtype)
-    kernel = ClassKernel(inner, scale, part=1.0)  # under the least λ alone no direction would serve the larger ones
+    kernel = ClassKernel(inner, scale, part=1.0)
     basis = Basis(steps, residual.numel(), dtype, residual.device)
-    rounded = residual.reshape(-1).double()
-    for _ in range(steps):
+    rounded = residual.reshape(-1).double().clone()
+    turns = [ridges[round(where * (len(ridges) - 1))] for where, part in MADE_AT for _ in range(round(part * steps))]
+    for k, at in enumerate(turns):
+        if not k or at != turns[k - 1]:
+            kernel.shift(at)
         direction, _ = kernel.apply(residual)
         if not basis.add(direction, kernel_product(inner, scale, direction), ridge):
             break
