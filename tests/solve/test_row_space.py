@@ -282,9 +282,9 @@ def many_rows(ridge: float) -> ProblemPair:
 @pytest.mark.parametrize("landmarks", [1024, 64])
 def test_one_run_serves_every_ridge(monkeypatch, landmarks):
     monkeypatch.setattr("taftcache.solve.inverses.landmarks.LANDMARKS", landmarks)
-    ridges = [1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1]
+    ridges = [10 ** (-6 + k / 2) for k in range(13)]
     pair = many_rows(ridges[0])
-    for ridge, delta in list(zip(ridges, ridge_deltas(pair, ridges, STEPS), strict=True))[2:]:
+    for ridge, delta in list(zip(ridges, ridge_deltas(pair, ridges, STEPS), strict=True))[4:11:2]:
         exact = RowSpace(pair.at(ridge), 200)
         assert exact.run(1e-4) is Status.converged
         least, most = exact.point.objective, exact.exact.evaluate(torch.zeros_like(delta))[0]

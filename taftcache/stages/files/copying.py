@@ -76,7 +76,7 @@ def _check_apart(store: FeatureStore, target: Path | str) -> None:
     """StoreError for a target within the store's own folder, where what is forgotten would stay."""
     place, own = Path(target).absolute(), Path(store.path).absolute()
     if own.resolve() in place.resolve().parents:
-        raise StoreError(f"the target {target} lies within the store itself", got=str(place), do="name another folder")
+        raise StoreError(f"cannot write {target} within the store itself", got=str(place), do="name another folder")
 
 
 def convert(
