@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -34,12 +36,12 @@ def ridge_deltas(pair: ProblemPair, ridges: Sequence[float], steps: int) -> list
     check_finite(b, "logits of the base point")
     dtype, ridge = inner.operator.dtype, inner.ridge
     scale, residual = wide.to(dtype), b.to(dtype)
-    kernel = ClassKernel(inner, scale, part=1.0)
+    turns = [ridges[round(where * (len(ridges) - 1))] for where, part in MADE_AT for _ in range(round(part * steps))]
+    kernel = ClassKernel(replace(inner, ridge=turns[0]), scale, part=1.0)
     basis = Basis(steps, residual.numel(), dtype, residual.device)
     rounded = residual.reshape(-1).double().clone()
-    turns = [ridges[round(where * (len(ridges) - 1))] for where, part in MADE_AT for _ in range(round(part * steps))]
-    for k, at in enumerate(turns):
-        if not k or at != turns[k - 1]:
+    for last, at in pairwise([turns[0], *turns]):
+        if at != last:
             kernel.shift(at)
         direction, _ = kernel.apply(residual)
         if not basis.add(direction, kernel_product(inner, scale, direction), ridge):

@@ -74,8 +74,8 @@ def copy(source: Place, target: Path | str, progress: Progress | None = None, *,
 
 def _check_apart(store: FeatureStore, target: Path | str) -> None:
     """StoreError for a target within the store's own folder, where what is forgotten would stay."""
-    place, own = Path(target).absolute(), Path(store.path).absolute()
-    if own.resolve() in place.resolve().parents:
+    place = Path(target).resolve()
+    if Path(store.path).resolve() in place.parents:
         raise StoreError(f"cannot write {target} within the store itself", got=str(place), do="name another folder")
 
 
