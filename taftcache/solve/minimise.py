@@ -316,7 +316,7 @@ def _without_ball(
     else:
         status = (space.run_and_decide if goal.until_decisive else space.run)(goal.tolerance)
     solution = space.solution(status)
-    if solution.status is Status.stalled:  # kernels of very unlike sizes drown λ in float32
+    if solution.status is Status.stalled:  # in float64 too: kernels so unlike that K̂ knows the largest alone
         solution = _continued(solution, pair, inverse, goal, on_pass)
     return solution, inverse
 

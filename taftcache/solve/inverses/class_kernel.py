@@ -38,6 +38,9 @@ from taftcache.solve.inverses.row_basis import row_basis
 APPLY_EACH = 4
 LARGEST_LOGITS = 1 << 21  # directions of so many numbers: 64 of them and their products are a gigabyte
 BLOCK = 256  # rows of which the inverse's diagonal is taken at once
+# Below so many times what rounding does to the largest eigenvalue, no shift serves: at λ = 10⁻⁶ 1,430 rows of digits
+# lost a round of 35 passes without it, and then stopped far from the end. 8 and 16 served as well, 32 did not.
+ROUNDING = 4.0
 LARGEST_BASIS = 512 << 20  # bytes of what is known of all rows; there are two such matrices at once
 
 
@@ -98,7 +101,8 @@ class ClassKernel:
     What is left out acts as noise on the small eigenvalues of K̂, the more the nearer N·K comes to P: τ is λ and a
     part of twice its root mean square there. Where logits are few, K̃ keeps the small eigenvalues of K̂, and a shift
     above λ hides them: with N·K = P/15 the whole takes two and a half times as many passes as λ alone
-    (docs/solvers.md). Deterministic, and a function of the problem's rows alone; costs two passes.
+    (docs/solvers.md). At least it is what rounding does to the largest eigenvalues, a few times (``ROUNDING``).
+    Deterministic, and a function of the problem's rows alone; costs two passes.
 
     Args:
         problem: quadratic, with a diagonal D.
@@ -140,6 +144,8 @@ class ClassKernel:
                 self._classes.append(_Class(k, index, self._rows[index], gap[index]))
         self._coupling = self._left_out(problem, scale if self._rest is None else row.expand_as(scale).to(scale))
         self._part = min(1.0, 2 * scale.numel() / operator.layout.size) ** 4 if part is None else part
+        of_head = torch.linalg.eigvalsh(self._head.T @ self._head)[-1:].sum()
+        self._rounding = ROUNDING * torch.finfo(operator.dtype).eps * (self._spectrum.max() + of_head).item()
         self.shift(problem.ridge)
 
     def without(self, dual: Tensor) -> Tensor:
@@ -200,7 +206,7 @@ class ClassKernel:
     def shift(self, ridge: float) -> None:
         """Invert under λ, of which nothing else here depends."""
         self._ridge = ridge
-        self._now = self._invert(ridge, self._part * self._coupling)
+        self._now = self._invert(ridge, max(self._part * self._coupling, self._rounding - ridge))
 
     def steady(self) -> bool:
         """Take the whole noise into τ, so that rounding weighs less; False where it is there already."""

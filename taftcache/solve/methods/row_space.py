@@ -203,7 +203,8 @@ class RowSpace:
         wanted: Callable[[], float],
         near: Callable[[float, float], Callable[[Tensor, float, int], bool]],
     ) -> Status:
-        """Rounds until ``far`` of the point is at most ``wanted()``.
+        """Rounds until ``far`` of the point is at most ``wanted()``; where rounding stops them, under the larger shift
+        that ``ClassKernel.steady`` gives, and then with products in float64.
 
         Args:
             far, wanted: as ``refine`` has them.
@@ -221,7 +222,12 @@ class RowSpace:
             return refine(self, far, wanted, propose, max_passes=self.max_passes, least=4)
 
         status = rounds()
-        return rounds() if status is Status.stalled and self.kernel is not None and self.kernel.steady() else status
+        if status is Status.stalled and self.kernel is not None and self.kernel.steady():
+            status = rounds()
+        if status is Status.stalled and self.inner.operator.dtype != self.exact.operator.dtype:
+            self.inner, self.kernel, self._moves = self.exact, None, None
+            status = rounds()
+        return status
 
     def arrive(self) -> RowPoint:
         """Where the correction leads."""
@@ -264,7 +270,8 @@ class RowSpace:
             self.exact.operator.rows,
             residual=2 * sqrt(self.exact.ridge) * self._distance(at),
         )
-        stats: dict[str, Any] = {"solver": "row space", "passes": self.passes, "rounds": self.rounds}
+        solver = "row space" if self.inner is not self.exact else "row space, float64"
+        stats: dict[str, Any] = {"solver": solver, "passes": self.passes, "rounds": self.rounds}
         if self._moves is not None:
             stats["row_moves"] = self.row_moves()
         return Solution(at.value, status, certificate, stats, (self._at_zero, at.gradient), self.scale * at.dual)
