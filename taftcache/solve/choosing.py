@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from math import ceil, log2
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -34,6 +34,9 @@ HEAD_GRID = [10.0**e for e in range(-8, 2)]
 GRID = [10.0 ** (e / 2) for e in range(-12, 1)]  # 1e-6 … 1
 ALONE = 1e-3  # λ of a row that has no other to validate it
 MOST_ROWS = 4096  # take part in a choice beyond the head
+# Losses that differ by less than so much of the least are not told apart. On digits two λ were within a thousandth, and
+# which of them was less hung on rounding and on single rows.
+TIE = 0.01
 RISES = 2  # of the loss, one after the other, after which no lesser λ is tried where each takes a solve
 EVERY = 5  # one row in five validates
 BLOCK = 256  # rows read at once
@@ -49,6 +52,18 @@ class TriedRidge:
     ridge: float
     loss: float
     accuracy: float | None
+
+
+class _HasLoss(Protocol):
+    """A setting that was tried."""
+
+    @property
+    def loss(self) -> float:
+        """Mean loss on rows that did not take part."""
+        ...
+
+
+Tried = TypeVar("Tried", bound=_HasLoss)
 
 
 @dataclass(frozen=True)
@@ -85,7 +100,7 @@ def choose_ridge(
     hashes: NDArray[np.uint64] | None = None,
     folds: int = 1,
 ) -> RidgeChoice:
-    """The λ of a grid with the least mean loss on rows that did not take part.
+    """The largest λ of a grid whose mean loss on rows that did not take part is about the least (``TIE``).
 
     The head: exact leave-one-out, for all λ from one eigendecomposition, in two passes. More than the head: one row in
     five is set aside, and one run over the others gives every λ (``ridge_deltas``; a short solve for each, from the
@@ -298,7 +313,13 @@ def end_of(best: float, ridges: Sequence[float]) -> Literal["least", "largest"] 
     return "least" if best == ridges[0] else "largest"
 
 
-def _best(curve: Sequence[TriedRidge]) -> float:
-    """The λ of the least loss; of equals the largest."""
+def about_as_good(curve: Sequence[Tried]) -> list[Tried]:
+    """Those of some settings whose loss is the least, or within ``TIE`` of it; the least alone where all are."""
     least = min(point.loss for point in curve)
-    return max(point.ridge for point in curve if point.loss <= least)
+    near = [point for point in curve if point.loss <= (1 + TIE) * least]
+    return near if len(near) < len(curve) else [point for point in curve if point.loss <= least]
+
+
+def _best(curve: Sequence[TriedRidge]) -> float:
+    """Of the λ that are about as good as any the largest, which moves the model least."""
+    return max(point.ridge for point in about_as_good(curve))

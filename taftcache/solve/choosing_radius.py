@@ -10,7 +10,16 @@ from typing import Any, Literal
 import numpy as np
 
 from taftcache.objective.objective import Objective
-from taftcache.solve.choosing import MOST_ROWS, RidgeChoice, end_of, order_of, set_aside, tested, validating
+from taftcache.solve.choosing import (
+    MOST_ROWS,
+    RidgeChoice,
+    about_as_good,
+    end_of,
+    order_of,
+    set_aside,
+    tested,
+    validating,
+)
 from taftcache.solve.minimise import minimise_in_balls
 from taftcache.solve.settings import ARITHMETIC, Arithmetic, Goal, in_full_float32
 from taftcache.tangent.base import Base
@@ -67,7 +76,7 @@ def choose_radius(
     *,
     arithmetic: Arithmetic = ARITHMETIC,
 ) -> RadiusChoice:
-    """The R of some radii with the least mean loss on one row in five, which is set aside; of equals the least.
+    """The R of some radii with the least mean loss on one row in five, which is set aside; of about equals the least.
 
     The other rows are solved within every radius by one run (``minimise_in_balls``). Which rows take part, and that λN
     is kept where they are fewer than all, is as ``choose_ridge`` has it. A single row, which has no other to validate
@@ -98,7 +107,6 @@ def choose_radius(
         loss, accuracy = tested(test, found.value)
         curve.append(RadiusPoint(radius, found.stats["multiplier"], loss, accuracy))
         passes += found.stats["passes"]
-    least = min(point.loss for point in curve)
-    best = next(point for point in curve if point.loss <= least)
+    best = about_as_good(curve)[0]
     end = end_of(best.radius, radii) if best.multiplier > 0 else None
     return RadiusChoice(best.radius, "validation", curve, ceil(passes * some / rows), end)

@@ -12,7 +12,7 @@ from taftcache.objective.objective import Objective
 from taftcache.objective.rsl import RSL
 from taftcache.objective.weights import RowWeights
 from taftcache.solve import choosing
-from taftcache.solve.choosing import ALONE, STEPS, choose_ridge
+from taftcache.solve.choosing import ALONE, STEPS, TriedRidge, choose_ridge
 from taftcache.solve.leave_one_out import leave_one_out
 from taftcache.solve.methods.head import HeadPath, has_path
 from taftcache.solve.settings import Arithmetic
@@ -82,17 +82,33 @@ def test_decompositions_of_many_classes_need_memory(monkeypatch):
         pytest.param(CrossEntropy(), id="ce"),
     ],
 )
-def test_the_choice_has_the_least_loss_of_its_curve(monkeypatch, train, loss):
+def test_the_choice_has_about_the_least_loss_of_its_curve(monkeypatch, train, loss):
     monkeypatch.setattr("taftcache.tangent.operator.BLOCK_ROWS", 8)
     choice = choose_ridge(case().base, rows(), Objective(loss=loss, train=train))
-    best = min(choice.curve, key=lambda point: point.loss)
-    assert choice.ridge == best.ridge or best.loss == next(p.loss for p in choice.curve if p.ridge == choice.ridge)
+    least = min(point.loss for point in choice.curve)
+    assert choice.ridge == max(point.ridge for point in choice.curve if point.loss <= 1.01 * least)
     assert [p.ridge for p in choice.curve] == sorted(p.ridge for p in choice.curve)
     assert choice.method == ("leave-one-out" if train == "head" and loss.quadratic else "validation")
     objective, streaming = Objective(loss=loss, train=train), Arithmetic(memory=0)
     assert choice == choose_ridge(case().base, rows(sizes=(16, 24)), objective, arithmetic=streaming)
     if loss is LOSS and train == "full":
         assert choice.passes <= STEPS + 11
+
+
+@pytest.mark.parametrize(
+    ("losses", "chosen"),
+    [
+        ([7.170, 7.175, 7.5, 9.5], 1e-5),  # on digits, which of the first two was less hung on rounding
+        ([7.175, 7.170, 7.5, 9.5], 1e-5),
+        ([7.5, 7.170, 7.2, 7.3], 1e-4),
+        ([7.170, 7.3, 7.5, 9.5], 1e-6),
+        ([0.0, 0.0, 1.0, 2.0], 1e-5),
+        ([7.171, 7.172, 7.170, 7.173], 1e-4),  # where none stands out, no larger one is as good for it
+    ],
+)
+def test_of_losses_that_differ_by_less_than_a_hundredth_the_largest_ridge_is_taken(losses, chosen):
+    curve = [TriedRidge(10.0 ** (k - 6), loss, None) for k, loss in enumerate(losses)]
+    assert choosing._best(curve) == pytest.approx(chosen)
 
 
 def test_the_path_validates_what_a_solve_of_the_other_rows_would(monkeypatch):
