@@ -14,9 +14,10 @@ from taftcache.objective.rsl import RSL
 from taftcache.objective.weights import RowWeights
 from taftcache.solve.choosing import STEPS
 from taftcache.solve.inverses.class_kernel import ROUNDING, ClassKernel, adjoint, class_kernel_fits, kernel_product
+from taftcache.solve.methods.basis import Basis
 from taftcache.solve.methods.many_ridges import ridge_deltas
 from taftcache.solve.methods.refinement import refine
-from taftcache.solve.methods.row_space import Basis, Restart, RowSpace
+from taftcache.solve.methods.row_space import Restart, RowSpace
 from taftcache.solve.pair import ProblemPair
 from taftcache.solve.solution import Status
 from taftcache.tangent.operator import TangentOperator

@@ -12,7 +12,8 @@ from torch import Tensor
 from taftcache.objective.problem import Problem
 from taftcache.solve.directions import Inverse
 from taftcache.solve.inverses.class_kernel import ClassKernel, adjoint, kernel_product
-from taftcache.solve.methods.row_space import Gauge, fitted
+from taftcache.solve.methods.gauge import Gauge
+from taftcache.solve.methods.row_space import fitted
 from taftcache.solve.pair import ProblemPair
 from taftcache.solve.proof import check_finite
 

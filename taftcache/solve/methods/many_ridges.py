@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from taftcache.solve.inverses.class_kernel import ClassKernel, adjoint, kernel_product
-from taftcache.solve.methods.row_space import Basis, row_residual
+from taftcache.solve.methods.basis import Basis
+from taftcache.solve.methods.row_space import row_residual
 from taftcache.solve.pair import ProblemPair
 from taftcache.solve.proof import check_finite
 

@@ -33,7 +33,9 @@ from torch import Tensor
 from taftcache.objective.cotangent import Given
 from taftcache.objective.problem import Problem
 from taftcache.solve.inverses.class_kernel import ClassKernel, adjoint, kernel_product
+from taftcache.solve.methods.basis import Basis
 from taftcache.solve.methods.decisive import SHARE, further, sample_rows, typical
+from taftcache.solve.methods.gauge import CHECK, Gauge
 from taftcache.solve.methods.refinement import REDUCTION, refine
 from taftcache.solve.pair import ProblemPair
 from taftcache.solve.proof import check_finite
@@ -42,7 +44,6 @@ from taftcache.solve.solution import Certificate, Solution, Status
 from taftcache.tangent.operator import RowSum
 from taftcache.tangent.rows import RowSource, RowSubset
 
-CHECK = 32  # steps between looks at the true gradient
 DIRECTIONS = 64  # kept to be orthogonal to; the oldest are given up beyond that
 
 
@@ -355,69 +356,3 @@ def row_residual(problem: Problem, z: Tensor, labels: Tensor) -> tuple[Tensor, T
     scale = problem.diagonal(labels, z).sqrt()
     from_target = problem.loss.gradient(z, labels) / problem.loss.hessian(z, labels, torch.ones_like(z))
     return scale, -scale * from_target
-
-
-class Gauge:
-    """Whether ‖J̃ᵀρ‖ is below a goal: K̂ tells that norm up to a factor for free.
-
-    The factor is taken anew whenever the end seems near, and now and then: K̂ is blind to directions that J̃ᵀ takes to
-    zero.
-
-    Args:
-        norm: ‖J̃ᵀρ‖ of ρ, for half a pass.
-    """
-
-    def __init__(self, norm: Callable[[Tensor], float]) -> None:
-        self._norm, self._factor, self._looks = norm, 1.0, 0
-
-    def below(self, goal: float, residual: Tensor, about: float) -> bool:
-        """Of ρ = ``residual``, whose norm is ``about`` that by K̂."""
-        self._looks += 1
-        if self._factor * about > goal and self._looks % CHECK:
-            return False
-        norm = self._norm(residual)
-        self._factor = norm / about if about else 1.0
-        return norm <= goal
-
-
-class Basis:
-    """Directions z and their products K̃z, orthonormal in F's metric (K̃z)·(K̃z') + λ z·K̃z'."""
-
-    def __init__(self, size: int, length: int, dtype: torch.dtype, device: torch.device) -> None:
-        self._z = torch.empty(size, length, dtype=dtype, device=device)
-        self._y = torch.empty_like(self._z)
-        self._count = 0
-
-    @property
-    def last(self) -> tuple[Tensor, Tensor]:
-        """The newest direction and its product [N·K]."""
-        at = (self._count - 1) % len(self._z)
-        return self._z[at], self._y[at]
-
-    @property
-    def known(self) -> tuple[Tensor, Tensor]:
-        """All directions and their products [k,N·K]."""
-        count = min(self._count, len(self._z))
-        return self._z[:count], self._y[:count]
-
-    def add(self, direction: Tensor, product: Tensor, ridge: float) -> bool:
-        """Orthogonalise and keep; False where nothing but rounding is left of it."""
-        z, y = direction.reshape(-1), product.reshape(-1)
-        before = _square(z, y, ridge)
-        known = min(self._count, len(self._z))
-        for _ in range(2):  # once more, for the first projection leaves its own rounding
-            along = self._y[:known] @ y + ridge * (self._z[:known] @ y)
-            z = z - along @ self._z[:known]
-            y = y - along @ self._y[:known]
-        after = _square(z, y, ridge)
-        if not after > 1e-10 * before:
-            return False
-        at = self._count % len(self._z)
-        self._z[at], self._y[at] = z / after**0.5, y / after**0.5
-        self._count += 1
-        return True
-
-
-def _square(z: Tensor, y: Tensor, ridge: float) -> float:
-    y = y.double()
-    return (y @ y + ridge * (z.double() @ y)).item()
