@@ -14,6 +14,7 @@ from taftcache.stages.forget.forgetting import ForgetReport, forget
 from taftcache.stages.forget.request import resolve_request
 from taftcache.stages.look.evaluation import EvaluateReport, evaluate
 from taftcache.stages.progress import Progress
+from taftcache.stages.train.checks import check_planned
 from taftcache.stages.train.composing import ComposeReport, compose
 from taftcache.stages.train.training import TrainReport, train
 
@@ -41,7 +42,7 @@ class RunReport:
 def run(recipe: Recipe, progress: Progress | None = None, cluster: Executor | None = None) -> RunReport:
     """Extract, train, compose (these on the workers of a ``cluster``), evaluate, and forget what the recipe names."""
     begin, recipe = time.perf_counter(), checked_recipe(recipe)
-    extracted = extract(recipe, progress, cluster)
+    extracted = extract(recipe, progress, cluster, check_planned)
     wish = recipe.forget
     with FeatureStore(recipe.store_path, mode="a") as store:
         if wish.samples:

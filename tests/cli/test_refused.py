@@ -30,9 +30,21 @@ def test_a_choice_is_listed_where_it_is_refused_and_in_the_help(cli, arguments, 
     assert f"<{'|'.join(allowed)}>" in cli(arguments[0], "--help").out.replace("[", "<").replace("]", ">")
 
 
+# What a run cannot be trained with, as the plan of its shards already says.
+UNTRAINABLE = [
+    (["objective.class_weights=[1,2]"], 2, ["class_weights has 2 values, the store has 10 classes"]),
+    (["compose.weights={'zzz'=1.0}"], 2, ["compose.weights names zzz", "name some of 000, 001"]),
+    (["compose.weights={'000'=0.5}"], 7, ["sum to 0.5"]),
+    (["compose.mode=weighted", "compose.weights={'000'=1.0}"], 2, ["does not fit the components: 001"]),
+    (["objective.radius=1", "solver.method=paper"], 2, ["keeps to no ball"]),
+    (["objective.loss=cross_entropy", "solver.tolerance=decisive"], 2, ['"decisive" has no estimate']),
+]
+
+
 @pytest.mark.parametrize(
     ("overrides", "code", "says"),
     [
+        *UNTRAINABLE,
         (["solver.tolerence=1"], 2, ["did you mean solver.tolerance?"]),
         (["store.shards"], 2, ["override"]),
         (["data={source='folder', train='nowhere'}"], 3, ["nowhere"]),
@@ -51,6 +63,21 @@ def test_refusals_of_run_make_no_store(cli, tmp_path, overrides, code, says):
     file = toml(tmp_path / "tiny.toml", path, data={"source": "digits", "limit": 30})
     refused(cli("run", file, *(x for o in overrides for x in ("--set", o))), code, *says)
     assert not path.exists()
+
+
+def test_refusals_of_run_leave_an_unfinished_store(cli, tmp_path):
+    """A store that a stopped run began is neither gone on with nor changed."""
+    path, folder = tmp_path / "store", write_images(tmp_path / "images", classes=10)
+    bad = sorted((folder / "1").iterdir())[3]
+    bad.write_bytes(b"")
+    data = {"source": "folder", "train": str(folder), "unreadable": "stop"}
+    file = toml(tmp_path / "tiny.toml", path, data=data)
+    refused(cli("run", file), 3, bad.name)
+    before, root = tree(path), FeatureStore(path).root_digest
+    for overrides, code, says in UNTRAINABLE:
+        chosen = [x for o in [*overrides, "data.unreadable=skip"] for x in ("--set", o)]
+        refused(cli("run", file, *chosen), code, *says)
+        assert (tree(path), FeatureStore(path).root_digest) == (before, root), overrides
 
 
 def test_one_class_only(cli, tmp_path):

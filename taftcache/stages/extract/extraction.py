@@ -59,11 +59,17 @@ class ExtractReport:
     notes: list[str] = field(default_factory=list)
 
 
-def extract(recipe: Recipe, progress: Progress | None = None, cluster: Executor | None = None) -> ExtractReport:
+def extract(
+    recipe: Recipe,
+    progress: Progress | None = None,
+    cluster: Executor | None = None,
+    check: Callable[[Recipe, Sequence[str], Sequence[str], FeatureStore | None], None] | None = None,
+) -> ExtractReport:
     """Run the frozen layers over the recipe's images and cache what the trained ones need.
 
     Resumes where a killed run stopped and does nothing when the store is complete. The layers run on the workers of
-    ``cluster`` where one is given; the same bytes are stored.
+    ``cluster`` where one is given; the same bytes are stored. ``check`` may refuse the recipe before a store is made or
+    changed: it is called with it, the classes, the names of the training shards, and what there is of the store.
 
     Raises:
         IdentityError: the folder holds a store made with other settings, weights or libraries.
@@ -87,6 +93,8 @@ def extract(recipe: Recipe, progress: Progress | None = None, cluster: Executor 
         there = stack.enter_context(FeatureStore(path, mode="a")) if exists else None
         forgotten = TombstoneFile(path).holds if there is None else there.is_forgotten
         shards, classes, notes = _without_forgotten(forgotten, shards, source, test)
+        if check is not None:
+            check(recipe, classes, [name for name in shards if name != HELD_OUT], there)
         model = load_frozen(recipe, classes)
         identity = made_from(recipe, *model)
         if there is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Literal
 
 import msgspec
@@ -35,7 +35,31 @@ def check_settings(store: FeatureStore, recipe: Recipe) -> None:
     """
     check_words(store, recipe)
     check_tail(store, recipe)
-    check_class_weights(recipe, len(store.classes))
+    check_fit(recipe, len(store.classes), [*(component_of(shard.name) for shard in store.shards), *imported(store)])
+    resolve_device(recipe.device)
+
+
+def check_planned(
+    recipe: Recipe, classes: Sequence[str], shards: Iterable[str], store: FeatureStore | None = None
+) -> None:
+    """What of it all a plan already decides, so that no image is read for a training that would be refused.
+
+    Args:
+        shards: names of those to train on. store: what there is of it, unfinished; None where nothing is.
+
+    Raises:
+        RecipeError, CompositionError: as ``check_settings`` and ``check_coefficients`` say.
+    """
+    there = [] if store is None else [*(shard.name for shard in store.shards), *imported(store)]
+    components = {component_of(name) for name in (*shards, *there)}
+    check_fit(recipe, len(classes), components)
+    if recipe.compose.mode == "weighted":
+        check_coefficients(recipe.compose.weights, components)
+
+
+def check_fit(recipe: Recipe, classes: int, components: Collection[str]) -> None:
+    """Look at what can be said of a recipe by the number of classes and the names of the store's ``components``."""
+    check_class_weights(recipe, classes)
     if recipe.objective.radius is not None and recipe.solver.method in ADAM:
         raise RecipeError(
             f'solver.method = "{recipe.solver.method}" keeps to no ball',
@@ -44,14 +68,12 @@ def check_settings(store: FeatureStore, recipe: Recipe) -> None:
         )
     check_goal(recipe)
     given = coefficients(recipe.compose.weights)
-    known = {component_of(shard.name) for shard in store.shards} | set(imported(store))
-    if unknown := sorted(set(given) - known):
+    if unknown := sorted(set(given) - set(components)):
         raise RecipeError(
             f"compose.weights names {', '.join(map(shard_of, unknown))}, which the store does not have",
             got=", ".join(map(shard_of, given)),
-            do=f'name some of {", ".join(shard_of(n) for n in sorted(known))}, or set compose.weights = "rows"',
+            do=f'name some of {", ".join(shard_of(n) for n in sorted(components))}, or set compose.weights = "rows"',
         )
-    resolve_device(recipe.device)
 
 
 def check_goal(recipe: Recipe) -> None:
