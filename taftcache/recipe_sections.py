@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from taftcache.errors import RecipeError
 from taftcache.tangent.spec import check_seed
 
 Positive = Annotated[float, msgspec.Meta(gt=0, le=1e100)]
@@ -40,6 +41,12 @@ class StoreSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
     def __post_init__(self) -> None:
         check_seed("store.seed", self.seed)
+        if self.path is not None and not str(self.path).strip():  # a program may give a Path
+            raise RecipeError(
+                "store.path is empty",
+                got=f"store.path = {self.path!r}",
+                do="name a folder; without store.path it is stores/NAME, with the recipe's name",
+            )
 
 
 class ExtractSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

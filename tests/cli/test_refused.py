@@ -49,6 +49,7 @@ UNTRAINABLE = [
         (["store.shards"], 2, ["override"]),
         (["data={source='folder', train='nowhere'}"], 3, ["nowhere"]),
         (["data.limit=5", "store.shards=9", 'store.plan="balanced"'], 3, ["leave shards empty"]),
+        (["store.path="], 2, ["store.path is empty", "stores/NAME"]),
         (["store.path=${NOWHERE_SET}/n"], 2, ["NOWHERE_SET, which is not set"]),
         (["device=tpu"], 2, ["tpu", "did you mean 'cpu'?"]),
         (["backbone.weights=nowhere.safetensors"], 4, ["nowhere.safetensors"]),
@@ -57,12 +58,12 @@ UNTRAINABLE = [
         (["tangent.blocks=0", "store.cache=attended"], 2, ["a tail that is computed as feature"]),
     ],
 )
-def test_refusals_of_run_make_no_store(cli, tmp_path, overrides, code, says):
+def test_refusals_of_run_make_no_store(cli, tmp_path, monkeypatch, overrides, code, says):
     """Nothing is left that would block the next run."""
-    path = tmp_path / "store"
-    file = toml(tmp_path / "tiny.toml", path, data={"source": "digits", "limit": 30})
+    monkeypatch.chdir(tmp_path)
+    file = toml(tmp_path / "tiny.toml", tmp_path / "store", data={"source": "digits", "limit": 30})
     refused(cli("run", file, *(x for o in overrides for x in ("--set", o))), code, *says)
-    assert not path.exists()
+    assert list(tmp_path.iterdir()) == [file]
 
 
 def test_refusals_of_run_leave_an_unfinished_store(cli, tmp_path):
