@@ -10,7 +10,7 @@ from rich.table import Table
 
 from taftcache.names import counted
 from taftcache.terminal.console import OUT, print_line, print_notes, print_table, stacked
-from taftcache.terminal.text import certified, readable_size, some
+from taftcache.terminal.text import certified, readable_size, readable_time, some
 
 if TYPE_CHECKING:
     from taftcache.stages.forget.auditing import AuditReport
@@ -84,6 +84,8 @@ def forgotten_lines(report: ForgetReport) -> list[str]:
     if report.dry_run:
         passes = ", ".join(f"{name} {n}" for name, n in report.passes.items())
         lines.append(f"about {passes or 'no'} passes; {readable_size(report.bytes)} rewritten; nothing was changed")
+        if times := report.expected_seconds.values():
+            lines.append(f"an estimate: about {readable_time(sum(times))} to solve them on this machine")
     lines += [_proof(name, c) for name, c in report.certificates.items()]
     for name, share in report.proven.items():
         lines.append(f"{name}: {100 * share:.1f} % of held-out labels are provably those of a full retrain")

@@ -11,7 +11,7 @@ from rich.table import Table
 from taftcache.names import EXACT, HEAD, MEAN, counted, is_component
 from taftcache.terminal.console import OUT, print_notes, print_table, stacked
 from taftcache.terminal.forgetting import forgotten_lines
-from taftcache.terminal.text import certified, decides, readable_size, some
+from taftcache.terminal.text import certified, decides, readable_size, readable_time, some
 
 if TYPE_CHECKING:
     from taftcache.stages.extract.appending import AppendReport
@@ -109,7 +109,7 @@ def show_init(report: InitReport) -> None:
             f" {report.held_out:,} held out to test",
             f"model    {report.backbone}{small}",
             f"cost     about {readable_size(costs.bytes)} of rows, models apart;"
-            f" {_duration(costs.seconds)} to run the frozen layers once",
+            f" {readable_time(costs.seconds)} to run the frozen layers once",
             f"store    {costs.store}{free}",
         ),
         soft_wrap=True,
@@ -117,13 +117,6 @@ def show_init(report: InitReport) -> None:
     print_notes(report.notes)
     OUT.print(f"recipe   {report.recipe} written; each choice has its reason beside it", soft_wrap=True)
     OUT.print(f"next     taftcache run {shlex.quote(str(report.recipe))}", soft_wrap=True)
-
-
-def _duration(seconds: float) -> str:
-    """About so long."""
-    if seconds >= 3600:
-        return f"{seconds / 3600:.1f} hours"
-    return f"{seconds / 60:.1f} minutes" if seconds >= 60 else f"{max(seconds, 1):.0f} s"
 
 
 def show_estimate(report: EstimateReport) -> None:
@@ -134,7 +127,7 @@ def show_estimate(report: EstimateReport) -> None:
         stacked(
             f"{counted(total, 'image')} of {counted(report.classes, 'class')}; {report.kept}",
             f"about {readable_size(report.bytes)} in {report.store}{free}",
-            f"about {_duration(report.seconds)}: {counted(report.tried, 'image')} tried,"
+            f"about {readable_time(report.seconds)}: {counted(report.tried, 'image')} tried,"
             f" {report.images_per_second:.1f} a second. Nothing was written.",
         ),
         soft_wrap=True,

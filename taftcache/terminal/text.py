@@ -34,6 +34,13 @@ def readable_size(count: int) -> str:
     return f"{value:.1f} TB"
 
 
+def readable_time(seconds: float) -> str:
+    """About so long."""
+    if seconds >= 3600:
+        return f"{seconds / 3600:.1f} hours"
+    return f"{seconds / 60:.1f} minutes" if seconds >= 60 else f"{max(seconds, 1):.0f} s"
+
+
 def some(names: list[str], most: int = 8) -> str:
     """The first names, and how many more there are."""
     more = len(names) - most

@@ -60,6 +60,7 @@ IMPORT |= {"notes"}
 GC = {"store", "root_digest", "dry", "removed", "kept"}
 FORGET = {"store", "root_before", "root_digest", "forgotten", "already", "shards", "renewed", "certificates", "seconds"}
 FORGET |= {"mode", "destroyed", "dropped_shards", "classes", "passes", "bytes", "dry_run", "notes", "proven", "copies"}
+FORGET |= {"expected_seconds"}
 AUDIT = {"store", "root_digest", "findings", "receipts", "signed", "tombstones", "certificates", "replayed", "notes"}
 AUDIT |= {"newest"}
 RECEIPTS = {"store", "root_digest", "receipts", "unreadable", "samples"}
@@ -162,7 +163,10 @@ def test_tables_of_every_command(cli, store, images, tmp_path):
         (("influence", store, "--sample", sample), [sample, "its own logit goes"]),
         (("influence", store, "--query", next(images.glob("*/*.png"))), ["closed form", "digits/"]),
         (("export-component", store, "000", tmp_path / "one.safetensors"), ["components/000"]),
-        (("forget", store, "--sample", sample, "--dry-run"), ["would be forgotten", sample, "nothing was changed"]),
+        (
+            ("forget", store, "--sample", sample, "--dry-run"),
+            ["would be forgotten", sample, "nothing was changed", "s to solve them on"],
+        ),
         (("forget", store, "--sample", sample), ["forgotten now", sample, "models/mean"]),
         (("audit", store), ["0 findings; 1 receipt in one chain", "1 tombstone\n", "components/001"]),
         (("receipts", store, "--sample", sample), [f"{sample}: forgotten by receipt 1 of 20", "not signed; ledger/"]),

@@ -15,12 +15,15 @@ from taftcache.cli import main
 from taftcache.errors import RecipeError, StoreError, UnknownSample
 from taftcache.model.component import read_base, read_component
 from taftcache.model.composition import compose
+from taftcache.model.meta import meta_of
+from taftcache.names import is_model
 from taftcache.recipe import parse_recipe
 from taftcache.stages.forget import request
 from taftcache.stages.forget.request import read_ids
 from taftcache.stages.look import inspection
-from taftcache.stages.train import record
+from taftcache.stages.train import duration, record
 from tests.stages.making import commits, deltas, open_store, recipe, tree
+from tests.stages.test_damage import chunk_of, flip
 
 EXACT = {"compose": {"mode": "exact"}}
 
@@ -139,7 +142,50 @@ def test_dry_run_says_what_happens_and_changes_nothing(exact):
         done = taftcache.forget(store, samples, mode="resolve")
     for name in ("forgotten", "shards", "renewed", "destroyed", "classes", "dropped_shards"):
         assert getattr(plan, name) == getattr(done, name)
-    assert plan.passes.keys() == done.passes.keys()
+    assert plan.passes.keys() == done.passes.keys() == plan.expected_seconds.keys()
+    assert all(seconds > 0 for seconds in plan.expected_seconds.values())
+    assert done.expected_seconds == {}
+
+
+def planned(store, sample, **options):
+    """The dry run of a request for one sample of shard 001, where each pass over a row takes whole seconds."""
+    cost = duration._RowCost(first=3.0, again=2.0, exact=100.0, nbytes=10)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(duration, "_row_cost", lambda settings, shards, head: cost)
+        return taftcache.forget(store, [sample], dry_run=True, **options)
+
+
+def test_a_dry_run_counts_rows_and_passes_and_what_memory_holds(exact):
+    with open_store(exact) as store:
+        sample, rows = store.shard("001").sample_ids[0], store.shard("001").rows - 1
+        everyone = sum(shard.rows for shard in store.shards) - 1
+        metas = {name: meta_of(ref.meta) for name, ref in store.objects().items() if is_model(name)}
+        for memory, each in (("1GB", 2), ("0B", 3)):
+            solver = {**store.manifest.recipe["solver"], "memory": memory}
+            with store.transaction() as change:
+                change.update(recipe=store.manifest.recipe | {"solver": solver})
+            found = planned(store, sample).expected_seconds
+            assert found.keys() == {"components/001", "models/head", "models/exact"}
+            for name, seconds in found.items():
+                n = rows if name == "components/001" else everyone
+                assert seconds == n * (3 + metas[name].passes * each + metas[name].stats["proof_passes"] * 100)
+
+
+def test_a_dry_run_says_of_what_it_knows_no_duration(exact):
+    with open_store(exact) as store:
+        sample = store.shard("001").sample_ids[0]
+        for stats in ({"solver": "adam", "passes": 3}, {}):
+            with store.transaction() as change:
+                meta = store.meta("components/001") | {"stats": stats}
+                change.put("components/001", store.read_object("components/001"), meta)
+            report = planned(store, sample)
+            assert report.expected_seconds.keys() == {"models/head", "models/exact"}
+            assert report.notes == ["how long components/001 would take is not known"]
+    flip(chunk_of(exact, "000", 0))
+    report = taftcache.forget(exact, [sample], dry_run=True)
+    assert report.passes.keys() == {"components/001", "models/head", "models/exact"}
+    assert report.expected_seconds == {}
+    assert any(note.startswith("how long it would take is not known: ") for note in report.notes)
 
 
 def test_a_receipt_of_many_ids_has_their_digest(exact, monkeypatch):

@@ -27,6 +27,7 @@ from taftcache.stages.look.evaluation import proven_shares
 from taftcache.stages.progress import Progress, Silent
 from taftcache.stages.signature import Signer, signed, signer_of
 from taftcache.stages.train.checks import STAYS, imported
+from taftcache.stages.train.duration import expected_seconds
 from taftcache.stages.train.private_records import KEYS, put_keys
 from taftcache.stages.train.record import plan_without, settings_of
 from taftcache.tangent.spec import TAIL
@@ -38,9 +39,10 @@ class ForgetReport:
 
     ``certificates[name]`` has the certificate's fields and those of `renewal.certificate_of`. ``passes`` counts
     passes over the rows of what was solved. A dry run changes nothing: its certificates are empty and ``passes``
-    is an estimate, what the present components took. ``bytes`` are those of the shards that were or would be written
-    anew, before. ``copies`` are ids of rows
-    that stay and hold the very bytes of rows that leave. ``proven``: see ``proven_shares``, where it was asked for.
+    is an estimate, what the present components took; so is ``expected_seconds``, how long each solve would take here
+    (see ``duration.expected_seconds``; what is not known has none). ``bytes`` are those of the shards that were or
+    would be written anew, before. ``copies`` are ids of rows that stay and hold the very bytes of rows that leave.
+    ``proven``: see ``proven_shares``, where it was asked for.
     """
 
     store: Path
@@ -62,6 +64,7 @@ class ForgetReport:
     notes: list[str] = field(default_factory=list)
     copies: list[str] = field(default_factory=list)
     proven: dict[str, float] = field(default_factory=dict)
+    expected_seconds: dict[str, float] = field(default_factory=dict)
 
 
 @at_its_place("a")
@@ -126,7 +129,7 @@ def forget(
         )  # fmt: skip
     else:
         plan = plan_forgetting(store, request, mode, cold)
-        report = estimate(store, plan) if dry_run else _carry_out(store, plan, signer, progress)
+        report = _timed(store, plan) if dry_run else _carry_out(store, plan, signer, progress)
     shares, notes = {}, report.notes
     if proven and report.renewed and not dry_run and store.held_out is not None:  # it may have been what left
         try:
@@ -179,6 +182,13 @@ def estimate(store: FeatureStore, plan: ForgetPlan) -> ForgetReport:
             *_private(store, plan),
         ],
     )
+
+
+def _timed(store: FeatureStore, plan: ForgetPlan) -> ForgetReport:
+    """What would happen, and about how long it would take."""
+    report = estimate(store, plan)
+    seconds, unknown = expected_seconds(store, report.passes, plan.request.leaving)
+    return replace(report, expected_seconds=seconds, notes=[*report.notes, *unknown])
 
 
 def _carry_out(store: FeatureStore, plan: ForgetPlan, signer: Signer | None, progress: Progress) -> ForgetReport:

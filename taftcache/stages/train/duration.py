@@ -1,0 +1,100 @@
+"""How long it takes to solve again, about: passes over a few of the rows are timed, and their number is known."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache, partial
+from typing import NamedTuple
+
+import torch
+
+from taftcache.cache.read.shard import Shard
+from taftcache.cache.store import FeatureStore
+from taftcache.errors import TaftcacheError
+from taftcache.model.meta import ComponentMeta, meta_of
+from taftcache.names import HEAD, is_component, shard_of
+from taftcache.objective.objective import Objective
+from taftcache.objective.problem import Problem
+from taftcache.solve.choosing import MOST_ROWS
+from taftcache.solve.pair import pose
+from taftcache.stages.train.record import settings_of
+from taftcache.stages.train.settings import Settings
+from taftcache.tangent.rows import RowSubset
+from taftcache.tangent.spec import Train
+
+TIMED, WARMING = 256, 8  # rows of the passes that are timed, and of those before them, which load what is loaded once
+
+
+class _RowCost(NamedTuple):
+    """Seconds that a row takes in a pass: one that prepares it, one that finds it prepared in memory, one in float64.
+
+    nbytes: of the row, prepared.
+    """
+
+    first: float
+    again: float
+    exact: float
+    nbytes: float
+
+    def of_solve(self, meta: ComponentMeta, rows: int, memory: int) -> float:
+        """Seconds of a solve over so many rows that takes the passes of the one that ``meta`` is of."""
+        kept = min(1.0, memory / (self.nbytes * rows))  # the other rows are prepared in every pass
+        each = kept * self.again + (1 - kept) * self.first
+        chosen: int = (meta.ridge_choice or meta.radius_choice or {}).get("passes", 0)
+        proof: int = (meta.stats or {}).get("proof_passes", 0)
+        choice = min(rows, MOST_ROWS) * chosen * each
+        return choice + rows * (self.first + meta.passes * each + proof * self.exact)
+
+
+def expected_seconds(
+    store: FeatureStore, solved: Iterable[str], leaving: Mapping[str, int]
+) -> tuple[dict[str, float], list[str]]:
+    """About how many seconds it takes here to solve each of these again without the rows that are ``leaving`` each
+    shard, and a note on those of which nothing is known.
+
+    A solve is expected to take as many passes as it took before. A pass says nothing of how long one of Adam's
+    schedules takes, which reads a few rows at a time, or one with teachers.
+    """
+    metas = {name: meta_of(store.objects()[name].meta) for name in solved}
+    if not metas:
+        return {}, []
+    seconds: dict[str, float] = {}
+    try:
+        settings = settings_of(store)
+        cost = cache(partial(_row_cost, settings, tuple(store.shards)))
+        for name, meta in metas.items():
+            mode: Train = "head" if name == HEAD else settings.train
+            if not meta.passes or settings.is_taught(mode) or (meta.stats or {}).get("solver") == "adam":
+                continue
+            shards = [store.shard(shard_of(name))] if is_component(name) else store.shards
+            rows = sum(shard.rows - leaving.get(shard.name, 0) for shard in shards)
+            seconds[name] = cost(name == HEAD).of_solve(meta, rows, settings.arithmetic.memory)
+    except TaftcacheError as error:  # forgetting would say it, too
+        return {}, [f"how long it would take is not known: {error.fault}"]
+    unknown = [name for name in metas if name not in seconds]
+    return seconds, [f"how long {', '.join(unknown)} would take is not known"] if unknown else []
+
+
+def _row_cost(settings: Settings, shards: Sequence[Shard], head: bool) -> _RowCost:
+    """What the first rows of ``shards`` cost, the head trained alone or what the settings train."""
+    how, most = settings.arithmetic, sum(shard.rows for shard in shards)
+    objective = Objective(loss=settings.loss, ridge=1.0, train="head" if head else settings.train)
+
+    def posed(rows: int, dtype: torch.dtype) -> Problem:
+        return pose(settings.base, [RowSubset(shards, range(rows))], objective, how, dtype)
+
+    for rows in (min(WARMING, most), min(TIMED, most)):
+        inner, exact = posed(rows, how.dtype), posed(rows, torch.float64)
+        first, again, wide = (_timed(problem) / rows for problem in (inner, inner, exact))
+    tail = inner.operator.tail
+    nbytes = sum(t.numel() * t.element_size() for state, _ in inner.operator.blocks() for t in tail.tensors(state))
+    return _RowCost(first, again, wide, nbytes / rows)
+
+
+def _timed(problem: Problem) -> float:
+    """Seconds of one pass."""
+    vector = torch.ones(problem.operator.layout.size)
+    begin = time.perf_counter()
+    problem.hessian(vector).sum().item()  # which a device that computes ahead has to wait for
+    return time.perf_counter() - begin
