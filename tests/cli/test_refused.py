@@ -81,6 +81,21 @@ def test_refusals_of_run_leave_an_unfinished_store(cli, tmp_path):
         assert (tree(path), FeatureStore(path).root_digest) == (before, root), overrides
 
 
+def test_a_folder_that_is_taken_is_left_as_it_was(cli, store, tmp_path):
+    """The advice is a folder, and no call of Python's; for a store that lost its manifest, also to put that back."""
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "letter.txt").write_text("mine")
+    (store / "manifest.json").unlink()
+    file = toml(tmp_path / "tiny.toml", store)
+    for place, advice in ((other, "name a folder that is empty"), (store, "put its manifest.json back")):
+        before = tree(place)
+        outcome = cli("run", file, "--set", f"store.path={place}")
+        refused(outcome, 5, "it is not an empty folder", advice)
+        assert "mode=" not in outcome.err
+        assert tree(place) == before
+
+
 def test_one_class_only(cli, tmp_path):
     path, folder = tmp_path / "store", write_images(tmp_path / "images", classes=1)
     file = toml(tmp_path / "tiny.toml", path, data={"source": "folder", "train": str(folder)})

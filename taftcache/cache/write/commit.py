@@ -223,8 +223,13 @@ def check_foreign(root: Home) -> None:
 
 
 def _taken(root: Home, there: list[str]) -> StoreError:
+    do = "name a folder that is empty, or not there yet"
+    if FILE in there:  # which commands open, so that a program has come here
+        do = 'name another folder, or open the store that is there with mode="a"'
+    elif set(there) <= OWN:
+        do = f"name another folder; or, if this was a store, put its {FILE} back"
     return StoreError(
         f"cannot create a store at {root.path}: it is not an empty folder",
         got=f"it holds {', '.join(there[:3])}",
-        do='name another folder, or open the store that is there with mode="a"',
+        do=do,
     )
