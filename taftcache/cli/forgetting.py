@@ -152,7 +152,7 @@ def receipts(
 
 
 def _named(sample: list[str] | None, file: Path | None) -> list[str] | None:
-    """The ids of ``--sample`` and ``--file``, which may have none; None where neither is given."""
+    """The ids of ``--sample`` and ``--file``; None where neither is given."""
     from taftcache.stages.forget.request import read_ids
 
     if not sample and file is None:

@@ -66,7 +66,7 @@ def forgotten_lines(report: ForgetReport) -> list[str]:
     if report.mode == "destroy-key":
         lines.append("the tombstones and their key are destroyed")
     elif not (report.already or report.forgotten or report.dropped_shards or report.classes):
-        lines.append("nothing to forget: no id is named")
+        lines.append("nothing to forget")
     if report.already:
         lines.append(f"forgotten before: {some(report.already)}")
     if report.forgotten:

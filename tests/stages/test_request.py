@@ -91,16 +91,20 @@ def test_every_unknown_id_is_named_and_nothing_leaves(store, tmp_path, capsys):
         assert opened.root_digest == root
 
 
-def test_a_file_without_an_id_forgets_nothing(store, tmp_path, capsys):
-    (tmp_path / "ids").write_text("\n\n")
+@pytest.mark.parametrize("text", ["", "\n\n"])
+def test_a_file_without_an_id_is_refused(store, tmp_path, capsys, text):
+    """As a request that names nothing is: a script whose list went wrong has to notice."""
+    (tmp_path / "ids").write_text(text)
     with FeatureStore(store) as opened:
         root = opened.root_digest
-    code, told = ended(capsys, "forget", str(store), "--file", str(tmp_path / "ids"))
-    assert (code, told["forgotten"], told["root_digest"]) == (0, [], root)
-    with pytest.raises(SystemExit):
-        main(["forget", str(store), "--file", str(tmp_path / "ids")])
-    assert "nothing to forget" in capsys.readouterr().out
-    assert ended(capsys, "forget", str(store))[0] == RecipeError.exit_code
+    for words in (("forget", "--file"), ("forget", "--shard", "000", "--file"), ("receipts", "--file")):
+        code, told = ended(capsys, words[0], str(store), *words[1:], str(tmp_path / "ids"))
+        assert (code, told["fault"]) == (RecipeError.exit_code, f"{tmp_path / 'ids'} names no id")
+        assert "one id a line" in told["try"]
+    code, told = ended(capsys, "forget", str(store))
+    assert (code, told["fault"]) == (RecipeError.exit_code, "nothing to forget: no sample, shard or class is named")
+    with FeatureStore(store) as opened:
+        assert opened.root_digest == root
 
 
 def test_a_name_that_is_no_text_is_an_unknown_id(store, capsys):

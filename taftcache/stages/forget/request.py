@@ -49,13 +49,14 @@ class Request:
 
 
 MAX_FILE = 256 << 20  # bytes of a file of ids
+_LISTED = "write one id a line, as taftcache inspect STORE --ids lists them"
 
 
 def read_ids(file: Path) -> list[str]:
     """Ids in a text file, or of standard input where it is "-": one a line, as it stands; blank lines are skipped.
 
     Raises:
-        RecipeError: no such file, not UTF-8, or more than is read.
+        RecipeError: no such file, not UTF-8, no id, or more than is read.
     """
     try:
         # A pipe may name ids, too, but not one without end.
@@ -67,13 +68,18 @@ def read_ids(file: Path) -> list[str]:
             )
         lines = raw.decode("utf-8-sig").split("\n")
     except OSError as error:
-        raise RecipeError(f"cannot read the ids in {file}: {error.strerror}", got=error) from error
-    except UnicodeDecodeError as error:
         raise RecipeError(
-            f"{file} is not UTF-8 text", got=error, do="write one id a line, as taftcache inspect lists them"
+            f"cannot read the ids in {file}: {(error.strerror or str(error)).lower()}",
+            got=file,
+            do="name a file with one id a line, or - for standard input",
         ) from error
+    except UnicodeDecodeError as error:
+        raise RecipeError(f"{file} is not UTF-8 text", got=error, do=_LISTED) from error
     # Nothing else is taken off: an id may begin or end with a blank, and without it be another sample's.
-    return [line.removesuffix("\r") for line in lines if line.strip()]
+    ids = [line.removesuffix("\r") for line in lines if line.strip()]
+    if not ids:
+        raise RecipeError(f"{file} names no id", got=f"{len(raw)} bytes", do=_LISTED)
+    return ids
 
 
 def resolve_request(
